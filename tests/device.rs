@@ -32,7 +32,6 @@ mod device {
     pub(super) mod setup;
     pub(super) mod shared;
     pub(super) mod training;
-    pub(super) mod turn;
     pub(super) mod variables;
 }
 
@@ -40,7 +39,7 @@ use std::process::ExitCode;
 
 use device::{
     ahead, apart, bench, beside, collectives, failures, graphs, kernels, models, orders, results,
-    runs, script, setup, shared, training, turn, variables,
+    runs, script, setup, shared, training, variables,
 };
 use libtest_mimic::Arguments;
 

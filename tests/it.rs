@@ -50,7 +50,6 @@ mod it {
     mod numeric;
     mod onnx_import;
     pub(super) mod onnx_nodes;
-    mod onnx_proto;
     pub(super) mod onnx_runtime;
     mod onnx_single;
     pub(super) mod operators;

@@ -37,15 +37,26 @@ pub struct Entry {
 }
 
 /// The units of these kernels, each kernel once: those of the heavy files alone and first, the
-/// others in groups of similar size. The same set of kernels gives the same units, in whatever
-/// order and however often it names them.
+/// others in groups. The same set of kernels gives the same units, in whatever order and however
+/// often it names them.
+///
+/// A kernel's hash decides whether a group ends with it, so that programs that share most of their
+/// kernels, such as one model on two and on three devices, share most of their units too, and find
+/// them in the cache.
 pub fn units(kernels: &[Arc<Kernel>]) -> Result<Vec<Unit>, CodegenError> {
     let all: BTreeSet<&Arc<Kernel>> = kernels.iter().collect();
     let heavy = |kernel: &&Arc<Kernel>| HEAVY.contains(&kernel.file);
     let (heavy, light): (Vec<_>, Vec<_>) = all.into_iter().partition(heavy);
-    let groups = light.len().div_ceil(LIGHT_PER_UNIT).max(1);
-    let size = light.len().div_ceil(groups).max(1);
-    heavy.chunks(1).chain(light.chunks(size)).map(Unit::new).collect()
+    let mut groups: Vec<Vec<&Arc<Kernel>>> = heavy.into_iter().map(|kernel| vec![kernel]).collect();
+    for ends in light.split_inclusive(|kernel| ends_group(kernel)) {
+        groups.extend(ends.chunks(LIGHT_PER_UNIT).map(<[_]>::to_vec));
+    }
+    groups.iter().map(|group| Unit::new(group)).collect()
+}
+
+/// True of one kernel in eight.
+fn ends_group(kernel: &Kernel) -> bool {
+    hash(kernel).ends_with(['0', '8'])
 }
 
 /// The name of a kernel's function: its file's and the hash of what it is specialised to.
@@ -274,7 +285,12 @@ mod tests {
         };
         let mut kernels: Vec<_> = (0..=2 * LIGHT_PER_UNIT).map(of).collect();
         let first = units(&kernels).unwrap();
-        assert_eq!(first.iter().map(|u| u.entries.len()).collect::<Vec<_>>(), [14, 14, 13]);
+        let sizes: Vec<usize> = first.iter().map(|u| u.entries.len()).collect();
+        assert!(sizes.len() > 1 && sizes.iter().all(|n| *n <= LIGHT_PER_UNIT), "{sizes:?}");
+        assert_eq!(sizes.iter().sum::<usize>(), kernels.len());
+        // Without one of them all units but one are the same.
+        let fewer = units(&kernels[1..]).unwrap();
+        assert_eq!(first.iter().filter(|unit| !fewer.contains(unit)).count(), 1);
         kernels.reverse();
         kernels.push(Arc::clone(&kernels[3]));
         assert_eq!(units(&kernels).unwrap(), first);

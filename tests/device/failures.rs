@@ -13,6 +13,7 @@ use fanwise::types::Dim;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use support::turn::part;
 
 use crate::apart::{Ended, spawn};
 use crate::collectives::needy;
@@ -53,6 +54,9 @@ const MARKS: [&str; 2] = ["cuStreamWaitEvent", "cuEventRecord"];
 
 /// Programs of which every call fails once, with one code after the other.
 const EVERY_CALL: [&str; 3] = ["staged/nested/1", "gru/2", "needy/2"];
+
+/// Commits take the calls in turns: one in so many.
+const PARTS: usize = 4;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![trial("a_kernel_that_fails_is_named", a_kernel_that_fails_is_named)];
@@ -252,7 +256,7 @@ fn assert_named(ended: &Ended, right: &str, what: &str) {
 fn failures_at_every_call(scenario: &str) {
     let (right, calls) = undisturbed(scenario);
     assert!(calls > 0);
-    for (at, code) in (1..=calls).zip(CODES.into_iter().cycle()) {
+    for (at, code) in part((1..=calls).zip(CODES.into_iter().cycle()), PARTS, 0) {
         let fail = format!("any@{at}:{code}");
         let ended = disturbed(scenario, &[("FAKECUDA_FAIL", &fail)]);
         let what = format!("{scenario} with {fail}");

@@ -4,13 +4,13 @@ use fanwise::zoo;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use support::turn::turns;
 
 use crate::results::trial;
 use crate::setup::{
     assert_bits, assert_close, expected, inputs, is_fake, on_gpus, outputs, replicas,
     runs_whole_models, small,
 };
-use crate::turn::turns;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();

@@ -17,12 +17,12 @@ use fanwise::zoo;
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use support::turn::{part, turns};
 
 use crate::apart::spawn;
 use crate::collectives::needy;
 use crate::results::trial;
 use crate::setup::{digest, executable, inputs, options, replicas, say, small};
-use crate::turn::turns;
 
 /// Orders, and the number of devices, which some replicas share where there are few.
 const ORDERS: [(&str, &str); 4] =
@@ -39,6 +39,9 @@ const MOST: u32 = 8;
 /// The numbers of devices of steps of training: by two sums are made at once, by the others in
 /// slices or at once.
 const STEPPED: [u32; 3] = [2, 3, MOST];
+
+/// Of the graphs of cases, each runs on one number of devices in so many at once.
+const PARTS: usize = 3;
 
 /// Rows of a run, some replicas have none.
 const ROWS: i64 = 5;
@@ -103,7 +106,8 @@ fn assert_complete(name: &str, output: &str, what: &str) {
     let least = match name {
         "cases" => 2 * CASES,
         "training" => 2 * STEPPED.len(),
-        _ => 2 * MOST as usize,
+        "needy" => 2 * MOST as usize,
+        _ => 2 * counts(name).len(),
     };
     assert!(runs.len() >= least, "{what}");
     if LARGE.contains(&name) {
@@ -129,6 +133,11 @@ fn assert_cases(output: &str, what: &str) {
     assert_eq!(counts.len(), MOST as usize, "{counts:?}: {what}");
 }
 
+/// The numbers of devices of a model.
+fn counts(name: &str) -> Vec<u32> {
+    turns(&[3, MOST], &[1, 2, 4, 5, 6, 7], name)
+}
+
 /// One process of a test: a line for each number of devices.
 pub(crate) fn scenario(name: &str) -> ExitCode {
     if name == "cases" {
@@ -147,7 +156,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
         }
     } else {
         let (graph, weights) = small(name);
-        for count in 1..=MOST {
+        for count in counts(name) {
             run(&format!("{name} on {count}"), &replicas(&graph, count, count.into()), &weights);
         }
     }
@@ -201,9 +210,9 @@ fn cases() -> Vec<PathBuf> {
     files
 }
 
-/// A case on each number of devices; one that is repaired on every third, from another first one
-/// for each.
-fn case(path: &Path, first: u32) {
+/// A case on each number of devices, in turns on every third; one that is repaired on every third,
+/// from another first one for each.
+fn case(path: &Path, first: usize) {
     let text = std::fs::read_to_string(path).unwrap();
     let head = text.lines().map_while(|line| line.strip_prefix("; ")?.split_once(':'));
     let directives: BTreeMap<&str, &str> = head.map(|(k, v)| (k.trim(), v.trim())).collect();
@@ -215,8 +224,12 @@ fn case(path: &Path, first: u32) {
     let graph = parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
     let weights = random_weights(&graph);
     let is_repaired = directives.get("repair") == Some(&"comm");
-    let step = if is_repaired { 3 } else { 1 };
-    for count in (1..=MOST).skip((first % step) as usize).step_by(step as usize) {
+    let counts: Vec<u32> = if is_repaired {
+        (1..=MOST).skip(first % PARTS).step_by(PARTS).collect()
+    } else {
+        part(1..=MOST, PARTS, first).collect()
+    };
+    for count in counts {
         let mut how = Replicate::over((0..count).map(Device::gpu).collect());
         how.repair = if is_repaired { Repair::Comm } else { how.repair };
         if directives.get("weights") == Some(&"mirrored") {

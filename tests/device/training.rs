@@ -22,6 +22,7 @@ use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use support::turn::turns;
 
 use crate::results::trial;
 use crate::setup::options;
@@ -82,13 +83,15 @@ fn check((name, model, sizes): Sample, optimizer: &str) {
         (1, WeightPlacement::Mirrored, BatchStatistics::Local),
         (3, WeightPlacement::Mirrored, BatchStatistics::Local),
     ];
-    for (count, weights, statistics) in ways {
+    let is_first = optimizer == OPTIMIZERS[0].1;
+    let (always, others): (Vec<_>, Vec<_>) = ways
+        .into_iter()
+        .filter(|(_, _, of)| *of != BatchStatistics::Local || name == "cnn")
+        .filter(|(_, weights, _)| is_first || *weights != WeightPlacement::Template)
+        .partition(|(count, ..)| *count == 2);
+    for (count, weights, statistics) in turns(&always, &others, optimizer) {
         let what = format!("{name}, {optimizer}, {weights:?} and {statistics:?} on {count}");
         let local = statistics == BatchStatistics::Local;
-        let is_first = optimizer == OPTIMIZERS[0].1;
-        if (local && name != "cnn") || (!is_first && weights == WeightPlacement::Template) {
-            continue;
-        }
         let place = || place(count, weights, statistics);
         let cuda = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
         let found = trained(model(), sizes, optimizer, place(), &cuda);
@@ -112,12 +115,13 @@ fn check_fit((name, model, sizes): Sample) {
     let alone = logs(&alone);
     let rows: Vec<u64> = alone.iter().map(|logs| logs.rows).collect();
     assert_eq!(rows, [ROWS as u64, VALIDATING as u64].repeat(EPOCHS));
-    for (count, weights) in [
+    let always = [(3, WeightPlacement::Cpu)];
+    let others = [
         (1, WeightPlacement::Template),
         (2, WeightPlacement::Mirrored),
-        (3, WeightPlacement::Cpu),
         (4, WeightPlacement::Mirrored),
-    ] {
+    ];
+    for (count, weights) in turns(&always, &others, name) {
         let what = format!("{name}, {weights:?} on {count}");
         let cuda = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
         let place = place(count, weights, BatchStatistics::Sync);

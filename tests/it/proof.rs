@@ -194,11 +194,12 @@ graph @extremes(%x: f32[N,4], %y: f32[N,4]) -> (a: f32[4], b: f32[4]) {
 ";
 
 /// Mutants of this many random graphs, half of them with operators that need all samples, which
-/// have more of them.
+/// have more of them; `FANWISE_SEED` gives others.
 fn mutants_of_random_graphs(graphs: u64, times: usize) -> Fates {
     let extremes = parse(EXTREMES).unwrap_or_else(|e| panic!("{e}"));
-    each(0..graphs / 2, |seed, fates| {
-        if seed < graphs / 10 {
+    let first = std::env::var("FANWISE_SEED").map_or(0, |seed| seed.parse().unwrap());
+    each(first..first + graphs / 2, |seed, fates| {
+        if seed < first + graphs / 10 {
             mutate(MUTATIONS, (&extremes, &Weights::default()), seed, 3 * times, fates);
         }
         let (graph, weights) = random::graph(seed, 12);

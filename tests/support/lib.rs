@@ -4,6 +4,7 @@
 
 pub mod damage;
 pub mod snap;
+pub mod turn;
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
-//! One run: a control thread for each device takes the device's steps in order.
+//! One run: a control thread for each device takes the device's steps in order; of a small program
+//! one thread takes those of all devices in turns.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,22 @@ pub(super) struct Prepared {
     pub(super) bound: Arc<Bound>,
     /// The kernels of each device.
     kernels: Vec<StepKernels>,
+    /// Whether threads would take longer to start, and to wake each other, than the steps.
+    is_small: bool,
 }
+
+/// The bytes of all buffers of all devices of a small program: copying them takes about as long as
+/// starting eight threads.
+const SMALL: usize = 1 << 20;
 
 impl Prepared {
     pub(super) fn new(program: &Program, bound: Arc<Bound>) -> Self {
         let devices = program.devices.iter().zip(&bound.devices);
         let kernels =
             devices.map(|(device, plan)| StepKernels::new(device, plan, bound.n)).collect();
-        Self { bound, kernels }
+        let buffers = bound.devices.iter().flat_map(|device| &device.locations);
+        let bytes = buffers.fold(0usize, |sum, buffer| sum.saturating_add(buffer.bytes));
+        Self { kernels, is_small: bytes <= SMALL, bound }
     }
 }
 
@@ -48,6 +56,26 @@ pub(super) struct Run<'a> {
 enum Failure {
     Stopped,
     Step(StepError),
+    Panic(String),
+}
+
+/// What a device has done.
+#[derive(Default)]
+struct Done {
+    /// The steps that are done; the next one runs or waits.
+    steps: usize,
+    /// The bytes of its arena that it used.
+    used: u64,
+    /// The time that it worked.
+    time: Duration,
+}
+
+impl Done {
+    /// Counts a step that began at `start` and touched the arena up to `highest`.
+    fn note(&mut self, start: Instant, highest: u64) {
+        self.time += start.elapsed();
+        self.used = self.used.max(highest);
+    }
 }
 
 impl From<Stopped> for Failure {
@@ -76,7 +104,23 @@ impl Run<'_> {
             let outcome = self.pool.install(|| self.device(0))?;
             return Ok(outcome.into_iter().collect());
         }
-        let outcomes: Vec<Outcome> = thread::scope(|scope| {
+        let outcomes = if self.prepared.is_small {
+            self.pool.install(|| self.in_turns())
+        } else {
+            self.on_threads()
+        };
+        let mut done = Vec::with_capacity(outcomes.len());
+        for outcome in outcomes {
+            done.push(outcome?);
+        }
+        done.into_iter()
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.fault(0, "", "a device stopped without an error"))
+    }
+
+    /// Takes the steps of each device on a thread of its own.
+    fn on_threads(&self) -> Vec<Outcome> {
+        thread::scope(|scope| {
             let mut threads = Vec::new();
             for d in 1..self.program.devices.len() {
                 let name = format!("fanwise-{}", self.program.devices[d].device);
@@ -95,14 +139,7 @@ impl Run<'_> {
                 Err(e) => Err(self.fault(d, "", &format!("no control thread: {e}"))),
             });
             std::iter::once(host).chain(others).collect()
-        });
-        let mut done = Vec::with_capacity(outcomes.len());
-        for outcome in outcomes {
-            done.push(outcome?);
-        }
-        done.into_iter()
-            .collect::<Option<_>>()
-            .ok_or_else(|| self.fault(0, "", "a device stopped without an error"))
+        })
     }
 
     fn fault(&self, d: usize, label: &str, reason: &str) -> RunError {
@@ -110,64 +147,105 @@ impl Run<'_> {
         RunError::Internal { device: self.program.devices[d].device, label, reason }
     }
 
-    /// Takes the steps of one device; a panic in one of them is an error like any other.
+    /// Takes the steps of one device on a thread of its own.
     fn device(&self, d: usize) -> Outcome {
-        let step = Cell::new(0);
-        let result = catch_unwind(AssertUnwindSafe(|| self.steps(d, &step)));
-        if !matches!(result, Ok(Ok(_))) {
+        let mut done = Done::default();
+        let event = |event| self.events.wait(event).map(|()| true);
+        let result = self.advance(d, &mut done, &event);
+        self.outcome(d, &done, result.map(|_| ()))
+    }
+
+    /// Takes the steps of all devices in turns, each until it has to wait for another.
+    fn in_turns(&self) -> Vec<Outcome> {
+        let event = |event| self.events.is_recorded(event);
+        let mut all: Vec<Done> = self.program.devices.iter().map(|_| Done::default()).collect();
+        let mut outcomes: Vec<Option<Outcome>> = all.iter().map(|_| None).collect();
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for (d, (done, ended)) in all.iter_mut().zip(&mut outcomes).enumerate() {
+                if ended.is_some() {
+                    continue;
+                }
+                let before = done.steps;
+                let result = self.advance(d, done, &event);
+                moved |= done.steps > before;
+                if !matches!(result, Ok(false)) {
+                    moved = true;
+                    *ended = Some(self.outcome(d, done, result.map(|_| ())));
+                }
+            }
+        }
+        let stuck = |d| Err(self.fault(d, "", "it waits for what no device records"));
+        outcomes.into_iter().enumerate().map(|(d, o)| o.unwrap_or_else(|| stuck(d))).collect()
+    }
+
+    /// What the work of a device comes to, once it has ended.
+    fn outcome(&self, d: usize, done: &Done, result: Result<(), Failure>) -> Outcome {
+        if result.is_err() {
             self.events.stop();
         }
-        let device = self.program.devices[d].device;
-        let label =
-            || self.program.devices[d].steps.get(step.get()).map_or("", |s| &s.label).to_owned();
+        let device = &self.program.devices[d];
+        let label = || device.steps.get(done.steps).map_or("", |s| &s.label);
         match result {
-            Ok(Ok(done)) => Ok(Some(done)),
-            Ok(Err(Failure::Stopped)) => Ok(None),
-            Ok(Err(Failure::Step(error))) => Err(error.at(device, &label())),
-            Err(panic) => {
-                let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-                let text =
-                    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                Err(self.fault(d, &label(), &format!("panic: {text}")))
-            }
+            Ok(()) => Ok(Some((done.used, done.time))),
+            Err(Failure::Stopped) => Ok(None),
+            Err(Failure::Step(error)) => Err(error.at(device.device, label())),
+            Err(Failure::Panic(text)) => Err(self.fault(d, label(), &format!("panic: {text}"))),
         }
     }
 
-    fn steps(&self, d: usize, current: &Cell<usize>) -> Result<(u64, Duration), Failure> {
+    /// Takes steps of a device until there are none left, which gives true, or `event` says that
+    /// one that the next step waits for is not recorded. A panic in a step is an error like any
+    /// other.
+    fn advance(
+        &self,
+        d: usize,
+        done: &mut Done,
+        event: &dyn Fn(u32) -> Result<bool, Stopped>,
+    ) -> Result<bool, Failure> {
+        let result = catch_unwind(AssertUnwindSafe(|| self.steps(d, done, event)));
+        result.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(Failure::Panic(text.unwrap_or_default()))
+        })
+    }
+
+    fn steps(
+        &self,
+        d: usize,
+        done: &mut Done,
+        event: &dyn Fn(u32) -> Result<bool, Stopped>,
+    ) -> Result<bool, Failure> {
         let bound = &self.prepared.bound.devices[d];
-        let (mut used, mut time) = (0, Duration::ZERO);
-        for (i, step) in self.program.devices[d].steps.iter().enumerate() {
-            current.set(i);
+        while let Some(step) = self.program.devices[d].steps.get(done.steps) {
+            let at = done.steps;
+            if bound.active[at] {
+                let start = Instant::now();
+                match &step.action {
+                    Action::Wait(awaited) if !event(*awaited)? => return Ok(false),
+                    Action::Wait(_) => {}
+                    Action::Record(event) => self.events.record(*event),
+                    Action::Copy { device, from, to } => {
+                        self.events.check()?;
+                        self.copy(d, *device, *from, *to)?;
+                        done.note(start, highest(bound, step));
+                    }
+                    Action::Launch(launch) => {
+                        self.events.check()?;
+                        let kernels = &self.prepared.kernels[d];
+                        self.of(d).launch(kernels.of(at), launch, &self.memories[d])?;
+                        done.note(start, highest(bound, step));
+                    }
+                }
+            }
+            done.steps += 1;
             if let Some(progress) = self.progress {
                 progress.fetch_add(1, Ordering::Relaxed);
             }
-            if !bound.active[i] {
-                continue;
-            }
-            match &step.action {
-                Action::Wait(event) => {
-                    self.events.wait(*event)?;
-                    continue;
-                }
-                Action::Record(event) => {
-                    self.events.record(*event);
-                    continue;
-                }
-                Action::Launch(_) | Action::Copy { .. } => self.events.check()?,
-            }
-            let start = Instant::now();
-            match &step.action {
-                Action::Copy { device, from, to } => self.copy(d, *device, *from, *to)?,
-                Action::Launch(launch) => {
-                    let kernels = &self.prepared.kernels[d];
-                    self.of(d).launch(kernels.of(i), launch, &self.memories[d])?;
-                }
-                Action::Wait(_) | Action::Record(_) => {}
-            }
-            time += start.elapsed();
-            used = used.max(highest(bound, step));
         }
-        Ok((used, time))
+        Ok(true)
     }
 
     /// What the steps of a device work with.

@@ -41,6 +41,13 @@ impl Events {
         if state.unwrap_or_else(PoisonError::into_inner).stopped { Err(Stopped) } else { Ok(()) }
     }
 
+    /// Whether the event is recorded.
+    pub(crate) fn is_recorded(&self, event: u32) -> Result<bool, Stopped> {
+        let state = lock(&self.state);
+        let recorded = state.recorded.get(event as usize).is_none_or(|r| *r);
+        if state.stopped { Err(Stopped) } else { Ok(recorded) }
+    }
+
     /// Fails if a device has failed.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         if lock(&self.state).stopped { Err(Stopped) } else { Ok(()) }

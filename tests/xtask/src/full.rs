@@ -24,7 +24,7 @@ const PARTS: [Part; 6] = [
 const FUZZ_TIMES: &str = "50";
 
 /// Models of the zoo at their full size that the fake driver ends in minutes.
-const WHOLE: [&str; 4] = ["lstm", "unet", "mini_googlenet", "mobilenet_v2"];
+const WHOLE: [&str; 5] = ["lstm", "unet", "mini_googlenet", "mobilenet_v2", "xception"];
 
 /// Runs the named part, or all that have not passed at this commit.
 pub(crate) fn full(only: Option<&str>) -> Result<(), Failure> {
@@ -87,7 +87,7 @@ fn whole() -> Result<(), Failure> {
 /// Every reader, for longer than the checks of a change.
 fn fuzz() -> Result<(), Failure> {
     let step = cargo_test(&["--test", "it", "--", "fuzz::"]);
-    step.env("FANWISE_FUZZ_TIMES", FUZZ_TIMES).run_tests().map(drop)
+    step.env("FANWISE_FUZZ_TIMES", FUZZ_TIMES).env("FANWISE_SEED", turn()).run_tests().map(drop)
 }
 
 /// The library with every combination of features.
@@ -99,7 +99,10 @@ fn features() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The package builds from its own archive.
+/// The package builds from its own archive, and the bindings in it are what their generator gives.
 fn package() -> Result<(), Failure> {
+    Step::cargo(&["test", "--manifest-path", "tests/bindings/Cargo.toml"])
+        .env("CARGO_TARGET_DIR", target())
+        .run_tests()?;
     Step::cargo(&["package", "--package", "fanwise", "--allow-dirty"]).run()
 }

@@ -64,13 +64,14 @@ fn test() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lints, also of the library without the command line and CUDA, and the documentation, with
-/// warnings as errors.
+/// Lints and the documentation, with warnings as errors, in the profile of the tests: what builds
+/// need to run, such as macros of dependencies, is built once.
 fn lint() -> Result<(), Failure> {
-    let deny = ["--", "-D", "warnings"];
-    Step::cargo(&["clippy", "--workspace", "--all-targets"]).args(&deny).run()?;
-    Step::cargo(&["clippy", "--no-default-features", "--lib"]).args(&deny).run()?;
-    Step::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
+    let all =
+        ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--", "-D", "warnings"];
+    Step::cargo(&all).run()?;
+    let doc = ["doc", "--profile", PROFILE, "--workspace", "--no-deps"];
+    Step::cargo(&doc).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
 /// Accepts what the snapshot tests print now.
@@ -88,7 +89,8 @@ fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
     let (python, fast) = (python?, fast?);
     let ignored = ["--no-fail-fast", "--", "--ignored", "--skip", MANY];
     let with = |step: Step| {
-        step_with(&python, step.args(&ignored)).env("INSTA_UPDATE", snapshots).run_tests()
+        let step = step_with(&python, step.args(&ignored));
+        step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()
     };
     let slow = with(unit_tests())? + with(cargo_test(&["--test", "it", "--test", "e2e"]))?;
     Ok(fast + slow + run_device_tests(&python, turn, None)?)
@@ -105,11 +107,11 @@ fn step_with(python: &Python, step: Step) -> Step {
         .env("FANWISE_BIN", built(EXECUTABLE))
 }
 
-/// The turn of matrices that not every commit runs whole: a number that follows from the commit.
+/// The turn of matrices that not every commit runs whole: the number of commits, so that each part
+/// has its turn in a row of them.
 fn turn() -> String {
-    let commit = Step::new("git", &["rev-parse", "HEAD"]).first_line().unwrap_or_default();
-    let digits = commit.get(..6).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    digits.unwrap_or(0).to_string()
+    let count = Step::new("git", &["rev-list", "--count", "HEAD"]).first_line();
+    count.unwrap_or_else(|_| "0".to_owned())
 }
 
 /// Runs the tests that a plain `cargo test` runs.

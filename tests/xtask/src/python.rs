@@ -79,7 +79,14 @@ impl Python {
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         // All that is needed is listed; of what is not imported the dependencies are not.
         Step::new(interpreter, &pip)
-            .args(&["--no-deps", "--only-binary", ":all:", "-r", &requirements.to_string_lossy()])
+            .args(&[
+                "--no-deps",
+                "--no-compile",
+                "--only-binary",
+                ":all:",
+                "-r",
+                &requirements.to_string_lossy(),
+            ])
             .run()
     }
 }

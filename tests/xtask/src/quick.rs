@@ -5,20 +5,25 @@ use std::collections::BTreeSet;
 use crate::step::Step;
 use crate::{Failure, say};
 
-/// Format, lints, the unit tests of the rooms of `src` that changed, cases, layering and
-/// documentation, in the profile that `cargo test` has by itself.
+/// Format, lints, the unit tests of the rooms of `src` that changed, cases, what holds the house
+/// (layering, circles, mentions, defaults) and documentation, in the profile that `cargo test` has
+/// by itself.
 pub(crate) fn quick() -> Result<(), Failure> {
     Step::cargo(&["fmt", "--all", "--check"]).run()?;
     Step::cargo(&["clippy", "--lib", "--bins", "--tests", "--", "-D", "warnings"]).run()?;
-    let rooms = rooms(&changed()?);
+    let changed = changed()?;
+    let rooms = rooms(&changed);
     let mut unit = Step::cargo(&["test", "--lib", "--"]);
     for room in &rooms {
         unit = unit.args(&[&format!("{room}::")]);
     }
     let unit = unit.run_tests()?;
-    let whole = Step::cargo(&["test", "--test", "it", "--", "layering", "docs"]).run_tests()?;
-    let cases = Step::cargo(&["test", "--test", "cases"]).run_tests()?;
-    let all = unit + whole + cases;
+    let house = ["layering", "circles", "mentions", "defaults", "docs"];
+    let whole = Step::cargo(&["test", "--test", "it", "--"]).args(&house).run_tests()?;
+    let mut all = unit + whole + Step::cargo(&["test", "--test", "cases"]).run_tests()?;
+    if changed.iter().any(|file| file.starts_with("src/bin/")) {
+        all = all + Step::cargo(&["test", "--bins"]).run_tests()?;
+    }
     say(&format!("{} passed, {} failed", all.passed, all.failed));
     Ok(())
 }

@@ -23,10 +23,10 @@ const UNREAD: [&str; 10] = [
     "Version",
 ];
 
-const CHECKED_IN: &str = "src/format/onnx/proto.rs";
+const CHECKED_IN: &str = "../../src/format/onnx/proto.rs";
 
 fn generate(out: &Path) -> String {
-    let mut files = protox::compile(["onnx.proto"], ["src/format/onnx/proto"]).unwrap();
+    let mut files = protox::compile(["onnx.proto"], ["../../src/format/onnx/proto"]).unwrap();
     let unread = |ty: &str| UNREAD.contains(&ty.trim_start_matches(".onnx."));
     for file in &mut files.file {
         file.message_type.retain(|message| !unread(message.name()));
@@ -45,7 +45,7 @@ fn generate(out: &Path) -> String {
     config.bytes(["."]).disable_comments(["."]).out_dir(out).compile_fds(files).unwrap();
     let written = out.join("onnx.rs");
     let formatted = Command::new("rustfmt")
-        .args(["--edition", "2024", "--config-path", env!("CARGO_MANIFEST_DIR")])
+        .args(["--edition", "2024", "--config-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")])
         .arg(&written)
         .status();
     assert!(formatted.expect("rustfmt runs").success());
@@ -58,7 +58,7 @@ fn bindings_are_generated() {
     let fresh = generate(out.path());
     let checked_in = std::fs::read_to_string(CHECKED_IN).unwrap_or_default();
     if fresh != checked_in {
-        let copy = Path::new("target/onnx_proto.rs");
+        let copy = Path::new("../../target/onnx_proto.rs");
         std::fs::write(copy, fresh).unwrap();
         panic!(
             "{CHECKED_IN} differs from what onnx.proto gives; compare it with {}",

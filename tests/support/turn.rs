@@ -11,8 +11,16 @@ fn turn() -> Option<usize> {
     }
 }
 
+/// One in `parts` of them, those whose turn it is, others for each `salt`; all of them where
+/// everything is checked.
+pub fn part<T>(all: impl Iterator<Item = T>, parts: usize, salt: usize) -> impl Iterator<Item = T> {
+    let turn = turn().map(|turn| turn.wrapping_add(salt) % parts);
+    let own = all.enumerate().filter(move |(i, _)| turn.is_none_or(|turn| i % parts == turn));
+    own.map(|(_, one)| one)
+}
+
 /// What every turn has, and that of the others whose turn it is; `salt` tells tests apart.
-pub(crate) fn turns<T: Clone>(always: &[T], others: &[T], salt: &str) -> Vec<T> {
+pub fn turns<T: Clone>(always: &[T], others: &[T], salt: &str) -> Vec<T> {
     let salt = salt.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31) + usize::from(byte));
     let one = |turn: usize| vec![others[turn.wrapping_add(salt) % others.len()].clone()];
     let chosen = turn().map_or_else(|| others.to_vec(), one);
