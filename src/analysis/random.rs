@@ -34,6 +34,7 @@ pub fn random_inputs(
 }
 
 /// A number of the standard normal distribution, by the method of Box and Muller.
+#[expect(clippy::cast_possible_truncation, reason = "rounds to f32")]
 fn normal(rng: &mut ChaCha8Rng) -> f32 {
     let (u, v) = (1.0 - rng.random::<f64>(), rng.random::<f64>());
     ((-2.0 * libm::log(u)).sqrt() * libm::cos(TAU * v)) as f32

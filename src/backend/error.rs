@@ -6,9 +6,7 @@ use super::cuda::{KernelError, ProbeError};
 use crate::codegen::CodegenError;
 use crate::lower::BindError;
 use crate::op::OpError;
-use crate::types::{
-    DType, Device, Diagnostic, Hint, Quoted, Setting, TensorError, TensorType,
-};
+use crate::types::{DType, Device, Diagnostic, Hint, Quoted, Setting, TensorError, TensorType};
 
 /// A call of a device's driver that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

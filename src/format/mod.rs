@@ -15,9 +15,11 @@ mod error;
 mod mmap;
 
 pub use array::Array;
+#[cfg(feature = "train")]
 pub(crate) use atomic::is_unfinished;
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
+#[cfg(feature = "train")]
 pub(crate) use error::open;
 
 use std::io::Write;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::error::ModelError;
 use super::untie;
-use crate::ir::Model;
 use crate::format::onnx::ImportOptions;
+use crate::ir::Model;
 use crate::op::Assume;
 use crate::pass::{PassError, SimplifyOptions, simplify};
 

@@ -70,5 +70,6 @@ pub(super) fn missing(model: &Model, path: &Path) -> Option<Note> {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let listed = left.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
     let are = if left.len() == 1 { "keeps its" } else { "keep their" };
-    (!left.is_empty()).then(|| format!("{file} has no {listed}{more}, which {are} own elements").into())
+    (!left.is_empty())
+        .then(|| format!("{file} has no {listed}{more}, which {are} own elements").into())
 }

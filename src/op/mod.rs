@@ -220,7 +220,7 @@ pub trait OpRead: Sized {
 /// All that is known of an operator. Its defaults are safe: who states nothing more is treated as
 /// if nothing were known.
 ///
-/// Elsewhere: opcode (XLA); ATen operator (PyTorch); operation (MLIR); `NodeProto` (ONNX); layer
+/// Elsewhere: opcode (XLA); `ATen` operator (PyTorch); operation (MLIR); `NodeProto` (ONNX); layer
 /// (Keras).
 pub trait OpDef: OpText {
     /// Facts that passes need, whichever operator it is.

@@ -196,34 +196,33 @@ fn effect(code: Code, split: &Split) -> String {
 impl SplitRefused {
     /// The diagnostic, its hints put into words by `word`.
     pub(crate) fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
-        let mut text = String::new();
-        if self.code == Code::NoBatchAxis {
-            text += &format!("error[{}]: the model has no batch to split: {}", self.code, self.reason);
+        let Self { code, reason, .. } = self;
+        let mut lines = if *code == Code::NoBatchAxis {
+            vec![format!("error[{code}]: the model has no batch to split: {reason}")]
         } else {
             let label = Quoted(&self.label);
-            text += &format!("error[{}]: {label} ({}) {}\n", self.code, self.op, self.reason);
-            text += &format!("  --> {}\n{}", self.place, self.line);
-            text += &self.path_text();
-            text += &format!("\n   = effect: {}", self.effect);
-        }
-        for hint in self.hints() {
-            text += &format!("\n   = help: {}", word(&hint));
-        }
-        text
+            let head = [
+                format!("error[{code}]: {label} ({}) {reason}", self.op),
+                format!("  --> {}", self.place),
+                self.line.clone(),
+            ];
+            let effect = format!("   = effect: {}", self.effect);
+            head.into_iter().chain(self.path_lines()).chain([effect]).collect()
+        };
+        lines.extend(self.hints().iter().map(|hint| format!("   = help: {}", word(hint))));
+        lines.join("\n")
     }
 
     /// The chain of values that carry the batch to the operator; a long one is shown by its ends.
-    fn path_text(&self) -> String {
-        let Some((first, rest)) = self.path.split_first() else { return String::new() };
+    fn path_lines(&self) -> Vec<String> {
+        let Some((first, rest)) = self.path.split_first() else { return Vec::new() };
         let hidden = rest.len().saturating_sub(4);
-        let mut text = format!("\n   = batch: {first}");
+        let mut lines = vec![format!("   = batch: {first}")];
         if hidden > 0 {
-            text += &format!("\n            … {hidden} values");
+            lines.push(format!("            … {hidden} values"));
         }
-        for step in &rest[hidden..] {
-            text += &format!("\n            -> {step}");
-        }
-        text
+        lines.extend(rest[hidden..].iter().map(|step| format!("            -> {step}")));
+        lines
     }
 }
 

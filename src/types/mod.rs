@@ -23,7 +23,9 @@ pub use device::{Device, DeviceKind, ParseDeviceError};
 pub use dim::{Dim, MAX_SIZE, ParseDimError, Symbol};
 pub use dtype::{DType, ParseDTypeError};
 pub use hint::{Diagnostic, Hint, Note, Setting};
-pub(crate) use quoted::{Escaped, Quoted, Said, is_unseen};
+#[cfg(feature = "onnx")]
+pub(crate) use quoted::Escaped;
+pub(crate) use quoted::{Quoted, Said, is_unseen};
 pub use shape::{MAX_RANK, Shape};
 pub(crate) use spelling::{alike, closest};
 pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};

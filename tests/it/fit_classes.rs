@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fanwise::backend::Cpu;
-use fanwise::ir::Model;
 use fanwise::ir::Builder;
+use fanwise::ir::Model;
 use fanwise::op::{Binary, Flatten, Identity, MatMul, Op, Reshape, Softmax, Squeeze, Unary};
 use fanwise::pass::{Metric, OutputLoss, Training, class_axis};
 use fanwise::train::data::{Arrays, LoaderOptions};

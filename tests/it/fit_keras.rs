@@ -1,8 +1,8 @@
 //! Steps, losses, metrics and learning rates of training against Keras.
 
 use fanwise::backend::Cpu;
-use fanwise::ir::Model;
 use fanwise::ir::Builder;
+use fanwise::ir::Model;
 use fanwise::op::Binary;
 use fanwise::pass::{Loss, Metric, Repair, Replicate, Weighted};
 use fanwise::train::data::{Arrays, LoaderOptions};

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use fanwise::Error;
 use fanwise::backend::Cpu;
+use fanwise::format::npz;
 use fanwise::format::onnx::proto::tensor_proto::DataType;
 use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
 use fanwise::format::onnx::proto::type_proto::{Tensor as Kind, Value as OneOf};
@@ -14,7 +15,6 @@ use fanwise::format::onnx::proto::{
     TypeProto, ValueInfoProto,
 };
 use fanwise::format::onnx::{ImportOptions, import_bytes};
-use fanwise::format::npz;
 use fanwise::ir::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{BatchNorm, BatchNormTrain, Binary, Op};

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fanwise::format::FileError;
 use fanwise::format::onnx::proto::{GraphProto, ModelProto, OperatorSetIdProto, TensorProto};
 use fanwise::format::onnx::proto::{TypeProto, ValueInfoProto};
 use fanwise::format::onnx::{ImportError, ImportOptions, NodeError, import_bytes};
-use fanwise::format::FileError;
 use fanwise::ir::Model;
 use fanwise::ir::NodeKind;
 use fanwise::types::{DType, Tensor};

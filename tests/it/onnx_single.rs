@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fanwise::analysis::prove;
 use fanwise::backend::{Backend, Cpu, CpuExecutable, Executable, RunOptions};
-use fanwise::ir::Model;
 use fanwise::format::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use fanwise::format::onnx::{ExportError, ImportError, ImportOptions, export, import_bytes};
+use fanwise::ir::Model;
 use fanwise::ir::{Graph, Weights, verify};
 use fanwise::lower::lower;
 use fanwise::model::{LoadOptions, ModelError, load};

@@ -51,7 +51,7 @@ impl Declared {
             } else {
                 "the model has no such operator"
             };
-            let (setting, value) = (Setting::Assume, name.to_owned());
+            let (setting, value) = (Setting::Assume, (*name).to_owned());
             let reason = reason.to_owned();
             return Err(ImportError::Setting { setting, value, reason });
         }

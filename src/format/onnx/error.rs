@@ -506,7 +506,8 @@ mod tests {
         let error = ImportError::Batches(vec![of("p"), of("q")]);
         assert!(error.to_string().contains("\n  `p`, axis 1 of input `of_p`\n"), "{error}");
         let hints = words(&error);
-        let first = "if the batch is `p`, axis 1 of input `of_p` (`LoadOptions::batch_axis of_p=1`)";
+        let first =
+            "if the batch is `p`, axis 1 of input `of_p` (`LoadOptions::batch_axis of_p=1`)";
         assert_eq!(hints[0], first);
         assert!(hints[2].ends_with("(`LoadOptions::dims q=128`)"), "{hints:?}");
     }

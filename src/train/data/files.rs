@@ -1,9 +1,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{
-    Arrays, Cifar, Column, DataError, Folder, FolderOptions, RowMut, Source, Table, TableOptions,
-};
+use super::{Arrays, Cifar, Column, DataError, RowMut, Source, Table, TableOptions};
+#[cfg(feature = "images")]
+use super::{Folder, FolderOptions};
 use crate::format::{Budget, FileError};
 
 /// What a path alone does not say.
@@ -12,6 +12,7 @@ pub struct OpenOptions {
     /// How a CSV file is read.
     pub table: TableOptions,
     /// What the images of a folder become.
+    #[cfg(feature = "images")]
     pub images: Option<FolderOptions>,
     /// The bytes that data may take in memory; what is mapped takes none.
     pub max_memory: u64,
@@ -19,7 +20,12 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { table: TableOptions::default(), images: None, max_memory: 1 << 40 }
+        Self {
+            table: TableOptions::default(),
+            #[cfg(feature = "images")]
+            images: None,
+            max_memory: 1 << 40,
+        }
     }
 }
 

@@ -55,6 +55,7 @@ mod labels;
 mod loader;
 mod names;
 mod produce;
+#[cfg(feature = "images")]
 mod resize;
 mod sound;
 mod source;
@@ -81,6 +82,7 @@ pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_MASK, SAMPLE_WEIGHT}
 pub use loader::{Batch, Loader, LoaderOptions, Position};
 pub(super) use names::Ones;
 pub use names::{Feed, Fit, Names};
+#[cfg(feature = "images")]
 pub use resize::Resize;
 pub use sound::{ClassRange, Sound};
 pub use source::{Concat, Data, Part, Source, Stream, row, split};

@@ -1,8 +1,8 @@
 //! Which sizes of the inputs are the batch, and which numbers in the graph follow it.
 
 use super::{
-    freed, graph, int, ints, load, load_with, model, node, nodes_of, outputs, refusal, value, with,
-    zeros,
+    freed, graph, int, ints, load, load_with, model, node, nodes_of, notes, outputs, refusal,
+    value, with, zeros,
 };
 use fanwise::format::onnx::proto::{ModelProto, NodeProto};
 use fanwise::format::onnx::{BatchCandidate, ImportError, ImportOptions};
@@ -21,7 +21,7 @@ fn one_name_is_the_batch() {
     assert_eq!(outputs(&model), "f32[N,4]");
     let model = load(&add(&["2", "4"], &["1", "4"])).unwrap();
     assert_eq!(outputs(&model), "f32[2,4]");
-    assert_eq!(model.notes, ["no input carries a batch".to_owned().into()]);
+    assert_eq!(notes(&model), ["no input carries a batch"]);
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn names_that_the_graph_equates_are_one() {
     for (a, b) in [("p", "q"), ("?", "?"), ("p", "?")] {
         let model = load(&add(&[a, "4"], &[b, "4"])).unwrap();
         assert_eq!(outputs(&model), "f32[N,4]");
-        assert_eq!(model.notes, ["open sizes of `a`, `b` are one: the graph equates them"]);
+        assert_eq!(notes(&model), ["open sizes of `a`, `b` are one: the graph equates them"]);
     }
     // By way of a third input, and of multiples.
     let inputs = ["a", "b", "c"].map(|n| value(n, &[n, "4", "3"])).to_vec();
@@ -54,11 +54,11 @@ fn candidates(error: &ImportError) -> Vec<Vec<String>> {
 fn sizes_behind_the_first_are_equated_too() {
     let model = load(&add(&["8", "p"], &["8", "q"])).unwrap();
     assert_eq!(outputs(&model), "f32[8,N]");
-    assert_eq!(model.notes, ["open sizes of `a`, `b` are one: the graph equates them"]);
+    assert_eq!(notes(&model), ["open sizes of `a`, `b` are one: the graph equates them"]);
     let model = load(&add(&["8", "p"], &["8", "p"])).unwrap();
-    assert_eq!(model.notes, ["the batch is `p`, axis 1 of input `a`"]);
+    assert_eq!(notes(&model), ["the batch is `p`, axis 1 of input `a`"]);
     let model = load(&add(&["8", "?"], &["8", "1"])).unwrap();
-    assert_eq!(model.notes, ["the batch is axis 1 of input `a`"]);
+    assert_eq!(notes(&model), ["the batch is axis 1 of input `a`"]);
     // Two names for the batch and two for the steps.
     let error = load(&add(&["b", "t", "4"], &["b2", "t2", "4"])).unwrap_err();
     assert_eq!(candidates(&error), [["a 0", "b 0"], ["a 1", "b 1"]]);
@@ -174,12 +174,15 @@ fn a_batch_that_was_baked_in_is_freed() {
         assert_eq!(outputs(&load(&baked).unwrap()), format!("f32[{size},5]"));
         let model = load_with(&baked, &freed()).unwrap();
         assert_eq!(outputs(&model), "f32[N,5]", "{target:?}");
-        assert_eq!(model.notes, [format!("the size {size} of `x` was freed: it is the batch")]);
+        assert_eq!(notes(&model), [format!("the size {size} of `x` was freed: it is the batch")]);
     }
     let error = refusal(load_with(&classifier("0", &[0, 32]), &freed()));
     assert!(error.contains("0, which cannot be freed"), "{error}");
     let open = load_with(&classifier("batch", &[-1, 32]), &freed()).unwrap();
-    assert_eq!(open.notes, ["the batch is open already: --free-batch frees nothing"]);
+    assert_eq!(
+        notes(&open),
+        ["`LoadOptions::free_batch` has no effect: the batch is symbolic already"]
+    );
 }
 
 /// Imports `nodes` over `x: f32[1,2,8]` with its batch freed.

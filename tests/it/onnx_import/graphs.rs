@@ -119,7 +119,7 @@ fn outputs_keep_their_names_and_wrong_declarations_are_noted() {
     let names: Vec<&str> = model.graph.outputs().iter().map(|o| &*o.name).collect();
     assert_eq!(names, ["y", "x"]);
     let note = "the file declares output `y` as f32 with 3 axes; it is f32[N,4]";
-    assert_eq!(model.notes, [note]);
+    assert_eq!(super::notes(&model), [note]);
 }
 
 #[test]

@@ -10,7 +10,6 @@ mod tensors;
 
 use prost::Message;
 
-use fanwise::ir::Model;
 use fanwise::format::onnx::proto::attribute_proto::AttributeType;
 use fanwise::format::onnx::proto::tensor_proto::DataType;
 use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
@@ -20,6 +19,12 @@ use fanwise::format::onnx::proto::{
     TensorShapeProto, TypeProto, ValueInfoProto,
 };
 use fanwise::format::onnx::{ImportError, ImportOptions, import_bytes};
+use fanwise::ir::Model;
+
+/// What the importer noted.
+fn notes(model: &Model) -> Vec<String> {
+    model.notes.iter().map(ToString::to_string).collect()
+}
 
 /// An input or output of `f32`: sizes are numbers, names, or `?`.
 fn value(name: &str, sizes: &[&str]) -> ValueInfoProto {

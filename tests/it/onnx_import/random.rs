@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{float, graph, int, load, model, node, operators, outputs, refusal, value, with};
-use fanwise::ir::Model;
 use fanwise::format::onnx::proto::attribute_proto::AttributeType;
 use fanwise::format::onnx::proto::tensor_proto::DataType;
 use fanwise::format::onnx::proto::{AttributeProto, NodeProto, TensorProto};
+use fanwise::ir::Model;
 use fanwise::ir::NodeKind;
 use fanwise::op::Op;
 use fanwise::types::Tensor;
