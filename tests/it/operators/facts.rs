@@ -80,7 +80,9 @@ fn is_elementwise(op: &Op, operands: &[Tensor], results: &[Tensor]) -> bool {
         let values = x.to_f64();
         let step = values.len().div_ceil(CHANGES).max(1);
         (0..values.len()).step_by(step).all(|at| {
-            let Some(other) = values.iter().find(|y| **y != values[at]) else { return true };
+            let Some(other) = values.iter().find(|y| y.to_bits() != values[at].to_bits()) else {
+                return true;
+            };
             let mut changed = values.clone();
             changed[at] = *other;
             let mut given = operands.to_vec();
