@@ -217,8 +217,8 @@ pub trait OpRead: Sized {
     fn read(name: &'static str, reader: &mut AttrReader) -> Result<Self, AttrError>;
 }
 
-/// All that is known of an operator. Its defaults are safe: who states nothing more is treated as
-/// if nothing were known.
+/// All that is known of an operator. Who states nothing more is treated as if nothing were known,
+/// which is safe but for `jumps` and the facts that warn.
 pub trait OpDef: OpText {
     /// Facts that passes need, whichever operator it is.
     fn traits(&self) -> Traits;
