@@ -341,8 +341,8 @@ pub trait OpDef: OpText {
         None
     }
 
-    /// What it is as a concatenation, if it joins its operands along an axis.
-    fn joined(&self) -> Option<Concat> {
+    /// The axis, negative from the end, if it joins its operands one after the other along one.
+    fn joined(&self) -> Option<i64> {
         None
     }
 
