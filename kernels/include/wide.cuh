@@ -1,5 +1,5 @@
 // Numbers wider than a double, in which reductions accumulate: sums that keep what each addition rounds away, products that
-// neither overflow nor underflow on the way. src/op/wide.rs says the same for the host.
+// neither overflow nor underflow on the way. src/op/support/wide.rs says the same for the host.
 #pragma once
 #include "common.cuh"
 

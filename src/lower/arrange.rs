@@ -126,13 +126,13 @@ fn check(layout: &Layout<'_>) -> Result<(), LowerError> {
 /// True if an operand of a merge has no elements while its replica has no rows, or another is
 /// taken then.
 fn is_empty_when_absent(layout: &Layout<'_>, merge: &Node, operand: Value) -> bool {
-    let (Some(concat), Guard::Rows(r) | Guard::First(r)) =
+    let (Some(axis), Guard::Rows(r) | Guard::First(r)) =
         (merge.op().and_then(|op| op.joined()), layout.guard(operand.node))
     else {
         return merge.op().is_some_and(|op| combines(op) || matches!(op, Op::First(_)));
     };
     let rows = layout.graph.split().and_then(|s| s.rows(r as usize));
-    let axis = usize::try_from(concat.axis).ok();
+    let axis = usize::try_from(axis).ok();
     let size = axis.and_then(|axis| layout.graph.ty(operand).shape.get(axis));
     let (Some(rows), Some(size)) = (rows, size) else { return false };
     // Entries for each row, from a batch that gives the replica some.
@@ -288,8 +288,8 @@ fn role(
         links.set(Value { node: id, output: 0 }, Some(Link { to: first, offset }));
         return Role::View;
     }
-    if let Some(concat) = op.joined()
-        && is_outermost(graph.ty(first), concat.axis)
+    if let Some(axis) = op.joined()
+        && is_outermost(graph.ty(first), axis)
     {
         return Role::Join;
     }

@@ -18,7 +18,7 @@ op! {
 
 impl AllGather {
     /// What it does to its operands.
-    pub fn joined(&self) -> Concat {
+    pub fn concat(&self) -> Concat {
         Concat { axis: self.axis }
     }
 }
@@ -28,12 +28,12 @@ impl OpDef for AllGather {
         Traits::MOVES | Traits::COLLECTIVE
     }
 
-    fn joined(&self) -> Option<Concat> {
-        Some(self.joined())
+    fn joined(&self) -> Option<i64> {
+        Some(self.axis)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        self.joined().infer(operands)
+        self.concat().infer(operands)
     }
 
     fn split(
@@ -54,7 +54,7 @@ impl OpDef for AllGather {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        self.joined().eval(operands)
+        self.concat().eval(operands)
     }
 
     fn gradient(&self) -> Gradient {

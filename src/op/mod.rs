@@ -217,8 +217,8 @@ pub trait OpRead: Sized {
     fn read(name: &'static str, reader: &mut AttrReader) -> Result<Self, AttrError>;
 }
 
-/// All that is known of an operator. Its defaults are safe: who states nothing more is treated as
-/// if nothing were known.
+/// All that is known of an operator. Who states nothing more is treated as if nothing were known,
+/// which is safe but for `jumps` and the facts that warn.
 ///
 /// Elsewhere: opcode (XLA); `ATen` operator (PyTorch); operation (MLIR); `NodeProto` (ONNX); layer
 /// (Keras).
@@ -344,8 +344,8 @@ pub trait OpDef: OpText {
         None
     }
 
-    /// What it is as a concatenation, if it joins its operands along an axis.
-    fn joined(&self) -> Option<Concat> {
+    /// The axis, negative from the end, if it joins its operands one after the other along one.
+    fn joined(&self) -> Option<i64> {
         None
     }
 

@@ -23,18 +23,12 @@ pub enum KernelClass {
     Norm,
     /// Softmax and its kin along an axis.
     Softmax,
-    /// Scale and shift by given statistics.
-    BatchNorm,
     /// Data movement by position: transpose, slice, pad, concat, expand, gather.
     Move,
     /// Elements picked or placed by numbers that other elements give, or by their own place.
     Index,
     /// Lines of numbers ranked, searched, scanned or summed.
     Line,
-    /// Bytes unchanged under another shape.
-    View,
-    /// From one device's memory to another's.
-    Copy,
     /// The same elements in another order in memory.
     Reorder,
     /// A cell applied step by step to sequences.
@@ -50,8 +44,7 @@ pub enum KernelClass {
     /// Chains that give parameters their new elements, each of which meets others of them at its
     /// own place alone: a device runs them together.
     Update,
-    /// The combination of what replicas have, in their order; of all types but half-precision
-    /// floats.
+    /// The combination of what replicas have, in their order.
     Collective,
     /// The reference evaluation of the operator.
     Reference,
@@ -69,12 +62,9 @@ impl KernelClass {
             Self::Reduce => "reduce",
             Self::Norm => "norm",
             Self::Softmax => "softmax",
-            Self::BatchNorm => "batch_norm",
             Self::Move => "move",
             Self::Index => "index",
             Self::Line => "line",
-            Self::View => "view",
-            Self::Copy => "copy",
             Self::Reorder => "reorder",
             Self::Recurrent => "recurrent",
             Self::Random => "random",

@@ -12,10 +12,10 @@ use petgraph::graphmap::DiGraphMap;
 use super::layering::is_test;
 use super::source::{self, File, block_end, files, members, without_tests};
 
-/// The circles that there may be, each named by one of its files, and why.
-const ALLOWED: [(&str, &str); 2] = [
-    ("src/op/mod.rs", "one enum has every operator, and some operators are made of others"),
-    ("src/pass/repair/mod.rs", "what is written for an operator is repaired where it must be"),
+/// The circles that there may be: a file of each, how many files it has at most, and why.
+const ALLOWED: [(&str, usize, &str); 2] = [
+    ("src/op/mod.rs", 100, "one enum has every operator, and some operators are made of others"),
+    ("src/pass/repair/mod.rs", 4, "what is written for an operator is repaired where it must be"),
 ];
 
 /// What a file says of the names in it.
@@ -243,10 +243,11 @@ fn files_need_each_other_in_few_circles() {
     files.retain(|file| !is_test(&file.path));
     let edges = edges(&modules(&files));
     let mut circles = circles(&edges);
-    for (file, reason) in ALLOWED {
-        let before = circles.len();
-        circles.retain(|circle| !circle.contains(&file));
-        assert!(circles.len() < before, "{file} is in no circle any more ({reason})");
+    for (file, most, reason) in ALLOWED {
+        let at = circles.iter().position(|circle| circle.contains(&file));
+        let at = at.unwrap_or_else(|| panic!("{file} is in no circle any more ({reason})"));
+        let circle = circles.remove(at);
+        assert!(circle.len() <= most, "{} files, not {most}: {circle:?}", circle.len());
     }
     let mut shown = String::new();
     for circle in &circles {

@@ -6,7 +6,7 @@ use super::rule::{Proof, ProofError, ProofRule, Violation};
 use super::template::{Bring, Operands, Template, form};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Param, Value};
 use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Random, Slice};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Claim, Dim, Split, Table};
 
 /// What a value is.
@@ -220,7 +220,8 @@ impl<'a, 'g> Relation<'a, 'g> {
             (None, op, parts)
                 if op.joined().is_some() && parts.iter().any(|part| part.replica.is_some()) =>
             {
-                self.concat(op.joined().map_or(0, |c| c.axis), parts).map(Results::One)
+                let axis = invariant(op.joined(), "that what joins has an axis");
+                self.concat(axis, parts).map(Results::One)
             }
             (None, op, wholes) => self.once(op, wholes),
         }

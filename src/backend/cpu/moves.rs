@@ -137,7 +137,7 @@ impl CpuOp for AllGather {
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
-        self.joined().plan(at)
+        self.concat().plan(at)
     }
 }
 

@@ -3,8 +3,8 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// Facts about an operator, like the traits of MLIR. None is the safe statement: a pass then
-    /// knows nothing.
+    /// Facts about an operator, like the traits of MLIR. Where one is absent a pass knows less;
+    /// only `UNREPEATABLE`, `COLLECTIVE`, `REDUCES` and `SUMS_NARROW` warn, and must be stated.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Traits: u16 {
         /// Every element of the results is an element of an operand, unchanged.

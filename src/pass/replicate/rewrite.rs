@@ -246,3 +246,27 @@ impl Rewrite<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Rewrite;
+    use crate::analysis::claims;
+    use crate::ir::parse;
+    use crate::pass::Replicate;
+    use crate::types::{Device, Split};
+
+    #[test]
+    #[should_panic(expected = "that inputs are written before what takes them")]
+    fn an_input_that_is_not_written_is_no_value_of_the_old_graph() {
+        let text =
+            "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N]) -> (x: f32[N]) {\n  return %x\n}\n";
+        let graph = parse(text).unwrap();
+        let options = Replicate::over(vec![Device::gpu(0), Device::gpu(1)]);
+        let split = Split::new(options.devices.clone(), options.rule.clone()).unwrap();
+        let claims = claims(&graph).unwrap();
+        let mut rewrite = Rewrite::new(&graph, &claims, &split, &options);
+        let replica = rewrite.replicas().remove(0);
+        let input = graph.inputs().next().unwrap();
+        rewrite.slice_input(&replica, input);
+    }
+}

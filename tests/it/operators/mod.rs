@@ -7,6 +7,7 @@
 mod declared;
 mod draw;
 mod empty;
+mod facts;
 mod gradients;
 mod jumps;
 mod layers;

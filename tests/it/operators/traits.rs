@@ -12,7 +12,7 @@ use fanwise::types::{DType, Tensor};
 const CASES: u64 = 40;
 
 /// The operands and results of a case; none where the operator does not take them.
-fn evaluated(case: &mut Case, rows: usize) -> Option<(Vec<Tensor>, Vec<Tensor>)> {
+pub(super) fn evaluated(case: &mut Case, rows: usize) -> Option<(Vec<Tensor>, Vec<Tensor>)> {
     let held: Vec<_> = case.operands.iter().map(|(x, claim)| (x, *claim)).collect();
     if !fits(&case.op, &held, rows) {
         return None;
@@ -24,7 +24,7 @@ fn evaluated(case: &mut Case, rows: usize) -> Option<(Vec<Tensor>, Vec<Tensor>)>
 }
 
 /// The bits of each element.
-fn elements(tensor: &Tensor) -> Vec<&[u8]> {
+pub(super) fn elements(tensor: &Tensor) -> Vec<&[u8]> {
     tensor.bytes().chunks_exact(tensor.dtype().bytes()).collect()
 }
 

@@ -8,6 +8,7 @@ use super::writer::{Replica, Rewrite};
 use crate::ir::{NodeId, NodeKind, Place, Placement, Value};
 use crate::op::{CopyOp, First};
 use crate::pass::PassError;
+use crate::types::invariant::invariant;
 use crate::types::{Device, Table};
 
 /// What is written on one device for the updates.
@@ -148,8 +149,11 @@ impl Rewrite<'_> {
     fn source(&mut self, value: Value, device: Device) -> Value {
         match self.template.node(value.node).kind() {
             NodeKind::Param(id) => self.held_param(*id, device),
-            NodeKind::Input => self.inputs[value.node.index()].unwrap_or(value),
-            NodeKind::Op(_) => self.whole(value).unwrap_or(value),
+            NodeKind::Input => self.input(value),
+            NodeKind::Op(_) => invariant(
+                self.whole(value),
+                "that what replicas hold is joined before updates take it",
+            ),
         }
     }
 

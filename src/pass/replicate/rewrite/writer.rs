@@ -215,10 +215,16 @@ impl<'a> Rewrite<'a> {
         self.add(op, whole, name, info.ty.at_rows(&replica.rows), replica.place())
     }
 
+    /// The new graph's value of an input of the template.
+    pub(super) fn input(&self, input: Value) -> Value {
+        let what = "that inputs are written before what takes them";
+        invariant(self.inputs[input.node.index()], what)
+    }
+
     /// The replica's rows of an input on the host, or all of it where it carries no batch.
     pub(super) fn slice_input(&mut self, replica: &Replica, input: Value) -> Value {
         let info = self.template.info(input);
-        let whole = self.inputs[input.node.index()].unwrap_or(input);
+        let whole = self.input(input);
         let Some(shard) = self.claims.get(input).shard() else { return whole };
         let (from, to) = replica.range(shard);
         let op = Slice::rows(shard.axis, from, to);
