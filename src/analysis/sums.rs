@@ -276,7 +276,7 @@ impl Bounds {
     }
 
     /// The difference of an element, and what it may be; `size` is the magnitude of its terms.
-    fn of(&self, (own, theirs): (f64, f64), size: Option<f64>, largest: f64) -> (f64, f64) {
+    fn of(&self, own: f64, theirs: f64, size: Option<f64>, largest: f64) -> (f64, f64) {
         let bound = size.map_or(largest * self.of_largest, |size| size.abs() * self.of_terms);
         if self.logarithm {
             // A sum that cancels may be a little above 0 or not, where it has no logarithm.
@@ -326,7 +326,7 @@ fn apart(
     let sizes = sizes.map(Tensor::to_f64);
     let differences = own.iter().zip(&theirs).enumerate().map(|(i, (a, b))| {
         let size = sizes.as_ref().and_then(|sizes| sizes.get(i)).copied();
-        let (difference, bound) = bounds.of((*a, *b), size, largest);
+        let (difference, bound) = bounds.of(*a, *b, size, largest);
         let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         let difference = if same { 0.0 } else { difference };
         // What is no number on one side alone is no rounding.

@@ -32,15 +32,19 @@ pub(super) fn plain() -> Graph {
     b.finish().0
 }
 
+/// On a device, perhaps of a replica.
+pub(super) fn at(device: Device, replica: Option<u32>) -> Place {
+    Place { device, replica }
+}
+
 /// Adds an operator at a place. The name up to `.r` is its origin.
 pub(super) fn add(
     graph: &mut Graph,
     op: impl Into<Op>,
     operands: &[Value],
     name: &str,
-    (device, replica): (Device, Option<u32>),
+    place: Place,
 ) -> Value {
-    let place = Place { device, replica };
     let names: [Arc<str>; 1] = [name.into()];
     let origin = Origin(name.split_once(".r").map(|(origin, _)| origin.into()));
     let node: NodeId = graph.add(op.into(), operands, &names, place, origin).unwrap();
@@ -67,17 +71,17 @@ pub(super) fn replicated(placement: Placement) -> Graph {
         let r = Some(i);
         let (from, to) = split.range(i as usize).unwrap();
         let slice = Slice::rows(0, from.clone(), to.clone());
-        let x = add(&mut graph, slice, &[x], &format!("x.r{i}"), (Device::HOST, r));
-        let x = add(&mut graph, CopyOp {}, &[x], &format!("x.r{i}.d"), (device, r));
+        let x = add(&mut graph, slice, &[x], &format!("x.r{i}"), at(Device::HOST, r));
+        let x = add(&mut graph, CopyOp {}, &[x], &format!("x.r{i}.d"), at(device, r));
         let w = match shared {
-            Some(w) => add(&mut graph, CopyOp {}, &[w], &format!("w.r{i}"), (device, r)),
+            Some(w) => add(&mut graph, CopyOp {}, &[w], &format!("w.r{i}"), at(device, r)),
             None => graph.add_param_node(id, device),
         };
-        add(&mut graph, Unary::Neg, &[w], &format!("v.r{i}"), (device, r));
-        let y = add(&mut graph, Unary::Relu, &[x], &format!("y.r{i}"), (device, r));
-        merged.push(add(&mut graph, CopyOp {}, &[y], &format!("y.r{i}.h"), (Device::HOST, r)));
+        add(&mut graph, Unary::Neg, &[w], &format!("v.r{i}"), at(device, r));
+        let y = add(&mut graph, Unary::Relu, &[x], &format!("y.r{i}"), at(device, r));
+        merged.push(add(&mut graph, CopyOp {}, &[y], &format!("y.r{i}.h"), at(Device::HOST, r)));
     }
-    let y = add(&mut graph, Concat { axis: 0 }, &merged, "y", (Device::HOST, None));
+    let y = add(&mut graph, Concat { axis: 0 }, &merged, "y", at(Device::HOST, None));
     graph.add_output("y", y);
     graph
 }
@@ -104,7 +108,7 @@ pub(super) fn variables(placement: Option<Placement>) -> Graph {
     for device in graph.homes(ids[0]).to_vec() {
         let w = graph.add_param_node(ids[0], device);
         old.push(w);
-        new.push(add(&mut graph, Unary::Neg, &[w], &format!("w.new.{device}"), (device, None)));
+        new.push(add(&mut graph, Unary::Neg, &[w], &format!("w.new.{device}"), at(device, None)));
     }
     graph.add_update(ids[0], new);
     graph.add_update(ids[1], old);

@@ -2,6 +2,7 @@
 //! it runs.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -231,11 +232,11 @@ pub(super) fn operands(
 impl Collective {
     /// The first element and the number of elements of each member's slice, of a value with so
     /// many.
-    pub(super) fn slices(&self, elements: i64) -> Vec<(i64, i64)> {
+    pub(super) fn slices(&self, elements: i64) -> Vec<Range<i64>> {
         let Form::Sliced(size) = self.form else { return Vec::new() };
         let counts = (0i64..).zip(&self.members).map(|(i, _)| {
             let from = i.saturating_mul(size).min(elements);
-            (from, size.min(elements - from))
+            from..from.saturating_add(size).min(elements)
         });
         counts.collect()
     }

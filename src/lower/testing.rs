@@ -91,9 +91,9 @@ impl Replication {
             let op: Op = if name == "v" { First {}.into() } else { Concat { axis: 0 }.into() };
             let merged = if self.merge == Device::HOST { "" } else { ".all" };
             let mut value =
-                add(&mut graph, op, parts, &format!("{name}{merged}"), (self.merge, None));
+                add(&mut graph, op, parts, &format!("{name}{merged}"), at(self.merge, None));
             if self.merge != Device::HOST {
-                value = add(&mut graph, CopyOp {}, &[value], name, (Device::HOST, None));
+                value = add(&mut graph, CopyOp {}, &[value], name, at(Device::HOST, None));
             }
             graph.add_output(name, value);
         }
@@ -109,7 +109,7 @@ impl Replication {
     ) -> [Value; 3] {
         let device = Device::gpu(replica);
         let name = |name: &str| format!("{name}.r{replica}");
-        let (there, host) = ((device, Some(replica)), (Device::HOST, Some(replica)));
+        let (there, host) = (at(device, Some(replica)), at(Device::HOST, Some(replica)));
         let split = graph.split().unwrap().clone();
         let (from, to) = split.range(replica as usize).unwrap();
         let slice = Slice::rows(0, from.clone(), to.clone());
@@ -129,9 +129,13 @@ impl Replication {
                 return value;
             }
             let name = format!("{output}.r{replica}.h");
-            add(graph, CopyOp {}, &[value], &name, (self.merge, Some(replica)))
+            add(graph, CopyOp {}, &[value], &name, at(self.merge, Some(replica)))
         })
     }
+}
+
+fn at(device: Device, replica: Option<u32>) -> Place {
+    Place { device, replica }
 }
 
 fn add(
@@ -139,10 +143,9 @@ fn add(
     op: impl Into<Op>,
     operands: &[Value],
     name: &str,
-    (device, replica): (Device, Option<u32>),
+    place: Place,
 ) -> Value {
     let names: [Arc<str>; 1] = [name.into()];
-    let place = Place { device, replica };
     let node = graph.add(op.into(), operands, &names, place, Origin::default()).unwrap();
     Value { node, output: 0 }
 }

@@ -49,15 +49,15 @@ impl BatchNorm {
         let channels = scale.iter().zip(bias).zip(statistics);
         channels
             .map(|((scale, bias), (mean, var))| {
-                let numbers = [scale, bias, mean, var].map(|x| f64::from(*x));
-                let (s, t) = factors(numbers, f64::from(epsilon));
+                let [scale, bias, mean, var] = [scale, bias, mean, var].map(|x| f64::from(*x));
+                let (s, t) = factors(scale, bias, mean, var, f64::from(epsilon));
                 (s as f32, t as f32)
             })
             .unzip()
     }
 }
 
-fn factors([scale, bias, mean, var]: [f64; 4], epsilon: f64) -> (f64, f64) {
+fn factors(scale: f64, bias: f64, mean: f64, var: f64, epsilon: f64) -> (f64, f64) {
     let s = scale / (var + epsilon).sqrt();
     (s, bias - mean * s)
 }
@@ -123,17 +123,14 @@ impl OpDef for BatchNorm {
             return Err(OpError::Operands { expected: "5", found: operands.len() });
         };
         let mut y = widen(x)?;
-        let channels = [scale, bias, mean, var].map(|c| c.to_f64());
         if wide(x.dtype()) == DType::F64 {
-            let factor = |i: usize| {
-                let numbers =
-                    [&channels[0], &channels[1], &channels[2], &channels[3]].map(|c| c[i]);
-                factors(numbers, f64::from(self.epsilon))
-            };
+            let [scale, bias, mean, var] = [scale, bias, mean, var].map(|c| c.to_f64());
+            let factor =
+                |i: usize| factors(scale[i], bias[i], mean[i], var[i], f64::from(self.epsilon));
             let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
             apply(&mut y, &s, &t);
         } else {
-            let [scale, bias, mean, var] = channels.map(|c| rounded(&c));
+            let [scale, bias, mean, var] = [scale, bias, mean, var].map(|c| rounded(&c.to_f64()));
             let (s, t) = Self::scale_shift(&scale, &bias, &mean, &var, self.epsilon);
             apply(&mut y, &s, &t);
         }

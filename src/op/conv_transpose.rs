@@ -55,7 +55,7 @@ impl ConvTranspose {
         }
         let Self { strides, dilations, pads, output_padding, .. } = self;
         let sliding = Sliding { strides, dilations, pads, ceil_mode: false };
-        sliding.spread("kernel", &input, &kernel, ("output_padding", output_padding))
+        sliding.spread("kernel", &input, &kernel, output_padding)
     }
 
     /// The channels of the result, with the channels of all operands checked.

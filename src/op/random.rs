@@ -118,14 +118,13 @@ struct Settings<'a> {
 }
 
 impl Random {
-    /// A whole draw of numbers that are at least the first of `ends` and below the second.
-    pub const fn uniform(dtype: DType, ends: [f32; 2], seed: i64, shape: Vec<Dim>) -> Self {
-        let [low, high] = ends;
+    /// A whole draw of numbers that are at least `low` and below `high`.
+    pub const fn uniform(dtype: DType, low: f32, high: f32, seed: i64, shape: Vec<Dim>) -> Self {
         Self::Uniform { axis: 0, dtype, first: Dim::ZERO, high, low, seed, shape, whole: None }
     }
 
     /// A whole draw of normally distributed numbers with this mean and standard deviation.
-    pub const fn normal(dtype: DType, [mean, scale]: [f32; 2], seed: i64, shape: Vec<Dim>) -> Self {
+    pub const fn normal(dtype: DType, mean: f32, scale: f32, seed: i64, shape: Vec<Dim>) -> Self {
         Self::Normal { axis: 0, dtype, first: Dim::ZERO, mean, scale, seed, shape, whole: None }
     }
 
@@ -350,11 +349,11 @@ mod tests {
     use crate::types::{DType, Dim, Tensor};
 
     fn uniform(seed: i64, [low, high]: [f32; 2], shape: &[usize], dtype: DType) -> Op {
-        Random::uniform(dtype, [low, high], seed, testing::sizes(shape)).into()
+        Random::uniform(dtype, low, high, seed, testing::sizes(shape)).into()
     }
 
     fn normal(seed: i64, [mean, scale]: [f32; 2], shape: &[usize], dtype: DType) -> Op {
-        Random::normal(dtype, [mean, scale], seed, testing::sizes(shape)).into()
+        Random::normal(dtype, mean, scale, seed, testing::sizes(shape)).into()
     }
 
     fn draw(op: &Op) -> Tensor {
@@ -423,7 +422,7 @@ mod tests {
         for make in [Random::uniform, Random::normal] {
             for dtype in [DType::F32, DType::F64] {
                 let shape = [3, 5, 4];
-                let whole = make(dtype, [0.5, 2.0], 7, testing::sizes(&shape));
+                let whole = make(dtype, 0.5, 2.0, 7, testing::sizes(&shape));
                 let all = draw(&whole.clone().into());
                 for (axis, size) in shape.into_iter().enumerate() {
                     for (from, to) in [(0, size), (1, 3), (2, 3), (1, 1)] {

@@ -165,7 +165,7 @@ fn files_and_functions_fit_in_one_reading() {
         }
         for function in source::functions(&file.code) {
             if function.lines > FN_LINES {
-                let source::Function { line, name, lines } = function;
+                let source::Function { line, name, lines, .. } = function;
                 let path = &file.path;
                 writeln!(wrong, "{path}:{line}: {name} has {lines} lines, at most {FN_LINES}")
                     .unwrap();
@@ -173,6 +173,30 @@ fn files_and_functions_fit_in_one_reading() {
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// True if a parameter is a tuple, whose places only the order tells apart.
+fn takes_a_tuple(signature: &str) -> bool {
+    signature.split(": ").skip(1).any(|ty| {
+        let ty = ty.trim_start_matches('&').trim_start_matches("mut ");
+        ty.starts_with('(') && !["()", "(dyn ", "(impl "].iter().any(|p| ty.starts_with(p))
+    })
+}
+
+#[test]
+fn parameters_have_names() {
+    let found: Vec<String> = files(&["src"])
+        .iter()
+        .flat_map(|file| {
+            let of = move |f: &source::Function| format!("{}:{}: {}", file.path, f.line, f.name);
+            let functions = source::functions(&file.code);
+            functions.into_iter().filter(|f| takes_a_tuple(&f.signature)).map(move |f| of(&f))
+        })
+        .collect();
+    assert!(found.is_empty(), "parameters in tuples:\n{}", found.join("\n"));
+    assert!(takes_a_tuple("fn f(size: (usize, usize)) "));
+    assert!(takes_a_tuple("fn f((a, b): &(i64, f64)) "));
+    assert!(!takes_a_tuple("fn f(g: &(dyn Fn() -> (u64, u64) + Sync)) -> (u8, u8) "));
 }
 
 #[test]

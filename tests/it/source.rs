@@ -58,6 +58,8 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// Its lines, from `fn` to the closing brace.
     pub(crate) lines: usize,
+    /// From `fn` to the brace that opens its body.
+    pub(crate) signature: String,
 }
 
 /// The text with comments and the contents of literals replaced by blanks; lines stay where they
@@ -170,7 +172,7 @@ pub(crate) fn functions(code: &str) -> Vec<Function> {
         let Some(open) = body_start(code, at) else { continue };
         let line = line_of(code, at);
         let lines = line_of(code, block_end(code, open)) - line + 1;
-        found.push(Function { line, name, lines });
+        found.push(Function { line, name, lines, signature: code[at..open].to_owned() });
     }
     found
 }

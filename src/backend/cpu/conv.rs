@@ -17,7 +17,7 @@ use super::gemm::{Matrix, MatrixMut, chunks, multiply};
 use super::im2col::Unfold;
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
-use super::tile::{Computed, Origin, Tile, store, tiles};
+use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows};
@@ -42,7 +42,7 @@ pub struct ConvPlan {
     terms: usize,
     method: Method,
     /// The filters and windows of a tile; the windows are a multiple of a cache line.
-    tile: (usize, usize),
+    tile: Extent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl ConvPlan {
             windows,
             terms: w[1] * taps,
             method: Method::ForEachTile,
-            tile: (0, 0),
+            tile: Extent { rows: 0, columns: 0 },
             axes,
         };
         plan.method = plan.method();
@@ -112,7 +112,7 @@ impl ConvPlan {
         if alone && operand <= UNFOLDED { Method::Once } else { Method::ForEachTile }
     }
 
-    fn tile(&self) -> (usize, usize) {
+    fn tile(&self) -> Extent {
         let lines = self.windows.div_ceil(LINE);
         let most = match lines {
             0..128 => 4,
@@ -130,7 +130,7 @@ impl ConvPlan {
             let blocks = (8usize.div_ceil(count)).min(self.filters * each / WORTH).max(1);
             self.filters.div_ceil(blocks).next_multiple_of(6)
         };
-        (height.min(most), width)
+        Extent { rows: height.min(most), columns: width }
     }
 }
 
@@ -258,9 +258,8 @@ impl Group<'_> {
         let start = tile.columns.start.min(windows.saturating_sub(stride));
         let columns = start..(start + stride).min(windows);
         scratch::own(tile.pieces.len() * stride, |result| {
-            let size = (tile.pieces.len(), columns.len());
             let weights = self.weights.block(tile.rows(), 0..terms);
-            let product = MatrixMut::new(result, size, stride);
+            let product = MatrixMut::new(result, tile.pieces.len(), columns.len(), stride);
             multiply(weights, x.block(0..terms, columns), product, false);
             let skipped = tile.columns.start - start;
             self.store(tile, &result[skipped..], stride);
@@ -292,7 +291,7 @@ impl Group<'_> {
         stride: usize,
     ) {
         let weights = self.weights.block(tile.rows(), part.clone());
-        let product = MatrixMut::new(result, (tile.pieces.len(), stride), stride);
+        let product = MatrixMut::new(result, tile.pieces.len(), stride, stride);
         multiply(weights, Matrix::contiguous(operand, part.len(), stride), product, part.start > 0);
     }
 
@@ -300,7 +299,7 @@ impl Group<'_> {
     /// the other.
     fn unfolded_once(&self, y: &mut [f32]) {
         let (plan, terms) = (self.plan, self.plan.terms);
-        let (_, width) = plan.tile;
+        let width = plan.tile.columns;
         let operands: Vec<(usize, Unfold)> = (0..plan.windows)
             .step_by(width)
             .map(|start| {

@@ -175,14 +175,14 @@ pub fn conv_transpose(
                 epilogue.apply(y, (i * filters + filter) * output);
             };
             if plan.pointwise {
-                multiply(w, x, MatrixMut::new(y, (rows.len(), plane), plane), false);
+                multiply(w, x, MatrixMut::new(y, rows.len(), plane, plane), false);
                 for (filter, y) in (first..).zip(y.chunks_exact_mut(output)) {
                     end(filter, y);
                 }
                 return;
             }
             scratch::own(rows.len() * plane, |products| {
-                let to = MatrixMut::new(products, (rows.len(), plane), plane);
+                let to = MatrixMut::new(products, rows.len(), plane, plane);
                 multiply(w, x, to, false);
                 let parts = products.chunks_exact(taps * plane);
                 for (filter, (y, products)) in (first..).zip(y.chunks_exact_mut(output).zip(parts))

@@ -20,7 +20,7 @@ use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply};
 use super::im2col::Unfold;
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
-use super::tile::{Tile, tiles};
+use super::tile::{Extent, Tile, tiles};
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows, rows_of_tap};
@@ -48,7 +48,7 @@ pub struct ConvWeightsPlan {
     /// Samples side by side in a product.
     samples: usize,
     /// The filters and terms of a tile.
-    tile: (usize, usize),
+    tile: Extent,
     /// The number of groups of samples, where there are as many samples.
     parts: usize,
 }
@@ -76,8 +76,8 @@ impl ConvWeightsPlan {
         let (channels, filters) = (x[1] / groups, dy[1] / groups);
         let terms = channels * taps;
         let evenly = |n: usize| n.div_ceil(n.div_ceil(SIDE).max(1)).next_multiple_of(6);
-        let tile = (evenly(filters), evenly(terms));
-        let count = filters.div_ceil(tile.0) * terms.div_ceil(tile.1) * groups;
+        let tile = Extent { rows: evenly(filters), columns: evenly(terms) };
+        let count = filters.div_ceil(tile.rows) * terms.div_ceil(tile.columns) * groups;
         Ok(Self {
             groups,
             channels,
@@ -203,7 +203,7 @@ impl Group<'_> {
                     }
                     let a = Matrix::contiguous(unfolded, terms.len(), row);
                     let b = Matrix::contiguous(turned, row, width);
-                    let c = MatrixMut::new(result, (terms.len(), width), width);
+                    let c = MatrixMut::new(result, terms.len(), width, width);
                     multiply(a, b, c, !first);
                     first = false;
                 }

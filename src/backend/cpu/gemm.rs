@@ -45,24 +45,38 @@ pub struct MatrixMut<'a> {
     row_stride: usize,
 }
 
-/// The index of the last element of a matrix that is not empty, if it can be counted.
-fn last(rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> Option<usize> {
-    let row = (rows - 1).checked_mul(row_stride)?;
-    row.checked_add((columns - 1).checked_mul(column_stride)?)
+/// Where the elements of a matrix lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// The number of rows.
+    pub rows: usize,
+    /// The number of columns.
+    pub columns: usize,
+    /// The distance between rows.
+    pub row_stride: usize,
+    /// The distance between columns.
+    pub column_stride: usize,
+}
+
+impl Layout {
+    /// True if so many elements hold the matrix.
+    fn fits(&self, elements: usize) -> bool {
+        let last = || {
+            let row = (self.rows - 1).checked_mul(self.row_stride)?;
+            row.checked_add((self.columns - 1).checked_mul(self.column_stride)?)
+        };
+        self.rows == 0 || self.columns == 0 || last().is_some_and(|last| last < elements)
+    }
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix of `rows` by `columns` elements with these distances between rows and between
-    /// columns.
+    /// The matrix whose elements lie so in `data`.
     ///
     /// # Panics
     /// If `data` ends before the last element: a bug in the caller.
-    pub fn new(data: &'a [f32], size: (usize, usize), strides: (usize, usize)) -> Self {
-        let ((rows, columns), (row_stride, column_stride)) = (size, strides);
-        let fits = rows == 0
-            || columns == 0
-            || last(rows, columns, row_stride, column_stride).is_some_and(|i| i < data.len());
-        assert!(fits, "{rows} x {columns} elements by {strides:?} in {}", data.len());
+    pub fn new(data: &'a [f32], layout: Layout) -> Self {
+        assert!(layout.fits(data.len()), "{layout:?} in {} elements", data.len());
+        let Layout { rows, columns, row_stride, column_stride } = layout;
         Self { data, rows, columns, row_stride, column_stride }
     }
 
@@ -71,7 +85,7 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If `data` is too short: a bug in the caller.
     pub fn contiguous(data: &'a [f32], rows: usize, columns: usize) -> Self {
-        Self::new(data, (rows, columns), (columns, 1))
+        Self::new(data, Layout { rows, columns, row_stride: columns, column_stride: 1 })
     }
 
     /// The number of rows.
@@ -87,8 +101,14 @@ impl<'a> Matrix<'a> {
     /// The transpose.
     #[must_use]
     pub fn transposed(self) -> Self {
-        let size = (self.columns, self.rows);
-        Self::new(self.data, size, (self.column_stride, self.row_stride))
+        let Self { data, rows, columns, row_stride, column_stride } = self;
+        Self {
+            data,
+            rows: columns,
+            columns: rows,
+            row_stride: column_stride,
+            column_stride: row_stride,
+        }
     }
 
     /// The elements in these rows and columns.
@@ -98,12 +118,12 @@ impl<'a> Matrix<'a> {
     #[must_use]
     pub fn block(self, rows: Range<usize>, columns: Range<usize>) -> Self {
         assert!(rows.end <= self.rows && columns.end <= self.columns, "{rows:?} {columns:?}");
-        if rows.is_empty() || columns.is_empty() {
-            return Self::new(&[], (rows.len(), columns.len()), (0, 0));
-        }
-        let first = rows.start * self.row_stride + columns.start * self.column_stride;
-        let strides = (self.row_stride, self.column_stride);
-        Self::new(&self.data[first..], (rows.len(), columns.len()), strides)
+        let first = if rows.is_empty() || columns.is_empty() {
+            self.data.len()
+        } else {
+            rows.start * self.row_stride + columns.start * self.column_stride
+        };
+        Self { data: &self.data[first..], rows: rows.len(), columns: columns.len(), ..self }
     }
 
     /// Copies the elements to `to`, rows one behind the other at a distance of `width`.
@@ -163,12 +183,9 @@ impl<'a> MatrixMut<'a> {
     ///
     /// # Panics
     /// If `data` ends before the last element, or rows overlap: a bug in the caller.
-    pub fn new(data: &'a mut [f32], size: (usize, usize), row_stride: usize) -> Self {
-        let (rows, columns) = size;
-        let fits = rows == 0
-            || columns == 0
-            || last(rows, columns, row_stride, 1).is_some_and(|i| i < data.len());
-        assert!(fits, "{rows} x {columns} elements by {row_stride} in {}", data.len());
+    pub fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
+        let layout = Layout { rows, columns, row_stride, column_stride: 1 };
+        assert!(layout.fits(data.len()), "{layout:?} in {} elements", data.len());
         assert!(row_stride >= columns || rows < 2, "rows of {columns} by {row_stride}");
         Self { data, rows, columns, row_stride }
     }
@@ -176,7 +193,7 @@ impl<'a> MatrixMut<'a> {
     /// The elements in these rows and columns.
     fn block(&mut self, rows: Range<usize>, columns: Range<usize>) -> MatrixMut<'_> {
         let first = rows.start * self.row_stride + columns.start;
-        MatrixMut::new(&mut self.data[first..], (rows.len(), columns.len()), self.row_stride)
+        MatrixMut::new(&mut self.data[first..], rows.len(), columns.len(), self.row_stride)
     }
 
     fn is_empty(&self) -> bool {
@@ -296,7 +313,8 @@ fn multiply_packed(a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixMut<'_>, add: boo
     for n in steps(0..c.columns, COLUMNS) {
         let width = n.len().max(2);
         b.block(0..b.rows, n.clone()).pack(&mut packed[..b.rows * width], width);
-        let b = Matrix::new(&packed, (b.rows, n.len()), (width, 1));
+        let layout = Layout { rows: b.rows, columns: n.len(), row_stride: width, column_stride: 1 };
+        let b = Matrix::new(&packed, layout);
         multiply_part(a, b, &mut c.block(0..a.rows, n), add);
     }
 }
@@ -329,7 +347,7 @@ fn call_doubled(a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixMut<'_>, add: bool) 
             }
         }
     }
-    let mut pair = MatrixMut::new(&mut twice, (rows.max(2), stride), stride);
+    let mut pair = MatrixMut::new(&mut twice, rows.max(2), stride, stride);
     call(a.two_rows(), b.two_columns(), &mut pair, add);
     for i in 0..rows {
         c.data[i * c.row_stride..][..columns].copy_from_slice(&twice[i * stride..][..columns]);
@@ -408,7 +426,7 @@ mod tests {
 
     fn product(f: Multiply, a: Matrix<'_>, b: Matrix<'_>, c: &mut [f32]) {
         let stride = b.columns;
-        f(a, b, MatrixMut::new(c, (a.rows, b.columns), stride), false);
+        f(a, b, MatrixMut::new(c, a.rows, b.columns, stride), false);
     }
 
     type Multiply = fn(Matrix<'_>, Matrix<'_>, MatrixMut<'_>, bool);
@@ -482,7 +500,7 @@ mod tests {
                     for part in chunks(k) {
                         let add = part.start > 0;
                         let (a, b) = (a.block(0..m, part.clone()), b.block(part, 0..n));
-                        multiply(a, b, MatrixMut::new(&mut c, (m, n), n + 3), add);
+                        multiply(a, b, MatrixMut::new(&mut c, m, n, n + 3), add);
                     }
                     for (row, expected) in c.chunks(n + 3).zip(expected.chunks(n)) {
                         assert_eq!(row[..n], *expected, "{m} x {n} x {k}");
@@ -500,7 +518,7 @@ mod tests {
             let (a, b) = (Matrix::contiguous(&a, m, k), Matrix::contiguous(&b, n, k).transposed());
             let (mut ascending, mut lanes) = (vec![0.0; m * n], vec![1.0; m * n]);
             product(multiply, a, b, &mut ascending);
-            multiply_rows(a, b, MatrixMut::new(&mut lanes, (m, n), n), true);
+            multiply_rows(a, b, MatrixMut::new(&mut lanes, m, n, n), true);
             for i in 0..m {
                 for j in 0..n {
                     let term =
@@ -518,10 +536,11 @@ mod tests {
     fn sums_without_terms_are_zero() {
         for f in [multiply as Multiply, multiply_rows] {
             let mut c = [1.0; 6];
-            let (a, b) = (Matrix::new(&[], (2, 0), (0, 1)), Matrix::new(&[], (0, 3), (1, 0)));
-            f(a, b, MatrixMut::new(&mut c, (2, 3), 3), true);
+            let (a, b) =
+                (Matrix::contiguous(&[], 2, 0), Matrix::contiguous(&[], 3, 0).transposed());
+            f(a, b, MatrixMut::new(&mut c, 2, 3, 3), true);
             assert_eq!(c, [1.0; 6]);
-            f(a, b, MatrixMut::new(&mut c, (2, 3), 3), false);
+            f(a, b, MatrixMut::new(&mut c, 2, 3, 3), false);
             assert_eq!(c, [0.0; 6]);
         }
     }

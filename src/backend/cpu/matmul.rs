@@ -7,9 +7,9 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Dims, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
-use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply, multiply_rows};
+use super::gemm::{Layout, MAX_TERMS, Matrix, MatrixMut, chunks, multiply, multiply_rows};
 use super::scratch::{self, LINE};
-use super::tile::{Computed, Origin, Tile, store, tiles};
+use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
@@ -162,13 +162,15 @@ impl Product<'_> {
         let blocks = 8usize.div_ceil(across).min(each / WORTH).max(1);
         let most = if self.lanes { WIDTH } else { HEIGHT };
         let height = rows.div_ceil(blocks).next_multiple_of(6).min(most);
-        tiles(y, columns, (height, width)).into_par_iter().for_each(|tile| {
-            if self.lanes {
-                self.tile_of_lanes(tile, first);
-            } else {
-                self.tile(tile, first);
-            }
-        });
+        tiles(y, columns, Extent { rows: height, columns: width }).into_par_iter().for_each(
+            |tile| {
+                if self.lanes {
+                    self.tile_of_lanes(tile, first);
+                } else {
+                    self.tile(tile, first);
+                }
+            },
+        );
     }
 
     fn tile(&self, tile: Tile<'_>, first: usize) {
@@ -192,7 +194,7 @@ impl Product<'_> {
                     b.pack(operand, stride);
                     b = Matrix::contiguous(operand, part.len(), stride);
                 }
-                let product = MatrixMut::new(result, (rows, b.columns()), stride);
+                let product = MatrixMut::new(result, rows, b.columns(), stride);
                 multiply(a, b, product, part.start > 0);
             }
             self.store(tile, Computed { data: result, stride }, first);
@@ -214,10 +216,16 @@ impl Product<'_> {
                 if packed > 0 {
                     a.pack(left, packed);
                     b.transposed().pack(right, packed);
-                    a = Matrix::new(left, (rows, part.len()), (packed, 1));
-                    b = Matrix::new(right, (part.len(), columns), (1, packed));
+                    let lanes = |rows| Layout {
+                        rows,
+                        columns: part.len(),
+                        row_stride: packed,
+                        column_stride: 1,
+                    };
+                    a = Matrix::new(left, lanes(rows));
+                    b = Matrix::new(right, lanes(columns)).transposed();
                 }
-                let product = MatrixMut::new(result, (rows, columns), columns);
+                let product = MatrixMut::new(result, rows, columns, columns);
                 multiply_rows(a, b, product, part.start > 0);
             }
             self.store(tile, Computed { data: result, stride: columns }, first);

@@ -21,11 +21,20 @@ impl Tile<'_> {
     }
 }
 
-/// A matrix with rows of `columns` elements, cut into tiles of `size` rows and columns (smaller at
-/// the ends). The order is by columns, then by rows.
-pub(super) fn tiles(matrix: &mut [f32], columns: usize, size: (usize, usize)) -> Vec<Tile<'_>> {
+/// The sizes of a tile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    /// The number of rows.
+    pub(super) rows: usize,
+    /// The number of columns.
+    pub(super) columns: usize,
+}
+
+/// A matrix with rows of `columns` elements, cut into tiles of these sizes (smaller at the ends).
+/// The order is by columns, then by rows.
+pub(super) fn tiles(matrix: &mut [f32], columns: usize, tile: Extent) -> Vec<Tile<'_>> {
     let rows = matrix.len() / columns.max(1);
-    let (height, width) = (size.0.max(1), size.1.max(1));
+    let (height, width) = (tile.rows.max(1), tile.columns.max(1));
     let down = rows.div_ceil(height);
     let mut all: Vec<Tile<'_>> = (0..columns.div_ceil(width))
         .flat_map(|i| (0..down).map(move |j| (i * width, j * height)))
@@ -81,7 +90,7 @@ pub(super) fn store(
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "the numbers are small integers")]
 mod tests {
-    use super::tiles;
+    use super::{Extent, tiles};
 
     #[test]
     fn tiles_cover_the_matrix_once() {
@@ -89,7 +98,7 @@ mod tests {
             [(5, 7, 2, 3), (1, 1, 4, 4), (6, 6, 3, 3), (4, 9, 100, 2), (3, 0, 1, 1)]
         {
             let mut matrix = vec![0.0; rows * columns];
-            for tile in tiles(&mut matrix, columns, (height, width)) {
+            for tile in tiles(&mut matrix, columns, Extent { rows: height, columns: width }) {
                 assert!(tile.rows().len() <= height && tile.columns.len() <= width);
                 for (i, piece) in tile.rows().zip(tile.pieces) {
                     assert_eq!(piece.len(), tile.columns.len());

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::super::testing::{add, plain, replicated, rows, variables};
+use super::super::testing::{add, at, plain, replicated, rows, variables};
 use super::super::{
     Builder, ContentHash, Graph, Origin, Param, ParamId, Place, Placement, ResultInfo, Source,
     Value,
@@ -12,7 +12,7 @@ use crate::op::{Concat, Constant, CopyOp, Flatten, Slice, Unary};
 use crate::snap;
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Split, Symbol, Tensor, TensorType};
 
-const HOST: (Device, Option<u32>) = (Device::HOST, None);
+const HOST: Place = Place::HOST;
 
 /// Checks that the graph breaks exactly these rules, and that the errors read as they did.
 #[track_caller]
@@ -84,7 +84,7 @@ fn v03_cycles() {
 #[test]
 fn v04_devices_of_operands() {
     let (mut g, x) = empty("g");
-    let copied = add(&mut g, CopyOp {}, &[x], "copied", (Device::gpu(0), None));
+    let copied = add(&mut g, CopyOp {}, &[x], "copied", at(Device::gpu(0), None));
     add(&mut g, Unary::Relu, &[copied], "a", HOST);
     broken("v04_devices", &g, &[Rule::V4]);
 }
@@ -92,11 +92,11 @@ fn v04_devices_of_operands() {
 #[test]
 fn v05_numbers_of_replicas() {
     let (mut g, x) = empty("g");
-    add(&mut g, Unary::Relu, &[x], "a", (Device::HOST, Some(0)));
+    add(&mut g, Unary::Relu, &[x], "a", at(Device::HOST, Some(0)));
     broken("v05_no_split", &g, &[Rule::V5]);
     let (mut g, x) = empty("g");
     g.set_split(Some(Split::new(vec![Device::HOST], ShardRule::Balanced).unwrap()));
-    add(&mut g, Unary::Relu, &[x], "a", (Device::HOST, Some(1)));
+    add(&mut g, Unary::Relu, &[x], "a", at(Device::HOST, Some(1)));
     broken("v05_no_such_replica", &g, &[Rule::V5]);
 }
 
@@ -105,9 +105,9 @@ fn v06_devices_of_replicas() {
     let (mut g, x) = empty("g");
     let devices = vec![Device::gpu(0), Device::gpu(1)];
     g.set_split(Some(Split::new(devices, ShardRule::Balanced).unwrap()));
-    add(&mut g, Unary::Relu, &[x], "host", (Device::HOST, Some(1)));
-    add(&mut g, CopyOp {}, &[x], "merged", (Device::gpu(0), Some(1)));
-    add(&mut g, CopyOp {}, &[x], "strange", (Device::gpu(7), Some(1)));
+    add(&mut g, Unary::Relu, &[x], "host", at(Device::HOST, Some(1)));
+    add(&mut g, CopyOp {}, &[x], "merged", at(Device::gpu(0), Some(1)));
+    add(&mut g, CopyOp {}, &[x], "strange", at(Device::gpu(7), Some(1)));
     broken("v06_places", &g, &[Rule::V6, Rule::V6]);
 }
 
@@ -118,9 +118,9 @@ fn v07_operands_across_replicas() {
     let split = Split::new(devices, ShardRule::Balanced).unwrap();
     g.set_split(Some(split.clone()));
     let half = Slice::rows(0, Dim::ZERO, split.offsets()[1].clone());
-    let own = add(&mut g, half, &[x], "own", (Device::HOST, Some(0)));
-    let d = add(&mut g, CopyOp {}, &[own], "d", (Device::gpu(0), Some(0)));
-    add(&mut g, CopyOp {}, &[d], "other", (Device::gpu(1), Some(1)));
+    let own = add(&mut g, half, &[x], "own", at(Device::HOST, Some(0)));
+    let d = add(&mut g, CopyOp {}, &[own], "d", at(Device::gpu(0), Some(0)));
+    add(&mut g, CopyOp {}, &[d], "other", at(Device::gpu(1), Some(1)));
     add(&mut g, Unary::Relu, &[own], "none", HOST);
     add(&mut g, Concat { axis: 0 }, &[own, own], "merge", HOST);
     broken("v07_replicas", &g, &[Rule::V7, Rule::V7]);

@@ -1,5 +1,7 @@
 //! The steps with which devices join or combine what they have, each for itself.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::{Emitter, Point};
@@ -200,15 +202,15 @@ impl Emitter<'_> {
         for (member, slice) in collective.members.iter().zip(&slices) {
             let device = self.position(member.device);
             let own = member.results.first().copied().flatten();
-            let Some(own) = own.filter(|_| slice.1 > 0) else {
+            let Some(own) = own.filter(|_| !slice.is_empty()) else {
                 done.push(None);
                 continue;
             };
             let mut operands = Vec::with_capacity(collective.parts.len());
             for part in &collective.parts {
-                operands.push(self.slice_here(id, *part, device, *slice)?);
+                operands.push(self.slice_here(id, *part, device, slice)?);
             }
-            let result = self.slice_of(own, device, *slice)?;
+            let result = self.slice_of(own, device, slice)?;
             // Whatever rows the member has: the others need its slice.
             let op = self.graph.node(id).op().cloned();
             let launch = self.launch_of(id, op, operands, vec![result]);
@@ -220,7 +222,7 @@ impl Emitter<'_> {
             let device = self.position(member.device);
             for (from, slice) in slices.iter().enumerate().filter(|(from, _)| *from != to) {
                 let Some((point, buffer)) = done[from] else { continue };
-                let place = self.slice_of(own, device, *slice)?;
+                let place = self.slice_of(own, device, slice)?;
                 let label = self.graph.node(id).label();
                 self.wait(label, device, point);
                 let action = Action::Copy { device: point.device, from: buffer, to: place };
@@ -236,7 +238,7 @@ impl Emitter<'_> {
         id: NodeId,
         part: Value,
         device: usize,
-        slice: (i64, i64),
+        slice: &Range<i64>,
     ) -> Result<BufferId, LowerError> {
         let source = self.device(part.node);
         let from = self.slice_of(part, source, slice)?;
@@ -253,22 +255,25 @@ impl Emitter<'_> {
         Ok(to)
     }
 
-    /// So many elements of a value from one on, as a buffer of the device that has it.
+    /// These elements of a value, as a buffer of the device that has it.
     fn slice_of(
         &mut self,
         value: Value,
         device: usize,
-        (from, count): (i64, i64),
+        slice: &Range<i64>,
     ) -> Result<BufferId, LowerError> {
         let (base, offset) = self.layout.base(value);
         let info = self.graph.info(value);
         let dtype = info.ty.dtype;
         let buffer = Buffer {
             name: info.name.clone(),
-            ty: TensorType { dtype, shape: Shape::from([Dim::from(count)].as_slice()) },
+            ty: TensorType {
+                dtype,
+                shape: Shape::from([Dim::from(slice.end - slice.start)].as_slice()),
+            },
             storage: Storage::Part {
                 of: *self.buffers.get(base),
-                offset: offset + bytes(from, dtype.bytes()),
+                offset: offset + bytes(slice.start, dtype.bytes()),
             },
             order: Order::RowMajor,
         };

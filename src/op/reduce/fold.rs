@@ -1,6 +1,8 @@
 //! The loops of a reduction: the operand is read once, in order, into one accumulator for each
 //! result.
 
+use std::ops::RangeInclusive;
+
 use smallvec::SmallVec;
 
 use super::Reduce;
@@ -197,12 +199,12 @@ impl<I: Int> Job<'_, I> {
     }
 }
 
-/// Reduces integers; `count` of them make one result, `bounds` are the smallest and the largest.
+/// Reduces integers; `count` of them make one result, `bounds` are the least and the greatest of the type.
 pub(super) fn ints<I: Int>(
     op: &Reduce,
     plan: &Broadcast<1>,
     count: usize,
-    bounds: (i128, i128),
+    bounds: RangeInclusive<i128>,
     x: &[I],
     y: &mut [I],
 ) -> Result<(), OpError> {
@@ -219,8 +221,8 @@ pub(super) fn ints<I: Int>(
             let count = i128::try_from(count.max(1)).unwrap_or(i128::MAX);
             job.run_wide(0, add, |a| I::wrap(a / count));
         }
-        Reduce::Max { .. } => job.run_wide(bounds.0, i128::max, I::wrap),
-        Reduce::Min { .. } => job.run_wide(bounds.1, i128::min, I::wrap),
+        Reduce::Max { .. } => job.run_wide(*bounds.start(), i128::max, I::wrap),
+        Reduce::Min { .. } => job.run_wide(*bounds.end(), i128::min, I::wrap),
         Reduce::Prod { .. } | Reduce::WideProd { .. } => {
             job.run_wide(1, i128::wrapping_mul, I::wrap);
         }

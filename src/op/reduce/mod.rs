@@ -451,10 +451,10 @@ impl OpDef for Reduce {
             x.dtype(),
             float F => fold::floats::<F>(self, &plan, count, x.as_slice(), y.as_mut_slice()),
             int I => {
-                let bounds = (I::MIN.into(), I::MAX.into());
+                let bounds = I::MIN.into()..=I::MAX.into();
                 fold::ints::<I>(self, &plan, count, bounds, x.as_slice(), y.as_mut_slice())?;
             },
-            bool => fold::ints::<u8>(self, &plan, count, (0, 1), x.as_slice(), y.as_mut_slice())?,
+            bool => fold::ints::<u8>(self, &plan, count, 0..=1, x.as_slice(), y.as_mut_slice())?,
         );
         Ok(vec![y])
     }

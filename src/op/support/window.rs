@@ -99,14 +99,14 @@ impl Sliding<'_> {
     /// `(input - 1) * stride + (kernel - 1) * dilation + 1 + extra` elements without the padding.
     /// In what is given back, `input` is the size of the output, and `output` that of `input`.
     ///
-    /// `extra` has a number for each axis or none; `kernel_attr` is blamed for sizes that do not
+    /// `output_padding` has `extra` for each axis or is empty; `kernel_attr` is blamed for sizes that do not
     /// fit.
     pub fn spread(
         &self,
         kernel_attr: &'static str,
         input: &[i64],
         kernel: &[i64],
-        extra: (&'static str, &[i64]),
+        output_padding: &[i64],
     ) -> Result<Windows, OpError> {
         let rank = input.len();
         let mut windows = Windows::new();
@@ -116,7 +116,7 @@ impl Sliding<'_> {
             let dilation = setting("dilations", self.dilations, axis, rank, 1, 1)?;
             let before = setting("pads", self.pads, axis, rank * 2, 0, 0)?;
             let after = setting("pads", self.pads, axis + rank, rank * 2, 0, 0)?;
-            let extra = setting(extra.0, extra.1, axis, rank, 0, 0)?;
+            let extra = setting("output_padding", output_padding, axis, rank, 0, 0)?;
             let size = in_range("input", *size, 1)?;
             let reach = (size - 1).saturating_mul(stride);
             let extent = (kernel - 1).saturating_mul(dilation).saturating_add(1);

@@ -111,8 +111,7 @@ mod tests {
         let absent = select("0,9", 2).unwrap_err().to_string();
         assert_eq!(
             absent,
-            "`--gpus 0,9` needs gpu:9; this machine has 2 GPUs (gpu:0 to gpu:1); try `--gpus 2` or \
-             fewer"
+            "the devices `0,9` need gpu:9; this machine has 2 GPUs (gpu:0 to gpu:1)"
         );
         assert!(matches!(select("9999999999", 0), Err(DeviceError::TooMany(_))));
         for s in ["", "four", "1,", ",", "1,x", "1.5"] {

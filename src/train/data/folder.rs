@@ -1,7 +1,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::resize::{resized, with_channels};
+use super::resize::{Extent, resized, with_channels};
 use super::{Column, DataError, Layout, Resize, RowMut, Source, decode_image};
 use crate::format::{FileError, open};
 use crate::ir::Graph;
@@ -173,7 +173,13 @@ impl Source for Folder {
             return Err(FileError::content(path, "it has no channels").into());
         };
         let pixels = with_channels(pixels.bytes(), found, channels);
-        let image = resized(&pixels, channels, (h, w), (height, width), resize);
+        let image = resized(
+            &pixels,
+            channels,
+            Extent { height: h, width: w },
+            Extent { height, width },
+            resize,
+        );
         match layout {
             Layout::ChannelsLast => into.write(0, &image)?,
             Layout::ChannelsFirst => into.write(0, &super::images::turned(&image, channels))?,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::column::find;
+use super::resize::Extent;
 use super::{Change, Column, DataError, Draws, RowKey};
 use crate::op::converted;
 use crate::types::{DType, Quoted, Tensor};
@@ -281,7 +282,7 @@ impl Image {
             Step::Shift { height: down, width: right, fill } => {
                 let down = pixels(draws, *down, height);
                 let right = pixels(draws, *right, width);
-                self.part((down, right), (height, width), *fill);
+                self.part(down, right, Extent { height, width }, *fill);
             }
             Step::FlipHorizontal => {
                 if draws.flip() {
@@ -298,12 +299,13 @@ impl Image {
                     let places = (size + 2 * padding - part) as u64 + 1;
                     signed(draws.below(places)) - signed(*padding as u64)
                 };
-                let from = (start(height, *h), start(width, *w));
-                self.part(from, (*h, *w), *fill);
+                let (down, right) = (start(height, *h), start(width, *w));
+                self.part(down, right, Extent { height: *h, width: *w }, *fill);
             }
             Step::CentreCrop { height: h, width: w } => {
                 let start = |size: usize, part: usize| signed(((size - part) / 2) as u64);
-                self.part((start(height, *h), start(width, *w)), (*h, *w), Fill::Nearest);
+                let part = Extent { height: *h, width: *w };
+                self.part(start(height, *h), start(width, *w), part, Fill::Nearest);
             }
             Step::Scale(by) => self.data.iter_mut().for_each(|x| *x *= by),
             Step::Subtract(mean) => {
@@ -334,14 +336,14 @@ impl Image {
         }
     }
 
-    /// Becomes the part of itself that begins at `from`, down and right, and has the sizes `part`.
-    fn part(&mut self, from: (i64, i64), part: (usize, usize), fill: Fill) {
+    /// Becomes the part of itself that begins `down` and `right` of its first pixel.
+    fn part(&mut self, down: i64, right: i64, part: Extent, fill: Fill) {
         let Sizes { channels, height, width } = self.sizes;
         let places = |from: i64, part: usize, size: usize| -> Vec<Option<usize>> {
             (0..part).map(|at| fill.place(from.saturating_add(signed(at as u64)), size)).collect()
         };
-        let (rows, columns) = (places(from.0, part.0, height), places(from.1, part.1, width));
-        let mut data = Vec::with_capacity(channels * part.0 * part.1);
+        let (rows, columns) = (places(down, part.height, height), places(right, part.width, width));
+        let mut data = Vec::with_capacity(channels * part.height * part.width);
         for plane in self.data.chunks_exact(height * width) {
             for row in &rows {
                 let row = row.map(|row| &plane[row * width..(row + 1) * width]);
@@ -350,7 +352,7 @@ impl Image {
             }
         }
         self.data = data;
-        self.sizes = Sizes { channels, height: part.0, width: part.1 };
+        self.sizes = Sizes { channels, height: part.height, width: part.width };
     }
 }
 

@@ -39,17 +39,25 @@ fn places(from: usize, to: usize, resize: Resize) -> Vec<Between> {
     (0..to).map(place).collect()
 }
 
-/// An image, channels last, of the sizes `from` (height, width) with the sizes `to`.
+/// The sizes of an image in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) height: usize,
+    pub(super) width: usize,
+}
+
+/// An image, channels last, of the sizes `from` with the sizes `to`.
 pub(super) fn resized(
     data: &[u8],
     channels: usize,
-    from: (usize, usize),
-    to: (usize, usize),
+    from: Extent,
+    to: Extent,
     resize: Resize,
 ) -> Vec<f32> {
-    let (rows, columns) = (places(from.0, to.0, resize), places(from.1, to.1, resize));
-    let width = from.1 * channels;
-    let mut made = Vec::with_capacity(to.0 * to.1 * channels);
+    let (rows, columns) =
+        (places(from.height, to.height, resize), places(from.width, to.width, resize));
+    let width = from.width * channels;
+    let mut made = Vec::with_capacity(to.height * to.width * channels);
     for Between(top, bottom, down) in &rows {
         let (top, bottom) = (&data[top * width..][..width], &data[bottom * width..][..width]);
         for Between(left, right, along) in &columns {
@@ -84,24 +92,28 @@ fn grey(pixel: &[u8]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Resize, resized, with_channels};
+    use super::{Extent, Resize, resized, with_channels};
+
+    fn of(height: usize, width: usize) -> Extent {
+        Extent { height, width }
+    }
 
     #[test]
     fn sizes_change_as_tensorflow_has_it() {
         let image: Vec<u8> = (0..12).map(|i| i * 20).collect();
         let floats: Vec<f32> = image.iter().map(|x| f32::from(*x)).collect();
         for resize in [Resize::Bilinear, Resize::Nearest] {
-            assert_eq!(resized(&image, 3, (2, 2), (2, 2), resize), floats);
-            assert_eq!(resized(&image, 1, (3, 4), (3, 4), resize), floats);
+            assert_eq!(resized(&image, 3, of(2, 2), of(2, 2), resize), floats);
+            assert_eq!(resized(&image, 1, of(3, 4), of(3, 4), resize), floats);
         }
         // One row of two pixels, to four and to one.
-        let made = |to, resize| resized(&[0, 100], 1, (1, 2), (1, to), resize);
+        let made = |to, resize| resized(&[0, 100], 1, of(1, 2), of(1, to), resize);
         assert_eq!(made(4, Resize::Bilinear), [0.0, 25.0, 75.0, 100.0]);
         assert_eq!(made(1, Resize::Bilinear), [50.0]);
         assert_eq!(made(4, Resize::Nearest), [0.0, 0.0, 100.0, 100.0]);
         assert_eq!(made(1, Resize::Nearest), [100.0]);
         // Columns of pixels are as rows are.
-        let down = resized(&[0, 100], 1, (2, 1), (4, 2), Resize::Bilinear);
+        let down = resized(&[0, 100], 1, of(2, 1), of(4, 2), Resize::Bilinear);
         assert_eq!(down, [0.0, 0.0, 25.0, 25.0, 75.0, 75.0, 100.0, 100.0]);
     }
 

@@ -94,7 +94,7 @@ fn step(length: f64, count: f64) -> f64 {
 }
 
 /// The marks on an axis from `low` to `high`.
-fn ticks((low, high): (f64, f64), step: f64) -> Vec<f64> {
+fn ticks(low: f64, high: f64, step: f64) -> Vec<f64> {
     let first = (low / step - 1e-6).ceil();
     (0..100)
         .map(|i| (first + f64::from(i)) * step)
@@ -126,12 +126,12 @@ fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
     let text = |at, text: String, anchor| Mark::Text { at, text, anchor };
     let line = |from, to, colour| Mark::Line { places: vec![from, to], colour, width: 1.0 };
     let across = step(x_range.1 - x_range.0, 10.0).max(1.0);
-    for x in ticks(x_range, across) {
+    for x in ticks(x_range.0, x_range.1, across) {
         marks.push(line((at_x(x), upper), (at_x(x), lower), GRID));
         marks.push(text((at_x(x), lower + 14.0), label(x, across), Anchor::Middle));
     }
     let up = step(y_range.1 - y_range.0, 6.0);
-    for y in ticks(y_range, up) {
+    for y in ticks(y_range.0, y_range.1, up) {
         marks.push(line((left, at_y(y)), (right, at_y(y)), GRID));
         marks.push(text((left - 8.0, at_y(y)), label(y, up), Anchor::End));
     }
@@ -177,7 +177,7 @@ mod tests {
         ] {
             let step = step(high - low, 6.0);
             let found: Vec<String> =
-                ticks((low, high), step).into_iter().map(|x| label(x, step)).collect();
+                ticks(low, high, step).into_iter().map(|x| label(x, step)).collect();
             assert_eq!(found, expected);
         }
         assert_eq!(range([].into_iter(), 1.0), (0.0, 1.0));

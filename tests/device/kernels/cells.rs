@@ -147,7 +147,7 @@ pub(super) fn random(net: &mut Net, i: usize) -> Vec<Value> {
     let dtype = if i.is_multiple_of(3) { DType::F64 } else { DType::F32 };
     let seed = signed(net.pick(0, 1000)) - 500;
     let width = net.pick(1, 40);
-    let numbers = [[0.0, -2.5][i % 2], [1.0, 7.0][i / 2 % 2]];
+    let (low, high) = ([0.0, -2.5][i % 2], [1.0, 7.0][i / 2 % 2]);
     let x = net.input(&[width]);
     let turned = net.op(Transpose { perm: vec![1, 0] }, &[x]);
     let mut results = Vec::new();
@@ -156,7 +156,7 @@ pub(super) fn random(net: &mut Net, i: usize) -> Vec<Value> {
         for (x, axis) in [(x, 0), (turned, 1)] {
             let mut shape: Vec<Dim> = vec![signed(width).into()];
             shape.insert(axis, Dim::n());
-            let drawn = net.op(make(dtype, numbers, seed, shape), &[]);
+            let drawn = net.op(make(dtype, low, high, seed, shape), &[]);
             let drawn = net.op(Cast { to: DType::F32 }, &[drawn]);
             if net.chance() {
                 results.push(drawn);

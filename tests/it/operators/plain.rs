@@ -224,8 +224,8 @@ fn made(draw: &mut Draw) -> Option<Case> {
     let (value, _) = draw.held(dtype, &[]);
     match draw.rng.random_range(0..5) {
         0 => case(ConstantOfShape { shape: dims, value }, []),
-        1 => case(Random::uniform(dtype, [-1.0, 2.0], seed, dims), []),
-        2 => case(Random::normal(dtype, [0.5, 2.0], seed, dims), []),
+        1 => case(Random::uniform(dtype, -1.0, 2.0, seed, dims), []),
+        2 => case(Random::normal(dtype, 0.5, 2.0, seed, dims), []),
         3 => {
             let limit = draw.dims(&[N]).remove(0);
             case(Range { delta: 1, dtype: DType::I64, limit, start: 0.into() }, [])

@@ -183,24 +183,24 @@ impl Host {
             job.board.mark(HOST, Steps::of(*step), State::Device);
             job.events.check()?;
             self.wait(job, *step, task)?;
-            let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
+            let begin = Begin::now(job);
             self.task(job, steps, *step, task)?;
             if matches!(task, HostTask::Launch | HostTask::Copy { .. }) {
-                time += begin.0.elapsed();
+                time += begin.clock.elapsed();
                 let name = || steps.program.steps[*step].label.clone();
-                trace(job, name, Kind::Work, begin);
+                trace(job, name, Kind::Work, &begin);
             }
             job.count(1);
         }
-        let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
+        let begin = Begin::now(job);
         self.join(job)?;
-        trace(job, || WAIT.into(), Kind::Wait, begin);
+        trace(job, || WAIT.into(), Kind::Wait, &begin);
         Ok(time)
     }
 
     /// Waits for what has to be there before a task.
     fn wait(&mut self, job: &Job, step: usize, task: &HostTask) -> Result<(), Failure> {
-        let begin = (Instant::now(), job.trace.as_ref().map(Recorder::now));
+        let begin = Begin::now(job);
         match task {
             HostTask::Wait(event) => {
                 job.board.mark(HOST, Steps::of(step), State::Other);
@@ -212,7 +212,7 @@ impl Host {
             }
             HostTask::Download { .. } => return Ok(()),
         }
-        trace(job, || WAIT.into(), Kind::Wait, begin);
+        trace(job, || WAIT.into(), Kind::Wait, &begin);
         Ok(())
     }
 
@@ -270,10 +270,23 @@ impl Host {
     }
 }
 
+/// When a task of the host began.
+struct Begin {
+    clock: Instant,
+    /// The time in the trace, in microseconds, if there is one.
+    in_trace: Option<f64>,
+}
+
+impl Begin {
+    fn now(job: &Job) -> Self {
+        Self { clock: Instant::now(), in_trace: job.trace.as_ref().map(Recorder::now) }
+    }
+}
+
 /// Adds what the host has done since a time to the trace.
-fn trace(job: &Job, name: impl FnOnce() -> Arc<str>, kind: Kind, begin: (Instant, Option<f64>)) {
-    let (Some(trace), Some(start)) = (&job.trace, begin.1) else { return };
+fn trace(job: &Job, name: impl FnOnce() -> Arc<str>, kind: Kind, begin: &Begin) {
+    let (Some(trace), Some(start)) = (&job.trace, begin.in_trace) else { return };
     let track = job.program.devices[HOST].device.to_string();
-    let length = begin.0.elapsed().as_secs_f64() * 1e6;
+    let length = begin.clock.elapsed().as_secs_f64() * 1e6;
     trace.add([Span { track, name: name(), start, length, kind }]);
 }

@@ -18,12 +18,12 @@ type Draw = fn(&mut Node<'_, '_>, DType, Vec<Dim>) -> Result<Random, NodeError>;
 
 fn uniform(n: &mut Node<'_, '_>, dtype: DType, shape: Vec<Dim>) -> Result<Random, NodeError> {
     let (low, high, seed) = (n.float("low", 0.0)?, n.float("high", 1.0)?, seed(n)?);
-    Ok(Random::uniform(dtype, [low, high], seed, shape))
+    Ok(Random::uniform(dtype, low, high, seed, shape))
 }
 
 fn normal(n: &mut Node<'_, '_>, dtype: DType, shape: Vec<Dim>) -> Result<Random, NodeError> {
     let (mean, scale, seed) = (n.float("mean", 0.0)?, n.float("scale", 1.0)?, seed(n)?);
-    Ok(Random::normal(dtype, [mean, scale], seed, shape))
+    Ok(Random::normal(dtype, mean, scale, seed, shape))
 }
 
 /// The bits of the attribute `seed`, a float, or the seed that the node's place decides.
@@ -66,7 +66,7 @@ pub(super) fn fractions(
     seed: i64,
 ) -> Result<Value, NodeError> {
     let shape = n.shape(x).to_vec();
-    n.op(Random::uniform(dtype, [0.0, 1.0], seed, shape), &[])
+    n.op(Random::uniform(dtype, 0.0, 1.0, seed, shape), &[])
 }
 
 /// 1 with the probability that an element of the operand is. Probabilities are compared in `f32` or

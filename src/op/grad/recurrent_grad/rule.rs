@@ -149,12 +149,13 @@ impl Steps {
         at.reshape(a, &[self.rows.clone(), width].into_iter().collect())
     }
 
-    /// So many states of columns, from one on.
+    /// `count` states of columns, from state `from` on.
     fn columns(
         &self,
         at: &mut Backward<'_>,
         a: Term,
-        [from, count]: [i64; 2],
+        from: i64,
+        count: i64,
     ) -> Result<Term, RuleError> {
         let (from, count) = (Dim::from(from * self.hidden), Dim::from(count * self.hidden));
         if at.shape(a)[1] == count {
@@ -177,15 +178,15 @@ impl Steps {
         let mut parts = Vec::new();
         for d in 0..self.directions {
             let first = d * self.gates;
-            let state = self.columns(at, self.states, [d, 1])?;
+            let state = self.columns(at, self.states, d, 1)?;
             if let Some(passed) = self.passed {
-                let both = self.columns(at, sums, [first, 2])?;
+                let both = self.columns(at, sums, first, 2)?;
                 parts.push(transposed_product(at, both, state)?);
                 let (own, passed) =
-                    (self.columns(at, sums, [first + 2, 1])?, self.columns(at, passed, [d, 1])?);
+                    (self.columns(at, sums, first + 2, 1)?, self.columns(at, passed, d, 1)?);
                 parts.push(transposed_product(at, own, passed)?);
             } else {
-                let own = self.columns(at, sums, [first, self.gates])?;
+                let own = self.columns(at, sums, first, self.gates)?;
                 parts.push(transposed_product(at, own, state)?);
             }
         }
