@@ -13,12 +13,12 @@ use crate::lower::BindError;
 use crate::lower::LowerError;
 #[cfg(feature = "onnx")]
 use crate::model::ModelError;
-use crate::pass::{PassError, TrainingError, render};
+use crate::pass::{PassError, TrainingError};
 #[cfg(feature = "train")]
 use crate::train::data::DataError;
 #[cfg(feature = "train")]
 use crate::train::{CheckpointError, TrainError};
-use crate::types::{Diagnostic, Hint, Setting, TensorError};
+use crate::types::{Diagnostic, Hint, TensorError};
 
 /// Any error of fanwise: the errors of its layers, each with a stable code.
 #[derive(Debug, thiserror::Error)]
@@ -103,18 +103,14 @@ impl Error {
         self.diagnostic().map_or_else(Vec::new, Diagnostic::hints)
     }
 
-    /// The whole diagnostic, with its hints in the words of a program: `name` gives each setting
-    /// the name that it has there.
-    pub fn worded(&self, name: impl Fn(Setting) -> &'static str) -> String {
-        let word = |hint: &Hint| hint.worded(&name);
-        match self {
-            Self::Pass(PassError::Refused(refused)) => render(refused, &word),
-            #[cfg(feature = "onnx")]
-            Self::Model(ModelError::Pass(PassError::Refused(refused))) => render(refused, &word),
-            _ => {
-                let hints = self.hints().into_iter().map(|h| format!("\n  = help: {}", word(&h)));
-                hints.fold(self.to_string(), |text, hint| text + &hint)
-            }
+    /// The whole diagnostic; `word` puts its hints into the words of a program, as
+    /// [`Hint::worded`] helps to do.
+    pub fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
+        match self.diagnostic() {
+            // These two say more than the error of the layer, which has no hints.
+            // A proof that fails is no mistake of the user's, and has no hints.
+            Some(error) if !matches!(self, Self::Unproved(_)) => error.worded(word),
+            _ => self.to_string(),
         }
     }
 

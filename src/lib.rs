@@ -75,6 +75,8 @@
 
 pub mod analysis;
 pub mod backend;
+#[cfg(feature = "cli")]
+pub mod cli;
 #[cfg(feature = "cuda")]
 pub mod codegen;
 mod error;

@@ -18,7 +18,10 @@ use fanwise::backend::{CPU, CUDA};
 use fanwise::ir::{self, Graph, Printer};
 use fanwise::lower::Kernels;
 use fanwise::model::{self, LoadOptions};
-use fanwise::pass::{self, Gpus, Merge, Repair, Replicate, SimplifyOptions, WeightPlacement};
+use fanwise::pass::{
+    self, Gpus, Merge, PassError, Repair, Replicate, SimplifyOptions, WeightPlacement,
+};
+use fanwise::types::{Diagnostic as _, Hint};
 use libtest_mimic::{Arguments, Failed, Trial};
 use support::snap;
 
@@ -138,7 +141,7 @@ fn replicate(
     let gpus: Gpus = gpus.parse().map_err(|e| format!("{e}"))?;
     let found =
         directives.get("found").map_or(Ok(0), |f| f.parse()).map_err(|_| "found".to_owned())?;
-    let mut options = Replicate::over(gpus.select(found).map_err(|e| e.to_string())?);
+    let mut options = Replicate::over(gpus.select(found).map_err(|e| told(&e.into()))?);
     if let Some(rule) = directives.get("shards") {
         options.rule = rule.parse().map_err(|e| format!("{e}"))?;
     }
@@ -156,5 +159,10 @@ fn replicate(
         Some(&"comm") => Repair::Comm,
         _ => Repair::Local,
     };
-    pass::replicate(template, &options).map_err(|e| e.to_string())
+    pass::replicate(template, &options).map_err(|e| told(&e))
+}
+
+/// An error with its hints.
+fn told(error: &PassError) -> String {
+    error.worded(&Hint::to_string)
 }

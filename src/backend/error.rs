@@ -124,7 +124,7 @@ impl Diagnostic for CompileError {
         match self {
             Self::NoDevice { .. } => {
                 let advice = "share the GPUs among more logical devices";
-                vec![Hint::set(Setting::LogicalDevices, "N", advice)]
+                vec![Hint::set(Setting::LogicalDevices, ["N"], advice)]
             }
             #[cfg(feature = "cuda")]
             Self::Probe(error) => error.hints(),
@@ -320,7 +320,7 @@ impl Diagnostic for RunError {
 
     fn hints(&self) -> Vec<Hint> {
         let limited = matches!(self, Self::InputMemory { .. } | Self::Memory { .. });
-        let raise = || Hint::set(Setting::MaxMemory, "", "raise the memory limit");
+        let raise = || Hint::turn_on(Setting::MaxMemory, "raise the memory limit");
         if limited { vec![raise()] } else { Vec::new() }
     }
 }

@@ -72,7 +72,7 @@ impl Diagnostic for FileError {
     }
 
     fn hints(&self) -> Vec<Hint> {
-        let raise = || Hint::set(Setting::MaxMemory, "", "raise the memory limit");
+        let raise = || Hint::turn_on(Setting::MaxMemory, "raise the memory limit");
         if let Self::Memory(_) = self { vec![raise()] } else { Vec::new() }
     }
 }

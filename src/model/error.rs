@@ -4,6 +4,7 @@ use crate::format::FileError;
 use crate::format::onnx::{self, ImportError};
 use crate::ir;
 use crate::pass::PassError;
+use crate::types::hint::with_hints;
 use crate::types::{Diagnostic, Escaped, Hint, Quoted, Setting};
 #[cfg(feature = "zoo")]
 use crate::zoo::ZooError;
@@ -108,7 +109,11 @@ pub enum ModelError {
     #[error("{} holds no tensor", Escaped(.0))]
     NoParams(String),
     /// A file of weights has a tensor that is no parameter of the model.
-    #[error("{} has a tensor {}, but the model has no such parameter", Escaped(.file), Quoted(.name))]
+    #[error(
+        "{} has a tensor {}, but the model has no such parameter",
+        Escaped(.file),
+        Quoted(.name)
+    )]
     UnknownParam {
         /// The file.
         file: String,
@@ -169,10 +174,10 @@ impl Diagnostic for ModelError {
     }
 
     fn hints(&self) -> Vec<Hint> {
-        let params = |advice| vec![Hint::set(Setting::Params, "FILE", advice)];
+        let params = |advice| vec![Hint::set(Setting::Params, ["FILE"], advice)];
         match self {
             Self::TooLarge { .. } => {
-                vec![Hint::set(Setting::MaxMemory, "", "raise the memory limit")]
+                vec![Hint::turn_on(Setting::MaxMemory, "raise the memory limit")]
             }
             Self::Onnx(error) => error.hints(),
             #[cfg(feature = "zoo")]
@@ -193,9 +198,9 @@ impl Diagnostic for ModelError {
                 params("name another file that holds the weights")
             }
             Self::Changed { fits: true, .. } => {
-                vec![Hint::set(Setting::ParamsUnchecked, "", "use them all the same")]
+                vec![Hint::turn_on(Setting::ParamsUnchecked, "use them all the same")]
             }
-            Self::NoTemplate => vec![Hint::set(Setting::Template, "MODEL", "name it")],
+            Self::NoTemplate => vec![Hint::set(Setting::Template, ["MODEL"], "name it")],
             Self::Io { .. }
             | Self::NotAFile(_)
             | Self::Text { .. }
@@ -206,5 +211,12 @@ impl Diagnostic for ModelError {
             | Self::UnknownParam { .. }
             | Self::Changed { fits: false, .. } => Vec::new(),
         }
+    }
+
+    fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
+        if let Self::Pass(error) = self {
+            return error.worded(word);
+        }
+        with_hints(self.to_string(), &self.hints(), word)
     }
 }

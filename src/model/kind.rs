@@ -10,8 +10,8 @@ use super::error::ModelError;
 const DIRECTORY: u64 = 1 << 16;
 
 /// How a Keras model becomes an ONNX file.
-const KERAS: &str = "export it as ONNX: `model.export(\"model.onnx\", format=\"onnx\")` in Keras 3, \
-    or `python -m tf2onnx.convert`";
+const KERAS: &str = "export it as ONNX: `model.export(\"model.onnx\", format=\"onnx\")` in \
+    Keras 3, or `python -m tf2onnx.convert`";
 
 /// How a PyTorch model becomes an ONNX file.
 const TORCH: &str =

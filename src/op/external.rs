@@ -248,7 +248,7 @@ impl OpDef for External {
             let reason =
                 format!("has no split rule: what {op} does to the rows of the batch is not known");
             let advice = "if the operator treats rows independently, assume so";
-            let hint = Hint::set(Setting::Assume, format!("{}=rowwise(AXIS)", self.op), advice);
+            let hint = Hint::set(Setting::Assume, [format!("{}=rowwise(AXIS)", self.op)], advice);
             let refusal = rules::refuse(Code::NoRule, carries, reason);
             return Err(Refusal { hint: Some(Box::new(hint)), ..refusal });
         };

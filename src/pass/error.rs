@@ -1,5 +1,7 @@
 use super::refusal::{SplitRefused, render};
 use crate::ir::GraphError;
+use crate::types::hint::with_hints;
+use crate::types::invariant::invariant;
 use crate::types::{Diagnostic, Hint, Setting, SplitError};
 
 /// More devices than this are refused.
@@ -43,7 +45,9 @@ impl Diagnostic for PassError {
         match self {
             Self::Device(_) => "E0300",
             Self::Split(_) => "E0301",
-            Self::Refused(refused) => refused.first().map_or("E0302", |r| r.code.name()),
+            Self::Refused(refused) => {
+                invariant(refused.first(), "that a refusal names an operator").code.name()
+            }
             Self::AlreadyReplicated(_) => "E0303",
             Self::LocalStatistics(_) | Self::NoGroups(_) => "E0304",
             Self::Graph(_) => "E0200",
@@ -54,20 +58,31 @@ impl Diagnostic for PassError {
         match self {
             Self::Device(error) => error.hints(),
             Self::AlreadyReplicated(_) => vec![
-                Hint::set(Setting::InputGraph, "", "replicate the graph as it was before the pass"),
+                Hint::turn_on(Setting::InputGraph, "replicate the graph as it was before the pass"),
                 Hint::advice("to run it as it is, ask for no devices"),
             ],
             Self::LocalStatistics(_) => vec![
-                Hint::set(Setting::BatchNorm, "sync", "use the statistics of the whole batch"),
-                Hint::set(Setting::BatchNorm, "ghost:G", "or those of G groups of rows"),
+                Hint::set(Setting::BatchNorm, ["sync"], "use the statistics of the whole batch"),
+                Hint::set(
+                    Setting::BatchNorm,
+                    ["ghost:G"],
+                    "use the statistics of G groups of rows",
+                ),
             ],
             Self::NoGroups(_) => {
                 let advice = "use the statistics of the whole batch";
-                vec![Hint::set(Setting::BatchNorm, "sync", advice)]
+                vec![Hint::set(Setting::BatchNorm, ["sync"], advice)]
             }
             // Those of refusals are part of the text, each beside its operator.
             Self::Refused(_) | Self::Split(_) | Self::Graph(_) => Vec::new(),
         }
+    }
+
+    fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
+        if let Self::Refused(refused) = self {
+            return render(refused, word);
+        }
+        with_hints(self.to_string(), &self.hints(), word)
     }
 }
 
@@ -122,7 +137,7 @@ pub enum DeviceError {
 
 impl DeviceError {
     fn hints(&self) -> Vec<Hint> {
-        let devices = |value: String, advice| vec![Hint::set(Setting::Devices, value, advice)];
+        let devices = |value: String, advice| vec![Hint::set(Setting::Devices, [value], advice)];
         match self {
             Self::NoDevice(_) => devices("0,1".to_owned(), "name ids, or request at least 1"),
             Self::ShortList { count, .. } => {

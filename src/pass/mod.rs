@@ -24,7 +24,6 @@ pub use gradient::{
 };
 pub use info::PassInfo;
 pub use refusal::SplitRefused;
-pub(crate) use refusal::render;
 pub use repair::{
     Action, BatchStatistics, Outcome, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
     grouped, repair, repair_with,

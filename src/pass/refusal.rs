@@ -124,9 +124,9 @@ impl<'g> Told<'g> {
     }
 }
 
-/// The diagnostics of refused operators: the first of them, and how many more there are; `word` puts
-/// their hints into words.
-pub(crate) fn render(refused: &[SplitRefused], word: &dyn Fn(&Hint) -> String) -> String {
+/// The diagnostics of refused operators: the first of them, and how many more there are. `word`
+/// puts their hints into words.
+pub(super) fn render(refused: &[SplitRefused], word: &dyn Fn(&Hint) -> String) -> String {
     const LISTED: usize = 20;
     let mut shown: Vec<String> = refused.iter().take(LISTED).map(|r| r.worded(word)).collect();
     if refused.len() > LISTED {
@@ -139,22 +139,22 @@ impl SplitRefused {
     /// The ways out, the most likely one first.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general advice")]
     pub fn hints(&self) -> Vec<Hint> {
-        let one = || Hint::set(Setting::Devices, "1", "run it on one device");
-        let free = |advice| Hint::set(Setting::FreeBatch, "", advice);
+        let one = || Hint::set(Setting::Devices, ["1"], "run it on one device");
+        let free = |advice| Hint::turn_on(Setting::FreeBatch, advice);
         let ways = match self.code {
             Code::NoBatchAxis => vec![
-                Hint::set(Setting::BatchAxis, "NAME=AXIS", "name the batch axis of an input"),
-                free("or make a batch size symbolic that is fixed in the file"),
+                Hint::set(Setting::BatchAxis, ["NAME=AXIS"], "name the batch axis of an input"),
+                free("make a batch size symbolic that is fixed in the file"),
             ],
             Code::BakedBatch => vec![
                 Hint::advice("export the model with a dynamic batch"),
-                free("or make the fixed batch size symbolic"),
+                free("make the fixed batch size symbolic"),
             ],
             Code::GlobalIndex => {
-                vec![one(), Hint::advice("or compute the positions outside the model")]
+                vec![one(), Hint::advice("compute the positions outside the model")]
             }
             Code::NoRule => vec![one()],
-            _ => vec![one(), Hint::advice("or export the model without this operator")],
+            _ => vec![one(), Hint::advice("export the model without this operator")],
         };
         self.repair_hint().into_iter().chain(self.hint.clone()).chain(ways).collect()
     }
@@ -167,7 +167,7 @@ impl SplitRefused {
         };
         let inserts = self.repairs.join(" and ");
         let advice = format!("allow a repair that inserts {inserts}");
-        (!self.repairs.is_empty()).then(|| Hint::set(Setting::Repair, level, advice))
+        (!self.repairs.is_empty()).then(|| Hint::set(Setting::Repair, [level], advice))
     }
 }
 
@@ -195,7 +195,7 @@ fn effect(code: Code, split: &Split) -> String {
 
 impl SplitRefused {
     /// The diagnostic, its hints put into words by `word`.
-    pub(crate) fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
+    pub(super) fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
         let Self { code, reason, .. } = self;
         let mut lines = if *code == Code::NoBatchAxis {
             vec![format!("error[{code}]: the model has no batch to split: {reason}")]

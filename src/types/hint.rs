@@ -83,7 +83,7 @@ impl Setting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
     advice: Cow<'static, str>,
-    change: Option<(Setting, String)>,
+    change: Option<(Setting, Vec<String>)>,
 }
 
 impl Hint {
@@ -92,29 +92,32 @@ impl Hint {
         Self { advice: advice.into(), change: None }
     }
 
-    /// Advice to give a setting this value, written as an option's value would be; empty for a
-    /// switch.
-    pub fn set(
+    /// Advice to give a setting these values, each written as an option's value would be; a switch
+    /// has none.
+    pub fn set<V: Into<String>>(
         setting: Setting,
-        value: impl Into<String>,
+        values: impl IntoIterator<Item = V>,
         advice: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { advice: advice.into(), change: Some((setting, value.into())) }
+        let values = values.into_iter().map(Into::into).collect();
+        Self { advice: advice.into(), change: Some((setting, values)) }
     }
 
-    /// The setting to change, and its new value.
-    pub fn change(&self) -> Option<(Setting, &str)> {
-        self.change.as_ref().map(|(setting, value)| (*setting, value.as_str()))
+    /// Advice to turn a switch on.
+    pub fn turn_on(setting: Setting, advice: impl Into<Cow<'static, str>>) -> Self {
+        Self::set(setting, [] as [String; 0], advice)
     }
 
-    /// The hint in the words of a program: `name` gives each setting the name that it has there.
-    pub fn worded(&self, name: impl Fn(Setting) -> &'static str) -> String {
+    /// The setting to change, and its new values.
+    pub fn change(&self) -> Option<(Setting, &[String])> {
+        self.change.as_ref().map(|(setting, values)| (*setting, values.as_slice()))
+    }
+
+    /// The hint in the words of a program: `write` writes a setting with these values there.
+    pub fn worded(&self, write: impl Fn(Setting, &[String]) -> String) -> String {
         match &self.change {
             None => self.advice.to_string(),
-            Some((setting, value)) if value.is_empty() => {
-                format!("{} (`{}`)", self.advice, name(*setting))
-            }
-            Some((setting, value)) => format!("{} (`{} {value}`)", self.advice, name(*setting)),
+            Some((setting, values)) => format!("{} (`{}`)", self.advice, write(*setting, values)),
         }
     }
 }
@@ -122,7 +125,10 @@ impl Hint {
 /// In the library's words.
 impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.worded(Setting::path))
+        f.write_str(&self.worded(|setting, values| {
+            let values = values.iter().map(|value| format!(" {value}"));
+            values.fold(setting.path().to_owned(), |text, value| text + &value)
+        }))
     }
 }
 
@@ -174,4 +180,14 @@ pub trait Diagnostic: std::error::Error {
     fn hints(&self) -> Vec<Hint> {
         Vec::new()
     }
+
+    /// The text with its hints, each in a line of its own; `word` puts hints into words.
+    fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
+        with_hints(self.to_string(), &self.hints(), word)
+    }
+}
+
+/// A text with hints, each in a line of its own.
+pub(crate) fn with_hints(text: String, hints: &[Hint], word: &dyn Fn(&Hint) -> String) -> String {
+    hints.iter().fold(text, |text, hint| format!("{text}\n  = help: {}", word(hint)))
 }

@@ -7,7 +7,7 @@ mod claim;
 mod device;
 mod dim;
 mod dtype;
-mod hint;
+pub(crate) mod hint;
 pub(crate) mod invariant;
 mod quoted;
 mod shape;

@@ -52,13 +52,9 @@ fn strings(path: &str, separator: &str) -> Vec<String> {
 /// The crate and the modules that a file is.
 fn name(path: &str) -> Vec<String> {
     let path = path.trim_start_matches("src/").trim_end_matches(".rs");
-    let (root, path) = match path.strip_prefix("bin/fanwise/") {
-        Some(path) => ("bin", path),
-        None => ("fanwise", path),
-    };
-    let mut name = vec![root.to_owned()];
+    let mut name = vec!["fanwise".to_owned()];
     name.extend(strings(path, "/"));
-    if matches!(name.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+    if matches!(name.last().map(String::as_str), Some("mod" | "lib")) {
         name.pop();
     }
     name

@@ -101,7 +101,7 @@ fn weights_of_a_file_are_those_of_every_kind_of_model() {
         refused(&folder, "run zoo:mlp --batch 1 --params wrong.npz")
     };
     let ones = |dims: &[usize]| Tensor::new(dims, &vec![1.0f32; dims.iter().product()]).unwrap();
-    says(&wrong("none", ones(&[2])), &["wrong.npz", "`none`", "no parameter"]);
+    says(&wrong("none", ones(&[2])), &["wrong.npz", "`none`", "no such parameter"]);
     says(&wrong("dense_1.bias", ones(&[2])), &["f32[2] instead of f32[256]"]);
     fs::write(folder.join("w.txt"), "weights").unwrap();
     says(&refused(&folder, "run zoo:mlp --params w.txt"), &[".safetensors and .npz"]);
@@ -211,12 +211,11 @@ fn files_of_other_kinds_are_told_by_their_content() {
         ("model.engine", b"ptrt\0\0", ["TensorRT", "ONNX"]),
         ("model.py", b"import torch\nprint(1)\n", ["script", "ONNX"]),
         ("model.tar.gz", b"\x1f\x8b\x08", ["gzip", "unpack"]),
-        ("empty.onnx", b"", ["empty", "anew"]),
+        ("empty.onnx", b"", ["empty", "again"]),
     ] {
         fs::write(folder.join(name), bytes).unwrap();
         let told = refused(folder, &format!("run {name}"));
         says(&told, &["E0106", name, parts[0], parts[1]]);
-        assert!(told.lines().count() == 1, "{told}");
     }
     fs::create_dir(folder.join("saved")).unwrap();
     fs::write(folder.join("saved/saved_model.pb"), b"\x08\x01").unwrap();

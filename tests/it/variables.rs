@@ -232,7 +232,7 @@ fn parts_and_rows_are_no_updates() {
             };
             let told = refused[0].to_string();
             assert!(told.contains("part of what the parameter `w` is to hold"), "{told}");
-            assert!(told.contains("--repair=comm"), "{told}");
+            assert!(told.contains("`Replicate::repair comm`"), "{told}");
         }
         let replicated = replicate(&graph, &how(Repair::Comm)).unwrap();
         let label = if op == "reduce_max" { Label::Invariant } else { Label::Reassociated };

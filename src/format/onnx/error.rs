@@ -329,7 +329,7 @@ impl BatchCandidate {
         let axis = |(input, axis)| format!("{}={axis}", Escaped(input));
         let axes: Vec<String> = self.axes().take(LISTED).map(axis).collect();
         let advice = format!("if the batch is {}", self.text());
-        Hint::set(Setting::BatchAxis, axes.join(" "), advice)
+        Hint::set(Setting::BatchAxis, axes, advice)
     }
 }
 
@@ -389,9 +389,9 @@ fn list_unsupported(ops: &[UnsupportedOp]) -> String {
 /// The hint to assume a split rule of the first operator of another framework.
 fn assume(ops: &[UnsupportedOp]) -> Option<Hint> {
     let (domain, name) = ops.iter().find_map(|op| op.op.split_once("::"))?;
-    let value = format!("'{}.{}=rowwise(0)'", Escaped(domain), Escaped(name));
+    let value = format!("{}.{}=rowwise(0)", Escaped(domain), Escaped(name));
     let advice = "if it treats rows independently, assume so, which lets the graph be rewritten";
-    Some(Hint::set(Setting::Assume, value, advice))
+    Some(Hint::set(Setting::Assume, [value], advice))
 }
 
 fn list_unbound(dims: &[UnboundDim]) -> String {
@@ -409,7 +409,7 @@ fn bind<'d>(dims: impl Iterator<Item = &'d UnboundDim>) -> Option<Hint> {
     let values: Vec<String> =
         names.iter().take(HINTED).map(|name| format!("{}=128", Escaped(name))).collect();
     let advice = "bind sizes that are not the batch to numbers";
-    (!values.is_empty()).then(|| Hint::set(Setting::Dim, values.join(" "), advice))
+    (!values.is_empty()).then(|| Hint::set(Setting::Dim, values, advice))
 }
 
 /// The sizes that a hint names.
@@ -419,7 +419,7 @@ const HINTED: usize = 4;
 fn fixed() -> Vec<Hint> {
     vec![
         Hint::advice("export the model with a dynamic batch"),
-        Hint::advice("or import it with the batch size that it has"),
+        Hint::advice("import it with the batch size that it has"),
     ]
 }
 
@@ -433,7 +433,7 @@ impl Diagnostic for ImportError {
         match self {
             Self::File(error) => error.hints(),
             Self::Memory(_) | Self::Node { error: NodeError::Memory(_), .. } => {
-                vec![Hint::set(Setting::MaxMemory, "", "raise the memory limit")]
+                vec![Hint::turn_on(Setting::MaxMemory, "raise the memory limit")]
             }
             Self::Version(_) => vec![Hint::advice("export the model with a supported version")],
             Self::Unsupported(ops) => assume(ops).into_iter().collect(),
@@ -446,7 +446,7 @@ impl Diagnostic for ImportError {
             }
             Self::Node { error: NodeError::Baked { .. }, .. } => fixed(),
             Self::Input { fixed: true, .. } => {
-                vec![Hint::set(Setting::FreeBatch, "", "make the fixed size symbolic")]
+                vec![Hint::turn_on(Setting::FreeBatch, "make the fixed size symbolic")]
             }
             Self::Malformed(_)
             | Self::Graphs { .. }
@@ -495,7 +495,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("\n  LSTM: node `a`, node 7\n  com.x::Y: node `b`"), "{text}");
         assert!(text.ends_with("Y: node `b` and 2 more"), "{text}");
-        assert!(words(&error)[0].ends_with("(`LoadOptions::assume 'com.x.Y=rowwise(0)'`)"));
+        assert!(words(&error)[0].ends_with("(`LoadOptions::assume com.x.Y=rowwise(0)`)"));
         let dim = UnboundDim { name: "seq".into(), input: "x".into(), axis: 1 };
         let error = ImportError::UnboundDims(vec![dim]);
         assert!(error.to_string().ends_with("`seq`, axis 1 of input `x`"), "{error}");

@@ -199,7 +199,8 @@ impl<I: Int> Job<'_, I> {
     }
 }
 
-/// Reduces integers; `count` of them make one result, `bounds` are the least and the greatest of the type.
+/// Reduces integers; `count` of them make one result, `bounds` are the least and the greatest of
+/// the type.
 pub(super) fn ints<I: Int>(
     op: &Reduce,
     plan: &Broadcast<1>,

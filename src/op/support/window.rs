@@ -72,15 +72,15 @@ impl Sliding<'_> {
             let before = setting("pads", self.pads, axis, rank * 2, 0, 0)?;
             let after = setting("pads", self.pads, axis + rank, rank * 2, 0, 0)?;
             let size = in_range("input", *size, 1)?;
-            let output =
-                windows_on(size, kernel, stride, dilation, (before, after), self.ceil_mode)
-                    .ok_or_else(|| OpError::Attribute {
-                        attr: kernel_attr,
-                        reason: format!(
-                            "no window of {kernel} taps {dilation} apart fits into {size} elements \
+            let extent = (kernel - 1).saturating_mul(dilation).saturating_add(1);
+            let output = windows_on(size, before, after, extent, stride, self.ceil_mode)
+                .ok_or_else(|| OpError::Attribute {
+                    attr: kernel_attr,
+                    reason: format!(
+                        "no window of {kernel} taps {dilation} apart fits into {size} elements \
                          padded by {before} and {after}"
-                        ),
-                    })?;
+                    ),
+                })?;
             windows.push(WindowAxis {
                 input: whole(size)?,
                 kernel: whole(kernel)?,
@@ -99,8 +99,8 @@ impl Sliding<'_> {
     /// `(input - 1) * stride + (kernel - 1) * dilation + 1 + extra` elements without the padding.
     /// In what is given back, `input` is the size of the output, and `output` that of `input`.
     ///
-    /// `output_padding` has `extra` for each axis or is empty; `kernel_attr` is blamed for sizes that do not
-    /// fit.
+    /// `output_padding` has `extra` for each axis or is empty; `kernel_attr` is blamed for sizes
+    /// that do not fit.
     pub fn spread(
         &self,
         kernel_attr: &'static str,
@@ -175,18 +175,17 @@ fn walk(
     }
 }
 
-/// The number of windows on one axis, if there is one and the padded input is a possible size. All
-/// numbers are in `0..=MAX_SIZE`.
+/// The number of windows of `extent` elements, taps and gaps, on one axis: if there is one and the
+/// padded input is a possible size. All other numbers are in `0..=MAX_SIZE`.
 fn windows_on(
     size: i64,
-    kernel: i64,
+    before: i64,
+    after: i64,
+    extent: i64,
     stride: i64,
-    dilation: i64,
-    (before, after): (i64, i64),
     ceil_mode: bool,
 ) -> Option<i64> {
     let padded = size + before + after;
-    let extent = (kernel - 1).saturating_mul(dilation).saturating_add(1);
     if padded > MAX_SIZE || extent > MAX_SIZE {
         return None;
     }

@@ -1,7 +1,7 @@
 //! Which sizes of the inputs are the batch, and which numbers in the graph follow it.
 
 use super::{
-    freed, graph, int, ints, load, load_with, model, node, nodes_of, notes, outputs, refusal,
+    freed, graph, int, ints, load, load_with, model, node, nodes_of, notes, outputs, refusal, told,
     value, with, zeros,
 };
 use fanwise::format::onnx::proto::{ModelProto, NodeProto};
@@ -62,10 +62,10 @@ fn sizes_behind_the_first_are_equated_too() {
     // Two names for the batch and two for the steps.
     let error = load(&add(&["b", "t", "4"], &["b2", "t2", "4"])).unwrap_err();
     assert_eq!(candidates(&error), [["a 0", "b 0"], ["a 1", "b 1"]]);
-    let text = error.to_string();
-    let line = "\n  `t`, `t2`, axis 1 of input `a`, axis 1 of input `b`: \
-                --batch-axis a=1 --batch-axis b=1";
+    let text = told(&error);
+    let line = "\n  `t`, `t2`, axis 1 of input `a`, axis 1 of input `b`\n";
     assert!(text.contains(line), "{text}");
+    assert!(text.contains("`LoadOptions::batch_axis a=1 b=1`"), "{text}");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn names_that_nothing_equates_are_an_error() {
     let both = load_with(&towers, &declared(&[("a", 0), ("b", 0)])).unwrap();
     assert_eq!(outputs(&both), "f32[N,4] f32[N,4]");
     let error = refusal(load_with(&towers, &declared(&[("a", 0)])));
-    assert!(error.contains("`q`, axis 0 of input `b`: try --dim q=128"), "{error}");
+    assert!(error.contains("`LoadOptions::dims q=128`"), "{error}");
     let mut one = declared(&[("a", 0)]);
     one.dims.insert("q".to_owned(), 3);
     assert_eq!(outputs(&load_with(&towers, &one).unwrap()), "f32[N,4] f32[3,4]");
@@ -120,9 +120,12 @@ fn the_batch_axis_may_be_another() {
     };
     assert_eq!(outputs(&load_with(&model, &axis("x", 1)).unwrap()), "f32[8,N,4]");
     for (options, reason) in [
-        (axis("x", 0), "axis 0 has the size 8; --free-batch makes it the batch"),
+        (axis("x", 0), "axis 0 has the fixed size 8\n  = help: "),
         (axis("x", 3), "it has no axis 3"),
-        (axis("z", 0), "--batch-axis z: there is no such input; the inputs are `x`, `h`"),
+        (
+            axis("z", 0),
+            "LoadOptions::batch_axis `z`: there is no such input; the inputs are `x`, `h`",
+        ),
     ] {
         let error = refusal(load_with(&model, &options));
         assert!(error.contains(reason), "{error}");
@@ -151,7 +154,7 @@ fn other_sizes_are_bound_or_refused_all_at_once() {
     let bound = bind(&[("seq", 128), ("x[2]", 64), ("heads", 8)]);
     assert_eq!(outputs(&load_with(&model, &bound).unwrap()), "f32[N,128,64]");
     let error = refusal(load_with(&model, &bind(&[("sequence", 1)])));
-    assert_eq!(error, "--dim sequence: no input has a size of this name");
+    assert_eq!(error, "LoadOptions::dims `sequence`: no input has a size of this name");
     let error = refusal(load_with(&model, &bind(&[("seq", -1), ("x[2]", 1), ("heads", 1)])));
     assert!(error.contains("at least 0"), "{error}");
     let error = refusal(load_with(&model, &bind(&[("seq", i64::MAX), ("x[2]", 1), ("heads", 1)])));
@@ -197,13 +200,14 @@ fn baked(nodes: Vec<NodeProto>, constants: &[(&str, &[i64])]) -> Result<String, 
 fn numbers_that_may_stand_for_the_batch_are_refused_by_their_place() {
     let reshape = || nodes_of("y = Reshape x c");
     let error = baked(reshape(), &[("c", &[1, 1, 2, 8])]).unwrap_err();
-    let place = "node `the_y` (Reshape): the target [1,1,2,8] cannot be freed: entries 0 and 1";
+    let place =
+        "node `the_y` (Reshape): the target [1,1,2,8] cannot become symbolic: entries 0 and 1";
     assert!(error.starts_with(place), "{error}");
     let error = baked(reshape(), &[("c", &[16])]).unwrap_err();
     assert!(error.contains("no entry holds the rows of axis 0 of [N,2,8]"), "{error}");
     let nodes = nodes_of("y = Gather x c");
     let error = baked(nodes, &[("c", &[0])]).unwrap_err();
-    assert!(error.contains("the positions on axis 0 cannot be freed"), "{error}");
+    assert!(error.contains("the positions on axis 0 cannot become symbolic"), "{error}");
     let slice = |axis: i64| {
         let nodes = nodes_of("y = Slice x from to axis");
         baked(nodes, &[("from", &[0]), ("to", &[1]), ("axis", &[axis])])

@@ -20,6 +20,7 @@ use fanwise::format::onnx::proto::{
 };
 use fanwise::format::onnx::{ImportError, ImportOptions, import_bytes};
 use fanwise::ir::Model;
+use fanwise::types::{Diagnostic as _, Hint};
 
 /// What the importer noted.
 fn notes(model: &Model) -> Vec<String> {
@@ -178,6 +179,11 @@ fn operators(model: &Model) -> String {
 fn refusal(result: Result<Model, ImportError>) -> String {
     match result {
         Ok(model) => panic!("imported as {}", outputs(&model)),
-        Err(error) => error.to_string(),
+        Err(error) => told(&error),
     }
+}
+
+/// The error with its hints, in the library's words.
+fn told(error: &ImportError) -> String {
+    error.worded(&Hint::to_string)
 }

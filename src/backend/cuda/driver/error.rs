@@ -62,7 +62,7 @@ impl Diagnostic for ProbeError {
                 Hint::advice(
                     "install the driver (https://www.nvidia.com/drivers; Debian: nvidia-driver)",
                 ),
-                Hint::set(Setting::Target, "cpu", "or run on the CPU"),
+                Hint::set(Setting::Target, ["cpu"], "run on the CPU"),
             ],
             Self::DriverTooOld(..)
             | Self::DriverFailed(_)

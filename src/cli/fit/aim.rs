@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use crate::ir::Graph;
+use crate::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training};
 use anyhow::{Context, bail};
 use clap::Args;
-use fanwise::ir::Graph;
-use fanwise::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training};
 
 /// What a model is trained or evaluated for.
 #[derive(Args)]

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::args::Format;
-use crate::target::CacheArgs;
+use crate::cli::args::Format;
+use crate::cli::target::CacheArgs;
 
 /// List or remove the compiled kernels that are kept between runs
 #[derive(Args)]
@@ -41,7 +41,7 @@ pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
 pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
     use anyhow::Context;
 
-    let Some(cache) = crate::target::cache(&args.cache) else {
+    let Some(cache) = crate::cli::target::cache(&args.cache) else {
         anyhow::bail!("there is no home to keep kernels in; name a folder with `--cache-dir`");
     };
     let folder = cache.folder().display().to_string();
@@ -54,7 +54,7 @@ pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
             let (files, bytes) = cache.clear().with_context(|| folder.clone())?;
             match args.format {
                 Format::Text => {
-                    format!("{folder}: {files} files removed, {}\n", crate::ui::bytes(bytes))
+                    format!("{folder}: {files} files removed, {}\n", crate::cli::ui::bytes(bytes))
                 }
                 Format::Json => {
                     serde_json::json!({ "folder": folder, "removed": files, "bytes": bytes })
@@ -63,24 +63,24 @@ pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
             }
         }
     };
-    crate::ui::out(&text)?;
+    crate::cli::ui::out(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The list of files as asked for.
 #[cfg(feature = "cuda")]
-fn show(format: Format, folder: &str, files: &[fanwise::backend::cuda::Cached]) -> String {
+fn show(format: Format, folder: &str, files: &[crate::backend::cuda::Cached]) -> String {
     let total = files.iter().map(|file| file.bytes).sum();
-    let age = |file: &fanwise::backend::cuda::Cached| file.used.elapsed().unwrap_or_default();
+    let age = |file: &crate::backend::cuda::Cached| file.used.elapsed().unwrap_or_default();
     match format {
         Format::Text => {
-            let row = |file: &fanwise::backend::cuda::Cached| {
+            let row = |file: &crate::backend::cuda::Cached| {
                 let ago = format!("{} s ago", age(file).as_secs());
-                vec![file.name.clone(), crate::ui::bytes(file.bytes), ago]
+                vec![file.name.clone(), crate::cli::ui::bytes(file.bytes), ago]
             };
             let rows: Vec<_> = files.iter().map(row).collect();
-            let table = crate::ui::table(&["kernels", "size", "used"], &rows);
-            let total = crate::ui::bytes(total);
+            let table = crate::cli::ui::table(&["kernels", "size", "used"], &rows);
+            let total = crate::cli::ui::bytes(total);
             format!("{table}\n{} files, {total} in {folder}\n", files.len())
         }
         Format::Json => {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::Args;
-use fanwise::Error;
-use fanwise::ir::Graph;
-use fanwise::train::data::{self, LoaderOptions, Source};
-use fanwise::train::{
+use crate::Error;
+use crate::ir::Graph;
+use crate::train::data::{self, LoaderOptions, Source};
+use crate::train::{
     CsvLog, EarlyStopping, EventLog, Finite, Keeper, Monitor, Observer, Plot, Schedule, Trainer,
 };
+use clap::Args;
 
 use super::aim::{self, AimArgs, OptimizerArgs};
 use super::evaluate::BaseArgs;

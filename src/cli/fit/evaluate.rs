@@ -4,23 +4,23 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::Error;
+use crate::format::npz;
+use crate::ir::Graph;
+use crate::pass::Optimizer;
+use crate::train::data::{Source, listed_classes};
+use crate::train::{Evaluator, Place, Predictor, TrainerOptions};
 use anyhow::bail;
 use clap::Args;
-use fanwise::Error;
-use fanwise::format::npz;
-use fanwise::ir::Graph;
-use fanwise::pass::Optimizer;
-use fanwise::train::data::{Source, listed_classes};
-use fanwise::train::{Evaluator, Place, Predictor, TrainerOptions};
 use serde_json::json;
 
 use super::aim::AimArgs;
 use super::rows::{self, DataArgs};
 use super::tell::told;
-use crate::args::{Format, ModelArgs, ReplicateArgs};
-use crate::exec;
-use crate::target::{Runner, TargetArgs};
-use crate::ui;
+use crate::cli::args::{Format, ModelArgs, ReplicateArgs};
+use crate::cli::exec;
+use crate::cli::target::{Runner, TargetArgs};
+use crate::cli::ui;
 
 /// A model, where it runs, and data.
 #[derive(Args)]

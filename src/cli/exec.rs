@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::Error;
+use crate::analysis;
+use crate::backend::{Executable, RunError, RunOptions, RunOutput, run_each};
+use crate::format::{Budget, npz};
+use crate::ir::Graph;
+use crate::types::Tensor;
 use clap::Args;
-use fanwise::Error;
-use fanwise::analysis;
-use fanwise::backend::{Executable, RunError, RunOptions, RunOutput, run_each};
-use fanwise::format::{Budget, npz};
-use fanwise::ir::Graph;
-use fanwise::types::Tensor;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::ui;
+use crate::cli::ui;
 
 /// What a model is run on.
 #[derive(Args)]

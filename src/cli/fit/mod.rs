@@ -17,17 +17,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use fanwise::Error;
-use fanwise::format::safetensors;
-use fanwise::ir::{Graph, Weights};
-use fanwise::model::{self, GraphForm, Retrained};
-use fanwise::pass::Weighted;
-use fanwise::train::{
+use crate::Error;
+use crate::format::safetensors;
+use crate::ir::{Graph, Weights};
+use crate::model::{self, GraphForm, Retrained};
+use crate::pass::Weighted;
+use crate::train::{
     Checkpoint, FitOptions, Keep, Keeper, Observer, Trainer, TrainerOptions, Validation,
 };
+use anyhow::{Context, bail};
 
-use crate::ui;
+use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, place};
 use files::ends;

@@ -4,16 +4,16 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf, absolute};
 
+use crate::pass::{Loss, Optimizer};
+use crate::train::data::Source;
+use crate::train::{Checkpoint, Schedule};
 use anyhow::bail;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use fanwise::pass::{Loss, Optimizer};
-use fanwise::train::data::Source;
-use fanwise::train::{Checkpoint, Schedule};
 
 use super::aim::Metrics;
 use super::args::{FitArgs, Settings};
-use crate::ui;
+use crate::cli::ui;
 
 /// Options of one run alone.
 const OWN: &[&str] = &[

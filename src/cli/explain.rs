@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use crate::pass;
+use crate::types::Code;
 use clap::Args;
-use fanwise::pass;
-use fanwise::types::Code;
 
-use crate::ui;
+use crate::cli::ui;
 
 /// Explain why a model is refused: what a code means, with an example and the ways out
 #[derive(Args)]

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::Error;
+use crate::backend::RunOutput;
+use crate::format::npz;
 use clap::Args;
-use fanwise::Error;
-use fanwise::backend::RunOutput;
-use fanwise::format::npz;
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs, ReplicateArgs};
-use crate::exec::{self, InputArgs};
-use crate::target::TargetArgs;
-use crate::ui;
+use crate::cli::args::{Format, ModelArgs, ReplicateArgs};
+use crate::cli::exec::{self, InputArgs};
+use crate::cli::target::TargetArgs;
+use crate::cli::ui;
 
 /// Run a model and print a table of devices, rows, memory and time
 #[derive(Args)]

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
+use crate::model::ModelError;
+use crate::{Error, analysis, pass, zoo};
 use clap::Args;
-use fanwise::model::ModelError;
-use fanwise::{Error, analysis, pass, zoo};
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs};
-use crate::ui;
+use crate::cli::args::{Format, ModelArgs};
+use crate::cli::ui;
 
 /// Print a model as a table: layers, output shapes, parameters, connections
 #[derive(Args)]
@@ -74,7 +74,7 @@ pub(crate) fn zoo(args: &ZooArgs) -> anyhow::Result<ExitCode> {
     for name in zoo::names() {
         let (graph, _) = zoo::build(name).map_err(ModelError::from).map_err(Error::from)?;
         let parameters = analysis::summary(&graph).map_err(Error::from)?.parameters;
-        let types = |values: &mut dyn Iterator<Item = fanwise::ir::Value>| {
+        let types = |values: &mut dyn Iterator<Item = crate::ir::Value>| {
             values.map(|v| graph.ty(v).to_string()).collect::<Vec<_>>().join(", ")
         };
         let inputs = types(&mut graph.inputs());

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::types::{Hint, Setting};
 use anyhow::Error;
-use fanwise::types::Setting;
 
 /// The exit code of usage errors and bad input.
 pub(crate) const BAD_INPUT: u8 = 2;
@@ -59,15 +59,15 @@ pub(crate) fn report(error: &Error) -> ExitCode {
     let mut text = String::new();
     let mut code = None;
     for cause in error.chain() {
-        let found = cause.downcast_ref::<fanwise::Error>();
-        let said = found.map_or_else(|| cause.to_string(), |e| e.worded(option));
+        let found = cause.downcast_ref::<crate::Error>();
+        let said = found.map_or_else(|| cause.to_string(), |e| e.worded(&hint));
         // Some errors repeat their cause.
         if !text.contains(&said) {
             text = if text.is_empty() { said } else { format!("{text}: {said}") };
         }
         // An error of the system is one of what cannot be printed.
         let io = || cause.is::<io::Error>().then_some("E0100");
-        code = code.or_else(|| found.map(fanwise::Error::code).or_else(io));
+        code = code.or_else(|| found.map(crate::Error::code).or_else(io));
         if found.is_some() {
             break;
         }
@@ -82,6 +82,25 @@ pub(crate) fn report(error: &Error) -> ExitCode {
         None => format!("error: {text}"),
     });
     ExitCode::from(BAD_INPUT)
+}
+
+/// A hint with the options of the command line, as a shell takes them.
+pub(crate) fn hint(hint: &Hint) -> String {
+    hint.worded(|setting, values| {
+        let name = option(setting);
+        let given: Vec<String> = values.iter().map(|v| format!("{name} {}", quoted(v))).collect();
+        if values.is_empty() { name.to_owned() } else { given.join(" ") }
+    })
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=.,:/@+%".contains(c);
+    if word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// The option of the command line for a setting of the library.
@@ -101,7 +120,6 @@ pub(crate) fn option(setting: Setting) -> &'static str {
         Setting::BatchNorm => "--batch-norm",
         Setting::LogicalDevices => "--logical",
         Setting::Target => "--target",
-        _ => setting.path(),
     }
 }
 

@@ -4,18 +4,18 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use crate::analysis::{self, ProofError};
+use crate::backend::CPU;
+use crate::ir::{self, Graph};
+use crate::lower::{self, LowerError};
+use crate::model::ModelError;
+use crate::pass::{self, BatchStatistics, Repair, RepairOptions};
+use crate::{Error, analysis::Proof};
 use clap::Args;
-use fanwise::analysis::{self, ProofError};
-use fanwise::backend::CPU;
-use fanwise::ir::{self, Graph};
-use fanwise::lower::{self, LowerError};
-use fanwise::model::ModelError;
-use fanwise::pass::{self, BatchStatistics, Repair, RepairOptions};
-use fanwise::{Error, analysis::Proof};
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs};
-use crate::ui;
+use crate::cli::args::{Format, ModelArgs};
+use crate::cli::ui;
 
 /// Prove that a rewritten graph computes what the model does, without running either
 #[derive(Args)]

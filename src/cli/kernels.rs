@@ -3,17 +3,17 @@
 use std::fs;
 use std::path::Path;
 
+use crate::backend::CPU;
+use crate::codegen::{self, Arch, Form, Unit};
+use crate::lower::Kernels as _;
+use crate::lower::Program;
+use crate::{Error, format};
 use anyhow::{Context, bail};
-use fanwise::backend::CPU;
-use fanwise::codegen::{self, Arch, Form, Unit};
-use fanwise::lower::Kernels as _;
-use fanwise::lower::Program;
-use fanwise::{Error, format};
 
 #[cfg(feature = "cuda")]
-use crate::exec;
-use crate::target::CacheArgs;
-use crate::ui;
+use crate::cli::exec;
+use crate::cli::target::CacheArgs;
+use crate::cli::ui;
 
 /// What is written of the kernels.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Emitted {
         use std::sync::atomic::{AtomicU64, Ordering};
 
         let wanted = Wanted::new(options.arch)?;
-        let compiler = crate::target::compiler(options.cache)?;
+        let compiler = crate::cli::target::compiler(options.cache)?;
         let arch = wanted.of(form, compiler.nvrtc())?;
         let done = AtomicU64::new(0);
         let total = units.len() as u64;
@@ -167,7 +167,7 @@ struct Wanted {
 #[cfg(feature = "cuda")]
 impl Wanted {
     fn new(named: Option<Arch>) -> anyhow::Result<Self> {
-        let first = || Some(fanwise::backend::cuda::devices().ok()?.devices.first()?.arch);
+        let first = || Some(crate::backend::cuda::devices().ok()?.devices.first()?.arch);
         match named.or_else(first) {
             Some(arch) => Ok(Self { arch, is_named: named.is_some() }),
             None => bail!("there is no GPU to compile for; name an architecture: `--arch sm_80`"),
@@ -175,7 +175,7 @@ impl Wanted {
     }
 
     /// For what this compiler compiles the form.
-    fn of(&self, form: Form, nvrtc: &fanwise::backend::cuda::Nvrtc) -> anyhow::Result<Arch> {
+    fn of(&self, form: Form, nvrtc: &crate::backend::cuda::Nvrtc) -> anyhow::Result<Arch> {
         if self.is_named {
             return Ok(self.arch);
         }
@@ -198,7 +198,7 @@ const HEAD: [&str; 7] = ["kernel", "file", "registers", "stack", "spilled", "sha
 
 /// What one kernel takes of a multiprocessor.
 #[cfg(feature = "cuda")]
-fn row(file: &str, kernel: &str, all: &[fanwise::backend::cuda::Resources]) -> Vec<String> {
+fn row(file: &str, kernel: &str, all: &[crate::backend::cuda::Resources]) -> Vec<String> {
     let own = all.iter().find(|r| r.name == kernel).cloned().unwrap_or_default();
     let spilled = own.spill_stores + own.spill_loads;
     let numbers = [own.registers, own.stack, spilled, own.shared, own.barriers];

@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use crate::Error;
+use crate::analysis::{Sums, Unexplained};
+use crate::backend::RunOutput;
+use crate::ir::{Graph, Label, NodeId};
+use crate::lower::{self, LowerError};
+use crate::model::Model;
+use crate::op::Statistics;
+use crate::pass::{Action, PassError};
+use crate::types::Tensor;
 use clap::Args;
-use fanwise::Error;
-use fanwise::analysis::{Sums, Unexplained};
-use fanwise::backend::RunOutput;
-use fanwise::ir::{Graph, Label, NodeId};
-use fanwise::lower::{self, LowerError};
-use fanwise::model::Model;
-use fanwise::op::Statistics;
-use fanwise::pass::{Action, PassError};
-use fanwise::types::Tensor;
 use serde_json::json;
 
-use crate::args::{Format, ModelArgs, ReplicateArgs};
-use crate::exec::{self, InputArgs};
-use crate::target::{Runner, TargetArgs};
-use crate::ui;
+use crate::cli::args::{Format, ModelArgs, ReplicateArgs};
+use crate::cli::exec::{self, InputArgs};
+use crate::cli::target::{Runner, TargetArgs};
+use crate::cli::ui;
 
 /// Run a model on one device and on many, and compare every output: in every bit, or but for the
 /// rounding of floats that are summed in another order
@@ -92,7 +92,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     exec::note_empty(graph, one.n);
     let rows = check.compare(&single.graph, &graph.labels(), &one, &many)?;
     let equal = one.outputs.len() == many.outputs.len() && rows.iter().all(|row| row.same);
-    let devices = graph.split().map_or(1, fanwise::types::Split::replicas);
+    let devices = graph.split().map_or(1, crate::types::Split::replicas);
     print(args.format, &rows, equal, devices, one.n)?;
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

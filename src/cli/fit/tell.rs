@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use fanwise::Error;
-use fanwise::train::{Epoch, Logs, Observer, Progress, ProgressMeter, TrainError, Watch};
+use crate::Error;
+use crate::train::{Epoch, Logs, Observer, Progress, ProgressMeter, TrainError, Watch};
 use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::args::Format;
-use crate::ui;
+use crate::cli::args::Format;
+use crate::cli::ui;
 
 /// `loss 0.1234  accuracy 0.9`.
 pub(super) fn told(logs: &Logs, before: &str) -> String {

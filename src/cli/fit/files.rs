@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::Error;
+use crate::format::check_write;
+use crate::train::{Checkpoint, Keep};
 use anyhow::{Context, bail};
 use clap::Args;
-use fanwise::Error;
-use fanwise::format::check_write;
-use fanwise::train::{Checkpoint, Keep};
 
 /// What is written.
 #[derive(Args)]

@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
-use clap::Args;
-use fanwise::Error;
-use fanwise::ir::Graph;
-use fanwise::train::data::{
+use crate::Error;
+use crate::ir::Graph;
+use crate::train::data::{
     self, Change, Column, Data, FolderOptions, Images, Layout, LoaderOptions, Names, OpenOptions,
     Source, Statistics, Step, TableOptions,
 };
+use anyhow::{Context, bail};
+use clap::Args;
 
 use super::images::{self, Augment, Normalize};
-use crate::args::Format;
+use crate::cli::args::Format;
 
 /// The data and its batches.
 #[derive(Args)]

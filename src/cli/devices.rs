@@ -2,17 +2,17 @@
 
 use std::process::ExitCode;
 
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::probe::nvrtc_package;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{Devices, Nvrtc, Version};
+#[cfg(feature = "cuda")]
+use crate::codegen::{Arch, Form};
 use clap::Args;
-#[cfg(feature = "cuda")]
-use fanwise::backend::cuda::probe::nvrtc_package;
-#[cfg(feature = "cuda")]
-use fanwise::backend::cuda::{Devices, Nvrtc, Version};
-#[cfg(feature = "cuda")]
-use fanwise::codegen::{Arch, Form};
 use serde_json::{Value, json};
 
-use crate::args::Format;
-use crate::ui;
+use crate::cli::args::Format;
+use crate::cli::ui;
 
 /// List the devices of this machine, and what is missing to use GPUs
 #[derive(Args)]
@@ -108,8 +108,8 @@ struct Gpus {
 #[cfg(feature = "cuda")]
 impl Gpus {
     fn find() -> Self {
-        let devices = fanwise::backend::cuda::devices();
-        let search = crate::target::search(devices.as_ref().ok().map(|found| found.driver));
+        let devices = crate::backend::cuda::devices();
+        let search = crate::cli::target::search(devices.as_ref().ok().map(|found| found.driver));
         Self {
             devices: devices.map_err(|error| error.to_string()),
             nvrtc: Nvrtc::open(&search).map_err(|error| error.to_string()),
@@ -258,8 +258,8 @@ impl Gpus {
 
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
-    use fanwise::backend::DriverError;
-    use fanwise::backend::cuda::{Devices, Version};
+    use crate::backend::DriverError;
+    use crate::backend::cuda::{Devices, Version};
 
     use super::{Gpus, newer, require, unseen};
 

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::train::data::{Column, Fill, Layout, Step};
 use anyhow::{Context, bail};
-use fanwise::train::data::{Column, Fill, Layout, Step};
 
 use super::aim::amount;
 
@@ -166,8 +166,8 @@ pub(super) fn layouts(
 
 #[cfg(test)]
 mod tests {
-    use fanwise::train::data::{Column, Layout, Step};
-    use fanwise::types::DType;
+    use crate::train::data::{Column, Layout, Step};
+    use crate::types::DType;
 
     use super::{Augment, layouts};
 

@@ -5,24 +5,24 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use crate::Error;
+use crate::backend;
+use crate::backend::{CPU, CUDA};
+use crate::codegen::{Arch, Form};
+use crate::format;
+use crate::ir::{self, Graph, Weights};
+use crate::model::{self, GraphForm, Model};
+use crate::pass::{self, TrainingGraph};
+use crate::train;
+use crate::{analysis, lower};
 use anyhow::{Context, bail};
 use clap::Args;
-use fanwise::Error;
-use fanwise::backend;
-use fanwise::backend::{CPU, CUDA};
-use fanwise::codegen::{Arch, Form};
-use fanwise::format;
-use fanwise::ir::{self, Graph, Weights};
-use fanwise::model::{self, GraphForm, Model};
-use fanwise::pass::{self, TrainingGraph};
-use fanwise::train;
-use fanwise::{analysis, lower};
 
-use crate::args::{ModelArgs, Place, ReplicateArgs, Replicated};
-use crate::fit::{AimArgs, OptimizerArgs};
-use crate::kernels::{self, Kernels};
-use crate::target::{CacheArgs, TargetArg};
-use crate::{exec, ui};
+use crate::cli::args::{ModelArgs, Place, ReplicateArgs, Replicated};
+use crate::cli::fit::{AimArgs, OptimizerArgs};
+use crate::cli::kernels::{self, Kernels};
+use crate::cli::target::{CacheArgs, TargetArg};
+use crate::cli::{exec, ui};
 
 /// Rewrite a model for many devices and print what it becomes
 #[derive(Args)]

@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::Error;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{CompileProgress, KernelError, Trace};
+use crate::backend::{self, Backend, Cpu, Executable};
+use crate::codegen::Form;
+#[cfg(feature = "cuda")]
+use crate::format;
+use crate::ir::{Graph, Weights};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use fanwise::Error;
-#[cfg(feature = "cuda")]
-use fanwise::backend::cuda::{CompileProgress, KernelError, Trace};
-use fanwise::backend::{self, Backend, Cpu, Executable};
-use fanwise::codegen::Form;
-#[cfg(feature = "cuda")]
-use fanwise::format;
-use fanwise::ir::{Graph, Weights};
 
-use crate::args::Place;
+use crate::cli::args::Place;
 #[cfg(feature = "cuda")]
-use crate::exec;
-use crate::ui;
+use crate::cli::exec;
+use crate::cli::ui;
 
 /// Where a program runs, or what it is made for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -125,10 +125,10 @@ impl TargetArgs {
 
     #[cfg(feature = "cuda")]
     fn cuda(&self, threads: usize) -> anyhow::Result<Runner> {
-        use fanwise::backend::cuda::{Cuda, CudaOptions, devices};
+        use crate::backend::cuda::{Cuda, CudaOptions, devices};
 
         let found = devices().map_err(KernelError::from).map_err(Error::from)?;
-        crate::devices::require(&found)?;
+        crate::cli::devices::require(&found)?;
         let mut options = CudaOptions::new(compiler(&self.cache)?, threads);
         options.logical = self.logical;
         options.form = self.code.unwrap_or(options.form);
@@ -267,9 +267,9 @@ mod cuda {
     use std::path::{Path, PathBuf};
     use std::{env, fs, thread};
 
-    use fanwise::Error;
-    use fanwise::backend::cuda::cache::{Cache, DEFAULT_LIMIT};
-    use fanwise::backend::cuda::{Compiler, NvrtcSearch, Version, count, probe};
+    use crate::Error;
+    use crate::backend::cuda::cache::{Cache, DEFAULT_LIMIT};
+    use crate::backend::cuda::{Compiler, NvrtcSearch, Version, count, probe};
 
     use super::CacheArgs;
 

@@ -17,6 +17,7 @@ mod target;
 mod ui;
 mod verify;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -53,8 +54,10 @@ enum Command {
     Zoo(lists::ZooArgs),
 }
 
-fn main() -> ExitCode {
-    let cli = Cli::parse();
+/// Runs the command line with these arguments, the name of the program first, and gives its exit
+/// code. Wrong usage ends the process.
+pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> ExitCode {
+    let cli = Cli::parse_from(args);
     let result = match &cli.command {
         Command::Compile(args) => compile::compile(args),
         Command::Run(args) => run::run(args),

@@ -4,18 +4,18 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::Error;
+use crate::analysis;
+use crate::backend;
+use crate::ir::{self, Graph};
+use crate::model::{self, LoadOptions, Model};
+use crate::op::Assume;
+use crate::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
+use crate::types::{Device, ShardRule};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
-use fanwise::Error;
-use fanwise::analysis;
-use fanwise::backend;
-use fanwise::ir::{self, Graph};
-use fanwise::model::{self, LoadOptions, Model};
-use fanwise::op::Assume;
-use fanwise::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
-use fanwise::types::{Device, ShardRule};
 
-use crate::{memory, ui};
+use crate::cli::{memory, ui};
 
 /// How a result is printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
