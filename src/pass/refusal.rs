@@ -165,9 +165,13 @@ impl SplitRefused {
             Repair::None | Repair::Local => "local",
             Repair::Comm => "comm",
         };
-        let inserts = self.repairs.join(" and ");
+        let inserts = match self.repairs.as_slice() {
+            [] => return None,
+            [one] => one.clone(),
+            [all @ .., last] => format!("{}, and {last}", all.join(", ")),
+        };
         let advice = format!("allow a repair that inserts {inserts}");
-        (!self.repairs.is_empty()).then(|| Hint::set(Setting::Repair, [level], advice))
+        Some(Hint::set(Setting::Repair, [level], advice))
     }
 }
 

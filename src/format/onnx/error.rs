@@ -118,7 +118,7 @@ pub enum ImportError {
     #[error("{}", list_unbound(.0))]
     UnboundDims(Vec<UnboundDim>),
     /// A setting does not suit the model.
-    #[error("{} `{}`: {reason}", setting.path(), Escaped(.value))]
+    #[error("{} `{}`: {reason}", subject(*setting), Escaped(.value))]
     Setting {
         /// The setting.
         setting: Setting,
@@ -127,6 +127,11 @@ pub enum ImportError {
         /// What is wrong with it.
         reason: String,
     },
+    /// More sizes may be the batch than can be compared.
+    #[error(
+        "the inputs have {0} open sizes of different names; at most {MAX_OPEN_SIZES} are compared"
+    )]
+    OpenSizes(usize),
     /// Several sizes of the inputs may be the batch.
     #[error("{}", list_batches(.0))]
     Batches(Vec<BatchCandidate>),
@@ -333,6 +338,10 @@ impl BatchCandidate {
     }
 }
 
+/// Sizes of different names of which the graph may prove that they are one: each takes a pass over
+/// it.
+pub(super) const MAX_OPEN_SIZES: usize = 64;
+
 /// The bytes of what an operator says that an error shows.
 const SAID: usize = 2000;
 
@@ -444,6 +453,11 @@ impl Diagnostic for ImportError {
                 let last = candidates.iter().rev().find_map(|c| c.open().next());
                 listed.chain(bind(last.into_iter())).collect()
             }
+            Self::OpenSizes(_) => vec![Hint::set(
+                Setting::BatchAxis,
+                ["NAME=AXIS"],
+                "name the inputs that carry the batch",
+            )],
             Self::Node { error: NodeError::Baked { .. }, .. } => fixed(),
             Self::Input { fixed: true, .. } => {
                 vec![Hint::turn_on(Setting::FreeBatch, "make the fixed size symbolic")]
@@ -463,6 +477,16 @@ impl Diagnostic for ImportError {
             | Self::Node { .. }
             | Self::Internal(_) => Vec::new(),
         }
+    }
+}
+
+/// The subject of a message about a setting.
+fn subject(setting: Setting) -> &'static str {
+    match setting {
+        Setting::BatchAxis => "the batch axis of",
+        Setting::Dim => "the size",
+        Setting::Assume => "the split rule of",
+        other => other.path(),
     }
 }
 

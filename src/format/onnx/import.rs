@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Budget, Quoted};
 use super::declared::{Assumptions, Declared};
+use super::error::MAX_OPEN_SIZES;
 use super::external::Folder;
 use super::file::{File, Head};
 use super::flat::{Flat, FlatNode, NONE, ValueId};
@@ -16,11 +17,7 @@ use super::wire::Span;
 use super::{BatchCandidate, ImportError, NodeError, foreign, ops};
 use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
-use crate::types::{DType, Dim, Note, Setting, Symbol, Table};
-
-/// Sizes of different names of which the graph may prove that they are one: each takes a pass over
-/// it.
-const MAX_CLASSES: usize = 64;
+use crate::types::{DType, Dim, Note, Symbol, Table};
 
 /// Builds the model that `folder` holds.
 pub(super) fn run(
@@ -76,13 +73,8 @@ impl Parts<'_> {
     /// agree only if two are the same.
     fn unify(&self, inputs: &mut Inputs, tensors: &mut Tensors) -> Result<(), ImportError> {
         let found = inputs.classes.len();
-        if found > MAX_CLASSES {
-            let reason = format!(
-                "the inputs have {found} open sizes of different names; name those that are \
-                 the batch"
-            );
-            let (setting, value) = (Setting::BatchAxis, String::new());
-            return Err(ImportError::Setting { setting, value, reason });
+        if found > MAX_OPEN_SIZES {
+            return Err(ImportError::OpenSizes(found));
         }
         let mut class: Vec<u32> = (1u32..).take(found).collect();
         loop {

@@ -122,10 +122,7 @@ fn the_batch_axis_may_be_another() {
     for (options, reason) in [
         (axis("x", 0), "axis 0 has the fixed size 8\n  = help: "),
         (axis("x", 3), "it has no axis 3"),
-        (
-            axis("z", 0),
-            "LoadOptions::batch_axis `z`: there is no such input; the inputs are `x`, `h`",
-        ),
+        (axis("z", 0), "the batch axis of `z`: there is no such input; the inputs are `x`, `h`"),
     ] {
         let error = refusal(load_with(&model, &options));
         assert!(error.contains(reason), "{error}");
@@ -154,7 +151,7 @@ fn other_sizes_are_bound_or_refused_all_at_once() {
     let bound = bind(&[("seq", 128), ("x[2]", 64), ("heads", 8)]);
     assert_eq!(outputs(&load_with(&model, &bound).unwrap()), "f32[N,128,64]");
     let error = refusal(load_with(&model, &bind(&[("sequence", 1)])));
-    assert_eq!(error, "LoadOptions::dims `sequence`: no input has a size of this name");
+    assert_eq!(error, "the size `sequence`: no input has a size of this name");
     let error = refusal(load_with(&model, &bind(&[("seq", -1), ("x[2]", 1), ("heads", 1)])));
     assert!(error.contains("at least 0"), "{error}");
     let error = refusal(load_with(&model, &bind(&[("seq", i64::MAX), ("x[2]", 1), ("heads", 1)])));

@@ -190,11 +190,11 @@ fn assumptions_that_are_of_no_use_are_refused() {
     let model = foreign(&[x()], relu_after_gate(), vec![value("g", &["batch", "7"])]);
     let text = refusal(read(&model, "com.acme.Gate=none com.acme.Gates=none"));
     assert!(
-        text.contains("LoadOptions::assume `com.acme.Gates`: the model has no such operator"),
+        text.contains("the split rule of `com.acme.Gates`: the model has no such operator"),
         "{text}"
     );
     let text = refusal(read(&model, "com.acme.Gate=none Relu=rowwise(0)"));
-    assert!(text.contains("LoadOptions::assume `Relu`: the operator is known"), "{text}");
+    assert!(text.contains("the split rule of `Relu`: the operator is known"), "{text}");
     // A graph in an attribute is not carried over.
     let body = AttributeProto {
         name: Some("body".to_owned()),
