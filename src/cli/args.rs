@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::analysis;
+
 use crate::backend;
 use crate::ir::{self, Graph};
 use crate::model::{self, LoadOptions, Model};
 use crate::op::Assume;
-use crate::pass::{self, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate};
+use crate::pass::{
+    self, AppliedRepair, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate,
+};
 use crate::types::{Device, ShardRule};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -203,10 +205,10 @@ impl ReplicateArgs {
     }
 
     /// The model with the repairs that are allowed.
-    pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<pass::Outcome<'a>> {
+    pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<Repaired<'a>> {
         let new = RepairOptions::new(self.repair(pass::Repair::Local));
         let options = RepairOptions { batch_norm: self.batch_norm, ..new };
-        Ok(pass::repair_with(template, options).map_err(Error::from)?)
+        Ok(pass::repair(template, options).map_err(Error::from)?)
     }
 
     /// What one device computes: the model itself, or with the statistics of groups of rows, if
@@ -288,10 +290,10 @@ impl ReplicateArgs {
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
         let repaired = self.repaired(template)?;
-        for repair in &repaired.1 {
+        for repair in repaired.repairs() {
             ui::talk(&format!("note: {repair}"));
         }
-        self.proved(model, template, repaired, devices)
+        self.proved(model, repaired, devices)
     }
 
     /// The replicas that [`Self::apply`] gives, of a graph like one that it was given; nothing is
@@ -306,24 +308,21 @@ impl ReplicateArgs {
             Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
             None => vec![Device::gpu(0)],
         };
-        self.proved(model, template, self.repaired(template)?, devices)
+        self.proved(model, self.repaired(template)?, devices)
     }
 
     /// The replicas of a repaired graph on these devices, proved.
     fn proved<'a>(
         &self,
         model: &ModelArgs,
-        template: &'a Graph,
-        outcome: pass::Outcome<'a>,
+        repaired: Repaired<'a>,
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
-        let (repaired, repairs) = outcome;
         let options = self.over_devices(devices);
-        let graph = pass::replicate_repaired(template, &repaired, &options)
-            .map_err(|error| model.located(error))?;
-        analysis::prove(&repaired, &ir::verify(&graph).map_err(Error::from)?)
-            .map_err(Error::from)?;
-        Ok(Replicated { template: repaired, repairs, graph: Cow::Owned(graph) })
+        let graph = repaired.replicate(&options).map_err(|error| model.located(error))?;
+        repaired.prove(ir::verify(&graph).map_err(Error::from)?).map_err(Error::from)?;
+        let repairs = repaired.repairs().to_vec();
+        Ok(Replicated { template: repaired.into_graph(), repairs, graph: Cow::Owned(graph) })
     }
 }
 
@@ -406,7 +405,7 @@ pub(crate) struct Replicated<'a> {
     /// The graph that was replicated, after its repairs.
     pub(crate) template: Cow<'a, Graph>,
     /// The repairs.
-    pub(crate) repairs: Vec<Repaired>,
+    pub(crate) repairs: Vec<AppliedRepair>,
     /// What runs.
     pub(crate) graph: Cow<'a, Graph>,
 }

@@ -164,7 +164,7 @@ impl Check<'_> {
         let (args, place) = (self.args, self.runner.place());
         // On GPUs `single` is a repaired graph itself.
         let model = if place.cuda { &self.model.graph } else { single };
-        let (repaired, _) = args.replicate.repaired(model)?;
+        let repaired = args.replicate.repaired(model)?.into_graph();
         let sums = Sums::find(model, &repaired).map_err(Error::from)?;
         let (shown, cut) = (sums.shown(), sums.cut().map_err(Error::from)?);
         let replicas = args.replicate.again(&args.model, &shown, place.found)?;

@@ -254,7 +254,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
             Kind::GraphInput => write_graph(args, emit, &template, weights)?,
             Kind::GraphRepaired => write_graph(args, emit, &replicated.template, weights)?,
             Kind::Claims => {
-                let (repaired, _) = args.replicate.repaired(&template)?;
+                let repaired = args.replicate.repaired(&template)?.into_graph();
                 write(emit, &pass::claims_text(&repaired).map_err(Error::from)?)?;
             }
             Kind::Explain => {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use crate::analysis::{self, ProofError};
+use crate::analysis::ProofError;
 use crate::backend::CPU;
 use crate::ir::{self, Graph};
 use crate::lower::{self, LowerError};
@@ -53,8 +53,8 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     // graph is right if it is so for one choice.
     let prove = |(allowed, bucket)| -> anyhow::Result<_> {
         let options = RepairOptions { allowed, batch_norm: args.batch_norm, bucket };
-        let (repaired, _) = pass::repair_with(&template, options).map_err(Error::from)?;
-        Ok(analysis::prove(&repaired, &verified))
+        let repaired = pass::repair(&template, options).map_err(Error::from)?;
+        Ok(repaired.prove(verified.clone()).map(|proven| proven.proof().clone()))
     };
     let most = RepairOptions::BUCKET;
     let mut result = prove((Repair::None, most))?;

@@ -61,7 +61,7 @@ fn may_be_split(
         let model = onnx::import(path, &import_options(&tried)).ok();
         let Some(model) = model.and_then(|m| simplified(m, &tried).ok()) else { continue };
         let repaired = repair(&model.graph, Repair::Local);
-        return repaired.is_ok_and(|(graph, _)| analysis::claims(&graph).is_ok());
+        return repaired.is_ok_and(|repaired| analysis::claims(repaired.graph()).is_ok());
     }
     false
 }

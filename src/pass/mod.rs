@@ -12,6 +12,7 @@ mod repair;
 mod replicate;
 mod report;
 mod simplify;
+mod stages;
 
 pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
@@ -25,12 +26,13 @@ pub use gradient::{
 pub use info::PassInfo;
 pub use refusal::SplitRefused;
 pub use repair::{
-    Action, BatchStatistics, Outcome, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
-    grouped, repair, repair_with,
+    Action, AppliedRepair, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions,
+    grouped,
 };
-pub use replicate::{Gpus, Merge, Replicate, WeightPlacement, replicate, replicate_repaired};
+pub use replicate::{Gpus, Merge, Replicate, WeightPlacement};
 pub use report::{claims_text, report};
 pub use simplify::{SimplifyOptions, simplify};
+pub use stages::{Proven, Repaired, repair, replicate};
 
 /// All passes, in the order in which they run.
 pub fn passes() -> impl Iterator<Item = PassInfo> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::repair::{Repair, Repaired};
+use super::repair::{AppliedRepair, Repair};
 use crate::analysis::Refused;
 use crate::ir::{Graph, NodeId, NodeKind, Value, operand_excerpt};
 use crate::types::invariant::int;
@@ -50,7 +50,7 @@ pub(super) struct Told<'g> {
     /// The number of each operator of the graph, from 1, by node.
     numbers: Vec<usize>,
     split: &'g Split,
-    repairs: &'g [Repaired],
+    repairs: &'g [AppliedRepair],
 }
 
 impl<'g> Told<'g> {
@@ -60,7 +60,7 @@ impl<'g> Told<'g> {
         graph: &'g Graph,
         repaired: &'g Graph,
         split: &'g Split,
-        repairs: &'g [Repaired],
+        repairs: &'g [AppliedRepair],
     ) -> Self {
         let mut nodes = HashMap::new();
         let mut numbers = vec![0; graph.id_bound()];
@@ -105,7 +105,8 @@ impl<'g> Told<'g> {
             Some(number) if node.op().is_some() => format!("node {number} {}", Quoted(label)),
             _ => format!("{op} {}", Quoted(label)),
         };
-        let repairs: Vec<&Repaired> = self.repairs.iter().filter(|r| r.label == label).collect();
+        let repairs: Vec<&AppliedRepair> =
+            self.repairs.iter().filter(|r| r.label == label).collect();
         SplitRefused {
             code: refused.refusal.code,
             label: label.to_owned(),
@@ -118,7 +119,7 @@ impl<'g> Told<'g> {
             effect: effect(refused.refusal.code, self.split),
             // Where nothing helps, more repairs do not either.
             allowing: repairs.iter().map(|r| r.needs()).max().unwrap_or(Repair::Local),
-            repairs: repairs.into_iter().map(Repaired::what).collect(),
+            repairs: repairs.into_iter().map(AppliedRepair::what).collect(),
             hint: refused.refusal.hint.as_deref().cloned(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::repair::Repaired;
+use super::repair::AppliedRepair;
 use crate::analysis::{ClaimMap, survey};
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Placement, Update, Value};
 use crate::op::Op;
@@ -43,7 +43,11 @@ fn values(graph: &Graph, id: NodeId) -> impl Iterator<Item = Value> + '_ {
 /// What is split, what every replica holds whole, what was repaired, and what the outputs promise.
 ///
 /// `template` is the graph after its repairs `done`, `graph` its replicas.
-pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<String, GraphError> {
+pub fn report(
+    template: &Graph,
+    done: &[AppliedRepair],
+    graph: &Graph,
+) -> Result<String, GraphError> {
     let map = survey(template)?;
     let mut text = String::new();
     let mut section = |title: &str, lines: Vec<String>| {
@@ -76,7 +80,7 @@ pub fn report(template: &Graph, done: &[Repaired], graph: &Graph) -> Result<Stri
 }
 
 /// The bytes of weights, and those that travel in a run.
-fn moved(template: &Graph, map: &ClaimMap, done: &[Repaired], graph: &Graph) -> Vec<String> {
+fn moved(template: &Graph, map: &ClaimMap, done: &[AppliedRepair], graph: &Graph) -> Vec<String> {
     let all = |values: &mut dyn Iterator<Item = Value>| {
         values.fold(Dim::ZERO, |sum, value| sum + template.ty(value).bytes())
     };
@@ -161,7 +165,7 @@ fn counts(template: &Graph, map: &ClaimMap) -> String {
     text
 }
 
-fn repairs(done: &[Repaired]) -> Vec<String> {
+fn repairs(done: &[AppliedRepair]) -> Vec<String> {
     done.iter().map(ToString::to_string).collect()
 }
 

@@ -13,7 +13,7 @@ use super::history::{Logs, Sums};
 use super::options::{Place, TrainerOptions};
 use super::targets::{self, Aim};
 use crate::Error;
-use crate::analysis;
+
 use crate::backend::{Backend, Executable, RunOptions, RunOutput, Staged, run_each};
 use crate::ir::Model;
 use crate::ir::{self, Graph, Weights};
@@ -417,10 +417,9 @@ pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>,
     };
     let new = RepairOptions::new(replicate.repair);
     let options = RepairOptions { batch_norm: Some(statistics), ..new };
-    let (repaired, _) = pass::repair_with(graph, options)?;
-    let replicated = pass::replicate_repaired(graph, &repaired, &replicate)?;
-    let verified = ir::verify(&replicated)?;
-    analysis::prove(&repaired, &verified)?;
+    let repaired = pass::repair(graph, options)?;
+    let replicated = repaired.replicate(&replicate)?;
+    repaired.prove(ir::verify(&replicated)?)?;
     Ok(Cow::Owned(replicated))
 }
 

@@ -11,8 +11,7 @@ use fanwise::op::{
     Reduce, Reshape, Scan, Slice, TopK, Transpose, Unary,
 };
 use fanwise::pass::{
-    BatchStatistics, Merge, Repair, RepairOptions, Replicate, WeightPlacement, repair_with,
-    replicate_repaired,
+    BatchStatistics, Merge, Repair, RepairOptions, Replicate, WeightPlacement, repair,
 };
 use fanwise::types::{
     Combine, DType, Device, Dim, KernelClass, Shape, ShardRule, Split, Tensor, TensorType,
@@ -498,8 +497,8 @@ fn repaired(
     };
     how.repair = Repair::Comm;
     let options = RepairOptions { batch_norm, ..RepairOptions::new(Repair::Comm) };
-    let (repaired, _) = repair_with(template, options).unwrap();
-    replicate_repaired(template, &repaired, &how).unwrap_or_else(|e| panic!("{e}"))
+    let repaired = repair(template, options).unwrap();
+    repaired.replicate(&how).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn repaired_graphs() {

@@ -9,8 +9,7 @@ use std::process::ExitCode;
 use fanwise::backend::{Executable, RunOptions, Staged};
 use fanwise::ir::{Graph, Weights, parse};
 use fanwise::pass::{
-    Repair, RepairOptions, Replicate, Training, WeightPlacement, repair_with, replicate,
-    replicate_repaired, training,
+    Repair, RepairOptions, Replicate, Training, WeightPlacement, repair, replicate, training,
 };
 use fanwise::types::{Device, Tensor};
 use fanwise::zoo;
@@ -170,10 +169,10 @@ fn step(count: u32) -> (Graph, Weights) {
     let of = Training::new(output, "mse".parse().unwrap(), "adam".parse().unwrap());
     let step = training(&model, &weights, &of).unwrap_or_else(|e| panic!("{e}"));
     let options = RepairOptions { bucket: 64, ..RepairOptions::new(Repair::Comm) };
-    let (repaired, _) = repair_with(&step.graph, options).unwrap();
+    let repaired = repair(&step.graph, options).unwrap();
     let over = Replicate::over((0..count).map(Device::gpu).collect());
     let how = Replicate { weights: WeightPlacement::Mirrored, repair: Repair::Comm, ..over };
-    let split = replicate_repaired(&step.graph, &repaired, &how).unwrap_or_else(|e| panic!("{e}"));
+    let split = repaired.replicate(&how).unwrap_or_else(|e| panic!("{e}"));
     (split, step.weights)
 }
 

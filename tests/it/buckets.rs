@@ -6,7 +6,7 @@ use fanwise::lower::{Action, Lane, Program, Step, check, lower};
 use fanwise::op::Op;
 use fanwise::pass::{
     BatchStatistics, Merge, Repair, RepairOptions, Replicate, Training, TrainingGraph,
-    WeightPlacement, repair_with, replicate_repaired, training,
+    WeightPlacement, repair, training,
 };
 use fanwise::types::{Device, Tensor};
 use fanwise::zoo;
@@ -20,10 +20,10 @@ use crate::variables::train;
 /// A graph on three devices, with buckets of so many bytes.
 fn split(graph: &Graph, bucket: u64, how: (WeightPlacement, Merge)) -> Graph {
     let options = RepairOptions { bucket, ..RepairOptions::new(Repair::Comm) };
-    let (repaired, _) = repair_with(graph, options).unwrap();
+    let repaired = repair(graph, options).unwrap();
     let over = Replicate::over((0..3).map(Device::gpu).collect());
     let how = Replicate { weights: how.0, merge: how.1, repair: Repair::Comm, ..over };
-    replicate_repaired(graph, &repaired, &how).unwrap_or_else(|e| panic!("{e}"))
+    repaired.replicate(&how).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// What some steps give, and the parameters after them.

@@ -8,7 +8,7 @@ use fanwise::ir::{Graph, Weights, verify};
 use fanwise::lower::{Action, Buffer, Program, Storage, lower};
 use fanwise::pass::{
     BatchStatistics, Loss, OutputLoss, Repair, RepairOptions, Replicate, Training, WeightPlacement,
-    repair_with, replicate_repaired, training,
+    repair, training,
 };
 use fanwise::types::{DType, Device, KernelClass};
 use fanwise::zoo;
@@ -41,10 +41,10 @@ pub(crate) fn in_buckets(
 ) -> Program {
     let batch_norm = Some(statistics);
     let options = RepairOptions { batch_norm, bucket, ..RepairOptions::new(Repair::Comm) };
-    let (repaired, _) = repair_with(graph, options).unwrap_or_else(|e| panic!("{e}"));
+    let repaired = repair(graph, options).unwrap_or_else(|e| panic!("{e}"));
     let over = Replicate::over((0..count).map(Device::gpu).collect());
     let how = Replicate { weights: WeightPlacement::Mirrored, repair: Repair::Comm, ..over };
-    let split = replicate_repaired(graph, &repaired, &how).unwrap_or_else(|e| panic!("{e}"));
+    let split = repaired.replicate(&how).unwrap_or_else(|e| panic!("{e}"));
     lower(&verify(&split).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap()
 }
 

@@ -70,7 +70,8 @@ fn options(repair: Repair) -> Replicate {
 /// promise.
 fn assert_accepted(name: &str, example: &Example, allowed: Repair) {
     let text = &example.text;
-    let (template, _) = repair(&example.graph, allowed).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let template =
+        repair(&example.graph, allowed).unwrap_or_else(|e| panic!("{name}: {e}")).into_graph();
     let graph =
         replicate(&template, &options(allowed)).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
     let verified = verify(&graph).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
@@ -148,7 +149,7 @@ fn the_chapter_on_claims_is_true() {
     }
     for (graph, allowed) in [("centred", Repair::Comm), ("joined", Repair::Local)] {
         let shown = examples.iter().find(|e| e.graph.name() == graph).unwrap();
-        let (repaired, _) = repair(&shown.graph, allowed).unwrap();
+        let repaired = repair(&shown.graph, allowed).unwrap().into_graph();
         let claims = format!("```text\n{}```", claims_text(&repaired).unwrap());
         assert!(text.contains(&claims), "{name}: the claims of @{graph} are\n{claims}");
     }

@@ -222,9 +222,9 @@ fn run(graph: &Graph, weights: &Weights, inputs: &Inputs, devices: u32) -> Vec<(
     let replicated = (devices > 0).then(|| {
         let devices = (0..devices).map(Device::gpu).collect();
         let options = Replicate { repair: Repair::Comm, ..Replicate::over(devices) };
-        let (repaired, _) = pass::repair(graph, Repair::Comm).unwrap();
-        let out = pass::replicate_repaired(graph, &repaired, &options).unwrap();
-        fanwise::analysis::prove(&repaired, &ir::verify(&out).unwrap()).unwrap();
+        let repaired = pass::repair(graph, Repair::Comm).unwrap();
+        let out = repaired.replicate(&options).unwrap();
+        fanwise::analysis::prove(repaired.graph(), &ir::verify(&out).unwrap()).unwrap();
         out
     });
     let graph = replicated.as_ref().unwrap_or(graph);

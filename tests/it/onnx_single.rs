@@ -191,7 +191,8 @@ fn check(case: &Case, folder: &Path, cpu: &Cpu, variant: u64) -> Tally {
     }
     let (mut seen, mut before) = (false, false);
     for (split, allowed) in tally.split.iter_mut().zip(REPAIRS) {
-        let (template, repairs) = repair(&model.graph, allowed).unwrap();
+        let repaired = repair(&model.graph, allowed).unwrap();
+        let (repairs, template) = (repaired.repairs().to_vec(), repaired.into_graph());
         // What needs no repair is the same graph as before.
         if repairs.is_empty() && seen {
             *split = before;

@@ -70,7 +70,7 @@ pub(crate) fn mutate(
 ) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let count = rng.random_range(2..5);
-    let (template, _) = repair(model, Repair::Comm).unwrap();
+    let template = repair(model, Repair::Comm).unwrap().into_graph();
     let replicated = repaired_replicas(model, (count, seed), Repair::Comm);
     prove(&template, &verified(&replicated)).unwrap_or_else(|e| panic!("{seed}: {e:?}"));
     let json: Json = serde_json::from_str(&to_json(&replicated)).unwrap();
@@ -128,7 +128,8 @@ fn across(seed: u64) -> usize {
     let (model, weights) = random::across(seed, 4 + usize::try_from(seed % 12).unwrap());
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let count = 1 + u32::try_from(seed % 5).unwrap();
-    let (template, done) = repair(&model, Repair::Comm).unwrap();
+    let repaired = repair(&model, Repair::Comm).unwrap();
+    let (done, template) = (repaired.repairs().to_vec(), repaired.into_graph());
     let graph = repaired_replicas(&model, (count, seed / 5), Repair::Comm);
     prove(&template, &verified(&graph))
         .unwrap_or_else(|e| panic!("{seed}: {e}\n{template}\n{graph}"));
@@ -254,7 +255,7 @@ fn rows_of_another_replica_are_refuted() {
         %n : f32[N,1] = reshape(%d) {shape=[N, 1]}\n  %y : f32[N,2] = add(%x, %n)\n  return \
         %y\n}\n";
     let model = parse(text).unwrap_or_else(|e| panic!("{e}"));
-    let (template, _) = repair(&model, Repair::Comm).unwrap();
+    let template = repair(&model, Repair::Comm).unwrap().into_graph();
     let graph = repaired_replicas(&model, (4, 0), Repair::Comm);
     let json: Json = serde_json::from_str(&to_json(&graph)).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -305,10 +306,10 @@ fn draws_of_other_rows_are_refuted() {
     let crowded = parse(&text.replace("CONSTANTS", &(many.concat() + &equal)));
     let crowded = crowded.unwrap_or_else(|e| panic!("{e}"));
     let replicas = repaired_replicas(&crowded, (3, 0), Repair::Comm);
-    let (whole, _) = repair(&crowded, Repair::Comm).unwrap();
+    let whole = repair(&crowded, Repair::Comm).unwrap().into_graph();
     let verified = verify(&replicas).unwrap_or_else(|e| panic!("{e}"));
     assert!(prove(&whole, &verified).is_ok(), "{replicas}");
-    let (template, _) = repair(&model, Repair::Comm).unwrap();
+    let template = repair(&model, Repair::Comm).unwrap().into_graph();
     let graph = repaired_replicas(&model, (3, 0), Repair::Comm);
     let right = graph.to_string();
     let (first, whole) = ("first=", "whole=N");

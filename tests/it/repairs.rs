@@ -10,8 +10,7 @@ use fanwise::backend::{CPU, Executable, RunError, RunOptions};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::BindError;
 use fanwise::pass::{
-    Action, BatchStatistics, Merge, PassError, Repair, RepairOptions, Replicate, repair,
-    repair_with, replicate,
+    Action, BatchStatistics, Merge, PassError, Repair, RepairOptions, Replicate, repair, replicate,
 };
 use fanwise::types::{DType, Device, ShardRule, Tensor};
 use rand::{Rng, SeedableRng};
@@ -112,7 +111,7 @@ fn expectations(row: &Row) -> Vec<(i64, BTreeMap<String, Tensor>, Vec<Tensor>)> 
 
 /// Checks that the graph is split, proved, and computes what one device does.
 fn assert_same(row: &Row, allowed: Repair) {
-    let (template, _) = repair(&row.graph, allowed).unwrap();
+    let template = repair(&row.graph, allowed).unwrap().into_graph();
     let expected = expectations(row);
     for (i, count) in [2, 3, 5].into_iter().enumerate() {
         // Three devices by every rule, the others by one.
@@ -396,7 +395,7 @@ f32[N,3,2], m: f32[3], s: f32[3]) {
 fn ghost(graph: &Graph, groups: u32, allowed: Repair) -> Graph {
     let statistics = BatchStatistics::Ghost(groups.try_into().unwrap());
     let options = RepairOptions { batch_norm: Some(statistics), ..RepairOptions::new(allowed) };
-    repair_with(graph, options).unwrap().0.into_owned()
+    repair(graph, options).unwrap().into_graph().into_owned()
 }
 
 fn outputs(executable: &dyn Executable, inputs: &BTreeMap<String, Tensor>) -> Vec<Tensor> {
@@ -489,12 +488,14 @@ fn groups_are_of_rows_on_the_first_axis() {
         ..RepairOptions::new(Repair::Comm)
     };
     let row = row("ghost", "", "", BATCH_NORM);
-    let (_, done) = repair_with(&row.graph, options("ghost:4")).unwrap();
+    let repaired = repair(&row.graph, options("ghost:4")).unwrap();
+    let (done, _) = (repaired.repairs().to_vec(), repaired.into_graph());
     assert_eq!(done[0].action, Action::GhostStatistics(4));
     assert!(done[0].to_string().contains("statistics of 4 groups of rows"), "{}", done[0]);
     let columns = BATCH_NORM.replace("[N,3,2]", "[2,3,N]");
     let columns = self::row("columns", "", "", &columns);
-    let (graph, done) = repair_with(&columns.graph, options("ghost:4")).unwrap();
+    let repaired = repair(&columns.graph, options("ghost:4")).unwrap();
+    let (done, graph) = (repaired.repairs().to_vec(), repaired.into_graph());
     assert!(done.is_empty() && graph.to_string().contains("batch_norm_train"));
     let without = BATCH_NORM.replace("[N,3,2]", "[4,3,2]");
     let without = without
@@ -502,5 +503,5 @@ fn groups_are_of_rows_on_the_first_axis() {
         .replace("(y: f32[4,3,2]", "(n: f32[N], y: f32[4,3,2]");
     let without = without.replace("return %y", "return %n, %y");
     let without = self::row("without", "", "", &without);
-    assert!(repair_with(&without.graph, options("ghost:4")).unwrap().1.is_empty());
+    assert!(repair(&without.graph, options("ghost:4")).unwrap().repairs().is_empty());
 }

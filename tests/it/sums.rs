@@ -57,7 +57,7 @@ fn judged(
     n: i64,
 ) -> Result<(), Unexplained> {
     let sums = |graph| {
-        let (repaired, _) = repair(graph, Repair::Comm).unwrap();
+        let repaired = repair(graph, Repair::Comm).unwrap().into_graph();
         Sums::find(graph, &repaired).unwrap()
     };
     let shown = sums(theirs).shown();

@@ -150,7 +150,7 @@ fn first(weights: &Weights) -> u32 {
 #[test]
 fn replicas_hold_what_one_device_holds_after_every_step() {
     let (model, weights) = train();
-    let (template, _) = repair(&model, Repair::Comm).unwrap();
+    let template = repair(&model, Repair::Comm).unwrap().into_graph();
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let batches: Vec<_> = [7, 1, 0, 16, 3].map(|n| inputs(&model, n, &mut rng)).to_vec();
     let one = executable(&model, &weights, &CPU, 1);
@@ -285,7 +285,7 @@ fn random_graphs_update_what_one_device_does() {
         let (model, weights) = updating(&model, &weights, &mut rng);
         updated += model.updates().len();
         let how = options(1 + u32::try_from(seed % 5).unwrap(), seed / 5, Repair::Comm);
-        let (template, _) = repair(&model, Repair::Comm).unwrap();
+        let template = repair(&model, Repair::Comm).unwrap().into_graph();
         let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{seed}: {e}"));
         let verified = verify(&graph).unwrap_or_else(|e| panic!("{seed}: {e}\n{graph}"));
         prove(&template, &verified).unwrap_or_else(|e| panic!("{seed}: {e}\n{template}\n{graph}"));

@@ -136,7 +136,7 @@ pub enum Action {
 
 /// One repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repaired {
+pub struct AppliedRepair {
     /// Why it was needed.
     pub code: Code,
     /// The label of the operator that needed it.
@@ -152,7 +152,7 @@ pub struct Repaired {
     pub bytes: Dim,
 }
 
-impl Repaired {
+impl AppliedRepair {
     /// The least choice of repairs that allows it.
     pub fn needs(&self) -> Repair {
         match self.action {
@@ -200,7 +200,7 @@ impl Repaired {
     }
 }
 
-impl fmt::Display for Repaired {
+impl fmt::Display for AppliedRepair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, label, op, .. } = self;
         write!(f, "{} for `{label}` ({op}): {code}", self.what())

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 pub use action::{
-    Action, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions, Repaired,
+    Action, AppliedRepair, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions,
 };
 
 pub(super) use self::tails::seen;
@@ -40,17 +40,11 @@ pub(super) const INFO: PassInfo = PassInfo {
 };
 
 /// A repaired graph and what was done to it.
-pub type Outcome<'g> = (Cow<'g, Graph>, Vec<Repaired>);
+pub(super) type Outcome<'g> = (Cow<'g, Graph>, Vec<AppliedRepair>);
 
-/// A graph that computes what the template does and may be split, with what was done; the template
-/// itself where nothing had to be. Operators that no allowed repair helps stay as they are.
-pub fn repair(template: &Graph, allowed: Repair) -> Result<Outcome<'_>, GraphError> {
-    repair_with(template, RepairOptions::new(allowed))
-}
-
-/// As [`repair`], with a choice of the statistics of batch normalisation. Local ones and those of
-/// groups change what is computed.
-pub fn repair_with(template: &Graph, options: RepairOptions) -> Result<Outcome<'_>, GraphError> {
+/// Repairs a graph; operators that no allowed repair helps stay as they are. Local statistics and
+/// those of groups change what is computed.
+pub(super) fn repair(template: &Graph, options: RepairOptions) -> Result<Outcome<'_>, GraphError> {
     let survey = survey(template)?;
     let fatal = |r: &Refused| {
         matches!(r.refusal.code, Code::NoBatchAxis)
@@ -106,7 +100,7 @@ pub fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Graph>, P
     let mut left = String::new();
     // The rows behind an operator that mixes samples are known once it is repaired, and only then.
     for allowed in [Repair::None, Repair::Comm] {
-        let (graph, _) = repair_with(template, RepairOptions { allowed, batch_norm, bucket: 0 })?;
+        let (graph, _) = repair(template, RepairOptions { allowed, batch_norm, bucket: 0 })?;
         match ungrouped(&graph) {
             None => return Ok(graph),
             Some(name) => left = name,
@@ -219,7 +213,7 @@ struct Writer<'g> {
     visible: bool,
     /// Whether what is written is a step of a formula, or is combined already.
     inside: bool,
-    done: Vec<Repaired>,
+    done: Vec<AppliedRepair>,
 }
 
 impl<'g> Writer<'g> {
@@ -518,7 +512,7 @@ impl<'g> Writer<'g> {
             }
             _ => Dim::ZERO,
         };
-        let done = Repaired {
+        let done = AppliedRepair {
             code: refusal.code,
             label: at.label.clone(),
             op: op.name(),

@@ -30,29 +30,6 @@ pub(super) const INFO: PassInfo = PassInfo {
     about: "clones the graph onto each device, slices the batch, merges the outputs",
 };
 
-/// The graph that computes what `template` does on the given devices, or every reason why there is
-/// none.
-///
-/// The template is repaired first, as far as the options allow; a proof of the result is one
-/// against that repaired template, which [`repair`] gives.
-///
-/// Elsewhere: SPMD partitioner (XLA); data parallelism (PyTorch); `multi_gpu_model` (Keras).
-pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassError> {
-    let split = split(template, options)?;
-    let (repaired, _) = repair(template, options.repair)?;
-    write(template, &repaired, &split, options)
-}
-
-/// As [`replicate`], where `repaired` is what [`repair_with`](super::repair_with) gave for
-/// `template`: refusals speak of the template.
-pub fn replicate_repaired(
-    template: &Graph,
-    repaired: &Graph,
-    options: &Replicate,
-) -> Result<Graph, PassError> {
-    write(template, repaired, &split(template, options)?, options)
-}
-
 fn split(template: &Graph, options: &Replicate) -> Result<Split, PassError> {
     match template.split() {
         Some(split) => Err(PassError::AlreadyReplicated(split.replicas())),
@@ -60,16 +37,17 @@ fn split(template: &Graph, options: &Replicate) -> Result<Split, PassError> {
     }
 }
 
-fn write(
+/// Writes the replicas of `repaired`, the repaired `template`; refusals speak of the template.
+pub(super) fn write(
     template: &Graph,
     repaired: &Graph,
-    split: &Split,
     options: &Replicate,
 ) -> Result<Graph, PassError> {
+    let split = &split(template, options)?;
     let claims = claims(repaired).map_err(|none| match none {
         NoClaims::Graph(error) => PassError::Graph(error),
         NoClaims::Refused(refused) => {
-            let repairs = repair(repaired, Repair::Comm).map(|(_, repairs)| repairs);
+            let repairs = repair(repaired, Repair::Comm.into()).map(|(_, repairs)| repairs);
             // They are only a hint: the refusal stands without them.
             let repairs = repairs.unwrap_or_default();
             let told = Told::new(template, repaired, split, &repairs);

@@ -1,7 +1,8 @@
-use super::{Merge, Replicate, WeightPlacement, replicate};
+use super::{Merge, Replicate, WeightPlacement};
 use crate::ir::{Builder, Graph, Weights, verify};
 use crate::op::{Concat, MatMul, Reverse, Slice, Unary};
 use crate::pass::PassError;
+use crate::pass::replicate;
 use crate::types::{Code, DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 
 fn devices(ids: &[u32]) -> Vec<Device> {

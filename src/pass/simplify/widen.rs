@@ -9,7 +9,7 @@ use crate::analysis::Sums;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
 use crate::op::{Formula, Traits};
 use crate::pass::PassError;
-use crate::pass::repair::{Repair, repair, seen};
+use crate::pass::repair::{Repair, RepairOptions, repair, seen};
 use crate::types::DType;
 
 /// Computes in `f64` what sums over the batch inside an operator that computes in the type of its
@@ -21,7 +21,7 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
     if !graph.ids().any(narrow) {
         return Ok(());
     }
-    let sums = match repair(graph, Repair::Comm)? {
+    let sums = match repair(graph, RepairOptions::new(Repair::Comm))? {
         // Nothing is combined.
         (Cow::Borrowed(_), _) => return Ok(()),
         (Cow::Owned(repaired), _) => Sums::find(graph, &repaired)?,

@@ -113,7 +113,7 @@ impl Case {
         }
         let graph = replicated.map_err(|e| format!("not split: {e}"))?;
         let verified = verify(&graph).map_err(|e| format!("not verified: {e}"))?;
-        let (repaired, _) = repair(template, how.repair).map_err(|e| e.to_string())?;
+        let repaired = repair(template, how.repair).map_err(|e| e.to_string())?.into_graph();
         prove(&repaired, &verified).map_err(|e| format!("not proved: {e}"))?;
         let inputs = self.inputs();
         let (one, many) = (run(template, cpu, &inputs)?, run(&graph, cpu, &inputs)?);

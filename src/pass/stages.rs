@@ -1,0 +1,110 @@
+//! The stages of a graph on its way to replicas, as types: repaired, replicated, proven.
+
+use std::borrow::Cow;
+use std::ops::Deref;
+
+use super::PassError;
+use super::repair::{self, AppliedRepair, Repair, RepairOptions};
+use super::replicate::{self, Replicate};
+use crate::analysis::{self, Proof, ProofError};
+use crate::ir::{Graph, GraphError, Verified};
+
+/// Repairs a graph so that it may be split along the batch, as far as the options allow: a level
+/// ([`Repair`]) or [`RepairOptions`]. What no allowed repair helps stays as it is.
+///
+/// The result computes what the template does, but for statistics of batch normalisation that are
+/// chosen to be local or those of groups.
+///
+/// # Errors
+/// If the graph is damaged.
+pub fn repair(
+    template: &Graph,
+    options: impl Into<RepairOptions>,
+) -> Result<Repaired<'_>, GraphError> {
+    let (graph, repairs) = repair::repair(template, options.into())?;
+    Ok(Repaired { template, graph, repairs })
+}
+
+/// Repairs a graph as `options` allow, and replicates it: [`repair()`], then
+/// [`Repaired::replicate`].
+///
+/// # Errors
+/// If the devices are wrong, or the graph may not be split: every operator that forbids it.
+///
+/// Elsewhere: SPMD partitioner (XLA); data parallelism (PyTorch); `multi_gpu_model` (Keras).
+pub fn replicate(template: &Graph, options: &Replicate) -> Result<Graph, PassError> {
+    repair(template, options.repair)?.replicate(options)
+}
+
+/// A template with its repairs: the graph that replicas are written from, and that they are proved
+/// against.
+#[derive(Clone, Debug)]
+pub struct Repaired<'g> {
+    template: &'g Graph,
+    graph: Cow<'g, Graph>,
+    repairs: Vec<AppliedRepair>,
+}
+
+impl<'g> Repaired<'g> {
+    /// The graph after its repairs: the template itself where nothing had to be repaired.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The repairs that were applied.
+    pub fn repairs(&self) -> &[AppliedRepair] {
+        &self.repairs
+    }
+
+    /// The graph after its repairs.
+    pub fn into_graph(self) -> Cow<'g, Graph> {
+        self.graph
+    }
+
+    /// Writes the replicas. Refusals name operators of the template; `options.repair` has no part
+    /// in this.
+    ///
+    /// # Errors
+    /// If the devices are wrong, or the graph may not be split: every operator that forbids it.
+    pub fn replicate(&self, options: &Replicate) -> Result<Graph, PassError> {
+        replicate::write(self.template, &self.graph, options)
+    }
+
+    /// Proves that a graph computes what the template does, for every batch.
+    ///
+    /// # Errors
+    /// If it does not: every place where a rule of the proof is broken.
+    pub fn prove<'v>(&self, replicated: Verified<'v>) -> Result<Proven<'v>, ProofError> {
+        let proof = analysis::prove(&self.graph, &replicated)?;
+        Ok(Proven { graph: replicated, proof })
+    }
+}
+
+/// A replicated graph that is proved to compute what its template does; only [`Repaired::prove`]
+/// makes one.
+#[derive(Clone, Debug)]
+pub struct Proven<'g> {
+    graph: Verified<'g>,
+    proof: Proof,
+}
+
+impl Proven<'_> {
+    /// The proof: what each output promises.
+    pub fn proof(&self) -> &Proof {
+        &self.proof
+    }
+}
+
+impl<'g> Deref for Proven<'g> {
+    type Target = Verified<'g>;
+
+    fn deref(&self) -> &Verified<'g> {
+        &self.graph
+    }
+}
+
+impl From<Repair> for RepairOptions {
+    fn from(allowed: Repair) -> Self {
+        Self::new(allowed)
+    }
+}
