@@ -19,6 +19,8 @@ use crate::train::data::DataError;
 #[cfg(feature = "train")]
 use crate::train::{CheckpointError, TrainError};
 use crate::types::{Diagnostic, Hint, TensorError};
+#[cfg(feature = "zoo")]
+use crate::zoo::ZooError;
 
 /// Any error of fanwise: the errors of its layers, each with a stable code.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +30,10 @@ pub enum Error {
     #[cfg(feature = "onnx")]
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// There is no such model in the zoo.
+    #[cfg(feature = "zoo")]
+    #[error(transparent)]
+    Zoo(#[from] ZooError),
     /// A file of tensors could not be read or written.
     #[cfg(feature = "onnx")]
     #[error(transparent)]
@@ -120,6 +126,8 @@ impl Error {
             Self::Invalid(_) => return None,
             #[cfg(feature = "onnx")]
             Self::Model(error) => error,
+            #[cfg(feature = "zoo")]
+            Self::Zoo(error) => error,
             #[cfg(feature = "onnx")]
             Self::File(error) => error,
             Self::Graph(error) => error,

@@ -6,6 +6,27 @@
 //! of launches, copies and waits; a [`Backend`](backend::Backend) runs the program, on N virtual
 //! devices of the CPU or on GPUs, whose kernels [`codegen`] writes.
 //!
+//! # From a model to numbers
+//!
+//! ```
+//! # #[cfg(all(feature = "onnx", feature = "zoo", feature = "cpu"))]
+//! # fn main() -> Result<(), fanwise::Error> {
+//! use fanwise::types::{DType, Tensor};
+//! use fanwise::{Session, model};
+//!
+//! let model = model::load("zoo:mlp", &model::LoadOptions::default())?; // or "model.onnx"
+//! let session = Session::builder(model).gpus(4).build()?;
+//! let outputs = session.run([("image", Tensor::zeros(DType::F32, &[10, 784])?)])?;
+//! println!("{:?}", outputs["predictions"].as_slice::<f32>());
+//! # Ok(())
+//! # }
+//! # #[cfg(not(all(feature = "onnx", feature = "zoo", feature = "cpu")))]
+//! # fn main() {}
+//! ```
+//!
+//! [`SessionBuilder::train`] gives a [`Trainer`](train::Trainer) instead. The sections below say
+//! what happens in between, and how to do a part of it alone.
+//!
 //! # What a graph means
 //!
 //! A graph is a list of operators in an order in which every operand comes before its use. Values
@@ -38,15 +59,15 @@
 //! # The stages
 //!
 //! ```
-//! use fanwise::backend::{Backend, Cpu, RunOptions};
-//! use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};
-//! use fanwise::{analysis, ir, lower, op, pass};
-//!
+//! # #[cfg(feature = "cpu")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // A model: one dense layer. A front end or `zoo::build` gives the same pair.
+//! use fanwise::backend::{Backend, Cpu, RunOptions};
+//! use fanwise::types::{Device, Tensor};
+//! use fanwise::{ir, lower, op, pass};
+//!
+//! // A model: one dense layer. `model::load` and `zoo::build` give the same pair.
 //! let mut b = ir::Builder::new("dense");
-//! let rows: Shape = [Dim::n(), 2.into()].into_iter().collect();
-//! let x = b.input("x", TensorType::new(DType::F32, rows));
+//! let x = b.input("x", "f32[N,2]".parse()?);
 //! let w = b.param("w", Tensor::new(&[2, 1], &[1.0f32, 10.0])?);
 //! let y = b.op("y", op::MatMul {}, &[x, w])?;
 //! let y = b.op("z", op::Unary::Relu, &[y])?;
@@ -54,23 +75,25 @@
 //! let (template, weights) = b.finish();
 //!
 //! // The rewritten graph: two replicas, the last takes the remainder.
-//! let devices = vec![Device::gpu(0), Device::gpu(1)];
-//! let graph = pass::replicate(&template, &pass::Replicate::over(devices))?;
+//! let repaired = pass::repair(&template, pass::Repair::Local)?;
+//! let options = pass::Replicate::over(vec![Device::gpu(0), Device::gpu(1)]);
+//! let graph = repaired.replicate(&options)?;
 //! println!("{}", ir::Printer::default().print(&graph));
 //!
 //! // It is well-formed, and computes what the template does.
-//! let verified = ir::verify(&graph)?;
-//! analysis::prove(&template, &verified)?;
+//! let proven = repaired.prove(ir::verify(&graph)?)?;
 //!
 //! // The program, on two virtual devices.
 //! let cpu = Cpu::new(2)?;
-//! let program = lower::lower(&verified, cpu.kernels())?;
+//! let program = lower::lower(&proven, cpu.kernels())?;
 //! let executable = cpu.compile(program, &weights)?;
 //! let batch = Tensor::new(&[3, 2], &[1.0f32, 2.0, 3.0, 4.0, -5.0, 0.0])?;
 //! let run = executable.run(&[("x".to_owned(), batch)].into(), &RunOptions::default())?;
 //! assert_eq!(run.outputs[0].1.as_slice::<f32>(), [21.0, 43.0, 0.0]);
 //! # Ok(())
 //! # }
+//! # #[cfg(not(feature = "cpu"))]
+//! # fn main() {}
 //! ```
 
 pub mod analysis;
@@ -88,6 +111,8 @@ pub mod lower;
 pub mod model;
 pub mod op;
 pub mod pass;
+#[cfg(feature = "cpu")]
+mod session;
 #[cfg(feature = "train")]
 pub mod train;
 pub mod types;
@@ -95,6 +120,17 @@ pub mod types;
 pub mod zoo;
 
 pub use error::Error;
+#[cfg(feature = "cpu")]
+pub use session::{Outputs, Session, SessionBuilder};
+
+/// Pages whose code is compiled and run.
+#[cfg(all(doctest, feature = "cli"))]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/embedding.md")]
+    struct Embedding;
+}
 
 #[cfg(test)]
 use support::snap;

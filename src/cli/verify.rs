@@ -54,7 +54,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let prove = |(allowed, bucket)| -> anyhow::Result<_> {
         let options = RepairOptions { allowed, batch_norm: args.batch_norm, bucket };
         let repaired = pass::repair(&template, options).map_err(Error::from)?;
-        Ok(repaired.prove(verified.clone()).map(|proven| proven.proof().clone()))
+        Ok(repaired.prove(verified.clone()).map(|proven| *proven.proof()))
     };
     let most = RepairOptions::BUCKET;
     let mut result = prove((Repair::None, most))?;

@@ -14,6 +14,13 @@ pub struct Model {
     pub notes: Vec<Note>,
 }
 
+/// What a builder finishes, without notes.
+impl From<(Graph, Weights)> for Model {
+    fn from((graph, weights): (Graph, Weights)) -> Self {
+        Self::new(graph, weights)
+    }
+}
+
 impl Model {
     /// A model without notes.
     pub fn new(graph: Graph, weights: Weights) -> Self {

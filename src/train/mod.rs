@@ -17,13 +17,12 @@
 //! | [`CsvLog`], [`Plot`], [`EventLog`] | write the history: table, curves, `TensorBoard` |
 //!
 //! ```
-//! use fanwise::backend::Cpu;
-//! use fanwise::ir::Model;
+//! use fanwise::Session;
 //! use fanwise::ir::Builder;
 //! use fanwise::op::MatMul;
 //! use fanwise::pass::{Optimizer, Training};
 //! use fanwise::train::data::Arrays;
-//! use fanwise::train::{EarlyStopping, FitOptions, Place, Trainer, TrainerOptions, Validation};
+//! use fanwise::train::{EarlyStopping, FitOptions, Validation};
 //! use fanwise::types::Tensor;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,17 +31,14 @@
 //! let w = b.param("w", Tensor::new(&[1, 1], &[0.0f32])?);
 //! let y = b.op("y", MatMul {}, &[x, w])?;
 //! b.output("y", y);
-//! let (graph, weights) = b.finish();
-//! let model = Model::new(graph, weights);
 //!
 //! let x: Vec<f32> = (0..100u8).map(f32::from).collect();
 //! let y: Vec<f32> = x.iter().map(|x| 2.0 * x).collect();
-//! let array = |values: &[f32]| Tensor::new(&[100, 1], values).map(Into::into);
-//! let data = Arrays::new([("x".to_owned(), array(&x)?), ("y".to_owned(), array(&y)?)])?;
+//! let column = |values: &[f32]| Tensor::new(&[100, 1], values);
+//! let data = Arrays::new([("x", column(&x)?), ("y", column(&y)?)])?;
 //!
 //! let training = Training::new("y", "mse".parse()?, Optimizer::default());
-//! let options = TrainerOptions { training, place: Place::default() };
-//! let mut trainer = Trainer::new(model, &options, &Cpu::new(2)?)?;
+//! let mut trainer = Session::builder(b.finish()).gpus(3).train(training)?;
 //! let history = trainer.fit(
 //!     data,
 //!     FitOptions {

@@ -252,8 +252,7 @@ fn fitted(
     let all = batch(&mut rng, 23, DType::F32);
     let arrays =
         [("x", &all.inputs["x"]), ("y", &all.targets["p"]), ("sample_weight", &all.weights["p"])];
-    let source =
-        Arc::new(Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone().into()))).unwrap());
+    let source = Arc::new(Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone()))).unwrap());
     let training = training("categorical_crossentropy", "adam", "p", true);
     let options = TrainerOptions { training, place };
     let mut trainer = Trainer::new(cnn(DType::F32), &options, &Cpu::new(2).unwrap()).unwrap();
@@ -424,7 +423,7 @@ fn a_frozen_parameter_stays_and_data_without_weights_have_ones() {
         assert_ne!(before.get(name), after.get(name), "{name}");
     }
     let arrays = [("x", &given.inputs["x"]), ("y", &given.targets["p"])];
-    let source = Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone().into()))).unwrap();
+    let source = Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone()))).unwrap();
     let weights = Tensor::new(&[6], &[1.0f32; 6]).unwrap();
     let ones = Feed { weights: [("p".to_owned(), weights)].into(), ..given };
     let expected = trainer.test_on_batch(&ones).unwrap();

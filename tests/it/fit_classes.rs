@@ -143,7 +143,7 @@ fn targets_become_what_the_loss_takes_on_the_axis_of_its_classes() {
         let mut trainer = Trainer::new(segments(softmax), &options, &Cpu::new(1).unwrap()).unwrap();
         let rows = || {
             let arrays = [("x", x.clone()), ("y", y.clone())];
-            Arc::new(Arrays::new(arrays.map(|(name, t)| (name.to_owned(), t.into()))).unwrap())
+            Arc::new(Arrays::new(arrays.map(|(name, t)| (name.to_owned(), t))).unwrap())
         };
         let found = trainer.evaluate(rows(), LoaderOptions::default()).unwrap();
         assert!((found.loss - loss).abs() < 1e-12, "{name}: {} for {loss}", found.loss);

@@ -59,7 +59,7 @@ fn training_ends_with_the_moving_averages_of_keras() {
         let options = TrainerOptions { training, place: Place::default() };
         let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
         let arrays = [("x", &gradients), ("y", &targets)];
-        let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone().into()));
+        let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone()));
         let batches = LoaderOptions { batch: 1, shuffle: false, ..LoaderOptions::default() };
         let options = FitOptions { batches, ..FitOptions::default() };
         trainer.fit(Arrays::new(arrays).unwrap(), options).unwrap();
@@ -174,7 +174,7 @@ fn metrics_of_thresholds_are_those_of_keras() {
         let mut trainer =
             Trainer::new(given(2), &TrainerOptions { training, place }, &cpu).unwrap();
         let arrays = [("x", &p), ("y", &y), ("sample_weight", &w)];
-        let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone().into()));
+        let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone()));
         let loader = LoaderOptions { batch: 5, ..LoaderOptions::default() };
         let found = trainer.evaluate(Arrays::new(arrays).unwrap(), loader).unwrap().metrics;
         let expected = names.iter().map(|name| (name.to_string(), floats(&keras[*name])[0]));
@@ -225,7 +225,7 @@ fn masked_costs_are_those_of_keras() {
             Trainer::new(sequences(), &TrainerOptions { training, place }, &cpu).unwrap();
         let mut arrays = vec![("x", &x), ("y", &y), ("sample_mask", &mask)];
         arrays.extend(weighted.then_some(("sample_weight", &w)));
-        let arrays = arrays.into_iter().map(|(name, all)| (name.to_owned(), all.clone().into()));
+        let arrays = arrays.into_iter().map(|(name, all)| (name.to_owned(), all.clone()));
         let data = Arrays::new(arrays).unwrap();
         let found = trainer.evaluate(data, LoaderOptions::default()).unwrap();
         let name = if weighted { "weighted_" } else { "" };
@@ -265,7 +265,7 @@ fn weights_of_places_are_those_of_keras() {
         let options = TrainerOptions { training, place };
         let mut trainer = Trainer::new(sequences(), &options, &cpu).unwrap();
         let given = arrays.iter().take(if masked { 4 } else { 3 });
-        let given = given.map(|(name, all)| ((*name).to_owned(), all.clone().into()));
+        let given = given.map(|(name, all)| ((*name).to_owned(), all.clone()));
         let data = Arrays::new(given).unwrap();
         let found = trainer.evaluate(data, LoaderOptions::default()).unwrap();
         let before = if masked { "" } else { "unmasked_" };

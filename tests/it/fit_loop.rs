@@ -211,7 +211,7 @@ fn classes() -> (Model, Tensor, Tensor, Tensor) {
 }
 
 fn arrays(arrays: &[(&str, &Tensor)]) -> Arrays {
-    Arrays::new(arrays.iter().map(|(n, t)| ((*n).to_owned(), (*t).clone().into()))).unwrap()
+    Arrays::new(arrays.iter().map(|(n, t)| ((*n).to_owned(), (*t).clone()))).unwrap()
 }
 
 #[test]

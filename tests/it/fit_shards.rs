@@ -283,7 +283,7 @@ fn masked_and_weighed_classes_are_those_of_one_device() {
             (SAMPLE_WEIGHT, &all.weights["p"]),
             (SAMPLE_MASK, &mask),
         ];
-        let columns = columns.map(|(name, t)| (name.to_owned(), t.clone().into()));
+        let columns = columns.map(|(name, t)| (name.to_owned(), t.clone()));
         let source = Arrays::new(columns).unwrap();
         let mut trainer = trainer(cnn(DType::F64), training.clone(), place);
         let options = FitOptions {

@@ -482,12 +482,13 @@ impl Diagnostic for ImportError {
 
 /// The subject of a message about a setting.
 fn subject(setting: Setting) -> &'static str {
-    match setting {
-        Setting::BatchAxis => "the batch axis of",
-        Setting::Dim => "the size",
-        Setting::Assume => "the split rule of",
-        other => other.path(),
-    }
+    const SUBJECTS: [(Setting, &str); 3] = [
+        (Setting::BatchAxis, "the batch axis of"),
+        (Setting::Dim, "the size"),
+        (Setting::Assume, "the split rule of"),
+    ];
+    let found = SUBJECTS.iter().find(|(own, _)| *own == setting);
+    found.map_or(setting.path(), |(_, subject)| subject)
 }
 
 fn list_batches(candidates: &[BatchCandidate]) -> String {

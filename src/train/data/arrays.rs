@@ -19,10 +19,13 @@ impl Arrays {
     ///
     /// # Errors
     /// If they differ in their rows, or one is a number or holds nothing.
-    pub fn new(arrays: impl IntoIterator<Item = (String, Array)>) -> Result<Self, DataError> {
+    pub fn new<N: Into<String>, A: Into<Array>>(
+        arrays: impl IntoIterator<Item = (N, A)>,
+    ) -> Result<Self, DataError> {
         let (mut columns, mut held): (Vec<Column>, Vec<Array>) = (Vec::new(), Vec::new());
         let mut first: Option<(String, usize)> = None;
         for (name, array) in arrays {
+            let (name, array): (String, Array) = (name.into(), array.into());
             let shown = Quoted(&name);
             let Some((rows, dims)) = array.dims().split_first() else {
                 return Err(DataError::Columns(format!("the array {shown} is a number: no rows")));
@@ -135,11 +138,11 @@ mod tests {
         ] {
             let arrays = shapes.iter().enumerate();
             let arrays = arrays.filter(|(_, dims)| !dims.is_empty());
-            let arrays = arrays.map(|(i, dims)| (format!("a{i}"), tensor(dims).into()));
+            let arrays = arrays.map(|(i, dims)| (format!("a{i}"), tensor(dims)));
             let error = Arrays::new(arrays).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
-        let number = Arrays::new([("a".to_owned(), Tensor::scalar(1.0f32).into())]);
+        let number = Arrays::new([("a".to_owned(), Tensor::scalar(1.0f32))]);
         assert!(number.unwrap_err().to_string().contains("is a number"));
     }
 }

@@ -25,7 +25,7 @@
 //! # fn main() -> Result<(), fanwise::Error> {
 //! let x = Tensor::new(&[5, 2], &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])?;
 //! let y = Tensor::new(&[5], &[0i64, 1, 0, 1, 0])?;
-//! let source = Arrays::new([("x".to_owned(), x.into()), ("y".to_owned(), y.into())])?;
+//! let source = Arrays::new([("x", x), ("y", y)])?;
 //! let options = LoaderOptions { batch: 2, ..LoaderOptions::default() };
 //! let loader = Loader::new(source, options)?;
 //! assert_eq!(loader.steps(), Some(3));

@@ -336,7 +336,7 @@ mod tests {
     fn numbers(from: i64, count: usize) -> Arc<dyn Source> {
         let numbers: Vec<i64> = (from..).take(count).collect();
         let x = Tensor::new(&[count], &numbers).unwrap();
-        Arc::new(Arrays::new([("x".to_owned(), x.into())]).unwrap())
+        Arc::new(Arrays::new([("x".to_owned(), x)]).unwrap())
     }
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(all(&Concat::new(parts.clone()).unwrap()), [0, 1, 2, 10, 20, 21]);
         assert!(Concat::new(Vec::new()).is_err());
         let y = Tensor::new(&[1], &[0i64]).unwrap();
-        let other = Arrays::new([("y".to_owned(), y.into())]).unwrap();
+        let other = Arrays::new([("y".to_owned(), y)]).unwrap();
         let error = Concat::new(vec![parts[0].clone(), Arc::new(other)]).err().unwrap();
         assert_eq!(error.to_string(), "the parts of the data hold `x` i64[] and `y` i64[]");
     }

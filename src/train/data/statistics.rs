@@ -123,7 +123,7 @@ mod tests {
         // 1000 images of 2 channels, one row and 2 columns.
         let data: Vec<u8> = (0..4000u32).map(|i| u8::try_from(i * i % 251).unwrap()).collect();
         let x = Tensor::new(&[1000, 2, 1, 2], &data).unwrap();
-        let source = Arrays::new([("x".to_owned(), x.into())]).unwrap();
+        let source = Arrays::new([("x".to_owned(), x)]).unwrap();
         let found = Statistics::of(&source, "x").unwrap();
         assert_eq!(found, Statistics::of(&source, "x").unwrap());
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;

@@ -234,16 +234,16 @@ impl Lines {
     fn finish(self, path: &Path, known: &[String]) -> Result<Table, DataError> {
         let features: Vec<String> = self.named(Role::Feature);
         let x = Tensor::new(&[self.count, features.len()], &self.features)?;
-        let mut arrays = vec![("x".to_owned(), x.into())];
+        let mut arrays = vec![("x".to_owned(), x)];
         let mut names_of_classes = Vec::new();
         if self.roles.contains(&Role::Label) {
             let (labels, names) = self.numbered(path, known)?;
-            arrays.push(("y".to_owned(), labels.into()));
+            arrays.push(("y".to_owned(), labels));
             names_of_classes = names;
         }
         if self.roles.contains(&Role::Weight) {
             let weights = Tensor::new(&[self.count], &self.weights)?;
-            arrays.push((SAMPLE_WEIGHT.to_owned(), weights.into()));
+            arrays.push((SAMPLE_WEIGHT.to_owned(), weights));
         }
         if self.count == 0 {
             return Err(FileError::content(path, "it has no lines but the first").into());
