@@ -29,7 +29,7 @@ use crate::zoo;
 pub use self::error::ModelError;
 pub use self::options::LoadOptions;
 use self::options::{FOLDED, import_options, simplified};
-pub use self::places::locate;
+pub(crate) use self::places::locate;
 pub use crate::ir::Model;
 
 /// The form in which a graph is written.
@@ -190,7 +190,7 @@ impl Retrained<'_> {
     ///
     /// # Errors
     /// If an operator has no counterpart in ONNX, or the file cannot be written.
-    pub fn save_onnx(&self, path: &Path) -> Result<(), ModelError> {
+    pub(crate) fn save_onnx(&self, path: &Path) -> Result<(), ModelError> {
         let bytes = match self.initializers()? {
             Some(names) => {
                 let tensors = names.into_iter().map(|(param, name)| {
@@ -209,7 +209,7 @@ impl Retrained<'_> {
     ///
     /// # Errors
     /// As there.
-    pub fn check_onnx(&self) -> Result<(), ModelError> {
+    pub(crate) fn check_onnx(&self) -> Result<(), ModelError> {
         if self.initializers()?.is_none() {
             onnx::export(self.graph, self.weights)?;
         }

@@ -54,7 +54,7 @@ impl ClaimMap {
 
     /// True if replicas run the node's operator with `N` in its attributes replaced by their own
     /// rows.
-    pub fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
+    pub(crate) fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
         let operands = graph.operands(node);
         is_local(&self.claims[node.index()], operands.iter().map(|v| self.get(*v)))
     }
@@ -62,7 +62,7 @@ impl ClaimMap {
 
 /// True of results with these claims, from such operands, if replicas compute them for their own
 /// rows alone.
-pub fn is_local(results: &[Claim], mut operands: impl Iterator<Item = Claim>) -> bool {
+pub(crate) fn is_local(results: &[Claim], mut operands: impl Iterator<Item = Claim>) -> bool {
     let part = |c: &Claim| matches!(c, Claim::Partial(_) | Claim::Own);
     results.iter().any(|c| c.shard().is_some())
         || (results.iter().any(part) && !operands.any(|c| part(&c)))
@@ -107,7 +107,7 @@ pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
 }
 
 /// The claims of all values; those of refused operators, and of what follows from them, are mixed.
-pub fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
+pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     let order = graph.order()?;
     let mut sweep =
         Sweep { graph, claims: vec![Claims::new(); graph.id_bound()], refused: Vec::new() };

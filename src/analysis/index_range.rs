@@ -14,7 +14,7 @@ pub(super) const UNBOUNDED: i64 = 100;
 /// arithmetic, a number of values that are valid for all of them: `0..number`. Where arithmetic
 /// gives what no such range makes valid, or what is not followed, it is only what the direct uses
 /// allow.
-pub fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
+pub(crate) fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
     let Ok(order) = graph.order() else { return BTreeMap::new() };
     let lookups = order.iter().filter_map(|id| lookup(graph, *id)).collect::<Vec<_>>();
     let mut caps = direct(graph, &order, &lookups);

@@ -7,8 +7,10 @@ mod random;
 mod summary;
 mod sums;
 
-pub use claims::{ClaimMap, NoClaims, Refused, claims, is_local, judge, survey};
-pub use index_range::index_ranges;
+pub(crate) use claims::is_local;
+pub(crate) use claims::survey;
+pub use claims::{ClaimMap, NoClaims, Refused, claims, judge};
+pub(crate) use index_range::index_ranges;
 pub use proof::{Proof, ProofError, ProofRule, Violation, prove};
 pub use random::random_inputs;
 pub use summary::{Summary, SummaryRow, summary};

@@ -31,7 +31,7 @@ pub static CUDA: CudaKernels = CudaKernels { host: &CPU };
 
 /// The number of GPUs that the driver shows. Where there is none, programs for GPUs run on virtual
 /// devices.
-pub fn gpu_count() -> usize {
+pub(crate) fn gpu_count() -> usize {
     #[cfg(feature = "cuda")]
     return cuda::count();
     #[cfg(not(feature = "cuda"))]

@@ -28,13 +28,13 @@ enum Features {
 impl Arch {
     /// The architecture of a device of this compute capability; of 9.0 and later with its own
     /// features, which code for one device may use.
-    pub fn of_device(major: u16, minor: u16) -> Self {
+    pub(crate) fn of_device(major: u16, minor: u16) -> Self {
         let features = if major >= 9 { Features::Own } else { Features::Base };
         Self { number: major.saturating_mul(10).saturating_add(minor), features }
     }
 
     /// The architecture that NVRTC lists by this number, with no features of its own.
-    pub fn of_number(number: u16) -> Self {
+    pub(crate) fn of_number(number: u16) -> Self {
         Self { number, features: Features::Base }
     }
 

@@ -83,7 +83,7 @@ pub fn text(name: &str) -> Option<&'static str> {
 }
 
 /// The names of the kernel files, as `conv.cu`.
-pub fn kernel_files() -> impl Iterator<Item = &'static str> {
+pub(crate) fn kernel_files() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name).filter(|name| !name.starts_with(SHARED))
 }
 

@@ -157,7 +157,7 @@ impl Unit {
 
     /// The lines around the first error that a log of the compiler names, numbered as in their
     /// file; empty where it names none of this unit.
-    pub fn excerpt(&self, log: &str) -> String {
+    pub(crate) fn excerpt(&self, log: &str) -> String {
         /// The lines shown before and after the one of the error.
         const AROUND: usize = 4;
         let lines = self.lines();

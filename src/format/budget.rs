@@ -37,7 +37,7 @@ impl Budget {
     }
 
     /// Charges `bytes` for `tensor`, or fails and charges nothing.
-    pub fn charge(&mut self, tensor: &str, bytes: u64) -> Result<(), OverBudget> {
+    pub(crate) fn charge(&mut self, tensor: &str, bytes: u64) -> Result<(), OverBudget> {
         let (used, limit) = (self.used, self.limit);
         if let Some(sum) = used.checked_add(bytes).filter(|sum| *sum <= limit) {
             self.used = sum;

@@ -33,7 +33,7 @@ use crate::types::{Escaped, Quoted};
 ///
 /// # Errors
 /// If the file cannot be written; one that was there is then as it was.
-pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
+pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
     write_bytes(path, text.as_bytes())
 }
 
@@ -41,7 +41,7 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
 ///
 /// # Errors
 /// If the file cannot be written; one that was there is then as it was.
-pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     atomic::write(path, |file| file.write_all(bytes)).map_err(|e| FileError::write(path, e))
 }
 
@@ -49,7 +49,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 ///
 /// # Errors
 /// Then.
-pub fn check_write(path: &Path) -> Result<(), FileError> {
+pub(crate) fn check_write(path: &Path) -> Result<(), FileError> {
     atomic::check(path).map_err(|e| FileError::write(path, e))
 }
 
@@ -57,6 +57,6 @@ pub fn check_write(path: &Path) -> Result<(), FileError> {
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn map_file(path: &Path) -> Result<Bytes, FileError> {
+pub(crate) fn map_file(path: &Path) -> Result<Bytes, FileError> {
     Ok(mmap::Map::open(path, |_| Ok::<(), FileError>(()))?.bytes().clone())
 }

@@ -92,7 +92,7 @@ impl Builder {
     }
 
     /// A name that no value has yet: `wanted`, or `wanted` with a number.
-    pub fn fresh(&mut self, wanted: &str) -> Arc<str> {
+    pub(crate) fn fresh(&mut self, wanted: &str) -> Arc<str> {
         let mut name: Arc<str> = wanted.into();
         if !self.names.insert(name.clone()) {
             let number = self.numbers.entry(name.clone()).or_insert(0);
@@ -181,7 +181,7 @@ impl Builder {
     }
 
     /// What takes in operators whose results are named after `name`.
-    pub fn named<'b>(&'b mut self, name: &'b str) -> Named<'b> {
+    pub(crate) fn named<'b>(&'b mut self, name: &'b str) -> Named<'b> {
         Named { builder: self, name }
     }
 
@@ -194,7 +194,7 @@ impl Builder {
 
     /// Makes the parameter that `variable` is the value of hold `new` after a run; false if it is
     /// no parameter.
-    pub fn update(&mut self, variable: Value, new: Value) -> bool {
+    pub(crate) fn update(&mut self, variable: Value, new: Value) -> bool {
         let NodeKind::Param(param) = *self.graph.node(variable.node).kind() else { return false };
         self.graph.add_update(param, [new]);
         true

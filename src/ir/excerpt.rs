@@ -7,7 +7,7 @@ use crate::types::is_unseen;
 
 /// The line of an operator, and marks under one of its operands, or under its name: two lines
 /// without margin.
-pub fn operand_excerpt(graph: &Graph, node: NodeId, operand: usize) -> String {
+pub(crate) fn operand_excerpt(graph: &Graph, node: NodeId, operand: usize) -> String {
     struct Shown(Excerpt);
     impl fmt::Display for Shown {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -117,7 +117,7 @@ impl Graph {
     }
 
     /// Sets its name.
-    pub fn set_name(&mut self, name: impl Into<Arc<str>>) {
+    pub(crate) fn set_name(&mut self, name: impl Into<Arc<str>>) {
         self.name = name.into();
     }
 
@@ -150,7 +150,7 @@ impl Graph {
     }
 
     /// The update of a parameter, if it has one.
-    pub fn update_of(&self, param: ParamId) -> Option<&Update> {
+    pub(crate) fn update_of(&self, param: ParamId) -> Option<&Update> {
         self.updates.iter().find(|update| update.param == param)
     }
 
@@ -178,7 +178,7 @@ impl Graph {
     ///
     /// # Panics
     /// If the id is of another graph.
-    pub fn homes(&self, id: ParamId) -> &[Device] {
+    pub(crate) fn homes(&self, id: ParamId) -> &[Device] {
         match &self.param(id).placement {
             Placement::Shared(home) => std::slice::from_ref(home),
             Placement::Mirrored => &self.mirrors,
@@ -186,7 +186,7 @@ impl Graph {
     }
 
     /// Makes room for as many more nodes and edges.
-    pub fn reserve(&mut self, nodes: usize, edges: usize) {
+    pub(crate) fn reserve(&mut self, nodes: usize, edges: usize) {
         self.flow.reserve_nodes(nodes);
         self.flow.reserve_edges(edges);
     }
@@ -202,7 +202,7 @@ impl Graph {
     }
 
     /// One more than the largest index of a node.
-    pub fn id_bound(&self) -> usize {
+    pub(crate) fn id_bound(&self) -> usize {
         self.flow.node_indices().next_back().map_or(0, |i| i.index() + 1)
     }
 
@@ -249,7 +249,7 @@ impl Graph {
 
     /// The nodes that take a result of this node as an operand: the user, the operand's position
     /// there, and which result it is; by user and position.
-    pub fn users(&self, node: NodeId) -> SmallVec<[(NodeId, usize, u32); 4]> {
+    pub(crate) fn users(&self, node: NodeId) -> SmallVec<[(NodeId, usize, u32); 4]> {
         let edges = self.flow.edges_directed(index(node), Outgoing);
         let mut users: SmallVec<[(NodeId, usize, u32); 4]> =
             edges.map(|e| (id(e.target()), e.weight().slot as usize, e.weight().output)).collect();
@@ -258,13 +258,13 @@ impl Graph {
     }
 
     /// True if a node takes the value as an operand, or it is kept after a run.
-    pub fn is_used(&self, value: Value) -> bool {
+    pub(crate) fn is_used(&self, value: Value) -> bool {
         let mut edges = self.flow.edges_directed(index(value.node), Outgoing);
         edges.any(|e| e.weight().output == value.output) || self.is_kept(value)
     }
 
     /// True if the value is an output, or a parameter holds it after a run.
-    pub fn is_kept(&self, value: Value) -> bool {
+    pub(crate) fn is_kept(&self, value: Value) -> bool {
         self.keepers.contains_key(&value)
     }
 
@@ -328,7 +328,7 @@ impl Graph {
     /// Makes a parameter hold other elements after a run: one value for each device that holds the
     /// parameter ([`Graph::homes`]). Updates keep the order in which they are added;
     /// [`verify`](super::verify) compares their values with the parameter.
-    pub fn add_update(&mut self, param: ParamId, values: impl IntoIterator<Item = Value>) {
+    pub(crate) fn add_update(&mut self, param: ParamId, values: impl IntoIterator<Item = Value>) {
         let values: SmallVec<[Value; 1]> = values.into_iter().collect();
         let at = position(self.updates.len());
         for (i, value) in values.iter().enumerate() {
@@ -339,18 +339,18 @@ impl Graph {
     }
 
     /// Declares a parameter; [`Graph::add_param_node`] makes it a value.
-    pub fn add_param(&mut self, param: Param) -> ParamId {
+    pub(crate) fn add_param(&mut self, param: Param) -> ParamId {
         self.params.push(param);
         ParamId(int::<u32>(self.params.len() - 1))
     }
 
     /// Sets which devices hold a parameter.
-    pub fn set_placement(&mut self, id: ParamId, placement: Placement) {
+    pub(crate) fn set_placement(&mut self, id: ParamId, placement: Placement) {
         self.params[id.0 as usize].placement = placement;
     }
 
     /// Sets what a parameter's elements are.
-    pub fn set_hash(&mut self, id: ParamId, hash: ContentHash) {
+    pub(crate) fn set_hash(&mut self, id: ParamId, hash: ContentHash) {
         self.params[id.0 as usize].hash = hash;
     }
 
@@ -360,7 +360,7 @@ impl Graph {
     }
 
     /// Adds the parameter as `device` holds it.
-    pub fn add_param_node(&mut self, param: ParamId, device: Device) -> Value {
+    pub(crate) fn add_param_node(&mut self, param: ParamId, device: Device) -> Value {
         let Param { name, ty, .. } = self.param(param);
         let results = smallvec![ResultInfo { name: name.clone(), ty: ty.clone(), ints: None }];
         let place = Place { device, replica: None };
@@ -409,7 +409,7 @@ impl Graph {
 
     /// Adds an operator whose results are known, as those of a clone are; [`verify`](super::verify)
     /// infers them again.
-    pub fn add_typed(
+    pub(crate) fn add_typed(
         &mut self,
         op: Op,
         operands: &[Value],

@@ -20,7 +20,7 @@ mod verify;
 
 pub use builder::Builder;
 pub use dot::to_dot;
-pub use excerpt::operand_excerpt;
+pub(crate) use excerpt::operand_excerpt;
 pub use graph::{Graph, GraphError};
 pub use json::{JsonError, from_json, to_json};
 pub use label::Label;

@@ -72,7 +72,7 @@ pub enum Placement {
 
 impl Placement {
     /// The device that holds the parameter as an operator on `device` sees it.
-    pub fn seen_from(self, device: Device) -> Device {
+    pub(crate) fn seen_from(self, device: Device) -> Device {
         match self {
             Self::Shared(home) => home,
             Self::Mirrored => device,

@@ -111,7 +111,7 @@ impl ChainStep {
     }
 
     /// Which element of each of its [operands](Self::operands) it reads.
-    pub fn accesses(&self) -> Vec<Access> {
+    pub(crate) fn accesses(&self) -> Vec<Access> {
         match self {
             Self::Unary(_) => Vec::new(),
             Self::Binary { access, .. } => vec![*access],
@@ -128,7 +128,7 @@ impl Chain {
     }
 
     /// True if a step takes all of an operand, element by element.
-    pub fn takes_whole(&self, operand: usize) -> bool {
+    pub(crate) fn takes_whole(&self, operand: usize) -> bool {
         let takes = |step: &ChainStep| {
             let mut read = step.operands().iter().zip(step.accesses());
             read.any(|(o, access)| *o == operand && access == Access::Full)

@@ -62,7 +62,7 @@ pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, Low
 
 /// Checks the memory plans of a program at batches of no, few and many rows. Batches that the
 /// program refuses have no plan, such as those with fewer rows than an operator takes.
-pub fn check_batches(program: &Program) -> Result<(), MemoryError> {
+pub(crate) fn check_batches(program: &Program) -> Result<(), MemoryError> {
     let devices = int::<i64>(program.devices.len());
     for rows in [0, 1, devices, devices.saturating_mul(2) + 1, MANY] {
         if let Ok(bound) = program.bind(rows) {

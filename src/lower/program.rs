@@ -175,7 +175,7 @@ impl Guard {
     }
 
     /// True if the other condition holds whenever this one does.
-    pub fn implies(self, other: Self) -> bool {
+    pub(crate) fn implies(self, other: Self) -> bool {
         self == other
             || match (self, other) {
                 (_, Self::Always) | (Self::Rows(0), Self::First(0)) => true,
@@ -208,7 +208,7 @@ pub enum Action {
 
 impl Action {
     /// True if it records this event.
-    pub fn records(&self, event: u32) -> bool {
+    pub(crate) fn records(&self, event: u32) -> bool {
         matches!(self, Self::Record(own) if *own == event)
     }
 
@@ -252,7 +252,7 @@ impl Launch {
 
     /// The operands of the operator, or the one that the chain is applied to, and those of the
     /// chain.
-    pub fn split_operands(&self) -> (&[BufferId], &[BufferId]) {
+    pub(crate) fn split_operands(&self) -> (&[BufferId], &[BufferId]) {
         self.operands.split_at(self.operands.len().saturating_sub(self.chain.operands()))
     }
 }
@@ -280,7 +280,7 @@ impl DeviceProgram {
     }
 
     /// The arena buffer at whose place the bytes of `id` lie, if they are in the arena.
-    pub fn region(&self, id: BufferId) -> Option<BufferId> {
+    pub(crate) fn region(&self, id: BufferId) -> Option<BufferId> {
         let root = self.root(id);
         match self.buffer(root).storage {
             Storage::Arena => Some(root),
@@ -296,7 +296,7 @@ impl DeviceProgram {
 
 impl Program {
     /// The port of an updated parameter, by its position among the updates.
-    pub fn update(&self, i: u32) -> Option<&Port> {
+    pub(crate) fn update(&self, i: u32) -> Option<&Port> {
         self.params.get(*self.updates.get(i as usize)? as usize)
     }
 

@@ -13,7 +13,7 @@ use crate::types::Quoted;
 /// Says of each refusal where it stands in the file of the model `spec`: the line of a text, the
 /// node of an ONNX file. A model without a file, or a file that is no longer there, leaves them as
 /// they are.
-pub fn locate(spec: &str, refused: &mut [SplitRefused]) {
+pub(crate) fn locate(spec: &str, refused: &mut [SplitRefused]) {
     let path = Path::new(spec);
     let Ok(head) = head(path) else { return };
     if head.starts_with(b"fanwise ") {

@@ -122,7 +122,7 @@ impl OpDef for AllReduce {
 
 impl AllReduce {
     /// Which parts are read when the replicas have so many rows.
-    pub fn present(&self, rows: &[i64]) -> Vec<bool> {
+    pub(crate) fn present(&self, rows: &[i64]) -> Vec<bool> {
         let none = rows.iter().all(|n| *n <= 0);
         rows.iter().enumerate().map(|(i, n)| *n > 0 || (none && i == 0)).collect()
     }

@@ -38,7 +38,7 @@ impl BatchNorm {
     ///
     /// Where the lists differ in length, the channels that all of them have.
     #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
-    pub fn scale_shift(
+    pub(crate) fn scale_shift(
         scale: &[f32],
         bias: &[f32],
         mean: &[f32],

@@ -82,7 +82,14 @@ impl GroupNorm {
     /// an element for each of them.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub fn group(&self, x: &[f32], y: &mut [f32], scale: &[f32], bias: &[f32], inner: usize) {
+    pub(crate) fn group(
+        &self,
+        x: &[f32],
+        y: &mut [f32],
+        scale: &[f32],
+        bias: &[f32],
+        inner: usize,
+    ) {
         self.normalise(x, y, scale, bias, inner);
     }
 

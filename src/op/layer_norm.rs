@@ -60,7 +60,7 @@ impl LayerNorm {
     }
 
     /// The first axis of a row among `rank` axes; `None` if there is no such axis.
-    pub fn first_axis(&self, rank: usize) -> Option<usize> {
+    pub(crate) fn first_axis(&self, rank: usize) -> Option<usize> {
         axis("axis", self.listed(), rank).ok()
     }
 

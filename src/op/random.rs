@@ -143,7 +143,7 @@ impl Random {
     }
 
     /// True if the result is a part of a draw.
-    pub const fn is_part(&self) -> bool {
+    pub(crate) const fn is_part(&self) -> bool {
         self.settings().whole.is_some()
     }
 
@@ -164,7 +164,7 @@ impl Random {
     }
 
     /// The same numbers in the same order with other sizes; `None` if it is a part.
-    pub fn reshaped(&self, to: Vec<Dim>) -> Option<Self> {
+    pub(crate) fn reshaped(&self, to: Vec<Dim>) -> Option<Self> {
         let mut other = self.clone();
         match &mut other {
             Self::Uniform { shape, whole, .. } | Self::Normal { shape, whole, .. } => {
@@ -175,7 +175,7 @@ impl Random {
     }
 
     /// The places of the draw that the result has.
-    pub fn runs(&self) -> Runs {
+    pub(crate) fn runs(&self) -> Runs {
         let Settings { shape, axis, first, whole, .. } = self.settings();
         let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
         match (whole, shape.get(axis)) {
@@ -220,7 +220,7 @@ impl Random {
     }
 
     /// The key of the stream that the seed decides.
-    pub fn key(&self) -> [u32; 8] {
+    pub(crate) fn key(&self) -> [u32; 8] {
         let seed = ChaCha8Rng::seed_from_u64(self.settings().seed.cast_unsigned()).get_seed();
         let (words, _) = seed.as_chunks();
         std::array::from_fn(|i| words.get(i).map_or(0, |word| u32::from_le_bytes(*word)))

@@ -24,7 +24,11 @@ impl Reshape {
     /// If an entry is below -1, -1 stands twice (or beside a 0 under `allow_zero`), a 0 has no
     /// counterpart in `input`, or the number of elements is not provably a multiple of the sizes
     /// given.
-    pub fn resolve(input: &Shape, target: &[Dim], allow_zero: bool) -> Result<Shape, OpError> {
+    pub(crate) fn resolve(
+        input: &Shape,
+        target: &[Dim],
+        allow_zero: bool,
+    ) -> Result<Shape, OpError> {
         let wrong = |reason: String| OpError::Attribute { attr: "shape", reason };
         let mut shape = Shape::scalar();
         let mut free = None;

@@ -57,7 +57,7 @@ struct Lines<'a, T> {
 
 impl Scan {
     /// How elements combine.
-    pub fn by(&self) -> Combine {
+    pub(crate) fn by(&self) -> Combine {
         match self {
             Self::Sum { .. } => Combine::Sum,
             Self::Prod { .. } => Combine::Prod,
@@ -65,7 +65,7 @@ impl Scan {
     }
 
     /// How the parts of replicas combine to what elements of this type begin with.
-    pub fn parts_by(&self, of: DType) -> Combine {
+    pub(crate) fn parts_by(&self, of: DType) -> Combine {
         match self {
             Self::Sum { .. } if of.is_float() => Combine::WideSum,
             Self::Prod { .. } if of.is_float() => Combine::WideProd,
@@ -111,7 +111,7 @@ impl Scan {
     }
 
     /// Whether it begins at the end of the axis.
-    pub fn is_reverse(&self) -> bool {
+    pub(crate) fn is_reverse(&self) -> bool {
         self.settings().2
     }
 

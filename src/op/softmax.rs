@@ -103,7 +103,7 @@ impl Softmax {
     ///
     /// # Panics
     /// If a slice does not hold whole blocks of these sizes: a bug in the caller.
-    pub fn planes(&self, x: &[f32], y: &mut [f32], size: usize, inner: usize) {
+    pub(crate) fn planes(&self, x: &[f32], y: &mut [f32], size: usize, inner: usize) {
         self.blocks(x, y, size, inner);
     }
 

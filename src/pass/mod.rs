@@ -16,12 +16,13 @@ mod stages;
 
 pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
+pub(crate) use gradient::differentiate_with;
+pub(crate) use gradient::train_mode;
 pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
     ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,
     Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, class_axis,
-    differentiate, differentiate_with, evaluation, fixed_parameters, inference, train_mode,
-    training,
+    differentiate, evaluation, fixed_parameters, inference, training,
 };
 pub use info::PassInfo;
 pub use refusal::SplitRefused;

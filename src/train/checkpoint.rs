@@ -149,13 +149,13 @@ impl Checkpoint {
 
     /// Makes the folder if it does not exist, and fails where a checkpoint could not be written to
     /// it.
-    pub fn check_folder(folder: &Path) -> Result<(), CheckpointError> {
+    pub(crate) fn check_folder(folder: &Path) -> Result<(), CheckpointError> {
         std::fs::create_dir_all(folder).map_err(|e| io(folder, e))?;
         Ok(check_write(&folder.join(STATE))?)
     }
 
     /// Whether a folder has a checkpoint.
-    pub fn is_in(folder: &Path) -> bool {
+    pub(crate) fn is_in(folder: &Path) -> bool {
         folder.join(STATE).exists()
     }
 

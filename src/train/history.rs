@@ -162,7 +162,7 @@ pub struct Epoch {
 
 impl Epoch {
     /// The names and numbers that it tells, in order: those of validation begin with `val_`.
-    pub fn numbers(&self) -> Vec<(String, f64)> {
+    pub(crate) fn numbers(&self) -> Vec<(String, f64)> {
         let of = |logs: &Logs, before: &str| {
             let metrics = logs.metrics.iter().map(|(name, x)| (format!("{before}{name}"), *x));
             std::iter::once((format!("{before}loss"), logs.loss)).chain(metrics).collect::<Vec<_>>()

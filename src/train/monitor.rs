@@ -45,7 +45,7 @@ impl Monitor {
     ///
     /// # Errors
     /// If the last epoch has no such number.
-    pub fn better(&self, history: &History, least: f64) -> Result<Vec<usize>, Error> {
+    pub(crate) fn better(&self, history: &History, least: f64) -> Result<Vec<usize>, Error> {
         self.better_of(&history.epochs, least)
     }
 

@@ -66,7 +66,7 @@ impl Watch<'_> {
     ///
     /// # Errors
     /// Then.
-    pub fn check_number(&self, name: &str) -> Result<(), TrainError> {
+    pub(crate) fn check_number(&self, name: &str) -> Result<(), TrainError> {
         self.trainer.check_number(name, self.validated)
     }
 }

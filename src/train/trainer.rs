@@ -96,7 +96,7 @@ impl Trainer {
     ///
     /// # Errors
     /// Then.
-    pub fn check_number(&self, name: &str, validated: bool) -> Result<(), TrainError> {
+    pub(crate) fn check_number(&self, name: &str, validated: bool) -> Result<(), TrainError> {
         let metrics = self.train.metrics.iter().map(|name| (name.clone(), 0.0)).collect();
         let logs = Logs { metrics, ..Logs::default() };
         let validation = validated.then(|| logs.clone());
@@ -150,7 +150,7 @@ impl Trainer {
     /// # Errors
     /// If it is that of another training: it lacks a variable, has one more, or one of another
     /// type.
-    pub fn restore(&mut self, variables: &Weights) -> Result<(), Error> {
+    pub(crate) fn restore(&mut self, variables: &Weights) -> Result<(), Error> {
         let known = self.train.executable.program().params.iter().map(|port| port.name.clone());
         let known: BTreeSet<Arc<str>> = known.collect();
         let given: BTreeSet<Arc<str>> = variables.iter().map(|(name, _)| name.clone()).collect();
@@ -255,7 +255,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If devices do not give or take them.
-    pub fn average(&mut self) -> Result<(), Error> {
+    pub(crate) fn average(&mut self) -> Result<(), Error> {
         if self.averages.is_empty() {
             return Ok(());
         }

@@ -88,7 +88,7 @@ impl Combine {
     }
 
     /// True where the whole has the same bits however the rows are divided, for floats too.
-    pub const fn is_exact(self) -> bool {
+    pub(crate) const fn is_exact(self) -> bool {
         matches!(self, Self::Max | Self::Min)
     }
 }
@@ -112,7 +112,7 @@ pub struct Shard {
 
 impl Shard {
     /// The entries of one block, of all rows.
-    pub fn block(self) -> Dim {
+    pub(crate) fn block(self) -> Dim {
         Dim::n() * i64::try_from(self.inner).unwrap_or(i64::MAX)
     }
 

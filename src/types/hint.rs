@@ -88,7 +88,7 @@ pub struct Hint {
 
 impl Hint {
     /// Advice that needs no setting, as an imperative clause.
-    pub fn advice(advice: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn advice(advice: impl Into<Cow<'static, str>>) -> Self {
         Self { advice: advice.into(), change: None }
     }
 
@@ -104,12 +104,12 @@ impl Hint {
     }
 
     /// Advice to turn a switch on.
-    pub fn turn_on(setting: Setting, advice: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn turn_on(setting: Setting, advice: impl Into<Cow<'static, str>>) -> Self {
         Self::set(setting, [] as [String; 0], advice)
     }
 
     /// The setting to change, and its new values.
-    pub fn change(&self) -> Option<(Setting, &[String])> {
+    pub(crate) fn change(&self) -> Option<(Setting, &[String])> {
         self.change.as_ref().map(|(setting, values)| (*setting, values.as_slice()))
     }
 
@@ -141,7 +141,7 @@ pub struct Note {
 
 impl Note {
     /// Settings that have no effect, and why, as a sentence.
-    pub fn ignored(settings: Vec<Setting>, why: impl Into<String>) -> Self {
+    pub(crate) fn ignored(settings: Vec<Setting>, why: impl Into<String>) -> Self {
         Self { text: why.into(), ignored: settings }
     }
 

@@ -26,7 +26,8 @@ pub use hint::{Diagnostic, Hint, Note, Setting};
 #[cfg(feature = "onnx")]
 pub(crate) use quoted::Escaped;
 pub(crate) use quoted::{Quoted, Said, is_unseen};
-pub use shape::{MAX_RANK, Shape};
+pub(crate) use shape::MAX_RANK;
+pub use shape::Shape;
 pub(crate) use spelling::{alike, closest};
 pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
 pub(crate) use table::{Keys, Table};

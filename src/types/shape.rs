@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{Dim, MAX_SIZE};
 
 /// The most axes of a tensor in a file; `NumPy` has the same limit.
-pub const MAX_RANK: usize = 64;
+pub(crate) const MAX_RANK: usize = 64;
 
 /// The sizes of a tensor's axes, outermost first; shared until they are written to.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

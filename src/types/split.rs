@@ -122,7 +122,7 @@ impl Split {
     }
 
     /// The split with offsets that are given, not computed; they are checked, not trusted.
-    pub fn with_offsets(
+    pub(crate) fn with_offsets(
         devices: Vec<Device>,
         rule: ShardRule,
         offsets: Vec<Dim>,
@@ -175,7 +175,7 @@ impl Split {
     }
 
     /// The devices that have no rows of a batch of `n`, in the order of the replicas.
-    pub fn without_rows(&self, n: i64) -> impl Iterator<Item = Device> + '_ {
+    pub(crate) fn without_rows(&self, n: i64) -> impl Iterator<Item = Device> + '_ {
         let devices = self.devices.iter().enumerate();
         devices.filter(move |(i, _)| self.rows(*i).is_some_and(|r| r.eval(n) <= 0)).map(|(_, d)| *d)
     }

@@ -133,7 +133,11 @@ impl Tensor {
 
     /// The tensor with these elements in native byte order, of which truth values are 0 or 1. It
     /// shares `data` where they are aligned to the elements, else it copies them.
-    pub fn from_shared(dtype: DType, dims: &[usize], data: &Bytes) -> Result<Self, TensorError> {
+    pub(crate) fn from_shared(
+        dtype: DType,
+        dims: &[usize],
+        data: &Bytes,
+    ) -> Result<Self, TensorError> {
         if !(data.as_ptr() as usize).is_multiple_of(dtype.bytes()) {
             return Self::from_bytes(dtype, dims, data);
         }
@@ -207,7 +211,7 @@ impl Tensor {
 
     /// True if other tensors have the same memory, so that it would be copied before it is written
     /// to.
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         match &self.memory {
             Memory::Own(lines) => Arc::strong_count(lines) > 1,
             Memory::Shared(_) => true,
@@ -238,7 +242,7 @@ impl Tensor {
     }
 
     /// The same elements under another shape.
-    pub fn reshaped(mut self, dims: &[usize]) -> Result<Self, TensorError> {
+    pub(crate) fn reshaped(mut self, dims: &[usize]) -> Result<Self, TensorError> {
         check_length(self.dtype, dims, self.bytes)?;
         self.dims = dims.into();
         Ok(self)

@@ -154,7 +154,7 @@ fn fitted(
         let Feed { inputs, targets, weights, masks: _ } = batch(&mut rng, n, sizes);
         let weights = weights.into_values().map(|t| ("sample_weight".to_owned(), t));
         let arrays = inputs.into_iter().chain(targets).chain(weights);
-        Arc::new(Arrays::new(arrays.map(|(name, t)| (name, t))).unwrap())
+        Arc::new(Arrays::new(arrays).unwrap())
     };
     let (data, validating) = (rows(ROWS), rows(VALIDATING));
     let options = FitOptions {

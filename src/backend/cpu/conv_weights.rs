@@ -108,7 +108,7 @@ impl ConvWeightsPlan {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn conv_weights(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(crate) fn conv_weights(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let input = plan.groups * plan.channels * plan.plane;
     let output = plan.groups * plan.filters * plan.windows;
     assert_eq!(dw.len(), plan.size(), "elements of {plan:?}");

@@ -88,7 +88,7 @@ impl<'a> Epilogue<'a> {
 }
 
 /// Applies `chain` to all elements of `y`, in parallel.
-pub fn in_place(y: &mut [f32], chain: &Epilogue<'_>) {
+pub(crate) fn in_place(y: &mut [f32], chain: &Epilogue<'_>) {
     y.par_chunks_mut(TASK).enumerate().for_each(|(i, y)| chain.apply(y, i * TASK));
 }
 

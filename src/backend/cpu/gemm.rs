@@ -17,7 +17,7 @@ use std::ops::Range;
 use gemm_common::Parallelism;
 
 /// The largest number of terms that are summed in one go.
-pub const MAX_TERMS: usize = 512;
+pub(crate) const MAX_TERMS: usize = 512;
 
 /// The crate sums lane by lane, as [`multiply_rows`] wants it, only where a product has at most
 /// this many elements.
@@ -84,7 +84,7 @@ impl<'a> Matrix<'a> {
     ///
     /// # Panics
     /// If `data` is too short: a bug in the caller.
-    pub fn contiguous(data: &'a [f32], rows: usize, columns: usize) -> Self {
+    pub(crate) fn contiguous(data: &'a [f32], rows: usize, columns: usize) -> Self {
         Self::new(data, Layout { rows, columns, row_stride: columns, column_stride: 1 })
     }
 
@@ -100,7 +100,7 @@ impl<'a> Matrix<'a> {
 
     /// The transpose.
     #[must_use]
-    pub fn transposed(self) -> Self {
+    pub(crate) fn transposed(self) -> Self {
         let Self { data, rows, columns, row_stride, column_stride } = self;
         Self {
             data,
@@ -116,7 +116,7 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If the matrix does not have them: a bug in the caller.
     #[must_use]
-    pub fn block(self, rows: Range<usize>, columns: Range<usize>) -> Self {
+    pub(crate) fn block(self, rows: Range<usize>, columns: Range<usize>) -> Self {
         assert!(rows.end <= self.rows && columns.end <= self.columns, "{rows:?} {columns:?}");
         let first = if rows.is_empty() || columns.is_empty() {
             self.data.len()
@@ -127,7 +127,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// Copies the elements to `to`, rows one behind the other at a distance of `width`.
-    pub fn pack(&self, to: &mut [f32], width: usize) {
+    pub(crate) fn pack(&self, to: &mut [f32], width: usize) {
         for (i, to) in to.chunks_exact_mut(width).take(self.rows).enumerate() {
             // Behind the last row there may be no element, where rows have none.
             let row = self.data.get(i * self.row_stride..).unwrap_or_default();
@@ -146,7 +146,7 @@ impl<'a> Matrix<'a> {
     ///
     /// # Panics
     /// If rows are not contiguous, or `to` is too short: a bug in the caller.
-    pub fn pack_transposed(&self, to: &mut [f32], width: usize) {
+    pub(crate) fn pack_transposed(&self, to: &mut [f32], width: usize) {
         /// The sides of the squares that are turned one by one.
         const SIDE: usize = 16;
         assert!(self.column_stride == 1 || self.columns < 2, "rows that are not contiguous");
@@ -260,7 +260,7 @@ pub fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
 ///
 /// # Panics
 /// If the sizes do not fit or the terms are not contiguous: a bug in the caller.
-pub fn multiply_rows(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
+pub(crate) fn multiply_rows(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
     check(a, b, &c);
     assert!(a.column_stride == 1 && b.row_stride == 1, "terms that are not contiguous");
     if c.is_empty() {

@@ -51,7 +51,8 @@ pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedO
 pub use export::{ExportError, export};
 pub use options::ImportOptions;
 pub use places::{NodePlace, places};
-pub use save::{initializer_names, with_initializers};
+pub(crate) use save::initializer_names;
+pub(crate) use save::with_initializers;
 pub use wire::WireError;
 
 /// Reads the model at `path`. Its parameters name `path` as their source. Elements of tensors stay

@@ -23,7 +23,7 @@ fn wrong(name: &str, reason: &str) -> ImportError {
 ///
 /// # Errors
 /// If the file is no model.
-pub fn initializer_names(path: &Path, max_memory: u64) -> Result<Vec<String>, ImportError> {
+pub(crate) fn initializer_names(path: &Path, max_memory: u64) -> Result<Vec<String>, ImportError> {
     let store = store::Store::open(path, &Budget::new(max_memory))?;
     let file = file::File::new(external::Folder::of(path, store).structure())?;
     let names = file.graph.initializers.iter().map(|span| Ok(file.tensor_name(*span)?.to_owned()));
@@ -36,7 +36,7 @@ pub fn initializer_names(path: &Path, max_memory: u64) -> Result<Vec<String>, Im
 /// # Errors
 /// If the file is no model, has no such initializer, or one of another type, or the result is
 /// larger than a file of this form may be.
-pub fn with_initializers(
+pub(crate) fn with_initializers(
     path: &Path,
     tensors: &BTreeMap<String, Tensor>,
     max_memory: u64,

@@ -33,20 +33,20 @@ impl Binary {
 
     /// The function on two `f32`.
     #[inline]
-    pub fn f32(&self, a: f32, b: f32) -> f32 {
+    pub(crate) fn f32(&self, a: f32, b: f32) -> f32 {
         self.visit(Once(a, b))
     }
 
     /// The function on two `f64`.
     #[inline]
-    pub fn f64(&self, a: f64, b: f64) -> f64 {
+    pub(crate) fn f64(&self, a: f64, b: f64) -> f64 {
         self.visit(Once(a, b))
     }
 
     /// Hands the function to `v`. This is the one definition for floats: the reference and every
     /// CPU kernel compute by it, so that they agree in bits.
     #[inline]
-    pub fn visit<R: Real, V: Apply2<R>>(&self, v: V) -> V::Output {
+    pub(crate) fn visit<R: Real, V: Apply2<R>>(&self, v: V) -> V::Output {
         match *self {
             Self::Add => v.apply(|a, b| a + b),
             Self::Sub => v.apply(|a, b| a - b),

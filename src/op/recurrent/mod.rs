@@ -170,13 +170,13 @@ impl Recurrent {
     }
 
     /// The position of the operand that holds the lengths of the sequences.
-    pub fn lengths_operand(&self) -> Option<usize> {
+    pub(crate) fn lengths_operand(&self) -> Option<usize> {
         self.places().lengths
     }
 
     /// The sequences of direction `d`. `operands` are the floats of each operand, `lengths` those
     /// of the operand of that name.
-    pub fn sequence<'a, R: Real>(
+    pub(crate) fn sequence<'a, R: Real>(
         &self,
         cell: &'a Cell,
         sizes: Sizes,

@@ -73,7 +73,7 @@ impl Sizes {
     }
 
     /// The position of a state among those after all steps.
-    pub fn state(&self, direction: usize, row: usize) -> usize {
+    pub(crate) fn state(&self, direction: usize, row: usize) -> usize {
         if self.batch_first {
             row * self.directions + direction
         } else {
@@ -82,7 +82,7 @@ impl Sizes {
     }
 
     /// The position of the state after a step among those of all steps.
-    pub fn states(&self, time: usize, direction: usize, row: usize) -> usize {
+    pub(crate) fn states(&self, time: usize, direction: usize, row: usize) -> usize {
         if self.batch_first {
             (row * self.steps + time) * self.directions + direction
         } else {

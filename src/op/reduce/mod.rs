@@ -126,7 +126,7 @@ family! {
 impl Reduce {
     /// True if it gives one number, the sum or the product, for all elements along `axis` alone,
     /// which stays.
-    pub fn is_total(&self, by: Combine, along: i64, rank: usize) -> bool {
+    pub(crate) fn is_total(&self, by: Combine, along: i64, rank: usize) -> bool {
         let ((Self::Sum { axes, keepdims }, Combine::Sum)
         | (Self::Prod { axes, keepdims }, Combine::Prod)
         | (Self::WideSum { axes, keepdims }, Combine::WideSum)
@@ -222,7 +222,7 @@ impl Reduce {
     }
 
     /// For each of `rank` axes, whether it is reduced.
-    pub fn reduced(&self, rank: usize) -> Result<SmallVec<[bool; 4]>, OpError> {
+    pub(crate) fn reduced(&self, rank: usize) -> Result<SmallVec<[bool; 4]>, OpError> {
         let mut reduced: SmallVec<[bool; 4]> = smallvec![false; rank];
         for a in self.parts().0 {
             let at = axis("axes", *a, rank)?;
@@ -301,7 +301,7 @@ impl Reduce {
     }
 
     /// True if all axes but this one of an operand with `rank` axes are reduced.
-    pub fn is_over_all_but(&self, rank: usize, axis: usize) -> bool {
+    pub(crate) fn is_over_all_but(&self, rank: usize, axis: usize) -> bool {
         self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == (i != axis)))
     }
 

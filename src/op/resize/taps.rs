@@ -113,7 +113,7 @@ impl Passes {
     /// # Panics
     /// If a slice has not the size of the passes: a bug in the caller.
     #[expect(private_bounds, reason = "the sealed trait of the two types")]
-    pub fn blend<T: Wide>(&self, x: &[T], y: &mut [T]) {
+    pub(crate) fn blend<T: Wide>(&self, x: &[T], y: &mut [T]) {
         let Some((last, steps)) = self.steps.split_last() else { return y.copy_from_slice(x) };
         let mut now: Option<Vec<T>> = None;
         for step in steps {

@@ -111,7 +111,7 @@ impl AttrReader {
     }
 
     /// Fails if one of these attributes is given.
-    pub fn refuse(&self, names: &[&str]) -> Result<(), AttrError> {
+    pub(crate) fn refuse(&self, names: &[&str]) -> Result<(), AttrError> {
         match self.attrs.iter().find(|(name, _)| names.contains(&name.as_str())) {
             None => Ok(()),
             Some((attr, _)) => Err(AttrError::Unknown { op: self.op, attr: attr.clone() }),

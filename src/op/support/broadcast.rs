@@ -94,7 +94,7 @@ impl<const K: usize> Broadcast<K> {
     }
 
     /// Calls `f` with the runs that make up the result, in order.
-    pub fn runs(&self, mut f: impl FnMut(Run<K>)) {
+    pub(crate) fn runs(&self, mut f: impl FnMut(Run<K>)) {
         self.each(&mut f);
     }
 

@@ -7,7 +7,7 @@ use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Elements of a small integer tensor are followed up to this number: enough for sizes and
 /// positions, and a bound on the memory that a line of a hostile text can ask for.
-pub const MAX_INTS: usize = 64;
+pub(crate) const MAX_INTS: usize = 64;
 
 /// Fails unless there are `min..=max` operands; `expected` says so in words.
 pub fn count(
@@ -40,7 +40,7 @@ pub fn two<'a>(operands: &[Operand<'a>]) -> Result<(Operand<'a>, Operand<'a>), O
 }
 
 /// Fails unless every operand has the element type of the first.
-pub fn same_dtype(operands: &[Operand<'_>]) -> Result<DType, OpError> {
+pub(crate) fn same_dtype(operands: &[Operand<'_>]) -> Result<DType, OpError> {
     let first =
         operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?.ty.dtype;
     for (i, x) in operands.iter().enumerate() {
@@ -159,7 +159,7 @@ pub fn known(what: &str, d: &Dim) -> Result<i64, OpError> {
 }
 
 /// The sizes that an evaluation needs; `what` names them.
-pub fn known_sizes(what: &str, sizes: &[Dim]) -> Result<SmallVec<[usize; 4]>, OpError> {
+pub(crate) fn known_sizes(what: &str, sizes: &[Dim]) -> Result<SmallVec<[usize; 4]>, OpError> {
     let shape = Shape::from(sizes);
     shape.as_const().ok_or_else(|| OpError::NotConstant(format!("{what} {shape}")))
 }
@@ -238,7 +238,7 @@ pub fn results(types: impl IntoIterator<Item = TensorType>) -> Result<Results, O
 }
 
 /// The one result, with its elements where they are known and few.
-pub fn result_with_ints(
+pub(crate) fn result_with_ints(
     ty: TensorType,
     ints: Option<SmallVec<[Dim; 8]>>,
 ) -> Result<Results, OpError> {

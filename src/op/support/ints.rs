@@ -102,7 +102,7 @@ pub fn equal(a: &Dim, b: &Dim) -> Option<bool> {
 
 /// For each element of a small result, the positions of those that meet there of operands broadcast
 /// to `shape`.
-pub fn meetings<const K: usize>(
+pub(crate) fn meetings<const K: usize>(
     shape: &Shape,
     operands: [&Operand<'_>; K],
 ) -> Option<Vec<[usize; K]>> {

@@ -11,7 +11,7 @@ pub fn refuse(code: Code, operand: usize, reason: impl Into<String>) -> Refusal 
 }
 
 /// The partial operand with the lowest position, if one is partial.
-pub fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Combine)> {
+pub(crate) fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Combine)> {
     operands.iter().enumerate().find_map(|(i, x)| x.claim.partial().map(|by| (i, by)))
 }
 
@@ -42,7 +42,7 @@ pub(in crate::op) fn one_block(op: &Op, operands: &[SplitOperand<'_>]) -> Result
 }
 
 /// The refusal of a partial operand by an operator that needs it whole.
-pub fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
+pub(crate) fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
     let (i, by) = first_partial(operands).unwrap_or((0, Combine::Sum));
     let what = match by {
         Combine::Sum | Combine::WideSum => "the sum",
@@ -81,7 +81,7 @@ pub fn same(operands: &[SplitOperand<'_>], count: usize) -> Claims {
 }
 
 /// The split operand with the lowest position, if one is split.
-pub fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard)> {
+pub(crate) fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard)> {
     operands.iter().enumerate().find_map(|(i, x)| x.claim.shard().map(|s| (i, s)))
 }
 
@@ -158,7 +158,7 @@ pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refu
 
 /// The refusal of a value of rows in several blocks where it is taken as one: an output, for which
 /// the rows of the replicas are joined one after the other.
-pub fn in_blocks(operand: usize, shard: Shard) -> Refusal {
+pub(crate) fn in_blocks(operand: usize, shard: Shard) -> Refusal {
     let Shard { axis, outer, .. } = shard;
     let reason = format!(
         "gives an output of {outer} blocks on axis {axis}, each with rows of every replica"
@@ -168,7 +168,7 @@ pub fn in_blocks(operand: usize, shard: Shard) -> Refusal {
 
 /// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are
 /// those of the whole batch then.
-pub fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
+pub(crate) fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
     Ok(invariant(results.len()))
 }
 
@@ -179,7 +179,10 @@ pub fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
 /// what does in the result have equal products, so the batch is the same digit in both; the sizes
 /// before it and those behind it regroup freely, into the batch axis as its blocks or as its inner
 /// entries, or out of it.
-pub fn regroup(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+pub(crate) fn regroup(
+    operands: &[SplitOperand<'_>],
+    results: &[TensorType],
+) -> Result<Claims, Refusal> {
     let ([x], [y]) = (operands, results) else { return whole_results(results) };
     let Some(from) = x.claim.shard() else { return whole_results(results) };
     let Some(to) = batch_axis(y, 0)? else {

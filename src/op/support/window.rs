@@ -8,7 +8,7 @@ use crate::op::OpError;
 use crate::types::{Dim, MAX_SIZE, TensorType};
 
 /// A window runs over at most this many spatial axes.
-pub const MAX_AXES: usize = 8;
+pub(crate) const MAX_AXES: usize = 8;
 
 /// The settings of windows as attributes give them, one number for each spatial axis in order.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ impl Sliding<'_> {
     ///
     /// `output_padding` has `extra` for each axis or is empty; `kernel_attr` is blamed for sizes
     /// that do not fit.
-    pub fn spread(
+    pub(crate) fn spread(
         &self,
         kernel_attr: &'static str,
         input: &[i64],
@@ -146,7 +146,11 @@ impl Sliding<'_> {
 /// Calls `f` for each row of windows of which the tap `tap`, counted row-major, lies in the input:
 /// with the position in the input that the first of them meets, and with the numbers of the
 /// windows. The positions of a row are as far apart as the stride of the last axis.
-pub fn rows_of_tap(axes: &[WindowAxis], tap: usize, f: &mut impl FnMut(usize, Range<usize>)) {
+pub(crate) fn rows_of_tap(
+    axes: &[WindowAxis],
+    tap: usize,
+    f: &mut impl FnMut(usize, Range<usize>),
+) {
     walk(axes, tap, 0, 0, f);
 }
 
@@ -231,7 +235,10 @@ fn setting(
 }
 
 /// The sizes of the axes of an operand behind the first two, which must be constants.
-pub fn spatial_sizes(operand: usize, ty: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
+pub(crate) fn spatial_sizes(
+    operand: usize,
+    ty: &TensorType,
+) -> Result<SmallVec<[i64; 3]>, OpError> {
     if ty.rank() < 3 {
         let expected = "it must have a spatial axis behind the first two".to_owned();
         return Err(OpError::Shape { operand, found: ty.clone(), expected });
@@ -246,7 +253,7 @@ pub fn spatial_sizes(operand: usize, ty: &TensorType) -> Result<SmallVec<[i64; 3
 
 impl WindowAxis {
     /// True if a tap of some window lies outside the input.
-    pub fn reaches_outside(&self) -> bool {
+    pub(crate) fn reaches_outside(&self) -> bool {
         let last = self.output.saturating_sub(1).saturating_mul(self.stride);
         let taps = self.kernel.saturating_sub(1).saturating_mul(self.dilation);
         self.before > 0 || last.saturating_add(taps).saturating_sub(self.before) >= self.input
@@ -286,7 +293,7 @@ impl WindowAxis {
 
     /// The number of taps of the window `output` that lie in the input or its padding.
     #[inline]
-    pub fn padded_taps(&self, output: usize) -> usize {
+    pub(crate) fn padded_taps(&self, output: usize) -> usize {
         let padded = self.before + self.input + self.after;
         padded.saturating_sub(output * self.stride).div_ceil(self.dilation).min(self.kernel)
     }
@@ -295,7 +302,7 @@ impl WindowAxis {
 /// The padding before and after one axis with which it has `ceil(input / stride)` windows, an odd
 /// element at the end: `max((ceil(input/stride) - 1)*stride + (kernel-1)*dilation + 1 - input, 0)`
 /// in all.
-pub fn same_upper(
+pub(crate) fn same_upper(
     input: i64,
     kernel: i64,
     stride: i64,
@@ -306,7 +313,7 @@ pub fn same_upper(
 }
 
 /// As [`same_upper`], with an odd element at the beginning.
-pub fn same_lower(
+pub(crate) fn same_lower(
     input: i64,
     kernel: i64,
     stride: i64,

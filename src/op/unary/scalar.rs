@@ -41,20 +41,20 @@ impl<R: Real> Apply<R> for Once<R> {
 impl Unary {
     /// The function on one `f32`.
     #[inline]
-    pub fn f32(&self, x: f32) -> f32 {
+    pub(crate) fn f32(&self, x: f32) -> f32 {
         self.visit(Once(x))
     }
 
     /// The function on one `f64`.
     #[inline]
-    pub fn f64(&self, x: f64) -> f64 {
+    pub(crate) fn f64(&self, x: f64) -> f64 {
         self.visit(Once(x))
     }
 
     /// Hands the function to `v`. This is the one definition for floats: the reference and every
     /// CPU kernel compute by it, so that they agree in bits.
     #[inline]
-    pub fn visit<R: Real, V: Apply<R>>(&self, v: V) -> V::Output {
+    pub(crate) fn visit<R: Real, V: Apply<R>>(&self, v: V) -> V::Output {
         let of = |parameter: f32| R::of(parameter.into());
         let bound = |bound: Option<f64>, none: f64| R::of(bound.unwrap_or(none));
         match *self {

@@ -158,7 +158,7 @@ impl Loss {
     }
 
     /// Whether targets are numbers of classes.
-    pub const fn takes_classes(&self) -> bool {
+    pub(crate) const fn takes_classes(&self) -> bool {
         matches!(self, Self::SparseCategoricalCrossentropy { .. })
     }
 }

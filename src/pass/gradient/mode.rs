@@ -30,7 +30,7 @@ pub struct Mode {
 /// # Errors
 /// If a layer that gives its new running statistics shares them with one before it, the mask of a
 /// dropout is used, or one drops of what is not told apart by rows.
-pub fn train_mode(
+pub(crate) fn train_mode(
     builder: &mut Builder,
     step: Value,
     mode: Mode,

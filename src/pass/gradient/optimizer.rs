@@ -174,7 +174,7 @@ impl Optimizer {
     }
 
     /// The names and the first elements of the values that it keeps for each variable.
-    pub fn slots(&self) -> Vec<(&'static str, f64)> {
+    pub(crate) fn slots(&self) -> Vec<(&'static str, f64)> {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => Vec::new(),
             Rule::RmsProp { momentum, centered, .. } => {

@@ -154,7 +154,7 @@ pub struct AppliedRepair {
 
 impl AppliedRepair {
     /// The least choice of repairs that allows it.
-    pub fn needs(&self) -> Repair {
+    pub(crate) fn needs(&self) -> Repair {
         match self.action {
             Action::OwnRows | Action::Sizes | Action::Blocks | Action::Filled => Repair::Local,
             Action::AllReduce(_)
@@ -168,7 +168,7 @@ impl AppliedRepair {
     }
 
     /// What was done, without where.
-    pub fn what(&self) -> String {
+    pub(crate) fn what(&self) -> String {
         let Self { value, bytes, .. } = self;
         match self.action {
             Action::Filled => format!("%{value} anew, with its rows in blocks"),

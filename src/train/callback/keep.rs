@@ -89,7 +89,7 @@ impl Keeper {
     ///
     /// # Errors
     /// If the checkpoint cannot be read.
-    pub fn replaces(&self) -> Result<Option<Monitor>, CheckpointError> {
+    pub(crate) fn replaces(&self) -> Result<Option<Monitor>, CheckpointError> {
         let kept = (self.keep == Keep::Best).then(|| Checkpoint::read_state(&self.best()));
         let by = kept.transpose()?.flatten().and_then(|kept| kept.best_by);
         Ok(by.filter(|by| *by != self.monitor))

@@ -45,7 +45,7 @@ pub(super) fn otherwise(reason: &str, a: &[String], b: &[String]) -> String {
 }
 
 /// Classes with their numbers, as messages list them.
-pub fn listed_classes(classes: &[String]) -> String {
+pub(crate) fn listed_classes(classes: &[String]) -> String {
     const SHOWN: usize = 20;
     let all = classes.iter().take(SHOWN).enumerate();
     let all: Vec<String> = all.map(|(number, name)| format!("{number} {}", Quoted(name))).collect();

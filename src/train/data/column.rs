@@ -26,13 +26,13 @@ impl Column {
     }
 
     /// Whether a row has these sizes, but for axes of size 1.
-    pub fn has_sizes(&self, dims: &[usize]) -> bool {
+    pub(crate) fn has_sizes(&self, dims: &[usize]) -> bool {
         let own = self.dims.iter().filter(|size| **size != 1);
         own.eq(dims.iter().filter(|size| **size != 1))
     }
 
     /// The type of one row.
-    pub fn row_type(&self) -> TensorType {
+    pub(crate) fn row_type(&self) -> TensorType {
         TensorType::new(self.dtype, Shape::from(self.dims.as_slice()))
     }
 

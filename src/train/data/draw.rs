@@ -18,7 +18,7 @@ pub struct RowKey {
 
 impl RowKey {
     /// The draws for this row and this change.
-    pub fn draws(&self) -> Draws {
+    pub(crate) fn draws(&self) -> Draws {
         Draws::new(self.seed, self.epoch, self.row, self.change)
     }
 }
@@ -41,7 +41,7 @@ impl Draws {
     }
 
     /// A number from 0 to `end - 1`, all as likely; 0 if `end` is 0.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         // The method of Lemire: the high word of a product, whose low word tells the draws that
         // would make some numbers likelier than others.
         let mut product = u128::from(self.0.next_u64()) * u128::from(end);
@@ -61,7 +61,7 @@ impl Draws {
     }
 
     /// True in one of two cases.
-    pub fn flip(&mut self) -> bool {
+    pub(crate) fn flip(&mut self) -> bool {
         self.0.next_u64() >> 63 == 1
     }
 }

@@ -68,7 +68,7 @@ pub use arrays::Arrays;
 pub use batches::Batches;
 pub use change::Change;
 pub use cifar::Cifar;
-pub use classes::listed_classes;
+pub(crate) use classes::listed_classes;
 pub use column::{Column, RowMut};
 #[cfg(feature = "images")]
 pub use decode::decode_image;

@@ -108,7 +108,7 @@ impl Names {
     ///
     /// # Errors
     /// If it lacks one.
-    pub fn feed(&self, batch: &Batch) -> Result<Feed, DataError> {
+    pub(crate) fn feed(&self, batch: &Batch) -> Result<Feed, DataError> {
         let take = |names: &BTreeMap<String, String>| {
             let tensor = |(name, column): (&String, &String)| {
                 let missing = || DataError::Columns(format!("a batch has no {}", Quoted(column)));

@@ -90,7 +90,7 @@ impl Table {
     }
 
     /// The names of the columns that `x` holds.
-    pub fn features(&self) -> &[String] {
+    pub(crate) fn features(&self) -> &[String] {
         &self.features
     }
 }

@@ -70,7 +70,7 @@ impl Dim {
     }
 
     /// The value of a symbol.
-    pub fn symbol(symbol: Symbol) -> Self {
+    pub(crate) fn symbol(symbol: Symbol) -> Self {
         Self::atom(Atom::Symbol(symbol))
     }
 
@@ -97,7 +97,7 @@ impl Dim {
     /// True if nothing is known of the value, because a number or a formula became too large. An
     /// overflow stays one through all arithmetic. Two of them compare as equal, which says nothing
     /// of their values.
-    pub fn is_overflow(&self) -> bool {
+    pub(crate) fn is_overflow(&self) -> bool {
         matches!(self.0, Repr::Overflow)
     }
 
@@ -127,7 +127,7 @@ impl Dim {
     }
 
     /// The symbol, where this is a symbol and nothing more.
-    pub fn as_symbol(&self) -> Option<Symbol> {
+    pub(crate) fn as_symbol(&self) -> Option<Symbol> {
         match &self.0 {
             Repr::Const(_) | Repr::Overflow => None,
             Repr::Expr(p) => match p.as_atom() {
@@ -225,7 +225,7 @@ impl Dim {
 
     /// The larger of two values.
     #[must_use]
-    pub fn maximum(&self, other: &Self) -> Self {
+    pub(crate) fn maximum(&self, other: &Self) -> Self {
         if self.is_overflow() || other.is_overflow() {
             return Self(Repr::Overflow);
         }
@@ -251,7 +251,7 @@ impl Dim {
 
     /// The same formula with every symbol replaced by what `value` gives for it.
     #[must_use]
-    pub fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Self) -> Self {
+    pub(crate) fn substitute(&self, value: &mut dyn FnMut(Symbol) -> Self) -> Self {
         match &self.0 {
             Repr::Const(_) | Repr::Overflow => self.clone(),
             Repr::Expr(p) => p.substitute(value),
@@ -271,14 +271,14 @@ impl Dim {
     }
 
     /// Calls `f` with every symbol that occurs.
-    pub fn symbols(&self, f: &mut dyn FnMut(Symbol)) {
+    pub(crate) fn symbols(&self, f: &mut dyn FnMut(Symbol)) {
         if let Repr::Expr(p) = &self.0 {
             p.symbols(f);
         }
     }
 
     /// True if it is no overflow, and no number in the formula exceeds [`MAX_SIZE`] in magnitude.
-    pub fn has_small_numbers(&self) -> bool {
+    pub(crate) fn has_small_numbers(&self) -> bool {
         let mut small = !self.is_overflow();
         self.with_poly(|p| {
             p.numbers(&mut |c| small &= c.unsigned_abs() <= MAX_SIZE.unsigned_abs());

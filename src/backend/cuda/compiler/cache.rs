@@ -55,7 +55,7 @@ impl Cache {
     }
 
     /// The folder.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 

@@ -159,7 +159,7 @@ impl Nvrtc {
 
     /// What tells it apart from others, its patches among them: the version and the size of the
     /// library's file.
-    pub fn identity(&self) -> &str {
+    pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
 
@@ -187,7 +187,7 @@ impl Nvrtc {
     /// architecture itself; where this version does not know it, machine code of the nearest that
     /// the device runs, or PTX of the newest of earlier architectures, which the device's driver
     /// compiles.
-    pub fn for_device(&self, arch: Arch, form: Form) -> Result<(Arch, Form), KernelError> {
+    pub(crate) fn for_device(&self, arch: Arch, form: Form) -> Result<(Arch, Form), KernelError> {
         let known = self.archs.clone();
         let nearest = nearest(&known, self.version(), arch, form);
         nearest.ok_or_else(|| KernelError::Device { arch, version: self.version(), known })
@@ -206,7 +206,7 @@ impl Nvrtc {
 
     /// Compiles a unit to machine code; and the PTX on the way there, which is that of
     /// [`Form::Ptx`].
-    pub fn compile_both(
+    pub(crate) fn compile_both(
         &self,
         unit: &Unit,
         arch: Arch,

@@ -74,7 +74,7 @@ impl Diagnostic for ProbeError {
 
 /// The package of Python whose NVRTC compiles what this driver loads, as pip takes it; without a
 /// driver the newest.
-pub fn nvrtc_package(driver: Option<Version>) -> &'static str {
+pub(crate) fn nvrtc_package(driver: Option<Version>) -> &'static str {
     match driver {
         Some(Version { major: ..13, .. }) => "nvidia-cuda-nvrtc-cu12",
         _ => "nvidia-cuda-nvrtc==13.0.88",

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-pub use super::error::{ProbeError, Version, nvrtc_package};
+pub(crate) use super::error::nvrtc_package;
+pub use super::error::{ProbeError, Version};
 use super::sys;
 
 /// The version of CUDA of the driver, if one can be used.

@@ -56,7 +56,7 @@ impl RecurrentGrad {
     }
 
     /// The cell.
-    pub fn forward(&self) -> Recurrent {
+    pub(crate) fn forward(&self) -> Recurrent {
         Recurrent { kind: self.cell, settings: self.settings.clone() }
     }
 
