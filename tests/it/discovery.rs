@@ -8,15 +8,15 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use fanwise::format::npz;
-use fanwise::format::onnx::proto::attribute_proto::AttributeType;
-use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
-use fanwise::format::onnx::proto::type_proto::{Tensor as TensorKind, Value as Kind};
-use fanwise::format::onnx::proto::{
+use fanwise::types::Tensor;
+use prost::Message;
+use support::proto::attribute_proto::AttributeType;
+use support::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
+use support::proto::type_proto::{Tensor as TensorKind, Value as Kind};
+use support::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto,
     TypeProto, ValueInfoProto,
 };
-use fanwise::types::Tensor;
-use prost::Message;
 use support::snap;
 use tempfile::TempDir;
 

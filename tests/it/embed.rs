@@ -4,17 +4,17 @@ use std::fs;
 use std::process::{Command, Output};
 
 use fanwise::backend::{Backend, Cpu, RunOptions};
-use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
-use fanwise::format::onnx::proto::type_proto::{Tensor as TensorKind, Value as Kind};
-use fanwise::format::onnx::proto::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
-    ValueInfoProto,
-};
 use fanwise::ir::{self, Builder, Weights};
 use fanwise::op::{Assume, External};
 use fanwise::types::{Device, Tensor};
 use fanwise::{lower, pass};
 use prost::Message;
+use support::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
+use support::proto::type_proto::{Tensor as TensorKind, Value as Kind};
+use support::proto::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
+    ValueInfoProto,
+};
 
 // The examples are programs of one file each; the test runs what they run.
 #[path = "../../examples/embed.rs"]

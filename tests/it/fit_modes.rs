@@ -7,13 +7,6 @@ use std::path::Path;
 use fanwise::Error;
 use fanwise::backend::Cpu;
 use fanwise::format::npz;
-use fanwise::format::onnx::proto::tensor_proto::DataType;
-use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
-use fanwise::format::onnx::proto::type_proto::{Tensor as Kind, Value as OneOf};
-use fanwise::format::onnx::proto::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-    TypeProto, ValueInfoProto,
-};
 use fanwise::format::onnx::{ImportOptions, import_bytes};
 use fanwise::ir::Model;
 use fanwise::ir::{Builder, Value, Weights};
@@ -22,6 +15,13 @@ use fanwise::train::data::Feed;
 use fanwise::train::{Place, Predictor, Trainer, TrainerOptions};
 use fanwise::types::{DType, Tensor};
 use prost::Message;
+use support::proto::tensor_proto::DataType;
+use support::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
+use support::proto::type_proto::{Tensor as Kind, Value as OneOf};
+use support::proto::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+    TypeProto, ValueInfoProto,
+};
 
 use crate::fit::{feed, rows, training};
 use crate::fit_cli::{good, path, refused};

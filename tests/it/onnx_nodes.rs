@@ -6,8 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fanwise::format::FileError;
-use fanwise::format::onnx::proto::{GraphProto, ModelProto, OperatorSetIdProto, TensorProto};
-use fanwise::format::onnx::proto::{TypeProto, ValueInfoProto};
 use fanwise::format::onnx::{ImportError, ImportOptions, NodeError, import_bytes};
 use fanwise::ir::Model;
 use fanwise::ir::NodeKind;
@@ -15,6 +13,8 @@ use fanwise::types::{DType, Tensor};
 use prost::Message;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use support::proto::{GraphProto, ModelProto, OperatorSetIdProto, TensorProto};
+use support::proto::{TypeProto, ValueInfoProto};
 use support::snap;
 
 /// The folder of the data that the package brings.
@@ -201,8 +201,8 @@ fn run_case(folder: &Path) -> Outcome {
 
 /// Binds every size that the file leaves open to that of the data.
 fn bind(proto: &ModelProto, given: &[(String, Tensor)], options: &mut ImportOptions) {
-    use fanwise::format::onnx::proto::tensor_shape_proto::dimension::Value as Size;
-    use fanwise::format::onnx::proto::type_proto::Value as Kind;
+    use support::proto::tensor_shape_proto::dimension::Value as Size;
+    use support::proto::type_proto::Value as Kind;
     let inputs = proto.graph.iter().flat_map(|g| &g.input);
     for (info, (name, tensor)) in inputs.zip(given) {
         let Some(TypeProto { value: Some(Kind::TensorType(ty)), .. }) = &info.r#type else {

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fanwise::analysis::prove;
 use fanwise::backend::{Backend, Cpu, CpuExecutable, Executable, RunOptions};
-use fanwise::format::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use fanwise::format::onnx::{ExportError, ImportError, ImportOptions, export, import_bytes};
 use fanwise::ir::Model;
 use fanwise::ir::{Graph, Weights, verify};
@@ -20,6 +19,7 @@ use fanwise::pass::{PassError, Repair, repair, replicate};
 use fanwise::types::Tensor;
 use prost::Message;
 use serde_json::Value;
+use support::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
 use crate::onnx_nodes::agree;
 use crate::onnx_runtime::read;

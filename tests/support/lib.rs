@@ -13,3 +13,8 @@ pub fn root(path: &str) -> PathBuf {
     // Two folders up from this package.
     [env!("CARGO_MANIFEST_DIR"), "..", "..", path].iter().collect()
 }
+
+/// The messages of ONNX files, as the library reads them.
+#[path = "../../src/format/onnx/proto.rs"]
+#[allow(clippy::pedantic, missing_docs, reason = "generated")]
+pub mod proto;

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use fanwise::format::onnx::proto::tensor_proto::DataLocation;
-use fanwise::format::onnx::proto::{ModelProto, StringStringEntryProto, TensorProto};
 use prost::Message;
+use support::proto::tensor_proto::DataLocation;
+use support::proto::{ModelProto, StringStringEntryProto, TensorProto};
 
 use super::onnx::models::{graph, model, node, value};
 use super::watch;

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fanwise::format::onnx::proto::NodeProto;
 use prost::Message;
+use support::proto::NodeProto;
 
 use super::onnx::models::{graph, model, value};
 use super::watch_binary;

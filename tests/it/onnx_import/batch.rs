@@ -4,8 +4,8 @@ use super::{
     freed, graph, int, ints, load, load_with, model, node, nodes_of, notes, outputs, refusal, told,
     value, with, zeros,
 };
-use fanwise::format::onnx::proto::{ModelProto, NodeProto};
 use fanwise::format::onnx::{BatchCandidate, ImportError, ImportOptions};
+use support::proto::{ModelProto, NodeProto};
 
 fn add(a: &[&str], b: &[&str]) -> ModelProto {
     let nodes = nodes_of("y = Add a b");

@@ -6,9 +6,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::foreign::gate;
 use super::{graph, int, ints, load_with, model, node, nodes_of, value, with, zeros};
-use fanwise::format::onnx::proto::{FunctionProto, ModelProto};
 use fanwise::format::onnx::{ImportOptions, import_bytes};
 use fanwise::op::Assume;
+use support::proto::{FunctionProto, ModelProto};
 
 /// A model with some of everything: functions, sizes computed from shapes, tensors of several
 /// forms, an operator that is not known.

@@ -7,14 +7,14 @@ use super::{
     float, floats, freed, graph, int, load, load_with, model, node, nodes_of, opset, outputs,
     refusal, typed, value, with,
 };
-use fanwise::format::onnx::proto::attribute_proto::AttributeType;
-use fanwise::format::onnx::proto::tensor_proto::DataType;
-use fanwise::format::onnx::proto::{AttributeProto, ModelProto, NodeProto, ValueInfoProto};
 use fanwise::format::onnx::{ImportError, ImportOptions};
 use fanwise::ir::Model;
 use fanwise::ir::Value;
 use fanwise::op::{Assume, External, Op};
 use fanwise::types::Tensor;
+use support::proto::attribute_proto::AttributeType;
+use support::proto::tensor_proto::DataType;
+use support::proto::{AttributeProto, ModelProto, NodeProto, ValueInfoProto};
 
 /// A node of an operator that is not known.
 pub(super) fn gate(inputs: &[&str], outputs: &[&str]) -> NodeProto {

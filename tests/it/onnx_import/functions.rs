@@ -3,7 +3,7 @@
 use super::{
     float, graph, load, model, node, nodes_of, operators, opset, outputs, refusal, value, with,
 };
-use fanwise::format::onnx::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto};
+use support::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto};
 
 pub(super) fn function(
     name: &str,

@@ -5,8 +5,8 @@ use super::{
     value, with, zeros,
 };
 use fanwise::format::onnx::ImportError;
-use fanwise::format::onnx::proto::attribute_proto::AttributeType;
-use fanwise::format::onnx::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
+use support::proto::attribute_proto::AttributeType;
+use support::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
 
 fn x() -> Vec<ValueInfoProto> {
     vec![value("x", &["N", "4"])]

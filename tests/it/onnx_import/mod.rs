@@ -10,17 +10,17 @@ mod tensors;
 
 use prost::Message;
 
-use fanwise::format::onnx::proto::attribute_proto::AttributeType;
-use fanwise::format::onnx::proto::tensor_proto::DataType;
-use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
-use fanwise::format::onnx::proto::type_proto::{Tensor as TensorKind, Value as Kind};
-use fanwise::format::onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
-    TensorShapeProto, TypeProto, ValueInfoProto,
-};
 use fanwise::format::onnx::{ImportError, ImportOptions, import_bytes};
 use fanwise::ir::Model;
 use fanwise::types::{Diagnostic as _, Hint};
+use support::proto::attribute_proto::AttributeType;
+use support::proto::tensor_proto::DataType;
+use support::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
+use support::proto::type_proto::{Tensor as TensorKind, Value as Kind};
+use support::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    TensorShapeProto, TypeProto, ValueInfoProto,
+};
 
 /// What the importer noted.
 fn notes(model: &Model) -> Vec<String> {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{float, graph, int, load, model, node, operators, outputs, refusal, value, with};
-use fanwise::format::onnx::proto::attribute_proto::AttributeType;
-use fanwise::format::onnx::proto::tensor_proto::DataType;
-use fanwise::format::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use fanwise::ir::Model;
 use fanwise::ir::NodeKind;
 use fanwise::op::Op;
 use fanwise::types::Tensor;
+use support::proto::attribute_proto::AttributeType;
+use support::proto::tensor_proto::DataType;
+use support::proto::{AttributeProto, NodeProto, TensorProto};
 
 fn one(node: NodeProto) -> Model {
     load(&model(graph(vec![value("x", &["N", "4"])], vec![], vec![node], &["y"]))).unwrap()

@@ -4,11 +4,11 @@ use prost::Message;
 
 use super::{floats, graph, ints, load, load_with, model, nodes_of, refusal, value, zeros};
 use fanwise::format::Budget;
-use fanwise::format::onnx::proto::tensor_proto::{DataLocation, DataType};
-use fanwise::format::onnx::proto::{ModelProto, StringStringEntryProto, TensorProto};
 use fanwise::format::onnx::{ImportError, ImportOptions, import, initializers};
 use fanwise::ir::Model;
 use fanwise::types::{DType, Tensor};
+use support::proto::tensor_proto::{DataLocation, DataType};
+use support::proto::{ModelProto, StringStringEntryProto, TensorProto};
 
 /// A model with the tensor `t` and nothing else.
 fn holding(tensor: TensorProto) -> ModelProto {

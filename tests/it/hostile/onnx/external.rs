@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use fanwise::format::onnx::proto::tensor_proto::{DataLocation, DataType};
-use fanwise::format::onnx::proto::{StringStringEntryProto, TensorProto};
 use prost::Message;
+use support::proto::tensor_proto::{DataLocation, DataType};
+use support::proto::{StringStringEntryProto, TensorProto};
 
 use super::damage::{link, pipe};
 use super::models::{graph, model, node, raw, x};

@@ -1,6 +1,6 @@
 //! Functions of the model.
 
-use fanwise::format::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
+use support::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
 
 use super::models::{body, call, calling, case, float, function, ints, node, with};
 use crate::it::hostile::Case;

@@ -1,6 +1,6 @@
 //! Names, and how nodes hang together.
 
-use fanwise::format::onnx::proto::{NodeProto, TensorProto, ValueInfoProto};
+use support::proto::{NodeProto, TensorProto, ValueInfoProto};
 
 use super::models::{
     case, graph, inputs, int, model, node, nodes, one, owned, value, with, x, zeros,

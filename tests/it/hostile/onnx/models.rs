@@ -1,14 +1,14 @@
 //! Models made of the file's own messages.
 
-use fanwise::format::onnx::proto::attribute_proto::AttributeType;
-use fanwise::format::onnx::proto::tensor_proto::DataType;
-use fanwise::format::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
-use fanwise::format::onnx::proto::type_proto::{Tensor, Value as Kind};
-use fanwise::format::onnx::proto::{
+use prost::Message;
+use support::proto::attribute_proto::AttributeType;
+use support::proto::tensor_proto::DataType;
+use support::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
+use support::proto::type_proto::{Tensor, Value as Kind};
+use support::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
-use prost::Message;
 
 use super::super::Case;
 

@@ -1,13 +1,13 @@
 //! Attributes and operands that no operator takes, and results that nobody can hold.
 
-use fanwise::format::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
+use support::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
 use super::models::{
     body, case, float, graph, int, ints, model, node, nodes, number, one, opset, owned, raw,
     string, tensor_attribute, value, vector, with, x, zeros,
 };
 use crate::it::hostile::Case;
-use fanwise::format::onnx::proto::tensor_proto::DataType;
+use support::proto::tensor_proto::DataType;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = unsupported();

@@ -1,9 +1,7 @@
 //! The types of inputs.
 
-use fanwise::format::onnx::proto::type_proto::{
-    Map, Optional, Sequence, SparseTensor, Tensor, Value as Kind,
-};
-use fanwise::format::onnx::proto::{TypeProto, ValueInfoProto};
+use support::proto::type_proto::{Map, Optional, Sequence, SparseTensor, Tensor, Value as Kind};
+use support::proto::{TypeProto, ValueInfoProto};
 
 use super::models::{case, graph, model};
 use super::models::{inputs, node, of_kind, typed, value};

@@ -1,8 +1,8 @@
 //! Tensors of the file.
 
 use bytes::Bytes;
-use fanwise::format::onnx::proto::tensor_proto::{DataType, Segment};
-use fanwise::format::onnx::proto::{ModelProto, SparseTensorProto, TensorProto};
+use support::proto::tensor_proto::{DataType, Segment};
+use support::proto::{ModelProto, SparseTensorProto, TensorProto};
 
 use super::models::{
     case, graph, model, node, nodes, one, raw, string, tensor_attribute, vector, with, x, zeros,
