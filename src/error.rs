@@ -105,7 +105,7 @@ impl Error {
     }
 
     /// The ways out that are known, the most likely one first.
-    pub(crate) fn hints(&self) -> Vec<Hint> {
+    pub fn hints(&self) -> Vec<Hint> {
         self.diagnostic().map_or_else(Vec::new, Diagnostic::hints)
     }
 

@@ -4,7 +4,7 @@
 //! [`replicate`](pass::replicate) clones it onto each device, slices every input that carries the
 //! batch, and merges every output; [`lower`](lower::lower) turns the rewritten graph into a program
 //! of launches, copies and waits; a [`Backend`](backend::Backend) runs the program, on N virtual
-//! devices of the CPU or on GPUs, whose kernels [`codegen`] writes.
+//! devices of the CPU or on GPUs, whose kernels are written and compiled for them.
 //!
 //! # From a model to numbers
 //!
@@ -101,10 +101,12 @@ pub mod backend;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cuda")]
-pub mod codegen;
+mod codegen;
 mod error;
 #[cfg(feature = "onnx")]
 pub mod format;
+#[doc(hidden)]
+pub mod internal;
 pub mod ir;
 pub mod lower;
 #[cfg(feature = "onnx")]

@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// The graph that one device computes, after its repairs.
-    pub(crate) fn template(&self) -> &Graph {
+    pub fn template(&self) -> &Graph {
         &self.template
     }
 
@@ -130,7 +130,7 @@ impl SessionBuilder {
     }
 
     /// Divides the rows of the batch by this rule; by default the last replica takes the remainder.
-    pub(crate) fn shards(mut self, rule: ShardRule) -> Self {
+    pub fn shards(mut self, rule: ShardRule) -> Self {
         self.rule = rule;
         self
     }
@@ -162,7 +162,7 @@ impl SessionBuilder {
     }
 
     /// Refuses runs that would take more than `bytes` of memory.
-    pub(crate) fn max_memory(mut self, bytes: u64) -> Self {
+    pub fn max_memory(mut self, bytes: u64) -> Self {
         self.max_memory = Some(bytes);
         self
     }
@@ -249,7 +249,7 @@ impl Outputs {
     }
 
     /// The number of rows, and what each device did.
-    pub(crate) fn details(&self) -> &RunOutput {
+    pub fn details(&self) -> &RunOutput {
         &self.0
     }
 }

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let ignored = std::env::var_os("FANWISE_DEVICE").is_none();
-    if let (Err(error), false) = (fanwise::backend::cuda::probe::driver(), ignored) {
+    if let (Err(error), false) = (fanwise::internal::driver(), ignored) {
         setup::complain(&format!("error: {error}"));
         return ExitCode::FAILURE;
     }

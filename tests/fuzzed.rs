@@ -7,11 +7,12 @@ use std::io::Cursor;
 use std::path::Path;
 
 use fanwise::backend::CPU;
-use fanwise::backend::cuda::cache::decode;
-use fanwise::backend::cuda::parse_resources;
-use fanwise::codegen::{Arch, Unit, key};
+use fanwise::backend::cuda::Arch;
 use fanwise::format::onnx::{ImportOptions, import_bytes};
 use fanwise::format::{Budget, npy, npz, safetensors};
+use fanwise::internal::decode;
+use fanwise::internal::parse_resources;
+use fanwise::internal::{Unit, key};
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::lower::lower;
 use fanwise::pass::{Replicate, SimplifyOptions, replicate, simplify};

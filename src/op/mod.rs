@@ -73,7 +73,7 @@ mod softmax;
 mod sort;
 mod split;
 mod squeeze;
-mod support;
+pub(crate) mod support;
 mod tile;
 mod top_k;
 mod transpose;
@@ -86,14 +86,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub use binary::Apply2;
+pub(crate) use binary::Apply2;
 pub use blocks::BlockOrder;
-pub use dft::DftSizes;
-pub use einsum::Labels;
+pub(crate) use dft::DftSizes;
+pub(crate) use einsum::Labels;
 pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
 pub use grid_sample::GridPadding;
-pub use group_norm::GroupSizes;
-pub use matmul::MatMulSizes;
+pub(crate) use group_norm::GroupSizes;
+pub(crate) use matmul::MatMulSizes;
 pub use pad::PadMode;
 pub use recurrent::{
     Activation, Cell, CellKind, CellSettings, Direction, Engine, Part, Sequence,
@@ -101,14 +101,17 @@ pub use recurrent::{
 };
 pub use resize::{AxisTaps, Coordinates, Nearest, Passes, ResizeMode};
 pub use scatter::Reduction;
-pub use support::attr::{Attr, AttrError, AttrReader};
+pub(crate) use support::attr::AttrReader;
+pub use support::attr::{Attr, AttrError};
 pub use support::error::OpError;
-pub use support::formula::{Emit, Formula, converted};
-pub use support::gradient::{Backward, Gradient, Rule, RuleError, Term};
-pub use support::interval::Interval;
-pub use support::lookup::Lookup;
-pub use support::traits::{Statistics, Traits};
-pub use support::{attr, broadcast, element, gradient, infer, ints, real, rules, strided, window};
+pub(crate) use support::formula::{Emit, Formula, converted};
+pub(crate) use support::gradient::{Backward, Gradient, Rule, RuleError, Term};
+pub(crate) use support::interval::Interval;
+pub(crate) use support::lookup::Lookup;
+pub(crate) use support::traits::{Statistics, Traits};
+pub(crate) use support::{
+    attr, broadcast, element, gradient, infer, ints, real, rules, strided, window,
+};
 pub use unary::{Apply, GeluForm};
 
 use crate::types::{Claim, Combine, DType, Dim, Refusal, Tensor, TensorType};

@@ -88,7 +88,7 @@ pub struct Hint {
 
 impl Hint {
     /// Advice that needs no setting, as an imperative clause.
-    pub(crate) fn advice(advice: impl Into<Cow<'static, str>>) -> Self {
+    pub fn advice(advice: impl Into<Cow<'static, str>>) -> Self {
         Self { advice: advice.into(), change: None }
     }
 
@@ -104,12 +104,12 @@ impl Hint {
     }
 
     /// Advice to turn a switch on.
-    pub(crate) fn turn_on(setting: Setting, advice: impl Into<Cow<'static, str>>) -> Self {
+    pub fn turn_on(setting: Setting, advice: impl Into<Cow<'static, str>>) -> Self {
         Self::set(setting, [] as [String; 0], advice)
     }
 
     /// The setting to change, and its new values.
-    pub(crate) fn change(&self) -> Option<(Setting, &[String])> {
+    pub fn change(&self) -> Option<(Setting, &[String])> {
         self.change.as_ref().map(|(setting, values)| (*setting, values.as_slice()))
     }
 

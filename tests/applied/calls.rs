@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fanwise::backend::CUDA;
-use fanwise::codegen::{Arg, Call, ParamDecl, calls, kernels, units};
+use fanwise::internal::{Arg, Call, ParamDecl, calls, kernels, units};
 use fanwise::ir::{self, Graph};
 use fanwise::lower::{Action, Program, lower};
 use fanwise::pass::{Replicate, replicate};

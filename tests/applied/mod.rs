@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::iter;
 
 use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
+use fanwise::internal::Traits;
 use fanwise::ir::{self, Builder, Graph, NodeKind, Value, Weights};
 use fanwise::lower::lower;
-use fanwise::op::{Attr, Binary, Inferred, Op, Operand, Reduce, SplitOperand, Traits};
+use fanwise::op::{Attr, Binary, Inferred, Op, Operand, Reduce, SplitOperand};
 use fanwise::pass::{Repair, Replicate, replicate};
 use fanwise::types::{Claim, Combine, Device, Dim, Shard, Tensor, TensorType};
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use fanwise::backend::cuda::{Cuda, CudaExecutable};
+use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{CUDA, Executable, RunError, RunOptions, RunOutput, Staged};
+use fanwise::internal::CudaExecutable;
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::types::Tensor;

@@ -6,11 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use fanwise::backend::cuda::{
-    Cache, Compiler, Cuda, CudaExecutable, CudaOptions, NvrtcSearch, probe,
-};
+use fanwise::backend::cuda::{Cuda, CudaOptions, Form, NvrtcSearch};
 use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
-use fanwise::codegen::Form;
+use fanwise::internal::{Cache, Compiler, CudaExecutable, driver};
 use fanwise::ir::{Graph, Label, Weights, verify};
 use fanwise::lower::{Kernels, lower};
 use fanwise::pass::{Merge, Replicate, WeightPlacement, replicate};
@@ -51,7 +49,7 @@ pub(crate) fn cache_folder() -> PathBuf {
 /// The compiler, with a cache that processes share.
 pub(crate) fn compiler(cache: Option<PathBuf>) -> Compiler {
     let folder = std::env::var_os("FANWISE_NVRTC").map(PathBuf::from);
-    let search = NvrtcSearch { folder, driver: probe::driver().ok(), ..NvrtcSearch::default() };
+    let search = NvrtcSearch { folder, driver: driver().ok(), ..NvrtcSearch::default() };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let cache = cache.map(|folder| Cache::new(folder, 1 << 30));
     Compiler::open(&search, cache, threads).unwrap_or_else(|e| panic!("{e}"))

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fanwise::backend::cuda::{Cuda, CudaExecutable};
+use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{CPU, CUDA, CompileError, Cpu, Executable, RunError, RunOptions};
+use fanwise::internal::CudaExecutable;
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{Merge, Repair, Replicate, WeightPlacement, replicate};

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use fanwise::backend::CUDA;
-use fanwise::backend::cuda::cache::DEFAULT_LIMIT;
-use fanwise::backend::cuda::{Cache, Compiler, NvrtcSearch, Resources};
-use fanwise::codegen::{Arch, Form, Kernel, Unit, entry_name, kernels, units};
+use fanwise::backend::cuda::NvrtcSearch;
+use fanwise::backend::cuda::{Arch, Form};
+use fanwise::internal::DEFAULT_LIMIT;
+use fanwise::internal::{Cache, Compiler, Resources};
+use fanwise::internal::{Kernel, Unit, entry_name, kernels, units};
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::{Program, lower};
 use fanwise::model::{self, LoadOptions};

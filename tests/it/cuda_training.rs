@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fanwise::backend::CUDA;
-use fanwise::codegen::calls;
+use fanwise::internal::calls;
 use fanwise::ir::{Graph, Weights, verify};
 use fanwise::lower::{Action, Buffer, Program, Storage, lower};
 use fanwise::pass::{

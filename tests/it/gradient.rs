@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use fanwise::backend::{Backend, Cpu, RunOptions};
 use fanwise::ir::{self, Builder, Graph, Value, Weights};
+use fanwise::op::OpDef;
 use fanwise::op::{
     BatchNormTrain, Binary, CellKind, CellSettings, Conv, Direction, External, Flatten, Gather,
-    GatherAt, Gemm, OpDef, Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,
+    GatherAt, Gemm, Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,
 };
 use fanwise::pass::{self, GradientError, Repair, Replicate, differentiate};
 use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};

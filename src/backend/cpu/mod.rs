@@ -5,30 +5,30 @@
 //! and the bits of each output row depend on that row's inputs alone: not on the batch size, the
 //! number of threads, the tile in which the row is computed or the alignment of the memory.
 
-pub mod batch_norm;
-pub mod conv;
-pub mod conv_transpose;
-pub mod conv_weights;
+pub(crate) mod batch_norm;
+pub(crate) mod conv;
+pub(crate) mod conv_transpose;
+pub(crate) mod conv_weights;
 mod cpu_op;
 mod depthwise;
 mod dft;
-pub mod elementwise;
+pub(crate) mod elementwise;
 mod executable;
-pub mod gemm;
+pub(crate) mod gemm;
 mod im2col;
 mod kernel;
-pub mod matmul;
-pub mod moves;
+pub(crate) mod matmul;
+pub(crate) mod moves;
 mod phases;
-pub mod pool;
-pub mod pool_grad;
-pub mod recurrent;
-pub mod resize;
-pub mod rows;
+pub(crate) mod pool;
+pub(crate) mod pool_grad;
+pub(crate) mod recurrent;
+pub(crate) mod resize;
+pub(crate) mod rows;
 mod run;
 mod scratch;
 mod simd;
-pub mod strides;
+pub(crate) mod strides;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

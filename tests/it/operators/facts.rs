@@ -7,7 +7,8 @@ use super::draw::Draw;
 use super::generators;
 use super::traits::{elements, evaluated};
 use crate::splits::tensor;
-use fanwise::op::{Op, Traits};
+use fanwise::internal::Traits;
+use fanwise::op::Op;
 use fanwise::types::Tensor;
 
 /// Cases of each generator.

@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 use super::draw::{Case, Draw};
 use super::generators;
 use crate::splits::tensor;
-use fanwise::op::{Backward, Emit, Gradient, Op, Operand, Reduction, RuleError, Scatter, Term};
+use fanwise::internal::{Backward, Emit, Gradient, RuleError, Term};
+use fanwise::op::{Op, Operand, Reduction, Scatter};
 use fanwise::types::{DType, Tensor, TensorType};
 
 /// The distance of differences.

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::draw::{Case, Draw};
 use super::{fits, generators};
 use crate::splits::tensor;
-use fanwise::op::{Constant, Interval, Known, OpDef, Traits, converted};
+use fanwise::internal::{Interval, Traits, converted};
+use fanwise::op::{Constant, Known, OpDef};
 use fanwise::types::{DType, Tensor};
 
 /// Cases of each generator.

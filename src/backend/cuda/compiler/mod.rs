@@ -2,10 +2,10 @@
 //! disk.
 
 pub mod cache;
-pub(super) mod compile;
+pub(crate) mod compile;
 mod library;
-pub(super) mod nvrtc;
+pub(crate) mod nvrtc;
 mod program;
-pub(super) mod resources;
+pub(crate) mod resources;
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,14 @@
 //! The driver: opened at run time, its contexts, memory, streams and modules, and the devices that
 //! it shows.
 
-pub(super) mod context;
-pub(super) mod contexts;
-pub(super) mod devices;
-pub(super) mod error;
+pub(crate) mod context;
+pub(crate) mod contexts;
+pub(crate) mod devices;
+pub(crate) mod error;
 mod frees;
-pub(super) mod memory;
-pub(super) mod module;
+pub(crate) mod memory;
+pub(crate) mod module;
 pub mod probe;
-pub(super) mod rates;
-pub(super) mod stream;
-pub(super) mod sys;
+pub(crate) mod rates;
+pub(crate) mod stream;
+pub(crate) mod sys;

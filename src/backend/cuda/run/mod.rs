@@ -1,8 +1,8 @@
 //! Programs on GPUs: readied by the backend, planned for a batch size, and run by a worker for each
 //! device.
 
-pub(super) mod backend;
-pub(super) mod executor;
+pub(crate) mod backend;
+pub(crate) mod executor;
 mod gpu;
 mod health;
 mod host;
@@ -14,5 +14,5 @@ mod plan;
 mod report;
 mod slot;
 mod slots;
-pub(super) mod trace;
+pub(crate) mod trace;
 mod variables;
