@@ -79,7 +79,7 @@ impl<'g> Sums<'g> {
     }
 
     /// The nodes of the model that give them, each as often as it gives one.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.sums.iter().map(|sum| sum.node)
     }
 

@@ -39,7 +39,7 @@ impl Arch {
     }
 
     /// Ten times the major number of the compute capability plus the minor.
-    pub fn number(self) -> u16 {
+    pub(crate) fn number(self) -> u16 {
         self.number
     }
 
@@ -94,7 +94,7 @@ pub enum Form {
 
 impl Form {
     /// The name, which is also the ending of its files.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Cubin => "cubin",
             Self::Ptx => "ptx",

@@ -238,7 +238,7 @@ impl Emit for Named<'_> {
 impl Graph {
     /// What takes in an operator whose only result has this name, placed where `node` is and with
     /// its origin.
-    pub fn beside(&mut self, node: NodeId, name: impl Into<Arc<str>>) -> Beside<'_> {
+    pub(crate) fn beside(&mut self, node: NodeId, name: impl Into<Arc<str>>) -> Beside<'_> {
         let (place, origin) = (self.node(node).place(), self.node(node).origin().clone());
         Beside { graph: self, name: name.into(), place, origin }
     }

@@ -228,7 +228,7 @@ impl Graph {
     }
 
     /// The name, type and known elements of a value, if the graph has it.
-    pub fn get(&self, value: Value) -> Option<&ResultInfo> {
+    pub(crate) fn get(&self, value: Value) -> Option<&ResultInfo> {
         self.flow.node_weight(index(value.node))?.results.get(value.output as usize)
     }
 
@@ -317,7 +317,7 @@ impl Graph {
     }
 
     /// Removes all outputs; the values stay.
-    pub fn take_outputs(&mut self) -> Vec<Output> {
+    pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
         for keepers in self.keepers.values_mut() {
             keepers.retain(|keeper| matches!(keeper, Keeper::Update { .. }));
         }
@@ -355,7 +355,7 @@ impl Graph {
     }
 
     /// Sets where a parameter's elements come from.
-    pub fn set_source(&mut self, id: ParamId, source: Source) {
+    pub(crate) fn set_source(&mut self, id: ParamId, source: Source) {
         self.params[id.0 as usize].source = source;
     }
 
@@ -369,7 +369,7 @@ impl Graph {
     }
 
     /// The results that an operator has with these operands.
-    pub fn infer(&self, op: &Op, operands: &[Value]) -> Result<Results, OpError> {
+    pub(crate) fn infer(&self, op: &Op, operands: &[Value]) -> Result<Results, OpError> {
         let inputs: SmallVec<[Operand<'_>; 4]> = operands
             .iter()
             .map(|v| self.info(*v))
@@ -426,7 +426,7 @@ impl Graph {
     }
 
     /// Sets where a node came from.
-    pub fn set_origin(&mut self, node: NodeId, origin: Origin) {
+    pub(crate) fn set_origin(&mut self, node: NodeId, origin: Origin) {
         self.flow[index(node)].origin = origin;
     }
 

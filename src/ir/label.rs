@@ -83,7 +83,7 @@ impl Graph {
     /// The first operator on the way to each output at which combined floats make it jump, if there
     /// is one: of replicas, or of a graph before it is replicated, with its repairs; none for a
     /// graph with a cycle.
-    pub fn jumps(&self) -> Vec<Option<NodeId>> {
+    pub(crate) fn jumps(&self) -> Vec<Option<NodeId>> {
         let Ok(order) = self.order() else { return Vec::new() };
         let touched = self.touched(&order);
         self.outputs().iter().map(|o| touched[o.value.node.index()].jump).collect()

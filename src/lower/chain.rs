@@ -144,7 +144,7 @@ impl Chain {
 
     /// The chain with its operands under these names, as [`Display`](fmt::Display) shows it with
     /// `$0`, `$1`, ….
-    pub fn display<'a>(&'a self, names: &'a [&'a str]) -> impl fmt::Display + 'a {
+    pub(crate) fn display<'a>(&'a self, names: &'a [&'a str]) -> impl fmt::Display + 'a {
         Named { chain: self, names }
     }
 }

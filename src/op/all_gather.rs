@@ -18,7 +18,7 @@ op! {
 
 impl AllGather {
     /// What it does to its operands.
-    pub fn concat(&self) -> Concat {
+    pub(crate) fn concat(&self) -> Concat {
         Concat { axis: self.axis }
     }
 }

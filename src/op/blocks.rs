@@ -60,7 +60,7 @@ impl Blocks {
     ///
     /// `None` where the operand has not four axes.
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
-    pub fn reading(&self, dims: &[usize]) -> Option<SmallVec<[Axis; 6]>> {
+    pub(crate) fn reading(&self, dims: &[usize]) -> Option<SmallVec<[Axis; 6]>> {
         let [n, c, h, w] = *dims else { return None };
         let own = distances(dims);
         let (block, mode) = self.parts();

@@ -25,7 +25,7 @@ family! {
 impl Classify {
     /// Whether `x` is of the kind: the definition that every CPU kernel shares.
     #[inline]
-    pub fn holds<R: Real>(&self, x: R) -> bool {
+    pub(crate) fn holds<R: Real>(&self, x: R) -> bool {
         match *self {
             Self::IsNan => x.is_nan(),
             Self::IsInf { negative, positive } => {

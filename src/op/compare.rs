@@ -30,7 +30,7 @@ family! {
 impl Compare {
     /// Whether the relation holds: the definition that every CPU kernel shares.
     #[inline]
-    pub fn holds<T: PartialOrd>(&self, a: &T, b: &T) -> bool {
+    pub(crate) fn holds<T: PartialOrd>(&self, a: &T, b: &T) -> bool {
         match self {
             Self::Equal => a == b,
             Self::Less => a < b,

@@ -47,7 +47,7 @@ impl Default for ConvTranspose {
 impl ConvTranspose {
     /// The windows of a kernel of type `w` over the result for an operand of type `x`, whose first
     /// axis may have any size: one for each element of `x`.
-    pub fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
+    pub(crate) fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
         let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
         if input.len() != kernel.len() {
             let expected = format!("operand 0 is {x}; both must have the same number of axes");

@@ -52,7 +52,7 @@ pub struct DftSizes {
 
 impl Dft {
     /// The axis in a value of `rank` axes.
-    pub fn axis(&self, rank: usize) -> Result<usize, OpError> {
+    pub(crate) fn axis(&self, rank: usize) -> Result<usize, OpError> {
         let axis = axis("axis", self.axis, rank)?;
         if axis + 1 == rank {
             let reason = "is the axis of the parts of a number".to_owned();
@@ -62,7 +62,7 @@ impl Dft {
     }
 
     /// The sizes for an operand of these, which `infer` accepts.
-    pub fn sizes(&self, dims: &[usize]) -> Result<DftSizes, OpError> {
+    pub(crate) fn sizes(&self, dims: &[usize]) -> Result<DftSizes, OpError> {
         let axis = self.axis(dims.len())?;
         let (entries, last) = (dims[axis], dims.len() - 1);
         let length = usize::try_from(self.length).unwrap_or(usize::MAX);
@@ -76,7 +76,7 @@ impl Dft {
 
     /// `e^(-2*pi*i*r / length)`, of the inverse `e^(2*pi*i*r / length) / length`, for all `r`, as
     /// real and imaginary parts.
-    pub fn turns(&self) -> Vec<[f64; 2]> {
+    pub(crate) fn turns(&self) -> Vec<[f64; 2]> {
         let length = self.length as f64;
         let (sign, scale) = if self.inverse { (1.0, 1.0 / length) } else { (-1.0, 1.0) };
         let turn = |r: i64| {
@@ -87,7 +87,7 @@ impl Dft {
     }
 
     /// Entry `k` of the result of one block, which holds everything along the axis and behind it.
-    pub fn row<F: Float>(
+    pub(crate) fn row<F: Float>(
         sizes: DftSizes,
         turns: &[[f64; 2]],
         k: usize,

@@ -55,7 +55,7 @@ impl GroupNorm {
     }
 
     /// The sizes for an operand with these sizes, which the operator admits.
-    pub fn sizes(&self, dims: &[usize]) -> Option<GroupSizes> {
+    pub(crate) fn sizes(&self, dims: &[usize]) -> Option<GroupSizes> {
         let [_, all, spatial @ ..] = dims else { return None };
         let groups = match *self {
             Self::Group { groups, .. } => usize::try_from(groups).ok()?,

@@ -111,7 +111,7 @@ impl LayerNorm {
     /// and as long as the row otherwise.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub fn row(&self, x: &[f32], y: &mut [f32], scale: &[f32], shift: &[f32]) {
+    pub(crate) fn row(&self, x: &[f32], y: &mut [f32], scale: &[f32], shift: &[f32]) {
         self.normalise(x, y, scale, shift);
     }
 

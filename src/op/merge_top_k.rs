@@ -31,7 +31,7 @@ op! {
 
 impl MergeTopK {
     /// The entries of the whole axis.
-    pub fn size(&self) -> Dim {
+    pub(crate) fn size(&self) -> Dim {
         self.entries.iter().fold(Dim::ZERO, |sum, d| sum + d.clone())
     }
 

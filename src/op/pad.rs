@@ -79,7 +79,7 @@ fn element(dtype: DType, value: f64) -> Option<Tensor> {
 impl Pad {
     /// The new entries in the mode `constant` for elements of type `dtype`, a scalar; `None` if
     /// that type has no such number.
-    pub fn entry(&self, dtype: DType) -> Option<Tensor> {
+    pub(crate) fn entry(&self, dtype: DType) -> Option<Tensor> {
         element(dtype, self.value)
     }
 

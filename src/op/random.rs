@@ -149,7 +149,7 @@ impl Random {
 
     /// The places `from..to` of one axis of this draw; `None` if it is a part itself, or has no
     /// such axis.
-    pub fn rows(&self, on: usize, from: &Dim, to: &Dim) -> Option<Self> {
+    pub(crate) fn rows(&self, on: usize, from: &Dim, to: &Dim) -> Option<Self> {
         let mut part = self.clone();
         match &mut part {
             Self::Uniform { axis, first, shape, whole, .. }
@@ -227,7 +227,7 @@ impl Random {
     }
 
     /// The binary digits of the fraction that a uniform draw is made from.
-    pub const fn digits(&self) -> u32 {
+    pub(crate) const fn digits(&self) -> u32 {
         digits(self.settings().dtype)
     }
 

@@ -75,7 +75,7 @@ impl Scan {
 
     /// The reduction along the axis whose results over the rows before a replica's are what it
     /// begins with.
-    pub fn total(&self, of: DType) -> Reduce {
+    pub(crate) fn total(&self, of: DType) -> Reduce {
         let (axes, keepdims) = (vec![self.axis()], true);
         #[expect(clippy::wildcard_enum_match_arm, reason = "it is one of these")]
         match self.parts_by(of) {
@@ -116,7 +116,7 @@ impl Scan {
     }
 
     /// The axis, negative from the end.
-    pub fn axis(&self) -> i64 {
+    pub(crate) fn axis(&self) -> i64 {
         self.settings().0
     }
 

@@ -89,12 +89,12 @@ impl Softmax {
     /// Replaces a row by its distribution, as the operator does along an axis.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub fn row(&self, x: &mut [f32]) {
+    pub(crate) fn row(&self, x: &mut [f32]) {
         self.columns(x, 1);
     }
 
     /// The axis of an operand with `rank` axes; `None` if it has no such axis.
-    pub fn axis(&self, rank: usize) -> Option<usize> {
+    pub(crate) fn axis(&self, rank: usize) -> Option<usize> {
         axis("axis", self.listed(), rank).ok()
     }
 

@@ -111,7 +111,7 @@ impl Default for Plateau {
 
 impl Plateau {
     /// The rate after these epochs, of which the first had `rate`.
-    pub fn rate(&self, rate: f64, history: &History) -> f64 {
+    pub(crate) fn rate(&self, rate: f64, history: &History) -> f64 {
         let (mut rate, mut best) = (rate, None);
         let (mut wait, mut cooling) = (0, 0);
         for now in history.epochs.iter().filter_map(|epoch| epoch.get(&self.monitor)) {

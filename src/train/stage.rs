@@ -224,7 +224,7 @@ impl Evaluator {
     ///
     /// # Errors
     /// If a loss does not suit, or the graph may not be split.
-    pub fn new(
+    pub(crate) fn new(
         model: &Model,
         options: &TrainerOptions,
         backend: &dyn Backend,
@@ -237,7 +237,7 @@ impl Evaluator {
     ///
     /// # Errors
     /// If a tensor is missing or of another type, or a device fails.
-    pub fn test_on_batch(&self, feed: &Feed) -> Result<Logs, Error> {
+    pub(crate) fn test_on_batch(&self, feed: &Feed) -> Result<Logs, Error> {
         let mut sums = Sums::default();
         self.stage.run(feed, None, &mut sums)?;
         Ok(sums.logs())
@@ -251,7 +251,7 @@ impl Evaluator {
     /// # Errors
     /// If the data lack something, cannot be brought to the model's types or be read, or a run
     /// fails.
-    pub fn evaluate(&self, data: impl Into<Data>, batches: LoaderOptions) -> Result<Logs, Error> {
+    pub(crate) fn evaluate(&self, data: impl Into<Data>, batches: LoaderOptions) -> Result<Logs, Error> {
         self.all(&self.stage.in_order(data.into(), batches)?)
     }
 
@@ -311,7 +311,7 @@ impl Predictor {
     /// # Errors
     /// If the data lack an input, cannot be brought to the model's types or be read, or a run
     /// fails.
-    pub fn predict(
+    pub(crate) fn predict(
         &self,
         data: impl Into<Data>,
         batches: LoaderOptions,

@@ -122,7 +122,7 @@ impl Shard {
     }
 
     /// The number of whole blocks that `entries` of the axis are, if they are some.
-    pub fn blocks(self, entries: &Dim) -> Option<u64> {
+    pub(crate) fn blocks(self, entries: &Dim) -> Option<u64> {
         entries.exact_div(&self.block()).and_then(|d| u64::try_from(d.as_const()?).ok())
     }
 }

@@ -59,7 +59,7 @@ impl Setting {
     ];
 
     /// Where the library has it.
-    pub const fn path(self) -> &'static str {
+    pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::BatchAxis => "LoadOptions::batch_axis",
             Self::Dim => "LoadOptions::dims",

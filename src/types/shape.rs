@@ -35,12 +35,12 @@ impl Shape {
     }
 
     /// Inserts an axis before position `axis`.
-    pub fn insert(&mut self, axis: usize, dim: Dim) {
+    pub(crate) fn insert(&mut self, axis: usize, dim: Dim) {
         Arc::make_mut(&mut self.0).insert(axis, dim);
     }
 
     /// Removes an axis.
-    pub fn remove(&mut self, axis: usize) -> Dim {
+    pub(crate) fn remove(&mut self, axis: usize) -> Dim {
         Arc::make_mut(&mut self.0).remove(axis)
     }
 

@@ -52,7 +52,7 @@ pub enum KernelClass {
 
 impl KernelClass {
     /// The name used in programs.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Elementwise => "elementwise",
             Self::Broadcast => "broadcast",

@@ -38,7 +38,7 @@ impl TensorType {
 
     /// The type with the batch size replaced by `rows`.
     #[must_use]
-    pub fn at_rows(&self, rows: &Dim) -> Self {
+    pub(crate) fn at_rows(&self, rows: &Dim) -> Self {
         Self { dtype: self.dtype, shape: self.shape.at_rows(rows) }
     }
 }

@@ -41,7 +41,7 @@ op! {
 
 impl Einsum {
     /// The labels of operands with this many axes each.
-    pub fn labels(&self, ranks: &[usize]) -> Result<Labels, OpError> {
+    pub(crate) fn labels(&self, ranks: &[usize]) -> Result<Labels, OpError> {
         Labels::new(&self.equation, ranks)
     }
 }

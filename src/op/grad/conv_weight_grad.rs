@@ -49,7 +49,7 @@ pub(in crate::op) fn give_weights(
 
 impl ConvWeightGrad {
     /// The windows over an operand of type `x`.
-    pub fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
+    pub(crate) fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
         let Self { strides, dilations, pads, .. } = self;
         let sliding = Sliding { strides, dilations, pads, ceil_mode: false };
         sliding.over("kernel", &spatial_sizes(0, x)?, &self.kernel)

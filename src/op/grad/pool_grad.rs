@@ -101,7 +101,7 @@ impl PoolGrad {
     }
 
     /// The windows over the operand of the pool, whose spatial axes have these sizes.
-    pub fn windows(&self, sizes: &[i64]) -> Result<Windows, OpError> {
+    pub(crate) fn windows(&self, sizes: &[i64]) -> Result<Windows, OpError> {
         let (Self::Max { kernel, strides, dilations, pads, ceil_mode }
         | Self::Average { kernel, strides, dilations, pads, ceil_mode, .. }) = self;
         let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
@@ -110,7 +110,7 @@ impl PoolGrad {
 
     /// The sizes of the spatial axes of the pool's operand; `first` is the type of the first
     /// operand.
-    pub fn sizes(&self, first: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
+    pub(crate) fn sizes(&self, first: &TensorType) -> Result<SmallVec<[i64; 3]>, OpError> {
         match self {
             Self::Max { .. } => spatial_sizes(0, first),
             Self::Average { sizes, .. } => Ok(sizes.as_slice().into()),

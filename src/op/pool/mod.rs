@@ -81,7 +81,7 @@ family! {
 
 impl Pool {
     /// The windows over an operand of type `x`, whose first two axes may have any size.
-    pub fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
+    pub(crate) fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
         let (Self::Max { kernel, strides, dilations, pads, ceil_mode, .. }
         | Self::Average { kernel, strides, dilations, pads, ceil_mode, .. }
         | Self::Lp { kernel, strides, dilations, pads, ceil_mode, .. }) = self;

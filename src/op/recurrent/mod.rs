@@ -117,7 +117,7 @@ pub(super) struct Places {
 
 impl Recurrent {
     /// The order of the steps, and whether the batch is the first axis.
-    pub const fn order(&self) -> (Direction, bool) {
+    pub(crate) const fn order(&self) -> (Direction, bool) {
         (self.settings.direction, self.settings.batch_first)
     }
 
@@ -151,7 +151,7 @@ impl Recurrent {
     }
 
     /// What the cell computes.
-    pub fn cell(&self) -> Cell {
+    pub(crate) fn cell(&self) -> Cell {
         let CellSettings { coupled, reset_after, clip, gate, candidate, hidden, .. } =
             self.settings.clone();
         let functions = match self.kind {
@@ -162,7 +162,7 @@ impl Recurrent {
     }
 
     /// The sizes of a call, of its first and its third operand; `None` if they have not three axes.
-    pub fn sizes(&self, x: &[usize], r: &[usize]) -> Option<Sizes> {
+    pub(crate) fn sizes(&self, x: &[usize], r: &[usize]) -> Option<Sizes> {
         let (direction, batch_first) = self.order();
         let (&[a, b, input], &[_, _, hidden]) = (x, r) else { return None };
         let (steps, rows) = if batch_first { (b, a) } else { (a, b) };

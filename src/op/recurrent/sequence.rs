@@ -68,7 +68,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// The position of a step of a sequence among those of the operand.
-    pub fn step(&self, time: usize, row: usize) -> usize {
+    pub(crate) fn step(&self, time: usize, row: usize) -> usize {
         if self.batch_first { row * self.steps + time } else { time * self.rows + row }
     }
 
@@ -92,7 +92,7 @@ impl Sizes {
 
     /// The step, the direction and the sequence of the state at a position among those of all
     /// steps.
-    pub fn place(&self, at: usize) -> (usize, usize, usize) {
+    pub(crate) fn place(&self, at: usize) -> (usize, usize, usize) {
         if self.batch_first {
             let (at, direction) = (at / self.directions, at % self.directions);
             (at % self.steps, direction, at / self.steps)
@@ -166,7 +166,7 @@ pub trait Engine<R> {
 
 impl<'a, R: Real> Sequence<'a, R> {
     /// A part of the weights, and the terms of each of its rows.
-    pub fn weights(&self, part: Part) -> (&'a [R], usize) {
+    pub(crate) fn weights(&self, part: Part) -> (&'a [R], usize) {
         let Sizes { input, hidden, .. } = self.sizes;
         let (state, reset) = self.r.split_at(self.direct() * hidden);
         match part {
@@ -210,7 +210,7 @@ impl<'a, R: Real> Sequence<'a, R> {
     /// for each of them.
     ///
     /// A sequence is computed from itself alone, if the rows of a product are.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         rows: Range<usize>,
         engine: &impl Engine<R>,

@@ -158,7 +158,7 @@ impl Reduce {
     }
 
     /// The listed axes, and whether they stay.
-    pub fn parts(&self) -> (&[i64], bool) {
+    pub(crate) fn parts(&self) -> (&[i64], bool) {
         match self {
             Self::Sum { axes, keepdims }
             | Self::Mean { axes, keepdims }
@@ -296,7 +296,7 @@ impl Reduce {
     }
 
     /// True if exactly these axes of an operand with `rank` axes are reduced.
-    pub fn is_over(&self, rank: usize, axes: std::ops::Range<usize>) -> bool {
+    pub(crate) fn is_over(&self, rank: usize, axes: std::ops::Range<usize>) -> bool {
         self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == axes.contains(&i)))
     }
 
@@ -307,7 +307,7 @@ impl Reduce {
 
     /// How many of an operand's first axes are not reduced, of `rank` in all; `None` if the axes do
     /// not suit.
-    pub fn kept(&self, rank: usize) -> Option<usize> {
+    pub(crate) fn kept(&self, rank: usize) -> Option<usize> {
         let reduced = self.reduced(rank).ok()?;
         Some(reduced.iter().position(|r| *r).unwrap_or(rank))
     }
@@ -316,7 +316,7 @@ impl Reduce {
     ///
     /// # Panics
     /// If a slice has not the size that follows from `dims`: a bug in the caller.
-    pub fn reduce(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+    pub(crate) fn reduce(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
         let Ok(reduced) = self.reduced(dims.len()) else { return };
         let plan = fold::plan(dims, &reduced);
         let sizes = dims.iter().zip(&reduced).filter(|(_, r)| **r).map(|(d, _)| *d);

@@ -301,7 +301,7 @@ impl Resize {
     ///
     /// # Panics
     /// If there are not as many axes.
-    pub fn axis(&self, i: usize, length: usize) -> AxisTaps {
+    pub(crate) fn axis(&self, i: usize, length: usize) -> AxisTaps {
         AxisTaps::new(self, i, length)
     }
 

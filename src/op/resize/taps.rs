@@ -35,7 +35,7 @@ pub struct Passes {
 impl Passes {
     /// The passes over an operand whose axes from `first` on have the sizes `dims`, for settings
     /// that suit it.
-    pub fn new(op: &Resize, first: usize, dims: &[usize]) -> Self {
+    pub(crate) fn new(op: &Resize, first: usize, dims: &[usize]) -> Self {
         let mut now = dims.to_vec();
         let mut order: Vec<usize> = (0..op.axes.len()).collect();
         // What shrinks most comes first: nothing on the way is larger than the operand and the
@@ -77,7 +77,7 @@ impl Passes {
     }
 
     /// The elements of the operand, and of the result.
-    pub fn sizes(&self) -> (usize, usize) {
+    pub(crate) fn sizes(&self) -> (usize, usize) {
         (self.input, self.output)
     }
 
@@ -86,7 +86,7 @@ impl Passes {
     ///
     /// # Panics
     /// If a slice has not the size of the passes: a bug in the caller.
-    pub fn pick(&self, width: usize, x: &[u8], y: &mut [u8], value: &[u8]) {
+    pub(crate) fn pick(&self, width: usize, x: &[u8], y: &mut [u8], value: &[u8]) {
         let mut now = x.to_vec();
         for step in &self.steps {
             let row = step.inner * width;

@@ -108,7 +108,7 @@ impl Loss {
     ];
 
     /// The name.
-    pub const fn name(&self) -> &'static str {
+    pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::BinaryCrossentropy { .. } => "binary_crossentropy",
             Self::CategoricalCrossentropy { .. } => "categorical_crossentropy",

@@ -73,7 +73,7 @@ impl Metric {
     ];
 
     /// The name.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Accuracy => "accuracy".to_owned(),
             Self::BinaryAccuracy { .. } => "binary_accuracy".to_owned(),

@@ -201,7 +201,7 @@ impl Optimizer {
     }
 
     /// The name.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self.rule {
             Rule::Sgd { .. } => "sgd",
             Rule::RmsProp { .. } => "rmsprop",

@@ -43,7 +43,7 @@ impl FolderOptions {
 
     /// Images as a model with one input of images takes them, in colours or grey; `None` for
     /// others.
-    pub fn of(model: &Graph) -> Option<Self> {
+    pub(crate) fn of(model: &Graph) -> Option<Self> {
         let rows = model.inputs().filter_map(|v| Column::of("x", model.ty(v)));
         let images: Vec<Column> = rows.filter(|row| row.dims.len() == 3).collect();
         let [row] = images.as_slice() else { return None };

@@ -20,7 +20,7 @@ pub enum Layout {
 
 impl Layout {
     /// The axes of an image of `height * width` pixels.
-    pub fn dims(self, channels: usize, height: usize, width: usize) -> [usize; 3] {
+    pub(crate) fn dims(self, channels: usize, height: usize, width: usize) -> [usize; 3] {
         match self {
             Self::ChannelsFirst => [channels, height, width],
             Self::ChannelsLast => [height, width, channels],

@@ -71,12 +71,12 @@ fn of_output<'c>(columns: &'c [Column], kind: &str, output: &str) -> Option<&'c 
 
 impl Names {
     /// The column that has the weights of rows for an output, if there is one.
-    pub fn weight<'c>(columns: &'c [Column], output: &str) -> Option<&'c Column> {
+    pub(crate) fn weight<'c>(columns: &'c [Column], output: &str) -> Option<&'c Column> {
         of_output(columns, SAMPLE_WEIGHT, output)
     }
 
     /// The column that has the mask for an output, if there is one.
-    pub fn mask<'c>(columns: &'c [Column], output: &str) -> Option<&'c Column> {
+    pub(crate) fn mask<'c>(columns: &'c [Column], output: &str) -> Option<&'c Column> {
         of_output(columns, SAMPLE_MASK, output)
     }
 
@@ -85,7 +85,7 @@ impl Names {
     ///
     /// # Errors
     /// If one has no column, or a weight is no number.
-    pub fn of(columns: &[Column], inputs: &[&str], outputs: &[&str]) -> Result<Self, DataError> {
+    pub(crate) fn of(columns: &[Column], inputs: &[&str], outputs: &[&str]) -> Result<Self, DataError> {
         let targets = bind(columns, outputs, "y", "output")?;
         let inputs = bind(columns, inputs, "x", "input")?;
         let (mut weights, mut masks) = (BTreeMap::new(), BTreeMap::new());

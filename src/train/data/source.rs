@@ -196,7 +196,7 @@ impl Part {
     ///
     /// # Errors
     /// If the source has fewer.
-    pub fn new(source: Arc<dyn Source>, first: usize, rows: usize) -> Result<Self, DataError> {
+    pub(crate) fn new(source: Arc<dyn Source>, first: usize, rows: usize) -> Result<Self, DataError> {
         if first.checked_add(rows).is_some_and(|end| end <= source.rows()) {
             return Ok(Self { source, first, rows });
         }
@@ -260,7 +260,7 @@ impl Concat {
     ///
     /// # Errors
     /// If there are none, their columns or classes differ, or their rows cannot be counted.
-    pub fn new(sources: Vec<Arc<dyn Source>>) -> Result<Self, DataError> {
+    pub(crate) fn new(sources: Vec<Arc<dyn Source>>) -> Result<Self, DataError> {
         let Some(first) = sources.first() else {
             return Err(DataError::Columns("there are no data".to_owned()));
         };

@@ -82,7 +82,7 @@ impl Statistics {
     ///
     /// # Errors
     /// If a row is no image.
-    pub fn channels(&self, layout: Layout) -> Result<(Vec<f32>, Vec<f32>), DataError> {
+    pub(crate) fn channels(&self, layout: Layout) -> Result<(Vec<f32>, Vec<f32>), DataError> {
         let channels = match (layout, self.dims.as_slice()) {
             (Layout::ChannelsFirst, [channels, _, _])
             | (Layout::ChannelsLast, [_, _, channels]) => *channels,

@@ -50,7 +50,7 @@ impl Table {
     ///
     /// # Errors
     /// If the file is not of this form, or its numbers take more than `budget` allows.
-    pub fn new(
+    pub(crate) fn new(
         path: &Path,
         options: &TableOptions,
         budget: &mut Budget,
