@@ -1,5 +1,7 @@
 //! Parts that the tests and benches of fanwise reach into. Nothing here is stable.
 
+pub use crate::analysis::random::random_inputs;
+pub use crate::analysis::sums::{Sums, Unexplained};
 #[cfg(feature = "cpu")]
 pub use crate::backend::cpu::conv::{ConvPlan, conv};
 #[cfg(feature = "cpu")]
@@ -23,10 +25,24 @@ pub use crate::backend::cuda::driver::probe::driver;
 #[cfg(feature = "cuda")]
 pub use crate::backend::cuda::run::executor::CudaExecutable;
 #[cfg(feature = "cuda")]
-pub use crate::codegen::{
-    Arg, Call, Kernel, ParamDecl, Unit, calls, entry_name, kernels, key, units,
+pub use crate::codegen::kernel::{Arg, Call, Kernel, ParamDecl};
+#[cfg(feature = "cuda")]
+pub use crate::codegen::kernels::calls;
+#[cfg(feature = "cuda")]
+pub use crate::codegen::key::key;
+#[cfg(feature = "cuda")]
+pub use crate::codegen::program::kernels;
+#[cfg(feature = "cuda")]
+pub use crate::codegen::unit::{Unit, entry_name, units};
+pub use crate::lower::check::check;
+pub use crate::op::def::{
+    Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
 };
 pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};
 pub use crate::op::support::interval::Interval;
 pub use crate::op::support::traits::Traits;
+#[cfg(feature = "train")]
+pub use crate::train::data::decode::decode_image;
+#[cfg(feature = "train")]
+pub use crate::train::data::source::row;

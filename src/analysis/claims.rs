@@ -216,7 +216,7 @@ impl Sweep<'_> {
 /// What the split rule of an operator says of its results, where its operands are these values of
 /// the graph with these claims; no refusal where an operand is mixed. A rule whose claims do not
 /// fit the types is not believed.
-pub fn judge(
+pub(crate) fn judge(
     graph: &Graph,
     op: &Op,
     values: &[Value],

@@ -8,7 +8,7 @@ use crate::ir::{Graph, GraphError, NodeId, NodeKind};
 
 /// The rows and totals of a model's summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// The model's name.
     pub name: String,
     /// One row for each input and operator, in topological order.
@@ -21,7 +21,7 @@ pub struct Summary {
 
 /// An input or operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SummaryRow {
+pub(crate) struct SummaryRow {
     /// Its label.
     pub layer: String,
     /// The operator's name, or `input`.
@@ -35,7 +35,7 @@ pub struct SummaryRow {
 }
 
 /// The summary of a graph. Every parameter is counted once, at its first user.
-pub fn summary(graph: &Graph) -> Result<Summary, GraphError> {
+pub(crate) fn summary(graph: &Graph) -> Result<Summary, GraphError> {
     let mut counted = vec![false; graph.params().len()];
     let mut rows = Vec::new();
     for id in graph.order()? {

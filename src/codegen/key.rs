@@ -113,7 +113,7 @@ impl fmt::Display for Form {
 /// A product and a sum are fused only where the text says so: whether a compiler fuses them may
 /// depend on the text around them, which differs between specialisations, and the bits would differ
 /// with it.
-pub fn options(arch: Arch, form: Form) -> Vec<String> {
+pub(crate) fn options(arch: Arch, form: Form) -> Vec<String> {
     let target = match form {
         Form::Cubin => arch.to_string(),
         Form::Ptx => format!("compute_{}{}", arch.number, arch.suffix()),

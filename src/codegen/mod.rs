@@ -9,27 +9,27 @@
 mod builder;
 mod context;
 mod cuda_op;
-mod error;
+pub(crate) mod error;
 mod expression;
 mod function;
-mod kernel;
-mod kernels;
-mod key;
+pub(crate) mod kernel;
+pub(crate) mod kernels;
+pub(crate) mod key;
 mod lines;
-mod program;
-pub mod source;
+pub(crate) mod program;
+pub(crate) mod source;
 mod strides;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod tile;
-mod unit;
+pub(crate) mod unit;
 mod windows;
 
-pub use error::CodegenError;
-pub use kernel::{Arg, Call, Kernel, ParamDecl};
-pub use kernels::{CudaKernels, calls};
-pub use key::{Arch, ArchError, Form, Key, key, options};
-pub use program::kernels;
-pub use unit::{Entry, Unit, entry_name, units};
+pub(crate) use error::CodegenError;
+pub(crate) use kernel::{Arg, Call, Kernel, ParamDecl};
+pub(crate) use kernels::{CudaKernels, calls};
+pub(crate) use key::{Arch, Form, Key, key, options};
+pub(crate) use program::kernels;
+pub(crate) use unit::{Unit, units};

@@ -75,7 +75,7 @@ pub(super) const EXPRESSION: &str = "expression.cuh";
 const SHARED: &str = "include/";
 
 /// The text of a file, by its name below `kernels/`.
-pub fn text(name: &str) -> Option<&'static str> {
+pub(crate) fn text(name: &str) -> Option<&'static str> {
     let found = FILES.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
     #[cfg(test)]
     let found = found.or_else(|| super::testing::text(name));
@@ -83,7 +83,8 @@ pub fn text(name: &str) -> Option<&'static str> {
 }
 
 /// The names of the kernel files, as `conv.cu`.
-pub(crate) fn kernel_files() -> impl Iterator<Item = &'static str> {
+#[cfg(test)]
+fn kernel_files() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name).filter(|name| !name.starts_with(SHARED))
 }
 

@@ -217,7 +217,7 @@ impl Builder {
 }
 
 /// Takes in operators whose results have one name, or one with a number.
-pub struct Named<'b> {
+pub(crate) struct Named<'b> {
     builder: &'b mut Builder,
     name: &'b str,
 }
@@ -245,7 +245,7 @@ impl Graph {
 }
 
 /// Takes in an operator that belongs where another node is.
-pub struct Beside<'g> {
+pub(crate) struct Beside<'g> {
     graph: &'g mut Graph,
     name: Arc<str>,
     place: Place,

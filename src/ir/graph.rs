@@ -149,11 +149,6 @@ impl Graph {
         &self.updates
     }
 
-    /// The update of a parameter, if it has one.
-    pub(crate) fn update_of(&self, param: ParamId) -> Option<&Update> {
-        self.updates.iter().find(|update| update.param == param)
-    }
-
     /// The values that a run hands out or keeps: the outputs, then those of the updates, in order.
     pub fn kept(&self) -> impl Iterator<Item = Value> + '_ {
         let updates = self.updates.iter().flat_map(|update| update.values.iter().copied());
@@ -342,11 +337,6 @@ impl Graph {
     pub(crate) fn add_param(&mut self, param: Param) -> ParamId {
         self.params.push(param);
         ParamId(int::<u32>(self.params.len() - 1))
-    }
-
-    /// Sets which devices hold a parameter.
-    pub(crate) fn set_placement(&mut self, id: ParamId, placement: Placement) {
-        self.params[id.0 as usize].placement = placement;
     }
 
     /// Sets what a parameter's elements are.

@@ -11,12 +11,12 @@ mod label;
 mod model;
 mod node;
 mod param;
-mod parse;
+pub(crate) mod parse;
 mod print;
 #[cfg(test)]
 mod testing;
 mod text;
-mod verify;
+pub(crate) mod verify;
 
 pub use builder::Builder;
 pub use dot::to_dot;
@@ -27,6 +27,8 @@ pub use label::Label;
 pub use model::Model;
 pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Update, Value};
 pub use param::{ContentHash, Param, ParamId, Placement, Source, Weights};
-pub use parse::{ParseError, line_of, parse};
+pub(crate) use parse::line_of;
+pub use parse::{ParseError, parse};
 pub use print::Printer;
-pub use verify::{MAX_CONSTANT, Rule, Verified, VerifyError, VerifyErrors, verify};
+pub(crate) use verify::MAX_CONSTANT;
+pub use verify::{Rule, Verified, VerifyError, VerifyErrors, verify};

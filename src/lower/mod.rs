@@ -3,7 +3,7 @@
 
 mod arrange;
 mod chain;
-mod check;
+pub(crate) mod check;
 mod collect;
 mod emit;
 mod error;
@@ -25,7 +25,7 @@ pub(crate) mod testing;
 mod updates;
 
 pub use chain::{Access, Chain, ChainStep};
-pub use check::{MemoryError, check};
+pub(crate) use check::{MemoryError, check};
 pub use error::LowerError;
 pub use memory::{BindError, Bound, BoundDevice, Location, Space};
 pub use program::{

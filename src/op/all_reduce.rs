@@ -51,7 +51,7 @@ impl OpDef for AllReduce {
 
     fn present(&self, n: i64) -> Option<Vec<bool>> {
         let rows: Vec<i64> = self.rows.iter().map(|rows| rows.eval(n)).collect();
-        Some(self.present(&rows))
+        Some(Self::parts_read(&rows))
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
@@ -96,7 +96,7 @@ impl OpDef for AllReduce {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let rows =
             self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
-        let present = self.present(&rows);
+        let present = Self::parts_read(&rows);
         let parts = operands.iter().copied().zip(rows).zip(present);
         let parts: Vec<(&Tensor, i64)> =
             parts.filter(|(_, present)| *present).map(|(part, _)| part).collect();
@@ -122,7 +122,7 @@ impl OpDef for AllReduce {
 
 impl AllReduce {
     /// Which parts are read when the replicas have so many rows.
-    pub(crate) fn present(&self, rows: &[i64]) -> Vec<bool> {
+    fn parts_read(rows: &[i64]) -> Vec<bool> {
         let none = rows.iter().all(|n| *n <= 0);
         rows.iter().enumerate().map(|(i, n)| *n > 0 || (none && i == 0)).collect()
     }

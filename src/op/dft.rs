@@ -39,7 +39,7 @@ op! {
 
 /// The sizes of a transform of a known value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DftSizes {
+pub(crate) struct DftSizes {
     /// Entries of the operand along the axis that are summed.
     pub terms: usize,
     /// All entries of the operand along the axis.

@@ -38,7 +38,7 @@ family! {
 
 /// The sizes of a normalisation of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupSizes {
+pub(crate) struct GroupSizes {
     /// Channels that share statistics.
     pub channels: usize,
     /// Groups of channels.

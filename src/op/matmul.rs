@@ -25,7 +25,7 @@ op! {
 
 /// The sizes of a matrix product, operands of one axis taken as matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MatMulSizes {
+pub(crate) struct MatMulSizes {
     /// The axes before the matrices of the left operand.
     pub left: Shape,
     /// The axes before the matrices of the right operand.
@@ -42,7 +42,7 @@ pub struct MatMulSizes {
 
 impl MatMulSizes {
     /// The sizes for operands of these shapes, if they fit.
-    pub fn new(left: &Shape, right: &Shape) -> Result<Self, OpError> {
+    pub(crate) fn new(left: &Shape, right: &Shape) -> Result<Self, OpError> {
         let (outer_a, m, k) = match &left[..] {
             [outer @ .., m, k] => (outer, m.clone(), k.clone()),
             [k] => (&[][..], Dim::ONE, k.clone()),

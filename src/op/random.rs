@@ -94,7 +94,7 @@ const fn digits(dtype: DType) -> u32 {
 /// which begins at the place `first * inner` of the draw, and each `whole * inner` behind the one
 /// before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runs {
+pub(crate) struct Runs {
     /// How many runs there are.
     pub outer: Dim,
     /// How long the axis is in the draw.

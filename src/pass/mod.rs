@@ -16,8 +16,6 @@ mod stages;
 
 pub use error::{DeviceError, PassError};
 pub use explain::{explain, headline};
-pub(crate) use gradient::differentiate_with;
-pub(crate) use gradient::train_mode;
 pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
     ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,

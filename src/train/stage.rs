@@ -251,7 +251,11 @@ impl Evaluator {
     /// # Errors
     /// If the data lack something, cannot be brought to the model's types or be read, or a run
     /// fails.
-    pub(crate) fn evaluate(&self, data: impl Into<Data>, batches: LoaderOptions) -> Result<Logs, Error> {
+    pub(crate) fn evaluate(
+        &self,
+        data: impl Into<Data>,
+        batches: LoaderOptions,
+    ) -> Result<Logs, Error> {
         self.all(&self.stage.in_order(data.into(), batches)?)
     }
 

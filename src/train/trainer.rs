@@ -235,7 +235,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If something is missing, or cannot be brought to its type.
-    pub(crate) fn loader(
+    pub fn loader(
         &self,
         data: impl Into<Data>,
         options: LoaderOptions,
@@ -247,7 +247,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If they have no array for an input or an output.
-    pub(crate) fn names(&self, loader: &Loader) -> Result<Names, Error> {
+    pub fn names(&self, loader: &Loader) -> Result<Names, Error> {
         self.train.names(loader.columns())
     }
 

@@ -14,9 +14,10 @@ use std::iter;
 
 use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
 use fanwise::internal::Traits;
+use fanwise::internal::{Inferred, Operand, SplitOperand};
 use fanwise::ir::{self, Builder, Graph, NodeKind, Value, Weights};
 use fanwise::lower::lower;
-use fanwise::op::{Attr, Binary, Inferred, Op, Operand, Reduce, SplitOperand};
+use fanwise::op::{Attr, Binary, Op, Reduce};
 use fanwise::pass::{Repair, Replicate, replicate};
 use fanwise::types::{Claim, Combine, Device, Dim, Shard, Tensor, TensorType};
 

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use fanwise::backend::{CUDA, Executable};
+use fanwise::internal::check;
 use fanwise::ir::{Builder, Graph, Origin, Place, Value, Weights, parse, verify};
-use fanwise::lower::{Action, DeviceProgram, Program, Step, check, lower};
+use fanwise::lower::{Action, DeviceProgram, Program, Step, lower};
 use fanwise::op::{
     AllGather, AllReduce, Binary, Concat, CopyOp, ExclusiveScan, Expand, MatMul, MergeTopK, Op,
     Reduce, Reshape, Scan, Slice, TopK, Transpose, Unary,

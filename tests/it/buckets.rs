@@ -1,8 +1,9 @@
 //! Sums over replicas that are made in buckets.
 
 use fanwise::backend::{CPU, CUDA, Executable, RunOptions};
+use fanwise::internal::check;
 use fanwise::ir::{Graph, Weights, parse, verify};
-use fanwise::lower::{Action, Lane, Program, Step, check, lower};
+use fanwise::lower::{Action, Lane, Program, Step, lower};
 use fanwise::op::Op;
 use fanwise::pass::{
     BatchStatistics, Merge, Repair, RepairOptions, Replicate, Training, TrainingGraph,

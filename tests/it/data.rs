@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use fanwise::format::Budget;
-use fanwise::train::data::{Arrays, Source, row};
+use fanwise::internal::row;
+use fanwise::train::data::{Arrays, Source};
 
 use crate::onnx_runtime::read;
 use crate::python::python;

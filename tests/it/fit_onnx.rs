@@ -18,7 +18,7 @@ use crate::onnx_runtime;
 fn trained_onnx(binary: &std::ffi::OsStr, name: &str, folder: &Path) -> std::path::PathBuf {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/exported").join(name);
     let graph = import(&model, &ImportOptions::default()).unwrap().graph;
-    let mut arrays = fanwise::analysis::random_inputs(&graph, 12, 3).unwrap();
+    let mut arrays = fanwise::internal::random_inputs(&graph, 12, 3).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     for output in graph.outputs() {
         let sizes =

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::{Backend, Cpu, RunOptions};
+use fanwise::internal::OpDef;
 use fanwise::ir::{self, Builder, Graph, Value, Weights};
-use fanwise::op::OpDef;
 use fanwise::op::{
     BatchNormTrain, Binary, CellKind, CellSettings, Conv, Direction, External, Flatten, Gather,
     GatherAt, Gemm, Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fanwise::op::{Attr, AttrError, Op, Operand, Results, SplitOperand};
+use fanwise::internal::{Operand, Results, SplitOperand};
+use fanwise::op::{Attr, AttrError, Op};
 use fanwise::types::{Claim, DType, Dim, MAX_SIZE, Shape, Shard, Tensor, TensorType};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use fanwise::backend::{CPU, CUDA, Cpu, CpuExecutable, Executable, RunError, RunOptions};
 use fanwise::internal::Traits;
+use fanwise::internal::check;
 use fanwise::ir::{Builder, Graph, Label, NodeKind, Value, Weights, parse, verify};
-use fanwise::lower::{Kernels, LowerError, Program, Support, Types, check, lower};
+use fanwise::lower::{Kernels, LowerError, Program, Support, Types, lower};
 use fanwise::op::{Gather, Op, OpError, Unary};
 use fanwise::pass::{Merge, Repair, Replicate, WeightPlacement, replicate};
 use fanwise::types::{

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fanwise::analysis::{Sums, Unexplained};
 use fanwise::backend::{CPU, Executable, RunOptions};
+use fanwise::internal::{Sums, Unexplained};
 use fanwise::ir::{Graph, Weights, parse};
 use fanwise::pass::{Repair, repair};
 use fanwise::types::Tensor;

@@ -1,8 +1,9 @@
 //! The memory that training takes: what is planned, what is live, and what a step touches.
 
 use fanwise::backend::{CPU, Executable, RunOptions};
+use fanwise::internal::check;
 use fanwise::ir::verify;
-use fanwise::lower::{check, lower};
+use fanwise::lower::lower;
 use fanwise::pass::{BatchStatistics, Training, TrainingGraph, training};
 use fanwise::zoo;
 use rand::SeedableRng;

@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 
 use fanwise::analysis::prove;
 use fanwise::backend::{CPU, CompileError, Cpu, CpuExecutable, Executable, RunError, RunOptions};
+use fanwise::internal::check;
 use fanwise::ir::{Graph, Label, Weights, from_json, parse, to_json, verify};
-use fanwise::lower::{Kernels, LowerError, Support, Types, check, lower};
+use fanwise::lower::{Kernels, LowerError, Support, Types, lower};
 use fanwise::op::Op;
 use fanwise::pass::{
     Merge, PassError, Repair, Replicate, SimplifyOptions, WeightPlacement, repair, replicate,

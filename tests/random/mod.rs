@@ -177,7 +177,7 @@ impl Generator {
         }
         let types: Vec<TensorType> = operands.iter().map(|v| self.ty(*v)).collect();
         let inputs: Vec<_> =
-            types.iter().map(|ty| fanwise::op::Operand { ty, ints: None }).collect();
+            types.iter().map(|ty| fanwise::internal::Operand { ty, ints: None }).collect();
         let results = op.infer(&inputs).ok()?;
         let elements = results.first()?.ty.shape.elements().eval(1);
         if !(1..=MAX_ELEMENTS).contains(&elements) {

@@ -4,8 +4,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use smallvec::SmallVec;
 
-use fanwise::op::OpDef;
-use fanwise::op::{AllReduce, Narrow, Op, Operand, SplitOperand};
+use fanwise::internal::OpDef;
+use fanwise::internal::{Operand, SplitOperand};
+use fanwise::op::{AllReduce, Narrow, Op};
 use fanwise::types::{Claim, Combine, DType, Dim, Shape, Shard, Tensor, TensorType};
 
 /// A generator for a test's cases; the same seed gives the same cases.

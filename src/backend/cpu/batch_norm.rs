@@ -22,7 +22,7 @@ const WORTH: usize = 1 << 14;
 
 /// The channels of a batch: `[N, channels, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChannelSizes {
+pub(crate) struct ChannelSizes {
     /// The number of channels.
     pub channels: usize,
     /// The elements of a channel of a sample.
@@ -31,7 +31,7 @@ pub struct ChannelSizes {
 
 impl ChannelSizes {
     /// The sizes of an operand with these, none 0; `None` where there is no channel axis.
-    pub fn new(dims: &[usize]) -> Option<Self> {
+    pub(crate) fn new(dims: &[usize]) -> Option<Self> {
         let [_, channels, behind @ ..] = dims else { return None };
         Some(Self { channels: *channels, width: behind.iter().product() })
     }
@@ -84,7 +84,7 @@ fn statistics<'a>(rows: &(impl Iterator<Item = &'a [f32]> + Clone), count: f64) 
 
 /// The operands of [`batch_norm_train`].
 #[derive(Clone, Copy, Debug)]
-pub struct Normalised<'a> {
+pub(crate) struct Normalised<'a> {
     /// What is normalised, `[N, channels, width]`.
     pub x: &'a [f32],
     /// A factor for each channel.
@@ -102,7 +102,7 @@ pub struct Normalised<'a> {
 /// # Panics
 /// If a slice has not the size that the others and `sizes` say: a bug in the caller.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
-pub fn batch_norm_train(
+pub(crate) fn batch_norm_train(
     op: &BatchNormTrain,
     sizes: ChannelSizes,
     operands: Normalised<'_>,
@@ -132,7 +132,7 @@ pub fn batch_norm_train(
 
 /// The operands of the gradients.
 #[derive(Clone, Copy)]
-pub struct Differentiated<'a> {
+pub(crate) struct Differentiated<'a> {
     /// The operand of the normalisation.
     pub x: &'a [f32],
     /// The scales.
@@ -147,7 +147,7 @@ pub struct Differentiated<'a> {
 /// # Panics
 /// If a slice has not the size that the others and `sizes` say: a bug in the caller.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
-pub fn batch_norm_grad(
+pub(crate) fn batch_norm_grad(
     op: &BatchNormGrad,
     sizes: ChannelSizes,
     Differentiated { x, scale, dy }: Differentiated<'_>,

@@ -23,7 +23,7 @@ use crate::types::{DType, Shape, TensorType};
 /// The sizes of a transposed convolution, and how it is computed: a function of everything but the
 /// batch size.
 #[derive(Clone, Debug)]
-pub struct SpreadPlan {
+pub(crate) struct SpreadPlan {
     axes: Windows,
     groups: usize,
     /// Input channels of a group.
@@ -83,7 +83,7 @@ const WORTH: usize = 1 << 19;
 impl SpreadPlan {
     /// The plan for an input of shape `x` and weights of shape `w`, which `op` admits; the batch
     /// size is free.
-    pub fn new(op: &ConvTranspose, x: &[usize], w: &[usize]) -> Result<Self, OpError> {
+    pub(crate) fn new(op: &ConvTranspose, x: &[usize], w: &[usize]) -> Result<Self, OpError> {
         let ty = |dims: &[usize]| TensorType { dtype: DType::F32, shape: Shape::from(dims) };
         let axes = op.windows(&ty(x), &ty(w))?;
         let size = |f: fn(&WindowAxis) -> usize| axes.iter().map(f).product::<usize>();
@@ -102,7 +102,7 @@ impl SpreadPlan {
     }
 
     /// The number of floats of an output sample.
-    pub fn sample(&self) -> usize {
+    pub(crate) fn sample(&self) -> usize {
         self.groups * self.filters * self.output
     }
 
@@ -135,7 +135,7 @@ impl SpreadPlan {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn conv_transpose(
+pub(crate) fn conv_transpose(
     plan: &SpreadPlan,
     x: &[f32],
     w: &[f32],

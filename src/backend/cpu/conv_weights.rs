@@ -32,7 +32,7 @@ use crate::types::{DType, Shape, TensorType};
 /// The sizes of the gradient of a kernel, and how it is computed: a function of everything but the
 /// batch size.
 #[derive(Clone, Debug)]
-pub struct ConvWeightsPlan {
+pub(crate) struct ConvWeightsPlan {
     axes: Windows,
     groups: usize,
     /// Input channels of a group.
@@ -68,7 +68,7 @@ const LANES: usize = 16;
 impl ConvWeightsPlan {
     /// The plan for an input of shape `x` and a gradient of shape `dy`, which `op` admits; the
     /// batch size is free.
-    pub fn new(op: &ConvWeightGrad, x: &[usize], dy: &[usize]) -> Result<Self, OpError> {
+    pub(crate) fn new(op: &ConvWeightGrad, x: &[usize], dy: &[usize]) -> Result<Self, OpError> {
         let axes = op.windows(&TensorType { dtype: DType::F32, shape: Shape::from(x) })?;
         let size = |f: fn(&WindowAxis) -> usize| axes.iter().map(f).product::<usize>();
         let groups = int::<usize>(op.groups).max(1);
@@ -93,7 +93,7 @@ impl ConvWeightsPlan {
     }
 
     /// The number of floats of the gradient.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.groups * self.filters * self.terms()
     }
 

@@ -96,7 +96,7 @@ pub(crate) fn in_place(y: &mut [f32], chain: &Epilogue<'_>) {
 ///
 /// # Panics
 /// If the lengths differ: a bug in the caller.
-pub fn map(x: &[f32], y: &mut [f32], chain: &Epilogue<'_>) {
+pub(crate) fn map(x: &[f32], y: &mut [f32], chain: &Epilogue<'_>) {
     assert_eq!(x.len(), y.len(), "elements of an elementwise operator");
     let tasks = y.par_chunks_mut(TASK).zip(x.par_chunks(TASK)).enumerate();
     tasks.for_each(|(i, (y, x))| {

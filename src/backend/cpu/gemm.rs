@@ -28,7 +28,7 @@ const PAIR_LENGTH: usize = MAX_LANE_PRODUCT / 2;
 
 /// A matrix to read: element `(i, j)` is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     data: &'a [f32],
     rows: usize,
     columns: usize,
@@ -38,7 +38,7 @@ pub struct Matrix<'a> {
 
 /// A matrix to write, whose rows are contiguous: element `(i, j)` is `data[i * row_stride + j]`.
 #[derive(Debug)]
-pub struct MatrixMut<'a> {
+pub(crate) struct MatrixMut<'a> {
     data: &'a mut [f32],
     rows: usize,
     columns: usize,
@@ -47,7 +47,7 @@ pub struct MatrixMut<'a> {
 
 /// Where the elements of a matrix lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// The number of rows.
     pub rows: usize,
     /// The number of columns.
@@ -74,7 +74,7 @@ impl<'a> Matrix<'a> {
     ///
     /// # Panics
     /// If `data` ends before the last element: a bug in the caller.
-    pub fn new(data: &'a [f32], layout: Layout) -> Self {
+    pub(crate) fn new(data: &'a [f32], layout: Layout) -> Self {
         assert!(layout.fits(data.len()), "{layout:?} in {} elements", data.len());
         let Layout { rows, columns, row_stride, column_stride } = layout;
         Self { data, rows, columns, row_stride, column_stride }
@@ -89,12 +89,12 @@ impl<'a> Matrix<'a> {
     }
 
     /// The number of rows.
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
     /// The number of columns.
-    pub fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         self.columns
     }
 
@@ -183,7 +183,7 @@ impl<'a> MatrixMut<'a> {
     ///
     /// # Panics
     /// If `data` ends before the last element, or rows overlap: a bug in the caller.
-    pub fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
+    pub(crate) fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         let layout = Layout { rows, columns, row_stride, column_stride: 1 };
         assert!(layout.fits(data.len()), "{layout:?} in {} elements", data.len());
         assert!(row_stride >= columns || rows < 2, "rows of {columns} by {row_stride}");
@@ -219,7 +219,7 @@ impl<'a> MatrixMut<'a> {
 
 /// The parts of a sum of `k` terms, in the order in which they are added: a function of `k` alone,
 /// each of at most [`MAX_TERMS`] terms.
-pub fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
     let count = k.div_ceil(MAX_TERMS);
     let size = k.div_ceil(count.max(1)).next_multiple_of(4);
     (0..count).map(move |i| i * size..((i + 1) * size).min(k))
@@ -232,7 +232,7 @@ pub fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
-pub fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
+pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
     check(a, b, &c);
     if c.is_empty() {
         return;

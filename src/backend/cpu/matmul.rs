@@ -103,7 +103,7 @@ pub fn gemm(
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
-pub fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &Epilogue<'_>) {
+pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &Epilogue<'_>) {
     let (outer_a, m, k) = match left.dims {
         [outer @ .., m, k] => (outer, *m, *k),
         _ => (&[][..], 1, left.data.len()),

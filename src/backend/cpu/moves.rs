@@ -15,11 +15,14 @@ const WORTH: usize = 1 << 15;
 
 /// How many elements of each operand lie one after the other in a concatenation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JoinPlan(SmallVec<[usize; 4]>);
+pub(crate) struct JoinPlan(SmallVec<[usize; 4]>);
 
 impl JoinPlan {
     /// The plan for operands of these sizes, which `op` admits.
-    pub fn new<'a>(op: &Concat, operands: impl Iterator<Item = &'a [usize]>) -> Option<Self> {
+    pub(crate) fn new<'a>(
+        op: &Concat,
+        operands: impl Iterator<Item = &'a [usize]>,
+    ) -> Option<Self> {
         let run = |dims: &[usize]| {
             let rank = i64::try_from(dims.len()).ok()?;
             let axis = if op.axis < 0 { op.axis + rank } else { op.axis };
@@ -33,7 +36,7 @@ impl JoinPlan {
 ///
 /// # Panics
 /// If an operand has not the size that the plan says: a bug in the caller.
-pub fn join(plan: &JoinPlan, operands: &[&[f32]], y: &mut [f32]) {
+pub(crate) fn join(plan: &JoinPlan, operands: &[&[f32]], y: &mut [f32]) {
     let total: usize = plan.0.iter().sum();
     if total == 0 {
         return;
@@ -51,7 +54,7 @@ pub fn join(plan: &JoinPlan, operands: &[&[f32]], y: &mut [f32]) {
 
 /// The sizes of a padding by one value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PadPlan {
+pub(crate) struct PadPlan {
     /// For each axis its size, the entries before it, and its size with those around it.
     axes: SmallVec<[(usize, usize, usize); 4]>,
     value: f32,
@@ -61,7 +64,7 @@ impl PadPlan {
     /// The plan for an operand of these sizes, which `op` admits. `None` if `op` does not only add
     /// entries of one value.
     #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
-    pub fn new(op: &Pad, dims: &[usize]) -> Option<Self> {
+    pub(crate) fn new(op: &Pad, dims: &[usize]) -> Option<Self> {
         if op.mode != PadMode::Constant || dims.is_empty() || op.pads.len() != 2 * dims.len() {
             return None;
         }
@@ -79,7 +82,7 @@ impl PadPlan {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn pad(plan: &PadPlan, x: &[f32], y: &mut [f32]) {
+pub(crate) fn pad(plan: &PadPlan, x: &[f32], y: &mut [f32]) {
     let Some(((size, before, columns), outer)) = plan.axes.split_last() else { return };
     if *columns == 0 {
         return;

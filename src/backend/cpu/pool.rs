@@ -21,7 +21,7 @@ use crate::types::{DType, Shape, TensorType};
 /// The sizes of a pooling, and how it is computed: a function of everything but the number of
 /// planes.
 #[derive(Debug)]
-pub struct PoolPlan {
+pub(crate) struct PoolPlan {
     axes: Windows,
     greatest: bool,
     /// Where planes are taken apart; otherwise each window is computed alone.
@@ -39,7 +39,7 @@ const WORTH: usize = 1 << 16;
 impl PoolPlan {
     /// The plan for an operand of shape `x`, which `op` admits; the first two sizes are free.
     /// `None` if `op` is none that this kernel computes.
-    pub fn new(op: &Pool, x: &[usize]) -> Result<Option<Self>, OpError> {
+    pub(crate) fn new(op: &Pool, x: &[usize]) -> Result<Option<Self>, OpError> {
         let include = match op {
             Pool::Max { indices: false, .. } => None,
             Pool::Average { count_include_pad, .. } => Some(*count_include_pad),
@@ -76,7 +76,7 @@ fn counts(axes: &[WindowAxis], include: bool) -> Vec<f32> {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
+pub(crate) fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
     let (plane, windows, taps) =
         (plan.size(|a| a.input), plan.size(|a| a.output), plan.size(|a| a.kernel));
     assert_eq!(x.len() / plane * windows, y.len(), "planes of {plan:?}");

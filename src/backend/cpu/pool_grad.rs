@@ -15,7 +15,7 @@ use crate::types::invariant::int;
 
 /// The sizes of the gradient of a pool: a function of everything but the number of planes.
 #[derive(Debug)]
-pub struct PoolGradPlan {
+pub(crate) struct PoolGradPlan {
     /// Elements of a plane of the pool's operand.
     plane: usize,
     /// The distance between rows of a plane.
@@ -49,7 +49,7 @@ const WORTH: usize = 1 << 15;
 impl PoolGradPlan {
     /// The plan for a pool's operand whose spatial axes have these sizes; `None` where there are
     /// more than two.
-    pub fn new(op: &PoolGrad, sizes: &[usize]) -> Result<Option<Self>, OpError> {
+    pub(crate) fn new(op: &PoolGrad, sizes: &[usize]) -> Result<Option<Self>, OpError> {
         let sizes: Vec<i64> = sizes.iter().map(|d| int(*d)).collect();
         let windows = op.windows(&sizes)?;
         let include = matches!(op, PoolGrad::Average { count_include_pad: true, .. });
@@ -122,7 +122,7 @@ impl PoolGradPlan {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn pool_grad(plan: &PoolGradPlan, x: &[f32], dy: &[f32], dx: &mut [f32]) {
+pub(crate) fn pool_grad(plan: &PoolGradPlan, x: &[f32], dy: &[f32], dx: &mut [f32]) {
     let windows = plan.rows.len() * plan.columns.len();
     assert_eq!(dx.len() / plan.plane * windows, dy.len(), "planes of {plan:?}");
     assert_eq!(x.len(), if plan.greatest { dx.len() } else { 0 }, "planes of {plan:?}");

@@ -28,7 +28,7 @@ const WORTH: usize = 1 << 15;
 
 /// A call whose operands have these sizes, all sequences as long as the operand.
 #[derive(Debug)]
-pub struct RecurrentPlan {
+pub(crate) struct RecurrentPlan {
     op: Recurrent,
     cell: Cell,
     sizes: SequenceSizes,
@@ -37,7 +37,7 @@ pub struct RecurrentPlan {
 impl RecurrentPlan {
     /// The plan for a first and a third operand of these sizes, none 0, which `op` admits. `None`
     /// if sequences have lengths of their own.
-    pub fn new(op: &Recurrent, x: &[usize], r: &[usize]) -> Option<Self> {
+    pub(crate) fn new(op: &Recurrent, x: &[usize], r: &[usize]) -> Option<Self> {
         let sizes = op.sizes(x, r).filter(|_| op.lengths_operand().is_none())?;
         Some(Self { op: op.clone(), cell: op.cell(), sizes })
     }
@@ -152,7 +152,7 @@ struct Done {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut [&mut [f32]]) {
+pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut [&mut [f32]]) {
     let sizes = plan.sizes;
     let SequenceSizes { steps, rows, hidden, directions, .. } = sizes;
     let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);

@@ -13,7 +13,7 @@ use crate::types::KernelClass;
 
 /// How the planes of a value are resized: a function of everything but their number.
 #[derive(Debug)]
-pub struct ResizePlan {
+pub(crate) struct ResizePlan {
     passes: Passes,
     /// Whether elements are taken as they are.
     picks: bool,
@@ -27,7 +27,7 @@ const WORTH: usize = 1 << 14;
 impl ResizePlan {
     /// The plan for an operand of shape `x`, which `op` admits; the sizes before the first axis
     /// that is resized are free. `None` if no axis is resized, or nothing is left of one.
-    pub fn new(op: &Resize, x: &[usize]) -> Option<Self> {
+    pub(crate) fn new(op: &Resize, x: &[usize]) -> Option<Self> {
         let first = *op.axes.first()?;
         if op.sizes.contains(&0) {
             return None;
@@ -41,7 +41,7 @@ impl ResizePlan {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn resize(plan: &ResizePlan, x: &[f32], y: &mut [f32]) {
+pub(crate) fn resize(plan: &ResizePlan, x: &[f32], y: &mut [f32]) {
     let (input, output) = plan.passes.sizes();
     assert_eq!(x.len() / input * output, y.len(), "planes of {plan:?}");
     let planes = y.par_chunks_exact_mut(output).zip(x.par_chunks_exact(input));

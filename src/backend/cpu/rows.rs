@@ -82,14 +82,14 @@ pub fn layer_norm(plan: &LayerNormPlan, x: &[f32], scale: &[f32], shift: &[f32],
 
 /// A normalisation of channels.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GroupNormPlan {
+pub(crate) struct GroupNormPlan {
     op: GroupNorm,
     sizes: GroupSizes,
 }
 
 impl GroupNormPlan {
     /// The plan for an operand of these sizes, none 0, which `op` admits.
-    pub fn new(op: &GroupNorm, dims: &[usize]) -> Option<Self> {
+    pub(crate) fn new(op: &GroupNorm, dims: &[usize]) -> Option<Self> {
         Some(Self { op: op.clone(), sizes: op.sizes(dims)? })
     }
 }
@@ -98,7 +98,13 @@ impl GroupNormPlan {
 ///
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
-pub fn group_norm(plan: &GroupNormPlan, x: &[f32], scale: &[f32], bias: &[f32], y: &mut [f32]) {
+pub(crate) fn group_norm(
+    plan: &GroupNormPlan,
+    x: &[f32],
+    scale: &[f32],
+    bias: &[f32],
+    y: &mut [f32],
+) {
     let GroupSizes { channels, groups, inner } = plan.sizes;
     let size = channels * inner;
     let blocks = y.par_chunks_exact_mut(size).zip(x.par_chunks_exact(size)).enumerate();

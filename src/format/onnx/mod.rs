@@ -38,7 +38,7 @@ mod writer;
 ///
 /// Packed numbers of a tensor (`float_data`, …) stay the bytes of the file, a list of packed runs
 /// each.
-#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
 mod proto;
 
 use std::path::Path;

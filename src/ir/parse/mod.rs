@@ -66,7 +66,7 @@ impl fmt::Display for ParseError {
 impl std::error::Error for ParseError {}
 
 /// The line of a graph's text, from 1, on which the value `name` is defined.
-pub fn line_of(text: &str, name: &str) -> Option<usize> {
+pub(crate) fn line_of(text: &str, name: &str) -> Option<usize> {
     let mut scan = Scanner::new(text);
     loop {
         let at = scan.next();

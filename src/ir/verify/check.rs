@@ -6,7 +6,7 @@ use crate::op::{Attr, Op, Operand};
 use crate::types::{Device, Dim, Keys, Symbol, TensorType};
 
 /// The largest number of elements of a tensor that is an attribute.
-pub const MAX_CONSTANT: usize = 1024;
+pub(crate) const MAX_CONSTANT: usize = 1024;
 
 /// The operators that may run elsewhere than the replica they belong to.
 const MOVES: [&str; 2] = ["copy", "slice"];

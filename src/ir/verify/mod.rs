@@ -30,7 +30,7 @@ mod tests;
 use std::ops::Deref;
 
 use super::{Graph, NodeId};
-pub use check::MAX_CONSTANT;
+pub(crate) use check::MAX_CONSTANT;
 pub use error::{Rule, VerifyError, VerifyErrors};
 
 /// A graph that satisfies every rule; only [`verify`] makes one.

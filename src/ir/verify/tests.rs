@@ -240,7 +240,7 @@ fn updates_survive_changes() {
     other.add_update(id, [last]);
     assert_eq!(other.remove_unused(), 0);
     assert_eq!(other.params().len(), 1);
-    assert_eq!(other.update_of(ParamId(0)).unwrap().values[0], last);
+    assert_eq!(other.updates()[0].values[0], last);
     other.replace(last, x).unwrap();
     assert_eq!(other.remove_unused(), 2);
     assert_eq!(other.updates()[0].values[0], x);

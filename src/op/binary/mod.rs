@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use smallvec::smallvec;
 
-pub use scalar::Apply2;
+pub(crate) use scalar::Apply2;
 
 use super::broadcast::Broadcast;
 use super::declare::family;

@@ -7,7 +7,7 @@ use crate::op::real::Real;
 use crate::types::{DType, Dim};
 
 /// What is done with a function of two numbers once it is chosen: a loop that has no choice inside.
-pub trait Apply2<R> {
+pub(crate) trait Apply2<R> {
     /// What it gives.
     type Output;
     /// Does it with this function.
@@ -30,12 +30,6 @@ impl Binary {
     /// Why there is no quotient or remainder of integers, and why no power.
     pub const FAILURES: [&'static str; 2] =
         ["an integer is divided by 0", "0 has no negative power"];
-
-    /// The function on two `f32`.
-    #[inline]
-    pub(crate) fn f32(&self, a: f32, b: f32) -> f32 {
-        self.visit(Once(a, b))
-    }
 
     /// The function on two `f64`.
     #[inline]

@@ -13,7 +13,7 @@ const ELLIPSIS: u8 = 128;
 /// A label for each axis of the operands and the result: a letter, or a number from 128 on for an
 /// axis that `...` stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Labels {
+pub(crate) struct Labels {
     /// Those of each operand's axes.
     pub operands: Vec<SmallVec<[u8; 8]>>,
     /// Those of the result's axes, each once.
@@ -64,7 +64,7 @@ impl Term {
 
 impl Labels {
     /// The labels that `equation` gives operands with this many axes each.
-    pub fn new(equation: &str, ranks: &[usize]) -> Result<Self, OpError> {
+    pub(crate) fn new(equation: &str, ranks: &[usize]) -> Result<Self, OpError> {
         let text: String = equation.chars().filter(|c| *c != ' ').collect();
         let (left, right) = match text.split_once("->") {
             Some((left, right)) => (left, Some(Term::read(right)?)),

@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use smallvec::smallvec;
 
-pub use labels::Labels;
+pub(crate) use labels::Labels;
 
 use super::declare::op;
 use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};

@@ -8,7 +8,8 @@ mod tests;
 use smallvec::SmallVec;
 
 pub use activation::Activation;
-pub use sequence::{Cell, CellKind, Engine, Part, Sequence, Sizes, States};
+pub use sequence::CellKind;
+pub(crate) use sequence::{Cell, Engine, Part, Sequence, Sizes, States};
 
 use super::attr::names;
 use super::declare::{family, settings};

@@ -35,7 +35,7 @@ impl CellKind {
 
 /// What a cell computes from its gates.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub(crate) struct Cell {
     /// Which it is.
     pub(in crate::op) kind: CellKind,
     /// The functions of the gates (of an RNN, of the candidate), of the candidate, and of the state
@@ -51,7 +51,7 @@ pub struct Cell {
 
 /// The sizes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// Steps of a sequence.
     pub steps: usize,
     /// Sequences.
@@ -106,7 +106,7 @@ impl Sizes {
 /// One direction of a call: its operands in the type in which it is computed. What is absent is
 /// empty.
 #[derive(Clone, Copy, Debug)]
-pub struct Sequence<'a, R> {
+pub(crate) struct Sequence<'a, R> {
     /// The operator's settings.
     pub cell: &'a Cell,
     /// The sizes.
@@ -134,7 +134,7 @@ pub struct Sequence<'a, R> {
 }
 
 /// The states of some sequences.
-pub struct States<R> {
+pub(crate) struct States<R> {
     /// The state after the last step of each.
     pub hidden: Vec<R>,
     /// The cell state; empty where the cell has none.
@@ -143,7 +143,7 @@ pub struct States<R> {
 
 /// A part of the weights of one direction; its rows are the columns of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// Those for the operand.
     Input,
     /// Those for the state.
@@ -153,7 +153,7 @@ pub enum Part {
 }
 
 /// What computes the steps.
-pub trait Engine<R> {
+pub(crate) trait Engine<R> {
     /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights. A row of `y` must be a
     /// function of the row of `a` alone.
     fn product(&self, b: Part, a: &[R], y: &mut [R]);

@@ -6,7 +6,7 @@ mod tests;
 
 use smallvec::smallvec;
 
-pub use taps::{AxisTaps, Passes};
+pub(crate) use taps::{AxisTaps, Passes};
 
 use super::attr::names;
 use super::declare::op;

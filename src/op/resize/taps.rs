@@ -22,7 +22,7 @@ struct Step {
 /// All axes of a value that are resized, each behind the one before: a function of sizes and
 /// settings.
 #[derive(Clone, Debug)]
-pub struct Passes {
+pub(crate) struct Passes {
     steps: Vec<Step>,
     /// Blocks of the result that take the value for what is outside: the elements before an axis,
     /// those of the axis with whether they are outside, and the elements behind it.
@@ -174,7 +174,7 @@ impl Step {
 
 /// Where the elements of a resized axis come from, whatever the other axes are.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AxisTaps {
+pub(crate) struct AxisTaps {
     /// The elements of the operand that make one of the result.
     pub each: usize,
     /// `each` positions for each element of the result.

@@ -5,14 +5,14 @@ use smallvec::{SmallVec, smallvec};
 /// How the elements of `K` operands meet in a result: the axes of the result, as few as possible,
 /// and each operand's stride along each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broadcast<const K: usize> {
+pub(crate) struct Broadcast<const K: usize> {
     axes: SmallVec<[(usize, [usize; K]); 4]>,
 }
 
 /// A run of consecutive elements of the result: where it begins there and in each operand, how many
 /// elements it has, and how far each operand advances for one of them, 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run<const K: usize> {
+pub(crate) struct Run<const K: usize> {
     /// The position of the first element in the result.
     pub out: usize,
     /// The number of elements.
@@ -26,7 +26,7 @@ pub struct Run<const K: usize> {
 impl<const K: usize> Broadcast<K> {
     /// The loops over operands with these sizes, and the sizes of the result; inference admits the
     /// operands.
-    pub fn of(operands: [&[usize]; K]) -> (Self, SmallVec<[usize; 4]>) {
+    pub(crate) fn of(operands: [&[usize]; K]) -> (Self, SmallVec<[usize; 4]>) {
         let rank = operands.iter().map(|dims| dims.len()).max().unwrap_or(0);
         let mut out: SmallVec<[usize; 4]> = smallvec![1; rank];
         for dims in operands {
@@ -41,7 +41,7 @@ impl<const K: usize> Broadcast<K> {
 
     /// The loops over a result with the sizes `out` whose operands have these sizes, aligned at the
     /// right; each size is that of the result or 1.
-    pub fn new(out: &[usize], operands: [&[usize]; K]) -> Self {
+    pub(crate) fn new(out: &[usize], operands: [&[usize]; K]) -> Self {
         let mut axes: SmallVec<[(usize, [usize; K]); 4]> = SmallVec::new();
         if out.contains(&0) {
             axes.push((0, [0; K]));
@@ -79,18 +79,13 @@ impl<const K: usize> Broadcast<K> {
 
     /// The axes of the result that are left when neighbours are joined, outermost first: the size
     /// of each and the operands' strides along it.
-    pub fn axes(&self) -> &[(usize, [usize; K])] {
+    pub(crate) fn axes(&self) -> &[(usize, [usize; K])] {
         &self.axes
     }
 
     /// The number of elements of the result; saturates.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.axes.iter().fold(1, |n, (size, _)| n.saturating_mul(*size))
-    }
-
-    /// True of a result without elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Calls `f` with the runs that make up the result, in order.
@@ -124,7 +119,7 @@ impl<const K: usize> Broadcast<K> {
     }
 
     /// Calls `f` with the position of each element of the result and of its operands, in order.
-    pub fn elements(&self, mut f: impl FnMut(usize, [usize; K])) {
+    pub(crate) fn elements(&self, mut f: impl FnMut(usize, [usize; K])) {
         self.runs(|run| {
             for i in 0..run.len {
                 f(run.out + i, std::array::from_fn(|k| run.starts[k] + i * run.steps[k]));
@@ -136,7 +131,13 @@ impl<const K: usize> Broadcast<K> {
 impl Broadcast<2> {
     /// Sets each element of `y` to `f` of its operands; the loops over runs have no branches
     /// inside.
-    pub fn zip<A: Copy, B: Copy, Y>(&self, a: &[A], b: &[B], y: &mut [Y], f: impl Fn(A, B) -> Y) {
+    pub(crate) fn zip<A: Copy, B: Copy, Y>(
+        &self,
+        a: &[A],
+        b: &[B],
+        y: &mut [Y],
+        f: impl Fn(A, B) -> Y,
+    ) {
         self.runs(|Run { out, len, starts: [i, j], steps }| {
             let y = &mut y[out..out + len];
             match steps {
@@ -171,7 +172,7 @@ mod tests {
         let bias = Broadcast::new(&[2, 3, 4, 5], [&[2, 3, 4, 5], &[3, 1, 1]]);
         assert_eq!(bias.axes.as_slice(), [(2, [60, 0]), (3, [20, 1]), (20, [1, 0])]);
         assert_eq!(Broadcast::new(&[], [&[]]).len(), 1);
-        assert!(Broadcast::new(&[0, 3], [&[0, 3], &[1, 3]]).is_empty());
+        assert!(Broadcast::new(&[0, 3], [&[0, 3], &[1, 3]]).len() == 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::op::real::Real;
 use crate::types::Element;
 
 /// A floating-point element.
-pub trait Float: Element {
+pub(crate) trait Float: Element {
     /// The type in which operators compute.
     type Real: Real;
     /// The element as a number; exact.
@@ -21,7 +21,7 @@ pub trait Float: Element {
 }
 
 /// An integer element.
-pub trait Int: Element {
+pub(crate) trait Int: Element {
     /// The element as a number; exact.
     fn wide(self) -> i128;
     /// The element that equals `x` modulo 2 to the number of its bits.

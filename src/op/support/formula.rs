@@ -47,7 +47,7 @@ macro_rules! operators {
 }
 
 /// Formulas over what takes in operators.
-pub trait Formula: Emit {
+pub(crate) trait Formula: Emit {
     /// The shape of a value.
     fn shape(&self, a: Self::Value) -> Shape {
         self.ty(a).shape.clone()

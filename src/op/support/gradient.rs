@@ -27,7 +27,7 @@ pub enum Gradient {
 pub struct Term(pub u32);
 
 /// What takes in the operators of a rule.
-pub type Rule<'a> = dyn Emit<Value = Term, Error = RuleError> + 'a;
+pub(crate) type Rule<'a> = dyn Emit<Value = Term, Error = RuleError> + 'a;
 
 /// Why a rule cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 pub(crate) const MAX_INTS: usize = 64;
 
 /// Fails unless there are `min..=max` operands; `expected` says so in words.
-pub fn count(
+pub(crate) fn count(
     operands: &[Operand<'_>],
     min: usize,
     max: usize,
@@ -24,7 +24,7 @@ pub fn count(
 }
 
 /// The single operand of an operator that takes one.
-pub fn one<'a>(operands: &[Operand<'a>]) -> Result<Operand<'a>, OpError> {
+pub(crate) fn one<'a>(operands: &[Operand<'a>]) -> Result<Operand<'a>, OpError> {
     match operands {
         [x] => Ok(*x),
         _ => Err(OpError::Operands { expected: "1", found: operands.len() }),
@@ -32,7 +32,7 @@ pub fn one<'a>(operands: &[Operand<'a>]) -> Result<Operand<'a>, OpError> {
 }
 
 /// Both operands of an operator that takes two.
-pub fn two<'a>(operands: &[Operand<'a>]) -> Result<(Operand<'a>, Operand<'a>), OpError> {
+pub(crate) fn two<'a>(operands: &[Operand<'a>]) -> Result<(Operand<'a>, Operand<'a>), OpError> {
     match operands {
         [a, b] => Ok((*a, *b)),
         _ => Err(OpError::Operands { expected: "2", found: operands.len() }),
@@ -53,7 +53,7 @@ pub(crate) fn same_dtype(operands: &[Operand<'_>]) -> Result<DType, OpError> {
 }
 
 /// Fails unless `test` holds for the element type of operand `i`; `expected` says which types do.
-pub fn dtype(
+pub(crate) fn dtype(
     operands: &[Operand<'_>],
     i: usize,
     test: impl Fn(DType) -> bool,
@@ -78,7 +78,7 @@ pub(in crate::op) fn not_a_number() -> OpError {
 }
 
 /// Fails unless the two sizes are equal for every `N`; `what` names them.
-pub fn equal(what: &str, left: &Dim, right: &Dim) -> Result<(), OpError> {
+pub(crate) fn equal(what: &str, left: &Dim, right: &Dim) -> Result<(), OpError> {
     if left == right {
         Ok(())
     } else {
@@ -91,7 +91,7 @@ pub fn equal(what: &str, left: &Dim, right: &Dim) -> Result<(), OpError> {
 }
 
 /// The axis that `axis` names, counted from the end where it is negative, among `rank` of them.
-pub fn axis(attr: &'static str, axis: i64, rank: usize) -> Result<usize, OpError> {
+pub(crate) fn axis(attr: &'static str, axis: i64, rank: usize) -> Result<usize, OpError> {
     let rank_i = i64::try_from(rank).unwrap_or(i64::MAX);
     let at = if axis < 0 { axis.saturating_add(rank_i) } else { axis };
     usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| OpError::Attribute {
@@ -101,7 +101,7 @@ pub fn axis(attr: &'static str, axis: i64, rank: usize) -> Result<usize, OpError
 }
 
 /// The axes that `list` names among `rank` of them, ascending; each may be named once.
-pub fn axes(
+pub(crate) fn axes(
     attr: &'static str,
     list: &[i64],
     rank: usize,
@@ -119,7 +119,9 @@ pub fn axes(
 }
 
 /// The shape to which shapes broadcast, aligned at the right, where sizes are equal or 1.
-pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a Shape> + Clone) -> Result<Shape, OpError> {
+pub(crate) fn broadcast<'a>(
+    shapes: impl Iterator<Item = &'a Shape> + Clone,
+) -> Result<Shape, OpError> {
     let rank = shapes.clone().map(Shape::rank).max().unwrap_or(0);
     let mut out: Shape = std::iter::repeat_n(Dim::ONE, rank).collect();
     for shape in shapes {
@@ -136,7 +138,7 @@ pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a Shape> + Clone) -> Result<
 }
 
 /// Fails unless every size that the attribute `attr` gives is at least 0 for every `N`.
-pub fn sizes(attr: &'static str, sizes: &[Dim]) -> Result<(), OpError> {
+pub(crate) fn sizes(attr: &'static str, sizes: &[Dim]) -> Result<(), OpError> {
     match sizes.iter().find(|d| !d.is_nonnegative()) {
         None => Ok(()),
         Some(d) => {
@@ -147,14 +149,16 @@ pub fn sizes(attr: &'static str, sizes: &[Dim]) -> Result<(), OpError> {
 }
 
 /// The operands of an evaluation that takes `K` of them.
-pub fn tensors<'a, const K: usize>(operands: &[&'a Tensor]) -> Result<[&'a Tensor; K], OpError> {
+pub(crate) fn tensors<'a, const K: usize>(
+    operands: &[&'a Tensor],
+) -> Result<[&'a Tensor; K], OpError> {
     let expected = ["0", "1", "2", "3"].get(K).copied().unwrap_or("more than 3");
     <[&Tensor; K]>::try_from(operands)
         .map_err(|_| OpError::Operands { expected, found: operands.len() })
 }
 
 /// The value of `d`, which an evaluation needs; `what` names it.
-pub fn known(what: &str, d: &Dim) -> Result<i64, OpError> {
+pub(crate) fn known(what: &str, d: &Dim) -> Result<i64, OpError> {
     d.as_const().ok_or_else(|| OpError::NotConstant(format!("{what} {d}")))
 }
 
@@ -165,7 +169,7 @@ pub(crate) fn known_sizes(what: &str, sizes: &[Dim]) -> Result<SmallVec<[usize; 
 }
 
 /// The elements of `x` in the same order, where they are known.
-pub fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
+pub(crate) fn carried(x: &Operand<'_>) -> Option<SmallVec<[Dim; 8]>> {
     x.ints.map(|ints| ints.iter().cloned().collect())
 }
 
@@ -200,7 +204,7 @@ pub(in crate::op) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: 
 }
 
 /// The tensor of integers (or `bool`) with these elements, if they are constants that fit its type.
-pub fn constant(ty: &TensorType, elements: &[Dim]) -> Option<Tensor> {
+pub(crate) fn constant(ty: &TensorType, elements: &[Dim]) -> Option<Tensor> {
     let dims = ty.shape.as_const()?;
     macro_rules! narrow {
         ($t:ty) => {{
@@ -223,12 +227,12 @@ pub fn constant(ty: &TensorType, elements: &[Dim]) -> Option<Tensor> {
 }
 
 /// The one result, if its size is possible.
-pub fn result(ty: TensorType) -> Result<Results, OpError> {
+pub(crate) fn result(ty: TensorType) -> Result<Results, OpError> {
     results([ty])
 }
 
 /// The results, if their sizes are possible.
-pub fn results(types: impl IntoIterator<Item = TensorType>) -> Result<Results, OpError> {
+pub(crate) fn results(types: impl IntoIterator<Item = TensorType>) -> Result<Results, OpError> {
     types
         .into_iter()
         .map(|ty| {

@@ -12,10 +12,10 @@ use crate::op::infer::MAX_INTS;
 use crate::types::{DType, Dim, Shape};
 
 /// Known elements under construction.
-pub type Known = SmallVec<[Dim; 8]>;
+pub(crate) type Known = SmallVec<[Dim; 8]>;
 
 /// The smallest and the largest value of an integer type or `bool` that an `i64` can hold.
-pub fn range(dtype: DType) -> Option<(i64, i64)> {
+pub(crate) fn range(dtype: DType) -> Option<(i64, i64)> {
     Some(match dtype {
         DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => return None,
         DType::I64 => (i64::MIN, i64::MAX),
@@ -45,35 +45,35 @@ fn fits(dtype: DType, value: &Dim) -> bool {
 }
 
 /// What arithmetic on formulas gave, if it is certainly an element of `dtype` and did not saturate.
-pub fn element(dtype: DType, value: Dim) -> Option<Dim> {
+pub(crate) fn element(dtype: DType, value: Dim) -> Option<Dim> {
     (value.has_small_numbers() && fits(dtype, &value)).then_some(value)
 }
 
 /// The constant `value`, if it is an element of `dtype`.
-pub fn constant(dtype: DType, value: i128) -> Option<Dim> {
+pub(crate) fn constant(dtype: DType, value: i128) -> Option<Dim> {
     let value = Dim::from(i64::try_from(value).ok()?);
     fits(dtype, &value).then_some(value)
 }
 
 /// The truth value as an element.
-pub fn truth(value: bool) -> Dim {
+pub(crate) fn truth(value: bool) -> Dim {
     if value { Dim::ONE } else { Dim::ZERO }
 }
 
 /// The known elements of an operand, if all are elements of its type.
-pub fn of<'a>(operand: &Operand<'a>) -> Option<&'a [Dim]> {
+pub(crate) fn of<'a>(operand: &Operand<'a>) -> Option<&'a [Dim]> {
     let ints = operand.ints?;
     let dtype = operand.ty.dtype;
     ints.iter().all(|d| fits(dtype, d)).then_some(ints)
 }
 
 /// The known elements of the function `f` of one operand.
-pub fn map(x: &Operand<'_>, f: impl Fn(&Dim) -> Option<Dim>) -> Option<Known> {
+pub(crate) fn map(x: &Operand<'_>, f: impl Fn(&Dim) -> Option<Dim>) -> Option<Known> {
     of(x)?.iter().map(f).collect()
 }
 
 /// True or false, where `a < b` is certain or impossible for every `N >= 0`.
-pub fn less(a: &Dim, b: &Dim) -> Option<bool> {
+pub(crate) fn less(a: &Dim, b: &Dim) -> Option<bool> {
     if let (Some(a), Some(b)) = (a.as_const(), b.as_const()) {
         return Some(a < b);
     }
@@ -90,7 +90,7 @@ pub fn less(a: &Dim, b: &Dim) -> Option<bool> {
 }
 
 /// True or false, where `a == b` is certain or impossible for every `N >= 0`.
-pub fn equal(a: &Dim, b: &Dim) -> Option<bool> {
+pub(crate) fn equal(a: &Dim, b: &Dim) -> Option<bool> {
     if a == b {
         Some(true)
     } else if less(a, b) == Some(true) || less(b, a) == Some(true) {
@@ -121,7 +121,7 @@ pub(crate) fn meetings<const K: usize>(
 }
 
 /// The known elements of the function `f` of two operands that are broadcast to `shape`.
-pub fn zip(
+pub(crate) fn zip(
     shape: &Shape,
     a: &Operand<'_>,
     b: &Operand<'_>,

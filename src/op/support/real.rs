@@ -10,8 +10,7 @@
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
 /// A type in which operators compute: `f32` for `f32`, `f16` and `bf16`, `f64` for `f64`.
-#[expect(clippy::return_self_not_must_use, reason = "every method is a pure function")]
-pub trait Real:
+pub(crate) trait Real:
     Copy
     + PartialOrd
     + Neg<Output = Self>

@@ -6,7 +6,7 @@ use crate::op::{Claims, Op, SplitOperand, Traits};
 use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
-pub fn refuse(code: Code, operand: usize, reason: impl Into<String>) -> Refusal {
+pub(crate) fn refuse(code: Code, operand: usize, reason: impl Into<String>) -> Refusal {
     Refusal { code, reason: reason.into(), operand, hint: None }
 }
 
@@ -17,7 +17,7 @@ pub(crate) fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Com
 
 /// The refusal of an operand that each replica holds of its own, or in several components, by an
 /// operator that cannot use it.
-pub fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
+pub(crate) fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
     if !op.is(Traits::WIDE_PARTS) && first_partial(operands).is_some_and(|(_, by)| by.is_wide()) {
         return Some(needs_whole(operands));
     }
@@ -61,7 +61,10 @@ pub(crate) fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
 
 /// The rule of an operator that only moves elements of its first operand: a partial one stays as it
 /// is.
-pub fn moved(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+pub(crate) fn moved(
+    operands: &[SplitOperand<'_>],
+    results: &[TensorType],
+) -> Result<Claims, Refusal> {
     match operands.split_first() {
         Some((x, rest)) if rest.iter().all(|x| x.claim == Claim::Invariant) => {
             Ok(SmallVec::from_elem(x.claim, results.len()))
@@ -71,12 +74,12 @@ pub fn moved(operands: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Cl
 }
 
 /// `count` results that are whole on every replica: right where no operand is split.
-pub fn invariant(count: usize) -> Claims {
+pub(crate) fn invariant(count: usize) -> Claims {
     SmallVec::from_elem(Claim::Invariant, count)
 }
 
 /// `count` results, each with the claim of the one operand.
-pub fn same(operands: &[SplitOperand<'_>], count: usize) -> Claims {
+pub(crate) fn same(operands: &[SplitOperand<'_>], count: usize) -> Claims {
     SmallVec::from_elem(operands.first().map_or(Claim::Invariant, |x| x.claim), count)
 }
 
@@ -88,7 +91,7 @@ pub(crate) fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard
 /// The rule of an operator that computes each element from the elements at the same place, its
 /// operands broadcast to `rank` axes: all split operands are split on the same axis of the result,
 /// and what is whole on every replica has size 1 there.
-pub fn elementwise(operands: &[SplitOperand<'_>], rank: usize) -> Result<Claims, Refusal> {
+pub(crate) fn elementwise(operands: &[SplitOperand<'_>], rank: usize) -> Result<Claims, Refusal> {
     let Some((first, shard)) = first_shard(operands) else { return Ok(invariant(1)) };
     let offset = |x: &SplitOperand<'_>| rank - x.ty.rank().min(rank);
     let aligned = |x: &SplitOperand<'_>, s: Shard| Shard { axis: s.axis + offset(x), ..s };
@@ -125,7 +128,7 @@ pub fn elementwise(operands: &[SplitOperand<'_>], rank: usize) -> Result<Claims,
 }
 
 /// Fails where operand `i` is split; `reason` says what the operator needs the whole of it for.
-pub fn whole(
+pub(crate) fn whole(
     operands: &[SplitOperand<'_>],
     i: usize,
     code: Code,
@@ -140,7 +143,7 @@ pub fn whole(
 /// The axis of `ty` that holds the batch: the only one whose size depends on `N`, of `N * inner`
 /// entries, in one block. `None` where no size depends on `N`; refused where sizes depend on it in
 /// another way.
-pub fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refusal> {
+pub(crate) fn batch_axis(ty: &TensorType, operand: usize) -> Result<Option<Shard>, Refusal> {
     let mut sizes = ty.shape.iter().enumerate().filter(|(_, d)| d.depends_on_batch());
     let Some((axis, size)) = sizes.next() else { return Ok(None) };
     let inner = size.exact_div(&Dim::n()).and_then(|d| u64::try_from(d.as_const()?).ok());
@@ -168,6 +171,7 @@ pub(crate) fn in_blocks(operand: usize, shard: Shard) -> Refusal {
 
 /// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are
 /// those of the whole batch then.
+#[expect(clippy::unnecessary_wraps, reason = "the last expression of split rules")]
 pub(crate) fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
     Ok(invariant(results.len()))
 }

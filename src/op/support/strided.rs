@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 /// One axis of a reading: how many elements, and how far apart they lie, in elements; negative
 /// distances run backwards, the distance 0 repeats one element.
-pub type Axis = (usize, isize);
+pub(crate) type Axis = (usize, isize);
 
 type Axes = SmallVec<[Axis; 6]>;
 
@@ -14,7 +14,7 @@ const BLOCK: usize = 32;
 
 /// The distance between neighbours along each axis of a row-major tensor with these sizes, in
 /// elements.
-pub fn distances(dims: &[usize]) -> SmallVec<[isize; 6]> {
+pub(crate) fn distances(dims: &[usize]) -> SmallVec<[isize; 6]> {
     let mut distances: SmallVec<[isize; 6]> = SmallVec::from_elem(1, dims.len());
     let mut step = 1usize;
     for (slot, d) in distances.iter_mut().zip(dims).rev() {
@@ -29,7 +29,7 @@ pub fn distances(dims: &[usize]) -> SmallVec<[isize; 6]> {
 ///
 /// # Panics
 /// If an axis leaves `from`, or `to` is not as long as `axes` say: bugs in the caller.
-pub fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes: &[Axis]) {
+pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes: &[Axis]) {
     let mut axes = merged(axes);
     if axes.iter().any(|(size, _)| *size == 0) {
         return;

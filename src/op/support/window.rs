@@ -12,7 +12,7 @@ pub(crate) const MAX_AXES: usize = 8;
 
 /// The settings of windows as attributes give them, one number for each spatial axis in order.
 #[derive(Clone, Copy, Debug)]
-pub struct Sliding<'a> {
+pub(crate) struct Sliding<'a> {
     /// The distance between windows; empty for 1 on every axis.
     pub strides: &'a [i64],
     /// The distance between the taps of a window; empty for 1 on every axis.
@@ -28,7 +28,7 @@ pub struct Sliding<'a> {
 /// One spatial axis of an operator with windows. All sizes are at most [`MAX_SIZE`]; `input`,
 /// `kernel`, `stride`, `dilation` and `output` are positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowAxis {
+pub(crate) struct WindowAxis {
     /// Elements of the input.
     pub input: usize,
     /// Taps of a window.
@@ -46,11 +46,11 @@ pub struct WindowAxis {
 }
 
 /// The spatial axes of an operator with windows, outermost first.
-pub type Windows = SmallVec<[WindowAxis; 3]>;
+pub(crate) type Windows = SmallVec<[WindowAxis; 3]>;
 
 impl Sliding<'_> {
     /// The windows of a kernel over an input; `kernel_attr` is blamed for sizes that do not fit.
-    pub fn over(
+    pub(crate) fn over(
         &self,
         kernel_attr: &'static str,
         input: &[i64],
@@ -262,13 +262,13 @@ impl WindowAxis {
     /// The input position of a tap of the window `output`, for a pair that [`Self::taps`] or
     /// [`Self::outputs`] gives.
     #[inline]
-    pub const fn position(&self, output: usize, tap: usize) -> usize {
+    pub(crate) const fn position(&self, output: usize, tap: usize) -> usize {
         (output * self.stride + tap * self.dilation).saturating_sub(self.before)
     }
 
     /// The windows whose tap `tap` lies in the input.
     #[inline]
-    pub fn outputs(&self, tap: usize) -> Range<usize> {
+    pub(crate) fn outputs(&self, tap: usize) -> Range<usize> {
         let offset = tap.saturating_mul(self.dilation);
         let first = self.before.saturating_sub(offset).div_ceil(self.stride);
         let end = (self.before + self.input).saturating_sub(offset).div_ceil(self.stride);
@@ -278,7 +278,7 @@ impl WindowAxis {
 
     /// The taps of the window `output` that lie in the input.
     #[inline]
-    pub fn taps(&self, output: usize) -> Range<usize> {
+    pub(crate) fn taps(&self, output: usize) -> Range<usize> {
         let start = output * self.stride;
         let first = self.before.saturating_sub(start).div_ceil(self.dilation);
         let end = (self.before + self.input).saturating_sub(start).div_ceil(self.dilation);
@@ -287,7 +287,7 @@ impl WindowAxis {
     }
 
     /// The number of windows as a size.
-    pub fn windows(&self) -> Dim {
+    pub(crate) fn windows(&self) -> Dim {
         i64::try_from(self.output).unwrap_or(i64::MAX).into()
     }
 
@@ -299,46 +299,12 @@ impl WindowAxis {
     }
 }
 
-/// The padding before and after one axis with which it has `ceil(input / stride)` windows, an odd
-/// element at the end: `max((ceil(input/stride) - 1)*stride + (kernel-1)*dilation + 1 - input, 0)`
-/// in all.
-pub(crate) fn same_upper(
-    input: i64,
-    kernel: i64,
-    stride: i64,
-    dilation: i64,
-) -> Result<(i64, i64), OpError> {
-    let total = same_total(input, kernel, stride, dilation)?;
-    Ok((total / 2, total - total / 2))
-}
-
-/// As [`same_upper`], with an odd element at the beginning.
-pub(crate) fn same_lower(
-    input: i64,
-    kernel: i64,
-    stride: i64,
-    dilation: i64,
-) -> Result<(i64, i64), OpError> {
-    let total = same_total(input, kernel, stride, dilation)?;
-    Ok((total - total / 2, total / 2))
-}
-
-fn same_total(input: i64, kernel: i64, stride: i64, dilation: i64) -> Result<i64, OpError> {
-    let input = in_range("input", input, 1)?;
-    let kernel = in_range("kernel", kernel, 1)?;
-    let stride = in_range("strides", stride, 1)?;
-    let dilation = in_range("dilations", dilation, 1)?;
-    let last = (input - 1) / stride * stride;
-    let total = (kernel - 1).saturating_mul(dilation).saturating_add(last + 1 - input);
-    in_range("pads", total.max(0), 0)
-}
-
 #[cfg(test)]
 #[expect(clippy::cast_possible_wrap, reason = "the sizes of the tests are small")]
 mod tests {
     use rand::Rng;
 
-    use super::{MAX_SIZE, OpError, Sliding, WindowAxis, same_lower, same_upper};
+    use super::{MAX_SIZE, OpError, Sliding, WindowAxis};
     use crate::op::testing::rng;
 
     fn one(
@@ -391,19 +357,6 @@ mod tests {
     }
 
     #[test]
-    fn same_padding_keeps_one_window_per_stride() {
-        for (input, kernel, stride, dilation) in
-            [(224, 3, 2, 1), (7, 2, 1, 1), (5, 3, 2, 2), (4, 1, 3, 1), (1, 5, 1, 1)]
-        {
-            let (before, after) = same_upper(input, kernel, stride, dilation).unwrap();
-            let axis = one(input, kernel, [stride, dilation, before, after], false).unwrap();
-            assert_eq!(axis.output as i64, (input + stride - 1) / stride);
-            assert_eq!(same_lower(input, kernel, stride, dilation), Ok((after, before)));
-        }
-        assert_eq!(same_upper(224, 3, 2, 1), Ok((0, 1)));
-    }
-
-    #[test]
     fn hostile_settings_are_errors() {
         let far = [i64::MIN, -1, i64::MAX, MAX_SIZE + 1];
         for v in far {
@@ -416,14 +369,9 @@ mod tests {
             }
             assert!(one(8, v, [1, 1, 0, 0], true).is_err());
             assert!(one(v, 3, [1, 1, 0, 0], true).is_err());
-            assert!(same_upper(v, 3, 1, 1).is_err());
-            assert!(same_lower(8, 3, v, 1).is_err());
-            assert!(same_lower(8, 3, 1, v).is_err());
-            assert!(same_lower(8, v, 1, 1).is_err());
         }
         assert!(one(8, 3, [0, 1, 0, 0], false).is_err());
         assert!(one(8, MAX_SIZE, [1, MAX_SIZE, 0, 0], false).is_err());
-        assert!(same_upper(MAX_SIZE, MAX_SIZE, MAX_SIZE, MAX_SIZE).is_err());
         let wide = one(8, MAX_SIZE / 2, [MAX_SIZE, MAX_SIZE / 2, 5, 5], true);
         assert!(wide.is_err());
         let sliding = Sliding { strides: &[], dilations: &[], pads: &[], ceil_mode: false };

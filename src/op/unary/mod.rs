@@ -6,7 +6,7 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
-pub use scalar::Apply;
+pub(crate) use scalar::Apply;
 
 use smallvec::smallvec;
 

@@ -19,38 +19,14 @@ macro_rules! inlined {
 }
 
 /// What is done with a function once it is chosen: a loop that has no choice inside.
-pub trait Apply<R> {
+pub(crate) trait Apply<R> {
     /// What it gives.
     type Output;
     /// Does it with this function.
     fn apply(self, f: impl Fn(R) -> R) -> Self::Output;
 }
 
-/// One application.
-struct Once<R>(R);
-
-impl<R: Real> Apply<R> for Once<R> {
-    type Output = R;
-
-    #[inline]
-    fn apply(self, f: impl Fn(R) -> R) -> R {
-        f(self.0)
-    }
-}
-
 impl Unary {
-    /// The function on one `f32`.
-    #[inline]
-    pub(crate) fn f32(&self, x: f32) -> f32 {
-        self.visit(Once(x))
-    }
-
-    /// The function on one `f64`.
-    #[inline]
-    pub(crate) fn f64(&self, x: f64) -> f64 {
-        self.visit(Once(x))
-    }
-
     /// Hands the function to `v`. This is the one definition for floats: the reference and every
     /// CPU kernel compute by it, so that they agree in bits.
     #[inline]

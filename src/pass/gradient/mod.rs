@@ -29,14 +29,12 @@ mod writer;
 
 pub use classes::class_axis;
 pub use differentiate::differentiate;
-pub(crate) use differentiate::differentiate_with;
 pub use error::{GradientError, TrainingError};
 pub use fixed::fixed_parameters;
 pub use inference::inference;
 pub use loss::{Loss, ParseLossError};
 pub use metric::{Metric, ParseMetricError};
 pub use mode::Mode;
-pub(crate) use mode::train_mode;
 pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
 pub use penalty::{ParsePenaltyError, Penalty};
 pub use recompute::{ParseRecomputeError, Recompute};

@@ -119,12 +119,12 @@ mod tests {
         let source = Arrays::npz(&path, &mut Budget::new(0)).unwrap();
         assert_eq!(source.rows(), 4000);
         for number in [3999u16, 0, 17] {
-            let row = super::super::row(&source, number.into()).unwrap();
+            let row = super::super::source::row(&source, number.into()).unwrap();
             let first = f32::from(number) * 6.0;
             assert_eq!(row[0].as_slice::<f32>()[..2], [first, first + 1.0]);
             assert_eq!(row[1].as_slice::<i64>(), [i64::from(number)]);
         }
-        assert!(super::super::row(&source, 4000).is_err());
+        assert!(super::super::source::row(&source, 4000).is_err());
     }
 
     #[test]

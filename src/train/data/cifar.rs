@@ -200,7 +200,7 @@ impl Source for Cifar {
 
 #[cfg(test)]
 mod tests {
-    use super::super::row;
+    use super::super::source::row;
     use super::{Cifar, PIXELS, Source};
 
     /// Images whose pixels have the value of their number.

@@ -76,7 +76,7 @@ const fn low(product: u128) -> u64 {
 ///
 /// # Errors
 /// If there is no memory for it.
-pub fn order(rows: usize, seed: u64, epoch: u64) -> Result<Vec<usize>, DataError> {
+pub(crate) fn order(rows: usize, seed: u64, epoch: u64) -> Result<Vec<usize>, DataError> {
     let mut order = Vec::new();
     let full = |_| DataError::Setting(format!("there is no memory for the order of {rows} rows"));
     order.try_reserve_exact(rows).map_err(full)?;

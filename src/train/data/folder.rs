@@ -193,7 +193,7 @@ mod tests {
     use std::fs;
 
     use super::super::decode::tests::encode;
-    use super::super::row;
+    use super::super::source::row;
     use super::{Folder, FolderOptions, Layout, Source};
     use crate::types::Tensor;
 

@@ -51,7 +51,7 @@ fn is(x: f64, integer: i128) -> bool {
 /// Classes as numbers become zeros with a one at the place of the class. An axis of size 1 where
 /// the classes' comes goes.
 #[derive(Clone, Debug)]
-pub struct Categorical {
+pub(crate) struct Categorical {
     /// The column of the numbers, from 0.
     pub column: String,
     /// The number of classes.
@@ -120,7 +120,7 @@ impl Change for Categorical {
 /// Rows with a number for each class become the number of the class with the largest, the first of
 /// several: `i64`.
 #[derive(Clone, Debug)]
-pub struct Integer {
+pub(crate) struct Integer {
     /// The column.
     pub column: String,
     /// The axis of its rows that has the classes, which goes.

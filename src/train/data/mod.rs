@@ -44,21 +44,21 @@ mod cifar;
 mod classes;
 mod column;
 #[cfg(feature = "images")]
-mod decode;
-mod draw;
+pub(crate) mod decode;
+pub(crate) mod draw;
 mod error;
 mod files;
 #[cfg(feature = "images")]
 mod folder;
 mod images;
-mod labels;
+pub(crate) mod labels;
 mod loader;
 mod names;
 mod produce;
 #[cfg(feature = "images")]
 mod resize;
-mod sound;
-mod source;
+pub(crate) mod sound;
+pub(crate) mod source;
 mod statistics;
 mod table;
 #[cfg(test)]
@@ -71,20 +71,23 @@ pub use cifar::Cifar;
 pub(crate) use classes::listed_classes;
 pub use column::{Column, RowMut};
 #[cfg(feature = "images")]
-pub use decode::decode_image;
-pub use draw::{Draws, RowKey, order};
+pub(crate) use decode::decode_image;
+pub(crate) use draw::order;
+pub use draw::{Draws, RowKey};
 pub use error::DataError;
 pub use files::{OpenOptions, open};
 #[cfg(feature = "images")]
 pub use folder::{Folder, FolderOptions};
 pub use images::{Fill, Images, Layout, Step};
-pub use labels::{Categorical, ClassWeights, Integer, SAMPLE_MASK, SAMPLE_WEIGHT};
+pub(crate) use labels::{Categorical, Integer};
+pub use labels::{ClassWeights, SAMPLE_MASK, SAMPLE_WEIGHT};
 pub use loader::{Batch, Loader, LoaderOptions, Position};
 pub(super) use names::Ones;
 pub use names::{Feed, Fit, Names};
 #[cfg(feature = "images")]
 pub use resize::Resize;
-pub use sound::{ClassRange, Sound};
-pub use source::{Concat, Data, Part, Source, Stream, row, split};
+pub(crate) use sound::{ClassRange, Sound};
+pub(crate) use source::split;
+pub use source::{Concat, Data, Source, Stream};
 pub use statistics::Statistics;
 pub use table::{Table, TableOptions};

@@ -85,7 +85,11 @@ impl Names {
     ///
     /// # Errors
     /// If one has no column, or a weight is no number.
-    pub(crate) fn of(columns: &[Column], inputs: &[&str], outputs: &[&str]) -> Result<Self, DataError> {
+    pub(crate) fn of(
+        columns: &[Column],
+        inputs: &[&str],
+        outputs: &[&str],
+    ) -> Result<Self, DataError> {
         let targets = bind(columns, outputs, "y", "output")?;
         let inputs = bind(columns, inputs, "x", "input")?;
         let (mut weights, mut masks) = (BTreeMap::new(), BTreeMap::new());

@@ -5,7 +5,7 @@ use crate::types::{DType, Quoted, Tensor};
 
 /// Labels of a column: the numbers of classes.
 #[derive(Clone, Debug)]
-pub struct ClassRange {
+pub(crate) struct ClassRange {
     /// The column.
     pub column: String,
     /// The number of classes.
@@ -16,7 +16,7 @@ pub struct ClassRange {
 
 /// Leaves rows as they are, and fails where one holds what no model can learn from.
 #[derive(Clone, Debug, Default)]
-pub struct Sound {
+pub(crate) struct Sound {
     /// Columns whose floats are finite.
     pub finite: Vec<String>,
     /// Columns whose numbers are classes.

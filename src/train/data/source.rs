@@ -185,7 +185,7 @@ impl Data {
 
 /// Some rows of a source that follow each other.
 #[derive(Clone)]
-pub struct Part {
+pub(crate) struct Part {
     source: Arc<dyn Source>,
     first: usize,
     rows: usize,
@@ -196,7 +196,11 @@ impl Part {
     ///
     /// # Errors
     /// If the source has fewer.
-    pub(crate) fn new(source: Arc<dyn Source>, first: usize, rows: usize) -> Result<Self, DataError> {
+    pub(crate) fn new(
+        source: Arc<dyn Source>,
+        first: usize,
+        rows: usize,
+    ) -> Result<Self, DataError> {
         if first.checked_add(rows).is_some_and(|end| end <= source.rows()) {
             return Ok(Self { source, first, rows });
         }
@@ -232,7 +236,7 @@ impl Source for Part {
 ///
 /// # Errors
 /// If `fraction` is not between 0 and 1, or one of the two would have no rows.
-pub fn split(source: &Arc<dyn Source>, fraction: f64) -> Result<(Part, Part), DataError> {
+pub(crate) fn split(source: &Arc<dyn Source>, fraction: f64) -> Result<(Part, Part), DataError> {
     let rows = source.rows();
     if !(fraction > 0.0 && fraction < 1.0) {
         let reason = format!("the fraction of rows to validate with is {fraction}, not in (0,1)");
@@ -260,7 +264,7 @@ impl Concat {
     ///
     /// # Errors
     /// If there are none, their columns or classes differ, or their rows cannot be counted.
-    pub(crate) fn new(sources: Vec<Arc<dyn Source>>) -> Result<Self, DataError> {
+    pub fn new(sources: Vec<Arc<dyn Source>>) -> Result<Self, DataError> {
         let Some(first) = sources.first() else {
             return Err(DataError::Columns("there are no data".to_owned()));
         };

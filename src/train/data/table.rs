@@ -50,7 +50,7 @@ impl Table {
     ///
     /// # Errors
     /// If the file is not of this form, or its numbers take more than `budget` allows.
-    pub(crate) fn new(
+    pub fn new(
         path: &Path,
         options: &TableOptions,
         budget: &mut Budget,
@@ -90,7 +90,7 @@ impl Table {
     }
 
     /// The names of the columns that `x` holds.
-    pub(crate) fn features(&self) -> &[String] {
+    pub fn features(&self) -> &[String] {
         &self.features
     }
 }
@@ -307,7 +307,7 @@ impl Lines {
 mod tests {
     use std::path::Path;
 
-    use super::super::row;
+    use super::super::source::row;
     use super::{Budget, DataError, Source, Table, TableOptions};
     use crate::types::Tensor;
 

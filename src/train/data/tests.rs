@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::source::row;
 use super::{
     Batch, Change, Column, Data, DataError, Loader, LoaderOptions, Position, RowKey, RowMut,
     Source, Stream,
 };
 use super::{
     Categorical, Cifar, ClassWeights, Fill, Images, Layout, Names, SAMPLE_WEIGHT, Statistics, Step,
-    row, split,
+    split,
 };
 use crate::types::{DType, Tensor};
 

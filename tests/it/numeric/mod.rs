@@ -17,8 +17,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use fanwise::analysis::{Sums, prove};
+use fanwise::analysis::prove;
 use fanwise::backend::{CPU, Cpu, Executable, RunOptions};
+use fanwise::internal::Sums;
 use fanwise::ir::{Graph, Label, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::pass::{PassError, Repair, Replicate, SimplifyOptions, repair, replicate, simplify};

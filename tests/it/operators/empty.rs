@@ -7,9 +7,10 @@ use super::draw::{Case, Draw};
 use super::generators;
 use crate::splits::symbolic;
 use fanwise::backend::{CPU, Cpu, Executable, RunOptions};
+use fanwise::internal::Operand;
 use fanwise::ir::{Builder, Graph, Weights, verify};
 use fanwise::lower::lower;
-use fanwise::op::{Op, Operand};
+use fanwise::op::Op;
 use fanwise::pass::{Repair, Replicate, replicate};
 use fanwise::types::{Claim, Device, ShardRule, Tensor};
 

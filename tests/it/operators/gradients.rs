@@ -13,8 +13,9 @@ use smallvec::SmallVec;
 use super::draw::{Case, Draw};
 use super::generators;
 use crate::splits::tensor;
+use fanwise::internal::Operand;
 use fanwise::internal::{Backward, Emit, Gradient, RuleError, Term};
-use fanwise::op::{Op, Operand, Reduction, Scatter};
+use fanwise::op::{Op, Reduction, Scatter};
 use fanwise::types::{DType, Tensor, TensorType};
 
 /// The distance of differences.

@@ -23,7 +23,8 @@ use rand::Rng;
 use crate::splits::{assert_claims, check_split, symbolic, tensor};
 pub(crate) use declared::{Operator, declared};
 use draw::{Case, Draw};
-use fanwise::op::{self, Op, Operand};
+use fanwise::internal::Operand;
+use fanwise::op::{self, Op};
 use fanwise::types::{Claim, Combine, DType, Dim, Tensor};
 
 /// Cases of each generator.

@@ -6,7 +6,8 @@ use super::draw::{Case, Draw};
 use super::{fits, generators};
 use crate::splits::tensor;
 use fanwise::internal::{Interval, Traits, converted};
-use fanwise::op::{Constant, Known, OpDef};
+use fanwise::internal::{Known, OpDef};
+use fanwise::op::Constant;
 use fanwise::types::{DType, Tensor};
 
 /// Cases of each generator.

@@ -1,7 +1,7 @@
 //! The compiler: NVRTC found and opened, units compiled on all cores, and what is compiled kept on
 //! disk.
 
-pub mod cache;
+pub(crate) mod cache;
 pub(crate) mod compile;
 mod library;
 pub(crate) mod nvrtc;

@@ -9,7 +9,8 @@ use super::compile::Compiler;
 use super::nvrtc::{KernelError, Nvrtc};
 use crate::backend::cuda::NvrtcSearch;
 use crate::codegen::testing::copy;
-use crate::codegen::{Arch, Form, Kernel, Unit, entry_name, units};
+use crate::codegen::unit::entry_name;
+use crate::codegen::{Arch, Form, Kernel, Unit, units};
 
 fn compiler(cache: Option<Cache>) -> Compiler {
     let folder = std::env::var_os("FANWISE_NVRTC").map(PathBuf::from);

@@ -76,7 +76,7 @@ fn owned(text: *const std::ffi::c_char) -> Option<String> {
 }
 
 /// How long a device may make no progress unless the options say otherwise.
-pub const WATCHDOG: Duration = Duration::from_mins(1);
+pub(crate) const WATCHDOG: Duration = Duration::from_mins(1);
 
 /// The code of work that is not done.
 pub(crate) const NOT_READY: u32 = sys::CUresult::CUDA_ERROR_NOT_READY as u32;

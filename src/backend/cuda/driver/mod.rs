@@ -8,7 +8,7 @@ pub(crate) mod error;
 mod frees;
 pub(crate) mod memory;
 pub(crate) mod module;
-pub mod probe;
+pub(crate) mod probe;
 pub(crate) mod rates;
 pub(crate) mod stream;
 pub(crate) mod sys;
