@@ -24,6 +24,7 @@ mod constant_of_shape;
 mod conv;
 mod conv_transpose;
 mod copy;
+mod custom;
 mod dft;
 mod dims;
 mod dropout;
@@ -88,6 +89,7 @@ use smallvec::SmallVec;
 
 pub use binary::Apply2;
 pub use blocks::BlockOrder;
+pub use custom::{CustomOp, CustomOps, Sharding};
 pub use dft::DftSizes;
 pub use einsum::Labels;
 pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
@@ -197,6 +199,14 @@ ops! {
     recurrent::Recurrent,
     recurrent_grad::RecurrentGrad,
     external::External,
+    custom::Custom,
+}
+
+/// The operator of a framework, as it is given to a builder or a gradient rule.
+impl<T: CustomOp> From<T> for Op {
+    fn from(op: T) -> Self {
+        Self::Custom(Custom::new(op))
+    }
 }
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.

@@ -27,7 +27,7 @@ pub use hint::{Diagnostic, Hint, Note, Setting};
 pub(crate) use quoted::Escaped;
 pub(crate) use quoted::{Quoted, Said, is_unseen};
 pub use shape::{MAX_RANK, Shape};
-pub(crate) use spelling::{alike, closest};
+pub(crate) use spelling::{alike, closest, is_bare};
 pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
 pub(crate) use table::{Keys, Table};
 pub use target::{KernelClass, Order, Target};
