@@ -368,17 +368,21 @@ impl OpDef for Custom {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let wrong = |reason: String| RuleError::from(self.wrong(reason));
-        let given = guarded(|| Ok(self.op.backward(at)));
+        // Terms of other rules are found out when their types are asked for.
+        let given = guarded(|| {
+            let given = self.op.backward(at);
+            let typed = |term: Term| (term, at.ty(term).clone());
+            Ok(given.map(|given| given.into_iter().map(|term| term.map(typed)).collect::<Vec<_>>()))
+        });
         let given = given.map_err(|e| wrong(format!("has no gradient: {}", Said(&e))))??;
         if given.len() != at.operands() {
             let (given, operands) = (given.len(), at.operands());
             return Err(wrong(format!("gave {given} gradients for {operands} operands")));
         }
-        for (i, term) in given.into_iter().enumerate() {
-            let Some(term) = term else { continue };
-            let operand = at.operand(i)?;
-            let (found, wanted) = (at.ty(term), at.ty(operand));
-            if found != wanted {
+        for (i, given) in given.into_iter().enumerate() {
+            let Some((term, found)) = given else { continue };
+            let wanted = at.ty(at.operand(i)?);
+            if found != *wanted {
                 let reason = format!("gave {found} as the gradient of operand {i}, {wanted}");
                 return Err(wrong(reason));
             }
