@@ -50,8 +50,8 @@ pub trait CustomOp: Any + Send + Sync {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String>;
 
     /// The split rule: what replicas have of the results, given what they have of the operands, or
-    /// why that is nothing, as a sentence. Asked where at least one operand is split, and none is
-    /// partial.
+    /// why they would need the rows of others, as a sentence. Asked where at least one operand is
+    /// split, and none is partial.
     ///
     /// It is relied on: a wrong rule gives other results than one device.
     /// [`Custom::check_split`] executes it.
@@ -217,7 +217,7 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 fn claims(
     operands: &[SplitOperand<'_>],
     results: &[TensorType],
-    rule: impl FnOnce(&[Sharding]) -> Result<Vec<Sharding>, String>,
+    rule: impl FnOnce(&[Sharding]) -> Result<Option<Vec<Sharding>>, String>,
 ) -> Result<Claims, Refusal> {
     let carries = operands.iter().position(|x| x.claim != Claim::Invariant).unwrap_or(0);
     let refuse = |reason| Err(rules::refuse(Code::NoRule, carries, reason));
@@ -230,9 +230,15 @@ fn claims(
         let reason = "meets values that have different numbers of entries for each row";
         return Err(rules::refuse(Code::Misaligned, i, reason));
     }
-    let found = match guarded(|| rule(&given)) {
-        Ok(found) => found,
-        Err(e) => return refuse(format!("has no split rule for this: {}", Said(&e))),
+    let found = match guarded(|| Ok(rule(&given))) {
+        Ok(Ok(Some(found))) => found,
+        Ok(Ok(None)) => return Err(rules::needs_whole(operands)),
+        // It takes the operands whole, for which it needs no rule.
+        Ok(Err(e)) => {
+            let reason = format!("has no split rule for this: {}", Said(&e));
+            return Err(rules::refuse(Code::AcrossSamples, carries, reason));
+        }
+        Err(e) => return refuse(format!("has no split rule: {}", Said(&e))),
     };
     if found.len() != results.len() {
         let (found, results) = (found.len(), results.len());
@@ -325,7 +331,7 @@ impl OpDef for Custom {
         if operands.iter().all(|x| x.claim == Claim::Invariant) {
             return rules::whole_results(results);
         }
-        claims(operands, results, |given| self.op.split(given))
+        claims(operands, results, |given| self.op.split(given).map(Some))
     }
 
     fn partial(
@@ -333,13 +339,7 @@ impl OpDef for Custom {
         operands: &[SplitOperand<'_>],
         results: &[TensorType],
     ) -> Result<Claims, Refusal> {
-        let mut is_declared = true;
-        let claims = claims(operands, results, |given| {
-            let found = self.op.partial(given);
-            is_declared = found.is_some();
-            found.ok_or_else(String::new)
-        });
-        if is_declared { claims } else { Err(rules::needs_whole(operands)) }
+        claims(operands, results, |given| Ok(self.op.partial(given)))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

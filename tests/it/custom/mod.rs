@@ -3,6 +3,7 @@
 
 mod backend;
 mod random;
+mod repaired;
 mod wrong;
 
 use fanwise::backend::{Backend, Cpu, RunOptions};

@@ -108,8 +108,8 @@ fn attributes_are_constants_with_names() {
 #[test]
 fn a_wrong_split_rule_is_refused_where_it_can_be_seen() {
     let rules: [(Split, &str, &str); 9] = [
-        (|_| Err("it sorts".to_owned()), "R0199", "has no split rule for this: it sorts"),
-        (|_| panic!("a bug"), "R0199", "it panics: a bug"),
+        (|_| Err("it sorts".to_owned()), "R0105", "has no split rule for this: it sorts"),
+        (|_| panic!("a bug"), "R0199", "has no split rule: it panics: a bug"),
         (|_| Ok(Vec::new()), "R0199", "has a split rule for 0 results, and 1 results"),
         (|_| Ok(vec![Sharding::Rows { axis: 7 }]), "R0199", "which has no such axis"),
         (|_| Ok(vec![Sharding::Rows { axis: 1 }]), "R0110", "no entry there for each row"),
