@@ -130,7 +130,7 @@ impl CustomOp for Weigh {
     }
 
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        Ok(operands[..1 + usize::from(self.is_gradient)].to_vec())
+        Ok(operands[..=usize::from(self.is_gradient)].to_vec())
     }
 
     fn split(&self, operands: &[Sharding]) -> Result<Vec<Sharding>, String> {
@@ -173,14 +173,13 @@ impl CustomOp for Weigh {
 fn gradients(weigh: fn(&mut Builder, [Value; 2]) -> Value, again: Recompute) -> (Graph, Weights) {
     let mut b = Builder::new("g");
     let x = b.input("x", "f32[N,3]".parse().unwrap());
-    let (a, w) = (b.param("a", numbers(&[3, 4])), b.param("w", numbers(&[4])));
-    let h = b.op("h", MatMul {}, &[x, a]).unwrap();
-    let weighed = weigh(&mut b, [h, w]);
+    let params = [b.param("a", numbers(&[3, 4])), b.param("w", numbers(&[4]))];
+    let h = b.op("h", MatMul {}, &[x, params[0]]).unwrap();
+    let weighed = weigh(&mut b, [h, params[1]]);
     let squares = b.op("squares", Binary::Mul, &[weighed, weighed]).unwrap();
     let loss = b.op("loss", Reduce::Sum { axes: vec![0, 1], keepdims: false }, &[squares]).unwrap();
-    for (i, gradient) in
-        differentiate_with(&mut b, loss, &[a, w], again).unwrap().into_iter().enumerate()
-    {
+    let found = differentiate_with(&mut b, loss, &params, again).unwrap();
+    for (i, gradient) in found.into_iter().enumerate() {
         b.output(&format!("gradient{i}"), gradient.unwrap());
     }
     b.finish()
