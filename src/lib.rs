@@ -47,8 +47,10 @@
 //! follows for its results, and refuses where a replica would need the rows of others; the refusal
 //! names the operator, with a stable code.
 //!
-//! An operator that only another framework knows is [`External`](op::External): with declared
-//! types, an assumption of what it does to the rows of the batch, and a callback that computes it.
+//! A framework brings operators along as types that implement [`CustomOp`](op::CustomOp): with
+//! inference, a split rule, a kernel and a gradient. One of which nothing more is known is
+//! [`External`](op::External): with declared types, an assumption of what it does to the rows of
+//! the batch, and a callback that computes it.
 //!
 //! # Training
 //!

@@ -80,10 +80,10 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     let text = read(path, options)?;
     let name = || path.display().to_string();
     let graph = if is_json {
-        ir::from_json(&text)
+        ir::from_json_with(&text, &options.ops)
             .map_err(|error| ModelError::Json { path: name(), error: Box::new(error) })?
     } else {
-        ir::parse(&text)
+        ir::parse_with(&text, &options.ops)
             .map_err(|error| ModelError::Text { path: name(), error: Box::new(error) })?
     };
     if let Err(errors) = ir::verify(&graph) {

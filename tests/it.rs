@@ -20,6 +20,7 @@ mod it {
     mod cuda_indexing;
     mod cuda_kernels;
     pub(super) mod cuda_training;
+    mod custom;
     mod data;
     mod defaults;
     mod digits;

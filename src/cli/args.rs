@@ -97,6 +97,7 @@ impl ModelArgs {
             params_unchecked: self.params_unchecked,
             for_training,
             max_memory: self.max_memory(),
+            ..LoadOptions::default()
         };
         Ok(model::load(model, &options).map_err(Error::from)?)
     }

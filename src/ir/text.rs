@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use crate::op::Attr;
-use crate::types::{DType, Dim, Tensor, TensorType};
+use crate::types::{DType, Dim, Tensor, TensorType, is_bare};
 use half::{bf16, f16};
 
 /// The name under which the text form refers to a graph's split.
@@ -14,13 +14,6 @@ pub(super) const MAX_ATTRS: usize = 64;
 
 /// The most elements of a list that is read: sizes, numbers, operands, results, devices.
 pub(super) const MAX_LIST: usize = 1 << 16;
-
-/// True if a name is written without quotes: a letter or `_`, then letters, digits, `_` and `.`.
-pub(super) fn is_bare(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.')
-}
 
 /// Appends a name, quoted where it must be.
 pub(super) fn push_name(out: &mut String, name: &str) {

@@ -54,7 +54,7 @@ impl<'a> Types<'a> {
     }
 
     /// True if all operands and results have elements of this type.
-    pub(crate) fn are(&self, dtype: DType) -> bool {
+    pub fn are(&self, dtype: DType) -> bool {
         self.operands.iter().chain(&self.results).all(|ty| ty.dtype == dtype)
     }
 
@@ -89,7 +89,7 @@ pub struct Support {
 
 impl Support {
     /// A kernel of this class.
-    pub(crate) fn by(class: KernelClass) -> Self {
+    pub fn by(class: KernelClass) -> Self {
         Self { kernel: Some(class), ..Self::default() }
     }
 

@@ -7,7 +7,7 @@ use super::error::ModelError;
 use super::untie;
 use crate::format::onnx::ImportOptions;
 use crate::ir::Model;
-use crate::op::Assume;
+use crate::op::{Assume, CustomOps};
 use crate::pass::{PassError, SimplifyOptions, simplify};
 
 /// How the key of a parameter begins that simplification computed from others.
@@ -24,6 +24,8 @@ pub struct LoadOptions {
     pub free_batch: bool,
     /// What is assumed of operators of an ONNX file that are not known, by name.
     pub assume: BTreeMap<String, Assume>,
+    /// The operators of a framework that a graph in text or JSON form may have.
+    pub ops: CustomOps,
     /// A file of weights (`.safetensors` or `.npz`): those of an ONNX file or a model of the zoo
     /// take its elements by name; a graph in text or JSON form takes all of them from it, or from
     /// an ONNX file, instead of from those that it names.
@@ -44,6 +46,7 @@ impl Default for LoadOptions {
             dims: BTreeMap::new(),
             free_batch: false,
             assume: BTreeMap::new(),
+            ops: CustomOps::default(),
             params: None,
             params_unchecked: false,
             for_training: false,

@@ -24,6 +24,7 @@ mod constant_of_shape;
 mod conv;
 mod conv_transpose;
 mod copy;
+mod custom;
 pub(crate) mod def;
 mod dft;
 mod dims;
@@ -85,6 +86,7 @@ mod where_;
 
 pub(crate) use binary::Apply2;
 pub use blocks::BlockOrder;
+pub use custom::{CustomOp, CustomOps, GradientBuilder, Sharding};
 pub(crate) use def::{
     Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
 };
@@ -100,11 +102,11 @@ pub(crate) use recurrent::{Cell, Engine, Part, Sequence, Sizes as SequenceSizes,
 pub(crate) use resize::Passes;
 pub use resize::{Coordinates, Nearest, ResizeMode};
 pub use scatter::Reduction;
-pub(crate) use support::attr::AttrReader;
-pub use support::attr::{Attr, AttrError};
+pub use support::attr::{Attr, AttrError, AttrReader};
 pub use support::error::OpError;
 pub(crate) use support::formula::{Emit, Formula, converted};
-pub(crate) use support::gradient::{Backward, Gradient, RuleError, Term};
+pub(crate) use support::gradient::{Backward, Gradient};
+pub use support::gradient::{RuleError, Term};
 pub(crate) use support::interval::Interval;
 pub(crate) use support::lookup::Lookup;
 pub(crate) use support::traits::{Statistics, Traits};
@@ -200,4 +202,12 @@ ops! {
     recurrent::Recurrent,
     recurrent_grad::RecurrentGrad,
     external::External,
+    custom::Custom,
+}
+
+/// The operator of a framework, as it is given to a builder or a gradient rule.
+impl<T: CustomOp> From<T> for Op {
+    fn from(op: T) -> Self {
+        Self::Custom(Custom::new(op))
+    }
 }

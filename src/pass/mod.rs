@@ -20,7 +20,7 @@ pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
     ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,
     Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, class_axis,
-    differentiate, evaluation, fixed_parameters, inference, training,
+    differentiate, differentiate_with, evaluation, fixed_parameters, inference, training,
 };
 pub use info::PassInfo;
 pub use refusal::SplitRefused;

@@ -28,7 +28,7 @@ pub(crate) use quoted::Escaped;
 pub(crate) use quoted::{Quoted, Said, is_unseen};
 pub(crate) use shape::MAX_RANK;
 pub use shape::Shape;
-pub(crate) use spelling::{alike, closest};
+pub(crate) use spelling::{alike, closest, is_bare};
 pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
 pub(crate) use table::{Keys, Table};
 pub use target::{KernelClass, Order, Target};

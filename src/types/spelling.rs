@@ -12,6 +12,13 @@ pub(crate) fn alike(a: &str, b: &str) -> bool {
     plain(a) == plain(b)
 }
 
+/// True if a name is written without quotes: a letter or `_`, then letters, digits, `_` and `.`.
+pub(crate) fn is_bare(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.')
+}
+
 /// The one of `names` that is most like `name`, if one is.
 pub(crate) fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // What is longer than any name is like none.

@@ -46,6 +46,9 @@ pub enum KernelClass {
     Update,
     /// The combination of what replicas have, in their order.
     Collective,
+    /// A kernel that only the backend knows: one of another crate, which asks the launch for its
+    /// operator.
+    Own,
     /// The reference evaluation of the operator.
     Reference,
 }
@@ -72,6 +75,7 @@ impl KernelClass {
             Self::Training => "training",
             Self::Update => "update",
             Self::Collective => "collective",
+            Self::Own => "own",
             Self::Reference => "reference",
         }
     }

@@ -4,7 +4,9 @@ use std::thread;
 
 use fanwise::backend::{Executable, RunError, RunOptions};
 use fanwise::ir::{Builder, Graph, Weights};
-use fanwise::op::{Gather, GatherAt, OpError, Reduction, Scatter, Unsqueeze};
+use fanwise::op::{
+    CustomOp, Gather, GatherAt, OpError, Reduction, Scatter, Sharding, Unary, Unsqueeze,
+};
 use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 use fanwise::zoo;
 use libtest_mimic::Trial;
@@ -27,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_device_that_is_not_there_is_named", a_device_that_is_not_there_is_named),
         trial("numbers_outside_an_axis_are_errors", numbers_outside_an_axis_are_errors),
         trial("entries_of_an_empty_axis_are_errors", entries_of_an_empty_axis_are_errors),
+        trial("operators_of_a_framework_run", operators_of_a_framework_run),
         trial("kernels_are_kept_between_starts", kernels_are_kept_between_starts),
     ];
     if !is_fake() {
@@ -216,6 +219,62 @@ fn a_device_that_is_not_there_is_named() {
     let cuda = fanwise::backend::cuda::Cuda::new(options(2)).unwrap();
     let error = cuda.executable(program.unwrap(), &weights).unwrap_err().to_string();
     assert!(error.contains("gpu:2") && error.contains("2 GPUs"), "{error}");
+}
+
+/// An operator of a framework that doubles its operand, or fails.
+struct Twice {
+    fails: bool,
+}
+
+impl CustomOp for Twice {
+    fn name(&self) -> &'static str {
+        "com.acme.Twice"
+    }
+
+    fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        Ok(operands.to_vec())
+    }
+
+    fn split(&self, operands: &[Sharding]) -> Result<Vec<Sharding>, String> {
+        Ok(operands.to_vec())
+    }
+
+    fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, String> {
+        assert!(!self.fails, "a bug of the framework");
+        let mut y = operands[0].clone();
+        y.as_mut_slice::<f32>().iter_mut().for_each(|x| *x *= 2.0);
+        Ok(vec![y])
+    }
+}
+
+/// Between operators of the devices the host runs what only a framework knows; what it does wrong
+/// is an error that names it.
+fn operators_of_a_framework_run() {
+    let graph = |fails| {
+        let mut b = Builder::new("framework");
+        let x = b.input("x", "f32[N,3]".parse().unwrap());
+        let h = b.op("h", Unary::Relu, &[x]).unwrap();
+        let h = b.op("twice", Twice { fails }, &[h]).unwrap();
+        let y = b.op("y", Unary::Neg, &[h]).unwrap();
+        b.output("y", y);
+        b.finish()
+    };
+    let (good, weights) = graph(false);
+    let (bad, _) = graph(true);
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    for count in [1, 3] {
+        let run = on_gpus(&good, &weights, count, 1);
+        for n in [1, 7] {
+            let batch = inputs(&good, n, &mut rng);
+            let wanted = expected(&good, &weights, &batch, false);
+            assert_eq!(outputs(&run, &batch), wanted);
+        }
+        let batch = inputs(&bad, 5, &mut rng);
+        let run = on_gpus(&bad, &weights, count, 1).run(&batch, &RunOptions::default());
+        let error = run.unwrap_err().to_string();
+        let named = error.contains("`com.acme.Twice` failed: it panics: a bug of the framework");
+        assert!(named, "{error}");
+    }
 }
 
 /// The second start compiles nothing; a file that is damaged is made again, and the outputs are the

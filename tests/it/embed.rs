@@ -20,12 +20,16 @@ use support::proto::{
 #[path = "../../examples/embed.rs"]
 mod example;
 
+#[path = "../../examples/operator.rs"]
+mod operator;
+
 #[path = "../../examples/train.rs"]
 mod training;
 
 #[test]
 fn the_examples_run() {
     example::main().unwrap();
+    operator::main().unwrap();
     training::main().unwrap();
 }
 

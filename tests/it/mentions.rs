@@ -16,8 +16,8 @@ const NAMED: &[(&str, usize, &str)] = &[
     ("Binary", 18, "a family: its own folder, and whoever fuses it or reads a formula in it"),
     ("Unary", 16, "a family: its own folder, and whoever fuses it or reads a formula in it"),
     ("Reduce", 15, "a family: its own folder, its kernels, and the operators made of it"),
-    ("Slice", 11, "what divides the batch between replicas"),
-    ("AllReduce", 11, "a collective"),
+    ("Slice", 12, "what divides the batch between replicas"),
+    ("AllReduce", 12, "a collective"),
     ("ExclusiveScan", 10, "a collective"),
     (
         "BatchNorm",

@@ -12,5 +12,5 @@ mod tests;
 mod value;
 mod write;
 
-pub use read::{JsonError, from_json};
+pub use read::{JsonError, from_json, from_json_with};
 pub use write::to_json;

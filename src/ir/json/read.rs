@@ -13,7 +13,7 @@ use super::form::{
     FORMAT, GraphForm, HeadForm, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm,
     UpdateForm, VERSION, ValueForm, tensor_type,
 };
-use crate::op::Op;
+use crate::op::CustomOps;
 use crate::types::{Device, Quoted, Said, Split, TensorType};
 
 /// Why a JSON text is no graph.
@@ -41,6 +41,11 @@ pub enum JsonError {
 
 /// Reads a graph. It is typed, but not checked further: [`verify`](super::super::verify) does that.
 pub fn from_json(text: &str) -> Result<Graph, JsonError> {
+    from_json_with(text, &CustomOps::default())
+}
+
+/// As [`from_json`]; the operators of a framework are those in `ops`.
+pub fn from_json_with(text: &str, ops: &CustomOps) -> Result<Graph, JsonError> {
     let head: HeadForm<'_> =
         serde_json::from_str(text).map_err(|e| JsonError::Syntax(e.to_string()))?;
     match (head.format.as_deref(), head.version) {
@@ -64,7 +69,7 @@ pub fn from_json(text: &str) -> Result<Graph, JsonError> {
         made.input(form.name.into(), ty).map_err(|e| wrong("inputs", Some(i), e))
     })?;
     list(text, form.nodes, |i, form| {
-        node(&mut made, form).map_err(|e| wrong("nodes", Some(i), e))
+        node(&mut made, form, ops).map_err(|e| wrong("nodes", Some(i), e))
     })?;
     if let Some(updates) = form.updates {
         list(text, updates, |i, form| {
@@ -161,7 +166,7 @@ fn split(form: SplitForm) -> Result<Split, String> {
     Split::with_offsets(devices, form.rule.0, offsets).map_err(|e| e.to_string())
 }
 
-fn node(made: &mut Assembly, form: NodeForm<'_>) -> Result<(), String> {
+fn node(made: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<(), String> {
     let replicas = made.graph.split().map_or(0, Split::replicas);
     match form.replica {
         Some(_) if replicas == 0 => return Err("no split is declared".to_owned()),
@@ -173,7 +178,7 @@ fn node(made: &mut Assembly, form: NodeForm<'_>) -> Result<(), String> {
     let place = Place { device: form.device.0, replica: form.replica };
     let operands = form.operands.iter().map(|x| operand(made, x, place.device));
     let operands: SmallVec<[Value; 4]> = operands.collect::<Result<_, _>>()?;
-    let op = Op::read(&form.op, form.attrs.0).map_err(|e| e.to_string())?;
+    let op = ops.read(&form.op, form.attrs.0).map_err(|e| e.to_string())?;
     let results = form.results.into_iter();
     let results: SmallVec<[(Arc<str>, TensorType); 1]> =
         results.map(|r| (r.name.into(), tensor_type(r.dtype.0, r.shape))).collect();

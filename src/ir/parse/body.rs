@@ -8,7 +8,7 @@ use super::super::text::{MAX_ATTRS, SPLIT};
 use super::super::{NodeKind, Origin, Place, Value};
 use super::Parser;
 use super::scan::{Fault, Scan};
-use crate::op::{Attr, AttrError, Op};
+use crate::op::{Attr, AttrError, CustomOps, Op};
 use crate::types::{Device, Quoted, TensorType, closest};
 
 /// A result as it is written, and where its name and its type are.
@@ -112,9 +112,9 @@ impl Parser<'_> {
             }
         }
         let (attrs, places) = self.attrs()?;
-        let op = Op::read(name, attrs).map_err(|e| {
+        let op = self.ops.read(name, attrs).map_err(|e| {
             let named = |name: &str| places.iter().find(|p| self.values.scan.text(p) == name);
-            unreadable(&e, at.clone(), named)
+            unreadable(&e, at.clone(), self.ops, named)
         })?;
         self.add(op, at, &operands, &written, place)
     }
@@ -239,10 +239,14 @@ impl Parser<'_> {
 fn unreadable<'a>(
     error: &AttrError,
     op: Range<usize>,
+    ops: &CustomOps,
     place: impl Fn(&str) -> Option<&'a Range<usize>>,
 ) -> Fault {
     let attr = match error {
-        AttrError::UnknownOp(_) | AttrError::Missing { .. } => None,
+        AttrError::UnknownOp(_)
+        | AttrError::Unregistered(_)
+        | AttrError::Custom { .. }
+        | AttrError::Missing { .. } => None,
         AttrError::Kind { attr, .. } => place(attr),
         AttrError::Unknown { attr, .. } => place(attr),
     };
@@ -252,6 +256,13 @@ fn unreadable<'a>(
             Some(op) => fault.help(format!("did you mean `{op}`?")),
             None => fault,
         },
-        AttrError::Missing { .. } | AttrError::Kind { .. } | AttrError::Unknown { .. } => fault,
+        AttrError::Unregistered(name) => match closest(name, ops.names()) {
+            Some(op) => fault.help(format!("did you mean `{op}`?")),
+            None => fault.help("its framework gives it to `ir::parse_with`"),
+        },
+        AttrError::Custom { .. }
+        | AttrError::Missing { .. }
+        | AttrError::Kind { .. }
+        | AttrError::Unknown { .. } => fault,
     }
 }

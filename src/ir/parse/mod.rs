@@ -19,6 +19,7 @@ use self::value::Values;
 use super::assemble::Assembly;
 use super::excerpt::Excerpt;
 use super::{ContentHash, Graph, Param, Placement, Source};
+use crate::op::CustomOps;
 use crate::types::{Device, Dim, ShardRule, Split, TensorType};
 
 /// Why a text is no graph, and where.
@@ -97,7 +98,12 @@ pub(crate) fn line_of(text: &str, name: &str) -> Option<usize> {
 /// # Ok::<(), fanwise::ir::ParseError>(())
 /// ```
 pub fn parse(text: &str) -> Result<Graph, ParseError> {
-    let mut parser = Parser::new(text);
+    parse_with(text, &CustomOps::default())
+}
+
+/// As [`parse`]; the operators of a framework are those in `ops`.
+pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, ParseError> {
+    let mut parser = Parser::new(text, ops);
     match parser.file() {
         Ok(()) => Ok(parser.made.graph),
         Err(fault) => Err(ParseError::new(text, fault)),
@@ -110,15 +116,17 @@ const SHOWN: usize = 8;
 /// A text that is being read, and the graph as far as it was.
 struct Parser<'a> {
     values: Values<'a>,
+    ops: &'a CustomOps,
     made: Assembly,
     devices: BTreeSet<Device>,
     outputs: Vec<(Arc<str>, TensorType)>,
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a str) -> Self {
+    fn new(text: &'a str, ops: &'a CustomOps) -> Self {
         Self {
             values: Values::new(text),
+            ops,
             made: Assembly::new(),
             devices: BTreeSet::from([Device::HOST]),
             outputs: Vec::new(),

@@ -1,6 +1,6 @@
 //! Attributes: the settings of an operator, in one form for the text, the JSON and the API.
 
-use crate::types::{DType, Dim, Quoted, Tensor};
+use crate::types::{DType, Dim, Quoted, Said, Tensor};
 
 /// The value of one attribute. Floats are equal where their bits are: a NaN equals itself, 0
 /// differs from -0.
@@ -51,6 +51,17 @@ pub enum AttrError {
     /// No operator has this name.
     #[error("there is no operator {}", Quoted(.0))]
     UnknownOp(String),
+    /// An operator of a framework, which is not registered.
+    #[error("the operator {} of a framework is not registered", Quoted(.0))]
+    Unregistered(String),
+    /// A framework does not make its operator of these attributes.
+    #[error("`{op}`: {}", Said(.reason))]
+    Custom {
+        /// The operator.
+        op: &'static str,
+        /// What is wrong, as a sentence.
+        reason: String,
+    },
     /// A required attribute is not given.
     #[error("`{op}` needs the attribute `{attr}`")]
     Missing {

@@ -22,7 +22,7 @@ pub fn differentiate(
 }
 
 /// As [`differentiate`]; the gradients compute some values again that they would otherwise keep.
-pub(crate) fn differentiate_with(
+pub fn differentiate_with(
     builder: &mut Builder,
     loss: Value,
     of: &[Value],

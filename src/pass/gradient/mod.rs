@@ -28,7 +28,7 @@ mod update;
 mod writer;
 
 pub use classes::class_axis;
-pub use differentiate::differentiate;
+pub use differentiate::{differentiate, differentiate_with};
 pub use error::{GradientError, TrainingError};
 pub use fixed::fixed_parameters;
 pub use inference::inference;
