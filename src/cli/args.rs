@@ -52,14 +52,6 @@ impl BatchArgs {
     }
 }
 
-/// The threads of the host.
-#[derive(Args)]
-pub(crate) struct ThreadArgs {
-    /// Worker threads [default: one per core]
-    #[arg(long, value_name = "COUNT")]
-    pub(crate) threads: Option<usize>,
-}
-
 /// The statistics of batch normalisation.
 #[derive(Args)]
 pub(crate) struct StatisticsArgs {

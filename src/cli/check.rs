@@ -15,7 +15,7 @@ use crate::types::Tensor;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs, ReplicateArgs, ThreadArgs};
+use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs, ReplicateArgs};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::target::{Runner, TargetArgs};
 use crate::cli::ui;
@@ -48,8 +48,6 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     replicate: ReplicateArgs,
     #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
     model: ModelArgs,
@@ -68,7 +66,7 @@ fn local_statistics(model: &Graph, replicas: &Graph) -> Option<String> {
 }
 
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let runner = args.target.runner(args.threads.threads)?;
+    let runner = args.target.runner()?;
     let model = args.model.load()?;
     if let Some(split) = model.graph.split() {
         let error = PassError::AlreadyReplicated(split.replicas());

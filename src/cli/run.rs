@@ -10,7 +10,7 @@ use crate::format::npz;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs, ReplicateArgs, ThreadArgs};
+use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs, ReplicateArgs};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::target::TargetArgs;
 use crate::cli::ui;
@@ -45,8 +45,6 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     replicate: ReplicateArgs,
     #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
     model: ModelArgs,
@@ -55,7 +53,7 @@ pub(crate) struct RunArgs {
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     args.outputs.as_deref().map(exec::check_outputs).transpose()?;
     let limit = args.model.max_memory();
-    let runner = args.target.runner(args.threads.threads)?;
+    let runner = args.target.runner()?;
     let model = args.model.load()?;
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;

@@ -42,6 +42,9 @@ pub(crate) struct TargetArgs {
     /// Where to run
     #[arg(long, value_enum, default_value = "auto")]
     target: TargetArg,
+    /// Worker threads [default: one per core]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
     /// Number of logical GPUs, distributed over the physical ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     logical: Option<u32>,
@@ -69,12 +72,17 @@ const THREADS_OF_CORE: usize = 8;
 const LEAST_BOUND: usize = 256;
 
 impl TargetArgs {
-    /// What runs programs, with so many threads of the host.
-    pub(crate) fn runner(&self, threads: Option<usize>) -> anyhow::Result<Runner> {
+    /// The threads of the host, if a number is given.
+    pub(crate) const fn threads(&self) -> Option<usize> {
+        self.threads
+    }
+
+    /// What runs programs.
+    pub(crate) fn runner(&self) -> anyhow::Result<Runner> {
         // One core is enough where the system does not tell.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (threads, most) =
-            (threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
+            (self.threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
         if threads == 0 {
             bail!("`--threads 0`: use 1 or more, or leave it out to use one per core");
         }

@@ -177,6 +177,19 @@ fn another_kind_of_validation_than_that_of_the_run_is_refused() {
         assert!(error.contains(&said), "{error}");
         good(&again);
     }
+    // Options of every command may stand before it.
+    let (_, said) = good(&[
+        "-q",
+        "fit",
+        "zoo:two_head",
+        "--resume",
+        &at("split"),
+        "--epochs",
+        "3",
+        "--gpus",
+        "2",
+    ]);
+    assert_eq!(said, "");
     // Nothing that is held back leaves the rows as they are.
     let none = ["--validation-split", "0", "--checkpoint", &at("none")];
     good(&[&begin[..], &none].concat());

@@ -132,7 +132,7 @@ impl FitArgs {
             seed: self.seed.into(),
             drop_last: self.drop_last,
             steps: self.steps_per_epoch,
-            ..self.base.data.batches()
+            ..self.base.data.batches(self.base.target.threads())
         }
     }
 

@@ -101,7 +101,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let BaseArgs { model, replicate, target, data } = &args.base;
     data.check_normal()?;
     let limit = model.max_memory();
-    let runner = target.runner(data.threads.threads)?;
+    let runner = target.runner()?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
     let training = args.aim.training(&model.graph, Optimizer::default())?;
@@ -111,7 +111,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let prepare = || Evaluator::new(&model, &options, runner.backend());
     let evaluator = ui::stage("prepare", prepare)?;
     let rows = images.others(source);
-    let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches())?))?;
+    let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches(target.threads()))?))?;
     match data.format.format {
         Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), told(&logs, "")))?,
         Format::Json => {
@@ -131,7 +131,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     data.check_normal()?;
     exec::check_outputs(&args.outputs)?;
     let limit = model.max_memory();
-    let runner = target.runner(data.threads.threads)?;
+    let runner = target.runner()?;
     let model = model.load()?;
     let source = data.open(&model.graph, &[], limit)?;
     let images = data.images(&model.graph, &*source, None, limit)?;
@@ -139,7 +139,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let prepare = || Predictor::new(&model, &place, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
     let rows = images.others(source);
-    let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches())?))?;
+    let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches(target.threads()))?))?;
     npz::write(&args.outputs, &outputs).map_err(Error::from)?;
     let types = outputs.iter().map(|(name, t)| (name, t.tensor_type().to_string()));
     match data.format.format {

@@ -87,7 +87,7 @@ fn fit_from(
     check(args)?;
     let BaseArgs { model, replicate, target, data } = &args.base;
     let limit = model.max_memory();
-    let runner = target.runner(data.threads.threads)?;
+    let runner = target.runner()?;
     let model = model.load_for_training()?;
     let classes = settings::classes(resume.as_ref());
     let (source, validation) = args.sources(&model.graph, classes, limit)?;

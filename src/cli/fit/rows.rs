@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::images::{self, Augment, Normalize};
-use crate::cli::args::{BatchArgs, FormatArgs, ThreadArgs};
+use crate::cli::args::{BatchArgs, FormatArgs};
 use crate::types::invariant::int;
 
 /// The data and its batches.
@@ -42,8 +42,6 @@ pub(super) struct DataArgs {
     /// Axis order of images, if their sizes leave it open
     #[arg(long, value_name = "channels-first|channels-last", value_parser = images::layout)]
     layout: Option<Layout>,
-    #[command(flatten)]
-    pub(super) threads: ThreadArgs,
     #[command(flatten)]
     pub(super) format: FormatArgs,
 }
@@ -93,11 +91,11 @@ impl DataArgs {
         open(self.data.as_deref().context("`--data` is required")?, graph, classes, limit)
     }
 
-    /// How rows become batches.
-    pub(super) fn batches(&self) -> LoaderOptions {
+    /// How rows become batches, on so many threads, or one for each core.
+    pub(super) fn batches(&self, threads: Option<usize>) -> LoaderOptions {
         LoaderOptions {
             batch: int(self.batch.batch),
-            threads: self.threads.threads.unwrap_or(0),
+            threads: threads.unwrap_or(0),
             ..LoaderOptions::default()
         }
     }
