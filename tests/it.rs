@@ -15,6 +15,7 @@ mod it {
     mod cli;
     #[cfg(feature = "cuda")]
     mod cli_cuda;
+    mod cli_help;
     mod cli_options;
     #[cfg(feature = "cuda")]
     mod cuda_indexing;

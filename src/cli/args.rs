@@ -17,46 +17,92 @@ use crate::types::{Device, ShardRule};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 
-use crate::cli::{memory, ui};
+use crate::cli::{memory, report, ui};
 
 /// How a result is printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// For people
     Text,
-    /// For programs.
+    /// For programs; errors are JSON, too
     Json,
+}
+
+/// How the result is printed.
+#[derive(Args)]
+pub(crate) struct FormatArgs {
+    /// Output format
+    #[arg(long, value_enum, default_value = "text", global = true)]
+    pub(crate) format: Format,
+}
+
+/// The rows that are computed at once.
+#[derive(Args)]
+pub(crate) struct BatchArgs {
+    /// Rows per batch
+    #[arg(long, value_name = "ROWS", default_value_t = ROWS)]
+    pub(crate) batch: u32,
+}
+
+/// The rows per batch where none are given.
+const ROWS: u32 = 32;
+
+impl BatchArgs {
+    /// Whether another number than by default is given.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.batch != ROWS
+    }
+}
+
+/// The statistics of batch normalisation.
+#[derive(Args)]
+pub(crate) struct StatisticsArgs {
+    /// Rows from which batch normalisation in training computes its statistics
+    ///
+    /// `sync` uses the whole batch, across all replicas. `ghost:G` uses G groups of rows; this
+    /// changes the result, identically for any number of devices. `local` uses the rows of each
+    /// replica, so the result depends on the number of devices. By default the statistics of the
+    /// whole batch are kept; a model for which that needs `--repair comm` is refused without it.
+    #[arg(long, value_name = "local|sync|ghost:G")]
+    pub(crate) batch_norm: Option<BatchStatistics>,
 }
 
 /// The model, and what its file leaves open.
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// An ONNX file, a graph written by `--emit`, or `zoo:NAME`
+    /// ONNX file, graph written by `compile --emit`, or `zoo:NAME`
     model: String,
-    /// Declare the axis of an input that carries the batch
-    #[arg(long, value_name = "NAME=AXIS", value_parser = pair::<usize>)]
+    /// Declare which axis of an input is the batch
+    #[arg(long, value_name = "INPUT=AXIS", value_parser = pair::<usize>)]
     batch_axis: Vec<(String, usize)>,
-    /// Bind a named size of the model
+    /// Set a named size of the model
     #[arg(long, value_name = "NAME=SIZE", value_parser = pair::<i64>)]
     dim: Vec<(String, i64)>,
-    /// Turn a batch size that is baked into the inputs into N
+    /// Make a fixed batch size symbolic
+    ///
+    /// The size of the first axis of the first input becomes `N`, as if the model had been exported
+    /// with a dynamic batch.
     #[arg(long)]
     free_batch: bool,
-    /// Take an operator of the model that is not known as the file declares it: rowwise(AXIS) says
-    /// that each row of its results depends on the same row of its operands, none that nothing is
-    /// known
+    /// Accept an unknown operator as the file declares it
+    ///
+    /// `rowwise(AXIS)` asserts that each row of its results depends on the same row of its operands
+    /// only. `none` asserts nothing: the operator needs the whole batch.
     #[arg(long, value_name = "OP=rowwise(AXIS)", value_parser = assumption)]
     assume: Vec<(String, Assume)>,
-    /// Take weights from this .safetensors or .npz file, by name, instead of those of the model; a
-    /// graph written by `--emit` takes all of them from it, which must be those that it was made
-    /// for
+    /// Load weights by name from a .safetensors or .npz file
+    ///
+    /// They replace those of the model. A graph written by `--emit` needs the weights that it was
+    /// made for, unless `--params-unchecked` is given.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
-    /// Take weights that are not those that a graph written by `--emit` was made for
+    /// Skip the check that `--params` are the weights that the graph was made for
     #[arg(long, requires = "params")]
     params_unchecked: bool,
-    /// Refuse models and runs that need more memory: bytes, or with K, M, G; without it, what this
-    /// process may have
+    /// Memory limit in bytes, or with the suffix K, M or G [default: memory of this process]
+    ///
+    /// Models and runs that need more are refused. By default the limit is the memory of the
+    /// machine, or of the control group.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_memory: Option<u64>,
 }
@@ -99,7 +145,7 @@ impl ModelArgs {
             max_memory: self.max_memory(),
             ..LoadOptions::default()
         };
-        Ok(model::load(model, &options).map_err(Error::from)?)
+        Ok(ui::stage("load", || model::load(model, &options)).map_err(Error::from)?)
     }
 
     /// The error with the places in the model's file.
@@ -119,7 +165,7 @@ impl ModelArgs {
 /// Tells what reading the model noticed.
 fn noted(model: Model) -> Model {
     for note in &model.notes {
-        ui::talk(&format!("note: {}", note.worded(ui::option)));
+        ui::note(note.worded(report::option));
     }
     model
 }
@@ -127,40 +173,40 @@ fn noted(model: Model) -> Model {
 /// Over which devices the graph is replicated, and how.
 #[derive(Args)]
 pub(crate) struct ReplicateArgs {
-    /// GPUs to use: a count, at least two ids, or `all`; without any, as many virtual devices on
-    /// the CPU
+    /// GPUs to use: a count, at least two ids, or `all`
+    ///
+    /// A count of 1 is the model itself on one device. On a machine without GPUs the devices are
+    /// virtual and run on the CPU.
     #[arg(long, value_name = "4|0,2,5|all", allow_hyphen_values = true)]
     gpus: Option<Gpus>,
-    /// How the rows of the batch are divided
-    #[arg(long, value_name = "RULE", default_value_t = ShardRule::RemainderLast,
-        help = "How the rows are divided: remainder-last, balanced, ceil, or weighted:3,1 with a \
-            weight for each GPU")]
+    /// How rows are divided among the devices
+    ///
+    /// `remainder-last`: equal shares, and the last device takes the remainder. `balanced`: shares
+    /// differ by one row at most. `ceil`: shares are rounded up, and the last one is smaller.
+    /// `weighted:3,1`: in proportion to one weight per device.
+    #[arg(long, value_name = "RULE", default_value_t = ShardRule::RemainderLast)]
     shards: ShardRule,
-    /// Where the outputs are merged
+    /// Where outputs are merged
     #[arg(long, value_enum, default_value = "cpu")]
     merge: MergeArg,
     /// Which devices hold the weights
     #[arg(long, value_enum, default_value = "template")]
     weights: WeightsArg,
-    /// What may be done to a model that cannot be split as it is; by default comm in training,
-    /// local elsewhere
+    /// How a model that cannot be split as it is may be rewritten
+    /// [default: comm in training, otherwise local]
     #[arg(long, value_enum)]
     repair: Option<RepairArg>,
-    /// Whose statistics batch normalisation in training uses: `sync` those of the whole batch,
-    /// combined over all replicas; `ghost:G` those of G groups of rows, which are another function
-    /// of the batch, the same one for any number of devices; `local` each replica those of its own
-    /// rows: other results for each number of devices
-    #[arg(long, value_name = "local|sync|ghost:G")]
-    batch_norm: Option<BatchStatistics>,
+    #[command(flatten)]
+    statistics: StatisticsArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum RepairArg {
-    /// Nothing: it is refused
+    /// Not at all; the model is refused
     None,
-    /// What needs nothing of other replicas
+    /// Without communication between replicas
     Local,
-    /// Values are exchanged between replicas, too
+    /// With collectives between replicas
     Comm,
 }
 
@@ -174,9 +220,9 @@ enum MergeArg {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum WeightsArg {
-    /// Where the model put them; GPUs copy them in each run
+    /// Where the model has them; copied to the GPUs in each run
     Template,
-    /// On the host; GPUs copy them in each run
+    /// On the host; copied to the GPUs in each run
     Cpu,
     /// On every GPU
     Mirrored,
@@ -191,12 +237,12 @@ pub(crate) struct Place {
     pub(crate) cuda: bool,
 }
 
-/// Says that devices are virtual ones.
-fn tell_virtual(count: usize) {
+/// Notes that devices are virtual ones.
+fn note_virtual(count: usize) {
     let why = if backend::gpu_count() == 0 { "no GPU found; " } else { "" };
     let devices =
         if count == 1 { "1 virtual device runs" } else { &format!("{count} virtual devices run") };
-    ui::talk(&format!("note: {why}{devices} on the CPU"));
+    ui::note(format_args!("{why}{devices} on the CPU"));
 }
 
 impl ReplicateArgs {
@@ -208,14 +254,14 @@ impl ReplicateArgs {
     /// The model with the repairs that are allowed.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<Repaired<'a>> {
         let new = RepairOptions::new(self.repair(pass::Repair::Local));
-        let options = RepairOptions { batch_norm: self.batch_norm, ..new };
-        Ok(pass::repair(template, options).map_err(Error::from)?)
+        let options = RepairOptions { batch_norm: self.statistics.batch_norm, ..new };
+        Ok(ui::stage("repair", || pass::repair(template, options)).map_err(Error::from)?)
     }
 
     /// What one device computes: the model itself, or with the statistics of groups of rows, if
     /// these are asked for.
     fn grouped<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
-        match self.batch_norm {
+        match self.statistics.batch_norm {
             Some(BatchStatistics::Ghost(groups)) => {
                 Ok(pass::grouped(template, groups).map_err(Error::from)?)
             }
@@ -243,7 +289,7 @@ impl ReplicateArgs {
             return Ok(Replicated::whole(self.grouped(template)?));
         }
         if found == 0 && !cuda {
-            tell_virtual(devices.len());
+            note_virtual(devices.len());
         }
         self.over(model, template, devices)
     }
@@ -276,7 +322,7 @@ impl ReplicateArgs {
         match error.downcast_ref::<Error>() {
             Some(Error::Pass(PassError::Refused(refused))) => {
                 let first = refused.first().map_or(String::new(), ToString::to_string);
-                ui::talk(&format!("note: the model runs on the host: {first}"));
+                ui::note(format_args!("falling back to the host: {first}"));
                 Ok(Replicated::whole(self.grouped(template)?))
             }
             _ => replicated,
@@ -292,7 +338,7 @@ impl ReplicateArgs {
     ) -> anyhow::Result<Replicated<'a>> {
         let repaired = self.repaired(template)?;
         for repair in repaired.repairs() {
-            ui::talk(&format!("note: {repair}"));
+            ui::note(repair);
         }
         self.proved(model, repaired, devices)
     }
@@ -320,8 +366,10 @@ impl ReplicateArgs {
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
         let options = self.over_devices(devices);
-        let graph = repaired.replicate(&options).map_err(|error| model.located(error))?;
-        repaired.prove(ir::verify(&graph).map_err(Error::from)?).map_err(Error::from)?;
+        let replicate = || repaired.replicate(&options);
+        let graph = ui::stage("replicate", replicate).map_err(|error| model.located(error))?;
+        let verified = ir::verify(&graph).map_err(Error::from)?;
+        ui::stage("prove", || repaired.prove(verified)).map_err(Error::from)?;
         let repairs = repaired.repairs().to_vec();
         Ok(Replicated { template: repaired.into_graph(), repairs, graph: Cow::Owned(graph) })
     }
@@ -360,7 +408,7 @@ impl ReplicateArgs {
                 let devices =
                     gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?;
                 if !place.cuda {
-                    tell_virtual(devices.len());
+                    note_virtual(devices.len());
                 }
                 devices
             }
@@ -386,7 +434,7 @@ impl ReplicateArgs {
 
     /// Whose statistics batch normalisation takes.
     pub(crate) fn statistics(&self) -> Option<BatchStatistics> {
-        self.batch_norm
+        self.statistics.batch_norm
     }
 }
 
@@ -424,14 +472,15 @@ impl<'a> Replicated<'a> {
 
 /// Reads `NAME=VALUE`.
 fn pair<T: std::str::FromStr>(text: &str) -> anyhow::Result<(String, T)> {
-    let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("write NAME=VALUE"))?;
-    let value = value.parse().map_err(|_| anyhow!("`{value}` is no size or axis"))?;
+    let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("expected NAME=VALUE"))?;
+    let value = value.parse().map_err(|_| anyhow!("`{value}` is not a size or an axis"))?;
     Ok((name.to_owned(), value))
 }
 
 /// Reads `OP=rowwise(AXIS)`.
 fn assumption(text: &str) -> anyhow::Result<(String, Assume)> {
-    let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("write OP=rowwise(AXIS)"))?;
+    let (name, value) =
+        text.rsplit_once('=').ok_or_else(|| anyhow!("expected OP=rowwise(AXIS)"))?;
     Ok((name.to_owned(), value.parse()?))
 }
 
@@ -446,7 +495,8 @@ fn size(text: &str) -> anyhow::Result<u64> {
         Some((at, 'T')) => (&digits[..at], 1 << 40),
         _ => (digits, 1),
     };
-    let number: u64 = number.parse().with_context(|| format!("`{text}` is no size; write 8G"))?;
+    let number: u64 =
+        number.parse().with_context(|| format!("`{text}` is not a size such as 8G"))?;
     match number.checked_mul(unit) {
         Some(bytes) => Ok(bytes),
         None => bail!("`{text}` is too large"),

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::args::Format;
+use crate::cli::args::{Format, FormatArgs};
 use crate::cli::target::CacheArgs;
 
-/// List or remove the compiled kernels that are kept between runs
+/// List or remove cached kernels
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  fanwise cache list\n  fanwise cache clear --cache-dir /tmp/kernels"
@@ -17,24 +17,23 @@ pub(crate) struct CacheCommand {
     action: Action,
     #[command(flatten)]
     cache: CacheArgs,
-    /// How the result is printed
-    #[arg(long, value_enum, default_value = "text", global = true)]
-    format: Format,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 #[derive(Clone, Copy, Subcommand)]
 enum Action {
-    /// Print the files, those used longest ago first
+    /// List the files, the least recently used first
     List,
-    /// Remove them all
+    /// Remove all files
     Clear,
 }
 
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
     // What only CUDA uses.
-    drop((args.action, args.cache.folder(), args.format));
-    anyhow::bail!("this fanwise is built without the feature `cuda`: it keeps no kernels")
+    drop((args.action, args.cache.folder(), args.format.format));
+    anyhow::bail!("this build has no feature `cuda`, so it caches no kernels")
 }
 
 #[cfg(feature = "cuda")]
@@ -42,17 +41,17 @@ pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
     use anyhow::Context;
 
     let Some(cache) = crate::cli::target::cache(&args.cache) else {
-        anyhow::bail!("there is no home to keep kernels in; name a folder with `--cache-dir`");
+        anyhow::bail!("the home folder is unknown; name the cache folder with `--cache-dir`");
     };
     let folder = cache.folder().display().to_string();
     let text = match args.action {
         Action::List => {
             let files = cache.list().with_context(|| folder.clone())?;
-            show(args.format, &folder, &files)
+            show(args.format.format, &folder, &files)
         }
         Action::Clear => {
             let (files, bytes) = cache.clear().with_context(|| folder.clone())?;
-            match args.format {
+            match args.format.format {
                 Format::Text => {
                     format!("{folder}: {files} files removed, {}\n", crate::cli::ui::bytes(bytes))
                 }

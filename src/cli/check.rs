@@ -15,20 +15,22 @@ use crate::types::Tensor;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{Format, ModelArgs, ReplicateArgs};
+use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs, ReplicateArgs};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::target::{Runner, TargetArgs};
 use crate::cli::ui;
 
-/// Run a model on one device and on many, and compare every output: in every bit, or but for the
-/// rounding of floats that are summed in another order
+/// Run a model on one device and on many, and compare all outputs
+///
+/// Outputs are bit-identical, or equal within rounding where floats are summed in another order;
+/// the table says which is promised for each output.
 #[derive(Args)]
 #[command(
     after_help = "The exit code is 0 if all outputs are equal, 1 if one differs, 2 if the model is \
         refused. With
-`--batch-norm ghost:G` one device takes the statistics of the same groups; those of `local` are \
-other
-ones for each number of devices, so there is nothing to compare: exit code 2.
+`--batch-norm ghost:G` one device uses the same groups. `--batch-norm local` is refused: its \
+results
+depend on the number of devices.
 
 Examples:
   fanwise check zoo:siamese --gpus 3 --batch 10
@@ -38,22 +40,17 @@ Examples:
 )]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    batch: BatchArgs,
+    #[command(flatten)]
+    inputs: InputArgs,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     replicate: ReplicateArgs,
     #[command(flatten)]
     target: TargetArgs,
-    /// Rows of random inputs
-    #[arg(long, value_name = "ROWS", default_value_t = 10)]
-    batch: u32,
     #[command(flatten)]
-    inputs: InputArgs,
-    /// Worker threads; by default one for each core
-    #[arg(long, value_name = "T")]
-    threads: Option<usize>,
-    /// How the result is printed
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
+    model: ModelArgs,
 }
 
 /// The name of an operator of the model that takes the statistics of each replica's own rows, where
@@ -69,7 +66,7 @@ fn local_statistics(model: &Graph, replicas: &Graph) -> Option<String> {
 }
 
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let runner = args.target.runner(args.threads)?;
+    let runner = args.target.runner()?;
     let model = args.model.load()?;
     if let Some(split) = model.graph.split() {
         let error = PassError::AlreadyReplicated(split.replicas());
@@ -83,7 +80,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if let Some(local) = local_statistics(&model.graph, graph) {
         return Err(Error::from(PassError::LocalStatistics(local)).into());
     }
-    let inputs = args.inputs.tensors(&model.graph, args.batch, args.model.max_memory())?;
+    let inputs = args.inputs.tensors(&model.graph, args.batch.batch, args.model.max_memory())?;
     let check = Check { args, runner: &runner, model: &model, inputs };
     let single = args.replicate.single(&args.model, &model.graph, runner.place())?;
     let run = |graph: &Graph| check.run(graph, &check.inputs);
@@ -93,7 +90,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let rows = check.compare(&single.graph, &graph.labels(), &one, &many)?;
     let equal = one.outputs.len() == many.outputs.len() && rows.iter().all(|row| row.same);
     let devices = graph.split().map_or(1, crate::types::Split::replicas);
-    print(args.format, &rows, equal, devices, one.n)?;
+    print(args.format.format, &rows, equal, devices, one.n)?;
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

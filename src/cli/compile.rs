@@ -18,31 +18,31 @@ use crate::{analysis, lower};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::cli::args::{ModelArgs, Place, ReplicateArgs, Replicated};
+use crate::cli::args::{BatchArgs, ModelArgs, Place, ReplicateArgs, Replicated};
 use crate::cli::fit::{AimArgs, OptimizerArgs};
 use crate::cli::kernels::{self, Kernels};
 use crate::cli::target::{CacheArgs, TargetArg};
 use crate::cli::{exec, ui};
 
-/// Rewrite a model for many devices and print what it becomes
+/// Rewrite a model for many devices and write the result
 #[derive(Args)]
 #[command(after_help = "Kinds:
-  graph        the rewritten graph as text, which every command reads back
-  graph:input  the graph before the pass
-  graph:repaired  the graph after the repairs, before it is replicated
-  claims       what each value is to a replica: its rows, a part, the whole
-  explain      what was split, replicated, combined and repaired, in words
-  json         the rewritten graph for programs
-  dot          the rewritten graph for Graphviz
-  program      the launches, copies and waits of each device
-  memory       the memory plan of each device at --batch rows
-  cuda         the text of the kernels for GPUs; PATH is a folder
-  ptx          what NVRTC compiles them to for --arch, without a GPU
-  cubin        likewise machine code; without a folder a table of what each kernel takes
-  summary      the model as a table
-  onnx         the model, before any pass, as an ONNX file; PATH is needed
-  KIND:training  graph, json, dot, program, memory, cuda, ptx or cubin of a step of training: the
-                 model, --loss, gradients and --optimizer, over --gpus if they are given
+  graph           rewritten graph as text; every command reads it back
+  graph:input     graph before the pass
+  graph:repaired  graph after the repairs, before replication
+  claims          sharding state of each value: split by rows, partial or replicated
+  explain         what was split, replicated, combined and repaired, in words
+  json            rewritten graph for programs
+  dot             rewritten graph for Graphviz
+  program         launches, copies and waits of each device
+  memory          memory plan of each device for --batch rows
+  cuda            source of the GPU kernels; PATH is a folder
+  ptx             PTX of the GPU kernels for --arch; no GPU is needed
+  cubin           machine code of the GPU kernels; without PATH, a table of their resources
+  summary         model as a table
+  onnx            model before any pass as an ONNX file; PATH is required
+  KIND:training   graph, json, dot, program, memory, cuda, ptx or cubin of a training step: the
+                  model, --loss, gradients and --optimizer, replicated over --gpus
 
 Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
@@ -52,34 +52,31 @@ Examples:
   fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
   fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    replicate: ReplicateArgs,
-    /// What to print, each KIND to standard output or to a file; by default explain where there are
-    /// GPUs to use, else summary
+    /// What to write, to standard output or to a file; see Kinds below
+    /// [default: explain with `--gpus`, otherwise summary]
     #[arg(long, value_name = "KIND[=PATH]", value_delimiter = ',')]
     emit: Vec<Emit>,
-    /// For what it is compiled; without it, for GPUs where kernels are asked for and for the CPU
-    /// elsewhere
+    #[command(flatten)]
+    batch: BatchArgs,
+    /// Omit the table of source locations from graphs
+    #[arg(long)]
+    no_loc: bool,
+    #[command(flatten)]
+    replicate: ReplicateArgs,
+    /// Target to compile for [default: cuda if kernels are emitted, otherwise cpu]
     #[arg(long, value_enum)]
     target: Option<TargetArg>,
-    /// The architecture of GPUs to compile kernels for, as `sm_80` or `sm_90a`; without it, that of
-    /// the first GPU here
+    /// GPU architecture to compile kernels for, such as `sm_90a` [default: that of the first GPU]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
     #[command(flatten)]
     cache: CacheArgs,
-    /// The rows for which memory is planned; by default 32
-    #[arg(long, value_name = "ROWS")]
-    batch: Option<u32>,
     #[command(flatten)]
     aim: AimArgs,
     #[command(flatten)]
     optimizer: OptimizerArgs,
-    /// Leave out the table of source names in graphs
-    #[arg(long)]
-    no_loc: bool,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
 /// One thing to print, and where.
@@ -109,10 +106,9 @@ enum Kind {
 
 /// What a text is told that names no kind.
 const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, \
-    program, memory, cuda, ptx, \
-    cubin, summary, onnx; of a step of training graph:training, json:training, dot:training, \
-    program:training, \
-    memory:training, cuda:training, ptx:training, cubin:training";
+    program, memory, cuda, ptx, cubin, summary, onnx; for training steps graph:training, \
+    json:training, dot:training, program:training, memory:training, cuda:training, ptx:training, \
+    cubin:training";
 
 impl Kind {
     /// Whether a step of training has it, too.
@@ -127,7 +123,7 @@ impl FromStr for Emit {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let (kind, path) = match text.split_once('=') {
-            Some((_, "")) => bail!("`{text}` names no file after `=`"),
+            Some((_, "")) => bail!("`{text}` has no file name after `=`"),
             Some((kind, path)) => (kind, Some(PathBuf::from(path))),
             None => (text, None),
         };
@@ -176,23 +172,23 @@ impl CompileArgs {
         if !has(|e| e.training) {
             let mut given = self.aim.given();
             given.extend(self.optimizer.given());
-            ui::note_idle(&given, "but on a step of training, which is emitted as KIND:training");
+            ui::note_idle(&given, "without `--emit KIND:training`");
         }
         let given = [("--learning-rate", self.optimizer.has_rate())];
-        ui::note_idle(&given, "here: it is an input of the step");
+        ui::note_idle(&given, "here: the learning rate is an input of the step");
         let compiled = has(|e| matches!(e.kind, Kind::Kernels(Kernels::Compiled(_))));
         let given = [("--cache-dir", self.cache.is_given()), ("--arch", self.arch.is_some())];
         let given = given.map(|(name, given)| (name, given && !compiled));
-        ui::note_idle(&given, "but on kernels, which are emitted as ptx or cubin");
+        ui::note_idle(&given, "without `--emit ptx` or `--emit cubin`");
         let planned = has(|e| e.kind == Kind::Memory);
-        let given = [("--batch", self.batch.is_some() && !planned)];
-        ui::note_idle(&given, "but on the memory plan, which is emitted as memory");
+        let given = [("--batch", self.batch.is_given() && !planned)];
+        ui::note_idle(&given, "without `--emit memory`");
         let locations = has(|e| {
             matches!(e.kind, Kind::Graph | Kind::GraphInput | Kind::GraphRepaired)
                 && e.path.is_none()
         });
         let given = [("--no-loc", self.no_loc && !locations)];
-        ui::note_idle(&given, "but on graphs as text that are printed");
+        ui::note_idle(&given, "without `--emit graph` to standard output");
     }
 
     /// The GPUs that the graph is replicated over: any number where it is compiled for another
@@ -202,9 +198,6 @@ impl CompileArgs {
         Place { found, cuda: self.kernels().target() == lower::Kernels::target(&CUDA) }
     }
 }
-
-/// The rows for which memory is planned, where none are given.
-const ROWS: u32 = 32;
 
 /// The name of a file that may not be there, the same however its folder is named.
 fn one_name(path: &Path) -> PathBuf {
@@ -223,7 +216,7 @@ fn one_file_each(emits: &[Emit]) -> anyhow::Result<()> {
         let folder = emits.iter().filter(kernels).all(|e| matches!(e.kind, Kind::Kernels(_)));
         let same = one_name(path);
         if !files.insert(same) && !folder {
-            bail!("two texts go to {}: give each kind a file of its own", path.display());
+            bail!("two kinds are written to {}; give each its own file", path.display());
         }
     }
     Ok(())
@@ -312,13 +305,14 @@ fn write_graph(
 
 /// Writes the model, before any pass, as an ONNX file.
 fn write_onnx(emit: &Emit, template: &Graph, weights: &Weights) -> anyhow::Result<()> {
-    let path = emit.path.as_ref().context("name the file: `--emit onnx=FILE`")?;
+    let path = emit.path.as_ref().context("`--emit onnx` requires a file: `--emit onnx=FILE`")?;
     Ok(model::export_onnx(path, template, weights).map_err(Error::from)?)
 }
 
 fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {
     let verified = ir::verify(graph).map_err(Error::from)?;
-    let program = lower::lower(&verified, args.kernels()).map_err(Error::from)?;
+    let lower = || lower::lower(&verified, args.kernels());
+    let program = ui::stage("lower", lower).map_err(Error::from)?;
     if let Kind::Kernels(what) = emit.kind {
         let is_wanted = |form| {
             let kind = Kind::Kernels(Kernels::Compiled(form));
@@ -329,7 +323,7 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
         return kernels::emit(&program, what, emit.path.as_deref(), &options);
     }
     let text = if emit.kind == Kind::Memory {
-        let rows = i64::from(args.batch.unwrap_or(ROWS));
+        let rows = i64::from(args.batch.batch);
         exec::note_empty(graph, rows);
         program.bind(rows).map_err(Error::from)?.report(&program).to_string()
     } else {

@@ -11,22 +11,21 @@ use crate::codegen::{Arch, Form};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::args::Format;
+use crate::cli::args::{Format, FormatArgs};
 use crate::cli::ui;
 
-/// List the devices of this machine, and what is missing to use GPUs
+/// List the devices of this machine, and what is missing for GPUs
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fanwise devices\n  fanwise devices --format json")]
 pub(crate) struct DevicesArgs {
-    /// How to print it
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let gpus = Gpus::find();
-    match args.format {
+    match args.format.format {
         Format::Text => ui::out(&format!("cpu:0   host, {threads} threads\n{}", gpus.text()))?,
         Format::Json => {
             let mut all = gpus.json();
@@ -43,19 +42,18 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
 fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
     let failed = |(ordinal, error): &(usize, _)| {
         let is_listed = found.devices.iter().any(|device| device.ordinal == *ordinal);
-        let what = if is_listed { "does not tell which it reaches" } else { "cannot be used" };
+        let what = if is_listed { "does not report its peers" } else { "cannot be used" };
         format!("gpu:{ordinal} {what}: {error}")
     };
     let mut unseen: Vec<_> = found.failed.iter().map(failed).collect();
     if found.devices.is_empty() && unseen.is_empty() {
         let visible = visible.map_or(String::new(), |visible| {
             let is = if visible.is_empty() { "empty".to_owned() } else { format!("`{visible}`") };
-            format!("CUDA_VISIBLE_DEVICES is {is}, so unset it or name GPUs that there are; ")
+            format!("CUDA_VISIBLE_DEVICES is {is}; unset it or name existing GPUs; ")
         });
         unseen.push(format!(
-            "libcuda is here (CUDA {}), but shows no GPU: {visible}start a container with `--gpus \
-             all` (NVIDIA \
-             Container Toolkit); let the user read and write /dev/nvidia*",
+            "libcuda is installed (CUDA {}), but shows no GPU: {visible}start a container with \
+             `--gpus all` (NVIDIA Container Toolkit); give the user access to /dev/nvidia*",
             found.driver
         ));
     }
@@ -80,7 +78,7 @@ fn visible() -> Option<String> {
 
 /// What to do where NVRTC does not suit a driver and was looked for in a folder alone.
 #[cfg(feature = "cuda")]
-const NAMED: &str = " and unset FANWISE_NVRTC, or have it name that package's folder";
+const NAMED: &str = " and unset FANWISE_NVRTC, or set it to that package's folder";
 
 /// That NVRTC is of a newer major version than the driver, and what to do; `named` where its folder
 /// was.
@@ -89,9 +87,8 @@ fn newer(nvrtc: Version, driver: Version, named: bool) -> Option<String> {
     let (package, named) = (nvrtc_package(Some(driver)), if named { NAMED } else { "" });
     (nvrtc.major > driver.major).then(|| {
         format!(
-            "the driver is of CUDA {driver} and may not load what NVRTC {nvrtc} compiles: `pip \
-             install {package}`\
-             {named}, or install a newer driver"
+            "the driver supports CUDA {driver} and may not load what NVRTC {nvrtc} compiles: `pip \
+             install {package}`{named}, or install a newer driver"
         )
     })
 }
@@ -146,9 +143,8 @@ impl Gpus {
             match nvrtc.for_device(gpu.arch, Form::Cubin) {
                 Err(error) => missing.push(format!("gpu:{}: {error}", gpu.ordinal)),
                 Ok((arch, Form::Ptx)) if version > driver => missing.push(format!(
-                    "gpu:{} is {}, which NVRTC {version} does not know: it is given PTX for \
-                     {arch}, which a driver of \
-                     CUDA {driver} may not take; install a newer driver",
+                    "gpu:{} is {}, which NVRTC {version} does not support: it gets PTX for {arch}, \
+                     which a driver for CUDA {driver} may not load; install a newer driver",
                     gpu.ordinal, gpu.arch
                 )),
                 Ok(_) => {}
@@ -184,7 +180,7 @@ impl Gpus {
                     ui::bytes(gpu.memory),
                     gpu.multiprocessors,
                     gpu.arch,
-                    self.given(gpu.arch).map_or(String::new(), |given| format!(" (given {given})"))
+                    self.given(gpu.arch).map_or(String::new(), |given| format!(" (gets {given})"))
                 )]);
             }
             text.extend([format!("driver  libcuda, CUDA {}\n", found.driver)]);
@@ -238,7 +234,7 @@ struct Gpus(&'static str);
 #[cfg(not(feature = "cuda"))]
 impl Gpus {
     fn find() -> Self {
-        Self("this fanwise is built without the feature `cuda`")
+        Self("this build has no feature `cuda`")
     }
 
     fn text(&self) -> String {
@@ -273,12 +269,12 @@ mod tests {
     #[test]
     fn a_driver_without_gpus_says_how_to_show_them() {
         let said = unseen(&none(), None).join("\n");
-        assert!(said.starts_with("libcuda is here (CUDA 12.4), but shows no GPU: "), "{said}");
+        assert!(said.starts_with("libcuda is installed (CUDA 12.4), but shows no GPU: "), "{said}");
         for hint in ["`--gpus all`", "NVIDIA Container Toolkit", "/dev/nvidia*"] {
             assert!(said.contains(hint), "{said}");
         }
         assert!(!said.contains("VISIBLE"), "{said}");
-        for (visible, is) in [("", "is empty, so unset it"), ("7,8", "is `7,8`, so unset it")] {
+        for (visible, is) in [("", "is empty; unset it"), ("7,8", "is `7,8`; unset it")] {
             let said = unseen(&none(), Some(visible)).join("\n");
             assert!(said.contains(&format!("no GPU: CUDA_VISIBLE_DEVICES {is}")), "{said}");
         }
@@ -311,6 +307,6 @@ mod tests {
         let said = newer(NEW, OLD, false).unwrap();
         assert!(said.contains("`pip install nvidia-cuda-nvrtc-cu12`, or"), "{said}");
         let said = newer(NEW, OLD, true).unwrap();
-        assert!(said.contains("-cu12` and unset FANWISE_NVRTC, or have it name"), "{said}");
+        assert!(said.contains("-cu12` and unset FANWISE_NVRTC, or set it"), "{said}");
     }
 }

@@ -13,7 +13,7 @@ use crate::analysis;
 use crate::backend::{Executable, RunError, RunOptions, RunOutput, run_each};
 use crate::format::{Budget, npz};
 use crate::ir::Graph;
-use crate::types::Tensor;
+use crate::types::{Code, Tensor};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -22,10 +22,10 @@ use crate::cli::ui;
 /// What a model is run on.
 #[derive(Args)]
 pub(crate) struct InputArgs {
-    /// A .npz file with an array for each input of the model
-    #[arg(long, value_name = "IN.npz", conflicts_with_all = ["batch", "seed"])]
+    /// Read the inputs from a .npz file, one array per input [default: random numbers]
+    #[arg(long, value_name = "FILE.npz", conflicts_with_all = ["batch", "seed"])]
     inputs: Option<PathBuf>,
-    /// Seed of random inputs
+    /// Seed of the random inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -49,10 +49,9 @@ impl InputArgs {
     pub(crate) fn told<R>(&self, result: anyhow::Result<R>) -> anyhow::Result<R> {
         let error = result.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
         if self.inputs.is_none() && matches!(error, Some(Error::Run(RunError::Op { .. }))) {
-            ui::talk(
-                "note: the inputs are random, integers from 0 on; where the model takes only some \
-                 numbers, give such \
-                 ones with `--inputs IN.npz`",
+            ui::note(
+                "the inputs are random, and integers count from 0; if the model accepts only some \
+                 values, pass them with `--inputs FILE.npz`",
             );
         }
         result
@@ -88,11 +87,9 @@ pub(crate) fn note_empty(graph: &Graph, rows: i64) {
     let more = empty.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let shown = empty.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    ui::talk(&format!(
-        "note[R0112]: of {rows} rows over {} devices {shown}{more} have none and are skipped; \
-         `fanwise explain R0112` tells more",
-        split.replicas()
-    ));
+    let count = split.replicas();
+    let text = format!("{rows} rows on {count} devices: {shown}{more} have none and are skipped");
+    ui::note_of(Code::EmptyShards, text);
 }
 
 /// Runs `times` times behind a progress bar; the last outputs, and the time of each run, ascending.
@@ -116,7 +113,7 @@ pub(crate) fn check_outputs(path: &Path) -> anyhow::Result<()> {
     if device || path.extension().is_none_or(|e| e == "npz") {
         return Ok(());
     }
-    anyhow::bail!("outputs are written as .npz, and {} is none", path.display())
+    anyhow::bail!("outputs are written as .npz; {} has another ending", path.display())
 }
 
 /// Works behind a progress bar on a terminal; `progress` says how much is done, of how much.
@@ -127,7 +124,7 @@ pub(crate) fn watched<R>(
 ) -> R {
     let finished = AtomicBool::new(false);
     thread::scope(|scope| {
-        if io::stderr().is_terminal() {
+        if io::stderr().is_terminal() && !ui::is_quiet() {
             scope.spawn(|| show(what, progress, &finished));
         }
         let result = work();
@@ -151,7 +148,7 @@ fn repeat(
         Ok::<_, RunError>(())
     })
     .map_err(Error::from)?;
-    let output = last.ok_or_else(|| anyhow::anyhow!("there is nothing to run"))?;
+    let output = last.ok_or_else(|| anyhow::anyhow!("the number of runs is 0"))?;
     durations.sort_unstable();
     Ok((output, durations))
 }

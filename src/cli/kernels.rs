@@ -42,7 +42,7 @@ pub(crate) fn emit(
     options: &For<'_>,
 ) -> anyhow::Result<()> {
     if program.target == *CPU.target() {
-        bail!("a program for the CPU has no kernels of a GPU: give `--target cuda`");
+        bail!("programs for the CPU have no GPU kernels; use `--target cuda`");
     }
     let kernels = codegen::kernels(program).map_err(Error::from)?;
     let units = codegen::units(&kernels).map_err(Error::from)?;
@@ -93,7 +93,7 @@ impl Emitted {
     #[cfg(not(feature = "cuda"))]
     fn compiled(_: &[Unit], form: Form, options: &For<'_>) -> anyhow::Result<Self> {
         let (_, _, _) = (options.arch, options.cache.folder(), options.both);
-        bail!("this fanwise is built without the feature `cuda`: it writes no {form}")
+        bail!("this build has no feature `cuda`, so it writes no {form}")
     }
 
     #[cfg(feature = "cuda")]
@@ -119,7 +119,7 @@ impl Emitted {
         });
         let modules = modules.map_err(Error::from)?;
         if let Some(error) = &modules.cache_error {
-            ui::talk(&format!("note: compiled kernels could not be kept: {error}"));
+            ui::note(format_args!("cannot cache the compiled kernels: {error}"));
         }
         let mut emitted = Self::new(form.name());
         let mut rows = Vec::new();
@@ -148,7 +148,7 @@ impl Emitted {
 
     fn write(&self, folder: &Path) -> anyhow::Result<()> {
         let made = fs::create_dir_all(folder);
-        made.with_context(|| format!("the folder {} cannot be made", folder.display()))?;
+        made.with_context(|| format!("cannot create the folder {}", folder.display()))?;
         for (name, content) in &self.files {
             format::write_bytes(&folder.join(name), content).map_err(Error::from)?;
         }
@@ -170,7 +170,9 @@ impl Wanted {
         let first = || Some(crate::backend::cuda::devices().ok()?.devices.first()?.arch);
         match named.or_else(first) {
             Some(arch) => Ok(Self { arch, is_named: named.is_some() }),
-            None => bail!("there is no GPU to compile for; name an architecture: `--arch sm_80`"),
+            None => {
+                bail!("no GPU found to compile for; name an architecture, such as `--arch sm_80`")
+            }
         }
     }
 
@@ -183,9 +185,8 @@ impl Wanted {
         if runs != form {
             let (version, own) = (nvrtc.version(), self.arch);
             bail!(
-                "NVRTC {version} compiles no {form} for the GPU here ({own}); write `--emit \
-                 {runs}`, or name an \
-                 architecture with `--arch`"
+                "NVRTC {version} compiles no {form} for this GPU ({own}); use `--emit {runs}`, or \
+                 name an architecture with `--arch`"
             );
         }
         Ok(arch)

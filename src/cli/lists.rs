@@ -7,10 +7,10 @@ use crate::{Error, analysis, pass, zoo};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{Format, ModelArgs};
+use crate::cli::args::{Format, FormatArgs, ModelArgs};
 use crate::cli::ui;
 
-/// Print a model as a table: layers, output shapes, parameters, connections
+/// Print a table of layers, output shapes, parameters and connections
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  fanwise summary zoo:xception\n  fanwise summary model.onnx --format \
@@ -18,37 +18,37 @@ use crate::cli::ui;
 )]
 pub(crate) struct SummaryArgs {
     #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
     model: ModelArgs,
-    /// How to print it
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
 }
 
-/// List the passes, in the order in which they run
+/// List the passes in the order in which they run
 #[derive(Args)]
 #[command(after_help = "Example:\n  fanwise passes")]
 pub(crate) struct PassesArgs {
-    /// How to print it
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
-/// List the models that are built in
+/// List the built-in models, or show one of them
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  fanwise zoo\n  fanwise run zoo:resnet50 --gpus 2 --batch 8\n  \
-        fanwise run zoo:xception:narrow=8,pixels=71 --gpus 4 --batch 10"
-)]
+#[command(after_help = "Examples:
+  fanwise zoo
+  fanwise zoo resnet50
+  fanwise run zoo:resnet50 --gpus 2 --batch 8
+  fanwise run zoo:xception:narrow=8,pixels=71 --gpus 4 --batch 10")]
 pub(crate) struct ZooArgs {
-    /// How to print it
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
+    /// Show the parameters, inputs and outputs of this model; case does not matter
+    name: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 pub(crate) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {
     let model = args.model.load()?;
     let summary = analysis::summary(&model.graph).map_err(Error::from)?;
-    match args.format {
+    match args.format.format {
         Format::Text => ui::out(&summary.to_string())?,
         Format::Json => ui::out(&serde_json::to_string_pretty(&summary)?)?,
     }
@@ -58,7 +58,7 @@ pub(crate) fn summary(args: &SummaryArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn passes(args: &PassesArgs) -> anyhow::Result<ExitCode> {
     let rows: Vec<Vec<String>> =
         pass::passes().map(|p| vec![format!("{:17}  {}", p.name, p.about)]).collect();
-    match args.format {
+    match args.format.format {
         Format::Text => ui::out(&rows.concat().join("\n"))?,
         Format::Json => {
             let list: Vec<_> =
@@ -70,41 +70,52 @@ pub(crate) fn passes(args: &PassesArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn zoo(args: &ZooArgs) -> anyhow::Result<ExitCode> {
-    let mut models = Vec::new();
-    for name in zoo::names() {
-        let (graph, _) = zoo::build(name).map_err(ModelError::from).map_err(Error::from)?;
-        let parameters = analysis::summary(&graph).map_err(Error::from)?.parameters;
-        let types = |values: &mut dyn Iterator<Item = crate::ir::Value>| {
-            values.map(|v| graph.ty(v).to_string()).collect::<Vec<_>>().join(", ")
-        };
-        let inputs = types(&mut graph.inputs());
-        let outputs = types(&mut graph.outputs().iter().map(|o| o.value));
-        models.push((format!("zoo:{name}"), parameters, inputs, outputs));
+    if let Some(name) = &args.name {
+        return built_in(name, args.format.format);
     }
-    match args.format {
+    match args.format.format {
         Format::Text => {
-            let rows: Vec<Vec<String>> = models
-                .into_iter()
-                .map(|(name, parameters, inputs, outputs)| {
-                    vec![name, parameters.to_string(), inputs, outputs]
-                })
+            let lines: Vec<String> = zoo::descriptions()
+                .map(|(name, about)| format!("{:18}  {about}", format!("zoo:{name}")))
                 .collect();
-            ui::out(&ui::table(&["model", "parameters", "inputs", "outputs"], &rows))?;
+            ui::out(&lines.join("\n"))?;
         }
         Format::Json => {
-            let list: Vec<_> = models
-                .into_iter()
-                .map(|(name, parameters, inputs, outputs)| {
-                    json!({
-                        "name": name,
-                        "parameters": parameters,
-                        "inputs": inputs,
-                        "outputs": outputs,
-                    })
-                })
+            let list: Vec<_> = zoo::descriptions()
+                .map(|(name, about)| json!({ "name": format!("zoo:{name}"), "about": about }))
                 .collect();
             ui::out(&json!(list).to_string())?;
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what one model has.
+fn built_in(name: &str, format: Format) -> anyhow::Result<ExitCode> {
+    let name = name.strip_prefix("zoo:").unwrap_or(name);
+    let build = || zoo::build(name).map_err(ModelError::from);
+    let (graph, _) = ui::stage("build", build).map_err(Error::from)?;
+    let parameters = analysis::summary(&graph).map_err(Error::from)?.parameters;
+    let types = |values: &mut dyn Iterator<Item = crate::ir::Value>| {
+        values.map(|v| graph.ty(v).to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let inputs = types(&mut graph.inputs());
+    let outputs = types(&mut graph.outputs().iter().map(|o| o.value));
+    let name = format!("zoo:{}", name.to_ascii_lowercase());
+    match format {
+        Format::Text => {
+            let row = vec![name, parameters.to_string(), inputs, outputs];
+            ui::out(&ui::table(&["model", "parameters", "inputs", "outputs"], &[row]))?;
+        }
+        Format::Json => ui::out(
+            &json!({
+                "name": name,
+                "parameters": parameters,
+                "inputs": inputs,
+                "outputs": outputs,
+            })
+            .to_string(),
+        )?,
     }
     Ok(ExitCode::SUCCESS)
 }

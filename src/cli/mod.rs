@@ -1,5 +1,5 @@
-//! The command line of fanwise. Results go to standard output, talk to standard error; the exit
-//! code is 0, 1 where the answer is no, 2 for usage or bad input.
+//! The command line of fanwise. Results go to standard output, everything else to standard error;
+//! the exit code is 0, 1 if the answer is no, and 2 for wrong usage or bad input.
 
 mod args;
 mod cache;
@@ -9,32 +9,41 @@ mod devices;
 mod exec;
 mod explain;
 mod fit;
+mod generate;
+mod groups;
 mod kernels;
 mod lists;
 mod memory;
+mod report;
 mod run;
 mod target;
 mod ui;
+mod usage;
 mod verify;
+mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Runs one model on many GPUs without changing what it computes.
+/// Run one model on many GPUs without changing what it computes
 ///
-/// MODEL is an ONNX file, a graph that `fanwise compile --emit graph` or `--emit json` wrote, or
-/// `zoo:NAME`.
+/// MODEL is an ONNX file, a graph written by `fanwise compile --emit graph` or `--emit json`, or
+/// `zoo:NAME` for a built-in model.
 #[derive(Parser)]
-#[command(name = "fanwise", version, max_term_width = 110)]
+#[command(name = "fanwise", max_term_width = 110)]
 #[command(after_help = "Examples:
   fanwise run zoo:mini_googlenet --gpus 4 --batch 64
   fanwise compile model.onnx --gpus 0,2 --emit graph
-  fanwise check model.onnx --gpus 3 --batch 10")]
+  fanwise check model.onnx --gpus 3 --batch 10
+
+`fanwise explain CODE` says what the code of an error means and what to do.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    global: ui::GlobalArgs,
 }
 
 #[derive(Subcommand)]
@@ -52,17 +61,33 @@ enum Command {
     Cache(cache::CacheCommand),
     Passes(lists::PassesArgs),
     Zoo(lists::ZooArgs),
+    Completions(generate::CompletionsArgs),
+    Man(generate::ManArgs),
 }
 
-/// Runs the command line with these arguments, the name of the program first, and gives its exit
-/// code. Wrong usage ends the process.
+/// The whole command line, with its options in groups.
+fn command() -> clap::Command {
+    groups::grouped(Cli::command().version(version::SHORT).long_version(version::long()))
+}
+
+/// Runs the command line with these arguments, the name of the program first, and returns its exit
+/// code.
 pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> ExitCode {
-    let cli = Cli::parse_from(args);
+    let line: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    // Usage errors are coloured, too: the choice is known before the options are read.
+    ui::set_color(&line);
+    let mut command = command();
+    let parsed = command.try_get_matches_from_mut(&line).and_then(|m| Cli::from_arg_matches(&m));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(&error, &command, &line),
+    };
+    cli.global.apply();
     let result = match &cli.command {
         Command::Compile(args) => compile::compile(args),
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
-        Command::Fit(args) => fit::fit(args),
+        Command::Fit(args) => fit::fit(args, &line),
         Command::Evaluate(args) => fit::evaluate(args),
         Command::Predict(args) => fit::predict(args),
         Command::Verify(args) => verify::verify(args),
@@ -72,6 +97,8 @@ pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Exi
         Command::Cache(args) => cache::cache(args),
         Command::Passes(args) => lists::passes(args),
         Command::Zoo(args) => lists::zoo(args),
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
     };
-    result.unwrap_or_else(|error| ui::report(&error))
+    result.unwrap_or_else(|error| report::report(&error, usage::wants_json(&line)))
 }

@@ -10,12 +10,12 @@ use crate::format::npz;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{Format, ModelArgs, ReplicateArgs};
+use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs, ReplicateArgs};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::target::TargetArgs;
 use crate::cli::ui;
 
-/// Run a model and print a table of devices, rows, memory and time
+/// Run a model and report rows, memory and time per device
 #[derive(Args)]
 #[command(after_help = "Examples:
   fanwise run zoo:mini_googlenet --gpus 4 --batch 64
@@ -24,44 +24,40 @@ use crate::cli::ui;
   fanwise run out.fan --batch 8 --seed 3 --repeat 20 --format json")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    replicate: ReplicateArgs,
-    #[command(flatten)]
-    target: TargetArgs,
-    /// Rows of random inputs
-    #[arg(long, value_name = "ROWS", default_value_t = 1)]
-    batch: u32,
+    batch: BatchArgs,
     #[command(flatten)]
     inputs: InputArgs,
-    /// Write an array for each output of the model to this .npz file
-    #[arg(long, value_name = "OUT.npz")]
+    /// Write the outputs to a .npz file, one array per output
+    #[arg(long, value_name = "FILE.npz")]
     outputs: Option<PathBuf>,
-    /// Worker threads; by default one for each core
-    #[arg(long, value_name = "T")]
-    threads: Option<usize>,
-    /// Run so many times, one after the other, the inputs of the next on their way while one
-    /// computes; the table shows the median time
+    /// Repeat the run and report the median time
+    ///
+    /// The next inputs are prefetched while one run computes.
     #[arg(
         long,
-        value_name = "R",
+        value_name = "COUNT",
         default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     repeat: u32,
-    /// How the result is printed
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
+    replicate: ReplicateArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     args.outputs.as_deref().map(exec::check_outputs).transpose()?;
     let limit = args.model.max_memory();
-    let runner = args.target.runner(args.threads)?;
+    let runner = args.target.runner()?;
     let model = args.model.load()?;
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
-    let inputs = args.inputs.tensors(graph, args.batch, limit)?;
+    let inputs = args.inputs.tensors(graph, args.batch.batch, limit)?;
     let executable = runner.prepare(graph, &model.weights)?;
     let ran = runner.traced(|| exec::run(&*executable, &inputs, args.repeat, limit));
     let (run, times) = args.inputs.told(ran)?;
@@ -70,7 +66,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();
         npz::write(path, &named).map_err(Error::from)?;
     }
-    match args.format {
+    match args.format.format {
         Format::Text => ui::out(&text(&run, &times))?,
         Format::Json => ui::out(&json(&run, &times).to_string())?,
     }

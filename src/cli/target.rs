@@ -15,7 +15,8 @@ use crate::backend::{self, Backend, Cpu, Executable};
 use crate::codegen::Form;
 #[cfg(feature = "cuda")]
 use crate::format;
-use crate::ir::{Graph, Weights};
+use crate::ir::{self, Graph, Weights};
+use crate::lower;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
@@ -27,32 +28,37 @@ use crate::cli::ui;
 /// Where a program runs, or what it is made for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TargetArg {
-    /// GPUs where they can be used, the CPU elsewhere
+    /// GPUs if there are any, otherwise the CPU
     Auto,
-    /// The CPU; the GPUs that are asked for are virtual devices on it
+    /// The CPU; `--gpus` are virtual devices on it
     Cpu,
-    /// GPUs of NVIDIA
+    /// NVIDIA GPUs
     Cuda,
 }
 
 /// Where a program runs.
 #[derive(Args)]
 pub(crate) struct TargetArgs {
-    /// What runs it
+    /// Where to run
     #[arg(long, value_enum, default_value = "auto")]
     target: TargetArg,
-    /// Run on so many logical GPUs, dealt out to the GPUs that there are
+    /// Worker threads [default: one per core]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+    /// Number of logical GPUs, distributed over the physical ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     logical: Option<u32>,
-    /// What kernels are compiled to: cubin, machine code of the GPU, or ptx, which the driver
-    /// compiles; by default cubin
+    /// What kernels are compiled to: `cubin` or `ptx` [default: cubin]
+    ///
+    /// `cubin` is machine code; `ptx` is compiled by the driver when it is loaded.
     #[arg(long, value_name = "FORM", value_parser = form)]
     code: Option<Form>,
-    /// Write what each stream of the GPUs did and when, as trace viewers read it (Perfetto,
-    /// Chrome); also where a run fails
+    /// Write a timeline of all GPU streams, for Perfetto or Chrome
+    ///
+    /// The file is also written if the run fails.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Give a GPU up that makes no progress for so many seconds, by default 60; 0 waits for ever
+    /// Abort if a GPU makes no progress for this long; 0 disables [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = watchdog)]
     watchdog: Option<Duration>,
     #[command(flatten)]
@@ -66,40 +72,46 @@ const THREADS_OF_CORE: usize = 8;
 const LEAST_BOUND: usize = 256;
 
 impl TargetArgs {
-    /// What runs programs, with so many threads of the host.
-    pub(crate) fn runner(&self, threads: Option<usize>) -> anyhow::Result<Runner> {
+    /// The threads of the host, if a number is given.
+    pub(crate) const fn threads(&self) -> Option<usize> {
+        self.threads
+    }
+
+    /// What runs programs.
+    pub(crate) fn runner(&self) -> anyhow::Result<Runner> {
         // One core is enough where the system does not tell.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (threads, most) =
-            (threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
+            (self.threads.unwrap_or(cores), (THREADS_OF_CORE * cores).max(LEAST_BOUND));
         if threads == 0 {
-            bail!("`--threads 0`: write 1 or more, or leave it out for one for each core");
+            bail!("`--threads 0`: use 1 or more, or leave it out to use one per core");
         }
         if threads > most {
-            bail!(
-                "`--threads {threads}` is more than {most}: {cores} cores run no more of them at \
-                 once"
-            );
+            bail!("`--threads {threads}` is more than {most}, the limit for {cores} cores");
         }
         let asked = self.logical.is_some() || self.trace.is_some();
         let options = match (self.logical.is_some(), self.trace.is_some()) {
-            (true, true) => "`--logical` and `--trace` need",
-            (true, false) => "`--logical` needs",
-            (false, _) => "`--trace` needs",
+            (true, true) => "`--logical` and `--trace` require",
+            (true, false) => "`--logical` requires",
+            (false, _) => "`--trace` requires",
         };
         match self.target {
             TargetArg::Cpu if asked => {
-                bail!("{options} a GPU, and `--target cpu` has none: leave out one of them")
+                bail!("{options} a GPU, and `--target cpu` excludes GPUs")
             }
             TargetArg::Auto if asked && backend::gpu_count() == 0 => {
-                bail!("{options} a GPU, and none is found; `fanwise devices` says what is missing")
+                bail!(
+                    "{options} a GPU, and none was found; `fanwise devices` shows what is missing"
+                )
             }
             TargetArg::Cpu => self.cpu(threads),
             TargetArg::Cuda => self.cuda(threads),
             TargetArg::Auto if asked => self.cuda(threads),
             TargetArg::Auto if backend::gpu_count() == 0 => self.cpu(threads),
             TargetArg::Auto => self.cuda(threads).or_else(|error| {
-                ui::talk(&format!("note: there are GPUs that cannot be used: {error:#}"));
+                ui::note(format_args!(
+                    "falling back to the CPU; the GPUs cannot be used: {error:#}"
+                ));
                 self.cpu(threads)
             }),
         }
@@ -120,7 +132,7 @@ impl TargetArgs {
     fn cuda(&self, _: usize) -> anyhow::Result<Runner> {
         // What only CUDA uses.
         drop((self.cache.folder(), self.code, self.watchdog));
-        bail!("this fanwise is built without the feature `cuda`")
+        bail!("this build has no feature `cuda`")
     }
 
     #[cfg(feature = "cuda")]
@@ -147,7 +159,7 @@ fn form(text: &str) -> anyhow::Result<Form> {
     let forms = [Form::Cubin, Form::Ptx];
     match forms.into_iter().find(|form| form.name() == text) {
         Some(form) => Ok(form),
-        None => bail!("the forms are cubin and ptx"),
+        None => bail!("expected cubin or ptx"),
     }
 }
 
@@ -158,7 +170,7 @@ fn watchdog(text: &str) -> anyhow::Result<Duration> {
     match limit {
         Some(Duration::ZERO) => Ok(Duration::MAX),
         Some(limit) => Ok(limit),
-        None => bail!("write a number of seconds, or 0 to wait for ever"),
+        None => bail!("expected a number of seconds, or 0 to disable"),
     }
 }
 
@@ -201,18 +213,21 @@ impl Runner {
         graph: &Graph,
         weights: &Weights,
     ) -> anyhow::Result<Box<dyn Executable>> {
-        let ready = || self.backend.ready(graph, weights);
+        let verified = ir::verify(graph).map_err(Error::from)?;
+        let lower = || lower::lower(&verified, self.backend.kernels());
+        let program = ui::stage("lower", lower).map_err(Error::from)?;
+        let ready = || ui::stage("compile", || self.backend.compile(program, weights));
         #[cfg(feature = "cuda")]
         if let Some(progress) = &self.compiling {
             let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
             let state = || (load(&progress.done), load(&progress.total));
-            let ready = exec::watched("compiling kernels", &state, ready)?;
+            let ready = exec::watched("compiling kernels", &state, ready).map_err(Error::from)?;
             for warning in ready.warnings() {
-                ui::talk(&format!("note: {warning}"));
+                ui::note(warning);
             }
             return Ok(ready);
         }
-        Ok(ready()?)
+        Ok(ready().map_err(Error::from)?)
     }
 
     /// What the runs in `runs` give; whether they succeed or fail, then writes what is wanted of
@@ -233,7 +248,7 @@ impl Runner {
 /// Where compiled kernels are kept.
 #[derive(Args)]
 pub(crate) struct CacheArgs {
-    /// Keep compiled kernels in this folder; by default in `fanwise` of the user's cache folder
+    /// Cache for compiled kernels [default: `$XDG_CACHE_HOME/fanwise`]
     #[arg(long, value_name = "DIR", global = true)]
     cache_dir: Option<PathBuf>,
 }

@@ -1,15 +1,18 @@
-//! What the commands print with: tables, sizes, errors.
+//! What the commands print with: results, notes, stages, tables.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
-use crate::types::{Hint, Setting};
-use anyhow::Error;
+use anstream::ColorChoice;
+use anstyle::{AnsiColor, Style};
+use clap::{Args, ValueEnum};
 
-/// The exit code of usage errors and bad input.
-pub(crate) const BAD_INPUT: u8 = 2;
+use crate::cli::usage;
+use crate::types::Code;
 
 /// True if there was no standard output when the process began: what is written to it then goes
 /// nowhere, without an error. A file that is opened in its place can be read, too, which one that
@@ -25,7 +28,7 @@ fn is_closed() -> bool {
 /// Writes a result to standard output.
 pub(crate) fn out(text: &str) -> anyhow::Result<()> {
     if is_closed() {
-        anyhow::bail!("standard output is closed: nothing was printed");
+        anyhow::bail!("standard output is closed, so nothing was printed");
     }
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -43,83 +46,124 @@ pub(crate) fn rows(count: impl fmt::Display) -> String {
     format!("{count} {rows}")
 }
 
-/// Writes a remark to standard error; one that cannot be shown is dropped.
-pub(crate) fn talk(text: &str) {
+/// Options of every command.
+#[derive(Args)]
+pub(crate) struct GlobalArgs {
+    /// When to colour diagnostics and help; `auto` respects `NO_COLOR` and `CLICOLOR_FORCE`
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", global = true)]
+    color: ColorArg,
+    /// Print errors only: no notes, no progress bars
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Report each stage and its duration on standard error
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ColorArg {
+    Auto,
+    Always,
+    Never,
+}
+
+/// How much goes to standard error, beside errors.
+static LEVEL: AtomicU8 = AtomicU8::new(NOTES);
+const ERRORS: u8 = 0;
+const NOTES: u8 = 1;
+const STAGES: u8 = 2;
+
+impl GlobalArgs {
+    /// Sets them for this process.
+    pub(crate) fn apply(&self) {
+        let level = match (self.quiet, self.verbose) {
+            (true, _) => ERRORS,
+            (false, false) => NOTES,
+            (false, true) => STAGES,
+        };
+        LEVEL.store(level, Ordering::Relaxed);
+    }
+}
+
+/// Chooses whether this process uses colours, from arguments that may be wrong.
+pub(crate) fn set_color(line: &[OsString]) {
+    match usage::value(line, "--color") {
+        Some("always") => ColorChoice::Always,
+        Some("never") => ColorChoice::Never,
+        _ => ColorChoice::Auto,
+    }
+    .write_global();
+}
+
+/// True if only errors are reported.
+pub(crate) fn is_quiet() -> bool {
+    LEVEL.load(Ordering::Relaxed) == ERRORS
+}
+
+/// Writes to standard error as it is; what cannot be shown is dropped.
+pub(crate) fn say(text: &str) {
     drop(writeln!(io::stderr(), "{text}"));
 }
 
-/// Reports an error and gives the exit code for it.
-pub(crate) fn report(error: &Error) -> ExitCode {
-    let broken_pipe = |e: &(dyn std::error::Error + 'static)| {
-        e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+/// Writes a diagnostic to standard error, coloured where colours are wanted; one that cannot be
+/// shown is dropped.
+pub(crate) fn talk(text: &str) {
+    drop(writeln!(anstream::stderr(), "{}", painted(text)));
+}
+
+/// Writes a note, unless only errors are wanted.
+pub(crate) fn note(text: impl fmt::Display) {
+    if !is_quiet() {
+        talk(&format!("note: {text}"));
+    }
+}
+
+/// Writes a note with a code, unless only errors are wanted.
+pub(crate) fn note_of(code: Code, text: impl fmt::Display) {
+    if !is_quiet() {
+        talk(&format!("note[{code}]: {text}; see `fanwise explain {code}`"));
+    }
+}
+
+/// Does the work of a stage, and reports it with its duration where stages are wanted.
+pub(crate) fn stage<R>(name: &str, work: impl FnOnce() -> R) -> R {
+    let start = Instant::now();
+    let result = work();
+    if LEVEL.load(Ordering::Relaxed) == STAGES {
+        talk(&format!("stage: {name} {:.1?}", start.elapsed()));
+    }
+    result
+}
+
+/// A diagnostic with the colours of its parts.
+fn painted(text: &str) -> String {
+    text.lines().map(painted_line).collect::<Vec<_>>().join("\n")
+}
+
+fn painted_line(line: &str) -> String {
+    let bold = |color: AnsiColor| Style::new().bold().fg_color(Some(color.into()));
+    let body = line.trim_start();
+    let indent = &line[..line.len() - body.len()];
+    // Up to the colon: `error[E0102]`, `= help`.
+    let head = |color| {
+        let (head, rest) = body.split_at(body.find(':').unwrap_or(body.len()));
+        let style = bold(color);
+        format!("{indent}{style}{head}{style:#}{rest}")
     };
-    if error.chain().any(broken_pipe) {
-        return ExitCode::SUCCESS;
-    }
-    let mut text = String::new();
-    let mut code = None;
-    for cause in error.chain() {
-        let found = cause.downcast_ref::<crate::Error>();
-        let said = found.map_or_else(|| cause.to_string(), |e| e.worded(&hint));
-        // Some errors repeat their cause.
-        if !text.contains(&said) {
-            text = if text.is_empty() { said } else { format!("{text}: {said}") };
-        }
-        // An error of the system is one of what cannot be printed.
-        let io = || cause.is::<io::Error>().then_some("E0100");
-        code = code.or_else(|| found.map(crate::Error::code).or_else(io));
-        if found.is_some() {
-            break;
-        }
-    }
-    if let Some(code) = code.filter(|code| code.starts_with('R')) {
-        text = format!("{text}\n   = note: `fanwise explain {code}` tells more");
-    }
-    // A diagnostic of the library begins with its own code.
-    talk(&match code {
-        _ if text.starts_with("error[") => text,
-        Some(code) => format!("error[{code}]: {text}"),
-        None => format!("error: {text}"),
-    });
-    ExitCode::from(BAD_INPUT)
-}
-
-/// A hint with the options of the command line, as a shell takes them.
-pub(crate) fn hint(hint: &Hint) -> String {
-    hint.worded(|setting, values| {
-        let name = option(setting);
-        let given: Vec<String> = values.iter().map(|v| format!("{name} {}", quoted(v))).collect();
-        if values.is_empty() { name.to_owned() } else { given.join(" ") }
-    })
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_=.,:/@+%".contains(c);
-    if word.chars().all(plain) {
-        word.to_owned()
+    if line.starts_with("error") {
+        head(AnsiColor::Red)
+    } else if line.starts_with("note") || line.starts_with("stage") || body.starts_with("= help") {
+        head(AnsiColor::Cyan)
+    } else if body.starts_with("= ") {
+        head(AnsiColor::Blue)
+    } else if let Some(place) = body.strip_prefix("-->") {
+        let style = bold(AnsiColor::Blue);
+        format!("{indent}{style}-->{style:#}{place}")
+    } else if !body.is_empty() && body.chars().all(|c| "^~ ".contains(c)) {
+        let style = bold(AnsiColor::Red);
+        format!("{indent}{style}{body}{style:#}")
     } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-/// The option of the command line for a setting of the library.
-pub(crate) fn option(setting: Setting) -> &'static str {
-    match setting {
-        Setting::BatchAxis => "--batch-axis",
-        Setting::Dim => "--dim",
-        Setting::FreeBatch => "--free-batch",
-        Setting::Assume => "--assume",
-        Setting::Params => "--params",
-        Setting::ParamsUnchecked => "--params-unchecked",
-        Setting::MaxMemory => "--max-memory",
-        Setting::Template => "--template",
-        Setting::InputGraph => "--emit graph:input",
-        Setting::Devices => "--gpus",
-        Setting::Repair => "--repair",
-        Setting::BatchNorm => "--batch-norm",
-        Setting::LogicalDevices => "--logical",
-        Setting::Target => "--target",
+        line.to_owned()
     }
 }
 
@@ -166,5 +210,5 @@ pub(crate) fn note_idle(options: &[(&str, bool)], here: &str) {
         [one] => ("has", one.clone()),
         [first @ .., last] => ("have", format!("{} and {last}", first.join(", "))),
     };
-    talk(&format!("note: {names} {verb} no effect {here}"));
+    note(format_args!("{names} {verb} no effect {here}"));
 }

@@ -9,15 +9,15 @@ use crate::backend::CPU;
 use crate::ir::{self, Graph};
 use crate::lower::{self, LowerError};
 use crate::model::ModelError;
-use crate::pass::{self, BatchStatistics, Repair, RepairOptions};
+use crate::pass::{self, Repair, RepairOptions};
 use crate::{Error, analysis::Proof};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{Format, ModelArgs};
+use crate::cli::args::{Format, FormatArgs, ModelArgs, StatisticsArgs};
 use crate::cli::ui;
 
-/// Prove that a rewritten graph computes what the model does, without running either
+/// Prove, without running it, that a rewritten graph computes what the model does
 #[derive(Args)]
 #[command(
     after_help = "The exit code is 0 if the proof holds, 1 if a rule is broken, 2 for bad input.
@@ -28,17 +28,15 @@ Examples:
   fanwise verify out.fan --template model.onnx"
 )]
 pub(crate) struct VerifyArgs {
-    #[command(flatten)]
-    graph: ModelArgs,
-    /// The model that the graph was made from; by default the one that its weights name
+    /// Model that the graph was made from [default: the one named by its weights]
     #[arg(long, value_name = "MODEL")]
     template: Option<String>,
-    /// Whose statistics batch normalisation in training was made to use
-    #[arg(long, value_name = "local|sync|ghost:G")]
-    batch_norm: Option<BatchStatistics>,
-    /// How the result is printed
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
+    #[command(flatten)]
+    statistics: StatisticsArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
+    graph: ModelArgs,
 }
 
 pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
@@ -52,7 +50,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     // The repairs that were allowed are not known, nor whether sums were put into buckets: the
     // graph is right if it is so for one choice.
     let prove = |(allowed, bucket)| -> anyhow::Result<_> {
-        let options = RepairOptions { allowed, batch_norm: args.batch_norm, bucket };
+        let options = RepairOptions { allowed, batch_norm: args.statistics.batch_norm, bucket };
         let repaired = pass::repair(&template, options).map_err(Error::from)?;
         Ok(repaired.prove(verified.clone()).map(|proven| *proven.proof()))
     };
@@ -73,11 +71,11 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         Ok(proof) => {
             let program = lower::lower(&verified, &CPU).map_err(Error::from)?;
             lower::check_batches(&program).map_err(LowerError::from).map_err(Error::from)?;
-            proved(args.format, proof)?;
+            proved(args.format.format, proof)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(ProofError::Violations(violations)) => {
-            match args.format {
+            match args.format.format {
                 Format::Text => {
                     for violation in &violations {
                         ui::out(&violation.to_string())?;

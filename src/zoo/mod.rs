@@ -35,31 +35,67 @@ use scale::Scale;
 /// Adds all layers of a model.
 type Layers = fn(&mut Net) -> Layer<()>;
 
+/// A model that is built in.
+struct Entry {
+    name: &'static str,
+    about: &'static str,
+    layers: Layers,
+}
+
 /// The models, by name.
-const MODELS: &[(&str, Layers)] = &[
-    ("gru", gru::layers),
-    ("lstm", lstm::layers),
-    ("mini_googlenet", mini_googlenet::layers),
-    ("mlp", mlp::layers),
-    ("mobilenet_v2", mobilenet_v2::layers),
-    ("nested", nested::layers),
-    ("resnet50", resnet50::layers),
-    ("siamese", siamese::layers),
-    ("transformer", transformer::layers),
-    ("two_head", two_head::layers),
-    ("unet", unet::layers),
-    ("video", video::layers),
-    ("xception", xception::layers),
+const MODELS: &[Entry] = &[
+    Entry {
+        name: "gru",
+        about: "two stacked GRUs that forecast a temperature",
+        layers: gru::layers,
+    },
+    Entry { name: "lstm", about: "bidirectional LSTM for film reviews", layers: lstm::layers },
+    Entry {
+        name: "mini_googlenet",
+        about: "MiniGoogLeNet for images of 32x32 pixels",
+        layers: mini_googlenet::layers,
+    },
+    Entry {
+        name: "mlp",
+        about: "multi-layer perceptron for images of 28x28 pixels",
+        layers: mlp::layers,
+    },
+    Entry { name: "mobilenet_v2", about: "MobileNetV2 for ImageNet", layers: mobilenet_v2::layers },
+    Entry { name: "nested", about: "encoder with a nested residual block", layers: nested::layers },
+    Entry { name: "resnet50", about: "ResNet-50 for ImageNet", layers: resnet50::layers },
+    Entry { name: "siamese", about: "one tower applied to two inputs", layers: siamese::layers },
+    Entry {
+        name: "transformer",
+        about: "small encoder in the manner of BERT",
+        layers: transformer::layers,
+    },
+    Entry {
+        name: "two_head",
+        about: "two inputs and two outputs that share a layer",
+        layers: two_head::layers,
+    },
+    Entry { name: "unet", about: "small U-Net for images of 64x64 pixels", layers: unet::layers },
+    Entry {
+        name: "video",
+        about: "convolutional network and LSTM for short videos",
+        layers: video::layers,
+    },
+    Entry { name: "xception", about: "Xception for ImageNet", layers: xception::layers },
 ];
 
 /// The names of the models, ascending.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    MODELS.iter().map(|(name, _)| *name)
+    MODELS.iter().map(|entry| entry.name)
 }
 
-/// Builds a model, one of [`names`], with its weights. Behind the name, after a `:`, may stand how
-/// it is scaled: `xception:narrow=8,pixels=71` has an eighth of the features and takes smaller
-/// images.
+/// The names of the models, ascending, each with a description of a few words. Nothing is built.
+pub fn descriptions() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MODELS.iter().map(|entry| (entry.name, entry.about))
+}
+
+/// Builds a model, one of [`names`] in upper or lower case, with its weights. Behind the name,
+/// after a `:`, may stand how it is scaled: `xception:narrow=8,pixels=71` has an eighth of the
+/// features and takes smaller images.
 ///
 /// ```
 /// let (graph, weights) = fanwise::zoo::build("two_head").unwrap();
@@ -68,13 +104,15 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// ```
 pub fn build(model: &str) -> Result<(Graph, Weights), ZooError> {
     let (name, options) = model.split_once(':').map_or((model, None), |(n, o)| (n, Some(o)));
-    let (name, layers) = MODELS
+    let Entry { name, layers, .. } = MODELS
         .iter()
-        .find(|(known, _)| *known == name)
+        .find(|entry| entry.name.eq_ignore_ascii_case(name))
         .ok_or_else(|| ZooError::Unknown { name: name.to_owned(), known: names().collect() })?;
     let wrong = || ZooError::Options { name, options: options.unwrap_or_default().to_owned() };
     let scale = options.map_or(Some(Scale::default()), Scale::read).ok_or_else(wrong)?;
-    let mut net = Net::new(model, name, scale);
+    // Graphs name the model in one way, however its name was written.
+    let model = options.map_or((*name).to_owned(), |options| format!("{name}:{options}"));
+    let mut net = Net::new(&model, name, scale);
     layers(&mut net)?;
     let (graph, weights, has) = net.finish();
     if scale.suits(has) { Ok((graph, weights)) } else { Err(wrong()) }

@@ -146,7 +146,18 @@ fn refusals_say_what_was_asked_what_exists_and_what_to_try() {
 #[test]
 fn help_has_examples() {
     let trains = ["fit", "evaluate", "predict"];
-    let others = ["compile", "run", "check", "summary", "devices", "cache", "passes", "zoo"];
+    let others = [
+        "compile",
+        "run",
+        "check",
+        "summary",
+        "devices",
+        "cache",
+        "passes",
+        "zoo",
+        "completions",
+        "man",
+    ];
     for command in trains.into_iter().chain(others) {
         let help = good(&[command, "--help"]);
         assert!(help.contains("Example"), "{command}: {help}");
@@ -224,9 +235,8 @@ fn inputs_of_a_file_are_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let (model, inputs) = (path(folder.path(), "shifted.fan"), path(folder.path(), "in.npz"));
     fs::write(&model, SHIFTED).expect("the model");
-    let hint = "note: the inputs are random, integers from 0 on; where the model takes only some \
-        numbers, give such ones \
-                with `--inputs IN.npz`";
+    let hint = "note: the inputs are random, and integers count from 0; if the model accepts only \
+        some values, pass them with `--inputs FILE.npz`";
     for command in ["run", "check"] {
         let error = refused(&[command, &model, "--gpus", "2"]);
         assert!(error.contains(hint) && error.contains("is outside an axis of 3"), "{error}");
@@ -272,10 +282,10 @@ fn a_step_of_training_is_printed_in_every_form() {
         }
     }
     let said = stderr(&compile("program", &[]));
-    assert!(said.contains("note: `--loss` has no effect but on a step of training"), "{said}");
+    assert!(said.contains("note: `--loss` has no effect without `--emit KIND:training`"), "{said}");
     for kind in ["claims:training", "summary:training", "graph:input:training"] {
         let error = stderr(&compile(kind, &[]));
-        assert!(error.contains("of a step of training graph:training, json:training"), "{error}");
+        assert!(error.contains("for training steps graph:training, json:training"), "{error}");
     }
 }
 

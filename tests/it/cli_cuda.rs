@@ -71,13 +71,13 @@ fn a_run_on_gpus_that_are_not_there_names_what_is_missing() {
         // Only GPUs have these.
         for option in ["--logical=4", "--trace=trace.json"] {
             let said = refused(&[command, "zoo:mlp", option]);
-            assert!(said.contains("needs a GPU, and none is found"), "{said}");
+            assert!(said.contains("requires a GPU, and none was found"), "{said}");
             let said = refused(&[command, "zoo:mlp", option, "--target", "cpu"]);
-            assert!(said.contains("needs a GPU, and `--target cpu` has none"), "{said}");
+            assert!(said.contains("requires a GPU, and `--target cpu` excludes GPUs"), "{said}");
         }
         for seconds in ["x", "inf", "NaN", "1e999", "", "=-1"] {
             let said = refused(&[command, "zoo:mlp", &format!("--watchdog={seconds}")]);
-            assert!(said.contains("write a number of seconds, or 0"), "{said}");
+            assert!(said.contains("expected a number of seconds, or 0"), "{said}");
         }
         good(&[command, "zoo:mlp", "--gpus", "4", "--target", "cpu", "--watchdog", "0"]);
         good(&[command, "zoo:mlp", "--gpus", "4", "--target", "auto"]);
@@ -134,7 +134,7 @@ fn what_cannot_be_compiled_says_why() {
     assert!(said.contains("`volta` is no architecture; write sm_80"), "{said}");
     if !has_gpu() {
         let said = refused(&to_ptx[..6]);
-        assert!(said.contains("name an architecture: `--arch sm_80`"), "{said}");
+        assert!(said.contains("name an architecture, such as `--arch sm_80`"), "{said}");
     }
 }
 
@@ -266,6 +266,6 @@ fn nvrtc_is_found_beside_pythons() {
 fn programs_of_the_cpu_have_no_kernels_of_gpus() {
     for kind in ["cuda", "ptx", "cubin"] {
         let said = refused(&["compile", "zoo:mlp", "--target", "cpu", "--emit", kind]);
-        assert!(said.contains("give `--target cuda`"), "{said}");
+        assert!(said.contains("use `--target cuda`"), "{said}");
     }
 }

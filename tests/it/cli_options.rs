@@ -155,12 +155,12 @@ fn what_has_no_effect_is_refused() {
     says(&refused(&folder, "run zoo:mlp --threads 0"), &["--threads 0", "1 or more"]);
     says(&refused(&folder, "run zoo:mlp --threads 100000"), &["--threads 100000", "more than"]);
     let traced = refused(&folder, "run zoo:mlp --trace t.json --target cpu");
-    says(&traced, &["`--trace` needs a GPU"]);
+    says(&traced, &["`--trace` requires a GPU"]);
     assert!(!traced.contains("libcuda"));
     let told = refused(&folder, "compile zoo:mlp --emit graph=a,json=a");
-    says(&told, &["two texts go to a"]);
+    says(&told, &["two kinds are written to a"]);
     let told = refused(&folder, "compile zoo:mlp --emit graph=b.fan,json=./b.fan");
-    says(&told, &["two texts go to", "b.fan"]);
+    says(&told, &["two kinds are written to", "b.fan"]);
     assert!(!folder.join("a").exists());
     let told = refused(&folder, "predict zoo:mlp --data data.npz --outputs p.json");
     says(&told, &[".npz", "p.json"]);

@@ -219,14 +219,13 @@ fn devices_without_rows_are_noted() {
         assert_eq!(output.status.code(), Some(0), "{args}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let few = "note[R0112]: of 2 rows over 3 devices gpu:0, gpu:1 have none and are skipped; \
-        `fanwise \
-               explain R0112` tells more";
+    let few = "note[R0112]: 2 rows on 3 devices: gpu:0, gpu:1 have none and are skipped; see \
+        `fanwise explain R0112`";
     assert!(said("run two.fan --gpus 3 --batch 2").contains(few));
     assert!(said("check two.fan --gpus 3 --batch 2").contains(few));
     assert!(said("compile two.fan --gpus 3 --batch 2 --emit memory").contains(few));
     let balanced = said("run two.fan --gpus 3 --batch 2 --shards balanced");
-    assert!(balanced.contains("of 2 rows over 3 devices gpu:0 have none"), "{balanced}");
+    assert!(balanced.contains("2 rows on 3 devices: gpu:0 have none"), "{balanced}");
     assert!(said("run two.fan --gpus 12 --batch 0").contains("gpu:7 and 4 more have none"));
     assert!(!said("run two.fan --gpus 3 --batch 3").contains("R0112"));
     assert!(!said("run two.fan --batch 0").contains("R0112"));

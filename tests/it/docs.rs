@@ -112,12 +112,15 @@ fn the_chapter_on_claims_has_every_code_and_every_rule_of_the_proof() {
     }
 }
 
+/// Commands that list what there is, or write it for other programs.
+const LISTS: [&str; 7] = ["summary", "devices", "cache", "passes", "zoo", "completions", "man"];
+
 #[test]
 fn the_page_of_the_command_line_has_its_help() {
     let mut text = String::new();
     let commands =
         ["", "compile", "run", "check", "fit", "evaluate", "predict", "verify", "explain"];
-    for command in commands.into_iter().chain(["summary", "devices", "cache", "passes", "zoo"]) {
+    for command in commands.into_iter().chain(LISTS) {
         let mut help = Command::new(env!("CARGO_BIN_EXE_fanwise"));
         help.args([command, "--help"].iter().filter(|arg| !arg.is_empty())).env("COLUMNS", "100");
         let output = help.output().unwrap();
@@ -134,6 +137,14 @@ fn the_page_of_the_command_line_has_its_help() {
 
 #[test]
 fn the_table_of_errors_has_the_codes_of_the_code() {
+    let file = "src/cli/explain/errors.md";
+    let explained = read(file);
+    let heads = explained.lines().filter_map(|line| line.strip_prefix("# ")?.split_once(": "));
+    let mut table = "| code | what is wrong |\n| --- | --- |\n".to_owned();
+    for (code, headline) in heads {
+        writeln!(table, "| `{code}` | {headline} |").unwrap();
+    }
+    generated("docs/cli.md", file, &table);
     let codes = |text: &str, quote: &str| {
         let parts = text.split(quote).filter(|part| {
             part.len() == 5
@@ -144,7 +155,7 @@ fn the_table_of_errors_has_the_codes_of_the_code() {
     };
     let given: BTreeSet<String> =
         source::files(&["src"]).iter().flat_map(|file| codes(&file.text, "\"")).collect();
-    assert_eq!(codes(&read("docs/cli.md"), "`"), given);
+    assert_eq!(codes(&table, "`"), given);
 }
 
 #[test]

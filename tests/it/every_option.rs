@@ -168,15 +168,25 @@ fn wrong(line: &Line, prepared: &Path) -> Option<String> {
     (!changed && !printed).then(|| format!("{line} has no effect"))
 }
 
-/// The options of a command, as its help lists them.
+/// The options of every command.
+const GLOBAL: [&str; 3] = ["--color", "--quiet", "--verbose"];
+
+/// The options of a command, as its help lists them, without those of every command.
 fn options(command: &str) -> BTreeSet<String> {
     let mut words: Vec<&str> = command.split(' ').collect();
     words.push("-h");
     let output = Command::new(env!("CARGO_BIN_EXE_fanwise")).args(words).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = text.lines().skip_while(|line| !line.starts_with("Options")).map(str::trim);
-    let flags = lines.filter(|line| line.starts_with("--"));
-    flags.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    let lines = lines.take_while(|line| !line.starts_with("Example"));
+    let flags = lines.filter_map(|line| {
+        let short = line.starts_with('-') && line.get(2..4) == Some(", ");
+        let long = if short { &line[4..] } else { line };
+        long.starts_with("--").then(|| long.split(' ').next().unwrap().to_owned())
+    });
+    let listed: BTreeSet<String> = flags.filter(|flag| flag != "--help").collect();
+    assert!(GLOBAL.iter().all(|flag| listed.contains(*flag)), "{command}: {listed:?}");
+    listed.into_iter().filter(|flag| !GLOBAL.contains(&flag.as_str())).collect()
 }
 
 /// Graphs that need the rows of all samples.
@@ -252,9 +262,12 @@ fn every_option_has_an_effect_or_is_refused() {
         told.entry(line.command()).or_default().insert(line.flag().to_owned());
     }
     let commands = ["compile", "run", "check", "fit", "evaluate", "predict", "verify", "summary"];
-    let lists = ["devices", "cache", "passes", "zoo", "explain"];
+    let lists = ["devices", "cache", "passes", "zoo", "explain", "completions", "man"];
+    let everywhere: BTreeSet<&str> = told.values().flatten().map(String::as_str).collect();
+    assert!(GLOBAL.iter().all(|flag| everywhere.contains(flag)), "the options of every command");
     for command in commands.into_iter().chain(lists) {
-        let told = told.get(command).cloned().unwrap_or_default();
+        let mut told = told.get(command).cloned().unwrap_or_default();
+        told.retain(|flag| !GLOBAL.contains(&flag.as_str()));
         assert_eq!(told, options(command), "the options of `{command}`");
     }
     let wrong: Vec<String> =

@@ -96,7 +96,7 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
         (["--loss-weight", "score=1"], "which has `--loss-weight score=0.5`"),
         (["--freeze", "h.weight"], "which has none"),
         (["--shuffle", "false"], "which has `--shuffle true`"),
-        (["--data", &test], "the data are 10 rows of"),
+        (["--data", &test], "the data is 10 rows of"),
     ] {
         let error =
             refused(&[&["fit", "zoo:two_head", "--resume", &at("b")][..], &given[..]].concat());
@@ -122,7 +122,7 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
     fs::write(&state, text.replace(&at("b.csv"), &secret)).unwrap();
     let again = ["fit", "zoo:two_head", "--resume", &at("b"), "--epochs", "5"];
     let error = refused(&again);
-    assert!(error.contains(&format!("wrote `--log {secret}`")), "{error}");
+    assert!(error.contains(&format!("has `--log {secret}`")), "{error}");
     assert!(!Path::new(&secret).exists());
     good(&[&again[..], &["--log", &secret]].concat());
     assert!(Path::new(&secret).exists());
@@ -167,9 +167,8 @@ fn another_kind_of_validation_than_that_of_the_run_is_refused() {
         let again = ["fit", "zoo:two_head", "--resume", &at(dir), "--epochs", "2"];
         let error = refused(&[&again[..], &given].concat());
         let said = format!(
-            "`{}` contradicts the run of {}, which has `{}`: it would train on other rows. Leave \
-             `{}` out to go on with \
-             what the run has, or begin a new run without `--resume`",
+            "`{}` contradicts the run in {}, which has `{}`: it would train on other rows; leave \
+             `{}` out to resume, or start a new run without `--resume`",
             given.join(" "),
             at(dir),
             had.join(" "),
@@ -178,6 +177,19 @@ fn another_kind_of_validation_than_that_of_the_run_is_refused() {
         assert!(error.contains(&said), "{error}");
         good(&again);
     }
+    // Options of every command may stand before it.
+    let (_, said) = good(&[
+        "-q",
+        "fit",
+        "zoo:two_head",
+        "--resume",
+        &at("split"),
+        "--epochs",
+        "3",
+        "--gpus",
+        "2",
+    ]);
+    assert_eq!(said, "");
     // Nothing that is held back leaves the rows as they are.
     let none = ["--validation-split", "0", "--checkpoint", &at("none")];
     good(&[&begin[..], &none].concat());
@@ -317,9 +329,8 @@ fn the_best_epoch_is_found_anew_by_another_number() {
     assert_eq!(best(), (least as u64 + 1, "val_loss".to_owned()));
     let again = ["fit", "zoo:two_head", "--resume", &at("run")];
     let (_, said) = good(&[&again[..], &["--epochs", "4", "--monitor", "learning_rate"]].concat());
-    let note = "note: the best epoch so far was found by `val_loss`; by `learning_rate` it is the \
-        last one, until one is \
-                better";
+    let note = "note: the best epoch so far was chosen by `val_loss`; by `learning_rate`, the last \
+        epoch counts as the best until a better one";
     assert!(said.contains(note), "{said}");
     // It never changes, so the epoch that is there when the run goes on stays the best.
     assert_eq!(best(), (3, "learning_rate".to_owned()));
@@ -393,18 +404,18 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
     npz::write(Path::new(&at("other.npz")), &BTreeMap::from(arrays)).unwrap();
     for (more, said) in [
         (&["--validation", &at("other.npz")][..], "no array for"),
-        (&["--keep", "best"], "need a folder"),
-        (&["--plot", "curves.png"], "SVG"),
-        (&["--augment", "flip"], "one input of images"),
+        (&["--keep", "best"], "require `--checkpoint` or `--resume`"),
+        (&["--plot", "curves.png"], "only .svg files"),
+        (&["--augment", "flip"], "exactly one image input"),
         (&["--augment", "turn"], "`turn`"),
-        (&["--loss-weight", "logits=2"], "no loss of `logits`"),
+        (&["--loss-weight", "logits=2"], "`logits` has no loss"),
         (&["--freeze", "nothing"], "no parameter `nothing`"),
         (&["--l2", "none*=1"], "no parameter `none*` that is trained, for a penalty"),
         (&["--l1", "h*=-1"], "`h*=-1` is no penalty"),
-        (&["--metrics", "logits=mae"], "no loss of `logits`; there are losses of score"),
+        (&["--metrics", "logits=mae"], "`logits` has no loss; outputs with a loss are score"),
         (&["--metrics", "acuracy"], "did you mean `accuracy`?"),
         (&["--optimizer", "adam:beta=1"], "adam has no setting `beta`"),
-        (&["--class-weight", "0=-1"], "from 0 on"),
+        (&["--class-weight", "0=-1"], "of at least 0"),
         (&["--resume", &at("nowhere")], "has no checkpoint"),
         (
             &["--monitor", "val_loss", "--checkpoint", &at("kept")],
@@ -416,7 +427,7 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         assert!(error.contains(said), "{more:?}: {error}");
     }
     let error = refused(&["fit", "zoo:two_head", "--data", &train]);
-    assert!(error.contains("give the loss"), "{error}");
+    assert!(error.contains("`--loss` is required"), "{error}");
     let error =
         refused(&["fit", "zoo:two_head", "--data", &train, "--loss", "score=huber:smoothing=1"]);
     assert!(error.contains("huber has no setting"), "{error}");

@@ -84,19 +84,17 @@ fn data_that_lack_a_class_are_scored_against_their_own() {
     };
     let (out, err) = evaluate(&["--classes-by", &train]);
     assert!((number(&out, "accuracy") - 1.0).abs() < 1e-12, "{out}");
-    assert!(!err.contains("note: the classes"), "{err}");
+    assert!(!err.contains("note: class indices"), "{err}");
     let (out, err) = evaluate(&[]);
     assert!(number(&out, "accuracy").abs() < 1e-12, "{out}");
     assert!(
-        err.contains(
-            "note: the classes of `--data` are numbered by their own names, 0 `bee`, 1 `cat`;"
-        ),
+        err.contains("note: class indices follow the names in `--data`, 0 `bee`, 1 `cat`; use"),
         "{err}"
     );
     let numbers = write("numbers.csv", &["1,0,1", "2,0,2"]);
     let begin = ["evaluate", &model, "--data", &test, "--classes-by", &numbers];
     let error = refused(&[&begin[..], &SCCE].concat());
-    assert!(error.contains("its labels are no names of classes"), "{error}");
+    assert!(error.contains("its labels are not names of classes"), "{error}");
     let begin = ["fit", &model, "--data", &numbers, "--validation", &test];
     let error = refused(&[&begin[..], &SCCE].concat());
     let said = "number their classes otherwise, numbers without names and 0 `bee`, 1 `cat`";
@@ -205,10 +203,10 @@ fn files_that_cannot_be_written_are_refused_before_anything_is_read() {
         fs::create_dir(at(name)).unwrap();
     }
     for (option, name, said) in [
-        ("--checkpoint", "plain", "`--checkpoint` names no folder that checkpoints can be kept in"),
-        ("--save", "folder.fan", "`--save` names a file that cannot be written"),
-        ("--log", "folder.csv", "`--log` names a file that cannot be written"),
-        ("--plot", "folder.svg", "`--plot` names a file that cannot be written"),
+        ("--checkpoint", "plain", "the folder of `--checkpoint` cannot hold checkpoints"),
+        ("--save", "folder.fan", "the file of `--save` cannot be written"),
+        ("--log", "folder.csv", "the file of `--log` cannot be written"),
+        ("--plot", "folder.svg", "the file of `--plot` cannot be written"),
     ] {
         // The data are not there: they are not looked for.
         let args = ["fit", "zoo:two_head", "--data", &at("none.npz"), "--loss", "score=mse"];
@@ -233,7 +231,7 @@ fn settings_that_would_become_others_are_refused() {
     for part in ["3", "-0.5", "nan"] {
         let option = format!("--batch-norm-momentum={part}");
         let error = refused(&["--loss", "score=mse", &option]);
-        assert!(error.contains(&format!("`{part}` is no number from 0 to 1")), "{error}");
+        assert!(error.contains(&format!("`{part}` is not a number from 0 to 1")), "{error}");
     }
     for (metric, way) in [
         ("sparse_categorical_accuracy", "categorical_accuracy"),

@@ -43,7 +43,8 @@ def runtime(path):
 
 
 def ours(fanwise, path):
-    command = [fanwise, "run", str(path), "--threads", "2", "--repeat", str(RUNS + 1), "--format", "json"]
+    command = [fanwise, "run", str(path), "--batch", "1", "--threads", "2"]
+    command += ["--repeat", str(RUNS + 1), "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)["seconds"]
 

@@ -11,16 +11,19 @@ use clap::Args;
 /// What a model is trained or evaluated for.
 #[derive(Args)]
 pub(crate) struct AimArgs {
-    /// The loss of every output, or of one: a name, as `mse`, with settings behind it, as
-    /// `categorical_crossentropy:smoothing=0.1`,
-    /// `sparse_categorical_crossentropy:ignore_class=255`, `huber:delta=2`
+    /// Loss of every output, or of one, such as `mse` (required)
+    ///
+    /// Settings follow a colon: `categorical_crossentropy:smoothing=0.1`,
+    /// `sparse_categorical_crossentropy:ignore_class=255`, `huber:delta=2`.
     #[arg(long, value_name = "[OUTPUT=]LOSS[:KEY=VALUE]")]
     loss: Vec<String>,
-    /// The factor of the loss of an output in the sum of all
+    /// Weight of an output's loss in the total loss
     #[arg(long, value_name = "OUTPUT=FACTOR", value_delimiter = ',', value_parser = factor)]
     loss_weight: Vec<(String, f64)>,
-    /// The axis of classes of outputs, which losses and metrics compare along: 1 for images with
-    /// channels first; by default that of the softmax that gives the output, else the last
+    /// Class axis of outputs, for losses and metrics
+    ///
+    /// For example 1 for channels-first images. By default it is the axis of the softmax that
+    /// produces the output, otherwise the last axis.
     #[arg(
         long,
         value_name = "[OUTPUT=]AXIS",
@@ -29,20 +32,23 @@ pub(crate) struct AimArgs {
         allow_hyphen_values = true
     )]
     class_axis: Vec<(Option<String>, i64)>,
-    /// Metrics of every output, or of one, separated by commas: `accuracy`, `top_5_accuracy`,
-    /// `auc:num_thresholds=500`, `precision:threshold=0.9`, `recall`, the name of a loss with its
-    /// settings, as `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`
+    /// Metrics of every output, or of one, separated by commas
+    ///
+    /// Metrics are `accuracy`, `top_5_accuracy`, `auc:num_thresholds=500`,
+    /// `precision:threshold=0.9`, `recall`, and every loss with its settings, such as
+    /// `sparse_categorical_crossentropy:ignore_class=0,from_logits=true`.
     #[arg(long, value_name = "[OUTPUT=]METRIC[:KEY=VALUE,...],...")]
     metrics: Vec<Metrics>,
-    /// Metrics in which rows count by their weights
+    /// Metrics that apply sample weights
     #[arg(long, value_name = "[OUTPUT=]METRIC[:KEY=VALUE,...],...")]
     weighted_metrics: Vec<Metrics>,
-    /// The factor of the sum of squares of weights in the loss: of all that are trained and have
-    /// two axes or more, or of those named, as `fc*=0.01`; of several factors that name a weight it
-    /// has the last
+    /// Factor of L2 regularisation (sum of squared weights)
+    ///
+    /// It applies to all trained weights with two axes or more, or to those named by a pattern such
+    /// as `fc*=0.01`. If several patterns match, the last one wins.
     #[arg(long, value_name = "[PARAMETER=]FACTOR", value_delimiter = ',')]
     l2: Vec<Penalty>,
-    /// The factor of the sum of their magnitudes
+    /// Factor of L1 regularisation (sum of absolute weights), as `--l2`
     #[arg(long, value_name = "[PARAMETER=]FACTOR", value_delimiter = ',')]
     l1: Vec<Penalty>,
 }
@@ -128,7 +134,7 @@ impl AimArgs {
             match named::<Loss>(text) {
                 (Some(output), loss) => add(output, loss.parse()?),
                 (None, _) if texts.len() > 1 => {
-                    bail!("write OUTPUT=LOSS where there are several losses")
+                    bail!("write OUTPUT=LOSS if there are several losses")
                 }
                 (None, loss) => {
                     let loss = loss.parse()?;
@@ -137,15 +143,15 @@ impl AimArgs {
             }
         }
         if losses.is_empty() {
-            bail!("give the loss: `--loss`");
+            bail!("`--loss` is required");
         }
         let known = |output: &str| losses.iter().any(|loss| loss.output == output);
         if let Some((output, _)) = self.loss_weight.iter().find(|(output, _)| !known(output)) {
-            bail!("`--loss-weight {output}=…`: there is no loss of `{output}`");
+            bail!("`--loss-weight {output}=…`: `{output}` has no loss");
         }
         let outputs = self.class_axis.iter().filter_map(|(output, _)| output.as_deref());
         if let Some(output) = outputs.into_iter().find(|output| !known(output)) {
-            bail!("`--class-axis {output}=…`: there is no loss of `{output}`");
+            bail!("`--class-axis {output}=…`: `{output}` has no loss");
         }
         Ok(losses)
     }
@@ -191,8 +197,8 @@ fn of_outputs(
             let known: Vec<&str> = losses.iter().map(|loss| &*loss.output).collect();
             let known = known.join(", ");
             bail!(
-                "`--{option} {output}={metric}`: there is no loss of `{output}`; there are losses \
-                 of {known}"
+                "`--{option} {output}={metric}`: `{output}` has no loss; outputs with a loss are \
+                 {known}"
             );
         };
         own(loss).push(*metric);
@@ -203,28 +209,30 @@ fn of_outputs(
 /// What only training has.
 #[derive(Args)]
 pub(crate) struct OptimizerArgs {
-    /// The optimizer with its settings: sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax,
-    /// nadam, lion; by default rmsprop
+    /// Optimizer and its settings, such as `sgd:momentum=0.9` [default: rmsprop]
+    ///
+    /// Optimizers are sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam and lion.
     #[arg(long, value_name = "NAME[:KEY=VALUE,...]")]
     optimizer: Option<String>,
-    /// The learning rate before any schedule; by default the optimizer's own
-    #[arg(long, value_name = "RATE", value_parser = amount)]
+    /// Initial learning rate [default: that of the optimizer]
+    #[arg(long, value_name = "RATE", value_parser = amount, allow_negative_numbers = true)]
     learning_rate: Option<f64>,
-    /// Parameters that are not trained: names, in which `*` stands for any letters. Batch
-    /// normalisation whose scale and bias are frozen stays as in inference
+    /// Parameters to keep as they are; `*` matches any characters
+    ///
+    /// Batch normalisation whose scale and bias are frozen runs in inference mode.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     freeze: Vec<String>,
-    /// Parameters that are trained though they look like a table by position or a constant of the
-    /// formula
+    /// Parameters to train even if they look like positional embeddings or constants
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     train: Vec<String>,
-    /// The part of running statistics that each step of batch normalisation keeps; by default each
-    /// layer's own, which an ONNX file says
-    #[arg(long, value_name = "PART", value_parser = part)]
+    /// Momentum of the running statistics of batch normalisation [default: that of each layer]
+    #[arg(long, value_name = "MOMENTUM", value_parser = part, allow_negative_numbers = true)]
     batch_norm_momentum: Option<f64>,
-    /// What gradients compute again to have less memory in use: `nothing`, which is the default,
-    /// what is `cheap`, or whole `segments`
-    #[arg(long, value_name = "WHAT")]
+    /// Recompute activations in the backward pass to save memory [default: nothing]
+    ///
+    /// `nothing` keeps all activations, `cheap` recomputes inexpensive operators, and `segments`
+    /// recomputes whole segments of the model.
+    #[arg(long, value_name = "nothing|cheap|segments")]
     recompute: Option<Recompute>,
 }
 
@@ -269,13 +277,13 @@ impl OptimizerArgs {
 /// Reads a number that is finite and not negative.
 pub(super) fn amount(text: &str) -> anyhow::Result<f64> {
     let number = text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
-    number.with_context(|| format!("`{text}` is no finite number from 0 on"))
+    number.with_context(|| format!("`{text}` is not a finite number of at least 0"))
 }
 
 /// Reads a number from 0 to 1.
 fn part(text: &str) -> anyhow::Result<f64> {
     let number = text.parse().ok().filter(|x: &f64| (0.0..=1.0).contains(x));
-    number.with_context(|| format!("`{text}` is no number from 0 to 1"))
+    number.with_context(|| format!("`{text}` is not a number from 0 to 1"))
 }
 
 /// Reads `AXIS` or `OUTPUT=AXIS`.
@@ -284,13 +292,13 @@ fn axis(text: &str) -> anyhow::Result<(Option<String>, i64)> {
         Some((output, axis)) => (Some(output.to_owned()), axis),
         None => (None, text),
     };
-    let axis = axis.parse().ok().with_context(|| format!("`{axis}` is no number of an axis"))?;
+    let axis = axis.parse().ok().with_context(|| format!("`{axis}` is not an axis"))?;
     Ok((output, axis))
 }
 
 /// Reads `NAME=NUMBER`.
 fn factor(text: &str) -> anyhow::Result<(String, f64)> {
-    let (name, number) = text.rsplit_once('=').context("write OUTPUT=FACTOR")?;
+    let (name, number) = text.rsplit_once('=').context("expected OUTPUT=FACTOR")?;
     Ok((name.to_owned(), amount(number)?))
 }
 

@@ -1,4 +1,4 @@
-//! What a training is told.
+//! The options of `fanwise fit`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,84 +18,89 @@ use super::files::FileArgs;
 use super::images::{self, Augment};
 use super::rows;
 use super::tell::{self, Report};
+use crate::cli::ui;
 
 /// Settings by name.
 pub(super) type Settings = BTreeMap<String, Vec<String>>;
 
-/// Train a model on one device or many: each step is that of the whole batch
+/// Train a model on one device or many; every step is that of the whole batch
 #[derive(Args)]
 #[command(after_help = "Examples:
-  fanwise fit zoo:mlp --data train.npz --loss categorical_crossentropy --optimizer adam --epochs \
-  20 --batch 64
-  fanwise fit model.onnx --data train.npz --validation val.npz --loss \
-  sparse_categorical_crossentropy \\
-    --metrics accuracy --optimizer adam --gpus 4 --batch 256 --plot curves.svg --log run.csv \\
-    --checkpoint run --keep best --early-stopping val_loss --save trained.fan
+  fanwise fit zoo:mlp --data train.npz --loss categorical_crossentropy --epochs 20
+  fanwise fit model.onnx --data train.npz --validation val.npz --gpus 4 --batch 256 \\
+    --loss sparse_categorical_crossentropy --metrics accuracy --optimizer adam \\
+    --plot curves.svg --log run.csv --checkpoint run --keep best \\
+    --early-stopping val_loss --save trained.fan
   fanwise fit model.onnx --resume run
-  fanwise fit zoo:mini_googlenet --data cifar --validation cifar/test_batch.bin --normalize mean \\
-    --augment shift=0.1,flip --loss categorical_crossentropy --metrics accuracy --drop-last \\
-    --optimizer sgd:momentum=0.9 --learning-rate 0.005 --schedule polynomial:epochs=70,power=1 \
-    --epochs 70 \\
-    --gpus 4 --batch 256 --checkpoint run --plot curves.svg
+  fanwise fit zoo:mini_googlenet --data cifar --validation cifar/test_batch.bin \\
+    --normalize mean --augment shift=0.1,flip --drop-last --epochs 70 --batch 256 \\
+    --loss categorical_crossentropy --metrics accuracy \\
+    --optimizer sgd:momentum=0.9 --learning-rate 0.005 \\
+    --schedule polynomial:epochs=70,power=1 --gpus 4 --checkpoint run --plot curves.svg
   fanwise fit two.onnx --data train.npz --loss a=mse,b=huber:delta=2 --loss-weight b=0.5 \\
     --metrics a=mae --l2 '0.0001,head*=0.01'")]
 pub(crate) struct FitArgs {
     #[command(flatten)]
-    pub(super) base: BaseArgs,
-    #[command(flatten)]
     pub(super) aim: AimArgs,
     #[command(flatten)]
     pub(super) optimizer: OptimizerArgs,
-    #[command(flatten)]
-    pub(super) files: FileArgs,
-    /// Data that evaluate every epoch
+    /// Validation data, evaluated after every epoch
     #[arg(long, value_name = "DATA", conflicts_with = "validation_split")]
     pub(super) validation: Option<PathBuf>,
-    /// The last part of the data evaluates every epoch instead, before any shuffling
-    #[arg(long, value_name = "PART")]
+    /// Use this fraction at the end of `--data` as validation data
+    #[arg(long, value_name = "FRACTION")]
     pub(super) validation_split: Option<f64>,
-    /// What is drawn for images: `shift=0.1` moves them by up to a tenth, `flip` mirrors half of
-    /// them (`flip=vertical`), `crop=28,pad=4` takes parts; at edges is what `fill` says: nearest,
-    /// reflect, wrap or a number
+    /// Random augmentation of the training images
+    ///
+    /// `shift=0.1` shifts by up to a tenth of the size, `flip` or `flip=vertical` mirrors half of
+    /// the images, and `crop=28,pad=4` crops after padding. `fill` chooses how edges are filled:
+    /// `nearest`, `reflect`, `wrap` or a number.
     #[arg(long, value_name = "shift=S,flip,crop=P,...")]
     pub(super) augment: Option<Augment>,
-    /// The weights of classes in the loss; others have 1
+    /// Weights of classes in the loss; the others have weight 1
     #[arg(long, value_name = "CLASS=WEIGHT", value_delimiter = ',', value_parser = images::class)]
     pub(super) class_weight: Vec<(i64, f64)>,
-    /// How the learning rate changes: `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`,
-    /// `cosine:epochs=50`, each with `warmup=5` epochs of rise,
-    /// `plateau:monitor=val_loss,factor=0.1,patience=10`. With `per=step` batches are counted
-    /// instead of epochs, and `epochs` is `steps`: `cosine:steps=9000,warmup=500,per=step`
+    /// Learning rate schedule
+    ///
+    /// Schedules are `constant`, `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`,
+    /// `cosine:epochs=50` and `plateau:monitor=val_loss,factor=0.1,patience=10`. `warmup=5` adds
+    /// epochs of linear warm-up. With `per=step` a schedule counts batches instead of epochs:
+    /// `cosine:steps=9000,warmup=500,per=step`.
     #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
     pub(super) schedule: Schedule,
-    /// Epochs in all
+    /// Number of epochs, including those before `--resume`
     #[arg(long, value_name = "EPOCHS", default_value_t = 1)]
     pub(super) epochs: u64,
-    /// Whether every epoch has an order of its own
+    /// Shuffle the rows in every epoch
     #[arg(long, value_name = "true|false", default_value_t = true, action = clap::ArgAction::Set)]
     pub(super) shuffle: bool,
-    /// Leave out a last batch with fewer rows
+    /// Drop the last batch if it has fewer rows
     #[arg(long)]
     pub(super) drop_last: bool,
-    /// End an epoch after so many batches
+    /// End every epoch after this many batches
     #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) steps_per_epoch: Option<u64>,
-    /// Decides the orders of rows, what is drawn for images, and what dropout drops
+    /// Seed of shuffling, augmentation and dropout
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u32,
-    /// `n-invariant` gives the same weights, bit for bit, on 1, 2, 4 and 8 devices
+    /// Train bit-identical weights on 1, 2, 4 and 8 devices
     #[arg(long, value_name = "n-invariant")]
     pub(super) reproducible: Option<String>,
-    /// End when this number has not improved for `--patience` epochs: `val_loss`, `val_accuracy`,
-    /// `loss` …
-    #[arg(long, value_name = "NUMBER")]
+    /// Stop if this metric has not improved for `--patience` epochs
+    ///
+    /// For example `val_loss`, `val_accuracy` or `loss`.
+    #[arg(long, value_name = "METRIC")]
     pub(super) early_stopping: Option<String>,
-    /// Epochs without improvement before the end; by default 5
+    /// Epochs without improvement before training stops [default: 5]
     #[arg(long, value_name = "EPOCHS")]
     pub(super) patience: Option<u64>,
-    /// The least that is an improvement; by default any is
-    #[arg(long, value_name = "NUMBER", value_parser = aim::amount)]
+    /// Smallest change that counts as an improvement [default: 0]
+    #[arg(long, value_name = "NUMBER", value_parser = aim::amount, allow_negative_numbers = true)]
     pub(super) min_delta: Option<f64>,
+    #[command(flatten)]
+    pub(super) files: FileArgs,
+    #[command(flatten)]
+    pub(super) base: BaseArgs,
 }
 
 /// Epochs without improvement before training ends, where none are given.
@@ -127,7 +132,7 @@ impl FitArgs {
             seed: self.seed.into(),
             drop_last: self.drop_last,
             steps: self.steps_per_epoch,
-            ..self.base.data.batches()
+            ..self.base.data.batches(self.base.target.threads())
         }
     }
 
@@ -160,8 +165,8 @@ impl FitArgs {
     /// all again.
     pub(super) fn observers(&self, keeper: Option<Keeper>) -> Vec<Box<dyn Observer>> {
         let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
-        all.extend(tell::bar());
-        all.push(Box::new(Report { format: self.base.data.format }));
+        all.extend(tell::bar().filter(|_| !ui::is_quiet()));
+        all.push(Box::new(Report { format: self.base.data.format.format }));
         let files = &self.files;
         if let Some(path) = files.log.clone() {
             all.push(Box::new(CsvLog { path }));

@@ -22,20 +22,20 @@ use crate::cli::exec;
 use crate::cli::target::{Runner, TargetArgs};
 use crate::cli::ui;
 
-/// A model, where it runs, and data.
+/// Data, where a model runs on them, and the model.
 #[derive(Args)]
 pub(super) struct BaseArgs {
     #[command(flatten)]
-    pub(super) model: ModelArgs,
+    pub(super) data: DataArgs,
     #[command(flatten)]
     pub(super) replicate: ReplicateArgs,
     #[command(flatten)]
     pub(super) target: TargetArgs,
     #[command(flatten)]
-    pub(super) data: DataArgs,
+    pub(super) model: ModelArgs,
 }
 
-/// Evaluate a model: its loss and metrics on data
+/// Compute the loss and the metrics of a model on a dataset
 #[derive(Args)]
 #[command(after_help = "Examples:
   fanwise evaluate trained.fan --data test.npz --loss categorical_crossentropy --metrics accuracy
@@ -45,13 +45,14 @@ pub(super) struct BaseArgs {
     --loss categorical_crossentropy --metrics accuracy")]
 pub(crate) struct EvaluateArgs {
     #[command(flatten)]
-    base: BaseArgs,
-    #[command(flatten)]
     aim: AimArgs,
-    /// The data whose classes number those of `--data` where labels are names: those to train on;
-    /// by default the names in `--data` are numbered by themselves
+    /// Dataset that defines the class indices, usually the training data [default: `--data`]
+    ///
+    /// Only needed if the labels are names.
     #[arg(long, value_name = "DATA")]
     classes_by: Option<PathBuf>,
+    #[command(flatten)]
+    base: BaseArgs,
 }
 
 impl EvaluateArgs {
@@ -63,10 +64,9 @@ impl EvaluateArgs {
             let source = data.open(graph, &[], limit)?;
             if !source.classes().is_empty() {
                 let classes = listed_classes(source.classes());
-                ui::talk(&format!(
-                    "note: the classes of `--data` are numbered by their own names, {classes}; \
-                     `--classes-by DATA` numbers \
-                     them as in the data to train on"
+                ui::note(format_args!(
+                    "class indices follow the names in `--data`, {classes}; use `--classes-by \
+                     DATA` for those of the training data"
                 ));
             }
             return Ok(source);
@@ -74,8 +74,8 @@ impl EvaluateArgs {
         let known = rows::open(path, graph, &[], limit)?;
         if known.classes().is_empty() {
             bail!(
-                "`--classes-by {}`: its labels are no names of classes; leave the option out where \
-                 labels are numbers",
+                "`--classes-by {}`: its labels are not names of classes; the option is not needed \
+                 if labels are numbers",
                 path.display()
             );
         }
@@ -83,17 +83,17 @@ impl EvaluateArgs {
     }
 }
 
-/// Write what a model gives for all rows of data
+/// Run inference on a dataset and write the outputs
 #[derive(Args)]
 #[command(after_help = "Examples:
   fanwise predict trained.fan --data test.npz --outputs out.npz
   fanwise predict model.onnx --data test.npz --outputs out.npz --gpus 4 --batch 256")]
 pub(crate) struct PredictArgs {
+    /// Write the outputs to a .npz file, one array per output
+    #[arg(long, value_name = "FILE.npz")]
+    outputs: PathBuf,
     #[command(flatten)]
     base: BaseArgs,
-    /// Write an array for each output to this .npz file
-    #[arg(long, value_name = "OUT.npz")]
-    outputs: PathBuf,
 }
 
 /// Evaluates.
@@ -101,17 +101,18 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let BaseArgs { model, replicate, target, data } = &args.base;
     data.check_normal()?;
     let limit = model.max_memory();
-    let runner = target.runner(data.threads)?;
+    let runner = target.runner()?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
     let training = args.aim.training(&model.graph, Optimizer::default())?;
     let options = TrainerOptions { training, place: place(replicate, &runner, limit, false)? };
     let options = options.for_columns(source.columns());
     let images = data.images(&model.graph, &*source, None, limit)?;
-    let evaluator = Evaluator::new(&model, &options, runner.backend())?;
+    let prepare = || Evaluator::new(&model, &options, runner.backend());
+    let evaluator = ui::stage("prepare", prepare)?;
     let rows = images.others(source);
-    let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches())?))?;
-    match data.format {
+    let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches(target.threads()))?))?;
+    match data.format.format {
         Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), told(&logs, "")))?,
         Format::Json => {
             let mut all = serde_json::Map::new();
@@ -130,17 +131,18 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     data.check_normal()?;
     exec::check_outputs(&args.outputs)?;
     let limit = model.max_memory();
-    let runner = target.runner(data.threads)?;
+    let runner = target.runner()?;
     let model = model.load()?;
     let source = data.open(&model.graph, &[], limit)?;
     let images = data.images(&model.graph, &*source, None, limit)?;
     let place = place(replicate, &runner, limit, false)?;
-    let predictor = Predictor::new(&model, &place, runner.backend())?;
+    let prepare = || Predictor::new(&model, &place, runner.backend());
+    let predictor = ui::stage("prepare", prepare)?;
     let rows = images.others(source);
-    let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches())?))?;
+    let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches(target.threads()))?))?;
     npz::write(&args.outputs, &outputs).map_err(Error::from)?;
     let types = outputs.iter().map(|(name, t)| (name, t.tensor_type().to_string()));
-    match data.format {
+    match data.format.format {
         Format::Text => {
             let types = types.map(|(name, ty)| format!("{name} : {ty}\n"));
             ui::out(&types.collect::<String>())?;

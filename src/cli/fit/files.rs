@@ -11,37 +11,42 @@ use clap::Args;
 /// What is written.
 #[derive(Args)]
 pub(super) struct FileArgs {
-    /// Keep in this folder what is needed to go on, after every epoch
+    /// Save a checkpoint to this folder after every epoch
     #[arg(long, value_name = "DIR")]
     pub(super) checkpoint: Option<PathBuf>,
-    /// Also after so many batches
+    /// Also save a checkpoint after this many batches
     #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) checkpoint_every: Option<u64>,
-    /// Which checkpoints stay besides the last: none, that of the best epoch in `DIR/best`, whose
-    /// weights `--save` then writes, or that of every epoch
+    /// Which checkpoints to keep
+    ///
+    /// `last` keeps the last one only. `best` also keeps that of the best epoch, in `DIR/best`;
+    /// `--save` then writes its weights. `every` keeps those of all epochs.
     #[arg(long, value_name = "last|best|every", default_value_t)]
     pub(super) keep: Keep,
-    /// The number by which the best epoch is found; by default that of `--early-stopping`, or the
-    /// loss of validation
-    #[arg(long, value_name = "NUMBER")]
+    /// Metric that determines the best epoch
+    /// [default: that of `--early-stopping`, or the validation loss]
+    #[arg(long, value_name = "METRIC")]
     pub(super) monitor: Option<String>,
-    /// Go on from the checkpoint of this folder, and keep it up to date; options that are not given
-    /// are those of the run that wrote it. The files to write (`--log`, `--plot`, `--save`,
-    /// `--tensorboard`) are so only where they lie, as plain files, in the working folder or beside
-    /// the checkpoint; elsewhere they have to be named again
+    /// Resume from the checkpoint in this folder, and update it
+    ///
+    /// Options default to those of the run that wrote it. Output files (`--log`, `--plot`,
+    /// `--save`, `--tensorboard`) outside the working folder and the checkpoint's parent folder
+    /// must be given again.
     #[arg(long, value_name = "DIR", conflicts_with = "checkpoint")]
     pub(super) resume: Option<PathBuf>,
-    /// Write a line for each epoch to this file
+    /// Write one line per epoch to a CSV file
     #[arg(long, value_name = "FILE.csv")]
     pub(super) log: Option<PathBuf>,
-    /// Draw the loss and the metrics of every epoch to this file
+    /// Plot the loss and the metrics of all epochs to an SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
-    /// Write event files, which `tensorboard` shows, into this folder
+    /// Write event files for `tensorboard` to this folder
     #[arg(long, value_name = "DIR")]
     pub(super) tensorboard: Option<PathBuf>,
-    /// Write the trained model: .fan (with its weights beside it), .onnx (MODEL with other weights
-    /// where it is such a file, else written anew), or .safetensors for the weights alone
+    /// Save the trained model: .fan, .onnx, or .safetensors for the weights only
+    ///
+    /// The weights of a .fan file are written beside it. If MODEL is an ONNX file, a saved .onnx
+    /// file is that file with the trained weights.
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
 }
@@ -57,24 +62,23 @@ impl FileArgs {
         let kinds = &["fan", "onnx", "safetensors"];
         if let Some(path) = self.save.as_ref().filter(|path| !ends(path, kinds)) {
             let path = path.display();
-            bail!("{path}: trained models are .fan or .onnx, their weights .safetensors");
+            bail!("cannot save to {path}: use .fan or .onnx, or .safetensors for the weights only");
         }
         if let Some(path) = self.plot.as_ref().filter(|path| !ends(path, &["svg"])) {
-            bail!("{}: curves are drawn as SVG; name a file .svg", path.display());
+            bail!("cannot plot to {}: only .svg files are supported", path.display());
         }
         for (option, path) in [("save", &self.save), ("plot", &self.plot), ("log", &self.log)] {
             let Some(path) = path else { continue };
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-                bail!("{}: there is no folder {}", path.display(), folder.display());
+                bail!("{}: the folder {} does not exist", path.display(), folder.display());
             }
-            let refused = || format!("`--{option}` names a file that cannot be written");
+            let refused = || format!("the file of `--{option}` cannot be written");
             check_write(path).map_err(Error::from).with_context(refused)?;
         }
         for (option, folder) in [("checkpoint", &self.checkpoint), ("resume", &self.resume)] {
             let Some(folder) = folder else { continue };
-            let refused =
-                || format!("`--{option}` names no folder that checkpoints can be kept in");
+            let refused = || format!("the folder of `--{option}` cannot hold checkpoints");
             Checkpoint::check_folder(folder).map_err(Error::from).with_context(refused)?;
         }
         Ok(())

@@ -17,7 +17,7 @@ pub(super) struct Augment {
 
 /// `8` or `8x6`: a height and a width.
 fn sizes<T: FromStr + Copy>(text: &str) -> anyhow::Result<(T, T)> {
-    let one = |text: &str| text.parse().ok().with_context(|| format!("`{text}` is no size"));
+    let one = |text: &str| text.parse().ok().with_context(|| format!("`{text}` is not a size"));
     match text.split_once('x') {
         Some((height, width)) => Ok((one(height)?, one(width)?)),
         None => Ok((one(text)?, one(text)?)),
@@ -31,7 +31,7 @@ fn fill(text: &str) -> anyhow::Result<Fill> {
         "wrap" => Fill::Wrap,
         number => {
             let value = number.parse().ok().filter(|x: &f32| x.is_finite());
-            Fill::Constant(value.context("edges are nearest, reflect, wrap or a number")?)
+            Fill::Constant(value.context("expected nearest, reflect, wrap or a number")?)
         }
     })
 }
@@ -46,7 +46,9 @@ impl FromStr for Augment {
             if let Some(("fill", value)) = part.split_once('=') {
                 edge = fill(value)?;
             } else if let Some(("pad", value)) = part.split_once('=') {
-                pad = value.parse().with_context(|| format!("`{value}` is no number of pixels"))?;
+                pad = value
+                    .parse()
+                    .with_context(|| format!("`{value}` is not a number of pixels"))?;
             }
         }
         for part in text.split(',') {
@@ -64,7 +66,8 @@ impl FromStr for Augment {
                 }
                 ("fill" | "pad", _) => continue,
                 _ => bail!(
-                    "`{part}`: write shift=0.1, flip, flip=vertical, crop=28, pad=4, fill=nearest"
+                    "unknown augmentation `{part}`; there are shift=0.1, flip, flip=vertical, \
+                     crop=28, pad=4 and fill=nearest"
                 ),
             });
         }
@@ -91,7 +94,7 @@ impl FromStr for Normalize {
             "mean" => Self::Mean,
             "channels" => Self::Channels,
             "unit" => Self::Unit,
-            _ => bail!("images are normalised by mean, channels or unit"),
+            _ => bail!("expected mean, channels or unit"),
         })
     }
 }
@@ -101,14 +104,14 @@ pub(super) fn layout(text: &str) -> anyhow::Result<Layout> {
     Ok(match text {
         "channels-first" => Layout::ChannelsFirst,
         "channels-last" => Layout::ChannelsLast,
-        _ => bail!("write channels-first or channels-last"),
+        _ => bail!("expected channels-first or channels-last"),
     })
 }
 
 /// Reads the weight of a class.
 pub(super) fn class(text: &str) -> anyhow::Result<(i64, f64)> {
-    let (class, weight) = text.split_once('=').context("write CLASS=WEIGHT")?;
-    let class = class.parse().with_context(|| format!("`{class}` is no number of a class"))?;
+    let (class, weight) = text.split_once('=').context("expected CLASS=WEIGHT")?;
+    let class = class.parse().with_context(|| format!("`{class}` is not a class index"))?;
     Ok((class, amount(weight)?))
 }
 
@@ -139,7 +142,7 @@ pub(super) fn layouts(
 ) -> anyhow::Result<(Layout, Layout)> {
     let (first, last) = (Layout::ChannelsFirst, Layout::ChannelsLast);
     let [a, b, c] = column.dims[..] else {
-        bail!("a row of `{}` is {}, no image with 3 axes", column.name, column.row_type());
+        bail!("a row of `{}` is {}; images have 3 axes", column.name, column.row_type());
     };
     let few = |size: usize| matches!(size, 1 | 3 | 4);
     let sizes = |from| if from == first { (a, b, c) } else { (c, a, b) };
@@ -155,12 +158,12 @@ pub(super) fn layouts(
         None => [first, last].into_iter().filter(|l| fits(*l, first) != fits(*l, last)).collect(),
     };
     let [from] = guesses[..] else {
-        bail!("images of `{}`: give the order of their axes, `--layout`", column.name);
+        bail!("the axis order of the images `{}` is ambiguous; use `--layout`", column.name);
     };
     // A change of axes only where there must be one.
     let to = [from, if from == first { last } else { first }].into_iter().find(|l| fits(from, *l));
     to.map(|to| (from, to)).with_context(|| {
-        format!("images of `{}`, {}, do not become {wanted:?}", column.name, column.row_type())
+        format!("images `{}`, {}, do not fit {wanted:?}", column.name, column.row_type())
     })
 }
 

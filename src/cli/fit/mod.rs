@@ -14,6 +14,7 @@ pub(crate) use args::FitArgs;
 pub(crate) use evaluate::{EvaluateArgs, PredictArgs, evaluate, predict};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -38,41 +39,43 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
     let files = &args.files;
     match args.reproducible.as_deref() {
         Some("n-invariant") if args.base.replicate.divides() => bail!(
-            "`--reproducible n-invariant` cuts the batch into eight even shards, `--shards` into \
-             others"
+            "`--reproducible n-invariant` divides the batch into eight equal shards; it excludes \
+             `--shards`"
         ),
         Some("n-invariant") | None => {}
-        Some(other) => bail!("`--reproducible {other}`: write n-invariant"),
+        Some(other) => bail!("`--reproducible {other}`: the only mode is n-invariant"),
     }
     let kept = files.checkpoint.is_some() || files.resume.is_some();
     let of_folder = files.checkpoint_every.is_some() || files.monitor.is_some();
     if !kept && (of_folder || files.keep != Keep::Last) {
         bail!(
-            "`--checkpoint-every`, `--keep` and `--monitor` need a folder: give `--checkpoint` or \
-             `--resume`"
+            "`--checkpoint-every`, `--keep` and `--monitor` require `--checkpoint` or `--resume`"
         );
     }
     if args.early_stopping.is_none() && (args.patience.is_some() || args.min_delta.is_some()) {
-        bail!("`--patience` and `--min-delta` are of `--early-stopping`: give it, too");
+        bail!("`--patience` and `--min-delta` require `--early-stopping`");
     }
     let kept = files.checkpoint.as_ref().filter(|folder| Checkpoint::is_in(folder));
     if let Some(folder) = kept {
-        bail!("{} has a checkpoint; go on from it with `--resume`, or remove it", folder.display());
+        bail!(
+            "{} already has a checkpoint; resume it with `--resume`, or remove it",
+            folder.display()
+        );
     }
     files.check()
 }
 
-/// Trains.
-pub(crate) fn fit(args: &FitArgs) -> anyhow::Result<ExitCode> {
+/// Trains, as the arguments in `line` say.
+pub(crate) fn fit(args: &FitArgs, line: &[OsString]) -> anyhow::Result<ExitCode> {
     let Some(folder) = &args.files.resume else {
-        return fit_from(args, None, settings::of_this_run(None)?);
+        return fit_from(args, None, settings::of_this_run(line, None)?);
     };
     let limit = args.base.model.max_memory();
     let checkpoint = Checkpoint::read(folder, limit).map_err(Error::from)?;
     let checkpoint =
         checkpoint.with_context(|| format!("{} has no checkpoint", folder.display()))?;
-    let settings = settings::of_this_run(Some(&checkpoint.settings))?;
-    let args = settings::resumed(folder, &checkpoint.settings)?;
+    let settings = settings::of_this_run(line, Some(&checkpoint.settings))?;
+    let args = settings::resumed(line, folder, &checkpoint.settings)?;
     fit_from(&args, Some(checkpoint), settings)
 }
 
@@ -84,7 +87,7 @@ fn fit_from(
     check(args)?;
     let BaseArgs { model, replicate, target, data } = &args.base;
     let limit = model.max_memory();
-    let runner = target.runner(data.threads)?;
+    let runner = target.runner()?;
     let model = model.load_for_training()?;
     let classes = settings::classes(resume.as_ref());
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
@@ -100,10 +103,11 @@ fn fit_from(
     let options = TrainerOptions { training, place };
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
-    let mut trainer = Trainer::new(model, &options, runner.backend())?;
+    let prepare = || Trainer::new(model, &options, runner.backend());
+    let mut trainer = ui::stage("prepare", prepare)?;
     // Models of the zoo are as they are meant.
     if !args.base.model.spec().starts_with("zoo:") {
-        trainer.notes().iter().for_each(|note| ui::talk(&format!("note: {note}")));
+        trainer.notes().iter().for_each(ui::note);
     }
     note_untrained(&trainer);
     let changed = trainer.changed().map(str::to_owned).collect();
@@ -137,9 +141,9 @@ fn fit_from(
 /// Tells that the best epoch is found anew, because it was so by another number.
 fn note_replaced(keeper: &Keeper) -> anyhow::Result<()> {
     if let Some(before) = keeper.replaces().map_err(Error::from)? {
-        ui::talk(&format!(
-            "note: the best epoch so far was found by `{}`; by `{}` it is the last one, until one \
-             is better",
+        ui::note(format_args!(
+            "the best epoch so far was chosen by `{}`; by `{}`, the last epoch counts as the best \
+             until a better one",
             before.to_string().escape_debug(),
             keeper.monitor
         ));
@@ -169,9 +173,9 @@ fn note_untrained(trainer: &Trainer) {
         let way = if why == "it is frozen" || why.contains("depend") {
             ""
         } else {
-            "; `--train` trains it"
+            "; use `--train` to train it"
         };
-        ui::talk(&format!("note: not trained: {}{more}: {why}{way}", shown.join(", ")));
+        ui::note(format_args!("not trained: {}{more}: {why}{way}", shown.join(", ")));
     }
 }
 

@@ -13,37 +13,37 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::images::{self, Augment, Normalize};
-use crate::cli::args::Format;
+use crate::cli::args::{BatchArgs, FormatArgs};
+use crate::types::invariant::int;
 
 /// The data and its batches.
 #[derive(Args)]
 pub(super) struct DataArgs {
-    /// .npz, .npy, .safetensors, .csv, CIFAR's .bin or its folder, a folder with a folder of PNG
-    /// and JPEG files for each class: arrays named like the inputs and outputs of the model (`x`
-    /// and `y` serve for the only ones), `sample_weight` where rows or places have weights, and
-    /// `sample_mask` where some do not count
+    /// Dataset: .npz, .npy, .safetensors, .csv, CIFAR .bin, or a folder of images (required)
+    ///
+    /// Arrays are named like the inputs and outputs of the model; `x` and `y` stand for the only
+    /// input and output. The optional arrays `sample_weight` and `sample_mask` weight rows or
+    /// positions, and exclude some of them. A folder of images has one folder of PNG and JPEG files
+    /// per class. CIFAR is a .bin file or the folder of those files.
     #[arg(long, value_name = "DATA")]
     data: Option<PathBuf>,
-    /// Rows of a batch
-    #[arg(long, value_name = "ROWS", default_value_t = 32)]
-    batch: usize,
-    /// What is done to all images: `mean` subtracts the mean of every pixel, `channels` the mean of
-    /// every channel and divides by its deviation, `unit` divides by 255
+    #[command(flatten)]
+    batch: BatchArgs,
+    /// Normalise images: `mean`, `channels` or `unit`
+    ///
+    /// `mean` subtracts the mean of each pixel. `channels` subtracts the mean of each channel and
+    /// divides by its standard deviation. `unit` divides by 255.
     #[arg(long, value_name = "mean|channels|unit")]
     normalize: Option<Normalize>,
-    /// The data whose mean it is, those to train on; by default what `--data` names, without the
-    /// rows that validate
+    /// Dataset from which normalisation statistics are computed
+    /// [default for fit: `--data` without the validation rows]
     #[arg(long, value_name = "DATA", requires = "normalize")]
     normalize_by: Option<PathBuf>,
-    /// The order of the axes of images, where their sizes do not say it
+    /// Axis order of images, if their sizes leave it open
     #[arg(long, value_name = "channels-first|channels-last", value_parser = images::layout)]
     layout: Option<Layout>,
-    /// Worker threads; by default one for each core
-    #[arg(long, value_name = "T")]
-    pub(super) threads: Option<usize>,
-    /// How the result is printed
-    #[arg(long, value_enum, default_value = "text")]
-    pub(super) format: Format,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
 }
 
 /// The data at a path. Images of a folder get the sizes that the model takes; names of classes have
@@ -88,14 +88,14 @@ impl DataArgs {
         classes: &[String],
         limit: u64,
     ) -> anyhow::Result<Arc<dyn Source>> {
-        open(self.data.as_deref().context("give the data: `--data`")?, graph, classes, limit)
+        open(self.data.as_deref().context("`--data` is required")?, graph, classes, limit)
     }
 
-    /// How rows become batches.
-    pub(super) fn batches(&self) -> LoaderOptions {
+    /// How rows become batches, on so many threads, or one for each core.
+    pub(super) fn batches(&self, threads: Option<usize>) -> LoaderOptions {
         LoaderOptions {
-            batch: self.batch,
-            threads: self.threads.unwrap_or(0),
+            batch: int(self.batch.batch),
+            threads: threads.unwrap_or(0),
             ..LoaderOptions::default()
         }
     }
@@ -126,8 +126,8 @@ impl DataArgs {
         let [(column, wanted)] = &found[..] else {
             if asked || self.layout.is_some() {
                 bail!(
-                    "`--augment`, `--normalize` and `--layout` are of models with one input of \
-                     images"
+                    "`--augment`, `--normalize` and `--layout` require a model with exactly one \
+                     image input"
                 );
             }
             return Ok(Changes::default());
@@ -178,7 +178,8 @@ impl DataArgs {
     pub(super) fn check_normal(&self) -> anyhow::Result<()> {
         match self.normalize {
             Some(Normalize::Mean | Normalize::Channels) if self.normalize_by.is_none() => bail!(
-                "the mean is that of the data to train on: name them with `--normalize-by DATA`"
+                "normalisation uses the statistics of the training data: name it with \
+                 `--normalize-by DATA`"
             ),
             _ => Ok(()),
         }

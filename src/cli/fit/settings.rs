@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf, absolute};
 use crate::pass::{Loss, Optimizer};
 use crate::train::data::Source;
 use crate::train::{Checkpoint, Schedule};
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use super::aim::Metrics;
 use super::args::{FitArgs, Settings};
@@ -20,15 +20,18 @@ const OWN: &[&str] = &[
     "cache_dir",
     "checkpoint",
     "code",
+    "color",
     "format",
     "help",
     "logical",
     "max_memory",
     "model",
+    "quiet",
     "resume",
     "target",
     "threads",
     "trace",
+    "verbose",
     "watchdog",
 ];
 
@@ -71,14 +74,20 @@ const ROWS: &str = "rows of the data";
 /// The names of their classes, in the order of the numbers.
 const CLASSES: &str = "classes of the data";
 
-fn command() -> Command {
-    FitArgs::augment_args(Command::new("fanwise fit"))
+/// The command `fit` with its options.
+fn command() -> anyhow::Result<Command> {
+    let all = crate::cli::command();
+    all.find_subcommand(NAME).cloned().context("there is no command `fit`")
 }
 
-/// The options of the command line behind `fit`.
-fn options() -> Vec<OsString> {
-    let behind = std::env::args_os().skip(2);
-    std::iter::once(OsString::from("fanwise fit")).chain(behind).collect()
+/// The name of the command.
+const NAME: &str = "fit";
+
+/// The options that a line gives to `fit`.
+fn parsed(line: &[OsString]) -> anyhow::Result<ArgMatches> {
+    let mut matches = crate::cli::command().try_get_matches_from(line)?;
+    let (_, matches) = matches.remove_subcommand().context("the line has no command")?;
+    Ok(matches)
 }
 
 /// The values of an option as texts.
@@ -94,9 +103,9 @@ fn is_kept(arg: &Arg) -> bool {
 }
 
 /// What a run is asked for.
-pub(super) fn of_this_run(kept: Option<&Settings>) -> anyhow::Result<Settings> {
-    let (command, line) = (command(), completed(kept));
-    let matches = command.clone().try_get_matches_from(line)?;
+pub(super) fn of_this_run(line: &[OsString], kept: Option<&Settings>) -> anyhow::Result<Settings> {
+    let command = command()?;
+    let matches = parsed(&completed(line, kept)?)?;
     let found = command.get_arguments().filter(|arg| is_kept(arg)).map(|arg| {
         let id = arg.get_id().as_str();
         (id.to_owned(), values(&matches, id))
@@ -105,11 +114,10 @@ pub(super) fn of_this_run(kept: Option<&Settings>) -> anyhow::Result<Settings> {
 }
 
 /// The command line with the settings that it does not give.
-fn completed(kept: Option<&Settings>) -> Vec<OsString> {
-    let mut line = options();
-    let Some(kept) = kept else { return line };
-    let command = command();
-    let Ok(matches) = command.clone().try_get_matches_from(&line) else { return line };
+fn completed(line: &[OsString], kept: Option<&Settings>) -> anyhow::Result<Vec<OsString>> {
+    let mut line = line.to_vec();
+    let Some(kept) = kept else { return Ok(line) };
+    let (command, matches) = (command()?, parsed(&line)?);
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     // Of two options that exclude each other the one that is given stands.
     let other = |id: &str| match id {
@@ -131,7 +139,7 @@ fn completed(kept: Option<&Settings>) -> Vec<OsString> {
             }
         }
     }
-    line
+    Ok(line)
 }
 
 /// Settings with what the data to train on are.
@@ -148,7 +156,7 @@ pub(super) fn with_data(
     let now = vec![format!("{} of {}", ui::rows(source.rows()), columns.join(", "))];
     let before = resume.and_then(|checkpoint| checkpoint.settings.get(ROWS));
     if let Some(before) = before.filter(|before| **before != now) {
-        bail!("the data are {}; those of the run to go on with are {}", now[0], before.join(""));
+        bail!("the data is {}; that of the resumed run is {}", now[0], before.join(""));
     }
     settings.insert(ROWS.to_owned(), now);
     if !source.classes().is_empty() {
@@ -201,9 +209,8 @@ fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> any
         let (now, before, folder) =
             (values(matches, id).join(","), before.join(","), folder.display());
         bail!(
-            "`--{} {now}` contradicts the run of {folder}, which has `--{} {before}`: it would \
-             train on other rows. \
-             Leave `--{}` out to go on with what the run has, or begin a new run without \
+            "`--{} {now}` contradicts the run in {folder}, which has `--{} {before}`: it would \
+             train on other rows; leave `--{}` out to resume, or start a new run without \
              `--resume`",
             long(id),
             long(other),
@@ -217,17 +224,19 @@ fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> any
 ///
 /// # Errors
 /// If an option contradicts them, or they name a file to write that lies elsewhere.
-pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs> {
-    let command = command();
-    let matches = command.clone().try_get_matches_from(options())?;
+pub(super) fn resumed(
+    line: &[OsString],
+    folder: &Path,
+    kept: &Settings,
+) -> anyhow::Result<FitArgs> {
+    let (command, matches) = (command()?, parsed(line)?);
     for name in WRITTEN {
         let given = matches.value_source(name) == Some(ValueSource::CommandLine);
         let mut files = kept.get(*name).into_iter().flatten();
         if let Some(file) = files.find(|file| !given && !is_near(Path::new(file), folder)) {
             bail!(
-                "the run of {} wrote `--{name} {file}`, which is no plain file in this folder or \
-                 beside the checkpoint; \
-                 give `--{name}` again to write there",
+                "the run in {} has `--{name} {file}`, which is not a regular file in this folder \
+                 or beside the checkpoint; give `--{name}` again to write there",
                 folder.display()
             );
         }
@@ -251,8 +260,7 @@ pub(super) fn resumed(folder: &Path, kept: &Settings) -> anyhow::Result<FitArgs>
             _ => format!("`--{name} {}`", before.join(",")),
         };
         let (now, folder) = (now.join(","), folder.display());
-        bail!("`--{name} {now}` contradicts the run of {folder}, which has {before}");
+        bail!("`--{name} {now}` contradicts the run in {folder}, which has {before}");
     }
-    let matches = command.try_get_matches_from(completed(Some(kept)))?;
-    Ok(FitArgs::from_arg_matches(&matches)?)
+    Ok(FitArgs::from_arg_matches(&parsed(&completed(line, Some(kept))?)?)?)
 }
