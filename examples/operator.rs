@@ -7,6 +7,7 @@
 use std::error::Error;
 
 use fanwise::backend::{Backend, Cpu, RunOptions};
+use fanwise::format::Array;
 use fanwise::ir::{self, Builder, Model};
 use fanwise::op::{
     Attr, Backward, Custom, CustomOp, CustomOps, Formula, MatMul, RuleError, Sharding, Term, Unary,
@@ -102,8 +103,9 @@ fn losses(replicate: Option<Replicate>) -> Result<Vec<f64>, Box<dyn Error>> {
     let x = numbers(&[40, 3], 5)?;
     let products: Vec<f32> = x.as_slice::<f32>().chunks(3).map(|row| row[0] * row[1]).collect();
     let y = Tensor::new(&[40, 1], &products)?;
-    let data = Arrays::new([("x".to_owned(), x.into()), ("y".to_owned(), y.into())])?;
-    let history = trainer.fit(data, FitOptions { epochs: 60, ..FitOptions::default() })?;
+    let data = [("x", x), ("y", y)].map(|(name, rows)| (name.to_owned(), Array::from(rows)));
+    let history =
+        trainer.fit(Arrays::new(data)?, FitOptions { epochs: 60, ..FitOptions::default() })?;
     Ok(history.epochs.iter().map(|epoch| epoch.training.loss).collect())
 }
 
