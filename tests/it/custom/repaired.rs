@@ -7,9 +7,7 @@ use fanwise::op::{
     Attr, Binary, Cast, CustomOp, GradientBuilder, MatMul, Op, Range, Reduce, RuleError, Sharding,
     Term,
 };
-use fanwise::pass::{
-    self, Recompute, Repair, Replicate, SimplifyOptions, differentiate_with, simplify,
-};
+use fanwise::pass::{self, Repair, Replicate, SimplifyOptions, differentiate, simplify};
 use fanwise::types::{Combine, DType, Device, Dim, Tensor, TensorType};
 
 use super::{Made, SAME, outputs};
@@ -170,7 +168,7 @@ impl CustomOp for Weigh {
 }
 
 /// The gradients of a loss behind `weigh`, an operator that weighs rows.
-fn gradients(weigh: fn(&mut Builder, [Value; 2]) -> Value, again: Recompute) -> (Graph, Weights) {
+fn gradients(weigh: fn(&mut Builder, [Value; 2]) -> Value) -> (Graph, Weights) {
     let mut b = Builder::new("g");
     let x = b.input("x", "f32[N,3]".parse().unwrap());
     let params = [b.param("a", numbers(&[3, 4])), b.param("w", numbers(&[4]))];
@@ -178,7 +176,7 @@ fn gradients(weigh: fn(&mut Builder, [Value; 2]) -> Value, again: Recompute) -> 
     let weighed = weigh(&mut b, [h, params[1]]);
     let squares = b.op("squares", Binary::Mul, &[weighed, weighed]).unwrap();
     let loss = b.op("loss", Reduce::Sum { axes: vec![0, 1], keepdims: false }, &[squares]).unwrap();
-    let found = differentiate_with(&mut b, loss, &params, again).unwrap();
+    let found = differentiate(&mut b, loss, &params).unwrap();
     for (i, gradient) in found.into_iter().enumerate() {
         b.output(&format!("gradient{i}"), gradient.unwrap());
     }
@@ -192,22 +190,20 @@ fn gradients_are_those_of_the_formula() {
     };
     let known =
         |b: &mut Builder, operands: [Value; 2]| b.op("known", Binary::Mul, &operands).unwrap();
-    let (known, weights) = gradients(known, Recompute::Nothing);
-    for again in [Recompute::Nothing, Recompute::Cheap, Recompute::Segments] {
-        let (graph, _) = gradients(own, again);
-        let three = replicas(&graph, Repair::Comm).unwrap();
-        let parts = |graph: &Graph| {
-            let is_own = |op: &Op| op.name() == "com.acme.WeighGrad";
-            graph.ids().filter(|id| graph.node(*id).op().is_some_and(is_own)).count()
-        };
-        assert_eq!((parts(&graph), parts(&three)), (1, 3));
-        for rows in [1, 2, 7] {
-            let x = numbers(&[rows, 3]);
-            let wanted = outputs(&known, &weights, &x).unwrap();
-            for graph in [&graph, &three] {
-                for (found, wanted) in outputs(graph, &weights, &x).unwrap().iter().zip(&wanted) {
-                    crate::splits::assert_close(found, &wanted.to_f64(), 1e-5);
-                }
+    let (known, weights) = gradients(known);
+    let (graph, _) = gradients(own);
+    let three = replicas(&graph, Repair::Comm).unwrap();
+    let parts = |graph: &Graph| {
+        let is_own = |op: &Op| op.name() == "com.acme.WeighGrad";
+        graph.ids().filter(|id| graph.node(*id).op().is_some_and(is_own)).count()
+    };
+    assert_eq!((parts(&graph), parts(&three)), (1, 3));
+    for rows in [1, 2, 7] {
+        let x = numbers(&[rows, 3]);
+        let wanted = outputs(&known, &weights, &x).unwrap();
+        for graph in [&graph, &three] {
+            for (found, wanted) in outputs(graph, &weights, &x).unwrap().iter().zip(&wanted) {
+                crate::splits::assert_close(found, &wanted.to_f64(), 1e-5);
             }
         }
     }
