@@ -67,7 +67,8 @@ enum Command {
 
 /// The whole command line, with its options in groups.
 fn command() -> clap::Command {
-    groups::grouped(Cli::command().version(version::SHORT).long_version(version::long()))
+    let command = Cli::command().version(version::SHORT).long_version(version::long());
+    groups::grouped(command.styles(ui::HELP))
 }
 
 /// Runs the command line with these arguments, the name of the program first, and returns its exit

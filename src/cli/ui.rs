@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anstream::ColorChoice;
 use anstyle::{AnsiColor, Style};
+use clap::builder::Styles;
 use clap::{Args, ValueEnum};
 
 use crate::cli::usage;
@@ -66,6 +67,13 @@ enum ColorArg {
     Always,
     Never,
 }
+
+/// The colours of help.
+pub(crate) const HELP: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
 
 /// How much goes to standard error, beside errors.
 static LEVEL: AtomicU8 = AtomicU8::new(NOTES);

@@ -34,6 +34,9 @@ pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) 
     let unknown = unknown_command(error, command);
     if wants_json(line) {
         let text = unknown.unwrap_or_else(|| error.render().to_string());
+        // The usage and a pointer to the help follow, which programs have no use for.
+        let text = text.split("\n\nUsage:").next().unwrap_or(&text);
+        let text = text.split("\n\nFor more information").next().unwrap_or(text);
         let text = text.trim().trim_start_matches("error: ");
         ui::say(&report::object(None, text, &[]).to_string());
     } else if let Some(text) = unknown {
