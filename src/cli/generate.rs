@@ -36,15 +36,18 @@ pub(crate) struct ManArgs {
     out: Option<PathBuf>,
 }
 
-pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn completions(
+    args: &CompletionsArgs,
+    command: &mut Command,
+) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::command(), "fanwise", &mut script);
+    clap_complete::generate(args.shell, command, "fanwise", &mut script);
     ui::out(&String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
-    let mut command = super::command().disable_help_subcommand(true);
+pub(crate) fn man(args: &ManArgs, command: Command) -> anyhow::Result<ExitCode> {
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     match &args.out {
         None => ui::out(&page(&command)?.1)?,
@@ -66,7 +69,7 @@ fn write(command: &Command, folder: &Path) -> anyhow::Result<()> {
 
 /// The name of a command's page, and its text.
 fn page(command: &Command) -> anyhow::Result<(String, String)> {
-    let source = format!("fanwise {}", super::version::SHORT);
+    let source = format!("fanwise {}", crate::cli::version::SHORT);
     let page = Man::new(command.clone()).source(source).manual("fanwise");
     let mut text = Vec::new();
     page.render(&mut text)?;

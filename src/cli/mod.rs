@@ -88,7 +88,7 @@ pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Exi
         Command::Compile(args) => compile::compile(args),
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
-        Command::Fit(args) => fit::fit(args, &line),
+        Command::Fit(args) => fit::fit(args, &command, &line),
         Command::Evaluate(args) => fit::evaluate(args),
         Command::Predict(args) => fit::predict(args),
         Command::Verify(args) => verify::verify(args),
@@ -98,8 +98,8 @@ pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Exi
         Command::Cache(args) => cache::cache(args),
         Command::Passes(args) => lists::passes(args),
         Command::Zoo(args) => lists::zoo(args),
-        Command::Completions(args) => generate::completions(args),
-        Command::Man(args) => generate::man(args),
+        Command::Completions(args) => generate::completions(args, &mut command),
+        Command::Man(args) => generate::man(args, command),
     };
     result.unwrap_or_else(|error| report::report(&error, usage::wants_json(&line)))
 }

@@ -12,7 +12,6 @@ use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{Args, ValueEnum};
 
-use crate::cli::usage;
 use crate::types::Code;
 
 /// True if there was no standard output when the process began: what is written to it then goes
@@ -95,7 +94,7 @@ impl GlobalArgs {
 
 /// Chooses whether this process uses colours, from arguments that may be wrong.
 pub(crate) fn set_color(line: &[OsString]) {
-    match usage::value(line, "--color") {
+    match value(line, "--color") {
         Some("always") => ColorChoice::Always,
         Some("never") => ColorChoice::Never,
         _ => ColorChoice::Auto,
@@ -173,6 +172,15 @@ fn painted_line(line: &str) -> String {
     } else {
         line.to_owned()
     }
+}
+
+/// The last value of an option among arguments that may be wrong.
+pub(crate) fn value<'a>(line: &'a [OsString], option: &str) -> Option<&'a str> {
+    let words: Vec<&str> = line.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let words = words.split(|word| *word == "--").next()?;
+    let separate = words.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1]);
+    let joined = words.iter().filter_map(|word| word.strip_prefix(option)?.strip_prefix('='));
+    separate.chain(joined).next_back()
 }
 
 /// Bytes for people: `1.5 MiB`.

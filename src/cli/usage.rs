@@ -72,14 +72,5 @@ fn nearest(given: &str, command: &Command) -> Option<String> {
 
 /// Whether the arguments ask for JSON.
 pub(crate) fn wants_json(line: &[OsString]) -> bool {
-    value(line, "--format").is_some_and(|format| format == "json")
-}
-
-/// The last value of an option among arguments that may be wrong.
-pub(crate) fn value<'a>(line: &'a [OsString], option: &str) -> Option<&'a str> {
-    let words: Vec<&str> = line.iter().map(|word| word.to_str().unwrap_or_default()).collect();
-    let words = words.split(|word| *word == "--").next()?;
-    let separate = words.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1]);
-    let joined = words.iter().filter_map(|word| word.strip_prefix(option)?.strip_prefix('='));
-    separate.chain(joined).next_back()
+    ui::value(line, "--format").is_some_and(|format| format == "json")
 }

@@ -14,7 +14,7 @@ use super::source::{self, File, block_end, files, members, without_tests};
 
 /// The circles that there may be: a file of each, how many files it has at most, and why.
 const ALLOWED: [(&str, usize, &str); 2] = [
-    ("src/op/mod.rs", 101, "one enum has every operator, and some operators are made of others"),
+    ("src/op/mod.rs", 102, "one enum has every operator, and some operators are made of others"),
     ("src/pass/repair/mod.rs", 4, "what is written for an operator is repaired where it must be"),
 ];
 
@@ -156,7 +156,12 @@ fn read(file: &File) -> Module {
     for declared in rest.lines().filter_map(|line| line.strip_suffix(';')?.rsplit_once("mod ")) {
         words.remove(declared.1);
     }
-    Module { path, name, items: items(&code), imports, paths: paths(&rest), words }
+    let mut items = items(&code);
+    // The list of the operators declares the enum of them.
+    if code.lines().any(|line| line.starts_with("ops! {")) {
+        items.insert("Op".to_owned());
+    }
+    Module { path, name, items, imports, paths: paths(&rest), words }
 }
 
 /// The path from the crate on of a path that a module names; none for one of another crate.

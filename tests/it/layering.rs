@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["codegen"],
     &["backend"],
     &["train"],
-    &["session"],
+    &["internal", "session"],
     &["cli"],
     &["bin"],
 ];

@@ -65,17 +65,21 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
     files.check()
 }
 
-/// Trains, as the arguments in `line` say.
-pub(crate) fn fit(args: &FitArgs, line: &[OsString]) -> anyhow::Result<ExitCode> {
+/// Trains, as the arguments in `line` say to the whole command line `all`.
+pub(crate) fn fit(
+    args: &FitArgs,
+    all: &clap::Command,
+    line: &[OsString],
+) -> anyhow::Result<ExitCode> {
     let Some(folder) = &args.files.resume else {
-        return fit_from(args, None, settings::of_this_run(line, None)?);
+        return fit_from(args, None, settings::of_this_run(all, line, None)?);
     };
     let limit = args.base.model.max_memory();
     let checkpoint = Checkpoint::read(folder, limit).map_err(Error::from)?;
     let checkpoint =
         checkpoint.with_context(|| format!("{} has no checkpoint", folder.display()))?;
-    let settings = settings::of_this_run(line, Some(&checkpoint.settings))?;
-    let args = settings::resumed(line, folder, &checkpoint.settings)?;
+    let settings = settings::of_this_run(all, line, Some(&checkpoint.settings))?;
+    let args = settings::resumed(all, line, folder, &checkpoint.settings)?;
     fit_from(&args, Some(checkpoint), settings)
 }
 

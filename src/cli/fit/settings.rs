@@ -75,8 +75,7 @@ const ROWS: &str = "rows of the data";
 const CLASSES: &str = "classes of the data";
 
 /// The command `fit` with its options.
-fn command() -> anyhow::Result<Command> {
-    let all = crate::cli::command();
+fn own(all: &Command) -> anyhow::Result<Command> {
     all.find_subcommand(NAME).cloned().context("there is no command `fit`")
 }
 
@@ -84,8 +83,8 @@ fn command() -> anyhow::Result<Command> {
 const NAME: &str = "fit";
 
 /// The options that a line gives to `fit`.
-fn parsed(line: &[OsString]) -> anyhow::Result<ArgMatches> {
-    let mut matches = crate::cli::command().try_get_matches_from(line)?;
+fn parsed(all: &Command, line: &[OsString]) -> anyhow::Result<ArgMatches> {
+    let mut matches = all.clone().try_get_matches_from(line)?;
     let (_, matches) = matches.remove_subcommand().context("the line has no command")?;
     Ok(matches)
 }
@@ -103,9 +102,13 @@ fn is_kept(arg: &Arg) -> bool {
 }
 
 /// What a run is asked for.
-pub(super) fn of_this_run(line: &[OsString], kept: Option<&Settings>) -> anyhow::Result<Settings> {
-    let command = command()?;
-    let matches = parsed(&completed(line, kept)?)?;
+pub(super) fn of_this_run(
+    all: &Command,
+    line: &[OsString],
+    kept: Option<&Settings>,
+) -> anyhow::Result<Settings> {
+    let command = own(all)?;
+    let matches = parsed(all, &completed(all, line, kept)?)?;
     let found = command.get_arguments().filter(|arg| is_kept(arg)).map(|arg| {
         let id = arg.get_id().as_str();
         (id.to_owned(), values(&matches, id))
@@ -114,10 +117,14 @@ pub(super) fn of_this_run(line: &[OsString], kept: Option<&Settings>) -> anyhow:
 }
 
 /// The command line with the settings that it does not give.
-fn completed(line: &[OsString], kept: Option<&Settings>) -> anyhow::Result<Vec<OsString>> {
+fn completed(
+    all: &Command,
+    line: &[OsString],
+    kept: Option<&Settings>,
+) -> anyhow::Result<Vec<OsString>> {
     let mut line = line.to_vec();
     let Some(kept) = kept else { return Ok(line) };
-    let (command, matches) = (command()?, parsed(&line)?);
+    let (command, matches) = (own(all)?, parsed(all, &line)?);
     let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     // Of two options that exclude each other the one that is given stands.
     let other = |id: &str| match id {
@@ -225,11 +232,12 @@ fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> any
 /// # Errors
 /// If an option contradicts them, or they name a file to write that lies elsewhere.
 pub(super) fn resumed(
+    all: &Command,
     line: &[OsString],
     folder: &Path,
     kept: &Settings,
 ) -> anyhow::Result<FitArgs> {
-    let (command, matches) = (command()?, parsed(line)?);
+    let (command, matches) = (own(all)?, parsed(all, line)?);
     for name in WRITTEN {
         let given = matches.value_source(name) == Some(ValueSource::CommandLine);
         let mut files = kept.get(*name).into_iter().flatten();
@@ -262,5 +270,5 @@ pub(super) fn resumed(
         let (now, folder) = (now.join(","), folder.display());
         bail!("`--{name} {now}` contradicts the run in {folder}, which has {before}");
     }
-    Ok(FitArgs::from_arg_matches(&parsed(&completed(line, Some(kept))?)?)?)
+    Ok(FitArgs::from_arg_matches(&parsed(all, &completed(all, line, Some(kept))?)?)?)
 }
