@@ -42,7 +42,7 @@ pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};
 pub use crate::op::support::interval::Interval;
 pub use crate::op::support::traits::Traits;
-#[cfg(feature = "train")]
+#[cfg(feature = "images")]
 pub use crate::train::data::decode::decode_image;
 #[cfg(feature = "train")]
 pub use crate::train::data::source::row;

@@ -98,6 +98,11 @@
 //! # fn main() {}
 //! ```
 
+#![cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, reason = "the command line uses more than the interface has")
+)]
+
 pub mod analysis;
 pub mod backend;
 #[cfg(feature = "cli")]

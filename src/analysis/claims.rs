@@ -76,7 +76,7 @@ pub struct Refused {
     /// Which rule forbids it and why.
     pub refusal: Refusal,
     /// The values that carry the batch to it, from an input on; the last is its operand. [`claims`]
-    /// gives it for the first refusals, [`survey`] does not.
+    /// gives it for the first refusals.
     pub path: Vec<Value>,
 }
 

@@ -104,7 +104,7 @@ impl Builder {
         name
     }
 
-    /// Adds an input. Its name must be new; ask [`Builder::fresh`] where that is not known.
+    /// Adds an input. Its name must be new; ask `Builder::fresh` where that is not known.
     pub fn input(&mut self, name: &str, ty: TensorType) -> Value {
         self.names.insert(name.into());
         self.graph.add_input(name, ty)

@@ -33,7 +33,7 @@ pub enum ChainStep {
         /// Whether the operand is the function's first argument and the running element the second.
         swapped: bool,
     },
-    /// `x * s + t` for the running element `x`, with the factors of [`BatchNorm::scale_shift`].
+    /// `x * s + t` for the running element `x`, with the factors of `BatchNorm::scale_shift`.
     ScaleShift {
         /// The operator.
         op: BatchNorm,

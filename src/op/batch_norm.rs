@@ -15,7 +15,7 @@ op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, with
     /// operands `scale`, `bias`, `mean` and `var` of shape `[C]` and any floating-point type.
     ///
-    /// It is computed as `x * s + t` with the factors of [`BatchNorm::scale_shift`], rounded after
+    /// It is computed as `x * s + t` with the factors of `BatchNorm::scale_shift`, rounded after
     /// the product; `f16` and `bf16` in `f32`.
     pub struct BatchNorm = "batch_norm" {
         /// What is added to the variance.

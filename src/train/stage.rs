@@ -243,14 +243,7 @@ impl Evaluator {
         Ok(sums.logs())
     }
 
-    /// The loss and the metrics of all rows of the data. How they become batches changes no more
-    /// than the rounding of sums, unless some costs are not counted, because of a mask or of
-    /// `ignore_class`: the loss is the mean of the batches' losses, weighted by all their rows, as
-    /// in Keras.
-    ///
-    /// # Errors
-    /// If the data lack something, cannot be brought to the model's types or be read, or a run
-    /// fails.
+    /// See [`Trainer::evaluate`](super::Trainer::evaluate).
     pub(crate) fn evaluate(
         &self,
         data: impl Into<Data>,
@@ -310,11 +303,7 @@ impl Predictor {
         Ok(self.stage.executable.run(inputs, &self.stage.options())?.outputs)
     }
 
-    /// The outputs for all rows of the data, in their order whether batches are shuffled or not.
-    ///
-    /// # Errors
-    /// If the data lack an input, cannot be brought to the model's types or be read, or a run
-    /// fails.
+    /// See [`Trainer::predict`](super::Trainer::predict).
     pub(crate) fn predict(
         &self,
         data: impl Into<Data>,

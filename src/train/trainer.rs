@@ -193,10 +193,14 @@ impl Trainer {
         self.predictor.predict_on_batch(inputs)
     }
 
-    /// The loss and the metrics of all rows of the data, as [`Evaluator::evaluate`].
+    /// The loss and the metrics of all rows of the data. How they become batches changes no more
+    /// than the rounding of sums, unless some costs are not counted, because of a mask or of
+    /// `ignore_class`: the loss is the mean of the batches' losses, weighted by all their rows, as
+    /// in Keras.
     ///
     /// # Errors
-    /// As there.
+    /// If the data lack something, cannot be brought to the model's types or be read, or a run
+    /// fails.
     pub fn evaluate(
         &mut self,
         data: impl Into<Data>,
@@ -206,10 +210,11 @@ impl Trainer {
         self.evaluator.evaluate(data, batches)
     }
 
-    /// The outputs for all rows of the data, as [`Predictor::predict`].
+    /// The outputs for all rows of the data, in their order whether batches are shuffled or not.
     ///
     /// # Errors
-    /// As there.
+    /// If the data lack an input, cannot be brought to the model's types or be read, or a run
+    /// fails.
     pub fn predict(
         &mut self,
         data: impl Into<Data>,

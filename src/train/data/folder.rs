@@ -1,7 +1,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::resize::{Extent, resized, with_channels};
+use super::images::Extent;
+use super::resize::{resized, with_channels};
 use super::{Column, DataError, Layout, Resize, RowMut, Source, decode_image};
 use crate::format::{FileError, open};
 use crate::ir::Graph;

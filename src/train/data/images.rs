@@ -3,10 +3,16 @@
 use std::borrow::Cow;
 
 use super::column::find;
-use super::resize::Extent;
 use super::{Change, Column, DataError, Draws, RowKey};
 use crate::op::converted;
 use crate::types::{DType, Quoted, Tensor};
+
+/// The sizes of an image in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) height: usize,
+    pub(super) width: usize,
+}
 
 /// The order of the axes of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

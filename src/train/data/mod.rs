@@ -7,7 +7,7 @@
 //! sources; a user's own is as good. [`open`] takes what a path names for one of these. [`Data`]
 //! are the rows of one of them with the changes that are made of each.
 //!
-//! A [`Change`] makes another row of a row: [`Images`] augments, [`Categorical`] and [`Integer`]
+//! A [`Change`] makes another row of a row: [`Images`] augments, `Categorical` and `Integer`
 //! convert labels, [`ClassWeights`] weighs samples, [`Fit`] gives the types that a model has, whose
 //! arrays [`Names`] finds. What a change draws follows from the seed, the epoch and the number of
 //! the row ([`RowKey`]), never from the thread that makes it or the order in which rows are made.

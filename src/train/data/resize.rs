@@ -1,5 +1,7 @@
 //! Images in other sizes and numbers of channels.
 
+use super::images::Extent;
+
 /// How the pixels of an image of another size are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resize {
@@ -37,13 +39,6 @@ fn places(from: usize, to: usize, resize: Resize) -> Vec<Between> {
         }
     };
     (0..to).map(place).collect()
-}
-
-/// The sizes of an image in pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) height: usize,
-    pub(super) width: usize,
 }
 
 /// An image, channels last, of the sizes `from` with the sizes `to`.
@@ -92,7 +87,8 @@ fn grey(pixel: &[u8]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Extent, Resize, resized, with_channels};
+    use super::super::images::Extent;
+    use super::{Resize, resized, with_channels};
 
     fn of(height: usize, width: usize) -> Extent {
         Extent { height, width }

@@ -167,11 +167,12 @@ impl Data {
         Ok(all)
     }
 
-    /// The rows to train on and those to validate with, as [`split`] has them, with the same
-    /// changes.
+    /// The rows to train on and those to validate with, which are the last `fraction` of the rows
+    /// before any shuffling, as Keras has it; both with the same changes.
     ///
     /// # Errors
-    /// As [`split`]; if they are those of a stream, whose number is not known.
+    /// If `fraction` is not between 0 and 1, one of the two would have no rows, or they are those
+    /// of a stream, whose number is not known.
     pub fn split(self, fraction: f64) -> Result<(Self, Self), DataError> {
         let Input::Rows(source) = self.input else {
             let reason = "no part of a stream can be split off; give the data to validate with";

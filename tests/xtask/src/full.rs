@@ -92,7 +92,7 @@ fn fuzz() -> Result<(), Failure> {
 
 /// The library with every combination of features.
 fn features() -> Result<(), Failure> {
-    for features in ["", "cuda", "cli", "cli,cuda"] {
+    for features in ["", "onnx", "zoo", "cpu", "cuda", "train", "images", "cli"] {
         let step = Step::cargo(&["clippy", "--no-default-features", "--features", features]);
         step.args(&["--lib", "--bins", "--", "-D", "warnings"]).run()?;
     }

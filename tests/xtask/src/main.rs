@@ -1,10 +1,12 @@
 //! `cargo xtask`: the checks that every change must pass, and the tasks around them.
 
+mod api;
 mod full;
 mod python;
 mod quick;
 mod step;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -71,7 +73,13 @@ fn lint() -> Result<(), Failure> {
         ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--", "-D", "warnings"];
     Step::cargo(&all).run()?;
     let doc = ["doc", "--profile", PROFILE, "--workspace", "--no-deps"];
-    Step::cargo(&doc).env("RUSTDOCFLAGS", "-D warnings").run()
+    let pages = target().join("doc/fanwise");
+    // Pages of items that are no more would be counted. There may be none yet.
+    drop(fs::remove_dir_all(&pages));
+    Step::cargo(&doc).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    let items = api::check(&pages, &root().join("src/internal.rs"))?;
+    say(&format!("{items} public items"));
+    Ok(())
 }
 
 /// Accepts what the snapshot tests print now.
@@ -150,10 +158,10 @@ fn beside<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B)
 fn run_device_tests(python: &Python, turn: &str, whole: Option<&str>) -> Result<Counts, Failure> {
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-    std::fs::create_dir_all(&folder).map_err(failed)?;
-    std::fs::copy(built("deps/libfakecuda.so"), folder.join("libcuda.so")).map_err(failed)?;
+    fs::create_dir_all(&folder).map_err(failed)?;
+    fs::copy(built("deps/libfakecuda.so"), folder.join("libcuda.so")).map_err(failed)?;
     let report = folder.join("report.txt");
-    std::fs::write(&report, "").map_err(failed)?;
+    fs::write(&report, "").map_err(failed)?;
     // More than there are cores: processes on the fake driver wait for each other.
     let mut step = cargo_test(&["--test", "device", "--", "--test-threads", "8"]);
     if let Some(model) = whole {
@@ -170,7 +178,7 @@ fn run_device_tests(python: &Python, turn: &str, whole: Option<&str>) -> Result<
         .env("FANWISE_DEVICE_CACHE", folder.join("cache"))
         .env("FAKECUDA_REPORT", &report)
         .run_tests()?;
-    match std::fs::read_to_string(&report).map_err(failed)?.trim() {
+    match fs::read_to_string(&report).map_err(failed)?.trim() {
         "" => Ok(counts),
         found => Err(format!("the fake driver reports\n{found}")),
     }

@@ -54,7 +54,7 @@ pub struct CudaOptions {
 }
 
 impl CudaOptions {
-    /// All GPUs, cubins, graphs, [`WATCHDOG`] without progress.
+    /// All GPUs, cubins, graphs, a minute without progress.
     pub fn new(compiler: Compiler, threads: usize) -> Self {
         Self {
             devices: Vec::new(),
