@@ -1,4 +1,10 @@
-//! Writes the buffers and the steps.
+//! Writes the buffers and the steps of every device from the decisions in a [`Layout`]. Steps
+//! are appended in the order of the layout, and all devices are written in one walk. A step that
+//! reads a value of another stream or device is preceded by a wait for the event behind the
+//! writer. [`Point`] is the clock for this: "`steps` steps of this lane of this device are
+//! done". A wait is written only if the lane has not waited for a later point of the same lane
+//! before, and the record that belongs to it is inserted at the end (`insert_records`), when all
+//! waits are known; until then step indices do not shift.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,31 +29,38 @@ struct Emitter<'a> {
     devices: Vec<DeviceProgram>,
     buffers: Table<BufferId>,
     orders: Orders,
-    /// The buffers that hold a value on another device than its own, or in another order, and when
-    /// they do.
+    /// The copies of a value on another device than its own or in another memory order, with the
+    /// point at which each is ready. A value that several nodes read is thus copied or reordered
+    /// once.
     forms: BTreeMap<(Value, usize, Order), (BufferId, Point)>,
-    /// The steps that a node's results need, by node.
+    /// The point at which a node's results are ready, by node.
     defined: Vec<Point>,
-    /// The events to record.
+    /// The events to record, by the point that each one marks. Two waits for the same point
+    /// share one event.
     records: BTreeMap<Point, u32>,
-    /// What each lane of a device has waited for, by its own device and lane and the other's.
+    /// The number of steps that a lane of a device has waited for, by that device and lane and
+    /// by the other's. It only grows, and waits at or below it are redundant.
     waited: BTreeMap<[(usize, Lane); 2], usize>,
     events: u32,
     /// The lane of the steps that are written.
     lane: Lane,
-    /// The ends of what each device has exchanged beside its computing, in order.
+    /// The end points of each device's exchanges beside its computing, in order.
     exchanged: Vec<Vec<Point>>,
 }
 
-/// What a lane of a device has done when so many steps of that device are behind it.
+/// A point in time of a lane: the lane has done all its steps among the first `steps` steps of
+/// the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Point {
     device: usize,
     steps: usize,
+    /// The lane to which steps are appended now.
     lane: Lane,
 }
 
 /// Before all steps.
+///
+/// Inputs and parameters are defined here; waiting for it is always redundant.
 const START: Point = Point { device: 0, steps: 0, lane: Lane::Compute };
 
 /// The program that follows from the decisions in `layout`.
@@ -95,7 +108,9 @@ fn port(name: &Arc<str>, ty: &TensorType) -> Port {
     Port { name: name.clone(), ty: ty.clone() }
 }
 
-/// The devices of the graph, the host first.
+/// The devices of the graph, the host first. The host is device 0 even if no node runs there:
+/// inputs arrive and outputs leave through it. Devices of the split appear even if they have no
+/// node, so that the number of replicas does not depend on dead code.
 fn devices(graph: &Graph) -> Vec<DeviceProgram> {
     let mut all: BTreeSet<Device> = graph.ids().map(|id| graph.node(id).place().device).collect();
     // What is not split has no other devices.
@@ -118,7 +133,7 @@ fn devices(graph: &Graph) -> Vec<DeviceProgram> {
         .collect()
 }
 
-/// The place of a device among those of the program.
+/// The index of a device in the program's list.
 fn position(devices: &[DeviceProgram], device: Device) -> usize {
     let place = devices.iter().position(|d| d.device == device);
     invariant(place, "that every device of the graph is one of the program")
@@ -140,7 +155,10 @@ impl Emitter<'_> {
         Ok(BufferId(id))
     }
 
-    /// A buffer for every value, in the order of the schedule.
+    /// Adds a buffer for every value, in the order of the schedule, then links the ones that lie
+    /// within another. Two passes, because a link may point to a value that comes later: the
+    /// operands of a join lie in its result. A result of a collective that no member takes gets
+    /// no buffer.
     fn buffers(&mut self) -> Result<(), LowerError> {
         let values = |id: NodeId| {
             let results = self.graph.node(id).results().len();
@@ -181,6 +199,8 @@ impl Emitter<'_> {
         self.devices[device].steps.push(step);
     }
 
+    /// Writes the steps of a node and notes when its results are ready. A view adds no step; its
+    /// result is ready with the last of its operands.
     fn node(&mut self, id: NodeId) -> Result<(), LowerError> {
         let node = self.graph.node(id);
         let (device, guard) = (self.device(id), self.layout.guard(id));
@@ -210,11 +230,16 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// All that is written for the lane, and before it, on a device.
+    /// The point behind all steps that are written so far on a device, for the current lane.
     fn now(&self, device: usize) -> Point {
         Point { device, steps: self.devices[device].steps.len(), lane: self.lane }
     }
 
+    /// Writes a launch: first the copies and reorders of its operands, then the launch, then the
+    /// reorders of its results. A kernel that runs in channels-last order writes a result that
+    /// others want in row-major order to a second buffer, and a reorder step fills the value's
+    /// own one. The second buffer is kept as a form, so that a later channels-last kernel reads
+    /// it without a reorder.
     fn launch(&mut self, id: NodeId) -> Result<(), LowerError> {
         let (graph, layout) = (self.graph, self.layout);
         let (device, guard, order) = (self.device(id), layout.guard(id), self.orders.launch(id));
@@ -265,8 +290,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The launch before this one, where the operator takes two; what it writes is one more operand
-    /// of this one.
+    /// Writes the first launch of an operator that takes two (a two-pass reduction). Its result,
+    /// the partial sums, becomes one more operand of the second launch.
     fn first_part(
         &mut self,
         device: usize,
@@ -322,6 +347,9 @@ impl Emitter<'_> {
             return Ok(to);
         }
         // What a run changes is held in one order.
+        // A constant parameter may be uploaded twice, once in each order: this costs memory but
+        // no step per run. A variable changes during a run, so two copies of it would disagree;
+        // it has one buffer and is reordered on use.
         let kept = self.layout.param(value.node).filter(|id| !self.layout.variables.contains(id));
         if is_here && let Some(id) = kept {
             let held = self.other_form(value, device, order, Storage::Param(id.0))?;

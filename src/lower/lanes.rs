@@ -1,4 +1,9 @@
-//! What a device does beside its computing: the sums over replicas that only updates take.
+//! The exchange stream of a device: sums over replicas that only updates read run beside the
+//! computing. Data-parallel training spends its exchange on gradients. No later step of the
+//! backward pass reads the sum of a gradient, only the update of its weight does. Such a sum may
+//! therefore run on a second stream while the device computes the next gradient. This file
+//! decides which nodes go there, orders the steps so that they can overlap, and tells the memory
+//! plan how long the bytes of an overlapping step stay in use.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,8 +13,9 @@ use crate::ir::NodeId;
 use crate::op::Op;
 use crate::types::Device;
 
-/// Puts on the lane for exchange what combines parts for nothing but updates, each where its parts
-/// are there: the replicas go on side by side, each in its order.
+/// Moves each `all_reduce` that only updates read to the exchange stream, and reorders the nodes
+/// so that the replicas proceed side by side. The order changes only if at least one node moved:
+/// a graph without such sums (every inference graph) keeps the order that the schedule chose.
 pub(super) fn set_aside(layout: &mut Layout<'_>) {
     let apart = for_updates(layout);
     let graph = layout.graph;
@@ -25,7 +31,10 @@ pub(super) fn set_aside(layout: &mut Layout<'_>) {
     }
 }
 
-/// Which nodes no replica and no output depends on.
+/// Marks the nodes on which neither a replica nor an output depends. The order is topological,
+/// so one walk from its end sees every user of a node before the node itself. A node that
+/// belongs to a replica is never marked, even if only updates read it: its device computes it in
+/// turn, as one more step of the replica.
 fn for_updates(layout: &Layout<'_>) -> Vec<bool> {
     let graph = layout.graph;
     let mut apart = vec![true; graph.id_bound()];
@@ -39,9 +48,18 @@ fn for_updates(layout: &Layout<'_>) -> Vec<bool> {
     apart
 }
 
-/// The order in which every device does what it did, in its order, but with what is set aside, and
-/// what only joins parts for it, as soon as the parts are there; and all else that joins replicas
-/// when no device has anything else to do.
+/// A list schedule: every device keeps its own order, and the devices take turns. In order of
+/// precedence, the next node is
+/// - a marked node (see [`at_once`]) whose operands are all there, so that an exchange starts as
+///   early as possible and has the most computing to overlap with;
+/// - the next node of the device that has done the fewest nodes, of those whose next node is
+///   ready;
+/// - the next of the other collectives, which make devices wait for each other and hence come
+///   only when no device can go on without them. The last choice needs no test for readiness.
+///   Take the earliest node of the old order that is not placed yet. All its operands come
+///   before it, so it is ready. A marked node would be in `ready`, and a device's node would be
+///   the front of its queue. If both are exhausted, the node is the front of `joins`. The same
+///   argument shows that the loop ends only when all nodes are placed.
 fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
     let bound = layout.graph.id_bound();
     let mut missing = vec![0usize; bound];
@@ -87,8 +105,9 @@ fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
     }
 }
 
-/// Which nodes are set aside, or give nothing but parts to what is, and take no step where these
-/// lie in place.
+/// Marks the nodes on the exchange stream, and the views and joins that only feed them. A join
+/// counts because its operands lie in place (see [`Role::Join`]): it takes no step of its own on
+/// the compute stream. A node without users stays unmarked; nothing waits for it.
 fn at_once(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
     let mut apart = vec![false; users.len()];
     for id in layout.order.iter().rev() {
@@ -103,8 +122,13 @@ fn at_once(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
 }
 
 impl DeviceProgram {
-    /// For each step the last step beside which it may still run: itself, or of one on the lane for
-    /// exchange the wait of the other lane for it, the number of steps where there is none.
+    /// For each step, the last step during which it may still run. The memory plan keeps the
+    /// buffers of the step until then. A step of the compute stream ends where it stands. A step
+    /// of the exchange stream has ended when the compute stream has waited for an event that the
+    /// exchange stream recorded behind it: a stream is in order, so the event implies all steps
+    /// before it. Several such waits may exist and the first one decides, hence the minimum
+    /// while walking back. Without any wait the step may run until the end of the program, which
+    /// is written as the number of steps.
     pub(super) fn ends(&self) -> Vec<usize> {
         let mut waits: BTreeMap<u32, usize> = BTreeMap::new();
         let mut ends: Vec<usize> = (0..self.steps.len()).collect();

@@ -1,5 +1,7 @@
-//! What is decided of each node and value: which values share bytes, what a node becomes, and when
-//! it runs.
+//! The decisions of lowering about each node and value: which values share bytes, what a node
+//! becomes, and when it runs. [`Layout`] is the state that the stages of `lower` share. Each
+//! stage refines it (views and joins first, then fused groups, then collectives), and `emit`
+//! only reads it. No stage changes the graph.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +14,7 @@ use super::support::{Kernels, Support, Types};
 use crate::ir::{Graph, NodeId, ParamId, Value};
 use crate::types::{Device, Dim, KernelClass, Keys};
 
-/// What a node becomes.
+/// The step, or the absence of one, that a node becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// An input or a parameter: bytes that exist before the run.
@@ -30,10 +32,17 @@ pub(super) enum Role {
     /// A kernel.
     Launch,
     /// Part of the kernel of a later node.
+    ///
+    /// The last node of the group takes the launch, because only its result is in memory: see
+    /// [`Group`].
     Absorbed,
 }
 
 /// The first byte of a value within another.
+///
+/// For `slice %x [2..4] axis 0` of an `f32[8, 3]`, the link of the result names `%x` and the
+/// offset is `2 * 3 * 4` bytes. Links are kept flat: `to` itself lies in no other value, so
+/// [`Layout::base`] takes one look-up and not a walk.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) to: Value,
@@ -41,6 +50,9 @@ pub(super) struct Link {
 }
 
 /// A table with an entry for each result of each node.
+///
+/// Indexed by node, then by result. Nearly every node has one result, which the inline capacity
+/// of one keeps out of the heap.
 #[derive(Clone)]
 pub(super) struct Table<T>(Vec<SmallVec<[T; 1]>>);
 
@@ -70,11 +82,15 @@ pub(super) struct Group {
     /// The values that the launch reads: the operator's operands or the value the chain begins
     /// with, then the chain's operands.
     pub(super) operands: Vec<Value>,
-    /// What follows.
+    /// The element-wise operators that follow, applied to the result before it is written.
     pub(super) chain: Chain,
 }
 
-/// What joins or combines the values of all replicas, on the devices that need the result.
+/// A node that joins or combines the values of all replicas, carried out by the devices that
+/// need the result. In the graph the node runs on one device and copies bring its result to the
+/// others. As a collective, each member reads the parts from its peers and computes its own
+/// result, so the copies disappear (they become [`Role::Received`] or views) and no device waits
+/// for a central one.
 #[derive(Clone, Debug)]
 pub(super) struct Collective {
     /// Where the replicas compute what is joined, in the order of the node's operands. They are the
@@ -95,13 +111,18 @@ pub(super) struct Collective {
 pub(super) enum Form {
     /// Each takes all parts from its peers and combines or joins them in the order of the replicas.
     Direct,
-    /// Each combines one slice of so many elements and takes the others' slices.
+    /// Each member combines one slice of this many elements and takes the other slices from its
+    /// peers (reduce-scatter, then all-gather).
     Sliced(i64),
     /// Each gets a result of its own, of the parts before it (or behind it).
     Scan,
 }
 
 /// A device that gets results of a collective.
+///
+/// `results[k]` is the value of this device that stands for result `k` of the node, `None` if
+/// the device does not need it. A second copy of the same result to the same device is listed in
+/// `again`: it shares the bytes of the first.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     /// The device.
@@ -114,10 +135,12 @@ pub(super) struct Member {
     pub(super) again: Vec<(u32, Value)>,
 }
 
-/// The decisions that lowering takes before it writes steps.
+/// The decisions that lowering takes before it writes steps. The vectors are indexed by node id
+/// and have an entry for every id below the graph's bound, for dead nodes too; `order` lists the
+/// live ones.
 pub(super) struct Layout<'a> {
     pub(super) graph: &'a Graph,
-    /// Who computes them.
+    /// The kernels of the devices that run the program.
     pub(super) kernels: &'a dyn Kernels,
     /// The nodes that are needed, in the order in which they run.
     pub(super) order: Vec<NodeId>,
@@ -161,7 +184,7 @@ impl Layout<'_> {
         self.roles[id.index()] = role;
     }
 
-    /// Lets a copy be its operand, which is on its device.
+    /// Makes a copy a view of its operand; the operand must be on the copy's device.
     pub(super) fn make_view(&mut self, copy: Value) {
         if let Some(to) = self.graph.operands(copy.node).first().copied() {
             self.set_role(copy.node, Role::View);
@@ -169,7 +192,9 @@ impl Layout<'_> {
         }
     }
 
-    /// Lets devices do what a node joins or combines, from the parts themselves.
+    /// Registers a collective, and makes the parts the operands of the node. The group is what
+    /// makes every later stage (liveness, order, memory) see that the node reads the replicas'
+    /// parts themselves and not the values that were copied to its device.
     pub(super) fn add_collective(&mut self, id: NodeId, collective: Collective) {
         let (operands, chain) = (collective.parts.clone(), Chain::default());
         self.groups.insert(id, Group { head: Some(id), operands, chain });
@@ -181,8 +206,8 @@ impl Layout<'_> {
         self.params[id.index()]
     }
 
-    /// What the device of a node has for the operator that its launch begins with; for a chain
-    /// alone, that it is one.
+    /// The kernel class of a node's launch on its device. It depends on the operator at the head
+    /// of the group; a chain without one is element-wise.
     pub(super) fn support(&self, id: NodeId) -> Support {
         let head = self.groups.get(&id).map_or(Some(id), |g| g.head);
         let op = head.and_then(|head| Some((head, self.graph.node(head).op()?)));
@@ -209,8 +234,10 @@ impl Layout<'_> {
     }
 }
 
-/// The operands whose elements the node needs at run time: of a view the first alone, of a group
-/// all that it reads, of a parameter that is kept none.
+/// The operands whose elements the node reads at run time: of a view only the first, of a group
+/// all that the launch reads, of an input or parameter none. The other operands of a view exist
+/// for their types or shapes alone. Dropping them here shortens the lifetimes of the values that
+/// only they would keep alive.
 pub(super) fn operands(
     graph: &Graph,
     roles: &[Role],
@@ -230,8 +257,10 @@ pub(super) fn operands(
 }
 
 impl Collective {
-    /// The first element and the number of elements of each member's slice, of a value with so
-    /// many.
+    /// The range of elements that each member combines, of a value with `elements` elements. The
+    /// size of a slice is rounded up, so the last ranges may be short or empty: 10 elements in
+    /// slices of 4 over 4 members are `0..4, 4..8, 8..10, 10..10`. An empty list means that the
+    /// form has no slices.
     pub(super) fn slices(&self, elements: i64) -> Vec<Range<i64>> {
         let Form::Sliced(size) = self.form else { return Vec::new() };
         let counts = (0i64..).zip(&self.members).map(|(i, _)| {
