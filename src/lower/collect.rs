@@ -82,7 +82,7 @@ fn find(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> Option<Collective> 
     Some(Collective { parts, members, views, form, lane: Lane::Compute })
 }
 
-/// Where a value comes from, if it is a copy.
+/// The value that a copy copies; any other value itself.
 fn source(layout: &Layout<'_>, value: Value) -> Value {
     let operand = layout.graph.operands(value.node).first().copied();
     operand.filter(|_| layout.role(value.node) == Role::Copy).unwrap_or(value)

@@ -48,8 +48,7 @@ pub(super) fn schedule(
     out
 }
 
-/// Marks the nodes that an output, an update or an input needs. Inputs stay even without users,
-/// since the caller passes their tensors by position.
+/// Marks the nodes that an output, an update or an input needs.
 fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
     let mut needed = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = graph.kept().map(|value| value.node).collect();
