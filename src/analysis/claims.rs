@@ -73,7 +73,7 @@ pub(crate) fn is_local(results: &[Claim], mut operands: impl Iterator<Item = Cla
 pub struct Refused {
     /// The node.
     pub node: NodeId,
-    /// Which rule forbids it and why.
+    /// The rule that forbids it, and the reason.
     pub refusal: Refusal,
     /// The values that carry the batch to it, from an input on; the last is its operand. [`claims`]
     /// gives it for the first refusals.

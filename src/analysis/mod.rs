@@ -1,4 +1,4 @@
-//! What can be known of a graph without running it.
+//! Static analyses: facts about a graph that need no run.
 
 pub(crate) mod claims;
 mod index_range;

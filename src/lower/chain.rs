@@ -28,7 +28,7 @@ pub enum ChainStep {
         op: Binary,
         /// The position of the operand.
         operand: usize,
-        /// Which of its elements.
+        /// The element of it that meets the running element.
         access: Access,
         /// Whether the operand is the function's first argument and the running element the second.
         swapped: bool,
@@ -48,7 +48,7 @@ pub enum ChainStep {
         /// The operator: of the families of [`Binary`], comparisons, truth values, kinds of
         /// numbers, `where` or `cast`.
         op: Op,
-        /// Which of its operands is the running element.
+        /// The index of the operand that is the running element.
         slot: usize,
         /// The positions of its other operands, in their order.
         operands: Vec<usize>,

@@ -16,7 +16,7 @@ pub struct MemoryError {
     pub device: Device,
     /// The position of the step, or the number of steps where the fault shows at the end.
     pub step: usize,
-    /// What is wrong.
+    /// The reason, as a sentence.
     pub reason: String,
 }
 

@@ -29,15 +29,17 @@ struct Emitter<'a> {
     devices: Vec<DeviceProgram>,
     buffers: Table<BufferId>,
     orders: Orders,
-    /// The buffers that hold a value on another device than its own, or in another order, and when
-    /// they do.
+    /// The copies of a value on another device than its own or in another memory order, with the
+    /// point at which each is ready. A value that several nodes read is thus copied or reordered
+    /// once.
     forms: BTreeMap<(Value, usize, Order), (BufferId, Point)>,
     /// The point at which a node's results are ready, by node.
     defined: Vec<Point>,
     /// The events to record, by the point that each one marks. Two waits for the same point
     /// share one event.
     records: BTreeMap<Point, u32>,
-    /// What each lane of a device has waited for, by its own device and lane and the other's.
+    /// The number of steps that a lane of a device has waited for, by that device and lane and
+    /// by the other's. It only grows, and waits at or below it are redundant.
     waited: BTreeMap<[(usize, Lane); 2], usize>,
     events: u32,
     /// The lane of the steps that are written.

@@ -85,7 +85,7 @@ impl Fuser<'_> {
         node.op().filter(|_| free && node.results().len() == 1)
     }
 
-    /// What the device on which the node is has for its operator.
+    /// The support of the node's device for its operator.
     fn support(&self, id: NodeId) -> Support {
         let node = self.graph.node(id);
         let support = |op| {

@@ -100,13 +100,13 @@ pub(super) struct Collective {
     pub(super) members: Vec<Member>,
     /// The copies to the node's own device, where its results are already.
     pub(super) views: Vec<Value>,
-    /// How they work together.
+    /// The form of their cooperation.
     pub(super) form: Form,
     /// On which lane of each device.
     pub(super) lane: Lane,
 }
 
-/// How the members of a collective work together.
+/// The form of a collective: how its members divide the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Each takes all parts from its peers and combines or joins them in the order of the replicas.
@@ -146,7 +146,7 @@ pub(super) struct Layout<'a> {
     pub(super) order: Vec<NodeId>,
     pub(super) roles: Vec<Role>,
     pub(super) guards: Vec<Guard>,
-    /// Where each node runs.
+    /// The device on which each node runs.
     pub(super) devices: Vec<Device>,
     pub(super) params: Vec<Option<ParamId>>,
     /// The parameters that a run changes.
@@ -155,7 +155,7 @@ pub(super) struct Layout<'a> {
     pub(super) links: Table<Option<Link>>,
     /// The nodes that share a launch, by the last of them.
     pub(super) groups: Groups,
-    /// What devices join or combine, each for itself.
+    /// The collectives that devices carry out themselves, by node.
     pub(super) collectives: BTreeMap<NodeId, Collective>,
 }
 

@@ -1,4 +1,4 @@
-//! How long buffers live, and where they lie at one batch size.
+//! The memory plan: lifetimes of buffers, and their locations at one batch size.
 
 use smallvec::SmallVec;
 
@@ -24,7 +24,7 @@ pub struct Bound {
 /// The memory of one device at one batch size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundDevice {
-    /// Where each buffer lies.
+    /// The location of each buffer.
     pub locations: Vec<Location>,
     /// Whether each step runs.
     pub active: Vec<bool>,
@@ -34,10 +34,10 @@ pub struct BoundDevice {
     pub live: usize,
 }
 
-/// Where a buffer lies.
+/// The location of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// What it lies in.
+    /// The space that contains it.
     pub space: Space,
     /// The first byte there.
     pub offset: usize,

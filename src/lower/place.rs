@@ -1,4 +1,4 @@
-//! On which device a node runs.
+//! Device assignment: the device on which each node runs.
 
 use super::layout::{Groups, Role, operands};
 use super::support::{Kernels, Types};
@@ -39,6 +39,7 @@ pub(super) fn devices(
     devices
 }
 
+/// True if the host runs the node: the device has no kernel, or the kernel needs several parts.
 fn is_offloaded(graph: &Graph, id: NodeId, kernels: &dyn Kernels) -> bool {
     let node = graph.node(id);
     let on = kernels.on(node.place().device);

@@ -17,7 +17,7 @@ use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 pub struct Program {
     /// The graph's name.
     pub name: Arc<str>,
-    /// What it was lowered for.
+    /// The target that it was lowered for.
     pub target: Target,
     /// The tensors that each run is given, in order.
     pub inputs: Vec<Port>,
@@ -45,7 +45,7 @@ pub struct Port {
     pub ty: TensorType,
 }
 
-/// What one device holds and does.
+/// The buffers and steps of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceProgram {
     /// The device.
@@ -54,7 +54,7 @@ pub struct DeviceProgram {
     pub replicas: Vec<u32>,
     /// Its buffers; a [`BufferId`] is a position.
     pub buffers: Vec<Buffer>,
-    /// What it does, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
     /// The places in its arena, in the order of their buffers, and the steps during which they are
     /// taken.
@@ -90,13 +90,13 @@ pub struct Buffer {
     pub name: Arc<str>,
     /// Its type; the sizes are functions of the batch size.
     pub ty: TensorType,
-    /// Where its bytes are.
+    /// The storage of its bytes.
     pub storage: Storage,
     /// The order of its elements.
     pub order: Order,
 }
 
-/// Where the bytes of a buffer are.
+/// The storage of a buffer's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// In the caller's tensor for this input, read only.
@@ -130,9 +130,9 @@ pub enum Storage {
 /// Elsewhere: stream (XLA, PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
-    /// What the device computes, and all copies for it.
+    /// Computing, and all copies for it.
     Compute,
-    /// What devices exchange beside that.
+    /// Exchanges between devices that run beside the computing.
     Exchange,
 }
 
@@ -145,7 +145,7 @@ pub struct Step {
     pub lane: Lane,
     /// When it is done; otherwise it is skipped.
     pub guard: Guard,
-    /// What is done.
+    /// The action.
     pub action: Action,
 }
 
@@ -185,7 +185,7 @@ impl Guard {
     }
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Runs a kernel.
@@ -234,7 +234,7 @@ pub struct Launch {
     pub class: KernelClass,
     /// The operator; `None` where the chain is all there is, applied to the first operand.
     pub op: Option<Op>,
-    /// What is applied to the operator's result before it is stored.
+    /// The chain that is applied to the operator's result before it is stored.
     pub chain: Chain,
     /// The buffers it reads: the operator's operands (or the one the chain is applied to), then the
     /// chain's.

@@ -1,11 +1,17 @@
-//! Results that are written over an operand which nobody needs any more.
+//! In-place results: an element-wise launch writes over an operand that has no later use.
 
 use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Launch, Storage};
 use crate::types::KernelClass;
 
-/// Lets the results of in-place kernels take the place of an operand that dies there and has as
-/// many bytes. What other devices read never dies.
+/// Lets the results of in-place kernels take the bytes of an operand that dies there and has as
+/// many. In place is safe because an element-wise kernel reads element `i` of this operand
+/// before it writes element `i` of the result, in the same thread. That needs four conditions:
+/// - no later step reads the operand, nor one that may still run beside this one (see `ends`);
+/// - no other operand lies in the same bytes, since it may be read at another element;
+/// - the operand fills its whole buffer, in the same memory order as the result;
+/// - no other device copies the operand: it is not ordered with this launch, so such an operand
+///   never dies.
 pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
     let elsewhere = read_elsewhere(devices, d);
     let device = &mut devices[d];
@@ -40,8 +46,9 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
     }
 }
 
-/// The positions of the operands over which a launch may write its result: that which its chain is
-/// applied to, or one that can change places with it.
+/// The positions of the operands over which a launch may write its result: the one to which its
+/// chain is applied, or the other operand of a binary first step, which can change places with
+/// it.
 fn over_operands(launch: &Launch) -> Vec<usize> {
     let mut positions = vec![0];
     if launch.op.is_none()
@@ -62,8 +69,8 @@ fn begin_with(launch: &mut Launch, at: usize) {
     }
 }
 
-/// The last step that touches each buffer that is not part of another, or beside which one that
-/// does may still run.
+/// The last step that reads or writes each root buffer, or that may still run beside such a
+/// step.
 fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
     let mut last = vec![0; device.buffers.len()];
     for (step, end) in device.steps.iter().zip(device.ends()) {

@@ -7,6 +7,10 @@ use crate::ir::{Graph, NodeId};
 ///
 /// It follows `order`, but what costs memory and waits for nothing (a parameter copied from another
 /// device, a constant) comes right before its first use.
+///
+/// A depth-first walk with an explicit stack, because the depth of a graph is unbounded. A late
+/// node is no root of the walk; it is placed when its first user asks for its operands. Each
+/// edge is visited once.
 pub(super) fn schedule(
     graph: &Graph,
     order: &[NodeId],
@@ -44,7 +48,7 @@ pub(super) fn schedule(
     out
 }
 
-/// Which nodes an output, an update or an input needs.
+/// Marks the nodes that an output, an update or an input needs.
 fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
     let mut needed = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = graph.kept().map(|value| value.node).collect();
@@ -57,7 +61,10 @@ fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
     needed
 }
 
-/// Which nodes can wait until they are used: they depend on nothing that a device computes.
+/// Marks the nodes that can wait until they are used: they depend on nothing that a device
+/// computes. A copy of a parameter to another device, for example, would otherwise run first and
+/// occupy the arena until its use. A node that reads a computed value is not late: moving it
+/// could lengthen the lifetime of that value.
 fn late(graph: &Graph, order: &[NodeId], roles: &[Role], groups: &Groups) -> Vec<bool> {
     let mut late = vec![false; graph.id_bound()];
     let mut external = vec![false; graph.id_bound()];

@@ -81,9 +81,10 @@ pub struct Support {
     pub is_step: bool,
     /// Whether the kernel can end in such a chain, where all its values are `f32`.
     pub ends_in_chain: bool,
-    /// What the first of two launches leaves to the second; `None` if one is enough.
+    /// The partial results that the first launch leaves to the second; `None` if one launch is
+    /// enough.
     pub parts: Option<Parts>,
-    /// How its images lie in memory.
+    /// The memory order of its images.
     pub images: Images,
 }
 
@@ -111,7 +112,7 @@ impl Support {
     }
 }
 
-/// What lies between two launches that compute an operator.
+/// The partial results between the two launches that compute an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// The type of the value that the first one writes.

@@ -1,4 +1,8 @@
-//! What every value of a replicated graph is, in terms of the template.
+//! The meaning of every value of a replicated graph, in terms of the template.
+//!
+//! One pass in topological order: each node gets a [`Meaning`] from those of its operands. By
+//! induction a value holds the elements that its meaning names. A node without a meaning breaks a
+//! rule once; the nodes that depend on it are skipped.
 
 use std::collections::HashMap;
 
@@ -9,7 +13,8 @@ use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Random, Slice};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Claim, Dim, Split, Table};
 
-/// What a value is.
+/// The meaning of a value of the replicated graph: a value of the template, or one replica's
+/// part of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Meaning {
     /// A value of the template.
@@ -18,7 +23,7 @@ struct Meaning {
     replica: Option<u32>,
 }
 
-/// What the results of a node are.
+/// The meanings of all results of a node.
 #[derive(Clone, Copy)]
 enum Results {
     /// This, of a node with one result.
@@ -40,7 +45,9 @@ struct Search {
     forms: HashMap<String, Vec<usize>>,
 }
 
-/// The operators that are looked at, one after the other, before they are looked up.
+/// The number of operators that are tried one after the other before the rest are looked up by
+/// their form. Clones come in the order of the template, so the next candidate is nearly always
+/// the right one, and making the forms of all candidates would cost more than a few comparisons.
 const LEFT_OUT: usize = 8;
 
 pub(super) struct Relation<'a, 'g> {
@@ -53,9 +60,9 @@ pub(super) struct Relation<'a, 'g> {
     params: HashMap<&'g str, NodeId>,
     /// The template's inputs by name.
     inputs: HashMap<&'g str, Value>,
-    /// What is known of operators with the same operands, by replica.
+    /// The state of the searches among operators with the same operands, by replica.
     searches: HashMap<(u32, Operands), Search>,
-    /// What else a value can be, of slices that have two meanings and of their copies.
+    /// The second meaning of slices that have two, and of their copies.
     others: HashMap<Value, Meaning>,
     proof: Proof,
     violations: Vec<Violation>,
@@ -164,6 +171,10 @@ impl<'a, 'g> Relation<'a, 'g> {
         })
     }
 
+    /// The results of an operator in the replicated graph; records the violation if it has no
+    /// meaning. A slice of a replica's rows can mean two things: the rows that the pass takes,
+    /// and a clone of a slice that the template itself has. The operator is read with the first
+    /// meaning. If that breaks a rule, it is read with the second one; a copy keeps both.
     fn operator(&mut self, id: NodeId, node: &'g Node, op: &Op) -> Option<Results> {
         let values = self.graph.operands(id);
         let operands = values.iter().map(|v| self.meaning(*v)).collect::<Option<Vec<_>>>()?;
@@ -193,7 +204,7 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    /// What an operator's results are, where its operands mean these.
+    /// The meanings of an operator's results, given those of its operands.
     fn interpret(
         &mut self,
         node: &'g Node,
@@ -227,8 +238,6 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    /// What takes own rows may as well be an operator of the template that takes the same: both are
-    /// noted.
     fn note_other(&mut self, id: NodeId, node: &'g Node, op: &Op, operands: &[Meaning]) {
         if let (Op::Slice(_) | Op::Random(_), Some(replica)) = (op, node.place().replica)
             && let Ok(Results::Parts(found, replica)) = self.clone_of(op, operands, replica, node)
@@ -259,6 +268,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
+    /// The meaning of a copy (rule P6). A part stays with its replica, and a whole value reaches
+    /// a replica only if the template brings it there.
     fn copy(&mut self, of: Meaning, replica: Option<u32>) -> Result<Meaning, Broken> {
         let broken = |reason: &str| Err((ProofRule::P6, reason.to_owned()));
         let value = match (of.replica, replica) {
@@ -583,7 +594,7 @@ impl<'a, 'g> Relation<'a, 'g> {
 /// A rule that is broken, and how.
 type Broken = (ProofRule, String);
 
-/// Where a node came from, for a message.
+/// The origin of a node, for a message.
 fn origin(node: &Node) -> String {
     node.origin().0.as_ref().map_or_else(String::new, |name| format!(" (it came from `{name}`)"))
 }

@@ -1,4 +1,4 @@
-//! What a proof says.
+//! The result of a proof: its rules, violations and counts.
 
 use std::fmt;
 
@@ -77,7 +77,7 @@ impl Diagnostic for ProofError {
     }
 }
 
-/// What was proved.
+/// The counts of a successful proof.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     /// The replicas.

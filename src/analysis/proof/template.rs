@@ -174,7 +174,7 @@ impl<'g> Template<'g> {
         value
     }
 
-    /// What a value is to the replicas.
+    /// The claim of a value: its sharding over the replicas.
     pub(super) fn claim(&self, value: Value) -> Claim {
         self.claims.get(value)
     }

@@ -383,7 +383,7 @@ impl fmt::Debug for Dim {
     }
 }
 
-/// What a formula treats as an unknown.
+/// An unknown of a formula.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Atom {
     Symbol(Symbol),

@@ -9,9 +9,9 @@ use crate::types::Quoted;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is no size: {reason}", Quoted(.text))]
 pub struct ParseDimError {
-    /// What was read.
+    /// The text that was read.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason that it is not a formula.
     pub reason: &'static str,
 }
 

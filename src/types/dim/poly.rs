@@ -5,7 +5,7 @@
 const MAX_WEIGHT: u32 = 1024;
 const MAX_DEPTH: u32 = 24;
 
-/// What a polynomial treats as an unknown.
+/// An unknown of a polynomial.
 pub(super) trait Unknown: Clone + Ord {
     /// Its weight and depth.
     fn extent(&self) -> (u32, u32);
@@ -18,7 +18,7 @@ pub(super) struct Poly<A> {
     terms: Vec<(Vec<A>, i64)>,
     /// The number of terms and atoms, those inside atoms included.
     weight: u32,
-    /// How deeply quotients and extremes nest.
+    /// The depth to which quotients and extremes nest.
     depth: u32,
 }
 

@@ -8,11 +8,15 @@
 
 use super::{Atom, Dim, Symbol};
 
+/// The largest period that is tried residue by residue. A formula with a larger one is left to
+/// the bounds.
 const MAX_PERIOD: i64 = 1 << 12;
+/// The most values of `q` that are evaluated before a formula turns linear.
 const MAX_EXPLICIT: i64 = 1 << 12;
-/// Evaluations of one part of a formula.
+/// Evaluations for one formula, divided by its extent: a proof takes bounded time for any input.
 const MAX_STEPS: i64 = 1 << 15;
-/// Bounds put in the place of quotients and extremes.
+/// Replacements by bounds for one formula. An extreme may need two proofs, so without a limit
+/// the search would be exponential in the number of extremes.
 const MAX_BOUNDS: u32 = 64;
 
 /// `slope * q + base` for every `q >= from`.
@@ -34,6 +38,9 @@ impl Dim {
     }
 }
 
+/// Tries the cheap tests first: a constant, then bounds, then all residues. Each test is sound
+/// on its own, that is, it never accepts a formula that is negative somewhere. They differ only
+/// in what they miss, so the order affects time and not the answer.
 fn is_nonnegative(dim: &Dim) -> bool {
     if let Some(c) = dim.as_const() {
         return c >= 0;
@@ -47,6 +54,10 @@ fn is_nonnegative(dim: &Dim) -> bool {
 }
 
 /// True if every coefficient and every atom is plainly non-negative.
+///
+/// Sound because symbols are at least 0, and sums, products, quotients by positive constants,
+/// minima and maxima of non-negative values are non-negative. One operand suffices for a
+/// maximum. It misses every formula with a subtraction.
 fn by_signs(dim: &Dim) -> bool {
     dim.with_poly(|p| {
         p.terms().iter().all(|(m, c)| {
@@ -64,8 +75,18 @@ fn by_signs(dim: &Dim) -> bool {
 /// A quotient, minimum or maximum of a formula, with the number of times that it is added.
 type Part<'a> = (&'a Atom, i64);
 
-/// True if the formula is non-negative by signs once quotients and extremes are replaced by bounds
-/// of them.
+/// True if the formula is non-negative by signs once quotients and extremes are replaced by
+/// bounds of them. Sound because every replacement makes the formula smaller or leaves it equal,
+/// for every batch size: if the smaller formula is non-negative, so is this one. The
+/// replacements, with `k > 0`:
+/// - `k * (a/c) - l * (b/c)` with `a >= b` loses `min(k, l)` of both quotients, because `a/c >=
+///   b/c`;
+/// - `-k * (x/c)` becomes `-k * x / c`, and `k * (x/c)` becomes `k * (x - c + 1) / c` (see
+///   [`bounded`]);
+/// - `k * max(a, b)` and `-k * min(a, b)` may become either operand, as both are lower bounds;
+/// - `k * min(a, b)` and `-k * max(a, b)` must be proved with each operand in turn. For example
+///   `min(3*c, N) - min(2*c, N)` needs `3*c - min(2*c, N)` and `N - min(2*c, N)`. The second
+///   minimum may be chosen: `2*c` proves the first, `N` the second.
 fn by_bounds(dim: &Dim, left: &mut u32) -> bool {
     if dim.is_overflow() || *left == 0 {
         return false;
@@ -109,7 +130,8 @@ fn by_bounds(dim: &Dim, left: &mut u32) -> bool {
     part.unwrap_or(false)
 }
 
-/// True if `rest` and a part are non-negative together, by bounds of the part.
+/// True if `rest + k * atom` is non-negative by bounds of the atom. For a quotient, the sum is
+/// multiplied by its divisor `c > 0` first, which keeps the sign and all coefficients integers.
 fn bounded(rest: &Dim, (atom, k): Part<'_>, left: &mut u32) -> bool {
     let mut with = |by: &Dim| by_bounds(&(rest.clone() + by.clone() * k), left);
     match atom {
@@ -129,6 +151,9 @@ fn bounded(rest: &Dim, (atom, k): Part<'_>, left: &mut u32) -> bool {
     }
 }
 
+/// True if the formula is non-negative at `N = period * q + residue` for every `q >= 0`. From
+/// `line.from` on the formula is a line whose slope is not negative, so its least value there is
+/// the one at `line.from`. All `q` up to that point are evaluated.
 fn residue_is_nonnegative(dim: &Dim, period: i64, residue: i64, steps: &mut i64) -> bool {
     let Some(line) = line(dim, period, residue) else { return false };
     *steps -= 1 + line.from.clamp(0, MAX_EXPLICIT);
@@ -173,6 +198,8 @@ fn lcm(a: i64, b: i64) -> i64 {
     a / x * b
 }
 
+/// The formula at `N = period * q + residue` as a line in `q`; `None` if it has a product of
+/// atoms or overflows.
 fn line(dim: &Dim, period: i64, residue: i64) -> Option<Line> {
     dim.with_poly(|p| {
         let mut sum = Line { slope: 0, base: 0, from: 0 };
@@ -192,6 +219,9 @@ fn line(dim: &Dim, period: i64, residue: i64) -> Option<Line> {
     })
 }
 
+/// A quotient or extreme as a line in `q`. A quotient of the line `s*q + t` by `b` is the line
+/// `(s/b)*q + t.div_euclid(b)`, but only if `b` divides `s`. The period is a multiple of all
+/// divisors for this reason.
 fn atom_line(atom: &Atom, period: i64, residue: i64) -> Option<Line> {
     match atom {
         Atom::Symbol(Symbol::BATCH) => Some(Line { slope: period, base: residue, from: 0 }),
@@ -210,6 +240,9 @@ fn atom_line(atom: &Atom, period: i64, residue: i64) -> Option<Line> {
 
 /// The lower (or upper) of two lines, from where they no longer cross; `None` if their distance
 /// overflows.
+///
+/// The lines cross at `q = -base / slope` of their difference. One step past the rounded
+/// quotient, the sign of the slope alone decides which is lower, for every later `q`.
 fn extreme(a: Line, b: Line, lower: bool) -> Option<Line> {
     let from = a.from.max(b.from);
     let slope = a.slope.checked_sub(b.slope)?;

@@ -1,4 +1,4 @@
-//! What the worker of a GPU does in a run.
+//! The work of a GPU's worker in a run.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(super) struct Gpu {
     is_uploading: bool,
 }
 
-/// What is kept for one batch size.
+/// The state that is kept for one batch size.
 #[derive(Debug)]
 struct Size {
     n: i64,
@@ -67,7 +67,7 @@ struct Size {
     is_proven: bool,
 }
 
-/// How work is put on the streams.
+/// The way in which work is put on the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Task by task, each waited for, so that a failure has a name.

@@ -16,7 +16,7 @@ pub(super) struct Health {
     dead: Mutex<Option<RunError>>,
 }
 
-/// What a call of the driver was for.
+/// The purpose of a driver call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Purpose<'a> {
     /// The label of the step, or what has none.

@@ -1,4 +1,4 @@
-//! What the worker of the host does in a run: copies from GPUs, and the steps that run on the CPU.
+//! The work of the host's worker in a run: copies from GPUs, and the steps that run on the CPU.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

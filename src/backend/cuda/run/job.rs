@@ -187,15 +187,15 @@ impl From<StepError> for Failure {
     }
 }
 
-/// What a worker says when it is done with a run.
+/// The message of a worker that is done with a run.
 pub(super) struct Outcome {
     /// The time that its steps took; none if it ended because of another.
     pub(super) result: Result<Option<Duration>, RunError>,
-    /// How the device is left.
+    /// The state in which it leaves the device.
     pub(super) left: Left,
 }
 
-/// How a run leaves a device.
+/// The state in which a run leaves a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Left {
     /// It can be used again.
@@ -206,7 +206,7 @@ pub(super) enum Left {
     Busy,
 }
 
-/// What a worker is doing.
+/// The present activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Nothing.
@@ -235,7 +235,7 @@ impl Steps {
     }
 }
 
-/// How far the workers of a run are.
+/// The progress of the workers of a run.
 pub(super) struct Board {
     rows: Vec<Row>,
     ticks: AtomicU64,

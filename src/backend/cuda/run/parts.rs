@@ -1,4 +1,4 @@
-//! What an executable is made of, and the pinned memory of its runs.
+//! The parts of an executable, and the pinned memory of its runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(super) struct Bytes {
     pub(super) planned: u64,
 }
 
-/// What an executable is made of.
+/// The parts of an executable.
 pub(super) struct Parts {
     pub(super) program: Arc<Program>,
     /// For each device its context; none for the host.

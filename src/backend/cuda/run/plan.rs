@@ -61,7 +61,7 @@ pub(super) struct HostPlace {
     pub(super) offset: usize,
 }
 
-/// What a step does on a GPU.
+/// The action of a step on a GPU.
 #[derive(Debug)]
 pub(super) enum Task {
     /// Waits for an event.

@@ -71,7 +71,7 @@ fn panicked(job: &Job, d: usize, panic: &(dyn Any + Send)) -> Outcome {
     Outcome { result: Err(error), left: Left::Busy }
 }
 
-/// What a run in flight needs for itself.
+/// The resources of one run in flight.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// One for each device, the host first. They end before the memory that their streams use is
@@ -103,7 +103,7 @@ impl SlotError {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 pub(super) struct Ended {
     /// For each device the time that its steps took.
     pub(super) result: Result<Vec<Duration>, RunError>,

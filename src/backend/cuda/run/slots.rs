@@ -1,4 +1,7 @@
-//! The runs that are in flight, and how many may be.
+//! The pool of runs in flight, and the limit on their number. Each run in flight needs a slot
+//! with an arena on every device. The pool makes slots on demand, up to `IN_FLIGHT`. If memory
+//! does not suffice for another one, the run waits for a slot of an earlier run and the limit
+//! falls for a while.
 
 use std::fmt;
 use std::mem;
@@ -13,7 +16,9 @@ use crate::backend::cuda::driver::context::{Context, Spare};
 use crate::backend::cuda::driver::memory::PIN;
 use crate::backend::host::lock;
 
-/// The runs after which another one in flight is tried again where memory did not suffice for it.
+/// The number of runs that end before another run in flight is tried again, after memory was
+/// short. A failed trial is expensive: it frees the arenas of all free slots. Yet the limit must
+/// not stay for ever, because the memory may have been taken by another process or executable.
 const RUNS_UNTIL_TRIED: u32 = 64;
 
 /// The slots of an executable.
@@ -22,7 +27,8 @@ struct Slots {
     free: Vec<Slot>,
     /// The slots that there are, free or not.
     made: usize,
-    /// How often a slot was given up for want of something.
+    /// The number of slots that were given up so far. A thread that sees it change knows that
+    /// memory may have become free since it looked.
     given_up: u64,
     /// Where memory did not suffice for another run in flight, what is known of it.
     tight: Option<Tight>,
@@ -58,12 +64,17 @@ impl Slots {
     }
 
     /// True if another run, whose plan takes so many bytes on all devices, has to wait.
+    ///
+    /// A smaller run than the one that failed is not limited, since its arena may still fit.
     fn are_taken(&self, bytes: u64) -> bool {
         let tight = self.tight.filter(|tight| bytes >= tight.bytes);
         self.free.is_empty() && self.made >= tight.map_or(IN_FLIGHT as usize, |tight| tight.most)
     }
 
     /// Takes note that no memory was left for a run of so many bytes beside those that there are.
+    ///
+    /// `made` no longer counts the slot that failed. The limit is at least 1: if nothing is in
+    /// flight, a run may always try, and its error is reported instead of a wait without end.
     fn tighten(&mut self, bytes: u64) {
         let bytes = self.tight.map_or(bytes, |tight| tight.bytes.min(bytes));
         let most = self.made.clamp(1, IN_FLIGHT as usize);
@@ -119,6 +130,12 @@ impl SlotPool {
 
     /// A slot whose arenas are large enough. Where memory does not suffice for another run in
     /// flight, waits until one ends.
+    ///
+    /// A failed attempt returns its slot and those that are free, and tries again if that
+    /// released anything or others may still release memory. With nothing else to free the error
+    /// is final, so the loop ends. The lock is not held while memory is allocated: the
+    /// allocation may ask this pool itself to give up its arenas ([`Spare`]), which takes the
+    /// lock.
     pub(super) fn take(&self, plan: &Plan) -> Result<Taken, RunError> {
         let bytes = plan.bound.devices.iter().skip(1).map(|device| device.planned as u64).sum();
         loop {

@@ -1,4 +1,4 @@
-//! What streams did and when, in the form that trace viewers read.
+//! A trace of the streams, in the form that trace viewers read.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ pub struct Trace {
     runs: Mutex<Vec<Run>>,
 }
 
-/// What is recorded of one run.
+/// The record of one run.
 #[derive(Debug)]
 struct Run {
     name: String,
@@ -29,7 +29,7 @@ struct Run {
 pub(super) struct Span {
     /// The stream: its device and what it is for.
     pub(super) track: String,
-    /// What was done.
+    /// The name of the work.
     pub(super) name: Arc<str>,
     /// Microseconds from the beginning of the trace.
     pub(super) start: f64,
@@ -38,7 +38,7 @@ pub(super) struct Span {
     pub(super) kind: Kind,
 }
 
-/// What a span is.
+/// The kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Work of the stream.
