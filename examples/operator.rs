@@ -13,7 +13,7 @@ use fanwise::op::{
 };
 use fanwise::pass::{self, Repair, Replicate, Training};
 use fanwise::train::data::Arrays;
-use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
+use fanwise::train::{Distribution, FitOptions, Trainer, TrainerOptions};
 use fanwise::types::{Device, Tensor, TensorType};
 use fanwise::{analysis, lower};
 
@@ -98,8 +98,9 @@ fn model() -> Result<Model, Box<dyn Error>> {
 /// The loss of each epoch of a training, of 40 rows in batches of 32 and of 8.
 fn losses(replicate: Option<Replicate>) -> Result<Vec<f64>, Box<dyn Error>> {
     let training = Training::new("y", "mse".parse()?, "adam:learning_rate=0.02".parse()?);
-    let place = Place { replicate, ..Place::default() };
-    let mut trainer = Trainer::new(model()?, &TrainerOptions { training, place }, &Cpu::new(2)?)?;
+    let place = Distribution { replicate, ..Distribution::default() };
+    let mut trainer =
+        Trainer::new(model()?, &TrainerOptions { training, distribution: place }, &Cpu::new(2)?)?;
     let x = numbers(&[40, 3], 5)?;
     let products: Vec<f32> = x.as_slice::<f32>().chunks(3).map(|row| row[0] * row[1]).collect();
     let y = Tensor::new(&[40, 1], &products)?;

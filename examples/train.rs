@@ -53,7 +53,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     trainer
         .fit(train, FitOptions { epochs: 40, validation, observers, ..FitOptions::default() })?;
 
-    let trained = Model { weights: trainer.weights()?, ..model()? };
+    let trained = Model::new(model()?.graph, trainer.weights()?);
     let found =
         Session::builder(trained).train(training)?.evaluate(test, LoaderOptions::default())?;
     println!("on one device: loss {:.4}, {:?}", found.loss, found.metrics);

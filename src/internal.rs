@@ -22,6 +22,7 @@ pub use crate::backend::cuda::compiler::compile::Compiler;
 pub use crate::backend::cuda::compiler::resources::{Resources, parse as parse_resources};
 #[cfg(feature = "cuda")]
 pub use crate::backend::cuda::driver::probe::driver;
+pub use crate::backend::cuda::driver::rates::copy_rates;
 #[cfg(feature = "cuda")]
 pub use crate::backend::cuda::run::executor::CudaExecutable;
 #[cfg(feature = "cuda")]
@@ -34,6 +35,10 @@ pub use crate::codegen::key::key;
 pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
+pub use crate::ir::param::ContentHash;
+pub use crate::ir::print::Printer;
+#[cfg(feature = "cpu")]
+pub use crate::lower::chain::{Chain, ChainStep};
 pub use crate::lower::check::check;
 pub use crate::op::def::{
     Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
@@ -42,7 +47,21 @@ pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};
 pub use crate::op::support::interval::Interval;
 pub use crate::op::support::traits::Traits;
+pub use crate::pass::explain::headline;
+pub use crate::pass::gradient::class_axis;
+pub use crate::pass::gradient::fixed_parameters;
+pub use crate::pass::report::claims_text;
+pub use crate::train::data::change::Change;
+#[cfg(feature = "train")]
+pub use crate::train::data::cifar::Cifar;
 #[cfg(feature = "images")]
 pub use crate::train::data::decode::decode_image;
 #[cfg(feature = "train")]
+pub use crate::train::data::folder::Folder;
+pub use crate::train::data::labels::SAMPLE_MASK;
+pub use crate::train::data::labels::SAMPLE_WEIGHT;
+#[cfg(feature = "train")]
 pub use crate::train::data::source::row;
+#[cfg(feature = "train")]
+pub use crate::train::data::table::Table;
+pub use crate::types::dim::MAX_SIZE;

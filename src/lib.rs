@@ -80,7 +80,7 @@
 //! let repaired = pass::repair(&template, pass::Repair::Local)?;
 //! let options = pass::Replicate::over(vec![Device::gpu(0), Device::gpu(1)]);
 //! let graph = repaired.replicate(&options)?;
-//! println!("{}", ir::Printer::default().print(&graph));
+//! println!("{graph}");
 //!
 //! // It is well-formed, and computes what the template does.
 //! let proven = repaired.prove(ir::verify(&graph)?)?;

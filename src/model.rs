@@ -7,6 +7,7 @@
 mod batch;
 mod error;
 mod kind;
+mod open;
 mod options;
 mod params;
 mod places;
@@ -27,8 +28,8 @@ use crate::types::{Note, Setting, Tensor};
 use crate::zoo;
 
 pub use self::error::ModelError;
-pub use self::options::LoadOptions;
 use self::options::{FOLDED, import_options, simplified};
+pub use self::options::{FreeBatch, LoadOptions};
 pub(crate) use self::places::locate;
 pub use crate::ir::Model;
 
@@ -52,7 +53,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         }
         let mut notes = unused(options);
         notes.extend(unchecked(options));
-        return parameterised(Model { graph, weights, notes }, options);
+        return parameterised(Model { notes, ..Model::new(graph, weights) }, options);
     }
     let path = Path::new(spec);
     if let Some(kind) = kind::of_folder(path) {
@@ -64,18 +65,17 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         if let Some(kind) = kind::of_file(path, &head) {
             return Err(kind.error(path));
         }
-        let imported = onnx::import(path, &import_options(options));
-        if let Err(ImportError::Batches(candidates)) = imported {
-            return Err(batch::choose(path, options, candidates).into());
-        }
-        let unread =
-            matches!(imported, Err(ImportError::Malformed(_) | ImportError::Graphs { .. }));
+        let read = open::read(path, options);
+        let unread = matches!(
+            read,
+            Err(ModelError::Onnx(ImportError::Malformed(_) | ImportError::Graphs { .. }))
+        );
         if let Some(kind) = kind::of_text(&head).filter(|_| unread) {
             return Err(kind.error(path));
         }
-        let mut model = imported?;
+        let mut model = read?;
         model.notes.extend(unchecked(options));
-        return parameterised(model, options);
+        return Ok(model);
     }
     let text = read(path, options)?;
     let name = || path.display().to_string();
@@ -91,7 +91,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     }
     let folder = path.parent().unwrap_or(Path::new(""));
     let weights = find_weights(&graph, folder, options)?;
-    Ok(Model { graph, weights, notes: unused(options) })
+    Ok(Model { notes: unused(options), ..Model::new(graph, weights) })
 }
 
 /// What is said of options that speak of an ONNX file, where the model is none.
@@ -100,7 +100,7 @@ fn unused(options: &LoadOptions) -> Vec<Note> {
     let given = [
         (Setting::BatchAxis, !batch_axis.is_empty()),
         (Setting::Dim, !dims.is_empty()),
-        (Setting::FreeBatch, *free_batch),
+        (Setting::FreeBatch, *free_batch == FreeBatch::Always),
         (Setting::Assume, !assume.is_empty()),
     ];
     let given: Vec<Setting> = given.iter().filter(|(_, set)| *set).map(|(s, _)| *s).collect();
@@ -298,7 +298,7 @@ fn read(path: &Path, options: &LoadOptions) -> Result<String, ModelError> {
     let text = String::from_utf8(std::fs::read(path).map_err(|e| io(path, e))?);
     text.map_err(|e| {
         let at = e.utf8_error().valid_up_to();
-        let reason = format!("it is no text: byte {at} is not UTF-8");
+        let reason = format!("it is not valid text: byte {at} is not UTF-8");
         io(path, std::io::Error::new(std::io::ErrorKind::InvalidData, reason))
     })
 }

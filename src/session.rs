@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Index;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::Error;
 use crate::backend::{Backend, Cpu, Executable, RunOptions, RunOutput};
-use crate::ir::{self, Graph, Model};
+use crate::ir::{self, Graph, Model, Specialize, numbers};
 use crate::lower::Program;
 #[cfg(feature = "train")]
 use crate::pass::Training;
@@ -15,10 +16,14 @@ use crate::pass::{
     self, AppliedRepair, BatchStatistics, Merge, Repair, RepairOptions, Replicate, WeightPlacement,
 };
 #[cfg(feature = "train")]
-use crate::train::{Place, Trainer, TrainerOptions};
+use crate::train::{Distribution, Trainer, TrainerOptions};
 use crate::types::{Device, ShardRule, Tensor};
 
 /// A model that is ready to run, on one device or replicated over several.
+///
+/// Where the file of the model leaves sizes open beside the batch, such as the length of a
+/// sequence, each run has those of its inputs. A graph is readied when a run first has its sizes,
+/// and the last eight stay ready.
 ///
 /// ```
 /// # #[cfg(feature = "zoo")]
@@ -38,41 +43,67 @@ use crate::types::{Device, ShardRule, Tensor};
 ///
 /// Elsewhere: inference session (ONNX); compiled module (PyTorch); parallel model (Keras).
 pub struct Session {
+    stated: Arc<Ready>,
+    /// Where the model has open sizes, the graphs for other numbers of them.
+    others: Option<Others>,
+    options: RunOptions,
+}
+
+/// A graph that is ready to run.
+struct Ready {
     template: Graph,
     graph: Graph,
     repairs: Vec<AppliedRepair>,
     executable: Box<dyn Executable>,
-    options: RunOptions,
 }
+
+/// The graphs for open sizes other than the stated ones.
+struct Others {
+    open: Arc<dyn Specialize>,
+    setup: Setup,
+    backend: Box<dyn Backend>,
+    /// Those of the last runs with their sizes, the latest last.
+    kept: Mutex<Vec<(Vec<i64>, Arc<Ready>)>>,
+    /// The number that was readied.
+    readied: AtomicUsize,
+}
+
+/// The graphs for other sizes that a session keeps ready. Each holds its weights on the devices
+/// that use them, so that the number bounds the memory.
+const KEPT: usize = 8;
 
 /// Settings of a [`Session`] or of a training, each with a default.
 #[must_use]
 pub struct SessionBuilder {
     model: Model,
-    devices: Vec<Device>,
+    max_memory: Option<u64>,
+    backend: Option<Box<dyn Backend>>,
+    setup: Setup,
+}
+
+/// How a model becomes a graph that is ready.
+struct Setup {
+    /// `None` for one device, without replicas.
+    devices: Option<Vec<Device>>,
     rule: ShardRule,
     merge: Merge,
     weights: WeightPlacement,
     repair: Option<Repair>,
     batch_norm: Option<BatchStatistics>,
-    max_memory: Option<u64>,
-    backend: Option<Box<dyn Backend>>,
 }
 
 impl Session {
     /// The settings of a session: one device, the host, until they are changed.
     pub fn builder(model: impl Into<Model>) -> SessionBuilder {
-        SessionBuilder {
-            model: model.into(),
-            devices: Vec::new(),
+        let setup = Setup {
+            devices: None,
             rule: ShardRule::default(),
             merge: Merge::default(),
             weights: WeightPlacement::default(),
             repair: None,
             batch_norm: None,
-            max_memory: None,
-            backend: None,
-        }
+        };
+        SessionBuilder { model: model.into(), max_memory: None, backend: None, setup }
     }
 
     /// Loads a model on one device.
@@ -86,34 +117,88 @@ impl Session {
     /// Runs a batch: every input by name, those that carry the batch with the same number of rows.
     ///
     /// # Errors
-    /// If an input is missing or does not fit, or the run fails.
+    /// If an input is missing or does not fit, the run fails, or no graph is readied for the sizes of
+    /// these inputs.
     pub fn run<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
     ) -> Result<Outputs, Error> {
         let inputs: BTreeMap<String, Tensor> =
             inputs.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
-        Ok(Outputs(self.executable.run(&inputs, &self.options)?))
+        let ready = match &self.others {
+            None => Arc::clone(&self.stated),
+            Some(others) => others.find(&inputs)?.unwrap_or_else(|| Arc::clone(&self.stated)),
+        };
+        Ok(Outputs(ready.executable.run(&inputs, &self.options)?))
     }
 
-    /// The graph that one device computes, after its repairs.
+    /// The number of graphs that were readied: 1, and 1 more for each run whose sizes no graph was
+    /// ready for.
+    pub fn readied(&self) -> usize {
+        let others = self.others.as_ref();
+        1 + others.map_or(0, |others| others.readied.load(Ordering::Relaxed))
+    }
+
+    /// The graph that one device computes, after its repairs. Open sizes are as stated here and in
+    /// what follows.
     pub fn template(&self) -> &Graph {
-        &self.template
+        &self.stated.template
     }
 
     /// The graph that runs: the replicas, or the template where there are none.
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        &self.stated.graph
     }
 
     /// The repairs that made the graph splittable.
     pub fn repairs(&self) -> &[AppliedRepair] {
-        &self.repairs
+        &self.stated.repairs
     }
 
     /// The program that runs.
     pub fn program(&self) -> &Program {
-        self.executable.program()
+        self.stated.executable.program()
+    }
+}
+
+impl Others {
+    /// The graph for the sizes of these inputs, `None` if it is the stated one. It is readied without
+    /// the lock, so that runs of other sizes go on; two threads may both ready one.
+    fn find(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Option<Arc<Ready>>, Error> {
+        let sizes = numbers(&*self.open, inputs);
+        if sizes == self.open.stated() {
+            return Ok(None);
+        }
+        if let Some(ready) = self.take(&sizes) {
+            self.keep(sizes, &ready);
+            return Ok(Some(ready));
+        }
+        let ready = Arc::new(self.setup.ready(self.open.at(&sizes)?, &*self.backend)?);
+        self.readied.fetch_add(1, Ordering::Relaxed);
+        self.keep(sizes, &ready);
+        Ok(Some(ready))
+    }
+
+    /// Takes the graph for these sizes out of the list.
+    fn take(&self, sizes: &[i64]) -> Option<Arc<Ready>> {
+        let mut kept = self.kept();
+        let at = kept.iter().position(|(of, _)| of == sizes)?;
+        Some(kept.remove(at).1)
+    }
+
+    /// Puts a graph at the end of the list, in place of the one that was used longest ago.
+    fn keep(&self, sizes: Vec<i64>, ready: &Arc<Ready>) {
+        let mut kept = self.kept();
+        kept.retain(|(of, _)| *of != sizes);
+        if kept.len() == KEPT {
+            kept.remove(0);
+        }
+        kept.push((sizes, Arc::clone(ready)));
+    }
+
+    /// The list. What a panic leaves is a shorter one at worst.
+    fn kept(&self) -> MutexGuard<'_, Vec<(Vec<i64>, Arc<Ready>)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,39 +210,39 @@ impl SessionBuilder {
 
     /// Replicates over these devices, in this order. On the CPU backend GPUs are virtual devices.
     pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
-        self.devices = devices.into_iter().collect();
+        self.setup.devices = Some(devices.into_iter().collect());
         self
     }
 
     /// Divides the rows of the batch by this rule; by default the last replica takes the remainder.
     pub fn shards(mut self, rule: ShardRule) -> Self {
-        self.rule = rule;
+        self.setup.rule = rule;
         self
     }
 
     /// Merges the outputs here; by default on the host.
     pub fn merge(mut self, merge: Merge) -> Self {
-        self.merge = merge;
+        self.setup.merge = merge;
         self
     }
 
     /// Keeps the weights here; by default where the template has them.
     pub fn weights(mut self, weights: WeightPlacement) -> Self {
-        self.weights = weights;
+        self.setup.weights = weights;
         self
     }
 
     /// Allows these repairs; by default [`Repair::Local`] for inference and [`Repair::Comm`] for
     /// training, whose replicas sum gradients.
     pub fn repair(mut self, repair: Repair) -> Self {
-        self.repair = Some(repair);
+        self.setup.repair = Some(repair);
         self
     }
 
     /// Takes the statistics of batch normalisation in train mode over these rows; by default over
     /// the whole batch.
     pub fn batch_norm(mut self, statistics: BatchStatistics) -> Self {
-        self.batch_norm = Some(statistics);
+        self.setup.batch_norm = Some(statistics);
         self
     }
 
@@ -178,15 +263,47 @@ impl SessionBuilder {
     /// # Errors
     /// If the devices are wrong, the graph may not be split (every operator that forbids it), or
     /// there is no memory for the weights.
-    pub fn build(mut self) -> Result<Session, Error> {
-        let backend = self.take_backend()?;
-        let replicate = self.replicate(Repair::Local);
-        let Self { model: Model { graph: template, weights, .. }, .. } = self;
-        let options = RunOptions { max_memory: self.max_memory, ..RunOptions::default() };
-        let Some(replicate) = replicate else {
+    pub fn build(self) -> Result<Session, Error> {
+        let Self { mut model, max_memory, backend, setup } = self;
+        let backend = chosen(backend)?;
+        let open = model.open.take();
+        let stated = Arc::new(setup.ready(model, &*backend)?);
+        let (kept, readied) = (Mutex::default(), AtomicUsize::new(0));
+        let others = open.map(|open| Others { open, setup, backend, kept, readied });
+        let options = RunOptions { max_memory, ..RunOptions::default() };
+        Ok(Session { stated, others, options })
+    }
+
+    /// Prepares the training of the model on these devices. The model must have been read for it
+    /// ([`LoadOptions`](crate::model::LoadOptions)).
+    ///
+    /// # Errors
+    /// As [`build`](Self::build); or if an operator has no gradient.
+    #[cfg(feature = "train")]
+    pub fn train(self, training: Training) -> Result<Trainer, Error> {
+        let Self { model, max_memory, backend, setup } = self;
+        let (replicate, batch_norm) = (setup.replicate(Repair::Comm), setup.batch_norm);
+        let distribution =
+            Distribution { replicate, batch_norm, max_memory, ..Distribution::default() };
+        Trainer::new(model, &TrainerOptions { training, distribution }, &*chosen(backend)?)
+    }
+}
+
+impl Setup {
+    /// Repairs, replicates, proves, lowers and loads a model.
+    fn ready(&self, model: Model, backend: &dyn Backend) -> Result<Ready, Error> {
+        let Model { graph: template, weights, .. } = model;
+        let Some(replicate) = self.replicate(Repair::Local) else {
+            // Groups of rows are another function of the batch, on one device too.
+            let template = match self.batch_norm {
+                Some(BatchStatistics::Ghost(groups)) => {
+                    pass::grouped(&template, groups)?.into_owned()
+                }
+                Some(BatchStatistics::Sync | BatchStatistics::Local) | None => template,
+            };
             let executable = backend.ready(&template, &weights)?;
             let (graph, repairs) = (template.clone(), Vec::new());
-            return Ok(Session { template, graph, repairs, executable, options });
+            return Ok(Ready { template, graph, repairs, executable });
         };
         let new = RepairOptions::new(replicate.repair);
         let allowed = RepairOptions { batch_norm: self.batch_norm, ..new };
@@ -196,40 +313,27 @@ impl SessionBuilder {
         let executable = backend.ready(&graph, &weights)?;
         let repairs = repaired.repairs().to_vec();
         let template = repaired.into_graph().into_owned();
-        Ok(Session { template, graph, repairs, executable, options })
-    }
-
-    /// Prepares the training of the model on these devices. The model must have been read for it
-    /// ([`LoadOptions`](crate::model::LoadOptions)).
-    ///
-    /// # Errors
-    /// As [`build`](Self::build); or if an operator has no gradient.
-    #[cfg(feature = "train")]
-    pub fn train(mut self, training: Training) -> Result<Trainer, Error> {
-        let backend = self.take_backend()?;
-        let replicate = self.replicate(Repair::Comm);
-        let Self { batch_norm, max_memory, .. } = self;
-        let place = Place { replicate, batch_norm, max_memory, ..Place::default() };
-        Trainer::new(self.model, &TrainerOptions { training, place }, &*backend)
-    }
-
-    fn take_backend(&mut self) -> Result<Box<dyn Backend>, Error> {
-        match self.backend.take() {
-            Some(backend) => Ok(backend),
-            // A machine that does not tell its cores has at least one.
-            None => Ok(Box::new(Cpu::new(thread::available_parallelism().map_or(1, usize::from))?)),
-        }
+        Ok(Ready { template, graph, repairs, executable })
     }
 
     /// How the graph is replicated, if it is, with these repairs by default.
     fn replicate(&self, repair: Repair) -> Option<Replicate> {
-        (!self.devices.is_empty()).then(|| Replicate {
-            devices: self.devices.clone(),
+        self.devices.clone().map(|devices| Replicate {
+            devices,
             rule: self.rule.clone(),
             merge: self.merge,
             weights: self.weights,
             repair: self.repair.unwrap_or(repair),
         })
+    }
+}
+
+/// The backend that was given, or the CPU with a thread for each core.
+fn chosen(backend: Option<Box<dyn Backend>>) -> Result<Box<dyn Backend>, Error> {
+    match backend {
+        Some(backend) => Ok(backend),
+        // A machine that does not tell its cores has at least one.
+        None => Ok(Box::new(Cpu::new(thread::available_parallelism().map_or(1, usize::from))?)),
     }
 }
 

@@ -15,7 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fanwise::backend::{CPU, CUDA};
-use fanwise::ir::{self, Graph, Printer};
+use fanwise::internal::Printer;
+use fanwise::ir::{self, Graph};
 use fanwise::lower::Kernels;
 use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{

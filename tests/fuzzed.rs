@@ -12,12 +12,13 @@ use fanwise::format::onnx::{ImportOptions, import_bytes};
 use fanwise::format::{Budget, npy, npz, safetensors};
 use fanwise::internal::decode;
 use fanwise::internal::parse_resources;
+use fanwise::internal::{Cifar, Table};
 use fanwise::internal::{Unit, key};
 use fanwise::internal::{decode_image, row};
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::lower::lower;
 use fanwise::pass::{Replicate, SimplifyOptions, replicate, simplify};
-use fanwise::train::data::{Cifar, Source, Table, TableOptions};
+use fanwise::train::data::{Source, TableOptions};
 use fanwise::types::{Device, Dim};
 
 /// The bytes that tensors may take.

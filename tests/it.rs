@@ -28,6 +28,7 @@ mod it {
     mod discovery;
     mod docs;
     mod embed;
+    mod errors;
     mod every_option;
     mod examples;
     pub(super) mod fit;
@@ -46,6 +47,7 @@ mod it {
     mod gradient;
     pub(super) mod hostile;
     mod infer;
+    mod json_schema;
     mod layering;
     mod mentions;
     pub(super) mod mutations;
@@ -55,6 +57,7 @@ mod it {
     pub(super) mod onnx_runtime;
     mod onnx_single;
     pub(super) mod operators;
+    mod positions;
     pub(super) mod programs;
     pub(super) mod proof;
     pub(super) mod python;

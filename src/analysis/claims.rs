@@ -1,10 +1,10 @@
-//! May the batch be split? Every value's claim, and the operators that forbid it.
+//! Claims: the sharding of every value over replicas, and the operators that forbid a split.
 //!
-//! One sweep in topological order: the inputs' claims follow from where `N` stands in their types,
-//! those of the other values from the operators' split rules. Each rule is a local implication
-//! (operands as claimed, hence results as claimed), so by induction every claim of the map holds.
-//! What no rule allows is mixed, of which nothing is claimed. Where all operands are whole on every
-//! replica, the results are, whatever the rule says.
+//! One sweep in topological order. The claim of an input follows from the axis that has size `N`,
+//! the claims of all other values from the split rules of the operators. Each rule is a local
+//! implication (operands as claimed, hence results as claimed), so by induction every claim of the
+//! map holds. A result that no rule allows is mixed: nothing is claimed of it. Operands that are
+//! all whole on every replica give whole results, whatever the rule says.
 
 use smallvec::SmallVec;
 
@@ -30,21 +30,22 @@ impl ClaimMap {
     }
 
     /// The nodes in topological order, as they were visited.
-    pub fn order(&self) -> &[NodeId] {
+    pub(crate) fn order(&self) -> &[NodeId] {
         &self.order
     }
 
-    /// Everything that forbids the split; what only follows from a refused operator is not judged.
-    pub fn refused(&self) -> &[Refused] {
+    /// All refusals of the split. Operators behind a refused one are not judged.
+    pub(crate) fn refused(&self) -> &[Refused] {
         &self.refused
     }
 
-    /// The split values from an input to the operand of `node` at position `operand`.
+    /// The values with rows from an input to the operand of `node` at position `operand`.
     fn path(&self, graph: &Graph, node: NodeId, operand: usize) -> Vec<Value> {
         let mut path = Vec::new();
         let mut next = graph.operands(node).get(operand).copied();
         while let Some(value) = next {
             path.push(value);
+            // The first such operand is enough: the path explains one way of the batch, not all.
             let split = |v: &Value| !matches!(self.get(*v), Claim::Invariant);
             next = graph.operands(value.node).into_iter().find(split);
         }
@@ -52,44 +53,49 @@ impl ClaimMap {
         path
     }
 
-    /// True if replicas run the node's operator with `N` in its attributes replaced by their own
-    /// rows.
+    /// True if each replica runs the node's operator on its own rows, with `N` in the attributes
+    /// replaced by their number.
     pub(crate) fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
         let operands = graph.operands(node);
         is_local(&self.claims[node.index()], operands.iter().map(|v| self.get(*v)))
     }
 }
 
-/// True of results with these claims, from such operands, if replicas compute them for their own
-/// rows alone.
+/// True if replicas compute results with these claims for their own rows alone.
+///
+/// A partial result is local only where no operand is partial: an operator on parts (a scale, a
+/// reshape) sees sizes of the whole value, and its attributes must keep them.
 pub(crate) fn is_local(results: &[Claim], mut operands: impl Iterator<Item = Claim>) -> bool {
     let part = |c: &Claim| matches!(c, Claim::Partial(_) | Claim::Own);
     results.iter().any(|c| c.shard().is_some())
         || (results.iter().any(part) && !operands.any(|c| part(&c)))
 }
 
-/// An operator (or an input) that forbids the split.
+/// An operator or an input that forbids the split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The node.
     pub node: NodeId,
     /// The rule that forbids it, and the reason.
     pub refusal: Refusal,
-    /// The values that carry the batch to it, from an input on; the last is its operand. [`claims`]
-    /// gives it for the first refusals.
+    /// The values that carry the batch to the node, from an input to the operand. [`claims`] fills
+    /// it in for the first 64 refusals.
     pub path: Vec<Value>,
 }
 
-/// Why a graph has no claims.
+/// The reason for a graph without claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoClaims {
-    /// Everything that forbids the split; what only follows from a refused operator is not judged.
+    /// All refusals of the split. Operators behind a refused one are not judged.
     Refused(Vec<Refused>),
     /// The graph is damaged.
     Graph(GraphError),
 }
 
-/// The claims of all values of a graph that may be split, or why it may not.
+/// The claims of all values of a graph that may be split.
+///
+/// # Errors
+/// If an operator or an input forbids the split, or the graph is damaged.
 ///
 /// Elsewhere: sharding propagation (XLA, PyTorch).
 pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
@@ -99,14 +105,14 @@ pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
         return Ok(map);
     }
     let mut refused = std::mem::take(&mut map.refused);
-    // A path may be as long as the graph.
+    // A path may be as long as the graph, so that paths of all refusals would take quadratic time.
     for refused in refused.iter_mut().take(SHOWN) {
         refused.path = map.path(graph, refused.node, refused.refusal.operand);
     }
     Err(NoClaims::Refused(refused))
 }
 
-/// The claims of all values; those of refused operators, and of what follows from them, are mixed.
+/// The claims of all values. Results of refused operators, and all values behind them, are mixed.
 pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     let order = graph.order()?;
     let mut sweep =
@@ -116,6 +122,7 @@ pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     }
     sweep.outputs();
     let Sweep { claims, mut refused, .. } = sweep;
+    // A merged output is one value of the whole batch; entries of replicas have no such merge.
     for output in graph.outputs() {
         let Value { node, output } = output.value;
         if claims[node.index()].get(output as usize) == Some(&Claim::Own) {
@@ -128,6 +135,7 @@ pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
         let name = &graph.param(update.param).name;
         update.values.iter().filter_map(|value| not_whole(graph, &claims, *value, name))
     }));
+    // Without a batch axis every other refusal is a consequence: report the inputs instead.
     if !graph.inputs().any(|v| input(graph.ty(v)).shard().is_some()) {
         let of = |node, refusal| Refused { node, refusal, path: Vec::new() };
         let inputs = graph.inputs();
@@ -141,7 +149,7 @@ pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     Ok(ClaimMap { order, claims, refused })
 }
 
-/// Why a parameter cannot hold a value after a run, unless every replica holds it whole.
+/// The refusal of an update whose value is not whole on every replica.
 fn not_whole(graph: &Graph, claims: &[Claims], value: Value, name: &str) -> Option<Refused> {
     let claim = |v: Value| claims.get(v.node.index()).and_then(|c| c.get(v.output as usize));
     let has = match claim(value)? {
@@ -157,6 +165,7 @@ fn not_whole(graph: &Graph, claims: &[Claims], value: Value, name: &str) -> Opti
     Some(Refused { node: value.node, refusal, path: Vec::new() })
 }
 
+/// State of the sweep: the claims so far, by node.
 struct Sweep<'g> {
     graph: &'g Graph,
     claims: Vec<Claims>,
@@ -164,6 +173,7 @@ struct Sweep<'g> {
 }
 
 impl Sweep<'_> {
+    /// Sets the claims of a node whose operands have theirs.
     fn visit(&mut self, node: NodeId) {
         let results = self.graph.node(node).results();
         let claims = match self.graph.node(node).kind() {
@@ -182,7 +192,8 @@ impl Sweep<'_> {
         };
     }
 
-    /// Refuses outputs that cannot be joined by putting the replicas' rows one after the other.
+    /// Refuses outputs whose rows are in several blocks: concatenation of the replicas' rows would
+    /// reorder them.
     fn outputs(&mut self) {
         let mut last = None;
         for output in self.graph.outputs() {
@@ -203,7 +214,8 @@ impl Sweep<'_> {
         self.claims[value.node.index()][value.output as usize]
     }
 
-    /// The split rule's answer; no refusal of its own where an operand is mixed.
+    /// The claims by the split rule; `Err(None)` where an operand is mixed, which was refused
+    /// before.
     fn operator(&self, id: NodeId, op: &Op) -> Result<Claims, Option<Refusal>> {
         let values = self.graph.operands(id);
         let claims: SmallVec<[Claim; 4]> = values.iter().map(|v| self.claim(*v)).collect();
@@ -213,9 +225,13 @@ impl Sweep<'_> {
     }
 }
 
-/// What the split rule of an operator says of its results, where its operands are these values of
-/// the graph with these claims; no refusal where an operand is mixed. A rule whose claims do not
-/// fit the types is not believed.
+/// The claims of an operator's results by its split rule, for operands with these claims.
+///
+/// The rule is not trusted: its claims must fit the types of the results, and the invariants below
+/// that hold for every operator are checked here rather than in each rule.
+///
+/// # Errors
+/// The refusal; `None` where an operand is mixed.
 pub(crate) fn judge(
     graph: &Graph,
     op: &Op,
@@ -237,8 +253,8 @@ pub(crate) fn judge(
     }
     let operands = &*operands;
     let claims = match op.split(operands, results) {
-        // The same operator on the same operands, the same sizes in its attributes: the same
-        // results.
+        // All operands are whole, so that every replica computes the whole result from the same
+        // operands with the same attributes. No rule is needed for that.
         Err(_) if operands.iter().all(|x| x.claim == Claim::Invariant) => {
             rules::invariant(results.len())
         }
@@ -248,7 +264,9 @@ pub(crate) fn judge(
     let global = |x: &SplitOperand<'_>| {
         x.claim == Claim::Invariant && x.ty.shape.iter().any(Dim::depends_on_batch)
     };
-    // Only a table is looked up whole beside rows.
+    // A replica that computes on its own rows must not meet the rows of the whole batch: sizes and
+    // positions would not match. Only `gather` may look up a whole table beside its rows, and
+    // `own_rows` is the operator that cuts rows out of a whole value.
     if local
         && !matches!(op, Op::Gather(_) | Op::OwnRows(_))
         && let Some(i) = operands.iter().position(global)
@@ -267,8 +285,10 @@ pub(crate) fn judge(
     Err(Some(rules::refuse(Code::BakedBatch, operand, reason)))
 }
 
-/// True if what replicas hold of their own among these operands was computed for this operator,
-/// from the same rows.
+/// True if the replica-local operands were computed for this operator, from the same rows.
+///
+/// [`Claim::Own`] says only that replicas hold different values. Two operators make sense of such
+/// values: a scan of the total of the rows before, and a merge of the candidates of each replica.
 fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
     let source = |v: &Value| (graph.node(v.node).op(), graph.operands(v.node));
     match (op, operands) {
@@ -298,13 +318,13 @@ fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
     }
 }
 
-/// The claim of an input: split on the axis whose size is `N`, or a multiple of it; whole on every
-/// replica where it has no such axis, or sizes that depend on `N` besides.
+/// The claim of an input: sharded on the axis whose size is `N` or a multiple of it; invariant
+/// without such an axis, and where other sizes depend on `N` too.
 fn input(ty: &TensorType) -> Claim {
     rules::batch_axis(ty, 0).ok().flatten().map_or(Claim::Invariant, Claim::Shard)
 }
 
-/// Why an input whose sizes depend on `N` has no rows of its own.
+/// The refusal of an input whose sizes depend on `N` but that has no rows.
 fn no_rows(ty: &TensorType) -> Option<Refusal> {
     let mut axes = ty.shape.iter().enumerate().filter(|(_, d)| d.depends_on_batch());
     match (axes.next(), axes.next()) {
@@ -322,8 +342,8 @@ fn no_rows(ty: &TensorType) -> Option<Refusal> {
     }
 }
 
-/// True if the type has the batch where the claim says. A value that replicas compute for their own
-/// rows (`local`) has it nowhere else; another one has the sizes of the whole batch.
+/// True if the type has the batch on the axis of the claim. A value that replicas compute for their
+/// own rows (`local`) has it on no other axis; any other value has the sizes of the whole batch.
 fn suits(claim: Claim, ty: &TensorType, local: bool) -> bool {
     ty.shape.iter().enumerate().all(|(axis, d)| match claim.shard() {
         Some(s) if s.axis == axis => *d == s.size(),

@@ -1,4 +1,8 @@
-//! The range of integers that an input may hold: what the graph's own lookups allow.
+//! Value ranges of integer inputs, from the lookups (`gather`, sequence lengths) they reach.
+//!
+//! Random inputs must be valid indices, or nearly every run on them would fail. Interval arithmetic
+//! forwards from the inputs says which elements reach each lookup; a binary search finds the
+//! largest range `0..n` of the inputs for which all of them are valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,40 +11,42 @@ use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value};
 use crate::op::{self, Interval, Op, Traits};
 use crate::types::{DType, Dim, TensorType};
 
-/// Integers of an input that no lookup bounds are drawn from `0..` this.
+/// The range of integers of an input that no lookup bounds: `0..100`.
 pub(super) const UNBOUNDED: i64 = 100;
 
-/// For every integer input that reaches indices or lengths of sequences, directly or through
-/// arithmetic, a number of values that are valid for all of them: `0..number`. Where arithmetic
-/// gives what no such range makes valid, or what is not followed, it is only what the direct uses
-/// allow.
+/// The valid range `0..number` of every integer input that reaches indices or sequence lengths,
+/// directly or through arithmetic.
+///
+/// Lookups that no range makes valid, or whose index arithmetic has no intervals, bound nothing;
+/// then only the direct uses count.
 pub(crate) fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
     let Ok(order) = graph.order() else { return BTreeMap::new() };
     let lookups = order.iter().filter_map(|id| lookup(graph, *id)).collect::<Vec<_>>();
-    let mut caps = direct(graph, &order, &lookups);
-    let mut elements = Elements(vec![None; graph.id_bound()]);
-    for group in groups(graph, &order, &lookups) {
-        group.bound(graph, &mut caps, &mut elements);
+    let mut caps = direct_caps(graph, &order, &lookups);
+    let mut intervals = Intervals(vec![None; graph.id_bound()]);
+    for group in index_groups(graph, &order, &lookups) {
+        group.bound(graph, &mut caps, &mut intervals);
     }
     let inputs = order.iter().filter(|id| matches!(graph.node(**id).kind(), NodeKind::Input));
     let named = |id: &NodeId| Some((graph.node(*id).results()[0].name.clone(), caps[id.index()]?));
     inputs.filter(|id| is_drawn(graph, **id)).filter_map(named).collect()
 }
 
-/// Whether a node is an input of integers.
+/// True for an input of integers.
 fn is_drawn(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let dtype = node.results()[0].ty.dtype;
     matches!(node.kind(), NodeKind::Input) && dtype != DType::Bool && !dtype.is_float()
 }
 
-/// For each node the values that are valid for all lookups that its results reach unchanged.
-fn direct(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Option<i64>> {
+/// The number of valid values of each node for all lookups that its results reach unchanged.
+fn direct_caps(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Option<i64>> {
     let mut caps: Vec<Option<i64>> = vec![None; graph.id_bound()];
     let lower = |cap: &mut Option<i64>, own: i64| *cap = Some(cap.map_or(own, |cap| cap.min(own)));
     for lookup in lookups {
         lower(&mut caps[lookup.source.node.index()], lookup.count);
     }
+    // Backwards: moves and casts keep elements, so that the bound of a result holds for operands.
     for id in order.iter().rev() {
         let node = graph.node(*id);
         let (Some(op), Some(own)) = (node.op(), caps[id.index()]) else { continue };
@@ -53,31 +59,32 @@ fn direct(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Option<i64
     caps
 }
 
-/// Indices or lengths: where they are, and what is valid there.
+/// An operand that holds indices or lengths, with its valid range.
 #[derive(Clone, Copy)]
 struct Lookup {
     source: Value,
-    /// The least valid number.
+    /// The smallest valid number; negative where indices may count from the end.
     low: i64,
-    /// The number of valid ones from 0 on.
+    /// The number of valid values from 0 on.
     count: i64,
 }
 
-/// What inputs reach together through operators that are followed: their nodes in order, and the
-/// lookups behind them.
+/// A connected component of index arithmetic: its nodes in topological order, and the lookups
+/// behind them. The inputs of one group get one common range.
 #[derive(Default)]
-struct Group {
+struct IndexGroup {
     nodes: Vec<NodeId>,
     lookups: Vec<Lookup>,
 }
 
-/// The groups of a graph, in order.
-fn groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Group> {
+/// The groups of a graph in topological order, by union-find over the operators that lead to
+/// lookups.
+fn index_groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<IndexGroup> {
     let mut needed = vec![false; graph.id_bound()];
     for lookup in lookups {
         needed[lookup.source.node.index()] = true;
     }
-    // The first node of the group of each node, or one nearer to it.
+    // Union-find: the parent of each node, which has a smaller index; a root is its own parent.
     let mut first: Vec<usize> = (0..graph.id_bound()).collect();
     for id in order.iter().rev().filter(|id| graph.node(**id).op().is_some_and(is_followed)) {
         if !needed[id.index()] {
@@ -85,14 +92,14 @@ fn groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Group> {
         }
         for source in graph.operands(*id) {
             needed[source.node.index()] = true;
-            // A constant makes no group of all that it is used for.
+            // A constant must not connect all arithmetic that it is used in.
             if !is_leaf(graph, source.node) || is_drawn(graph, source.node) {
                 let (a, b) = (root(&mut first, id.index()), root(&mut first, source.node.index()));
                 first[a.max(b)] = a.min(b);
             }
         }
     }
-    let mut groups: BTreeMap<usize, Group> = BTreeMap::new();
+    let mut groups: BTreeMap<usize, IndexGroup> = BTreeMap::new();
     for id in order.iter().filter(|id| needed[id.index()]) {
         groups.entry(root(&mut first, id.index())).or_default().nodes.push(*id);
     }
@@ -100,11 +107,11 @@ fn groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Group> {
         let at = root(&mut first, lookup.source.node.index());
         groups.entry(at).or_default().lookups.push(*lookup);
     }
-    let drawn = |group: &Group| group.nodes.iter().any(|id| is_drawn(graph, *id));
+    let drawn = |group: &IndexGroup| group.nodes.iter().any(|id| is_drawn(graph, *id));
     groups.into_values().filter(|group| drawn(group) && !group.lookups.is_empty()).collect()
 }
 
-/// The first node of a group; the way there is shortened.
+/// The root of a node's group; halves the path on the way.
 fn root(first: &mut [usize], mut at: usize) -> usize {
     while first[at] != at {
         first[at] = first[first[at]];
@@ -113,26 +120,28 @@ fn root(first: &mut [usize], mut at: usize) -> usize {
     at
 }
 
-/// Whether a node has no operands.
+/// True for a node without operands.
 fn is_leaf(graph: &Graph, id: NodeId) -> bool {
     graph.operands(id).is_empty()
 }
 
-impl Group {
-    /// Lowers the ranges of the inputs, all to one number, until every lookup is valid that some
-    /// number makes valid.
-    fn bound(&self, graph: &Graph, caps: &mut [Option<i64>], elements: &mut Elements) {
-        elements.read(graph, &self.nodes);
+impl IndexGroup {
+    /// Lowers the ranges of all inputs of the group to the largest common number that makes valid
+    /// every lookup that some number makes valid.
+    fn bound(&self, graph: &Graph, caps: &mut [Option<i64>], intervals: &mut Intervals) {
+        intervals.read(graph, &self.nodes);
         let mut valid = |cap: i64, caps: &[Option<i64>], lookups: &[Lookup]| {
-            elements.follow(graph, &self.nodes, caps, cap);
+            intervals.follow(graph, &self.nodes, caps, cap);
             let known = lookups.iter().copied();
             known
-                .filter(|l| elements.of(graph, l.source).is_some_and(|x| l.takes(x)))
+                .filter(|l| intervals.of(graph, l.source).is_some_and(|x| l.admits(x)))
                 .collect::<Vec<_>>()
         };
+        // A lookup that fails even for inputs that are all 0 fails for every range: it is ignored.
         let can = valid(1, caps, &self.lookups);
         let Some(most) = can.iter().map(|lookup| lookup.count.max(UNBOUNDED)).max() else { return };
-        // The most is not valid, or nothing has to be searched for.
+        // Binary search, as a wider range of inputs only widens the intervals behind it: `good` is
+        // valid, `bad` is not, unless the largest candidate is valid and there is no search.
         let (mut good, mut bad) = (1, most.saturating_add(1));
         if valid(most, caps, &can).len() == can.len() {
             good = most;
@@ -152,11 +161,11 @@ impl Group {
     }
 }
 
-/// The elements that nodes give, by number.
-struct Elements(Vec<Option<Interval>>);
+/// Intervals of the elements of each node's results, by node index; `None` for floats.
+struct Intervals(Vec<Option<Interval>>);
 
-impl Elements {
-    /// Notes what the operands of nodes are that are not followed.
+impl Intervals {
+    /// Sets the intervals of the leaves: constants, sizes, and operands outside the group.
     fn read(&mut self, graph: &Graph, nodes: &[NodeId]) {
         let mut seen = vec![false; self.0.len()];
         for id in nodes {
@@ -165,13 +174,13 @@ impl Elements {
                     continue;
                 }
                 if let [result] = graph.node(source).results() {
-                    self.0[source.index()] = of_leaf(graph.node(source).kind(), result);
+                    self.0[source.index()] = leaf_interval(graph.node(source).kind(), result);
                 }
             }
         }
     }
 
-    /// Follows nodes where inputs are drawn from `0..cap`, or fewer.
+    /// Propagates intervals through the nodes, for inputs drawn from `0..cap` or a smaller range.
     fn follow(&mut self, graph: &Graph, nodes: &[NodeId], caps: &[Option<i64>], cap: i64) {
         for id in nodes {
             let node = graph.node(*id);
@@ -181,12 +190,12 @@ impl Elements {
             } else if let Some(op) = node.op().filter(|op| is_followed(op)) {
                 let operands = graph.operands(*id).into_iter();
                 let operands: Vec<_> = operands.map(|value| self.of(graph, value)).collect();
-                self.0[id.index()] = elements(op, node.results()[0].ty.dtype, &operands);
+                self.0[id.index()] = result_interval(op, node.results()[0].ty.dtype, &operands);
             }
         }
     }
 
-    /// The elements of a value.
+    /// The interval of a value.
     fn of(&self, graph: &Graph, value: Value) -> Option<Interval> {
         let node = graph.node(value.node);
         if node.results().len() == 1 || node.op().is_some_and(is_followed) {
@@ -198,8 +207,8 @@ impl Elements {
 }
 
 impl Lookup {
-    /// Whether all of these are valid.
-    fn takes(&self, elements: Interval) -> bool {
+    /// True if all elements of the interval are valid.
+    fn admits(&self, elements: Interval) -> bool {
         self.low <= elements.low && elements.high < self.count
     }
 }
@@ -213,18 +222,19 @@ fn lookup(graph: &Graph, id: NodeId) -> Option<Lookup> {
     Some(Lookup { source, low: if from_end { -count } else { 0 }, count })
 }
 
-/// Whether the elements of an operator's results are followed from those of its operands.
+/// True if intervals propagate through the operator: data movement and elementwise arithmetic.
 fn is_followed(op: &Op) -> bool {
     op.traits().intersects(Traits::MOVES.union(Traits::ELEMENTWISE))
 }
 
-/// The elements of the results of an operator, all of type `dtype`, where they are integers.
-fn elements(op: &Op, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
+/// The interval of an operator's results of type `dtype`: every value of the type where the
+/// operator has no rule, `None` for floats.
+fn result_interval(op: &Op, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
     op.interval(dtype, operands).or_else(|| Interval::any(dtype))
 }
 
-/// The elements of a result that do not depend on operands.
-fn of_leaf(kind: &NodeKind, result: &ResultInfo) -> Option<Interval> {
+/// The interval of a result that does not depend on operands.
+fn leaf_interval(kind: &NodeKind, result: &ResultInfo) -> Option<Interval> {
     let known = result.ints.as_ref().and_then(|ints| {
         let numbers: Option<Vec<i64>> = ints.iter().map(Dim::as_const).collect();
         numbers?.into_iter().map(Interval::one).reduce(Interval::with)

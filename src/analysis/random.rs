@@ -10,6 +10,8 @@ use super::index_range::{UNBOUNDED, index_ranges};
 use crate::ir::Graph;
 use crate::types::{DType, Tensor, TensorError};
 
+/// Random tensors for the inputs of a graph.
+///
 /// A tensor for each input, by name, at a batch of `rows`: floats are standard normal, integers
 /// uniform over the range that the graph's lookups allow, `bool` even. The same seed gives the same
 /// tensors.
@@ -36,10 +38,13 @@ pub fn random_inputs(
 /// A number of the standard normal distribution, by the method of Box and Muller.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to f32")]
 fn normal(rng: &mut ChaCha8Rng) -> f32 {
+    // `1 - u` lies in (0, 1]: the logarithm of 0 is never taken. `libm` gives the same bits on
+    // every platform, which the system's mathematical library does not.
     let (u, v) = (1.0 - rng.random::<f64>(), rng.random::<f64>());
     ((-2.0 * libm::log(u)).sqrt() * libm::cos(TAU * v)) as f32
 }
 
+/// Fills a tensor with random elements; integers are in `0..range`.
 fn fill(tensor: &mut Tensor, range: i64, rng: &mut ChaCha8Rng) {
     macro_rules! floats {
         ($t:ty, $from:expr) => {{
@@ -50,6 +55,7 @@ fn fill(tensor: &mut Tensor, range: i64, rng: &mut ChaCha8Rng) {
     }
     macro_rules! integers {
         ($t:ty) => {{
+            // A range that the type cannot hold ends at the largest number of the type.
             let end = <$t>::try_from(range).unwrap_or(<$t>::MAX);
             for x in tensor.as_mut_slice::<$t>() {
                 *x = rng.random_range(0..end);

@@ -75,11 +75,12 @@ pub(crate) fn summary(graph: &Graph) -> Result<Summary, GraphError> {
     })
 }
 
+/// The name of a node's first result, under which the table lists the node.
 fn name(graph: &Graph, node: NodeId) -> String {
     graph.node(node).results().first().map_or_else(String::new, |r| r.name.to_string())
 }
 
-/// The characters that a cell of the table shows.
+/// The number of characters that a cell of the table shows.
 const MAX_CELL: usize = 80;
 
 impl fmt::Display for Summary {
@@ -115,7 +116,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The sources of a row, as many as are shown.
+/// The sources of a row. More than [`MAX_CELL`] names never fit into a cell.
 fn sources(row: &SummaryRow) -> String {
     let shown: Vec<&str> = row.connected_to.iter().take(MAX_CELL).map(String::as_str).collect();
     shown.join(", ")

@@ -1,11 +1,12 @@
-//! Where the results of replicas may be rounded otherwise than those of one device, and whether a
-//! difference follows from that alone.
+//! Rounding differences between replicas and one device: the sums in which they arise, and a test
+//! of whether they explain a difference of outputs.
 //!
-//! Replicas combine sums over the batch in another order than one device. What follows from such a
-//! sum may be any function of it, so how far outputs are apart says little: a difference of two
-//! equal means is rounding alone, and a comparison may turn it into 0 and 1. Therefore the model is
-//! cut: one device takes the replicas' sums as inputs. Then each sum that it computes itself must
-//! be the replicas' up to the rounding of its terms, and each output must be theirs in every bit.
+//! Replicas combine sums over the batch in another order than one device. Outputs may be any
+//! function of such a sum, so a tolerance on outputs proves little: the difference of two equal
+//! means is rounding alone, and a comparison may turn it into 0 and 1. Therefore the model is cut:
+//! one device takes the replicas' sums as inputs. Each sum that it computes itself must then equal
+//! the replicas' sum up to the rounding of its terms, and each output must equal theirs in every
+//! bit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use crate::types::{DType, Tensor};
 
 use super::survey;
 
-/// The values of a model that replicas combine of floats.
+/// The sums of floats in a model that replicas combine, in topological order.
 #[derive(Clone, Debug)]
 pub struct Sums<'g> {
     model: &'g Graph,
     sums: Vec<Value>,
 }
 
-/// What is wrong with an output or with a sum before it.
+/// A difference between replicas and one device that rounding does not explain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unexplained {
     /// A sum is further from that of one device than its rounding.
@@ -33,22 +34,22 @@ pub enum Unexplained {
         name: Arc<str>,
         /// The largest difference.
         difference: f64,
-        /// What it may be there.
+        /// The bound on the rounding of that element.
         rounding: f64,
     },
-    /// An output is not what one device makes of the replicas' sums.
+    /// One device computes another output from the replicas' sums.
     #[error("%{name} is not what one device makes of the same sums")]
     Output {
         /// The output's name.
         name: Arc<str>,
     },
-    /// A value that was asked for is not there: a bug in what ran the graphs.
+    /// A run gave no value of this name: a bug in the code that ran the graphs.
     #[error("internal error: no value %{0} was computed")]
     Missing(Arc<str>),
 }
 
 impl<'g> Sums<'g> {
-    /// The sums of a model, given what its repairs made of it.
+    /// The sums of a model, found in its `repaired` form: only there partial values are explicit.
     pub fn find(model: &'g Graph, repaired: &Graph) -> Result<Self, GraphError> {
         let named: HashMap<&str, Value> =
             values(model).map(|v| (&*model.info(v).name, v)).collect();
@@ -57,12 +58,14 @@ impl<'g> Sums<'g> {
             let float = repaired.ty(v).dtype.is_float();
             float && claims.get(v).partial().is_some_and(|by| !by.is_exact())
         };
+        // Repairs keep the names of the model's values, so that names relate the two graphs.
         let mut sums: BTreeSet<Value> = BTreeSet::new();
         for own in values(repaired) {
             let Some(known) = named.get(&*repaired.info(own).name).copied() else { continue };
             for part in combined(repaired, own, &named) {
-                // Of a value of the model that has parts the whole is combined for all that take
-                // it.
+                // Where the part is a value of the model, that value is the sum: its whole is
+                // combined once for all users. Else the part is a step inside a formula, and the
+                // value of the model that the formula computes stands for it.
                 sums.insert(named.get(&*repaired.info(part).name).copied().unwrap_or(known));
             }
             let output = repaired.outputs().iter().any(|o| o.value == own);
@@ -70,6 +73,8 @@ impl<'g> Sums<'g> {
                 sums.insert(known);
             }
         }
+        // Topological order, so that the first sum that differs is reported, not a later
+        // consequence.
         let floats = sums.into_iter().filter(|v| model.ty(*v).dtype.is_float());
         let order: HashMap<_, usize> =
             model.order()?.into_iter().enumerate().map(|(i, id)| (id, i)).collect();
@@ -78,12 +83,12 @@ impl<'g> Sums<'g> {
         Ok(Self { model, sums })
     }
 
-    /// The nodes of the model that give them, each as often as it gives one.
+    /// The nodes of the model that compute the sums; a node occurs once for each of its sums.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.sums.iter().map(|sum| sum.node)
     }
 
-    /// The model with each sum as an output, behind its own.
+    /// The model with each sum as a further output, after its own outputs.
     pub fn shown(&self) -> Graph {
         let mut graph = self.model.clone();
         for (i, sum) in self.sums.iter().enumerate() {
@@ -92,11 +97,13 @@ impl<'g> Sums<'g> {
         graph
     }
 
-    /// The model with each sum as an input. Its further outputs are the sums that it would take,
-    /// and the sums of their terms' magnitudes where these may cancel.
+    /// The model with each sum as an input. Further outputs are the sums that the model itself
+    /// computes, and the sums of the magnitudes of their terms where terms may cancel.
     pub fn cut(&self) -> Result<Graph, GraphError> {
         let mut graph = self.model.clone();
         for (i, sum) in self.sums.iter().enumerate() {
+            // All sums are cut before outputs are added: each own sum is computed from the
+            // replicas' sums before it, so that its error holds its own rounding only.
             let input = graph.add_input(name("sum", i), self.model.ty(*sum).clone());
             graph.replace(*sum, input)?;
         }
@@ -109,7 +116,7 @@ impl<'g> Sums<'g> {
         Ok(graph)
     }
 
-    /// The inputs of the cut model that the outputs of the replicas of the shown one give.
+    /// The inputs of the cut model, taken from the replicas' outputs of [`Self::shown`].
     pub fn inputs(
         &self,
         shown: &[(Arc<str>, Tensor)],
@@ -118,8 +125,10 @@ impl<'g> Sums<'g> {
         (0..self.sums.len()).map(input).collect()
     }
 
-    /// Whether the outputs of the cut model and of the shown one's replicas, for `n` rows, differ
-    /// by rounding alone.
+    /// Compares the outputs of the cut model with the replicas' outputs `shown`, for `n` rows.
+    ///
+    /// # Errors
+    /// If a difference is more than rounding.
     pub fn judge(
         &self,
         shown: &[(Arc<str>, Tensor)],
@@ -130,7 +139,7 @@ impl<'g> Sums<'g> {
             let (theirs, own) = (find(shown, &name("sum", i))?, find(cut, &name("own", i))?);
             let sizes = find(cut, &name("size", i)).ok();
             let bounds = Bounds::new(self.model, *sum, n);
-            if let Some((difference, rounding)) = apart(own, theirs, sizes, &bounds) {
+            if let Some((difference, rounding)) = largest_excess(own, theirs, sizes, &bounds) {
                 let name = self.model.info(*sum).name.clone();
                 return Err(Unexplained::Sum { name, difference, rounding });
             }
@@ -144,16 +153,19 @@ impl<'g> Sums<'g> {
     }
 }
 
+/// The name of a helper value of sum number `i`.
 fn name(kind: &str, i: usize) -> String {
-    // No name of a model has a blank.
+    // The blank keeps it apart from the names of the model, which have none.
     format!("{kind} {i}")
 }
 
+/// The tensor with this name.
 fn find<'t>(values: &'t [(Arc<str>, Tensor)], name: &str) -> Result<&'t Tensor, Unexplained> {
     let found = values.iter().find(|(own, _)| **own == *name);
     found.map(|(_, tensor)| tensor).ok_or_else(|| Unexplained::Missing(name.into()))
 }
 
+/// All values of a graph, in the order of ids.
 fn values(graph: &Graph) -> impl Iterator<Item = Value> + '_ {
     graph.ids().flat_map(|node| {
         let results = graph.node(node).results().len();
@@ -161,7 +173,8 @@ fn values(graph: &Graph) -> impl Iterator<Item = Value> + '_ {
     })
 }
 
-/// What is combined on the way to a value from those of the model, which `named` lists.
+/// The parts of floats that collectives combine on the way to a value, searched back to the values
+/// of the model (`named`).
 fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value> {
     let (mut found, mut open, mut seen) = (Vec::new(), vec![to], BTreeSet::from([to.node]));
     while let Some(value) = open.pop() {
@@ -177,10 +190,15 @@ fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value
     found
 }
 
-/// The sum of the magnitudes of the terms of a sum, as a further value of the graph; `None` where
-/// they do not cancel, or are no terms.
+/// Adds the sum of the magnitudes of a sum's terms to the graph; `None` where terms do not cancel
+/// or the operator is no sum.
+///
+/// The rounding error of a sum is proportional to the magnitudes of its terms, not to the result:
+/// cancellation leaves a small result with the error of large terms.
 fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Value>, GraphError> {
     let Some(op) = graph.node(sum.node).op().cloned() else { return Ok(None) };
+    // Batch normalisation in training: output 0 is normalised, a function of sums but no sum
+    // itself; the others are the mean and the variance.
     if op.statistics().is_some() && op.is_running(graph.operands(sum.node).len() - 1) {
         return if sum.output == 0 {
             Ok(None)
@@ -188,6 +206,7 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
             largest_element(graph, sum, number).map(Some)
         };
     }
+    // A change of sign keeps magnitudes; a permutation of elements permutes them alike.
     if op.is(Traits::NEGATES) {
         return magnitudes(graph, graph.operands(sum.node)[0], number);
     }
@@ -209,8 +228,8 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
     graph.beside(sum.node, name("size", number)).op(op, &operands).map(Some)
 }
 
-/// For each channel the magnitude of the largest element that a batch normalisation averages, or of
-/// its square.
+/// The largest magnitude among the elements that a batch normalisation averages, or its square for
+/// the variance; broadcast over the channels. It bounds every term of the averages.
 fn largest_element(graph: &mut Graph, sum: Value, number: usize) -> Result<Value, GraphError> {
     let (x, ty) = (graph.operands(sum.node)[0], graph.ty(sum).clone());
     let axes = (0i64..).take(graph.ty(x).rank()).collect();
@@ -226,25 +245,29 @@ fn largest_element(graph: &mut Graph, sum: Value, number: usize) -> Result<Value
     graph.beside(sum.node, step(next + 1)).broadcast(value, ty.shape.to_vec())
 }
 
-/// How far a result may be from that of another order, of one element and of all.
+/// Bounds on the difference between two orders of summation.
 struct Bounds {
-    /// As a share of the magnitudes of its own terms, where they are known.
+    /// Relative to the magnitudes of the element's own terms, where they are known.
     of_terms: f64,
-    /// As a share of the largest result elsewhere.
+    /// Relative to the largest element of the tensor, elsewhere.
     of_largest: f64,
-    /// The least that an element may differ by.
+    /// An absolute difference that is always allowed, for subnormal results.
     least: f64,
-    /// Whether the value is the logarithm of a sum, which is compared as that sum.
+    /// True for the logarithm of a sum, which is compared as the sum itself.
     logarithm: bool,
 }
 
 impl Bounds {
-    /// The bounds for a batch of `n` rows: each addition rounds to the type that is summed in, and
-    /// the result is rounded once.
+    /// The bounds for a batch of `n` rows.
+    ///
+    /// A sum of `t` terms in any order has an error of at most about `t * u` times the sum of the
+    /// magnitudes, with the unit roundoff `u` of the type that is summed in. Two orders differ by
+    /// at most `2 * t * u`; the rounding to the result's type adds a few units of its own.
     fn new(model: &Graph, sum: Value, n: i64) -> Self {
         let dtype = model.ty(sum).dtype;
         let count = |v: Value| model.ty(v).shape.at(n).iter().map(|d| *d as f64).product::<f64>();
         let operands = model.operands(sum.node);
+        // An upper bound: no sum has more terms than the largest operand has elements.
         let terms = operands.iter().map(|v| count(*v)).fold(1.0, f64::max);
         let op = model.node(sum.node).op();
         let product = op.is_some_and(|op| op.is(Traits::MATRIX_PRODUCT));
@@ -256,11 +279,12 @@ impl Bounds {
             _ => None,
         };
         let (terms, unit) = match (product, &operands[..]) {
-            // One device sums the exponentials of a line in the type that it computes in.
+            // One device sums the exponentials of a row in `f32`, unless elements are `f64`.
             _ if let (Some(line), true) = (softmax, dtype != DType::F64) => {
                 (line, unit_roundoff(DType::F32))
             }
-            // Of [M, K] and [K, P] the number of terms is the root of M K * K P / (M P).
+            // For [M, K] by [K, P] the number of terms K is the root of M K * K P / (M P), without
+            // a need to know which axes are contracted.
             (true, [a, b, ..]) if dtype != DType::F64 => {
                 let terms = count(*a) * count(*b) / count(sum).max(1.0);
                 (terms.sqrt(), unit_roundoff(DType::F32))
@@ -270,17 +294,19 @@ impl Bounds {
         Self {
             of_terms: 2.0 * terms * unit + 4.0 * unit_roundoff(dtype),
             of_largest: dtype.rounding() + 2.0 * terms * unit,
-            least: 2.0 * least(dtype),
+            least: 2.0 * smallest_positive(dtype),
             logarithm: op.is_some_and(|op| op.of_magnitudes().is_some_and(|of| of != *op)),
         }
     }
 
-    /// The difference of an element, and what it may be; `size` is the magnitude of its terms.
+    /// The difference of an element and the bound on it; `size` is the magnitude of its terms.
     fn of(&self, own: f64, theirs: f64, size: Option<f64>, largest: f64) -> (f64, f64) {
         let bound = size.map_or(largest * self.of_largest, |size| size.abs() * self.of_terms);
         if self.logarithm {
-            // A sum that cancels may be a little above 0 or not, where it has no logarithm.
+            // Cancellation may leave one sum a little above 0 and the other not, where there is no
+            // logarithm; compared as sums, both are near 0.
             let [own, theirs] = [own, theirs].map(|log| if log.is_nan() { 0.0 } else { log.exp() });
+            // The logarithm is rounded relative to itself: an error of `ln s * u` in the exponent.
             let rounding = self.of_largest * own.max(theirs) * own.max(theirs).ln().abs().max(1.0);
             return ((own - theirs).abs(), bound + rounding);
         }
@@ -288,8 +314,8 @@ impl Bounds {
     }
 }
 
-/// The least number above 0, or more.
-fn least(dtype: DType) -> f64 {
+/// The smallest positive number of the type, rounded up.
+fn smallest_positive(dtype: DType) -> f64 {
     #[expect(clippy::wildcard_enum_match_arm, reason = "sums are of floats")]
     match dtype {
         DType::F16 => 6e-8,
@@ -299,7 +325,7 @@ fn least(dtype: DType) -> f64 {
     }
 }
 
-/// Half the distance from 1 to the next number.
+/// The unit roundoff: half the distance from 1 to the next number.
 fn unit_roundoff(dtype: DType) -> f64 {
     #[expect(clippy::wildcard_enum_match_arm, reason = "sums are of floats")]
     match dtype {
@@ -310,9 +336,9 @@ fn unit_roundoff(dtype: DType) -> f64 {
     }
 }
 
-/// The largest difference of two tensors that is more than their rounding, with what that may be
-/// there; `sizes` are the magnitudes of terms.
-fn apart(
+/// The largest difference of two tensors that exceeds its bound, with that bound; `None` if all are
+/// within. `sizes` are the magnitudes of terms.
+fn largest_excess(
     own: &Tensor,
     theirs: &Tensor,
     sizes: Option<&Tensor>,
@@ -329,7 +355,7 @@ fn apart(
         let (difference, bound) = bounds.of(*a, *b, size, largest);
         let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         let difference = if same { 0.0 } else { difference };
-        // What is no number on one side alone is no rounding.
+        // A NaN on one side alone is no rounding.
         (if difference.is_nan() { f64::INFINITY } else { difference }, bound)
     });
     let wrong = differences

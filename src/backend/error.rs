@@ -18,7 +18,7 @@ pub struct DriverError {
     pub code: u32,
     /// The code's name, as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
-    /// What the driver says of it.
+    /// The description of the driver.
     pub text: String,
 }
 
@@ -55,7 +55,7 @@ pub enum CompileError {
         name: String,
         /// The device.
         device: Device,
-        /// What failed.
+        /// The operation that failed.
         error: TensorError,
     },
     /// The worker threads could not be started.
@@ -89,9 +89,9 @@ pub enum CompileError {
     Driver {
         /// The device.
         device: Device,
-        /// What was to be done.
+        /// The intended operation.
         what: String,
-        /// What failed.
+        /// The operation that failed.
         error: Box<DriverError>,
     },
     /// A device has too little memory for the parameters.
@@ -218,7 +218,7 @@ pub enum RunError {
     Allocation {
         /// The device.
         device: Device,
-        /// What failed.
+        /// The operation that failed.
         error: TensorError,
     },
     /// An operator failed.
@@ -230,7 +230,7 @@ pub enum RunError {
         label: String,
         /// The operator.
         op: &'static str,
-        /// What failed.
+        /// The operation that failed.
         error: Box<OpError>,
     },
     /// A call of a device's driver failed, or work on the device that was begun before.
@@ -242,7 +242,7 @@ pub enum RunError {
         label: String,
         /// The operator.
         op: &'static str,
-        /// What failed.
+        /// The operation that failed.
         error: Box<DriverError>,
         /// The other devices on the same GPU, where each of them is told of an error of any.
         beside: Vec<Device>,
@@ -274,7 +274,7 @@ pub enum RunError {
     PinnedMemory {
         /// The host.
         device: Device,
-        /// What it is for.
+        /// Its purpose.
         what: String,
         /// The bytes asked for.
         asked: u64,
@@ -287,7 +287,7 @@ pub enum RunError {
     #[error("the input `{0}` has axes: it stays as it was staged; stage the batch anew")]
     Settled(String),
     /// A device makes no progress.
-    #[error("{device} made no progress for {limit:?} at `{label}` ({op}); it is given up")]
+    #[error("{device} made no progress for {limit:?} at `{label}` ({op}); the run was aborted")]
     Stuck {
         /// The device.
         device: Device,
@@ -295,7 +295,7 @@ pub enum RunError {
         label: String,
         /// The operator.
         op: &'static str,
-        /// How long it was waited for.
+        /// The time that it was waited for.
         limit: Duration,
     },
     /// An error of an earlier run has left a device unusable.
@@ -308,7 +308,7 @@ pub enum RunError {
         device: Device,
         /// The label of the step.
         label: String,
-        /// What happened.
+        /// The description of the failure.
         reason: String,
     },
 }

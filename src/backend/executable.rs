@@ -1,4 +1,4 @@
-//! What every backend offers: programs readied, staged and run.
+//! The interface of backends: programs are compiled, staged and run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::types::{Device, Tensor};
 /// A place where programs run.
 ///
 /// Elsewhere: PJRT client (XLA); execution provider (ONNX).
-pub trait Backend {
+pub trait Backend: Send + Sync {
     /// The kernels for which programs are lowered to run here.
     fn kernels(&self) -> &dyn Kernels;
 
@@ -97,7 +97,7 @@ pub trait Staged: Send {
     fn run(self: Box<Self>) -> Result<RunOutput, RunError>;
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     /// The most bytes that arenas, parameters and outputs may take together; more is refused before
@@ -107,7 +107,7 @@ pub struct RunOptions {
     pub progress: Option<Arc<AtomicU64>>,
 }
 
-/// What a run gives.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct RunOutput {
     /// The batch size.
@@ -115,11 +115,11 @@ pub struct RunOutput {
     /// The outputs with their names, in the program's order. Those of GPUs lie in the pinned memory
     /// that they were copied to, which is free for other runs when they are dropped.
     pub outputs: Vec<(Arc<str>, Tensor)>,
-    /// What each device did, in the program's order.
+    /// The statistics of each device, in the program's order.
     pub devices: Vec<DeviceStats>,
 }
 
-/// What one device did in a run.
+/// The statistics of one device in a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStats {
     /// The device.

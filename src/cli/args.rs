@@ -8,18 +8,18 @@ use crate::Error;
 
 use crate::backend;
 use crate::ir::{self, Graph};
-use crate::model::{self, LoadOptions, Model};
+use crate::model::{self, FreeBatch, LoadOptions, Model};
 use crate::op::Assume;
 use crate::pass::{
     self, AppliedRepair, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate,
 };
-use crate::types::{Device, ShardRule};
+use crate::types::{Device, Note, ShardRule, Tensor};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 
 use crate::cli::{memory, report, ui};
 
-/// How a result is printed.
+/// Output format of a result.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -48,7 +48,7 @@ pub(crate) struct BatchArgs {
 const ROWS: u32 = 32;
 
 impl BatchArgs {
-    /// Whether another number than by default is given.
+    /// Returns true if the number is not the default.
     pub(crate) const fn is_given(&self) -> bool {
         self.batch != ROWS
     }
@@ -78,10 +78,11 @@ pub(crate) struct ModelArgs {
     /// Set a named size of the model
     #[arg(long, value_name = "NAME=SIZE", value_parser = pair::<i64>)]
     dim: Vec<(String, i64)>,
-    /// Make a fixed batch size symbolic
+    /// Make a fixed batch size symbolic, or say why it cannot be
     ///
     /// The size of the first axis of the first input becomes `N`, as if the model had been exported
-    /// with a dynamic batch.
+    /// with a dynamic batch. Without this option that happens where it is proved to be right, and
+    /// the batch size stays fixed elsewhere.
     #[arg(long)]
     free_batch: bool,
     /// Accept an unknown operator as the file declares it
@@ -118,6 +119,17 @@ impl ModelArgs {
         self.load_other(&self.model)
     }
 
+    /// Reads the model for the sizes of these inputs, if there are any.
+    pub(crate) fn load_for(
+        &self,
+        inputs: Option<&BTreeMap<String, Tensor>>,
+    ) -> anyhow::Result<Model> {
+        let Some(inputs) = inputs else { return self.load() };
+        let model = self.read(&self.model, false)?;
+        let model = ui::stage("load", || model.for_inputs(inputs).map(Cow::into_owned))?;
+        Ok(noted(model))
+    }
+
     /// Reads a model that is to be trained: what inference has no use for stays.
     pub(crate) fn load_for_training(&self) -> anyhow::Result<Model> {
         Ok(noted(self.read(&self.model, true)?))
@@ -125,7 +137,11 @@ impl ModelArgs {
 
     /// Reads another model with the same options.
     pub(crate) fn load_other(&self, model: &str) -> anyhow::Result<Model> {
-        Ok(noted(self.read(model, false)?))
+        let model = self.read(model, false)?;
+        let stated = model.stated();
+        let model = noted(model);
+        show(&stated);
+        Ok(model)
     }
 
     /// Reads the model where the options are those of another.
@@ -137,7 +153,7 @@ impl ModelArgs {
         let options = LoadOptions {
             batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
             dims: self.dim.iter().cloned().collect(),
-            free_batch: self.free_batch,
+            free_batch: if self.free_batch { FreeBatch::Always } else { FreeBatch::Proved },
             assume: self.assume.iter().cloned().collect(),
             params: self.params.clone(),
             params_unchecked: self.params_unchecked,
@@ -164,10 +180,14 @@ impl ModelArgs {
 
 /// Tells what reading the model noticed.
 fn noted(model: Model) -> Model {
-    for note in &model.notes {
-        ui::note(note.worded(report::option));
-    }
+    show(&model.notes);
     model
+}
+
+fn show(notes: &[Note]) {
+    for note in notes {
+        ui::note(note.worded(report::written));
+    }
 }
 
 /// Over which devices the graph is replicated, and how.
@@ -228,9 +248,9 @@ enum WeightsArg {
     Mirrored,
 }
 
-/// What the devices of a graph will be.
+/// Options of the devices of a graph.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct AvailableDevices {
     /// The GPUs that there are; none where devices are virtual, or of another machine.
     pub(crate) found: usize,
     /// True if what runs on `gpu:0` shall be a GPU's.
@@ -246,7 +266,7 @@ fn note_virtual(count: usize) {
 }
 
 impl ReplicateArgs {
-    /// Whether devices are asked for.
+    /// Returns true if `--gpus` is given.
     pub(crate) const fn is_of_many(&self) -> bool {
         self.gpus.is_some()
     }
@@ -258,8 +278,7 @@ impl ReplicateArgs {
         Ok(ui::stage("repair", || pass::repair(template, options)).map_err(Error::from)?)
     }
 
-    /// What one device computes: the model itself, or with the statistics of groups of rows, if
-    /// these are asked for.
+    /// The graph for one device: the model itself, or with ghost batch normalisation if requested.
     fn grouped<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
         match self.statistics.batch_norm {
             Some(BatchStatistics::Ghost(groups)) => {
@@ -275,9 +294,9 @@ impl ReplicateArgs {
         &self,
         model: &ModelArgs,
         template: &'a Graph,
-        place: Place,
+        place: AvailableDevices,
     ) -> anyhow::Result<Replicated<'a>> {
-        let Place { found, cuda } = place;
+        let AvailableDevices { found, cuda } = place;
         let devices = match &self.gpus {
             None => {
                 self.note_single(place);
@@ -295,7 +314,7 @@ impl ReplicateArgs {
     }
 
     /// Says which options have no effect where no devices are asked for.
-    fn note_single(&self, place: Place) {
+    fn note_single(&self, place: AvailableDevices) {
         let moved = !place.cuda;
         let given = [
             ("--shards", self.divides()),
@@ -312,7 +331,7 @@ impl ReplicateArgs {
         &self,
         model: &ModelArgs,
         template: &'a Graph,
-        place: Place,
+        place: AvailableDevices,
     ) -> anyhow::Result<Replicated<'a>> {
         if !place.cuda || template.split().is_some() {
             return Ok(Replicated::whole(self.grouped(template)?));
@@ -376,7 +395,7 @@ impl ReplicateArgs {
 }
 
 impl ReplicateArgs {
-    /// How a graph is replicated over these devices.
+    /// The options of `replicate` for these devices.
     fn over_devices(&self, devices: Vec<Device>) -> Replicate {
         let merge = match self.merge {
             MergeArg::Cpu => pass::Merge::Cpu,
@@ -396,11 +415,11 @@ impl ReplicateArgs {
         }
     }
 
-    /// How a model is trained on the devices that are asked for; where none are, on the host alone,
-    /// which is cut into shards as a device is if it is to be `invariant`.
+    /// The replication of a training step. Without `--gpus` it runs on the host alone, in shards if
+    /// the result is to be `n-invariant`, because the shards determine the order of the sums.
     pub(crate) fn choice(
         &self,
-        place: Place,
+        place: AvailableDevices,
         invariant: bool,
     ) -> anyhow::Result<Option<Replicate>> {
         let devices = match &self.gpus {
@@ -422,12 +441,12 @@ impl ReplicateArgs {
         Ok(Some(Replicate { repair, ..self.over_devices(devices) }))
     }
 
-    /// What may be done to a model.
+    /// The options of repairs.
     fn repair(&self, usual: pass::Repair) -> pass::Repair {
         self.repair.map_or(usual, RepairArg::level)
     }
 
-    /// Whether rows are divided in another way than by default.
+    /// Returns true if the shard rule is not the default.
     pub(crate) fn divides(&self) -> bool {
         self.shards != ShardRule::RemainderLast
     }
@@ -455,7 +474,7 @@ pub(crate) struct Replicated<'a> {
     pub(crate) template: Cow<'a, Graph>,
     /// The repairs.
     pub(crate) repairs: Vec<AppliedRepair>,
-    /// What runs.
+    /// The backend.
     pub(crate) graph: Cow<'a, Graph>,
 }
 

@@ -67,7 +67,9 @@ fn local_statistics(model: &Graph, replicas: &Graph) -> Option<String> {
 
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let runner = args.target.runner()?;
-    let model = args.model.load()?;
+    let limit = args.model.max_memory();
+    let given = args.inputs.read(limit)?;
+    let model = args.model.load_for(given.as_ref())?;
     if let Some(split) = model.graph.split() {
         let error = PassError::AlreadyReplicated(split.replicas());
         return Err(Error::from(error).into());
@@ -80,12 +82,12 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if let Some(local) = local_statistics(&model.graph, graph) {
         return Err(Error::from(PassError::LocalStatistics(local)).into());
     }
-    let inputs = args.inputs.tensors(&model.graph, args.batch.batch, args.model.max_memory())?;
+    let inputs = args.inputs.tensors(given, &model.graph, args.batch.batch, limit)?;
     let check = Check { args, runner: &runner, model: &model, inputs };
     let single = args.replicate.single(&args.model, &model.graph, runner.place())?;
     let run = |graph: &Graph| check.run(graph, &check.inputs);
     let ran = runner.traced(|| Ok((run(&single.graph)?, run(graph)?)));
-    let (one, many) = args.inputs.told(ran)?;
+    let (one, many) = args.inputs.with_input_note(ran)?;
     exec::note_empty(graph, one.n);
     let rows = check.compare(&single.graph, &graph.labels(), &one, &many)?;
     let equal = one.outputs.len() == many.outputs.len() && rows.iter().all(|row| row.same);
@@ -94,7 +96,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// What is run to compare one device with many.
+/// The two programs of a comparison: one device and many.
 struct Check<'a> {
     args: &'a CheckArgs,
     runner: &'a Runner,
@@ -155,8 +157,8 @@ impl Check<'_> {
         Ok(rows)
     }
 
-    /// Whether all that is different follows from the rounding of sums: how far outputs are apart
-    /// does not tell it, what one device makes of the same sums does.
+    /// Decides whether rounding of sums explains all differences. Their size cannot decide it,
+    /// because a jump may amplify one rounding; running the same sums on one device can.
     fn follows_from_sums(&self, single: &Graph, n: i64) -> anyhow::Result<Result<(), Unexplained>> {
         let (args, place) = (self.args, self.runner.place());
         // On GPUs `single` is a repaired graph itself.
@@ -217,7 +219,7 @@ fn print(
     Ok(())
 }
 
-/// What became of one output.
+/// Outcome of the comparison of one output.
 struct Row<'a> {
     name: &'a str,
     ty: String,

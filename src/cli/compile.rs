@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::Error;
 use crate::backend;
 use crate::backend::{CPU, CUDA};
-use crate::codegen::{Arch, Form};
+use crate::codegen::{Arch, CodeFormat};
 use crate::format;
 use crate::ir::{self, Graph, Weights};
 use crate::model::{self, GraphForm, Model};
@@ -18,8 +18,8 @@ use crate::{analysis, lower};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::cli::args::{BatchArgs, ModelArgs, Place, ReplicateArgs, Replicated};
-use crate::cli::fit::{AimArgs, OptimizerArgs};
+use crate::cli::args::{AvailableDevices, BatchArgs, ModelArgs, ReplicateArgs, Replicated};
+use crate::cli::fit::{ObjectiveArgs, OptimizerArgs};
 use crate::cli::kernels::{self, Kernels};
 use crate::cli::target::{CacheArgs, TargetArg};
 use crate::cli::{exec, ui};
@@ -72,7 +72,7 @@ pub(crate) struct CompileArgs {
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
-    aim: AimArgs,
+    objective: ObjectiveArgs,
     #[command(flatten)]
     optimizer: OptimizerArgs,
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(crate) struct CompileArgs {
 #[derive(Clone)]
 struct Emit {
     kind: Kind,
-    /// Of a step of training, not of the model.
+    /// Applies to the training step instead of the model.
     training: bool,
     path: Option<PathBuf>,
 }
@@ -104,14 +104,14 @@ enum Kind {
     Onnx,
 }
 
-/// What a text is told that names no kind.
+/// The error for an unknown kind.
 const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, \
     program, memory, cuda, ptx, cubin, summary, onnx; for training steps graph:training, \
     json:training, dot:training, program:training, memory:training, cuda:training, ptx:training, \
     cubin:training";
 
 impl Kind {
-    /// Whether a step of training has it, too.
+    /// Returns true if it exists for training steps, too.
     fn is_of_training(self) -> bool {
         use Kind::{Claims, Explain, GraphInput, GraphRepaired, Onnx, Summary};
         !matches!(self, GraphInput | GraphRepaired | Claims | Explain | Summary | Onnx)
@@ -142,8 +142,8 @@ impl FromStr for Emit {
             "program" => Kind::Program,
             "memory" => Kind::Memory,
             "cuda" => Kind::Kernels(Kernels::Text),
-            "ptx" => Kind::Kernels(Kernels::Compiled(Form::Ptx)),
-            "cubin" => Kind::Kernels(Kernels::Compiled(Form::Cubin)),
+            "ptx" => Kind::Kernels(Kernels::Compiled(CodeFormat::Ptx)),
+            "cubin" => Kind::Kernels(Kernels::Compiled(CodeFormat::Cubin)),
             "summary" => Kind::Summary,
             "onnx" => Kind::Onnx,
             _ => bail!(KINDS),
@@ -156,7 +156,7 @@ impl FromStr for Emit {
 }
 
 impl CompileArgs {
-    /// What it is compiled for.
+    /// The target of compilation.
     fn kernels(&self) -> &'static dyn lower::Kernels {
         let kernels = || self.emit.iter().any(|e| matches!(e.kind, Kind::Kernels(_)));
         match self.target {
@@ -170,7 +170,7 @@ impl CompileArgs {
     fn note_idle(&self, emits: &[Emit]) {
         let has = |wanted: fn(&Emit) -> bool| emits.iter().any(wanted);
         if !has(|e| e.training) {
-            let mut given = self.aim.given();
+            let mut given = self.objective.given();
             given.extend(self.optimizer.given());
             ui::note_idle(&given, "without `--emit KIND:training`");
         }
@@ -193,9 +193,9 @@ impl CompileArgs {
 
     /// The GPUs that the graph is replicated over: any number where it is compiled for another
     /// machine.
-    fn place(&self) -> Place {
+    fn place(&self) -> AvailableDevices {
         let found = if self.target.is_some() { 0 } else { backend::gpu_count() };
-        Place { found, cuda: self.kernels().target() == lower::Kernels::target(&CUDA) }
+        AvailableDevices { found, cuda: self.kernels().target() == lower::Kernels::target(&CUDA) }
     }
 }
 
@@ -273,14 +273,14 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
 fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let model = args.model.load_for_training()?;
     let optimizer = args.optimizer.optimizer()?;
-    let mut training = args.aim.training(&model.graph, optimizer)?;
+    let mut training = args.objective.training(&model.graph, optimizer)?;
     args.optimizer.apply(&mut training, 0);
     let TrainingGraph { graph, weights, .. } =
         pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
-    let place = train::Place {
+    let place = train::Distribution {
         replicate: args.replicate.choice(args.place(), false)?,
         batch_norm: args.replicate.statistics(),
-        ..train::Place::default()
+        ..train::Distribution::default()
     };
     let graph = train::replicated(&graph, &place)?.into_owned();
     ir::verify(&graph).map_err(Error::from)?;
@@ -318,7 +318,7 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
             let kind = Kind::Kernels(Kernels::Compiled(form));
             args.emit.iter().any(|e| e.kind == kind && e.training == emit.training)
         };
-        let both = is_wanted(Form::Ptx) && is_wanted(Form::Cubin);
+        let both = is_wanted(CodeFormat::Ptx) && is_wanted(CodeFormat::Cubin);
         let options = kernels::For { arch: args.arch, cache: &args.cache, both };
         return kernels::emit(&program, what, emit.path.as_deref(), &options);
     }

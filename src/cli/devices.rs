@@ -7,7 +7,7 @@ use crate::backend::cuda::probe::nvrtc_package;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{Devices, Nvrtc, Version};
 #[cfg(feature = "cuda")]
-use crate::codegen::{Arch, Form};
+use crate::codegen::{Arch, CodeFormat};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the driver does not show of GPUs, and how to get at them; `visible` is
+/// Reasons why the driver may hide GPUs, and remedies; `visible` is
 /// `CUDA_VISIBLE_DEVICES`.
 #[cfg(feature = "cuda")]
 fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
@@ -70,18 +70,18 @@ pub(crate) fn require(found: &Devices) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the environment lets the driver show.
+/// GPUs that the environment exposes to the driver.
 #[cfg(feature = "cuda")]
 fn visible() -> Option<String> {
     Some(std::env::var_os("CUDA_VISIBLE_DEVICES")?.to_string_lossy().into_owned())
 }
 
-/// What to do where NVRTC does not suit a driver and was looked for in a folder alone.
+/// The remedy if `FANWISE_NVRTC` names a folder whose NVRTC does not suit the driver.
 #[cfg(feature = "cuda")]
 const NAMED: &str = " and unset FANWISE_NVRTC, or set it to that package's folder";
 
-/// That NVRTC is of a newer major version than the driver, and what to do; `named` where its folder
-/// was.
+/// The warning that NVRTC has a newer major version than the driver; `named` if its folder
+/// was given.
 #[cfg(feature = "cuda")]
 fn newer(nvrtc: Version, driver: Version, named: bool) -> Option<String> {
     let (package, named) = (nvrtc_package(Some(driver)), if named { NAMED } else { "" });
@@ -93,7 +93,7 @@ fn newer(nvrtc: Version, driver: Version, named: bool) -> Option<String> {
     })
 }
 
-/// What there is of CUDA.
+/// State of the CUDA installation.
 #[cfg(feature = "cuda")]
 struct Gpus {
     devices: Result<Devices, String>,
@@ -114,7 +114,7 @@ impl Gpus {
         }
     }
 
-    /// What stands in the way of running on GPUs.
+    /// Reasons why programs cannot run on GPUs.
     fn missing(&self) -> Vec<String> {
         let mut missing = match &self.devices {
             Err(error) => vec![error.clone()],
@@ -134,15 +134,15 @@ impl Gpus {
         missing
     }
 
-    /// Where the driver, the GPUs and NVRTC do not fit each other.
+    /// Incompatibilities among the driver, the GPUs and NVRTC.
     fn mismatches(&self, nvrtc: &Nvrtc) -> Vec<String> {
         let Ok(found) = &self.devices else { return Vec::new() };
         let (driver, version) = (found.driver, nvrtc.version());
         let mut missing: Vec<_> = newer(version, driver, self.named).into_iter().collect();
         for gpu in &found.devices {
-            match nvrtc.for_device(gpu.arch, Form::Cubin) {
+            match nvrtc.for_device(gpu.arch, CodeFormat::Cubin) {
                 Err(error) => missing.push(format!("gpu:{}: {error}", gpu.ordinal)),
-                Ok((arch, Form::Ptx)) if version > driver => missing.push(format!(
+                Ok((arch, CodeFormat::Ptx)) if version > driver => missing.push(format!(
                     "gpu:{} is {}, which NVRTC {version} does not support: it gets PTX for {arch}, \
                      which a driver for CUDA {driver} may not load; install a newer driver",
                     gpu.ordinal, gpu.arch
@@ -153,9 +153,9 @@ impl Gpus {
         missing
     }
 
-    /// What kernels a GPU of this architecture is given, where NVRTC does not know it.
+    /// The form and architecture of kernels for a GPU that is newer than NVRTC.
     fn given(&self, own: Arch) -> Option<String> {
-        let (arch, form) = self.nvrtc.as_ref().ok()?.for_device(own, Form::Cubin).ok()?;
+        let (arch, form) = self.nvrtc.as_ref().ok()?.for_device(own, CodeFormat::Cubin).ok()?;
         (arch.number() != own.number()).then(|| format!("{form} for {arch}"))
     }
 

@@ -19,7 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::ui;
 
-/// What a model is run on.
+/// Inputs of a run.
 #[derive(Args)]
 pub(crate) struct InputArgs {
     /// Read the inputs from a .npz file, one array per input [default: random numbers]
@@ -31,22 +31,28 @@ pub(crate) struct InputArgs {
 }
 
 impl InputArgs {
-    /// The arrays of the file, or random inputs of `rows` rows.
+    /// The arrays of the file, if one is given.
+    pub(crate) fn read(&self, limit: u64) -> anyhow::Result<Option<BTreeMap<String, Tensor>>> {
+        let read = |path: &PathBuf| npz::read(path, &mut Budget::new(limit));
+        Ok(self.inputs.as_ref().map(read).transpose().map_err(Error::from)?)
+    }
+
+    /// The arrays that were `read`, or random inputs of `rows` rows.
     pub(crate) fn tensors(
         &self,
+        read: Option<BTreeMap<String, Tensor>>,
         graph: &Graph,
         rows: u32,
         max_memory: u64,
     ) -> anyhow::Result<BTreeMap<String, Tensor>> {
-        match &self.inputs {
-            Some(path) => Ok(npz::read(path, &mut Budget::new(max_memory)).map_err(Error::from)?),
+        match read {
+            Some(read) => Ok(read),
             None => random_inputs(graph, rows, self.seed, max_memory),
         }
     }
 
-    /// What work on the inputs gave; where an operator failed on random ones it is told how others
-    /// are given.
-    pub(crate) fn told<R>(&self, result: anyhow::Result<R>) -> anyhow::Result<R> {
+    /// Returns `result`; if an operator failed on random inputs, a note says how to pass real ones.
+    pub(crate) fn with_input_note<R>(&self, result: anyhow::Result<R>) -> anyhow::Result<R> {
         let error = result.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
         if self.inputs.is_none() && matches!(error, Some(Error::Run(RunError::Op { .. }))) {
             ui::note(

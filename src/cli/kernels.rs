@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::backend::CPU;
-use crate::codegen::{self, Arch, Form, Unit};
+use crate::codegen::{self, Arch, CodeFormat, Unit};
 use crate::lower::Kernels as _;
 use crate::lower::Program;
 use crate::{Error, format};
@@ -15,22 +15,22 @@ use crate::cli::exec;
 use crate::cli::target::CacheArgs;
 use crate::cli::ui;
 
-/// What is written of the kernels.
+/// Forms in which kernels are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernels {
     /// The text of each unit.
     Text,
-    /// What it is compiled to.
-    Compiled(Form),
+    /// The form of the compiled code.
+    Compiled(CodeFormat),
 }
 
 /// For what kernels are compiled, and where the result is kept.
 pub(crate) struct For<'a> {
     /// The architecture, if one is named.
     pub(crate) arch: Option<Arch>,
-    /// Where compiled kernels are kept.
+    /// The cache of compiled kernels.
     pub(crate) cache: &'a CacheArgs,
-    /// Whether these kernels are wanted as PTX and as machine code.
+    /// Whether PTX and machine code are both written.
     pub(crate) both: bool,
 }
 
@@ -56,15 +56,15 @@ pub(crate) fn emit(
     }
 }
 
-/// What there is to write.
+/// The kernels to write.
 struct Emitted {
     /// The name and content of each file.
     files: Vec<(String, Vec<u8>)>,
-    /// How their names end.
+    /// The file extension.
     ending: &'static str,
     /// What stands in the file beside them that lists the kernels.
     index: String,
-    /// What is shown without a folder.
+    /// The text for standard output.
     shown: String,
 }
 
@@ -91,13 +91,13 @@ impl Emitted {
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn compiled(_: &[Unit], form: Form, options: &For<'_>) -> anyhow::Result<Self> {
+    fn compiled(_: &[Unit], form: CodeFormat, options: &For<'_>) -> anyhow::Result<Self> {
         let (_, _, _) = (options.arch, options.cache.folder(), options.both);
         bail!("this build has no feature `cuda`, so it writes no {form}")
     }
 
     #[cfg(feature = "cuda")]
-    fn compiled(units: &[Unit], form: Form, options: &For<'_>) -> anyhow::Result<Self> {
+    fn compiled(units: &[Unit], form: CodeFormat, options: &For<'_>) -> anyhow::Result<Self> {
         use std::sync::atomic::{AtomicU64, Ordering};
 
         let wanted = Wanted::new(options.arch)?;
@@ -111,8 +111,8 @@ impl Emitted {
         let compiler = if both { compiler.keeping_ptx() } else { compiler };
         let compile = |form| compiler.compile(units, arch, form, &done);
         let modules = exec::watched("compiling kernels", &progress, || {
-            if both && form == Form::Ptx {
-                compile(Form::Cubin)?;
+            if both && form == CodeFormat::Ptx {
+                compile(CodeFormat::Cubin)?;
                 done.store(0, Ordering::Relaxed);
             }
             compile(form)
@@ -128,19 +128,19 @@ impl Emitted {
             for entry in &units[number].entries {
                 rows.push(row(&name, &entry.name, &module.compiled.resources()));
             }
-            if form == Form::Ptx {
+            if form == CodeFormat::Ptx {
                 let text = String::from_utf8_lossy(&module.compiled.image);
                 emitted.shown.extend([format!("// {name}\n{text}\n")]);
             }
             emitted.files.push((name, module.compiled.image.clone()));
         }
         emitted.index = match form {
-            Form::Cubin => ui::table(&HEAD, &rows),
-            Form::Ptx => {
+            CodeFormat::Cubin => ui::table(&HEAD, &rows),
+            CodeFormat::Ptx => {
                 rows.iter().fold(String::new(), |text, row| text + &row[1] + "  " + &row[0] + "\n")
             }
         };
-        if form == Form::Cubin {
+        if form == CodeFormat::Cubin {
             emitted.shown.clone_from(&emitted.index);
         }
         Ok(emitted)
@@ -177,7 +177,7 @@ impl Wanted {
     }
 
     /// For what this compiler compiles the form.
-    fn of(&self, form: Form, nvrtc: &crate::backend::cuda::Nvrtc) -> anyhow::Result<Arch> {
+    fn of(&self, form: CodeFormat, nvrtc: &crate::backend::cuda::Nvrtc) -> anyhow::Result<Arch> {
         if self.is_named {
             return Ok(self.arch);
         }
@@ -197,7 +197,7 @@ impl Wanted {
 #[cfg(feature = "cuda")]
 const HEAD: [&str; 7] = ["kernel", "file", "registers", "stack", "spilled", "shared", "barriers"];
 
-/// What one kernel takes of a multiprocessor.
+/// Resources of a multiprocessor that a kernel occupies.
 #[cfg(feature = "cuda")]
 fn row(file: &str, kernel: &str, all: &[crate::backend::cuda::Resources]) -> Vec<String> {
     let own = all.iter().find(|r| r.name == kernel).cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How much memory there is for this process.
+//! The memory limit of this process.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};

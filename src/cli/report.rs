@@ -1,4 +1,4 @@
-//! How errors are reported: as text, or as JSON for programs.
+//! Error reports, as text or as JSON.
 
 use std::io;
 use std::process::ExitCode;
@@ -124,7 +124,7 @@ pub(crate) fn hint(hint: &Hint) -> String {
 }
 
 /// A setting with its values as a shell takes them.
-fn written(setting: Setting, values: &[String]) -> String {
+pub(crate) fn written(setting: Setting, values: &[String]) -> String {
     let name = option(setting);
     let given: Vec<String> = values.iter().map(|v| format!("{name} {}", quoted(v))).collect();
     if values.is_empty() { name.to_owned() } else { given.join(" ") }
@@ -177,5 +177,26 @@ fn key(setting: Setting) -> &'static str {
         Setting::BatchNorm => "batch_norm",
         Setting::LogicalDevices => "logical",
         Setting::Target => "target",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_has_an_option_and_a_key() {
+        let mut keys = std::collections::BTreeSet::new();
+        for setting in Setting::ALL {
+            let name = option(setting);
+            assert!(name.starts_with("--"), "{setting:?}");
+            let given = Hint::set(setting, ["X"], "change it");
+            assert_eq!(hint(&given), format!("change it (`{name} X`)"));
+            assert_eq!(
+                hint(&Hint::turn_on(setting, "turn it on")),
+                format!("turn it on (`{name}`)")
+            );
+            assert!(keys.insert(key(setting)), "{setting:?}: its key is that of another setting");
+        }
     }
 }

@@ -54,13 +54,14 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     args.outputs.as_deref().map(exec::check_outputs).transpose()?;
     let limit = args.model.max_memory();
     let runner = args.target.runner()?;
-    let model = args.model.load()?;
+    let given = args.inputs.read(limit)?;
+    let model = args.model.load_for(given.as_ref())?;
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
-    let inputs = args.inputs.tensors(graph, args.batch.batch, limit)?;
+    let inputs = args.inputs.tensors(given, graph, args.batch.batch, limit)?;
     let executable = runner.prepare(graph, &model.weights)?;
     let ran = runner.traced(|| exec::run(&*executable, &inputs, args.repeat, limit));
-    let (run, times) = args.inputs.told(ran)?;
+    let (run, times) = args.inputs.with_input_note(ran)?;
     exec::note_empty(graph, run.n);
     if let Some(path) = &args.outputs {
         let named = run.outputs.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();

@@ -1,4 +1,4 @@
-//! Where kernels and what compiles them are found.
+//! Targets, the kernel cache and the search for NVRTC.
 
 use std::path::PathBuf;
 #[cfg(feature = "cuda")]
@@ -12,7 +12,7 @@ use crate::Error;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CompileProgress, KernelError, Trace};
 use crate::backend::{self, Backend, Cpu, Executable};
-use crate::codegen::Form;
+use crate::codegen::CodeFormat;
 #[cfg(feature = "cuda")]
 use crate::format;
 use crate::ir::{self, Graph, Weights};
@@ -20,12 +20,12 @@ use crate::lower;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use crate::cli::args::Place;
+use crate::cli::args::AvailableDevices;
 #[cfg(feature = "cuda")]
 use crate::cli::exec;
 use crate::cli::ui;
 
-/// Where a program runs, or what it is made for.
+/// Target of a program, for running or for compilation alone.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TargetArg {
     /// GPUs if there are any, otherwise the CPU
@@ -36,7 +36,7 @@ pub(crate) enum TargetArg {
     Cuda,
 }
 
-/// Where a program runs.
+/// Target of a run.
 #[derive(Args)]
 pub(crate) struct TargetArgs {
     /// Where to run
@@ -52,7 +52,7 @@ pub(crate) struct TargetArgs {
     ///
     /// `cubin` is machine code; `ptx` is compiled by the driver when it is loaded.
     #[arg(long, value_name = "FORM", value_parser = form)]
-    code: Option<Form>,
+    code: Option<CodeFormat>,
     /// Write a timeline of all GPU streams, for Perfetto or Chrome
     ///
     /// The file is also written if the run fails.
@@ -77,7 +77,7 @@ impl TargetArgs {
         self.threads
     }
 
-    /// What runs programs.
+    /// The backend that runs programs.
     pub(crate) fn runner(&self) -> anyhow::Result<Runner> {
         // One core is enough where the system does not tell.
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -149,14 +149,14 @@ impl TargetArgs {
         options.trace = trace.as_ref().map(|(_, trace)| Arc::clone(trace));
         let progress = Arc::clone(&options.progress);
         let backend = Cuda::new(options).map_err(Error::from)?;
-        let place = Place { found: backend.count(), cuda: true };
+        let place = AvailableDevices { found: backend.count(), cuda: true };
         Ok(Runner { backend: Box::new(backend), place, compiling: Some(progress), trace })
     }
 }
 
 /// Reads a form of code.
-fn form(text: &str) -> anyhow::Result<Form> {
-    let forms = [Form::Cubin, Form::Ptx];
+fn form(text: &str) -> anyhow::Result<CodeFormat> {
+    let forms = [CodeFormat::Cubin, CodeFormat::Ptx];
     match forms.into_iter().find(|form| form.name() == text) {
         Some(form) => Ok(form),
         None => bail!("expected cubin or ptx"),
@@ -174,10 +174,10 @@ fn watchdog(text: &str) -> anyhow::Result<Duration> {
     }
 }
 
-/// What runs programs.
+/// The backend that runs programs.
 pub(crate) struct Runner {
     backend: Box<dyn Backend>,
-    place: Place,
+    place: AvailableDevices,
     #[cfg(feature = "cuda")]
     compiling: Option<Arc<CompileProgress>>,
     #[cfg(feature = "cuda")]
@@ -189,7 +189,7 @@ impl Runner {
         let backend = Box::new(Cpu::new(threads).map_err(Error::from)?);
         Ok(Self {
             backend,
-            place: Place { found: 0, cuda: false },
+            place: AvailableDevices { found: 0, cuda: false },
             #[cfg(feature = "cuda")]
             compiling: None,
             #[cfg(feature = "cuda")]
@@ -197,13 +197,13 @@ impl Runner {
         })
     }
 
-    /// What runs its programs.
+    /// The backend.
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
 
-    /// What the devices of its programs are.
-    pub(crate) fn place(&self) -> Place {
+    /// The devices of its programs.
+    pub(crate) fn place(&self) -> AvailableDevices {
         self.place
     }
 
@@ -230,8 +230,8 @@ impl Runner {
         Ok(ready().map_err(Error::from)?)
     }
 
-    /// What the runs in `runs` give; whether they succeed or fail, then writes what is wanted of
-    /// all of them together.
+    /// Returns the result of `runs`, and writes the trace of all of them even if one failed: the
+    /// trace of a failed run is the one that is needed most.
     #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "CUDA alone traces"))]
     pub(crate) fn traced<R>(&self, runs: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         let result = runs();
@@ -245,7 +245,7 @@ impl Runner {
     }
 }
 
-/// Where compiled kernels are kept.
+/// The cache of compiled kernels.
 #[derive(Args)]
 pub(crate) struct CacheArgs {
     /// Cache for compiled kernels [default: `$XDG_CACHE_HOME/fanwise`]
@@ -254,7 +254,7 @@ pub(crate) struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// Whether a folder is given.
+    /// Returns true if a folder is given.
     pub(crate) const fn is_given(&self) -> bool {
         self.cache_dir.is_some()
     }
@@ -302,8 +302,8 @@ mod cuda {
         Ok(Compiler::open(&search(driver), cache(args), threads).map_err(Error::from)?)
     }
 
-    /// Where NVRTC for this driver may be: where `FANWISE_NVRTC` says, or on the library path, in a
-    /// toolkit, or in a package of Python.
+    /// The search path of NVRTC: the folder in `FANWISE_NVRTC`, or the library path, CUDA toolkits
+    /// and Python packages.
     pub(crate) fn search(driver: Option<Version>) -> NvrtcSearch {
         let folder = env::var_os("FANWISE_NVRTC").filter(|f| !f.is_empty()).map(PathBuf::from);
         if folder.is_some() {

@@ -1,4 +1,4 @@
-//! What the commands print with: results, notes, stages, tables.
+//! Printing of results, notes, stages and tables.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -74,7 +74,7 @@ pub(crate) const HELP: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// How much goes to standard error, beside errors.
+/// Verbosity of standard error, besides errors.
 static LEVEL: AtomicU8 = AtomicU8::new(NOTES);
 const ERRORS: u8 = 0;
 const NOTES: u8 = 1;

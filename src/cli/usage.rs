@@ -47,7 +47,7 @@ pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) 
     ExitCode::from(report::BAD_INPUT)
 }
 
-/// What is said of a command that does not exist.
+/// The error for a command that does not exist.
 fn unknown_command(error: &clap::Error, command: &Command) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -70,7 +70,7 @@ fn nearest(given: &str, command: &Command) -> Option<String> {
     (best.0 >= ALIKE).then(|| best.1.to_owned())
 }
 
-/// Whether the arguments ask for JSON.
+/// Returns true if the arguments contain `--format json`.
 pub(crate) fn wants_json(line: &[OsString]) -> bool {
     ui::value(line, "--format").is_some_and(|format| format == "json")
 }

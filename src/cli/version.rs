@@ -1,4 +1,4 @@
-//! What `--version` shows.
+//! The output of `--version`.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! The parts of a call, gathered while a launch is read.
+//! The builder of calls: macros, parameters and arguments, collected from a launch.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::lower::{BufferId, DeviceProgram, Storage};
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, Order, Shape, TensorType};
 
-/// The most blocks of a kernel whose threads walk over their elements in strides.
-const MOST_BLOCKS: i64 = 1 << 14;
+/// The most blocks of a kernel with a grid-stride loop.
+const MAX_BLOCKS: i64 = 1 << 14;
 
 /// A kernel and the values of its argument.
 pub(super) struct Builder<'a> {
@@ -28,7 +28,7 @@ impl<'a> Builder<'a> {
         &self.device.buffer(id).ty
     }
 
-    /// The axes of a buffer as they lie in memory, outermost first.
+    /// The axes of a buffer in memory order, outermost first.
     pub(super) fn axes(&self, id: BufferId) -> Vec<usize> {
         let buffer = self.device.buffer(id);
         let rank = buffer.ty.rank();
@@ -40,8 +40,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The distance in memory between neighbours along each axis of a buffer, in elements.
-    pub(super) fn steps(&self, id: BufferId) -> Vec<Dim> {
+    /// The stride of each axis of a buffer, in elements.
+    pub(super) fn strides(&self, id: BufferId) -> Vec<Dim> {
         let shape = &self.ty(id).shape;
         let mut steps = vec![Dim::ONE; shape.rank()];
         let mut step = Dim::ONE;
@@ -52,19 +52,21 @@ impl<'a> Builder<'a> {
         steps
     }
 
-    /// True if the elements of a buffer lie as those of an image with the channels last.
+    /// True if the bytes of a buffer are in channels-last order. A value whose two orders are the
+    /// same bytes counts as both.
     pub(super) fn is_channels_last(&self, id: BufferId) -> bool {
         let buffer = self.device.buffer(id);
         buffer.order == Order::ChannelsLast || !differs(&buffer.ty.shape)
     }
 
-    /// True if the elements of a buffer lie with the last axis fastest.
+    /// True if the bytes of a buffer are in row-major order.
     pub(super) fn is_row_major(&self, id: BufferId) -> bool {
         let buffer = self.device.buffer(id);
         buffer.order == Order::RowMajor || !differs(&buffer.ty.shape)
     }
 
-    /// True if a buffer begins on a boundary of 16 bytes for every batch.
+    /// True if a buffer is aligned to 16 bytes for every batch size, as vector loads require. Arena
+    /// buffers and tensors are aligned by allocation; only the offset of a part may break it.
     pub(super) fn is_aligned(&self, id: BufferId) -> bool {
         match &self.device.buffer(id).storage {
             Storage::Part { offset, .. } => offset.modulo(&16.into()) == Dim::ZERO,
@@ -77,25 +79,25 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A pointer to elements that are read, as their type in memory.
+    /// Adds a pointer to elements that are read.
     pub(super) fn read(&mut self, name: &str, id: BufferId) {
         let ty = c_type(self.ty(id).dtype);
         self.read_as(name, id, ty);
     }
 
-    /// A pointer to elements that are read as another type of the same width.
+    /// Adds a pointer to elements that are read as another CUDA type.
     pub(super) fn read_as(&mut self, name: &str, id: BufferId, ty: &'static str) {
         self.params.push(ParamDecl::Read(name.to_owned(), ty));
         self.args.push(Arg::Buffer(id));
     }
 
-    /// A pointer to elements that are written.
+    /// Adds a pointer to elements that are written.
     pub(super) fn write(&mut self, name: &str, id: BufferId) {
         let ty = c_type(self.ty(id).dtype);
         self.write_as(name, id, ty);
     }
 
-    /// A pointer to elements that are written as another type of the same width.
+    /// Adds a pointer to elements that are written as another CUDA type.
     pub(super) fn write_as(&mut self, name: &str, id: BufferId, ty: &'static str) {
         self.params.push(ParamDecl::Write(name.to_owned(), ty));
         self.args.push(Arg::Buffer(id));
@@ -106,12 +108,13 @@ impl<'a> Builder<'a> {
         self.defines.push((name.to_owned(), text.to_string()));
     }
 
-    /// A macro that says whether something is done.
+    /// Adds a macro that is 0 or 1.
     pub(super) fn flag(&mut self, name: &str, is: bool) {
         self.define(name, u8::from(is));
     }
 
-    /// A size: a macro where it is known, otherwise a member of the argument.
+    /// Adds a size: a macro if it is constant, otherwise a member of the argument. A constant lets
+    /// the compiler unroll loops and replace divisions.
     pub(super) fn size(&mut self, name: &str, size: &Dim) {
         if let Some(known) = size.as_const() {
             self.define(name, known);
@@ -121,7 +124,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What `report.cuh` needs to say that an element names no entry.
+    /// Adds the arguments with which `report.cuh` reports an invalid element.
     pub(super) fn report(&mut self) {
         self.params.push(ParamDecl::Write("word".to_owned(), "u64"));
         self.args.push(Arg::Report);
@@ -129,7 +132,8 @@ impl<'a> Builder<'a> {
         self.args.push(Arg::Step);
     }
 
-    /// A list of numbers that the text does not know.
+    /// Adds a list of numbers as arguments, even constant ones: kernels that differ in them only
+    /// are compiled once.
     pub(super) fn arguments(&mut self, name: &str, numbers: impl IntoIterator<Item = Dim>) {
         let mut parts = Vec::new();
         for (i, number) in numbers.into_iter().enumerate() {
@@ -141,7 +145,7 @@ impl<'a> Builder<'a> {
         self.define(name, format!("{{{}}}", parts.join(", ")));
     }
 
-    /// A list of sizes, as an initialiser.
+    /// Adds a list of sizes as an initialiser.
     pub(super) fn list(&mut self, name: &str, sizes: &[Dim]) {
         let mut parts = Vec::with_capacity(sizes.len());
         for (i, size) in sizes.iter().enumerate() {
@@ -156,7 +160,7 @@ impl<'a> Builder<'a> {
         self.define(name, format!("{{{}}}", parts.join(", ")));
     }
 
-    /// A list of known numbers.
+    /// Adds a list of constant numbers as an initialiser.
     pub(super) fn numbers<T: ToString>(
         &mut self,
         name: &str,
@@ -179,7 +183,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// True if the two orders of a value are not the same bytes.
+/// True if the two memory orders of a value differ.
 fn differs(shape: &Shape) -> bool {
     let wide = |d: &Dim| *d != Dim::ONE;
     shape.rank() >= 3 && wide(&shape[1]) && shape[2..].iter().any(wide)
@@ -190,22 +194,23 @@ pub(super) fn ceil_div(size: &Dim, by: i64) -> Dim {
     (size.clone() + (by - 1)).floor_div(&by.into())
 }
 
-/// True if every multiple of the size is one of 4.
-pub(super) fn by_four(size: &Dim) -> bool {
+/// True if the size is divisible by 4 for every batch size.
+pub(super) fn divisible_by_four(size: &Dim) -> bool {
     size.modulo(&4.into()) == Dim::ZERO
 }
 
-/// Blocks for so many elements, with strides where there are very many.
-pub(super) fn blocks(size: &Dim, per_block: i64) -> Dim {
-    ceil_div(size, per_block).minimum(&MOST_BLOCKS.into())
+/// The blocks for `size` elements, capped at [`MAX_BLOCKS`]; beyond it the threads loop. No result
+/// depends on the cap, because an element is computed by one thread in any case.
+pub(super) fn block_count(size: &Dim, per_block: i64) -> Dim {
+    ceil_div(size, per_block).minimum(&MAX_BLOCKS.into())
 }
 
-/// A grid along x.
-pub(super) fn line(blocks: Dim) -> [Dim; 3] {
+/// A one-dimensional grid.
+pub(super) fn grid_x(blocks: Dim) -> [Dim; 3] {
     [blocks, Dim::ONE, Dim::ONE]
 }
 
-/// The type of an element in memory.
+/// The CUDA type of an element in memory.
 pub(super) fn c_type(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "double",
@@ -223,7 +228,7 @@ pub(super) fn c_type(dtype: DType) -> &'static str {
     }
 }
 
-/// The unsigned type as wide as an element.
+/// The unsigned type of the same width as an element, for kernels that only move bits.
 pub(super) fn bits_type(dtype: DType) -> &'static str {
     match dtype.bytes() {
         1 => "u8",
@@ -233,7 +238,7 @@ pub(super) fn bits_type(dtype: DType) -> &'static str {
     }
 }
 
-/// A number as a constant of the type in which `f64` or `f32` is computed.
+/// A number as a CUDA literal of type `double` or `float`.
 pub(super) fn number(x: f64, ty: DType) -> String {
     if ty == DType::F64 && x.is_finite() {
         return format!("{x:?}");
@@ -243,7 +248,8 @@ pub(super) fn number(x: f64, ty: DType) -> String {
     if ty == DType::F64 { format!("(double){text}") } else { text }
 }
 
-/// A number as a constant of type `float`.
+/// A number as a CUDA literal of type `float`. `{:?}` prints the shortest text that parses back to
+/// the same number.
 pub(super) fn float(x: f32) -> String {
     if x.is_nan() {
         "not_a_number()".to_owned()
@@ -254,8 +260,8 @@ pub(super) fn float(x: f32) -> String {
     }
 }
 
-/// The type as which elements that lie side by side in all of these sizes are moved, and how many
-/// of them it holds.
+/// The widest type for moving elements of two buffers, and the number of elements that it holds:
+/// 16 bytes if both buffers are aligned and all sizes of contiguous runs are divisible.
 pub(super) fn vector(
     b: &Builder<'_>,
     values: [BufferId; 2],
@@ -271,20 +277,20 @@ pub(super) fn vector(
     }
 }
 
-/// Threads of a block whose threads take elements in strides.
+/// Threads of a block of a kernel with a grid-stride loop.
 const THREADS: u32 = 256;
 
-/// The call of a kernel whose threads take so many elements in strides.
+/// Finishes the call of a kernel with a grid-stride loop over `count` elements.
 pub(super) fn finish(b: Builder<'_>, file: &'static str, count: &Dim) -> Call {
-    b.finish(file, THREADS, String::new(), line(blocks(count, i64::from(THREADS))))
+    b.finish(file, THREADS, String::new(), grid_x(block_count(count, i64::from(THREADS))))
 }
 
-/// The type as which an element is read.
+/// The type into which an element is converted when it is read.
 pub(super) fn real(dtype: DType) -> &'static str {
     if matches!(dtype, DType::F16 | DType::Bf16) { "float" } else { c_type(dtype) }
 }
 
-/// The type in which sums and products are taken.
+/// The type of accumulators for sums and products.
 pub(super) fn wide(dtype: DType) -> &'static str {
     if dtype.is_float() { "double" } else { "u64" }
 }

@@ -1,11 +1,11 @@
-//! A launch under translation.
+//! The context of a launch during code generation.
 
 use super::CodegenError;
 use super::builder::Builder;
-use super::lines::position;
+use super::lines::normalize_axis;
 use crate::lower::{Action, BufferId, DeviceProgram, Launch, Step};
 
-/// A launch and where it is.
+/// A launch, its device and its label.
 pub(super) struct Context<'a> {
     pub(super) device: &'a DeviceProgram,
     pub(super) launch: &'a Launch,
@@ -13,19 +13,19 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// That of a step, if it is a launch.
+    /// The context of a step, if it is a launch.
     pub(super) fn of(device: &'a DeviceProgram, step: &'a Step) -> Option<Self> {
         let Action::Launch(launch) = &step.action else { return None };
         Some(Self { device, launch, label: &step.label })
     }
 
-    /// The error for what no kernel does.
+    /// The error for an unsupported launch.
     pub(super) fn unsupported(&self, reason: impl Into<String>) -> CodegenError {
         let (label, op) = (self.label.to_owned(), self.launch.name());
         CodegenError::Unsupported { label, op, reason: reason.into() }
     }
 
-    /// The parts of a call on values that all are row-major.
+    /// A builder for a call; fails unless all values are row-major.
     pub(super) fn row_major(&self) -> Result<Builder<'a>, CodegenError> {
         let b = Builder::new(self.device);
         let mut all = self.launch.operands.iter().chain(&self.launch.results);
@@ -35,9 +35,9 @@ impl<'a> Context<'a> {
         Ok(b)
     }
 
-    /// The axis that a number names among so many, negative from the end.
+    /// The axis with this number, negative from the end.
     pub(super) fn axis(&self, axis: i64, rank: usize) -> Result<usize, CodegenError> {
-        let found = position(axis, rank).filter(|a| *a < rank);
+        let found = normalize_axis(axis, rank).filter(|a| *a < rank);
         found.ok_or_else(|| self.unsupported("it has no such axis"))
     }
 
@@ -59,7 +59,7 @@ impl<'a> Context<'a> {
         results.map_err(|_| self.unsupported(format!("it has not {N} results")))
     }
 
-    /// The text of the launch's chain, if there is one.
+    /// The text of the launch's chain; fails if it is not expressible.
     pub(super) fn chained(&self, text: Option<String>) -> Result<String, CodegenError> {
         text.ok_or_else(|| self.unsupported("its chain takes or gives elements of another type"))
     }

@@ -1,27 +1,27 @@
-//! Why a launch has no kernel.
+//! Errors of code generation.
 
 use crate::types::Diagnostic;
 
-/// Why a launch has no kernel.
+/// An error of code generation: a launch has no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodegenError {
-    /// The kernel files have no form for this launch.
+    /// No kernel file supports this launch.
     #[error("`{label}` ({op}) has no CUDA kernel: {reason}")]
     Unsupported {
         /// The label of the step.
         label: String,
         /// The operator.
         op: &'static str,
-        /// What is not offered.
+        /// The unsupported property.
         reason: String,
     },
-    /// A kernel file does not fit what is asked of it.
+    /// A kernel file does not match its specialisation.
     #[error("kernels/{file}: {reason}")]
     Source {
         /// The file, by its name below `kernels/`.
         file: String,
-        /// What is wrong.
+        /// The mismatch.
         reason: String,
     },
 }

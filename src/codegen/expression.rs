@@ -1,32 +1,32 @@
-//! The text of a chain: what is done with each element before it is stored.
+//! CUDA text of a fused chain: the epilogue that is applied to each element before it is stored.
 
 use std::fmt::Write as _;
 
 use super::builder::{Builder, c_type, number};
-use super::function::{Term, apply, binary, fails, may_fail, rounded, unary, wide};
+use super::function::{Element, apply, binary, fails, may_fail, rounded, unary, wide};
 use crate::lower::{Access, BufferId, Chain, ChainStep};
 use crate::op::BatchNorm;
 use crate::types::DType;
 
-/// How a chain's steps see the operands.
+/// The state of writing a chain.
 struct Writer {
-    /// The axis whose vectors are read once for each of its places.
+    /// The axis whose vectors are loaded once for each of its positions.
     columns: Option<Columns>,
     /// The element types of the operands.
     types: Vec<DType>,
-    /// Members of `Column`, and how they are computed.
+    /// The members of `Column`, and the statements that compute them.
     members: String,
     column: String,
-    /// The operands of the running element's shape.
-    whole: Vec<usize>,
-    /// The running element, and how many variables it had before.
-    running: Term,
-    before: usize,
-    /// The steps.
+    /// The operands with the full shape.
+    full_operands: Vec<usize>,
+    /// The running element, and the number of temporaries so far: a change of type needs a new one.
+    running: Element,
+    temporaries: usize,
+    /// The statements of the steps.
     body: String,
 }
 
-/// An axis of so many places; the elements behind it are `inner`.
+/// An axis with `size` positions and `inner` elements behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Columns {
     pub(super) inner: usize,
@@ -34,26 +34,26 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The last axis in memory.
+    /// The innermost axis in memory.
     pub(super) fn last(size: usize) -> Self {
         Self { inner: 1, size }
     }
 }
 
-/// What a chain is put into.
-pub(super) struct Place<'a> {
+/// The context of a chain: the kernel that includes it.
+pub(super) struct ExpressionContext<'a> {
     /// The types of the running element before the first step and after the last.
     pub(super) types: [DType; 2],
     /// The operands.
     pub(super) operands: &'a [BufferId],
-    /// The axis of which a thread knows its place.
+    /// The axis along which a thread knows its position, so that it can load vectors once.
     pub(super) columns: Option<Columns>,
-    /// Whether `i` is a multiple of 4 wherever `expression4` is called.
+    /// True if `i` is a multiple of 4 wherever `expression4` is called, as vector loads require.
     pub(super) vectors: bool,
 }
 
-impl<'a> Place<'a> {
-    /// Behind a kernel that computes in `f32` and stores to `y`.
+impl<'a> ExpressionContext<'a> {
+    /// The context of a kernel that computes in `f32` and stores to `y`.
     pub(super) fn behind_f32(
         b: &Builder<'_>,
         y: BufferId,
@@ -65,14 +65,18 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Adds the chain's operands to the call and gives the text of `expression.cuh`; `None` if a step
-/// has none for these types:
+/// Adds the chain's operands to the call and returns the text of `expression.cuh`; `None` if a step
+/// does not support these types:
 ///
-/// - `Column` holds what depends on the place on the axis [`Place::columns`] alone; `column(p, c)`
-///   computes it.
+/// - `Column` holds the values that depend only on the position along
+///   [`ExpressionContext::columns`]; `column(p, c)` computes it.
 /// - `expression(p, x, i, k)` is the result for the running element `x` that is element `i`, with
 ///   its column `k`; `expression4(p, x, i, k)` for four from `i` on with the columns from `k` on.
-pub(super) fn expression(b: &mut Builder<'_>, chain: &Chain, place: &Place<'_>) -> Option<String> {
+pub(super) fn expression(
+    b: &mut Builder<'_>,
+    chain: &Chain,
+    place: &ExpressionContext<'_>,
+) -> Option<String> {
     for (i, id) in place.operands.iter().enumerate() {
         b.read(&format!("c{i}"), *id);
     }
@@ -81,11 +85,13 @@ pub(super) fn expression(b: &mut Builder<'_>, chain: &Chain, place: &Place<'_>) 
         types: place.operands.iter().map(|id| b.ty(*id).dtype).collect(),
         members: String::new(),
         column: String::new(),
-        whole: Vec::new(),
-        running: Term::new("x", place.types[0]),
-        before: 0,
+        full_operands: Vec::new(),
+        running: Element::new("x", place.types[0]),
+        temporaries: 0,
         body: String::new(),
     };
+    // Steps are written first: they collect the operands and the members of `Column` that the text
+    // declares ahead of them.
     let mut reports = false;
     for step in &chain.steps {
         writer.step(step)?;
@@ -101,16 +107,17 @@ pub(super) fn expression(b: &mut Builder<'_>, chain: &Chain, place: &Place<'_>) 
     }
     let aligned =
         |i: &usize| place.vectors && place.operands.get(*i).is_some_and(|id| b.is_aligned(*id));
-    let loads: Vec<(usize, bool)> = writer.whole.iter().map(|i| (*i, aligned(i))).collect();
+    let loads: Vec<(usize, bool)> = writer.full_operands.iter().map(|i| (*i, aligned(i))).collect();
+    // The chain must end in the type that the kernel stores.
     (writer.running.dtype == place.types[1]).then(|| writer.text(place.types[0], &loads))
 }
 
-/// The text of a step's result for the running element `x`, and its type; `operand` gives the
-/// element of an operand. `None` if the step has none for these types, or is a normalisation.
-pub(super) fn applied(
+/// The expression of a step for the running element `x`, and its type; `operand` returns the
+/// element of an operand. `None` if the step does not support these types, or is a normalisation.
+pub(super) fn step_expression(
     step: &ChainStep,
-    x: &Term,
-    operand: &mut dyn FnMut(usize, Access) -> Option<Term>,
+    x: &Element,
+    operand: &mut dyn FnMut(usize, Access) -> Option<Element>,
 ) -> Option<(String, DType)> {
     match step {
         ChainStep::Unary(op) => Some((unary(op, x)?, x.dtype)),
@@ -125,6 +132,7 @@ pub(super) fn applied(
             for (of, access) in operands.iter().zip(accesses) {
                 terms.push(operand(*of, *access)?);
             }
+            // The running element takes its position among the operands of the operator again.
             terms.insert((*slot).min(terms.len()), x.clone());
             Some((apply(op, &terms, *to)?, *to))
         }
@@ -132,8 +140,8 @@ pub(super) fn applied(
 }
 
 impl Writer {
-    /// The place in a vector of the element that meets element `i`.
-    fn place(access: Access) -> String {
+    /// The index expression of the operand's element for element `i`.
+    fn index(access: Access) -> String {
         match access {
             Access::Full => "i".to_owned(),
             Access::Scalar => "0".to_owned(),
@@ -152,13 +160,15 @@ impl Writer {
         let (text, to) = if let ChainStep::ScaleShift { op, operands, access } = step {
             (self.scale_shift(op, operands, *access)?, x.dtype)
         } else {
-            applied(step, &x, &mut |operand, access| self.operand(operand, access))?
+            step_expression(step, &x, &mut |operand, access| self.operand(operand, access))?
         };
+        // A variable of C has one type: the running element is overwritten while its type stays,
+        // and continues in a new variable when a step changes it.
         let line = if to == x.dtype {
             format!("    {} = {text};\n", x.text)
         } else {
-            self.before += 1;
-            self.running = Term::new(format!("x{}", self.before), to);
+            self.temporaries += 1;
+            self.running = Element::new(format!("x{}", self.temporaries), to);
             format!("    {} {} = {text};\n", c_type(to), self.running.text)
         };
         self.body += &line;
@@ -168,12 +178,14 @@ impl Writer {
     fn scale_shift(&mut self, op: &BatchNorm, at: &[usize; 4], access: Access) -> Option<String> {
         let (x, is_column) = (self.running.clone(), self.is_column(access));
         let ty = wide(x.dtype);
-        let place = if is_column { "c".to_owned() } else { Self::place(access) };
+        let place = if is_column { "c".to_owned() } else { Self::index(access) };
         let mut parts = Vec::with_capacity(at.len());
         for i in at {
-            parts.push(Term::new(format!("p.c{i}[{place}]"), *self.types.get(*i)?).cast(ty));
+            parts.push(Element::new(format!("p.c{i}[{place}]"), *self.types.get(*i)?).cast(ty));
         }
         let epsilon = number(op.epsilon.into(), ty);
+        // Scale and shift are derived from four vectors with a division and a root. As a member of
+        // `Column` they are computed once per channel and thread instead of once per element.
         let factors = format!("scale_shift({}, {epsilon})", parts.join(", "));
         let (pair, name) = (format!("{}2", c_type(ty)), format!("f{}", at[0]));
         let of = if is_column {
@@ -193,24 +205,27 @@ impl Writer {
         self.column += &line;
     }
 
-    /// The element of an operand that meets the running one.
-    fn operand(&mut self, operand: usize, access: Access) -> Option<Term> {
+    /// The element of an operand for the running element.
+    fn operand(&mut self, operand: usize, access: Access) -> Option<Element> {
         let dtype = *self.types.get(operand)?;
+        // Full operands become arguments of `steps`, so that `expression4` can load them as
+        // vectors; vectors along the column axis become members of `Column`; all others are indexed
+        // in place.
         let text = if access == Access::Full {
-            self.whole.push(operand);
+            self.full_operands.push(operand);
             format!("w{operand}")
         } else if self.is_column(access) {
             let name = format!("c{operand}");
             self.member(c_type(dtype), &name, &format!("p.c{operand}[c]"));
             format!("k.{name}")
         } else {
-            format!("p.c{operand}[{}]", Self::place(access))
+            format!("p.c{operand}[{}]", Self::index(access))
         };
-        Some(Term::new(text, dtype))
+        Some(Element::new(text, dtype))
     }
 
-    /// The whole text for a running element of type `from`; `loads` are the operands of its shape,
-    /// and whether four of their elements are read at once.
+    /// The text for a running element of type `from`; `loads` are the operands with the full shape,
+    /// and whether four of their elements are loaded as a vector.
     fn text(&self, from: DType, loads: &[(usize, bool)]) -> String {
         let mut out = format!("struct Column {{\n{}}};\n", self.members);
         // Writing to a string does not fail.
@@ -258,7 +273,7 @@ impl Writer {
     }
 }
 
-/// The type of four neighbouring elements.
+/// The vector type of four adjacent elements.
 fn four(dtype: DType) -> String {
     if dtype == DType::F32 { "float4".to_owned() } else { format!("Four<{}>", c_type(dtype)) }
 }

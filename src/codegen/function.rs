@@ -1,33 +1,33 @@
-//! The text of elementwise operators, applied to elements of any type.
+//! CUDA expressions of elementwise operators, for elements of any type.
 //!
-//! A float is computed as a number of type `float` (of `f16` and `bf16`, too) or `double` and
-//! rounded to its type after every operator; integers wrap.
+//! Floats are computed in `float` (`f16` and `bf16` too) or `double` and rounded to their type
+//! after every operator, as the reference evaluation does; integers wrap.
 
 use super::builder::{c_type, number};
 use crate::op::{Binary, Classify, Compare, GeluForm, Logic, Op, Unary};
 use crate::types::DType;
 use crate::types::invariant::int;
 
-/// An element: an expression of the CUDA type of its element type.
+/// An element: a CUDA expression and its element type.
 #[derive(Clone, Debug)]
-pub(super) struct Term {
+pub(super) struct Element {
     /// The expression.
     pub(super) text: String,
     /// The element type.
     pub(super) dtype: DType,
 }
 
-impl Term {
+impl Element {
     pub(super) fn new(text: impl Into<String>, dtype: DType) -> Self {
         Self { text: text.into(), dtype }
     }
 
-    /// The number that it is computed as.
+    /// The expression converted to the type of computation.
     pub(super) fn real(&self) -> String {
         if is_half(self.dtype) { format!("real({})", self.text) } else { self.text.clone() }
     }
 
-    /// The element in another type.
+    /// The expression converted to another element type.
     pub(super) fn cast(&self, to: DType) -> String {
         match (self.dtype == to, to) {
             (true, _) => self.text.clone(),
@@ -41,18 +41,19 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }
 
-/// The type in which floats of a type are computed.
+/// The type in which a float type is computed.
 pub(super) fn wide(dtype: DType) -> DType {
     if is_half(dtype) { DType::F32 } else { dtype }
 }
 
-/// The element of a float type that is nearest to a computed number.
+/// The expression of a computed number, rounded to an element type.
 pub(super) fn rounded(dtype: DType, number: String) -> String {
     if is_half(dtype) { format!("rounded<{}>({number})", c_type(dtype)) } else { number }
 }
 
-/// The result of an operator on elements; `None` if it is not elementwise or takes others.
-pub(super) fn apply(op: &Op, operands: &[Term], to: DType) -> Option<String> {
+/// The expression of an operator on elements; `None` if it is not elementwise or does not support
+/// these types.
+pub(super) fn apply(op: &Op, operands: &[Element], to: DType) -> Option<String> {
     match (op, operands) {
         (Op::Unary(op), [x]) => unary(op, x),
         (Op::Binary(op), [a, b]) => binary(op, a, b),
@@ -66,8 +67,8 @@ pub(super) fn apply(op: &Op, operands: &[Term], to: DType) -> Option<String> {
     }
 }
 
-/// A function of one number.
-pub(super) fn unary(op: &Unary, x: &Term) -> Option<String> {
+/// The expression of a unary function.
+pub(super) fn unary(op: &Unary, x: &Element) -> Option<String> {
     let dtype = x.dtype;
     if dtype == DType::Bool {
         None
@@ -78,10 +79,10 @@ pub(super) fn unary(op: &Unary, x: &Term) -> Option<String> {
     }
 }
 
-/// A function of an integer; `None` where only floats have it.
+/// The expression of a unary function of an integer; `None` if it is defined for floats only.
 #[expect(clippy::wildcard_enum_match_arm, reason = "all others take floats only")]
-fn of_int(op: &Unary, x: &Term) -> Option<String> {
-    let Term { text, dtype } = x;
+fn of_int(op: &Unary, x: &Element) -> Option<String> {
+    let Element { text, dtype } = x;
     Some(match op {
         Unary::Abs => format!("wrapped_absolute({text})"),
         Unary::Neg => format!("wrapped_negative({text})"),
@@ -92,8 +93,8 @@ fn of_int(op: &Unary, x: &Term) -> Option<String> {
     })
 }
 
-/// `clip` of an integer. A bound beyond the type has no effect on its own side, and on the other is
-/// all that is left.
+/// The expression of `clip` of an integer. A bound outside the range of the type has no effect on
+/// its own side; on the other side it leaves the extreme of the type as the only result.
 fn int_clip(text: &str, dtype: DType, min: Option<f64>, max: Option<f64>) -> String {
     let bits = 8 * int::<u32>(dtype.bytes()) - u32::from(dtype.is_signed());
     let most = (1i128 << bits) - 1;
@@ -103,9 +104,10 @@ fn int_clip(text: &str, dtype: DType, min: Option<f64>, max: Option<f64>) -> Str
         reason = "bounds beyond an i128 are beyond the type"
     )]
     let bound = |bound: Option<f64>, none: i128| bound.map_or(none, |b| b as i128);
+    // In `i128`, because a bound may lie outside the type, and `i64` cannot hold every `u64`.
     let (low, high) = (bound(min, least), bound(max, most));
     let ty = c_type(dtype);
-    // The low 64 bits, which the type cuts.
+    // The low 64 bits, which the cast to the type truncates.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -118,11 +120,11 @@ fn int_clip(text: &str, dtype: DType, min: Option<f64>, max: Option<f64>) -> Str
     format!("clip({text}, {}, {})", literal(low.max(least)), literal(high.min(most)))
 }
 
-/// A function of a number of type `float` or `double`.
+/// The expression of a unary function of type `float` or `double`.
 pub(super) fn of_float(op: &Unary, x: &str, ty: DType) -> String {
     let suffix = if ty == DType::F64 { "" } else { "f" };
     let call = |name: &str| format!("{name}({x})");
-    // A function of CUDA's library.
+    // A function of the CUDA math library.
     let library = |name: &str| format!("{name}{suffix}({x})");
     let literal = |x: f64| number(x, ty);
     let with = |name: &str, parameters: &[f32]| {
@@ -135,7 +137,7 @@ pub(super) fn of_float(op: &Unary, x: &str, ty: DType) -> String {
         Unary::Sign => call("sign_of"),
         Unary::Relu => call("relu"),
         Unary::Clip { min, max } => {
-            // A side without a bound is open.
+            // A missing bound is infinite.
             let (low, high) = (min.unwrap_or(f64::NEG_INFINITY), max.unwrap_or(f64::INFINITY));
             format!("clip({x}, {}, {})", literal(low), literal(high))
         }
@@ -177,8 +179,8 @@ pub(super) fn of_float(op: &Unary, x: &str, ty: DType) -> String {
     }
 }
 
-/// A function of two numbers of one type, or a power of two integers; `None` of others.
-pub(super) fn binary(op: &Binary, a: &Term, b: &Term) -> Option<String> {
+/// The expression of a binary function of one type, or of an integer power; `None` for other types.
+pub(super) fn binary(op: &Binary, a: &Element, b: &Element) -> Option<String> {
     if a.dtype.is_float() && a.dtype == b.dtype {
         return Some(rounded(a.dtype, of_floats(op, &a.real(), &b.real(), wide(a.dtype))));
     }
@@ -186,6 +188,8 @@ pub(super) fn binary(op: &Binary, a: &Term, b: &Term) -> Option<String> {
     if !integers || (a.dtype != b.dtype && *op != Binary::Pow) {
         return None;
     }
+    // Signed overflow is undefined in C++, so integers go through functions that compute in
+    // unsigned types and wrap.
     let name = match op {
         Binary::Add => "sum_of",
         Binary::Sub => "wrapped_difference",
@@ -203,13 +207,13 @@ pub(super) fn binary(op: &Binary, a: &Term, b: &Term) -> Option<String> {
     Some(format!("{name}({}, {}{reporting})", a.text, b.text))
 }
 
-/// True if an operator with a result of this type has none for some elements, which its text then
-/// reports.
+/// True if an operator with a result of this type is undefined for some elements (such as division
+/// by 0); its expression then reports them.
 pub(super) fn may_fail(op: &Op, to: DType) -> bool {
     matches!(op, Op::Binary(op) if fails(op) && to.is_integer())
 }
 
-/// True of the functions that do not take all integers.
+/// True for functions that are undefined for some integers.
 pub(super) fn fails(op: &Binary) -> bool {
     matches!(op, Binary::Div | Binary::Mod { .. } | Binary::Pow)
 }
@@ -222,7 +226,7 @@ fn of_floats(op: &Binary, a: &str, b: &str, ty: DType) -> String {
         Binary::Mul => format!("{a} * {b}"),
         Binary::Div => format!("{a} / {b}"),
         Binary::Pow => format!("pow{suffix}({a}, {b})"),
-        // Inference admits floats with the sign of the dividend only.
+        // Type inference admits floats only with the sign of the dividend (`fmod`).
         Binary::Mod { .. } => format!("fmod{suffix}({a}, {b})"),
         Binary::Max => format!("larger_of({a}, {b})"),
         Binary::Min => format!("smaller_of({a}, {b})"),
@@ -231,7 +235,7 @@ fn of_floats(op: &Binary, a: &str, b: &str, ty: DType) -> String {
     }
 }
 
-fn compare(op: &Compare, a: &Term, b: &Term) -> String {
+fn compare(op: &Compare, a: &Element, b: &Element) -> String {
     let relation = match op {
         Compare::Equal => "==",
         Compare::Less => "<",
@@ -242,7 +246,7 @@ fn compare(op: &Compare, a: &Term, b: &Term) -> String {
     format!("(u8)({} {relation} {})", a.real(), b.real())
 }
 
-fn logic(op: &Logic, a: &Term, b: &Term) -> String {
+fn logic(op: &Logic, a: &Element, b: &Element) -> String {
     let ty = c_type(a.dtype);
     let (a, b) = (&a.text, &b.text);
     match op {
@@ -256,7 +260,7 @@ fn logic(op: &Logic, a: &Term, b: &Term) -> String {
     }
 }
 
-fn classify(op: &Classify, x: &Term) -> String {
+fn classify(op: &Classify, x: &Element) -> String {
     let x = x.real();
     match op {
         Classify::IsNan => format!("(u8)({x} != {x})"),

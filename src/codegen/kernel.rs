@@ -1,29 +1,29 @@
-//! What a kernel's text depends on, and how a launch calls it.
+//! Kernels and their calls: the specialisation of a file, and the grid and arguments of a launch.
 
 use std::sync::Arc;
 
 use crate::lower::BufferId;
 use crate::types::Dim;
 
-/// A kernel file specialised to what one or more launches compute.
+/// A specialisation of a kernel file for one or more launches.
 ///
-/// It depends on element types, attributes, chains and the sizes that do not follow from the batch,
-/// never on the batch: replicas of different rows share it, and so do all batch sizes. Two equal
-/// kernels are one.
+/// It depends on element types, attributes, chains and constant sizes, never on the batch size: all
+/// batch sizes share it, and so do replicas with different numbers of rows. Equal kernels are
+/// compiled once.
 ///
 /// Elsewhere: `gpu.func` (MLIR).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kernel {
     /// The file in `kernels/`, as `conv.cu`.
     pub file: &'static str,
-    /// What the file is specialised by: names and the text they stand for, in this order, without
-    /// `ENTRY` and what is said of [`Kernel::params`].
+    /// The macros that specialise the file and their replacements, in order, without `ENTRY` and
+    /// the macros of [`Kernel::params`].
     pub defines: Vec<(String, String)>,
-    /// The text of `expression.cuh`, which files that end in a chain include.
+    /// The text of `expression.cuh`, which files with a fused epilogue include.
     pub expression: String,
     /// The members of the struct that is the kernel's only argument, in order.
     pub params: Vec<ParamDecl>,
-    /// Threads of a block along x; y and z are 1.
+    /// Threads of a block along x; along y and z there is 1.
     pub threads: u32,
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
@@ -36,8 +36,7 @@ pub enum ParamDecl {
     Read(String, &'static str),
     /// A pointer to elements that are written.
     Write(String, &'static str),
-    /// A `long long` that follows from the batch size; the text names it as it names a size known
-    /// beforehand.
+    /// A `long long` that follows from the batch size; the text refers to it like a constant size.
     Size(String),
 }
 
@@ -46,8 +45,8 @@ pub enum ParamDecl {
 pub struct Call {
     /// The kernel.
     pub kernel: Arc<Kernel>,
-    /// The blocks along x, y and z as functions of the batch size. A call with none along an axis
-    /// does nothing.
+    /// The blocks along x, y and z as functions of the batch size. A call with 0 blocks along an
+    /// axis is skipped.
     pub grid: [Dim; 3],
     /// The values of [`Kernel::params`], in order.
     pub args: Vec<Arg>,
@@ -60,8 +59,9 @@ pub enum Arg {
     Buffer(BufferId),
     /// A size.
     Size(Dim),
-    /// The address of the device's word for elements that name no entry; see `report.cuh`.
+    /// The address of the device's word that reports invalid elements; see `report.cuh`.
     Report,
-    /// A number that is larger for earlier steps of the device's program, and not 0.
+    /// A nonzero number that is larger for earlier steps of the device's program: an `atomicMax` on
+    /// the report word keeps the first error.
     Step,
 }

@@ -1,4 +1,4 @@
-//! For what a unit is compiled, and the name of the result.
+//! Compilation targets (architecture, code format, options) and the cache key of a compiled unit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,30 +10,30 @@ use super::Unit;
 pub struct Arch {
     /// Ten times the major number of the compute capability plus the minor: 90 for 9.0.
     number: u16,
-    /// Which features it has beside those of all later architectures.
+    /// Its features beyond those that all later architectures support.
     features: Features,
 }
 
-/// What code for an architecture may use beyond what later architectures have too.
+/// Features that code for an architecture may use although later architectures lack them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Features {
     /// Nothing: the code of `sm_90` runs on 9.0 and later minor versions of 9.
     Base,
-    /// Those of its family: `sm_100f`.
+    /// The features of its family: `sm_100f`.
     Family,
-    /// Its own: the code of `sm_90a` runs on 9.0 only.
+    /// Architecture-specific features: the code of `sm_90a` runs on 9.0 only.
     Own,
 }
 
 impl Arch {
-    /// The architecture of a device of this compute capability; of 9.0 and later with its own
-    /// features, which code for one device may use.
+    /// The architecture of a device with this compute capability. From 9.0 on it includes the
+    /// architecture-specific features: code compiled for the device at hand need not be portable.
     pub(crate) fn of_device(major: u16, minor: u16) -> Self {
         let features = if major >= 9 { Features::Own } else { Features::Base };
         Self { number: major.saturating_mul(10).saturating_add(minor), features }
     }
 
-    /// The architecture that NVRTC lists by this number, with no features of its own.
+    /// The architecture that NVRTC lists by this number, without architecture-specific features.
     pub(crate) fn of_number(number: u16) -> Self {
         Self { number, features: Features::Base }
     }
@@ -58,9 +58,9 @@ impl fmt::Display for Arch {
     }
 }
 
-/// A text names no architecture.
+/// An error of parsing an [`Arch`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no architecture; write sm_80, sm_90a …")]
+#[error("`{0}` is not an architecture; write sm_80, sm_90a …")]
 pub struct ArchError(String);
 
 impl FromStr for Arch {
@@ -82,18 +82,18 @@ impl FromStr for Arch {
     }
 }
 
-/// What a unit is compiled to.
+/// The format of compiled code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Form {
+pub enum CodeFormat {
     /// Machine code of one architecture.
     #[default]
     Cubin,
-    /// Text that the driver compiles for its device, of this architecture or a later one.
+    /// PTX, which the driver compiles for its device, of this architecture or a later one.
     Ptx,
 }
 
-impl Form {
-    /// The name, which is also the ending of its files.
+impl CodeFormat {
+    /// The name, which is also the file extension.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Cubin => "cubin",
@@ -102,36 +102,36 @@ impl Form {
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for CodeFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// The options with which every unit is compiled.
+/// Returns the compiler options of every unit.
 ///
-/// A product and a sum are fused only where the text says so: whether a compiler fuses them may
-/// depend on the text around them, which differs between specialisations, and the bits would differ
-/// with it.
-pub(crate) fn options(arch: Arch, form: Form) -> Vec<String> {
+/// Multiply-adds are fused only where the source calls `fmaf`. Whether a compiler contracts them
+/// may depend on the surrounding text, which differs between specialisations, and the results would
+/// no longer be bit-identical.
+pub(crate) fn options(arch: Arch, form: CodeFormat) -> Vec<String> {
     let target = match form {
-        Form::Cubin => arch.to_string(),
-        Form::Ptx => format!("compute_{}{}", arch.number, arch.suffix()),
+        CodeFormat::Cubin => arch.to_string(),
+        CodeFormat::Ptx => format!("compute_{}{}", arch.number, arch.suffix()),
     };
     let mut options = vec![
         format!("--gpu-architecture={target}"),
         "--std=c++17".to_owned(),
         "--fmad=false".to_owned(),
     ];
-    if form == Form::Cubin {
-        // The log says then what each kernel takes of a multiprocessor.
+    if form == CodeFormat::Cubin {
+        // The log then lists the registers and the shared memory of each kernel.
         options.push("--ptxas-options=-v".to_owned());
     }
     options
 }
 
-/// The name of a compiled unit: equal where the whole text, the options with the architecture, and
-/// the compiler are.
+/// The cache key of a compiled unit: a hash of the source text, the options (with the architecture)
+/// and the compiler.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
@@ -154,12 +154,13 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The key of a unit compiled with these options by the compiler of this name, which tells it from
-/// others.
+/// Returns the key of a unit compiled with these options; `compiler` identifies the compiler and
+/// its version.
 pub fn key(unit: &Unit, options: &[String], compiler: &str) -> Key {
     let mut hasher = blake3::Hasher::new();
     let parts = [compiler].into_iter().chain(options.iter().map(String::as_str));
     for part in parts.chain([unit.text.as_str()]) {
+        // The length separates the parts: `ab, c` and `a, bc` are different inputs.
         hasher.update(&part.len().to_le_bytes());
         hasher.update(part.as_bytes());
     }
@@ -170,7 +171,7 @@ pub fn key(unit: &Unit, options: &[String], compiler: &str) -> Key {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Arch, Form, key, options};
+    use super::{Arch, CodeFormat, key, options};
     use crate::codegen::testing::copy;
     use crate::codegen::units;
 
@@ -194,10 +195,10 @@ mod tests {
     #[test]
     fn options_say_the_target_and_no_fast_maths() {
         let arch: Arch = "sm_90a".parse().unwrap();
-        let cubin = options(arch, Form::Cubin);
+        let cubin = options(arch, CodeFormat::Cubin);
         assert_eq!(cubin[0], "--gpu-architecture=sm_90a");
         assert!(cubin.contains(&"--fmad=false".to_owned()));
-        assert_eq!(options(arch, Form::Ptx)[0], "--gpu-architecture=compute_90a");
+        assert_eq!(options(arch, CodeFormat::Ptx)[0], "--gpu-architecture=compute_90a");
     }
 
     #[test]
@@ -205,17 +206,17 @@ mod tests {
         let unit = |ty| units(&[Arc::new(copy(ty))]).unwrap().remove(0);
         let arch: Arch = "sm_80".parse().unwrap();
         let other: Arch = "sm_86".parse().unwrap();
-        let base = key(&unit("float"), &options(arch, Form::Cubin), "13.0");
-        assert_eq!(base, key(&unit("float"), &options(arch, Form::Cubin), "13.0"));
+        let base = key(&unit("float"), &options(arch, CodeFormat::Cubin), "13.0");
+        assert_eq!(base, key(&unit("float"), &options(arch, CodeFormat::Cubin), "13.0"));
         let mut header = unit("float");
         header.text = header.text.replacen("(a + b - 1) / b", "(a - 1 + b) / b", 1);
         assert_ne!(header, unit("float"));
         for changed in [
-            key(&unit("double"), &options(arch, Form::Cubin), "13.0"),
-            key(&header, &options(arch, Form::Cubin), "13.0"),
-            key(&unit("float"), &options(arch, Form::Ptx), "13.0"),
-            key(&unit("float"), &options(other, Form::Cubin), "13.0"),
-            key(&unit("float"), &options(arch, Form::Cubin), "12.9"),
+            key(&unit("double"), &options(arch, CodeFormat::Cubin), "13.0"),
+            key(&header, &options(arch, CodeFormat::Cubin), "13.0"),
+            key(&unit("float"), &options(arch, CodeFormat::Ptx), "13.0"),
+            key(&unit("float"), &options(other, CodeFormat::Cubin), "13.0"),
+            key(&unit("float"), &options(arch, CodeFormat::Cubin), "12.9"),
         ] {
             assert_ne!(base, changed);
         }

@@ -1,6 +1,7 @@
-//! Folds of lines, and how axes are taken as lines.
+//! Reductions of lines. A *line* is the elements along one axis or several adjacent ones (a row, if
+//! they are the innermost); this file maps lines to blocks and threads.
 
-use super::builder::{Builder, blocks, line};
+use super::builder::{Builder, block_count, grid_x};
 use super::kernel::Call;
 use crate::lower::{BufferId, Types};
 use crate::types::invariant::{int, invariant};
@@ -9,47 +10,54 @@ use crate::types::{DType, Dim, Shape, TensorType};
 /// Threads of a block.
 const THREADS: i64 = 256;
 
-/// Elements of a line from which on a whole block folds it.
+/// The elements of a line from which on a whole block reduces it.
 const LONG: i64 = 1024;
 
-/// Elements of a line from which on a block has four times as many threads for it.
+/// The elements of a line from which on the block has four times as many threads.
 const VERY_LONG: i64 = 16_384;
 
-/// Elements of a line that one thread folds, where lines lie side by side.
+/// The most elements of a line that one thread reduces, if adjacent elements belong to different
+/// lines: then neighbouring threads load adjacent elements anyway.
 const SHORT: i64 = 16;
 
-/// The most blocks that bring one long line to a scale; each of them joins what is known of all
-/// parts of it.
+/// The most blocks of the second pass over one long line. Each of them combines the partial results
+/// of the whole line again, so more blocks would repeat more work.
 const SLICES: i64 = 256;
 
-/// The elements of a channel, or of a line, whose statistics the first of two launches gives.
+/// The elements of a channel, or of a line, that one partial result of the first pass covers. A
+/// constant, so that the order of summation does not depend on the batch or the device.
 pub(super) const PART: i64 = 2048;
 
-/// How a block folds.
-pub(super) struct Form {
-    /// Threads of a block, and lanes of a line.
+/// The shape of a block reduction: how its threads are divided among lines.
+pub(super) struct ReductionShape {
+    /// Threads of a block, and threads (lanes) of a line.
     threads: i64,
     lanes: i64,
-    /// Whether neighbours in memory are those of a line.
+    /// True if adjacent elements in memory belong to one line.
     along: bool,
 }
 
-impl Form {
-    /// The form for lines of `size` elements. `whole` says that a line runs through the batch: then
-    /// its size, even if it is known, does not choose the form.
+impl ReductionShape {
+    /// Chooses the shape for lines of `size` elements. `whole` means that a line spans the batch:
+    /// then its size must not matter, even if it is constant, because replicas have other sizes and
+    /// the number of lanes decides the order of summation.
     pub(super) fn new(size: &Dim, along: bool, whole: bool) -> Self {
         let size = size.as_const().filter(|_| !whole);
         let (threads, lanes) = match (along, size) {
+            // Contiguous lines: a warp for a short line, a whole block for a long one.
             (true, Some(size)) if size < LONG => (THREADS, 32),
             (true, Some(size)) if size >= VERY_LONG => (4 * THREADS, 4 * THREADS),
             (true, _) => (THREADS, THREADS),
+            // Adjacent elements belong to adjacent lines: loads are coalesced across lines, so few
+            // lanes per line suffice.
             (false, Some(size)) if size <= SHORT => (THREADS, 1),
             (false, _) => (THREADS, 8),
         };
         Self { threads, lanes, along }
     }
 
-    /// Says the form to the kernel, and finishes its call for so many lines, each in so many parts.
+    /// Defines the macros of the shape, and finishes the call for `lines` lines of `parts` parts
+    /// each.
     pub(super) fn finish(
         self,
         mut b: Builder<'_>,
@@ -62,9 +70,10 @@ impl Form {
         b.define("LANES", self.lanes);
         b.flag("ALONG", self.along);
         b.size("COUNT", lines);
+        // A block processes `threads / lanes` lines at once; the grid covers all lines and parts.
         let threads = int::<u32>(self.threads);
         let all = lines.clone() * parts.clone();
-        b.finish(file, threads, String::new(), line(blocks(&all, side)))
+        b.finish(file, threads, String::new(), grid_x(block_count(&all, side)))
     }
 }
 
@@ -74,7 +83,7 @@ pub(super) fn product<'a>(sizes: impl IntoIterator<Item = &'a Dim>) -> Dim {
 
 /// Lines along one axis or several neighbouring ones.
 pub(super) struct Lines {
-    /// Elements of a line, and from one of them to the next.
+    /// The elements of a line, and the stride between them.
     pub(super) size: Dim,
     pub(super) inner: Dim,
     /// The number of lines.
@@ -88,16 +97,17 @@ impl Lines {
         Self { size, inner, count }
     }
 
-    /// Says the sizes to the kernel, and finishes its call.
+    /// Defines the macros of the sizes, and finishes the call.
     pub(super) fn finish(self, mut b: Builder<'_>, file: &'static str) -> Call {
         b.size("SIZE", &self.size);
         b.size("INNER", &self.inner);
-        let form = Form::new(&self.size, self.inner == Dim::ONE, false);
+        let form = ReductionShape::new(&self.size, self.inner == Dim::ONE, false);
         form.finish(b, file, &self.count, &Dim::ONE)
     }
 
-    /// The same for a kernel that takes `parts: [.., PARTS, COUNT]`, of `part` elements each.
-    pub(super) fn finish_long(
+    /// Finishes the call of the second pass, which reads the partial results
+    /// `parts: [.., PARTS, COUNT]`, each of `part` elements.
+    pub(super) fn finish_second_pass(
         self,
         mut b: Builder<'_>,
         file: &'static str,
@@ -105,8 +115,10 @@ impl Lines {
         part: i64,
     ) -> Call {
         let shape = &b.ty(parts).shape;
-        // Parts of numbers alone have no axis for them.
+        // The partials of a full reduction to one number may have no axis of parts.
         let count = shape.len().checked_sub(2).map_or(Dim::ONE, |at| shape[at].clone());
+        // Every block combines all partial results before it normalises its slice, so more slices
+        // than parts would only repeat that work.
         let slices = count.clone().minimum(&SLICES.into());
         b.read("parts", parts);
         b.define("PART", part);
@@ -114,43 +126,43 @@ impl Lines {
         b.size("SLICES", &slices);
         b.size("SIZE", &self.size);
         b.size("INNER", &self.inner);
-        // A block has elements of a part, and as many parts to join.
+        // A block processes the elements of a part and combines as many partial results.
         let along = self.inner == Dim::ONE;
         let lanes = if along { THREADS } else { 8 };
-        Form { threads: THREADS, lanes, along }.finish(b, file, &self.count, &slices)
+        ReductionShape { threads: THREADS, lanes, along }.finish(b, file, &self.count, &slices)
     }
 }
 
-/// The axis that a number names, negative from the end.
-pub(super) fn position(axis: i64, rank: usize) -> Option<usize> {
+/// Normalizes an axis number, negative from the end.
+pub(super) fn normalize_axis(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()
 }
 
-/// The size of an axis of the first operand, negative from the end, if it is known.
+/// The size of an axis of the first operand, if it is constant; negative axes count from the end.
 pub(super) fn known_size(types: &Types<'_>, axis: i64) -> Option<i64> {
     let x = types.operands.first()?;
-    x.shape.get(position(axis, x.rank())?)?.as_const()
+    x.shape.get(normalize_axis(axis, x.rank())?)?.as_const()
 }
 
-/// So many numbers in `f64` for each part of channels of so many terms:
-/// `[numbers, parts, channels]`.
-pub(super) fn channel_parts(terms: &Dim, channels: Dim, numbers: i64) -> TensorType {
+/// The type of partial results per channel: `f64[numbers, parts, channels]` for channels of `terms`
+/// elements.
+pub(super) fn channel_partials(terms: &Dim, channels: Dim, numbers: i64) -> TensorType {
     let parts = (terms.clone() + (PART - 1)).floor_div(&PART.into());
     let shape: Shape = [numbers.into(), parts, channels].into_iter().collect();
     TensorType::new(DType::F64, shape)
 }
 
-/// The last axis of indices, which hold the coordinates of a block, and the axes before it.
-pub(super) fn rows(shape: &Shape) -> (usize, &[Dim]) {
+/// Splits the shape of an index tensor of tuples: the length of a tuple (the last axis) and the
+/// axes before it.
+pub(super) fn index_tuples(shape: &Shape) -> (usize, &[Dim]) {
     let last = shape.split_last().and_then(|(d, rows)| Some((d.as_const()?, rows)));
     let (count, rows) = invariant(last, "that the number of coordinates is fixed");
     (int(count), rows)
 }
 
-/// Says to the kernel the lengths of the axes that coordinates run along, and the distances of
-/// their entries.
-pub(super) fn coordinates(b: &mut Builder<'_>, lengths: &[Dim], strides: &[Dim]) {
+/// Defines the macros of indexed axes: their lengths and strides.
+pub(super) fn define_coordinates(b: &mut Builder<'_>, lengths: &[Dim], strides: &[Dim]) {
     b.define("COORDINATES", lengths.len());
     b.list("LENGTHS", lengths);
     b.list("STRIDES", strides);

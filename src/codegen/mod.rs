@@ -1,10 +1,10 @@
-//! From the launches of a program to the text of CUDA kernels. Pure text and numbers; no driver
-//! call.
+//! Code generation: from the launches of a program to CUDA source text. Pure text and numbers; no
+//! driver call.
 //!
-//! A file in `kernels/` computes one class of operators. A [`Kernel`] says what it is specialised
-//! to, a [`Call`] how a launch calls it: the grid and the arguments as functions of the batch size.
-//! Kernels never depend on the batch, so what they compute for a row has the same bits for every
-//! batch and every number of replicas.
+//! A file in `kernels/` computes one class of operators. A [`Kernel`] is a specialisation of such a
+//! file, a [`Call`] its use by a launch: the grid and the arguments as functions of the batch size.
+//! Kernels never depend on the batch size, so the result for a row is bit-identical for every batch
+//! and every number of replicas.
 
 mod builder;
 mod context;
@@ -30,6 +30,6 @@ mod windows;
 pub(crate) use error::CodegenError;
 pub(crate) use kernel::{Arg, Call, Kernel, ParamDecl};
 pub(crate) use kernels::{CudaKernels, calls};
-pub(crate) use key::{Arch, Form, Key, key, options};
+pub(crate) use key::{Arch, CodeFormat, Key, key, options};
 pub(crate) use program::kernels;
 pub(crate) use unit::{Unit, units};

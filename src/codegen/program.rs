@@ -7,8 +7,8 @@ use super::{CodegenError, Kernel, calls};
 use crate::lower::Program;
 use crate::types::DeviceKind;
 
-/// The kernels that the GPUs of a program launch, each once, ordered. What runs on the host has
-/// none.
+/// Returns the distinct kernels that the GPUs of a program launch, in order. Steps of the host have
+/// no CUDA kernel.
 pub fn kernels(program: &Program) -> Result<Vec<Arc<Kernel>>, CodegenError> {
     let mut kernels = BTreeSet::new();
     for device in program.devices.iter().filter(|d| d.device.kind == DeviceKind::Gpu) {

@@ -112,7 +112,7 @@ fn line(text: &str) -> Line<'_> {
 }
 
 fn missing(file: &str, name: &str) -> CodegenError {
-    let reason = format!("it includes `{name}`, which is no file of `kernels/include`");
+    let reason = format!("it includes `{name}`, which is not a file of `kernels/include`");
     CodegenError::Source { file: file.to_owned(), reason }
 }
 
@@ -134,6 +134,9 @@ pub(super) fn kernel(
         return Err(CodegenError::Source { file: file.to_owned(), reason });
     };
     let path = format!("kernels/{file}");
+    // With `#line` directives, compiler messages and profilers name the file in `kernels/`. Each
+    // line of the file stays one line, so a directive at the start and one behind the expression
+    // suffice.
     let mut out = origin(1, &path);
     for (number, text) in source.lines().enumerate() {
         match line(text) {
@@ -158,8 +161,8 @@ pub(super) fn kernel(
 /// Adds a shared file after those that it includes, unless it is there.
 fn add_shared(from: &str, name: &str, shared: &mut Vec<&'static str>) -> Result<(), CodegenError> {
     let find = |name: &str| FILES.iter().find(|(n, _)| n.strip_prefix(SHARED) == Some(name));
-    // The files on the way from the kernel to the one at hand: one that is met again among them
-    // includes itself.
+    // An explicit stack of the files that are open. A file that is found again on the stack
+    // includes itself; one that is done already is skipped, as `#pragma once` would.
     let mut open: Vec<(&'static str, std::str::Lines<'static>)> = Vec::new();
     let mut wanted = Some(name.to_owned());
     loop {

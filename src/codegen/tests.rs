@@ -1,4 +1,4 @@
-//! What launches become, without a compiler or a device.
+//! Tests of code generation, without a compiler or a device.
 
 use std::collections::BTreeSet;
 

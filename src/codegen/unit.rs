@@ -1,4 +1,4 @@
-//! What NVRTC compiles at once: the text of one or some kernels.
+//! Translation units: the text that NVRTC compiles at once, with one or more kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 use super::{CodegenError, Kernel, ParamDecl, source};
 use crate::types::invariant::invariant;
 
-/// The files whose kernels take long to compile: each is a unit of its own, so that all cores have
-/// work.
+/// The files whose kernels take long to compile. Each such kernel is a unit of its own, so that all
+/// cores have work.
 const HEAVY: &[&str] = &["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "matmul.cu"];
 
-/// The most kernels of other files in a unit. A program of NVRTC has a fixed cost, so one for each
-/// would take three times as long.
+/// The most kernels of other files in a unit. A program of NVRTC has a fixed cost: with one kernel
+/// per unit, compilation would take three times as long.
 const LIGHT_PER_UNIT: usize = 20;
 
-/// The most members of a kernel's argument; with eight bytes each they fill the 4096 bytes that
-/// every architecture takes.
-pub(super) const MOST_PARAMS: usize = 512;
+/// The most members of a kernel's argument; of eight bytes each, they fill the 4096 bytes that
+/// every architecture supports.
+pub(super) const MAX_PARAMS: usize = 512;
 
 /// A translation unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// CUDA C++ without any `#include`.
     pub text: String,
-    /// Its kernels, ordered.
+    /// Its kernels, in order.
     pub entries: Vec<Entry>,
 }
 
@@ -36,15 +36,16 @@ pub struct Entry {
     pub kernel: Arc<Kernel>,
 }
 
-/// The units of these kernels, each kernel once: those of the heavy files alone and first, the
-/// others in groups. The same set of kernels gives the same units, in whatever order and however
-/// often it names them.
+/// Partitions kernels into units, each kernel once: kernels of heavy files come first, alone; the
+/// others are grouped. The units depend on the set of kernels only, not on their order or
+/// repetition.
 ///
-/// A kernel's hash decides whether a group ends with it, so that programs that share most of their
-/// kernels, such as one model on two and on three devices, share most of their units too, and find
-/// them in the cache.
+/// A group ends at a kernel whose hash satisfies a condition (content-defined chunking). Programs
+/// that share most of their kernels, such as one model on two and on three devices, therefore share
+/// most of their units, which the cache then holds.
 pub fn units(kernels: &[Arc<Kernel>]) -> Result<Vec<Unit>, CodegenError> {
     let all: BTreeSet<&Arc<Kernel>> = kernels.iter().collect();
+    // A set: equal kernels are compiled once, and the order of the launches does not matter.
     let heavy = |kernel: &&Arc<Kernel>| HEAVY.contains(&kernel.file);
     let (heavy, light): (Vec<_>, Vec<_>) = all.into_iter().partition(heavy);
     let mut groups: Vec<Vec<&Arc<Kernel>>> = heavy.into_iter().map(|kernel| vec![kernel]).collect();
@@ -54,18 +55,20 @@ pub fn units(kernels: &[Arc<Kernel>]) -> Result<Vec<Unit>, CodegenError> {
     groups.iter().map(|group| Unit::new(group)).collect()
 }
 
-/// True of one kernel in eight.
+/// True for one kernel in eight, by its hash: groups have eight kernels on average.
 fn ends_group(kernel: &Kernel) -> bool {
     hash(kernel).ends_with(['0', '8'])
 }
 
-/// The name of a kernel's function: its file's and the hash of what it is specialised to.
+/// The name of a kernel's function: the stem of its file and a hash of the kernel.
 pub fn entry_name(kernel: &Kernel) -> String {
     format!("{}_{}", kernel.file.trim_end_matches(".cu"), hash(kernel))
 }
 
-/// 16 digits that differ between kernels that differ.
+/// The first 64 bits of a hash of the kernel, as 16 hexadecimal digits.
 fn hash(kernel: &Kernel) -> String {
+    // Every part is preceded by its length and the defines by their number, so that no two kernels
+    // have the same input by concatenation.
     let mut hasher = blake3::Hasher::new();
     let mut add = |part: &str| {
         hasher.update(&part.len().to_le_bytes());
@@ -84,7 +87,7 @@ fn hash(kernel: &Kernel) -> String {
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// The members of the kernel's argument, as the struct declares them.
+/// The declarations of the members of the kernel's argument.
 fn params(kernel: &Kernel) -> String {
     kernel.params.iter().fold(String::new(), |text, param| {
         text + &match param {
@@ -95,7 +98,7 @@ fn params(kernel: &Kernel) -> String {
     })
 }
 
-/// The macros of a kernel in their order, and what they stand for.
+/// The macros of a kernel and their replacements, in order.
 fn macros(kernel: &Kernel, entry: &str) -> Vec<(String, String)> {
     let mut all = vec![
         ("ENTRY".to_owned(), entry.to_owned()),
@@ -117,33 +120,36 @@ fn is_identifier(name: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Fails unless the kernel's names are those of one macro or member each, and what they stand for
-/// is one line.
+/// Fails unless the names of macros and members are distinct identifiers, and every replacement is
+/// one line.
 fn check(kernel: &Kernel, macros: &[(String, String)]) -> Result<(), CodegenError> {
     let wrong = |reason| Err(CodegenError::Source { file: kernel.file.to_owned(), reason });
     let pointers = kernel.params.iter().filter_map(|param| match param {
         ParamDecl::Read(name, _) | ParamDecl::Write(name, _) => Some(name),
         ParamDecl::Size(_) => None,
     });
+    // A macro with one of these names would rewrite the struct or the argument itself.
     let mut seen = BTreeSet::from(["Params", "p"]);
     for name in macros.iter().map(|(name, _)| name).chain(pointers) {
         if !is_identifier(name) || !seen.insert(name) {
-            return wrong(format!("`{name}` is no name, or not the only one of its kind"));
+            return wrong(format!("`{name}` is not a name, or not the only one of its kind"));
         }
     }
     if let Some((name, _)) = macros.iter().find(|(_, value)| value.contains(['\n', '\r', '\\'])) {
         return wrong(format!("`{name}` does not stand for one line"));
     }
-    if kernel.params.len() > MOST_PARAMS {
+    if kernel.params.len() > MAX_PARAMS {
         let count = kernel.params.len();
-        return wrong(format!("{count} members of its argument; {MOST_PARAMS} fit"));
+        return wrong(format!("{count} members of its argument; {MAX_PARAMS} fit"));
     }
     Ok(())
 }
 
 impl Unit {
-    /// The unit of these kernels, which must differ.
+    /// Writes the unit of these kernels, which must be distinct.
     fn new(kernels: &[&Arc<Kernel>]) -> Result<Self, CodegenError> {
+        // Shared headers come once, before all kernels and outside their namespaces, so that their
+        // functions are compiled once for the unit.
         let (mut headers, mut bodies) = (Vec::new(), String::new());
         let mut entries = Vec::with_capacity(kernels.len());
         for &kernel in kernels {
@@ -155,8 +161,8 @@ impl Unit {
         Ok(Self { text: headers + &bodies, entries })
     }
 
-    /// The lines around the first error that a log of the compiler names, numbered as in their
-    /// file; empty where it names none of this unit.
+    /// The lines around the first error in a compiler log, with their numbers in the file; empty if
+    /// the log names no line of this unit.
     pub(crate) fn excerpt(&self, log: &str) -> String {
         /// The lines shown before and after the one of the error.
         const AROUND: usize = 4;
@@ -183,6 +189,7 @@ impl Unit {
                 file = name.trim_matches('"');
                 next = invariant(number.parse().ok(), "that `#line` has a number");
             } else {
+                // The same file occurs once for each of its kernels, with the same lines.
                 lines.entry((file, next)).or_insert(line);
                 next += 1;
             }
@@ -211,6 +218,8 @@ fn body(
     let defines = macros.iter().map(|(name, value)| format!("#define {name} {value}\n"));
     let mut done = BTreeSet::new();
     let names = macros.iter().map(|(name, _)| name.as_str()).chain(source::macros(&file));
+    // Macros ignore namespaces: what one kernel defines must be undefined before the next kernel,
+    // including the macros that the file itself defines.
     let names = names.filter(|name| done.insert(*name));
     let undefines = names.map(|name| format!("#undef {name}\n"));
     Ok(format!(
@@ -315,7 +324,7 @@ mod tests {
             |k| k.params.push(ParamDecl::Size("p".to_owned())),
         ] {
             let message = with(change);
-            assert!(message.contains("is no name, or not the only one"), "{message}");
+            assert!(message.contains("is not a name, or not the only one"), "{message}");
         }
         let message = with(|k| k.defines.push(("A".to_owned(), "1\n#error".to_owned())));
         assert_eq!(message, "kernels/copy.cu: `A` does not stand for one line");

@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all.
+//! Atomic writes of files: a file is written completely or not at all.
 
 use std::fs::File;
 use std::io;
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile};
 
-/// How the names of files begin that are not yet at their place: what a killed process may leave.
+/// Prefix of temporary files, by which files of killed processes are recognised.
 const PREFIX: &str = ".fanwise-";
 
-/// How often a file that vanished is made again.
+/// The number of attempts to create a temporary file that vanished.
 const ATTEMPTS: u32 = 3;
 
-/// Whether a file has a name of one that is not yet at its place.
+/// Returns true for the name of a temporary file.
 pub(crate) fn is_unfinished(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Writes a file through `write`: beside its place first, then renamed, so that a reader never sees
-/// a part of it and a failure leaves what was there. A place that is a device or a pipe is written
-/// to directly.
+/// Writes a file through `write` to a temporary file and renames it, so that a reader never sees
+/// a part of it and a failure keeps the old file. A device or a pipe is written to directly,
+/// because a rename would replace it by a regular file.
 pub(super) fn write(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<()>,
@@ -28,17 +28,19 @@ pub(super) fn write(
     if is_device(&target) {
         return write(&mut File::options().write(true).open(&target)?);
     }
-    let mut beside = beside(&target)?;
+    let mut file = temporary(&target)?;
     if let Ok(old) = target.metadata() {
-        beside.as_file().set_permissions(old.permissions())?;
+        file.as_file().set_permissions(old.permissions())?;
     }
-    write(beside.as_file_mut())?;
-    beside.as_file_mut().sync_all()?;
-    beside.persist(&target).map_err(|e| e.error)?;
+    write(file.as_file_mut())?;
+    // Without this a crash of the system may leave the new name with the contents lost: some file
+    // systems write the rename before the data.
+    file.as_file_mut().sync_all()?;
+    file.persist(&target).map_err(|e| e.error)?;
     Ok(())
 }
 
-/// Fails where nothing could be written, and leaves no file behind.
+/// Fails if the file could not be written. Leaves no file behind.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     let target = target(path);
     if target.is_dir() {
@@ -47,10 +49,10 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
     if is_device(&target) {
         return Ok(());
     }
-    beside(&target)?.close()
+    temporary(&target)?.close()
 }
 
-/// The place itself: a link is followed, so that its target is replaced and not the link.
+/// The path with links resolved, so that the target of a link is replaced and not the link.
 fn target(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -59,13 +61,14 @@ fn is_device(target: &Path) -> bool {
     target.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
 
-/// A file beside the place.
-fn beside(target: &Path) -> io::Result<NamedTempFile> {
+/// A locked temporary file in the folder of `target`, because a rename is atomic only within one
+/// file system.
+fn temporary(target: &Path) -> io::Result<NamedTempFile> {
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
     let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
     // Its own error, because that of the file beside would name a file that nobody asked for.
     folder.metadata()?;
-    remove_left(&folder);
+    remove_abandoned(&folder);
     // Another process may take a file for left over before it is locked, and remove it.
     for _ in 0..ATTEMPTS {
         let file = builder().tempfile_in(&folder).map_err(|e| e.kind())?;
@@ -80,7 +83,7 @@ fn beside(target: &Path) -> io::Result<NamedTempFile> {
 
 /// Removes the files that killed processes left in a folder: whoever writes one holds a lock on it
 /// while it lives. What cannot be looked at or removed stays.
-fn remove_left(folder: &Path) {
+fn remove_abandoned(folder: &Path) {
     let Ok(entries) = folder.read_dir() else { return };
     for entry in entries.flatten() {
         let left = entry.file_name().to_str().is_some_and(is_unfinished)

@@ -13,7 +13,7 @@ pub enum FileError {
     Read {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// The file cannot be written.
@@ -21,7 +21,7 @@ pub enum FileError {
     Write {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// The file is not what its name says.
@@ -29,7 +29,7 @@ pub enum FileError {
     Content {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A tensor in the file is not valid.
@@ -39,7 +39,7 @@ pub enum FileError {
         path: String,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The tensors take more memory than is allowed.

@@ -30,7 +30,7 @@ pub(super) struct Map {
     state: State,
 }
 
-/// What changes when a file is written to.
+/// Metadata that changes if a file is written to.
 #[derive(PartialEq, Eq)]
 struct State {
     size: u64,

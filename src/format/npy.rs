@@ -15,7 +15,7 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The longest header that is read.
 const MAX_HEADER: usize = 1 << 16;
 
-/// What the header says.
+/// Contents of the header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) dtype: DType,
@@ -79,9 +79,9 @@ pub fn map_from(file: &Bytes, path: &Path, budget: &mut Budget) -> Result<Array,
 /// Reads the header.
 pub(super) fn read_header(file: &mut impl Read) -> Result<Header, String> {
     let mut start = [0u8; 8];
-    file.read_exact(&mut start).map_err(|_| "it is no .npy: too short".to_owned())?;
+    file.read_exact(&mut start).map_err(|_| "it is not an .npy: too short".to_owned())?;
     if &start[..6] != MAGIC {
-        return Err("it is no .npy: the first bytes are others".to_owned());
+        return Err("it is not an .npy: the first bytes are others".to_owned());
     }
     let (width, mut size) = match start[6] {
         1 => (2, [0u8; 4]),
@@ -96,7 +96,8 @@ pub(super) fn read_header(file: &mut impl Read) -> Result<Header, String> {
     }
     let mut text = vec![0u8; size];
     file.read_exact(&mut text).map_err(cut)?;
-    let text = String::from_utf8(text).map_err(|_| "the .npy header is no text".to_owned())?;
+    let text =
+        String::from_utf8(text).map_err(|_| "the .npy header is not valid text".to_owned())?;
     parse_header(&text, 8 + width + size)
 }
 

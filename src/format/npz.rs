@@ -14,7 +14,7 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::mmap::Map;
 use super::{Array, Budget, FileError, atomic, error, npy};
-use crate::types::{Said, Tensor};
+use crate::types::{QuotedMessage, Tensor};
 
 /// An entry from this size on needs the zip format's large form.
 const LARGE: usize = 0xffff_ffff;
@@ -23,7 +23,8 @@ const LARGE: usize = 0xffff_ffff;
 /// where that is looked for.
 const MAX_LIST: u64 = 4 << 20;
 
-/// A file of which so many bytes are read and no more.
+/// A reader with a byte limit: a hostile archive can declare a list of entries of any length, and
+/// the library reads all of it before it returns.
 struct Limited<'a, R> {
     file: R,
     left: &'a Cell<u64>,
@@ -128,8 +129,8 @@ fn elements(
     Ok(tensor)
 }
 
-/// What `read` makes of every entry of an archive, by name: it is given the name, the header, and
-/// the entry behind it.
+/// Applies `read` to the name, header and elements of every entry, and collects the results by
+/// name.
 fn each<F: Read + Seek, T>(
     file: F,
     path: &Path,
@@ -141,7 +142,7 @@ fn each<F: Read + Seek, T>(
             said if said.ends_with("Could not find EOCD") => "it has no list of entries at its end",
             said => said,
         };
-        FileError::content(path, format!("it is no .npz archive: {}", Said(reason)))
+        FileError::content(path, format!("it is not an .npz archive: {}", QuotedMessage(reason)))
     };
     let left = Cell::new(MAX_LIST);
     let mut archive = ZipArchive::new(Limited { file, left: &left }).map_err(not_zip)?;
@@ -172,7 +173,7 @@ fn each<F: Read + Seek, T>(
         }
     }
     let from = archive.central_directory_start();
-    // Once more, and what is read ahead of its end.
+    // The list is read a second time, and the buffer reads ahead beyond its end.
     left.set(2 * MAX_LIST);
     match repeated(&mut archive.into_inner(), from) {
         Ok(None) => Ok(found),
@@ -187,8 +188,8 @@ fn each<F: Read + Seek, T>(
 /// The bytes of an entry of the list before its name.
 const LISTED: usize = 46;
 
-/// A name that the list of entries at `from` holds twice: of its entries the archive gives only the
-/// last.
+/// A name that occurs twice in the list of entries at `from`. The archive library returns only the
+/// last entry of a name, so that it cannot be seen there.
 fn repeated(file: &mut (impl Read + Seek), from: u64) -> io::Result<Option<String>> {
     file.seek(SeekFrom::Start(from))?;
     let mut file = BufReader::new(file);
@@ -221,7 +222,7 @@ fn unreadable(error: &ZipError) -> String {
     } else if let ZipError::CompressionMethodNotSupported(method) = error {
         format!("it has compression {method}; 0 (none) and 8 (deflate) are supported")
     } else {
-        Said(&error.to_string()).to_string()
+        QuotedMessage(&error.to_string()).to_string()
     }
 }
 

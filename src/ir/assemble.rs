@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Graph, GraphError, NodeId, Origin, Param, ParamId, Place, Value};
+use super::{DevicePlacement, Graph, GraphError, NodeId, Origin, Param, ParamId, Value};
 use crate::op::Op;
 use crate::types::invariant::int;
-use crate::types::{Device, Keys, Quoted, Table, TensorType};
+use crate::types::{Device, FastMap, FastSet, Quoted, TensorType};
 
 /// A graph as far as it is put together, and its names.
 pub(super) struct Assembly {
     pub(super) graph: Graph,
     /// The inputs and results by name.
-    values: Table<Arc<str>, Value>,
-    params: Table<Arc<str>, ParamId>,
+    values: FastMap<Arc<str>, Value>,
+    params: FastMap<Arc<str>, ParamId>,
     /// The parameters as devices hold them.
-    held: Table<(ParamId, Device), Value>,
-    updated: Keys<ParamId>,
+    held: FastMap<(ParamId, Device), Value>,
+    updated: FastSet<ParamId>,
 }
 
 /// A result as the file declares it.
@@ -30,15 +30,15 @@ pub(super) struct Declared<'a> {
 }
 
 /// What a part of the file says wrong.
-pub(super) struct Wrong {
-    pub(super) part: Part,
+pub(super) struct AssemblyError {
+    pub(super) part: OpPart,
     pub(super) message: String,
     pub(super) help: Option<String>,
 }
 
 /// A part of what the file says of an operation.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum OpPart {
     Op,
     Name(usize),
     Type(usize),
@@ -48,10 +48,10 @@ impl Assembly {
     pub(super) fn new() -> Self {
         Self {
             graph: Graph::new(""),
-            values: Table::default(),
-            params: Table::default(),
-            held: Table::default(),
-            updated: Keys::default(),
+            values: FastMap::default(),
+            params: FastMap::default(),
+            held: FastMap::default(),
+            updated: FastSet::default(),
         }
     }
 
@@ -108,9 +108,9 @@ impl Assembly {
         op: Op,
         operands: &[Value],
         declared: impl ExactSizeIterator<Item = Declared<'a>> + Clone,
-        place: Place,
+        place: DevicePlacement,
         origin: Origin,
-    ) -> Result<NodeId, Wrong> {
+    ) -> Result<NodeId, AssemblyError> {
         let names: SmallVec<[Arc<str>; 1]> = declared.clone().map(|d| d.name.clone()).collect();
         let name = op.name();
         let node = self.graph.add(op, operands, &names, place, origin);
@@ -121,7 +121,7 @@ impl Assembly {
                 | GraphError::TypesDiffer { .. }
                 | GraphError::Cycle => e.to_string(),
             };
-            Wrong { part: Part::Op, message, help: Some(self.types(operands)) }
+            AssemblyError { part: OpPart::Op, message, help: Some(self.types(operands)) }
         })?;
         for (i, declared) in declared.enumerate() {
             let value = Value { node, output: int::<u32>(i) };
@@ -129,10 +129,10 @@ impl Assembly {
             if ty != declared.ty {
                 let message = format!("{} is {ty}, not {}", Quoted(declared.name), declared.ty);
                 let help = Some(self.types(operands));
-                return Err(Wrong { part: Part::Type(i), message, help });
+                return Err(AssemblyError { part: OpPart::Type(i), message, help });
             }
-            self.define(declared.name.clone(), value).map_err(|message| Wrong {
-                part: Part::Name(i),
+            self.define(declared.name.clone(), value).map_err(|message| AssemblyError {
+                part: OpPart::Name(i),
                 message,
                 help: None,
             })?;

@@ -3,12 +3,12 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    ContentHash, Graph, GraphError, NodeId, NodeKind, Origin, Output, Param, ParamId, Place,
-    Placement, ResultInfo, Source, Value, Weights,
+    ContentHash, DevicePlacement, Graph, GraphError, NodeId, NodeKind, Origin, Output, Param,
+    ParamId, Placement, ResultInfo, Source, Value, Weights,
 };
 use crate::op::{Emit, Op, OpError};
 use crate::types::invariant::int;
-use crate::types::{Device, Keys, Table, Tensor, TensorType};
+use crate::types::{Device, FastMap, FastSet, Tensor, TensorType};
 
 /// Builds a graph value by value: names stay unique, parameters get their elements.
 ///
@@ -31,10 +31,10 @@ use crate::types::{Device, Keys, Table, Tensor, TensorType};
 pub struct Builder {
     graph: Graph,
     weights: Weights,
-    names: Keys<Arc<str>>,
+    names: FastSet<Arc<str>>,
     /// The next number to try for a name that is taken.
-    numbers: Table<Arc<str>, u32>,
-    params: Table<Arc<str>, Value>,
+    numbers: FastMap<Arc<str>, u32>,
+    params: FastMap<Arc<str>, Value>,
     origin: Origin,
     source: Arc<str>,
 }
@@ -45,9 +45,9 @@ impl Builder {
         Self {
             graph: Graph::new(name),
             weights: Weights::default(),
-            names: Keys::default(),
-            numbers: Table::default(),
-            params: Table::default(),
+            names: FastSet::default(),
+            numbers: FastMap::default(),
+            params: FastMap::default(),
             origin: Origin::default(),
             source: "".into(),
         }
@@ -55,8 +55,8 @@ impl Builder {
 
     /// A builder that goes on with a graph and the elements of its parameters.
     pub fn over(graph: Graph, weights: Weights) -> Self {
-        let mut names: Keys<Arc<str>> = Keys::default();
-        let mut params = Table::default();
+        let mut names: FastSet<Arc<str>> = FastSet::default();
+        let mut params = FastMap::default();
         for id in graph.ids() {
             let node = graph.node(id);
             names.extend(node.results().iter().map(|r| r.name.clone()));
@@ -69,7 +69,7 @@ impl Builder {
             names,
             params,
             weights,
-            numbers: Table::default(),
+            numbers: FastMap::default(),
             origin: Origin::default(),
             source: "".into(),
             graph,
@@ -154,7 +154,13 @@ impl Builder {
         operands: &[Value],
     ) -> Result<Vec<Value>, GraphError> {
         let names: Vec<Arc<str>> = names.iter().map(|name| self.fresh(name)).collect();
-        let node = self.graph.add(op.into(), operands, &names, Place::HOST, self.origin.clone())?;
+        let node = self.graph.add(
+            op.into(),
+            operands,
+            &names,
+            DevicePlacement::HOST,
+            self.origin.clone(),
+        )?;
         Ok((0u32..).zip(&names).map(|(output, _)| Value { node, output }).collect())
     }
 
@@ -176,7 +182,8 @@ impl Builder {
             .map(|r| ResultInfo { name: self.fresh(name), ty: r.ty, ints: r.ints })
             .collect();
         let count = int::<u32>(results.len());
-        let node = self.graph.add_typed(op, operands, results, Place::HOST, self.origin.clone());
+        let node =
+            self.graph.add_typed(op, operands, results, DevicePlacement::HOST, self.origin.clone());
         Ok((0..count).map(|output| Value { node, output }).collect())
     }
 
@@ -248,7 +255,7 @@ impl Graph {
 pub(crate) struct Beside<'g> {
     graph: &'g mut Graph,
     name: Arc<str>,
-    place: Place,
+    place: DevicePlacement,
     origin: Origin,
 }
 

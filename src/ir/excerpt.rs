@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::print::{Parts, Writer};
+use super::print::{LineParts, Writer};
 use super::{Graph, NodeId};
 use crate::types::is_unseen;
 
@@ -15,7 +15,7 @@ pub(crate) fn operand_excerpt(graph: &Graph, node: NodeId, operand: usize) -> St
         }
     }
     let mut writer = Writer::new(graph);
-    writer.parts = Some(Parts::default());
+    writer.parts = Some(LineParts::default());
     writer.op(node);
     let marked = writer.parts.as_ref().map(|p| p.operands.get(operand).unwrap_or(&p.op).clone());
     let text = writer.out.trim_end();

@@ -8,12 +8,12 @@ use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    ContentHash, Node, NodeId, NodeKind, Origin, Output, Param, ParamId, Place, Placement,
-    ResultInfo, Source, Update, Value,
+    ContentHash, DevicePlacement, Node, NodeId, NodeKind, Origin, Output, Param, ParamId,
+    Placement, ResultInfo, Source, Update, Value,
 };
 use crate::op::{Op, OpError, Operand, Results};
 use crate::types::invariant::int;
-use crate::types::{Device, Diagnostic, Keys, Split, Table, TensorType};
+use crate::types::{Device, Diagnostic, FastMap, FastSet, Split, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ struct Edge {
 
 /// Where a value is kept: as an output, or as a value of an update.
 #[derive(Clone, Copy, Debug)]
-enum Keeper {
+enum Root {
     Output(u32),
     Update { at: u32, value: u32 },
 }
@@ -45,7 +45,7 @@ pub struct Graph {
     outputs: Vec<Output>,
     updates: Vec<Update>,
     /// Where every value is kept that is an output or updates a parameter.
-    keepers: Table<Value, SmallVec<[Keeper; 1]>>,
+    roots: FastMap<Value, SmallVec<[Root; 1]>>,
     params: Vec<Param>,
     split: Option<Split>,
     /// The devices of the split, each once.
@@ -104,7 +104,7 @@ impl Graph {
             inputs: Vec::new(),
             outputs: Vec::new(),
             updates: Vec::new(),
-            keepers: Table::default(),
+            roots: FastMap::default(),
             params: Vec::new(),
             split: None,
             mirrors: Vec::new(),
@@ -128,7 +128,7 @@ impl Graph {
 
     /// Sets the split that its replicas follow.
     pub fn set_split(&mut self, split: Option<Split>) {
-        let mut seen = Keys::default();
+        let mut seen = FastSet::default();
         let devices = split.as_ref().map_or(&[][..], Split::devices);
         self.mirrors = devices.iter().copied().filter(|device| seen.insert(*device)).collect();
         self.split = split;
@@ -260,7 +260,7 @@ impl Graph {
 
     /// True if the value is an output, or a parameter holds it after a run.
     pub(crate) fn is_kept(&self, value: Value) -> bool {
-        self.keepers.contains_key(&value)
+        self.roots.contains_key(&value)
     }
 
     /// The nodes in topological order, those that are ready at the same time in the order of their
@@ -298,8 +298,12 @@ impl Graph {
     /// Adds an input on the host. Inputs keep the order in which they are added.
     pub fn add_input(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> Value {
         let results = smallvec![ResultInfo { name: name.into(), ty, ints: None }];
-        let node =
-            Node { kind: NodeKind::Input, results, place: Place::HOST, origin: Origin::default() };
+        let node = Node {
+            kind: NodeKind::Input,
+            results,
+            place: DevicePlacement::HOST,
+            origin: Origin::default(),
+        };
         let id = id(self.flow.add_node(Box::new(node)));
         self.inputs.push(id);
         Value { node: id, output: 0 }
@@ -307,16 +311,16 @@ impl Graph {
 
     /// Adds an output. Outputs keep the order in which they are added.
     pub fn add_output(&mut self, name: impl Into<Arc<str>>, value: Value) {
-        self.keepers.entry(value).or_default().push(Keeper::Output(position(self.outputs.len())));
+        self.roots.entry(value).or_default().push(Root::Output(position(self.outputs.len())));
         self.outputs.push(Output { name: name.into(), value });
     }
 
     /// Removes all outputs; the values stay.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
-        for keepers in self.keepers.values_mut() {
-            keepers.retain(|keeper| matches!(keeper, Keeper::Update { .. }));
+        for roots in self.roots.values_mut() {
+            roots.retain(|root| matches!(root, Root::Update { .. }));
         }
-        self.keepers.retain(|_, keepers| !keepers.is_empty());
+        self.roots.retain(|_, roots| !roots.is_empty());
         std::mem::take(&mut self.outputs)
     }
 
@@ -327,8 +331,8 @@ impl Graph {
         let values: SmallVec<[Value; 1]> = values.into_iter().collect();
         let at = position(self.updates.len());
         for (i, value) in values.iter().enumerate() {
-            let keeper = Keeper::Update { at, value: position(i) };
-            self.keepers.entry(*value).or_default().push(keeper);
+            let root = Root::Update { at, value: position(i) };
+            self.roots.entry(*value).or_default().push(root);
         }
         self.updates.push(Update { param, values });
     }
@@ -353,7 +357,7 @@ impl Graph {
     pub(crate) fn add_param_node(&mut self, param: ParamId, device: Device) -> Value {
         let Param { name, ty, .. } = self.param(param);
         let results = smallvec![ResultInfo { name: name.clone(), ty: ty.clone(), ints: None }];
-        let place = Place { device, replica: None };
+        let place = DevicePlacement { device, replica: None };
         let node = Node { kind: NodeKind::Param(param), results, place, origin: Origin::default() };
         Value { node: id(self.flow.add_node(Box::new(node))), output: 0 }
     }
@@ -374,7 +378,7 @@ impl Graph {
         op: Op,
         operands: &[Value],
         names: &[Arc<str>],
-        place: Place,
+        place: DevicePlacement,
         origin: Origin,
     ) -> Result<NodeId, GraphError> {
         let inferred = self.infer(&op, operands).map_err(|error| {
@@ -404,7 +408,7 @@ impl Graph {
         op: Op,
         operands: &[Value],
         results: SmallVec<[ResultInfo; 1]>,
-        place: Place,
+        place: DevicePlacement,
         origin: Origin,
     ) -> NodeId {
         let node = Node { kind: NodeKind::Op(op), results, place, origin };
@@ -438,17 +442,17 @@ impl Graph {
             self.flow.add_edge(index(new.node), user, Edge { slot, output: new.output });
         }
         if old != new
-            && let Some(keepers) = self.keepers.remove(&old)
+            && let Some(roots) = self.roots.remove(&old)
         {
-            for keeper in &keepers {
-                match *keeper {
-                    Keeper::Output(at) => self.outputs[at as usize].value = new,
-                    Keeper::Update { at, value } => {
+            for root in &roots {
+                match *root {
+                    Root::Output(at) => self.outputs[at as usize].value = new,
+                    Root::Update { at, value } => {
                         self.updates[at as usize].values[value as usize] = new;
                     }
                 }
             }
-            self.keepers.entry(new).or_default().extend(keepers);
+            self.roots.entry(new).or_default().extend(roots);
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ pub enum Label {
 
 /// What went into a value.
 #[derive(Clone, Copy, Default)]
-struct Touched {
+struct Taint {
     /// Floats that replicas combined.
     rounded: bool,
     /// Statistics of a replica's own rows.
@@ -36,7 +36,7 @@ struct Touched {
     jump: Option<NodeId>,
 }
 
-impl Touched {
+impl Taint {
     /// The label that follows, if one does.
     fn label(self) -> Option<Label> {
         match self {
@@ -73,11 +73,9 @@ impl Graph {
     /// cycle.
     pub fn update_labels(&self) -> Vec<Label> {
         let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
-        let touched = self.touched(&order);
+        let taints = self.taints(&order);
         let values = self.updates().iter().filter_map(|update| update.values.first());
-        values
-            .map(|value| touched[value.node.index()].label().unwrap_or(Label::Invariant))
-            .collect()
+        values.map(|value| taints[value.node.index()].label().unwrap_or(Label::Invariant)).collect()
     }
 
     /// The first operator on the way to each output at which combined floats make it jump, if there
@@ -85,24 +83,24 @@ impl Graph {
     /// graph with a cycle.
     pub(crate) fn jumps(&self) -> Vec<Option<NodeId>> {
         let Ok(order) = self.order() else { return Vec::new() };
-        let touched = self.touched(&order);
-        self.outputs().iter().map(|o| touched[o.value.node.index()].jump).collect()
+        let taints = self.taints(&order);
+        self.outputs().iter().map(|o| taints[o.value.node.index()].jump).collect()
     }
 
     /// What went into each node, by node.
-    fn touched(&self, order: &[NodeId]) -> Vec<Touched> {
-        let mut touched = vec![Touched::default(); self.id_bound()];
+    fn taints(&self, order: &[NodeId]) -> Vec<Taint> {
+        let mut taints = vec![Taint::default(); self.id_bound()];
         for id in order {
             let operands = self.operands(*id);
-            let mut own = Touched::default();
+            let mut own = Taint::default();
             for operand in &operands {
-                let of = touched[operand.node.index()];
+                let of = taints[operand.node.index()];
                 own.rounded |= of.rounded;
                 own.local |= of.local;
                 own.jump = own.jump.or(of.jump);
             }
             let rounded =
-                |v: &Value| touched[v.node.index()].rounded && self.ty(*v).dtype.is_float();
+                |v: &Value| taints[v.node.index()].rounded && self.ty(*v).dtype.is_float();
             if let Some(op) = self.node(*id).op() {
                 if op.jumps() && operands.iter().any(rounded) {
                     own.jump = own.jump.or(Some(*id));
@@ -110,9 +108,9 @@ impl Graph {
                 own.rounded |= self.rounds(*id, op);
                 own.local |= op.statistics() == Some(Statistics::OfReplica);
             }
-            touched[id.index()] = own;
+            taints[id.index()] = own;
         }
-        touched
+        taints
     }
 
     /// True of an operator that combines floats of replicas, which rounds them.
@@ -123,10 +121,10 @@ impl Graph {
 
     /// The labels of the outputs, given the nodes in topological order.
     pub(super) fn labels_in(&self, order: &[NodeId]) -> Vec<Label> {
-        let touched = self.touched(order);
-        let label = |value: Value| match (touched[value.node.index()].label(), self.source(value)) {
+        let taints = self.taints(order);
+        let label = |value: Value| match (taints[value.node.index()].label(), self.source(value)) {
             (Some(label), _) => label,
-            (None, kind) => untouched(kind, self.ty(value)),
+            (None, kind) => exact_label(kind, self.ty(value)),
         };
         self.outputs().iter().map(|o| label(o.value)).collect()
     }
@@ -148,7 +146,7 @@ impl Graph {
 }
 
 /// The label of a value of this source and type, into which no sums over replicas went.
-fn untouched(source: &NodeKind, ty: &TensorType) -> Label {
+fn exact_label(source: &NodeKind, ty: &TensorType) -> Label {
     match source {
         NodeKind::Op(op) if op.joined().is_some() => Label::RowExact,
         NodeKind::Input if ty.shape.iter().any(Dim::depends_on_batch) => Label::RowExact,

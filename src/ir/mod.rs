@@ -10,9 +10,9 @@ mod json;
 mod label;
 mod model;
 mod node;
-mod param;
+pub(crate) mod param;
 pub(crate) mod parse;
-mod print;
+pub(crate) mod print;
 #[cfg(test)]
 mod testing;
 mod text;
@@ -25,10 +25,14 @@ pub use graph::{Graph, GraphError};
 pub use json::{JsonError, from_json, from_json_with, to_json};
 pub use label::Label;
 pub use model::Model;
-pub use node::{Node, NodeId, NodeKind, Origin, Output, Place, ResultInfo, Update, Value};
-pub use param::{ContentHash, Param, ParamId, Placement, Source, Weights};
+pub(crate) use model::{OpenSize, Specialize, numbers};
+pub use node::{
+    DevicePlacement, Node, NodeId, NodeKind, Origin, Output, ResultInfo, Update, Value,
+};
+pub(crate) use param::ContentHash;
+pub use param::{Param, ParamId, Placement, Source, Weights};
 pub(crate) use parse::line_of;
 pub use parse::{ParseError, parse, parse_with};
-pub use print::Printer;
+pub(crate) use print::Printer;
 pub(crate) use verify::MAX_CONSTANT;
 pub use verify::{Rule, Verified, VerifyError, VerifyErrors, verify};

@@ -54,7 +54,7 @@ pub enum NodeKind {
 
 /// The source of a node: the name that the node had in the file, or the layer it was built for.
 ///
-/// The replica that a node belongs to is part of its [`Place`].
+/// The replica that a node belongs to is part of its [`DevicePlacement`].
 ///
 /// Elsewhere: `OpMetadata` (XLA); stack trace (PyTorch); location (MLIR); node name (ONNX); layer
 /// name (Keras).
@@ -72,7 +72,7 @@ impl Origin {
 ///
 /// Elsewhere: partition (XLA); rank (PyTorch); replica (Keras).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DevicePlacement {
     /// The device that computes it and holds its results.
     pub device: Device,
     /// The replica of the graph's split that it belongs to. Such a node is skipped while the
@@ -80,7 +80,7 @@ pub struct Place {
     pub replica: Option<u32>,
 }
 
-impl Place {
+impl DevicePlacement {
     /// On the host, of no replica.
     pub const HOST: Self = Self { device: Device::HOST, replica: None };
 }
@@ -102,7 +102,7 @@ pub struct ResultInfo {
 pub struct Node {
     pub(super) kind: NodeKind,
     pub(super) results: SmallVec<[ResultInfo; 1]>,
-    pub(super) place: Place,
+    pub(super) place: DevicePlacement,
     pub(super) origin: Origin,
 }
 
@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// Where it runs.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> DevicePlacement {
         self.place
     }
 

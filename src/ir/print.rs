@@ -8,9 +8,9 @@ use std::ops::Range;
 use super::text::{
     SPLIT, push, push_attr, push_dim, push_escaped, push_list, push_name, push_type,
 };
-use super::{Graph, Node, NodeId, NodeKind, Param, Place, Placement, Update, Value};
+use super::{DevicePlacement, Graph, Node, NodeId, NodeKind, Param, Placement, Update, Value};
 use crate::op::Attr;
-use crate::types::{Device, Dim, Split, Table};
+use crate::types::{Device, Dim, FastMap, Split};
 
 /// How a graph is printed.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +57,12 @@ pub(super) struct Writer<'g> {
     /// The rows of each replica, as far as they depend on the batch.
     rows: Vec<Option<(Dim, u32)>>,
     /// Where the parts of the last line are, if they are asked for.
-    pub(super) parts: Option<Parts>,
+    pub(super) parts: Option<LineParts>,
 }
 
 /// The bytes that the parts of one line take.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct LineParts {
     pub(super) results: Vec<Range<usize>>,
     pub(super) op: Range<usize>,
     pub(super) operands: Vec<Range<usize>>,
@@ -171,7 +171,7 @@ impl<'g> Writer<'g> {
         }
     }
 
-    fn part(&mut self, from: usize, list: impl FnOnce(&mut Parts) -> &mut Vec<Range<usize>>) {
+    fn part(&mut self, from: usize, list: impl FnOnce(&mut LineParts) -> &mut Vec<Range<usize>>) {
         if let Some(parts) = &mut self.parts {
             list(parts).push(from..self.out.len());
         }
@@ -180,7 +180,7 @@ impl<'g> Writer<'g> {
     fn body(&mut self, order: &[NodeId]) {
         let graph = self.graph;
         let ops = || order.iter().filter(|n| graph.node(**n).op().is_some());
-        let plain = ops().all(|n| graph.node(*n).place() == Place::HOST);
+        let plain = ops().all(|n| graph.node(*n).place() == DevicePlacement::HOST);
         let mut open = None;
         for n in ops() {
             let place = graph.node(*n).place();
@@ -233,7 +233,7 @@ impl<'g> Writer<'g> {
         }
     }
 
-    fn open(&mut self, place: Place) {
+    fn open(&mut self, place: DevicePlacement) {
         push(&mut self.out, format_args!("  on {}", place.device));
         if let Some(i) = place.replica {
             push(&mut self.out, format_args!(" replica @{SPLIT}[{i}] if n{i}@{SPLIT} > 0"));
@@ -307,7 +307,7 @@ impl<'g> Writer<'g> {
     }
 
     fn locations(&mut self, order: &[NodeId]) {
-        let mut index: Table<&str, usize> = Table::default();
+        let mut index: FastMap<&str, usize> = FastMap::default();
         // Each origin, in the order in which they occur; each name with the number of its origin.
         let (mut origins, mut names) = (Vec::new(), Vec::new());
         for node in order.iter().map(|n| self.graph.node(*n)).filter(|n| n.op().is_some()) {

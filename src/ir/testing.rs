@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Builder, ContentHash, Graph, NodeId, Origin, Param, Place, Placement, Source, Value};
+use super::{
+    Builder, ContentHash, DevicePlacement, Graph, NodeId, Origin, Param, Placement, Source, Value,
+};
 use crate::op::{Concat, CopyOp, Op, Slice, Unary};
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Split, Tensor, TensorType};
 
@@ -33,8 +35,8 @@ pub(super) fn plain() -> Graph {
 }
 
 /// On a device, perhaps of a replica.
-pub(super) fn at(device: Device, replica: Option<u32>) -> Place {
-    Place { device, replica }
+pub(super) fn at(device: Device, replica: Option<u32>) -> DevicePlacement {
+    DevicePlacement { device, replica }
 }
 
 /// Adds an operator at a place. The name up to `.r` is its origin.
@@ -43,7 +45,7 @@ pub(super) fn add(
     op: impl Into<Op>,
     operands: &[Value],
     name: &str,
-    place: Place,
+    place: DevicePlacement,
 ) -> Value {
     let names: [Arc<str>; 1] = [name.into()];
     let origin = Origin(name.split_once(".r").map(|(origin, _)| origin.into()));

@@ -1,36 +1,36 @@
-//! Decides which values share bytes, what each node becomes, and when it runs.
+//! Layout decisions: aliases between values, the role of each node, its guard and its order.
 
 use std::collections::BTreeMap;
 
 use smallvec::{SmallVec, smallvec};
 
 use super::error::LowerError;
-use super::layout::{Layout, Link, Role, Table};
+use super::layout::{Alias, Layout, Role, ValueMap};
 use super::program::Guard;
 use super::support::Kernels;
-use super::{collect, fuse, lanes, place, schedule};
+use super::{collectives, devices, fuse, schedule, streams};
 use crate::ir::{Graph, Node, NodeId, NodeKind, ParamId, Value, Verified};
 use crate::op::{Op, Slice, Traits};
 use crate::types::invariant::int;
-use crate::types::{Device, Dim, Keys, Target, TensorType};
+use crate::types::{Device, Dim, FastSet, Target, TensorType};
 
-/// A batch of which every replica that ever has rows has some, for any sensible weights.
+/// A batch large enough that every replica that can have rows has some, for any reasonable weights.
 const MANY_ROWS: i64 = 1 << 32;
 
-/// The decisions for a graph on the target that has these kernels.
+/// Decides the layout of a graph for the target of `kernels`.
 pub(super) fn arrange<'a>(
     verified: &Verified<'a>,
     kernels: &'a dyn Kernels,
 ) -> Result<Layout<'a>, LowerError> {
     let (graph, order, target) = (verified.graph(), verified.order(), kernels.target());
     let mut roles = vec![Role::External; graph.id_bound()];
-    let mut links = Table::new(graph, &None);
+    let mut aliases = ValueMap::new(graph, &None);
     let variables = variables(graph);
     for id in order {
-        roles[id.index()] = role(graph, *id, target, &variables, &mut links);
+        roles[id.index()] = role(graph, *id, target, &variables, &mut aliases);
     }
     let groups = fuse::fuse(graph, order, &mut roles, kernels);
-    let devices = place::devices(graph, order, &roles, &groups, kernels);
+    let devices = devices::assign(graph, order, &roles, &groups, kernels);
     let mut params = vec![None; graph.id_bound()];
     for id in order {
         params[id.index()] = param(graph, *id, target, &variables);
@@ -48,24 +48,28 @@ pub(super) fn arrange<'a>(
         devices,
         params,
         variables,
-        links,
+        aliases,
         groups,
         collectives,
     };
+    // The check comes before the collectives move: it verifies the graph as it is written, where
+    // each operand is on the device of its node.
     set_guards(&mut layout)?;
     check(&layout)?;
-    if collect::collect(&mut layout) {
-        // Copies of the parts to where the graph combines them are no longer needed.
+    if collectives::run_on_devices(&mut layout) {
+        // The copies of the parts to a central device are dead now; scheduling again removes them.
         layout.order = schedule::schedule(graph, &layout.order, &layout.roles, &layout.groups);
-        lanes::set_aside(&mut layout);
+        streams::assign_exchange_stream(&mut layout);
     }
-    place_operands(&mut layout);
-    resolve(&mut layout);
+    // After the schedule is final and roles are known: whether an operand can be computed in place
+    // depends on its device, which a collective may have changed.
+    alias_merge_operands(&mut layout);
+    flatten_aliases(&mut layout);
     Ok(layout)
 }
 
-/// The nodes of a replica run while it has rows; what a merge of equal values, or of parts,
-/// takes from replica 0 runs when the batch is empty, too.
+/// Sets the guards: the nodes of a replica run while it has rows. Whatever a `first` or a combining
+/// collective reads of replica 0 also runs for an empty batch, so that it has a result then.
 fn set_guards(layout: &mut Layout<'_>) -> Result<(), LowerError> {
     for id in &layout.order {
         if let Some(r) = layout.graph.node(*id).place().replica {
@@ -77,10 +81,10 @@ fn set_guards(layout: &mut Layout<'_>) -> Result<(), LowerError> {
         let node = layout.graph.node(*id);
         let merges = node.place().replica.is_none() && layout.graph.split().is_some();
         if layout.role(*id) == Role::First || (merges && node.op().is_some_and(combines)) {
-            // What is not split has no replicas.
+            // A graph that is not split has no replicas.
             let replicas = layout.graph.split().map_or(0, crate::types::Split::replicas);
             let operands = layout.graph.operands(*id);
-            // Some merges take several values of each replica.
+            // `merge_top_k` reads several values of each replica.
             let each = operands.len() / replicas.max(1);
             let mut parts = (0u32..).zip(operands.chunks(each.max(1)));
             let in_order =
@@ -100,11 +104,12 @@ fn set_guards(layout: &mut Layout<'_>) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Every operand is on the node's device (unless it is copied) and present when the node runs.
+/// Checks that every operand is on the node's device (unless it is copied) and present when the
+/// node runs.
 fn check(layout: &Layout<'_>) -> Result<(), LowerError> {
     for id in &layout.order {
         let node = layout.graph.node(*id);
-        let merges = matches!(layout.role(*id), Role::Join | Role::First)
+        let merges = matches!(layout.role(*id), Role::Concat | Role::First)
             || node.op().is_some_and(|op| combines(op) || op.joined().is_some());
         for operand in layout.operands(*id) {
             let source = layout.graph.node(operand.node);
@@ -123,8 +128,8 @@ fn check(layout: &Layout<'_>) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// True if an operand of a merge has no elements while its replica has no rows, or another is
-/// taken then.
+/// True if an operand of a merge has no elements while its replica has no rows, or if the merge
+/// reads another operand then.
 fn is_empty_when_absent(layout: &Layout<'_>, merge: &Node, operand: Value) -> bool {
     let (Some(axis), Guard::Rows(r) | Guard::First(r)) =
         (merge.op().and_then(|op| op.joined()), layout.guard(operand.node))
@@ -135,33 +140,37 @@ fn is_empty_when_absent(layout: &Layout<'_>, merge: &Node, operand: Value) -> bo
     let axis = usize::try_from(axis).ok();
     let size = axis.and_then(|axis| layout.graph.ty(operand).shape.get(axis));
     let (Some(rows), Some(size)) = (rows, size) else { return false };
-    // Entries for each row, from a batch that gives the replica some.
+    // The entries for each row, measured at a large batch, then checked as a formula for all
+    // batches: the size must be proportional to the rows of the replica to be empty with them.
     let many = rows.eval(MANY_ROWS);
     let inner = if many > 0 { size.eval(MANY_ROWS) / many } else { 0 };
     *size == rows * inner
 }
 
-/// Lets the operands of merges be written where the merged result has them, where nothing
-/// hinders it.
-fn place_operands(layout: &mut Layout<'_>) {
+/// Aliases the operands of merges to the merged result, where possible, so that their kernels write
+/// in place and no copy is needed.
+fn alias_merge_operands(layout: &mut Layout<'_>) {
     for id in layout.order.clone() {
         let result = Value { node: id, output: 0 };
         match layout.role(id) {
-            Role::Join => {
-                for (to, device) in joined(layout, id) {
-                    place_parts(layout, id, to, device);
+            Role::Concat => {
+                for (to, device) in concat_results(layout, id) {
+                    alias_concat_operands(layout, id, to, device);
                 }
             }
             Role::First => {
                 for (r, operand) in (0u32..).zip(layout.graph.operands(id)) {
                     let copy = layout.role(operand.node) == Role::Copy;
-                    if placeable(layout, operand) == Some(operand)
+                    if aliasable_root(layout, operand) == Some(operand)
+                        // All operands share the bytes of the result, and only the guard `First(r)`
+                        // keeps their writers apart. A copy can be guarded so; a launch only for
+                        // replica 0, which also covers the empty batch.
                         && (copy || (r == 0 && layout.role(operand.node) == Role::Launch))
                         && is_single_use(layout, operand)
                         && layout.device(operand.node) == layout.device(id)
                     {
                         layout.guards[operand.node.index()] = Guard::First(r);
-                        layout.links.set(operand, Some(Link { to: result, offset: Dim::ZERO }));
+                        layout.aliases.set(operand, Some(Alias { to: result, offset: Dim::ZERO }));
                     }
                 }
             }
@@ -170,13 +179,13 @@ fn place_operands(layout: &mut Layout<'_>) {
             | Role::Copy
             | Role::Received
             | Role::Launch
-            | Role::Absorbed => {}
+            | Role::Fused => {}
         }
     }
 }
 
-/// The values that a concatenation gives, of several devices if they do it each for itself.
-fn joined(layout: &Layout<'_>, id: NodeId) -> SmallVec<[(Value, Device); 4]> {
+/// The results of a concatenation: one for each member if it is a collective.
+fn concat_results(layout: &Layout<'_>, id: NodeId) -> SmallVec<[(Value, Device); 4]> {
     let Some(collective) = layout.collectives.get(&id) else {
         return smallvec![(Value { node: id, output: 0 }, layout.device(id))];
     };
@@ -184,14 +193,14 @@ fn joined(layout: &Layout<'_>, id: NodeId) -> SmallVec<[(Value, Device); 4]> {
     values.filter_map(|v| v.and_then(|(value, device)| Some((value?, device)))).collect()
 }
 
-/// Lets the operands of a concatenation that are on a device be written where they lie in what
-/// is joined there.
-fn place_parts(layout: &mut Layout<'_>, id: NodeId, to: Value, device: Device) {
+/// Aliases the operands of a concatenation that are on this device to their ranges of its result.
+fn alias_concat_operands(layout: &mut Layout<'_>, id: NodeId, to: Value, device: Device) {
     let mut offset = Dim::ZERO;
     for operand in layout.operands(id) {
-        let root = placeable(layout, operand).filter(|root| layout.device(root.node) == device);
+        let root =
+            aliasable_root(layout, operand).filter(|root| layout.device(root.node) == device);
         if let Some(root) = root {
-            layout.links.set(root, Some(Link { to, offset: offset.clone() }));
+            layout.aliases.set(root, Some(Alias { to, offset: offset.clone() }));
         }
         offset = offset + layout.graph.ty(operand).bytes();
     }
@@ -203,55 +212,63 @@ fn is_single_use(layout: &Layout<'_>, value: Value) -> bool {
         && !layout.graph.is_kept(value)
 }
 
-/// The value that holds all bytes of `value` and no others, if it can still be given any place.
-fn placeable(layout: &Layout<'_>, value: Value) -> Option<Value> {
+/// The value that holds exactly the bytes of `value`, if it is not aliased yet.
+fn aliasable_root(layout: &Layout<'_>, value: Value) -> Option<Value> {
     let mut root = value;
     while layout.role(root.node) == Role::View {
-        let link = layout.links.get(root).as_ref()?;
-        if link.offset != Dim::ZERO {
+        let alias = layout.aliases.get(root).as_ref()?;
+        if alias.offset != Dim::ZERO {
             return None;
         }
-        root = link.to;
+        root = alias.to;
     }
-    let free = layout.role(root.node) != Role::External && layout.links.get(root).is_none();
+    let free = layout.role(root.node) != Role::External && layout.aliases.get(root).is_none();
     (free && layout.graph.ty(root).bytes() == layout.graph.ty(value).bytes()).then_some(root)
 }
 
-/// Makes every link lead to a value that lies in none: results of merges lead forward, views
-/// back.
-fn resolve(layout: &mut Layout<'_>) {
-    let step = |id: NodeId, links: &mut Table<Option<Link>>| {
+/// Flattens the aliases: each points to a value that lies in no other. Operands of merges point
+/// forward in the order, so they are resolved from its end; views point back, so they are resolved
+/// from its start.
+fn flatten_aliases(layout: &mut Layout<'_>) {
+    let step = |id: NodeId, aliases: &mut ValueMap<Option<Alias>>| {
         let results = int::<u32>(layout.graph.node(id).results().len());
         for output in 0..results {
             let value = Value { node: id, output };
-            let Some(link) = links.get(value).clone() else { continue };
-            if let Some(next) = links.get(link.to).clone() {
-                let offset = link.offset + next.offset;
-                links.set(value, Some(Link { to: next.to, offset }));
+            let Some(alias) = aliases.get(value).clone() else { continue };
+            if let Some(next) = aliases.get(alias.to).clone() {
+                let offset = alias.offset + next.offset;
+                aliases.set(value, Some(Alias { to: next.to, offset }));
             }
         }
     };
     for id in layout.order.iter().rev().filter(|id| layout.roles[id.index()] != Role::View) {
-        step(*id, &mut layout.links);
+        step(*id, &mut layout.aliases);
     }
     for id in layout.order.iter().filter(|id| layout.roles[id.index()] == Role::View) {
-        step(*id, &mut layout.links);
+        step(*id, &mut layout.aliases);
     }
 }
 
-/// True of what combines parts of replicas, and leaves out those of replicas without rows.
+/// True for a collective that computes with the parts of the replicas and skips those of replicas
+/// without rows; one that only moves elements (`all_gather`) concatenates them instead.
 fn combines(op: &Op) -> bool {
-    matches!(op, Op::AllReduce(_) | Op::ExclusiveScan(_) | Op::MergeTopK(_))
+    op.is(Traits::COLLECTIVE) && !op.is(Traits::MOVES)
 }
 
-/// The parameters that a run changes.
-fn variables(graph: &Graph) -> Keys<ParamId> {
+/// The parameters that a run updates.
+fn variables(graph: &Graph) -> FastSet<ParamId> {
     graph.updates().iter().map(|update| update.param).collect()
 }
 
-/// The parameter whose elements a node has on its device before the run: its own, or one that the
-/// target keeps there, which no run changes.
-fn param(graph: &Graph, id: NodeId, target: &Target, variables: &Keys<ParamId>) -> Option<ParamId> {
+/// The parameter that a node holds on its device before the run: a parameter itself, or a copy of
+/// one that the target keeps on the device. A copy of a variable is not kept, since a run updates
+/// it.
+fn param(
+    graph: &Graph,
+    id: NodeId,
+    target: &Target,
+    variables: &FastSet<ParamId>,
+) -> Option<ParamId> {
     let node = graph.node(id);
     match node.kind() {
         NodeKind::Param(param) => Some(*param),
@@ -266,12 +283,13 @@ fn param(graph: &Graph, id: NodeId, target: &Target, variables: &Keys<ParamId>) 
     }
 }
 
+/// The role of a node before fusion, from its operator and its operands alone.
 fn role(
     graph: &Graph,
     id: NodeId,
     target: &Target,
-    variables: &Keys<ParamId>,
-    links: &mut Table<Option<Link>>,
+    variables: &FastSet<ParamId>,
+    aliases: &mut ValueMap<Option<Alias>>,
 ) -> Role {
     let node = graph.node(id);
     let NodeKind::Op(op) = node.kind() else { return Role::External };
@@ -285,19 +303,19 @@ fn role(
         return Role::Copy;
     }
     if let Some(offset) = view_offset(graph, node, op, first) {
-        links.set(Value { node: id, output: 0 }, Some(Link { to: first, offset }));
+        aliases.set(Value { node: id, output: 0 }, Some(Alias { to: first, offset }));
         return Role::View;
     }
     if let Some(axis) = op.joined()
         && is_outermost(graph.ty(first), axis)
     {
-        return Role::Join;
+        return Role::Concat;
     }
     if matches!(op, Op::First(_)) { Role::First } else { Role::Launch }
 }
 
-/// Where the only result of the node begins in its first operand, if its bytes lie there one after
-/// the other.
+/// The offset of the only result of the node within its first operand, if its bytes are contiguous
+/// there.
 fn view_offset(graph: &Graph, node: &Node, op: &Op, operand: Value) -> Option<Dim> {
     let [result] = node.results() else { return None };
     let ty = graph.ty(operand);
@@ -311,7 +329,7 @@ fn view_offset(graph: &Graph, node: &Node, op: &Op, operand: Value) -> Option<Di
     (whole || is_view).then_some(Dim::ZERO)
 }
 
-/// The first byte of a slice that takes one run of its operand.
+/// The first byte of a slice that is one contiguous range of its operand.
 fn slice_offset(slice: &Slice, ty: &TensorType) -> Option<Dim> {
     let mut offset = Dim::ZERO;
     let bounds = slice.starts.iter().zip(&slice.ends).zip(&slice.steps);

@@ -1,19 +1,21 @@
+//! Fused chains of elementwise operators: their steps, and how steps access operands.
+
 use std::fmt;
 
 use crate::op::{Attr, BatchNorm, Binary, Op, OpText, Unary};
 use crate::types::DType;
 
-/// Elementwise operators that are applied one after another to every element of a value: behind the
-/// operator that makes it, before it is stored, or to a value in memory.
+/// A fused chain: elementwise operators applied one after another to every element of a value,
+/// either as the epilogue of a kernel before it stores its result, or to a value in memory.
 ///
-/// The element that a step works on is the *running* one. What else a step reads are the chain's
-/// operands, which it names by their positions. All elements are `f32` on targets whose elementwise
-/// kernels take no other type.
+/// The element that a step computes with is the *running* element. Steps refer to the other
+/// operands of the chain by position. All elements are `f32` on targets whose elementwise kernels
+/// support no other type.
 ///
 /// Elsewhere: loop fusion (XLA); pointwise fusion (PyTorch).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chain {
-    /// The steps, in the order in which they are applied.
+    /// The steps, in order.
     pub steps: Vec<ChainStep>,
 }
 
@@ -28,9 +30,9 @@ pub enum ChainStep {
         op: Binary,
         /// The position of the operand.
         operand: usize,
-        /// The element of it that meets the running element.
+        /// The access to the operand.
         access: Access,
-        /// Whether the operand is the function's first argument and the running element the second.
+        /// True if the operand is the first argument and the running element the second.
         swapped: bool,
     },
     /// `x * s + t` for the running element `x`, with the factors of `BatchNorm::scale_shift`.
@@ -39,28 +41,27 @@ pub enum ChainStep {
         op: BatchNorm,
         /// The positions of its scale, bias, mean and variance.
         operands: [usize; 4],
-        /// Which of their elements: [`Access::Axis`].
+        /// The access to these operands: `Access::Axis`.
         access: Access,
     },
     /// A function whose operands and result may differ in type, or which takes more than two
     /// operands.
     Mixed {
-        /// The operator: of the families of [`Binary`], comparisons, truth values, kinds of
-        /// numbers, `where` or `cast`.
+        /// The operator: elementwise, as [`Traits::ELEMENTWISE`](crate::op::Traits) states.
         op: Op,
-        /// The index of the operand that is the running element.
+        /// The position of the operand that is the running element.
         slot: usize,
-        /// The positions of its other operands, in their order.
+        /// The positions of its other operands, in order.
         operands: Vec<usize>,
-        /// Which of their elements, one for each of them.
+        /// The access to each of them.
         accesses: Vec<Access>,
         /// The element type of its result.
         to: DType,
     },
 }
 
-/// The element of an operand that meets element `i` of the running value, both counted in row-major
-/// order.
+/// The index of an operand's element that is combined with element `i` of the running value; both
+/// are counted in the memory order of the running value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Element `i`: the operand has the shape of the running value.
@@ -73,14 +74,14 @@ pub enum Access {
         /// The elements of the running value for each index of the axis: the product of the sizes
         /// behind it.
         inner: usize,
-        /// The size of the axis, or the product of those of the axes.
+        /// The size of the axis, or the product of the sizes of the axes.
         size: usize,
     },
 }
 
 impl Access {
-    /// The word in the printed form.
-    pub const fn name(self) -> &'static str {
+    /// The name in the printed form.
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
             Self::Scalar => "scalar",
@@ -91,7 +92,7 @@ impl Access {
 
 impl ChainStep {
     /// The name of its operator.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Unary(op) => op.name(),
             Self::Binary { op, .. } => op.name(),
@@ -101,7 +102,7 @@ impl ChainStep {
     }
 
     /// The positions of the operands that it reads.
-    pub fn operands(&self) -> &[usize] {
+    pub(crate) fn operands(&self) -> &[usize] {
         match self {
             Self::Unary(_) => &[],
             Self::Binary { operand, .. } => std::slice::from_ref(operand),
@@ -110,7 +111,7 @@ impl ChainStep {
         }
     }
 
-    /// Which element of each of its [operands](Self::operands) it reads.
+    /// The access to each of its [operands](Self::operands).
     pub(crate) fn accesses(&self) -> Vec<Access> {
         match self {
             Self::Unary(_) => Vec::new(),
@@ -123,11 +124,11 @@ impl ChainStep {
 
 impl Chain {
     /// True of a chain without steps.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// True if a step takes all of an operand, element by element.
+    /// True if a step reads an operand of the full shape, element by element.
     pub(crate) fn takes_whole(&self, operand: usize) -> bool {
         let takes = |step: &ChainStep| {
             let mut read = step.operands().iter().zip(step.accesses());
@@ -137,20 +138,20 @@ impl Chain {
     }
 
     /// The number of operands: one more than the greatest position that a step names.
-    pub fn operands(&self) -> usize {
-        // No step names an operand.
+    pub(crate) fn operands(&self) -> usize {
+        // 0 if no step refers to an operand.
         self.steps.iter().flat_map(ChainStep::operands).map(|i| i + 1).max().unwrap_or(0)
     }
 
-    /// The chain with its operands under these names, as [`Display`](fmt::Display) shows it with
-    /// `$0`, `$1`, ….
+    /// Displays the chain with these names for its operands instead of `$0`, `$1`, …
     pub(crate) fn display<'a>(&'a self, names: &'a [&'a str]) -> impl fmt::Display + 'a {
         Named { chain: self, names }
     }
 }
 
 impl fmt::Display for Chain {
-    /// ` -> ` before each step, `.` for the running element: ` -> add(., $0[axis]) -> relu(.)`.
+    /// Prints ` -> ` before each step and `.` for the running element:
+    /// ` -> add(., $0[axis]) -> relu(.)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.display(&[]).fmt(f)
     }

@@ -1,5 +1,5 @@
-//! The proof that a memory plan is sound: every read is played through against the writes before
-//! it.
+//! The checker of memory plans: it simulates a program step by step, and checks every read against
+//! the writes before it.
 
 use crate::types::invariant::int;
 use std::collections::BTreeMap;
@@ -8,46 +8,49 @@ use super::memory::{Bound, BoundDevice, Location, Space};
 use super::program::{Action, BufferId, DeviceProgram, Lane, Program, Storage};
 use crate::types::Device;
 
-/// A place where a memory plan is not sound.
+/// A violation found in a memory plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{device}, step {step}: {reason}")]
 pub struct MemoryError {
     /// The device.
     pub device: Device,
-    /// The position of the step, or the number of steps where the fault shows at the end.
+    /// The position of the step; the number of steps for a violation at the end of the program.
     pub step: usize,
     /// The reason, as a sentence.
     pub reason: String,
 }
 
-/// Checks a memory plan against its program: buffers lie inside their memory and at the target's
-/// alignment; whatever a step reads was written before and by nothing else since, also where
-/// another device reads it; a device waits for what it copies; what runs beside other steps touches
-/// nothing that they write, and writes nothing that they touch; no byte of a buffer is written
-/// twice; the outputs are written whole, and so is each update, once on every device that holds the
-/// parameter.
+/// Checks a memory plan against its program:
+/// - buffers lie inside their memory, at the target's alignment;
+/// - every byte that a step or another device reads was written before, and not overwritten since;
+/// - a device waits for the buffers that it copies from others;
+/// - steps that may overlap have no conflicting accesses;
+/// - no byte of a buffer is written twice;
+/// - outputs are written completely, and so is each update, once on every device that holds the
+///   parameter.
 pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
     for (d, device) in program.devices.iter().enumerate() {
         let Some(plan) = bound.devices.get(d) else { continue };
-        let mut play = Play { program, bound, device, plan, d, spaces: BTreeMap::new() };
-        play.places()?;
+        let mut simulation =
+            Simulation { program, bound, device, plan, d, spaces: BTreeMap::new() };
+        simulation.check_bounds()?;
         for i in 0..device.steps.len() {
-            play.step(i)?;
+            simulation.step(i)?;
         }
-        play.end()?;
-        play.lanes()?;
+        simulation.check_results()?;
+        simulation.check_overlap()?;
         for i in (0u32..).take(program.updates.len()) {
-            play.updated(i)?;
+            simulation.check_update(i)?;
         }
     }
     Ok(())
 }
 
-/// The written ranges of one space: from the first byte of each to its end, the buffer whose
-/// contents are there and the step that wrote them.
+/// The written ranges of one space, by first byte: the end, the root buffer whose contents are
+/// there, and the step that wrote them. Ranges are disjoint.
 type Written = BTreeMap<usize, (usize, BufferId, usize)>;
 
-struct Play<'a> {
+struct Simulation<'a> {
     program: &'a Program,
     bound: &'a Bound,
     device: &'a DeviceProgram,
@@ -56,13 +59,13 @@ struct Play<'a> {
     spaces: BTreeMap<Space, Written>,
 }
 
-impl Play<'_> {
+impl Simulation<'_> {
     fn error(&self, step: usize, reason: String) -> MemoryError {
         MemoryError { device: self.device.device, step, reason }
     }
 
-    /// A device that holds a parameter has its new elements in one buffer.
-    fn updated(&self, i: u32) -> Result<(), MemoryError> {
+    /// Checks that a device that holds a parameter has exactly one buffer for its new elements.
+    fn check_update(&self, i: u32) -> Result<(), MemoryError> {
         let param = self.program.updates.get(i as usize).copied();
         let buffers = |storage| self.device.buffers.iter().filter(move |b| b.storage == storage);
         let holds = param.is_some_and(|p| buffers(Storage::Param(p)).next().is_some());
@@ -85,11 +88,11 @@ impl Play<'_> {
         format!("%{} {}", buffer.0, self.device.buffer(buffer).name)
     }
 
-    /// Every buffer that is used lies inside its memory.
-    fn places(&self) -> Result<(), MemoryError> {
+    /// Checks that every buffer in use lies inside its memory.
+    fn check_bounds(&self) -> Result<(), MemoryError> {
         let alignment = self.program.target.alignment as usize;
         let size = |port: Option<&super::Port>| {
-            // Whatever lies in a port that is not there ends after its bytes.
+            // A missing port has 0 bytes, so every buffer within it is out of bounds.
             port.and_then(|p| usize::try_from(p.ty.bytes().eval(self.bound.n)).ok()).unwrap_or(0)
         };
         for (i, step) in self.device.steps.iter().enumerate().filter(|(i, _)| self.runs(*i)) {
@@ -117,7 +120,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Whether a step does anything: it is not skipped and has something to write.
+    /// True if a step is active and writes at least one byte.
     fn runs(&self, step: usize) -> bool {
         let (_, writes) = self.touched(&self.device.steps[step].action);
         self.plan.active[step] && writes.iter().any(|b| self.at(*b).bytes > 0)
@@ -131,7 +134,7 @@ impl Play<'_> {
                 let present = launch.op.as_ref().and_then(|op| op.present(self.bound.n));
                 if let Some(present) = present {
                     let mut present = present.into_iter();
-                    // What the operator says nothing of is present.
+                    // Operands beyond the list are present.
                     reads.retain(|_| present.next().unwrap_or(true));
                 }
                 (reads, launch.results.clone())
@@ -150,7 +153,7 @@ impl Play<'_> {
         let (reads, writes) = self.touched(action);
         for buffer in reads {
             self.read(i, buffer)?;
-            if writes.iter().any(|w| self.collide(*w, buffer)) {
+            if writes.iter().any(|w| self.conflicts(*w, buffer)) {
                 let text = format!("{} is written while it is read", self.name(buffer));
                 return Err(self.error(i, text));
             }
@@ -158,7 +161,7 @@ impl Play<'_> {
         if let Action::Copy { device, from, .. } = action
             && *device != self.d
         {
-            self.waited(i, *device, *from)?;
+            self.check_wait(i, *device, *from)?;
         }
         for buffer in writes {
             self.write(i, buffer)?;
@@ -166,16 +169,16 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// True if a written buffer overlaps one that is read, other than in its place.
-    fn collide(&self, written: BufferId, read: BufferId) -> bool {
+    /// True if a written buffer overlaps one that is read, unless the launch runs in place.
+    fn conflicts(&self, written: BufferId, read: BufferId) -> bool {
         let (a, b) = (self.at(written), self.at(read));
         let in_place = matches!(self.device.buffer(written).storage, Storage::Reuse { .. })
             && (a.offset, a.bytes) == (b.offset, b.bytes);
         self.overlap(written, read) && !in_place
     }
 
-    /// All bytes of the buffer are there, as they were written for it. Returns the last step that
-    /// wrote some.
+    /// Checks that all bytes of the buffer hold its own contents. Returns the last step that wrote
+    /// some.
     fn read(&self, i: usize, buffer: BufferId) -> Result<usize, MemoryError> {
         let at = self.at(buffer);
         let (mut from, end, root) = (at.offset, at.offset + at.bytes, self.device.root(buffer));
@@ -185,9 +188,9 @@ impl Play<'_> {
         }
         while from < end {
             let found = self.spaces.get(&at.space).and_then(|w| w.range(..=from).next_back());
-            let (upto, holder, step) = found
+            let (until, holder, step) = found
                 .map(|(_, entry)| *entry)
-                .filter(|(upto, ..)| *upto > from)
+                .filter(|(until, ..)| *until > from)
                 .ok_or_else(|| {
                     self.error(i, format!("byte {from} of {} was not written", self.name(buffer)))
                 })?;
@@ -195,7 +198,7 @@ impl Play<'_> {
                 let text = format!("{} is overwritten by {}", self.name(buffer), self.name(holder));
                 return Err(self.error(i, text));
             }
-            (from, last) = (upto, last.max(step));
+            (from, last) = (until, last.max(step));
         }
         Ok(last)
     }
@@ -211,28 +214,30 @@ impl Play<'_> {
         }
         let written = self.spaces.entry(at.space).or_default();
         let before = written.range(..start).next_back().map(|(s, entry)| (*s, *entry));
-        let mut met: Vec<(usize, (usize, BufferId, usize))> =
-            before.filter(|(_, (upto, ..))| *upto > start).into_iter().collect();
-        met.extend(written.range(start..end).map(|(s, entry)| (*s, *entry)));
-        for (from, (upto, holder, step)) in &met {
+        let mut overlapping: Vec<(usize, (usize, BufferId, usize))> =
+            before.filter(|(_, (until, ..))| *until > start).into_iter().collect();
+        overlapping.extend(written.range(start..end).map(|(s, entry)| (*s, *entry)));
+        for (from, (until, holder, step)) in &overlapping {
             written.remove(from);
             if *from < start {
                 written.insert(*from, (start, *holder, *step));
             }
-            if *upto > end {
-                written.insert(end, (*upto, *holder, *step));
+            if *until > end {
+                written.insert(end, (*until, *holder, *step));
             }
         }
+        // Ranges that are overlapped in part keep their remainder, as `(from..start)` and
+        // `(end..until)`, so that a later read of it still finds its writer.
         written.insert(start, (end, root, i));
-        if met.iter().any(|(_, (_, holder, _))| *holder == root) {
+        if overlapping.iter().any(|(_, (_, holder, _))| *holder == root) {
             return Err(self.error(i, format!("{} is written twice", self.name(buffer))));
         }
         Ok(())
     }
 
-    /// The source's device has recorded an event after it wrote what is copied, and this device
-    /// waited for it.
-    fn waited(&self, i: usize, source: usize, from: BufferId) -> Result<(), MemoryError> {
+    /// Checks that the source's device records an event behind its last write of the copied bytes,
+    /// and that this device waits for it.
+    fn check_wait(&self, i: usize, source: usize, from: BufferId) -> Result<(), MemoryError> {
         let (Some(device), Some(plan)) =
             (self.program.devices.get(source), self.bound.devices.get(source))
         else {
@@ -250,6 +255,8 @@ impl Play<'_> {
             Action::Copy { to, .. } => gives(*to),
             Action::Wait(_) | Action::Record(_) => false,
         };
+        // The last write of each lane decides: a lane runs in order, so an event behind it covers
+        // all writes before it.
         let own = self.device.steps[i].lane;
         let is_waited_for = |lane: Lane| {
             let active = |(i, step): &(usize, &super::Step)| {
@@ -274,8 +281,9 @@ impl Play<'_> {
         Err(self.error(i, format!("nothing waits until {name} is written on {}", device.device)))
     }
 
-    /// What other devices read is still there, and the outputs and updates are written whole.
-    fn end(&self) -> Result<(), MemoryError> {
+    /// Checks that buffers that other devices read survive to the end, and that outputs and updates
+    /// are written completely.
+    fn check_results(&self) -> Result<(), MemoryError> {
         let steps = self.device.steps.len();
         for (d, (other, plan)) in self.program.devices.iter().zip(&self.bound.devices).enumerate() {
             for (step, active) in other.steps.iter().zip(&plan.active) {
@@ -296,8 +304,9 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Steps on the lane for exchange meet none of those beside which they may run.
-    fn lanes(&self) -> Result<(), MemoryError> {
+    /// Checks that steps of the exchange lane have no conflict with steps that may overlap with
+    /// them.
+    fn check_overlap(&self) -> Result<(), MemoryError> {
         let steps = &self.device.steps;
         let on = |lane: Lane| {
             let runs = steps.iter().enumerate().filter(|(i, s)| s.lane == lane && self.runs(*i));
@@ -308,17 +317,17 @@ impl Play<'_> {
             let found = |s: &super::Step| s.lane == Lane::Compute && s.action.records(event);
             steps.iter().position(found)
         };
-        let ends = self.device.ends();
+        let completions = self.device.completions();
         for (i, (reads, writes)) in &exchanges {
-            // What was computed before is done.
+            // Computation before the last wait of the exchange lane is done.
             let waited = steps[..*i].iter().filter(|s| s.lane == Lane::Exchange);
             let begin = waited.filter_map(|s| match s.action {
                 Action::Wait(event) => recorded(event),
                 Action::Launch(_) | Action::Copy { .. } | Action::Record(_) => None,
             });
-            // Before the first wait nothing is known to be done.
+            // Without a wait any earlier step may still run.
             let begin = begin.max().unwrap_or(0);
-            let beside = computes.iter().filter(|(j, ..)| (begin..ends[*i]).contains(j));
+            let beside = computes.iter().filter(|(j, ..)| (begin..completions[*i]).contains(j));
             for (j, (read, written)) in beside {
                 let meet = |own: &[BufferId], others: &[BufferId]| {
                     own.iter().any(|a| others.iter().any(|b| self.overlap(*a, *b)))

@@ -1,22 +1,22 @@
-//! Writes the buffers and the steps of every device from the decisions in a [`Layout`]. Steps
-//! are appended in the order of the layout, and all devices are written in one walk. A step that
-//! reads a value of another stream or device is preceded by a wait for the event behind the
-//! writer. [`Point`] is the clock for this: "`steps` steps of this lane of this device are
-//! done". A wait is written only if the lane has not waited for a later point of the same lane
-//! before, and the record that belongs to it is inserted at the end (`insert_records`), when all
-//! waits are known; until then step indices do not shift.
+//! Emission: the buffers and the steps of every device, from the decisions in a [`Layout`]. Steps
+//! are appended in the order of the layout, in one walk over all devices. A step that reads a value
+//! of another stream or device is preceded by a wait for the event behind the writer. [`Point`] is
+//! the clock for this: "`steps` steps of this lane of this device are done". A wait is written only
+//! if the lane has not waited for a later point of the same lane before, and the record that
+//! belongs to it is inserted at the end (`insert_records`), when all waits are known; until then
+//! step indices do not shift.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::LowerError;
 use super::chain::Chain;
-use super::layout::{Layout, Role, Table};
+use super::layout::{Layout, Role, ValueMap};
 use super::order::{self, Orders};
 use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
-use super::support::Parts;
+use super::support::Partials;
 use crate::ir::{Graph, NodeId, Value};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order, TensorType};
@@ -27,12 +27,12 @@ struct Emitter<'a> {
     layout: &'a Layout<'a>,
     graph: &'a Graph,
     devices: Vec<DeviceProgram>,
-    buffers: Table<BufferId>,
+    buffers: ValueMap<BufferId>,
     orders: Orders,
     /// The copies of a value on another device than its own or in another memory order, with the
     /// point at which each is ready. A value that several nodes read is thus copied or reordered
     /// once.
-    forms: BTreeMap<(Value, usize, Order), (BufferId, Point)>,
+    copies: BTreeMap<(Value, usize, Order), (BufferId, Point)>,
     /// The point at which a node's results are ready, by node.
     defined: Vec<Point>,
     /// The events to record, by the point that each one marks. Two waits for the same point
@@ -45,7 +45,7 @@ struct Emitter<'a> {
     /// The lane of the steps that are written.
     lane: Lane,
     /// The end points of each device's exchanges beside its computing, in order.
-    exchanged: Vec<Vec<Point>>,
+    exchange_ends: Vec<Vec<Point>>,
 }
 
 /// A point in time of a lane: the lane has done all its steps among the first `steps` steps of
@@ -63,19 +63,20 @@ struct Point {
 /// Inputs and parameters are defined here; waiting for it is always redundant.
 const START: Point = Point { device: 0, steps: 0, lane: Lane::Compute };
 
-/// The program that follows from the decisions in `layout`.
+/// Emits the program for the decisions in `layout`.
 pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
     let graph = layout.graph;
+    // Device 0 is the host; `BTreeSet` orders the others, so the same graph gives the same program.
     let devices = devices(graph);
     let mut emitter = Emitter {
         layout,
         graph,
         waited: BTreeMap::new(),
-        exchanged: vec![Vec::new(); devices.len()],
+        exchange_ends: vec![Vec::new(); devices.len()],
         devices,
-        buffers: Table::new(graph, &BufferId(u32::MAX)),
+        buffers: ValueMap::new(graph, &BufferId(u32::MAX)),
         orders: Orders::new(layout),
-        forms: BTreeMap::new(),
+        copies: BTreeMap::new(),
         defined: vec![START; graph.id_bound()],
         records: BTreeMap::new(),
         events: 0,
@@ -87,9 +88,11 @@ pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
     }
     emitter.outputs()?;
     emitter.updates()?;
+    // Only now are all waits known; an earlier insertion would shift the steps that points refer
+    // to.
     emitter.insert_records();
     let split = graph.split();
-    // What is not split has no replicas.
+    // A graph that is not split has no replicas.
     let rows = (0..split.map_or(0, crate::types::Split::replicas)).filter_map(|r| split?.rows(r));
     Ok(Program {
         name: graph.name().into(),
@@ -113,7 +116,7 @@ fn port(name: &Arc<str>, ty: &TensorType) -> Port {
 /// node, so that the number of replicas does not depend on dead code.
 fn devices(graph: &Graph) -> Vec<DeviceProgram> {
     let mut all: BTreeSet<Device> = graph.ids().map(|id| graph.node(id).place().device).collect();
-    // What is not split has no other devices.
+    // A graph that is not split has no other devices.
     let split = graph.split().map_or(&[][..], crate::types::Split::devices);
     all.extend(split);
     all.remove(&Device::HOST);
@@ -155,10 +158,10 @@ impl Emitter<'_> {
         Ok(BufferId(id))
     }
 
-    /// Adds a buffer for every value, in the order of the schedule, then links the ones that lie
-    /// within another. Two passes, because a link may point to a value that comes later: the
-    /// operands of a join lie in its result. A result of a collective that no member takes gets
-    /// no buffer.
+    /// Adds a buffer for every value, in the order of the schedule, then sets the storage of
+    /// aliases. Two passes, because an alias may point to a value that comes later: the operands of
+    /// a concatenation lie in its result. A result of a collective that no member needs gets no
+    /// buffer.
     fn buffers(&mut self) -> Result<(), LowerError> {
         let values = |id: NodeId| {
             let results = self.graph.node(id).results().len();
@@ -184,9 +187,9 @@ impl Emitter<'_> {
             self.buffers.set(*value, id);
         }
         for value in values {
-            if let Some(link) = self.layout.links.get(value) {
+            if let Some(alias) = self.layout.aliases.get(value) {
                 let storage =
-                    Storage::Part { of: *self.buffers.get(link.to), offset: link.offset.clone() };
+                    Storage::Part { of: *self.buffers.get(alias.to), offset: alias.offset.clone() };
                 let (device, id) = (self.device(value.node), *self.buffers.get(value));
                 self.devices[device].buffers[id.index()].storage = storage;
             }
@@ -199,7 +202,7 @@ impl Emitter<'_> {
         self.devices[device].steps.push(step);
     }
 
-    /// Writes the steps of a node and notes when its results are ready. A view adds no step; its
+    /// Emits the steps of a node and records when its results are ready. A view adds no step; its
     /// result is ready with the last of its operands.
     fn node(&mut self, id: NodeId) -> Result<(), LowerError> {
         let node = self.graph.node(id);
@@ -208,11 +211,11 @@ impl Emitter<'_> {
             return self.collective(id, collective);
         }
         match self.layout.role(id) {
-            Role::External | Role::Absorbed | Role::Received => return Ok(()),
+            Role::External | Role::Fused | Role::Received => return Ok(()),
             Role::View => {
                 let operands = self.layout.operands(id);
                 let defined = operands.iter().map(|v| self.defined[v.node.index()]).max();
-                // A view of nothing is there from the start.
+                // A view without operands is ready from the start.
                 self.defined[id.index()] = defined.unwrap_or(START);
                 return Ok(());
             }
@@ -222,30 +225,30 @@ impl Emitter<'_> {
                     self.copy(node.label(), guard, operand, device, to);
                 }
             }
-            Role::Join => self.join(id, device, Value { node: id, output: 0 })?,
-            Role::First => self.first(id),
+            Role::Concat => self.concat(id, device, Value { node: id, output: 0 })?,
+            Role::First => self.select_first(id),
             Role::Launch => self.launch(id)?,
         }
         self.defined[id.index()] = self.now(device);
         Ok(())
     }
 
-    /// The point behind all steps that are written so far on a device, for the current lane.
+    /// The point behind all steps emitted so far on a device, for the current lane.
     fn now(&self, device: usize) -> Point {
         Point { device, steps: self.devices[device].steps.len(), lane: self.lane }
     }
 
-    /// Writes a launch: first the copies and reorders of its operands, then the launch, then the
-    /// reorders of its results. A kernel that runs in channels-last order writes a result that
-    /// others want in row-major order to a second buffer, and a reorder step fills the value's
-    /// own one. The second buffer is kept as a form, so that a later channels-last kernel reads
-    /// it without a reorder.
+    /// Emits a launch: first the copies and reorders of its operands, then the launch, then the
+    /// reorders of its results. A channels-last kernel writes a result that others read in
+    /// row-major order to a second buffer, and a reorder step fills the value's own one. The second
+    /// buffer is registered among the copies, so that a later channels-last kernel reads it
+    /// directly.
     fn launch(&mut self, id: NodeId) -> Result<(), LowerError> {
         let (graph, layout) = (self.graph, self.layout);
         let (device, guard, order) = (self.device(id), layout.guard(id), self.orders.launch(id));
         let group = layout.groups.get(&id);
         let head = group.map_or(Some(id), |g| g.head);
-        // A node without a group is launched alone.
+        // A node without a group has no chain.
         let chain = group.map(|g| g.chain.clone()).unwrap_or_default();
         let support = layout.support(id);
         let mut launch = Launch {
@@ -254,7 +257,8 @@ impl Emitter<'_> {
             chain: match order {
                 Order::RowMajor => chain,
                 Order::ChannelsLast => {
-                    order::in_order(&chain, &graph.node(id).results()[0].ty).unwrap_or(chain)
+                    order::in_channels_last(&chain, &graph.node(id).results()[0].ty)
+                        .unwrap_or(chain)
                 }
             },
             operands: Vec::new(),
@@ -262,16 +266,16 @@ impl Emitter<'_> {
         };
         for (slot, value) in layout.operands(id).into_iter().enumerate() {
             let order = self.orders.operand(layout, id, slot);
-            launch.operands.push(self.form(value, device, order)?);
+            launch.operands.push(self.materialize(value, device, order)?);
         }
         let label = graph.node(head.unwrap_or(id)).label();
         let mut reorders = Vec::new();
         for (output, result) in (0u32..).zip(graph.node(id).results()) {
             let value = Value { node: id, output };
             let to = *self.buffers.get(value);
-            let turned = order != self.orders.value(value) && order::differs(&result.ty);
-            launch.results.push(if turned {
-                let from = self.other_form(value, device, order, Storage::Arena)?;
+            let reordered = order != self.orders.value(value) && order::differs(&result.ty);
+            launch.results.push(if reordered {
+                let from = self.add_copy_buffer(value, device, order, Storage::Arena)?;
                 reorders.push((value, from, to));
                 from
             } else {
@@ -279,26 +283,26 @@ impl Emitter<'_> {
             });
         }
         if let Some(parts) = support.parts {
-            self.first_part(device, label, guard, &mut launch, parts)?;
+            self.partial_launch(device, label, guard, &mut launch, parts)?;
         }
         self.push(device, label, guard, Action::Launch(Box::new(launch)));
         let now = self.now(device);
         for (value, from, to) in reorders {
-            self.forms.insert((value, device, order), (from, now));
+            self.copies.insert((value, device, order), (from, now));
             self.push(device, label, guard, reorder(from, to));
         }
         Ok(())
     }
 
-    /// Writes the first launch of an operator that takes two (a two-pass reduction). Its result,
-    /// the partial sums, becomes one more operand of the second launch.
-    fn first_part(
+    /// Emits the first launch of a two-pass operator. Its result, the partial results, becomes one
+    /// more operand of the second launch.
+    fn partial_launch(
         &mut self,
         device: usize,
         label: &str,
         guard: Guard,
         launch: &mut Launch,
-        parts: Parts,
+        parts: Partials,
     ) -> Result<(), LowerError> {
         let to = self.add_buffer(
             device,
@@ -321,9 +325,15 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The buffer that holds a value on a device in an order: its own, or one that is copied or
-    /// reordered now. Where the two orders are the same bytes, the order of its own buffer serves.
-    fn form(&mut self, value: Value, device: usize, order: Order) -> Result<BufferId, LowerError> {
+    /// Returns a buffer that holds a value on a device in an order: its own, an earlier copy, or
+    /// one that is copied or reordered now. If both orders have the same bytes, no reorder is
+    /// needed.
+    fn materialize(
+        &mut self,
+        value: Value,
+        device: usize,
+        order: Order,
+    ) -> Result<BufferId, LowerError> {
         let ty = self.graph.ty(value);
         let (own, is_here) = (self.orders.value(value), self.device(value.node) == device);
         let order = if order::differs(ty) { order } else { own };
@@ -331,40 +341,43 @@ impl Emitter<'_> {
             let name = &self.graph.info(value).name;
             self.wait(name, device, self.defined[value.node.index()]);
         }
+        // The lane of the reader may differ from that of the writer even on one device, hence the
+        // wait above for values of this device too.
         if is_here && order == own {
             return Ok(*self.buffers.get(value));
         }
         let label = self.graph.info(value).name.clone();
-        if let Some((known, point)) = self.forms.get(&(value, device, order)).copied() {
+        if let Some((known, point)) = self.copies.get(&(value, device, order)).copied() {
             self.wait(&label, device, point);
             return Ok(known);
         }
         let guard = self.layout.guard(value.node);
         if !is_here && order == own {
-            let to = self.other_form(value, device, order, Storage::Arena)?;
+            let to = self.add_copy_buffer(value, device, order, Storage::Arena)?;
             self.copy(&label, guard, value, device, to);
-            self.forms.insert((value, device, order), (to, self.now(device)));
+            self.copies.insert((value, device, order), (to, self.now(device)));
             return Ok(to);
         }
-        // What a run changes is held in one order.
         // A constant parameter may be uploaded twice, once in each order: this costs memory but
         // no step per run. A variable changes during a run, so two copies of it would disagree;
         // it has one buffer and is reordered on use.
         let kept = self.layout.param(value.node).filter(|id| !self.layout.variables.contains(id));
         if is_here && let Some(id) = kept {
-            let held = self.other_form(value, device, order, Storage::Param(id.0))?;
-            self.forms.insert((value, device, order), (held, START));
+            let held = self.add_copy_buffer(value, device, order, Storage::Param(id.0))?;
+            self.copies.insert((value, device, order), (held, START));
             return Ok(held);
         }
-        let from = self.form(value, device, own)?;
-        let to = self.other_form(value, device, order, Storage::Arena)?;
+        // Copy first, then reorder here: the copy is registered too, so a row-major reader of the
+        // same value on this device needs no second transfer.
+        let from = self.materialize(value, device, own)?;
+        let to = self.add_copy_buffer(value, device, order, Storage::Arena)?;
         self.push(device, &label, guard, reorder(from, to));
-        self.forms.insert((value, device, order), (to, self.now(device)));
+        self.copies.insert((value, device, order), (to, self.now(device)));
         Ok(to)
     }
 
-    /// A new buffer for a value on a device in an order.
-    fn other_form(
+    /// Adds a buffer for a copy of a value on a device in an order.
+    fn add_copy_buffer(
         &mut self,
         value: Value,
         device: usize,
@@ -376,7 +389,7 @@ impl Emitter<'_> {
         self.add_buffer(device, buffer)
     }
 
-    /// Copies `value` into a buffer, after the steps that give it.
+    /// Copies `value` into a buffer, behind the steps that write it.
     fn copy(&mut self, label: &str, guard: Guard, value: Value, device: usize, to: BufferId) {
         let source = self.device(value.node);
         self.wait(label, device, self.defined[value.node.index()]);
@@ -384,13 +397,15 @@ impl Emitter<'_> {
         self.push(device, label, guard, Action::Copy { device: source, from, to });
     }
 
-    /// Lets the lane wait on a device until another device, or its other lane, has come to a point.
+    /// Makes the lane of a device wait until another device, or its other lane, reaches a point.
     fn wait(&mut self, label: &str, device: usize, point: Point) {
         let (own, other) = ((device, self.lane), (point.device, point.lane));
-        // Nothing was waited for yet.
+        // A lane that never waited knows only the start, at step 0.
         let waited = self.waited.get(&[own, other]).copied().unwrap_or(0);
         if own != other && point.steps > waited {
             self.waited.insert([own, other], point.steps);
+            // Waiting at the host until a transfer is done would serialize the devices; an event
+            // only orders the two lanes.
             let event = *self.records.entry(point).or_insert(self.events);
             if event == self.events {
                 self.events += 1;
@@ -399,9 +414,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Copies the operands of a concatenation that were not written in place to where they lie in
-    /// its result on a device.
-    fn join(&mut self, id: NodeId, device: usize, result: Value) -> Result<(), LowerError> {
+    /// Copies the operands of a concatenation that were not computed in place into its result on a
+    /// device.
+    fn concat(&mut self, id: NodeId, device: usize, result: Value) -> Result<(), LowerError> {
         let (base, mut offset) = self.layout.base(result);
         let label = self.graph.node(id).label();
         for operand in self.layout.operands(id) {
@@ -421,9 +436,9 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Copies the operands of a merge of equal values that were not written in place; one copy
-    /// runs.
-    fn first(&mut self, id: NodeId) {
+    /// Copies the operands of a `first` that were not computed in place. The guards exclude each
+    /// other, so exactly one copy runs.
+    fn select_first(&mut self, id: NodeId) {
         let result = Value { node: id, output: 0 };
         let (device, to) = (self.device(id), *self.buffers.get(result));
         for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
@@ -436,28 +451,31 @@ impl Emitter<'_> {
         }
     }
 
-    /// Lets the outputs be computed where they are handed out, or copies them there.
+    /// Computes the outputs in the tensors of the caller, or copies them there.
     fn outputs(&mut self) -> Result<(), LowerError> {
         for (i, output) in (0u32..).zip(self.graph.outputs()) {
-            self.keep(&output.name, output.value, 0, Storage::Output(i))?;
+            self.write_back(&output.name, output.value, 0, Storage::Output(i))?;
         }
         Ok(())
     }
 
-    /// Lets the new elements of parameters be computed where they are kept, or copies them there.
+    /// Computes the new elements of parameters in the tensors that replace them, or copies them
+    /// there.
     fn updates(&mut self) -> Result<(), LowerError> {
         for (i, update) in (0u32..).zip(self.graph.updates()) {
             let name = &self.graph.param(update.param).name;
             for (value, home) in update.values.iter().zip(self.graph.homes(update.param)) {
                 let device = self.position(*home);
-                self.keep(name, *value, device, Storage::Update(i))?;
+                self.write_back(name, *value, device, Storage::Update(i))?;
             }
         }
         Ok(())
     }
 
-    /// Lets a value be computed in a tensor that outlives the run, on a device, or copies it there.
-    fn keep(
+    /// Computes a value directly in a tensor that outlives the run, or copies it there. Directly
+    /// only if the value fills a whole arena buffer of that device; a value that is an output
+    /// already, or a part of another one, is copied.
+    fn write_back(
         &mut self,
         name: &Arc<str>,
         value: Value,
@@ -482,6 +500,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Inserts the records behind the steps that they mark. `records` is sorted by device and step,
+    /// so one pass over the steps of a device suffices.
     fn insert_records(&mut self) {
         for (d, device) in self.devices.iter_mut().enumerate() {
             let from = |device| Point { device, ..START };
@@ -500,7 +520,7 @@ impl Emitter<'_> {
     }
 }
 
-/// The launch that gives the elements of one buffer in the order of another.
+/// The launch that copies a buffer into another one of a different memory order.
 fn reorder(from: BufferId, to: BufferId) -> Action {
     Action::Launch(Box::new(Launch {
         class: KernelClass::Reorder,

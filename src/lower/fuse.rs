@@ -1,4 +1,5 @@
-//! Elementwise operators that run at the end of the kernel before them, or together in one.
+//! Fusion: elementwise operators become the epilogue of the kernel before them, or run together in
+//! one kernel.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +8,15 @@ use super::layout::{Group, Role};
 use super::order;
 use super::support::{Images, Kernels, Support, Types};
 use crate::ir::{Graph, NodeId, Value};
-use crate::op::Op;
+use crate::op::{Op, Traits};
 use crate::types::{DType, Dim, TensorType};
 
-/// The groups of a graph, by their last node. The roles of the nodes before it become
-/// [`Role::Absorbed`].
+/// Returns the fusion groups of a graph, by their last node. The roles of the other nodes become
+/// [`Role::Fused`].
 ///
-/// A value is computed on the way only if nothing else takes it. What is decided depends on types
-/// alone, and there on more than whether sizes are equal or 1 only behind the batch; so the
-/// replicas are grouped as the template is.
+/// A value is fused only if it has no other user. The decision depends on types alone, and of sizes
+/// that follow from the batch only on whether they are equal or 1. Each replica is therefore fused
+/// as the original graph is.
 pub(super) fn fuse(
     graph: &Graph,
     order: &[NodeId],
@@ -26,27 +27,29 @@ pub(super) fn fuse(
     for value in graph.kept() {
         is_kept[value.node.index()] = true;
     }
-    let mut fuser = Fuser { graph, roles, kernels, is_kept, taken: vec![false; graph.id_bound()] };
+    let mut fuser =
+        Fuser { graph, roles, kernels, is_kept, grouped: vec![false; graph.id_bound()] };
     let mut groups = BTreeMap::new();
-    // Of two kernels whose results meet, the later one takes the operator that joins them.
+    // Backwards: of two kernels whose results are combined (as in a residual block), the later one
+    // gets the operator as its epilogue, since both results are ready only then.
     for id in order.iter().rev() {
-        if let Some(group) = fuser.kernel(*id) {
-            fuser.follow(*id, group, &mut groups);
+        if let Some(group) = fuser.kernel_group(*id) {
+            fuser.extend(*id, group, &mut groups);
         }
     }
     for id in order {
-        if let Some(group) = fuser.elementwise(*id) {
-            fuser.follow(*id, group, &mut groups);
+        if let Some(group) = fuser.elementwise_group(*id) {
+            fuser.extend(*id, group, &mut groups);
         }
     }
     groups
 }
 
-/// The most operands of a chain: a kernel holds what some of them have for its tile.
-const MOST_OPERANDS: usize = 24;
+/// The most operands of a chain: a kernel keeps the elements of some of them for its whole tile.
+const MAX_OPERANDS: usize = 24;
 
 /// The most steps of a chain: the time to compile a kernel grows with the square of their number.
-const MOST_STEPS: usize = 32;
+const MAX_STEPS: usize = 32;
 
 struct Fuser<'a> {
     graph: &'a Graph,
@@ -54,12 +57,12 @@ struct Fuser<'a> {
     kernels: &'a dyn Kernels,
     is_kept: Vec<bool>,
     /// The nodes that belong to a group.
-    taken: Vec<bool>,
+    grouped: Vec<bool>,
 }
 
 impl Fuser<'_> {
-    /// A group that begins with the operator of this node.
-    fn kernel(&self, id: NodeId) -> Option<Group> {
+    /// A group that begins with the kernel of this node.
+    fn kernel_group(&self, id: NodeId) -> Option<Group> {
         self.launch(id)?;
         let operands = self.graph.operands(id).to_vec();
         let all_f32 = operands.iter().all(|v| self.is_f32(*v));
@@ -69,19 +72,19 @@ impl Fuser<'_> {
     }
 
     /// A group that begins with an operand of this elementwise node.
-    fn elementwise(&self, id: NodeId) -> Option<Group> {
+    fn elementwise_group(&self, id: NodeId) -> Option<Group> {
         self.launch(id)?;
         let operands = self.graph.operands(id);
         (0..operands.len()).find_map(|slot| {
             let mut group = Group { operands: vec![operands[slot]], ..Group::default() };
-            self.append(&mut group, id, slot).then_some(group)
+            self.try_append(&mut group, id, slot).then_some(group)
         })
     }
 
-    /// The operator of a node that launches a kernel and belongs to no group.
+    /// The operator of a node that launches a kernel and belongs to no group yet.
     fn launch(&self, id: NodeId) -> Option<&Op> {
         let node = self.graph.node(id);
-        let free = self.roles[id.index()] == Role::Launch && !self.taken[id.index()];
+        let free = self.roles[id.index()] == Role::Launch && !self.grouped[id.index()];
         node.op().filter(|_| free && node.results().len() == 1)
     }
 
@@ -92,7 +95,7 @@ impl Fuser<'_> {
             let kernels = self.kernels.on(node.place().device);
             kernels.supports(op, &Types::of(self.graph, id))
         };
-        // An input and a parameter are not computed.
+        // Inputs and parameters have no kernel.
         node.op().map(support).unwrap_or_default()
     }
 
@@ -100,29 +103,30 @@ impl Fuser<'_> {
         self.graph.ty(value).dtype == DType::F32
     }
 
-    /// Lets the group grow as long as its last value is needed by one elementwise node alone.
-    fn follow(&mut self, first: NodeId, group: Group, groups: &mut BTreeMap<NodeId, Group>) {
+    /// Extends the group while its last value has exactly one user and that is elementwise.
+    fn extend(&mut self, first: NodeId, group: Group, groups: &mut BTreeMap<NodeId, Group>) {
         let (mut last, mut group) = (first, group);
-        self.taken[last.index()] = true;
+        self.grouped[last.index()] = true;
         while let [(user, slot, _)] = self.graph.users(last).as_slice() {
+            // Only nodes of one device and one replica are fused: they share a guard.
             let same_place = self.graph.node(*user).place() == self.graph.node(last).place();
             if self.is_kept[last.index()]
                 || !same_place
                 || self.launch(*user).is_none()
-                || !self.append(&mut group, *user, *slot)
+                || !self.try_append(&mut group, *user, *slot)
             {
                 break;
             }
-            self.roles[last.index()] = Role::Absorbed;
+            self.roles[last.index()] = Role::Fused;
             last = *user;
-            self.taken[last.index()] = true;
+            self.grouped[last.index()] = true;
         }
         groups.insert(last, group);
     }
 
-    /// Appends a node to the group whose last value is the node's operand `slot`; false if it is no
-    /// such node.
-    fn append(&self, group: &mut Group, id: NodeId, slot: usize) -> bool {
+    /// Appends a node to the group whose last value is the node's operand `slot`; false if it
+    /// cannot be fused.
+    fn try_append(&self, group: &mut Group, id: NodeId, slot: usize) -> bool {
         let Some(op) = self.launch(id) else { return false };
         let operands = self.graph.operands(id);
         let ty = &self.graph.node(id).results()[0].ty;
@@ -134,14 +138,15 @@ impl Fuser<'_> {
             return false;
         }
         let next = group.chain.operands();
-        if next + operands.len() > MOST_OPERANDS + 1 || group.chain.steps.len() == MOST_STEPS {
+        if next + operands.len() > MAX_OPERANDS + 1 || group.chain.steps.len() == MAX_STEPS {
             return false;
         }
-        let Some(step) = step(op, slot, &types, next) else { return false };
+        let Some(step) = chain_step(op, slot, &types, next) else { return false };
         group.chain.steps.push(step);
-        // A kernel that gives its result channels last reads the chain's operands by its order.
+        // The kernel may write its result channels last; then the chain must be expressible in that
+        // order too, or the epilogue could not index its operands.
         if group.head.is_some_and(|head| self.support(head).images != Images::RowMajor)
-            && order::in_order(&group.chain, ty).is_none()
+            && order::in_channels_last(&group.chain, ty).is_none()
         {
             group.chain.steps.pop();
             return false;
@@ -152,9 +157,9 @@ impl Fuser<'_> {
     }
 }
 
-/// The step of an operator with operands and, last, a result of these types, whose operand `slot`
-/// is the running element; its other operands become those of the chain from position `next` on.
-fn step(op: &Op, slot: usize, types: &[&TensorType], next: usize) -> Option<ChainStep> {
+/// The chain step of an operator. `types` are the types of its operands and, last, of its result.
+/// Operand `slot` is the running element; the others become operands `next..` of the chain.
+fn chain_step(op: &Op, slot: usize, types: &[&TensorType], next: usize) -> Option<ChainStep> {
     let (ty, operands) = types.split_last()?;
     let others = operands.iter().enumerate().filter(|(i, _)| *i != slot);
     let accesses: Option<Vec<Access>> = others.map(|(_, other)| access(other, ty)).collect();
@@ -168,17 +173,13 @@ fn step(op: &Op, slot: usize, types: &[&TensorType], next: usize) -> Option<Chai
         }
         (Op::BatchNorm(op), 4) if slot == 0 => {
             let operands = std::array::from_fn(|i| next + i);
-            channels(ty).map(|access| ChainStep::ScaleShift { op: op.clone(), operands, access })
+            channel_access(ty).map(|access| ChainStep::ScaleShift {
+                op: op.clone(),
+                operands,
+                access,
+            })
         }
-        (
-            Op::Binary(_)
-            | Op::Compare(_)
-            | Op::Logic(_)
-            | Op::Classify(_)
-            | Op::Where(_)
-            | Op::Cast(_),
-            _,
-        ) => Some(ChainStep::Mixed {
+        _ if op.is(Traits::ELEMENTWISE) => Some(ChainStep::Mixed {
             op: op.clone(),
             slot,
             operands: (next..next + count).collect(),
@@ -189,12 +190,15 @@ fn step(op: &Op, slot: usize, types: &[&TensorType], next: usize) -> Option<Chai
     }
 }
 
-/// Which element of a value of type `operand` meets an element of type `ty`, broadcast as usual.
+/// The access to a value of type `operand` that is broadcast to `ty`; `None` if it is no vector
+/// over adjacent axes.
 fn access(operand: &TensorType, ty: &TensorType) -> Option<Access> {
     if operand.shape == ty.shape {
         return Some(Access::Full);
     }
     let behind = ty.rank().checked_sub(operand.rank())?;
+    // Axes of size 1 before and behind are ignored; the axes between them must match exactly, as
+    // one block of adjacent axes, to be addressed by one division and one remainder.
     let is_wide = |d: &Dim| *d != Dim::ONE;
     let Some(first) = operand.shape.iter().position(is_wide) else { return Some(Access::Scalar) };
     let last = operand.shape.iter().rposition(is_wide)?;
@@ -202,24 +206,25 @@ fn access(operand: &TensorType, ty: &TensorType) -> Option<Access> {
     if operand.shape[first..=last] != ty.shape[from..=to] {
         return None;
     }
-    let Access::Axis { inner, size: innermost } = along(ty, to)? else { return None };
+    let Access::Axis { inner, size: innermost } = axis_access(ty, to)? else { return None };
     let mut others = ty.shape[from..to].iter().map(known);
     let size = others.try_fold(innermost, |product, d| product.checked_mul(d?))?;
     Some(Access::Axis { inner, size })
 }
 
 /// The access to a vector along axis 1.
-fn channels(ty: &TensorType) -> Option<Access> {
-    along(ty, 1)
+fn channel_access(ty: &TensorType) -> Option<Access> {
+    axis_access(ty, 1)
 }
 
-/// A constant size that is not 0.
+/// A constant size other than 0: accesses divide by sizes.
 fn known(d: &Dim) -> Option<usize> {
     d.as_const().and_then(|c| usize::try_from(c).ok()).filter(|c| *c > 0)
 }
 
-/// The access to a vector along an axis, if it and what is behind it have constant sizes.
-fn along(ty: &TensorType, axis: usize) -> Option<Access> {
+/// The access to a vector along an axis. Its size and the sizes behind it must be constants,
+/// because they become literals of the kernel, which must not depend on the batch.
+fn axis_access(ty: &TensorType, axis: usize) -> Option<Access> {
     let size = known(ty.shape.get(axis)?)?;
     let mut behind = ty.shape[axis + 1..].iter().map(known);
     let inner = behind.try_fold(1usize, |product, d| product.checked_mul(d?))?;

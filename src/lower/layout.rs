@@ -1,7 +1,7 @@
-//! The decisions of lowering about each node and value: which values share bytes, what a node
-//! becomes, and when it runs. [`Layout`] is the state that the stages of `lower` share. Each
-//! stage refines it (views and joins first, then fused groups, then collectives), and `emit`
-//! only reads it. No stage changes the graph.
+//! The decisions of lowering about each node and value: aliases, roles, guards and devices.
+//! [`Layout`] is the state that the stages of `lower` share. Each stage refines it (views and joins
+//! first, then fused groups, then collectives), and `emit` only reads it. No stage changes the
+//! graph.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,39 +12,40 @@ use super::chain::Chain;
 use super::program::{Guard, Lane};
 use super::support::{Kernels, Support, Types};
 use crate::ir::{Graph, NodeId, ParamId, Value};
-use crate::types::{Device, Dim, KernelClass, Keys};
+use crate::types::{Device, Dim, FastSet, KernelClass};
 
-/// The step, or the absence of one, that a node becomes.
+/// The role of a node: the step that it is lowered to, or why it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// An input or a parameter: bytes that exist before the run.
     External,
-    /// Bytes of its first operand, from an offset on.
+    /// A view: the bytes of its first operand from an offset on.
     View,
     /// A copy from another device.
     Copy,
-    /// A concatenation whose operands lie one after the other in the result.
-    Join,
+    /// A concatenation whose operands are contiguous in the result, so that they can be computed
+    /// there.
+    Concat,
     /// The result of the first replica that has rows.
     First,
-    /// A copy of what a collective gives on this device.
+    /// A copy that a collective replaces: the device computes the result itself.
     Received,
     /// A kernel.
     Launch,
-    /// Part of the kernel of a later node.
+    /// Fused into the kernel of a later node.
     ///
-    /// The last node of the group takes the launch, because only its result is in memory: see
+    /// The last node of the group owns the launch, because only its result is in memory: see
     /// [`Group`].
-    Absorbed,
+    Fused,
 }
 
-/// The first byte of a value within another.
+/// The location of a value within another one, from its first byte on.
 ///
-/// For `slice %x [2..4] axis 0` of an `f32[8, 3]`, the link of the result names `%x` and the
+/// For `slice %x [2..4] axis 0` of an `f32[8, 3]`, the alias of the result names `%x` and the
 /// offset is `2 * 3 * 4` bytes. Links are kept flat: `to` itself lies in no other value, so
 /// [`Layout::base`] takes one look-up and not a walk.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
+pub(super) struct Alias {
     pub(super) to: Value,
     pub(super) offset: Dim,
 }
@@ -54,9 +55,9 @@ pub(super) struct Link {
 /// Indexed by node, then by result. Nearly every node has one result, which the inline capacity
 /// of one keeps out of the heap.
 #[derive(Clone)]
-pub(super) struct Table<T>(Vec<SmallVec<[T; 1]>>);
+pub(super) struct ValueMap<T>(Vec<SmallVec<[T; 1]>>);
 
-impl<T: Clone> Table<T> {
+impl<T: Clone> ValueMap<T> {
     pub(super) fn new(graph: &Graph, fill: &T) -> Self {
         let mut rows = vec![SmallVec::new(); graph.id_bound()];
         for id in graph.ids() {
@@ -74,15 +75,15 @@ impl<T: Clone> Table<T> {
     }
 }
 
-/// Nodes that become one launch, under the last of them.
+/// A fusion group: nodes that become one launch, under the last of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    /// The node whose operator comes first; `None` where the chain begins with a value in memory.
+    /// The node of the first operator; `None` if the chain begins with a value in memory.
     pub(super) head: Option<NodeId>,
     /// The values that the launch reads: the operator's operands or the value the chain begins
     /// with, then the chain's operands.
     pub(super) operands: Vec<Value>,
-    /// The element-wise operators that follow, applied to the result before it is written.
+    /// The elementwise epilogue, applied to the result before it is written.
     pub(super) chain: Chain,
 }
 
@@ -93,32 +94,33 @@ pub(super) struct Group {
 /// for a central one.
 #[derive(Clone, Debug)]
 pub(super) struct Collective {
-    /// Where the replicas compute what is joined, in the order of the node's operands. They are the
-    /// operands of its group.
+    /// The values of the replicas, in the order of the node's operands; they are the operands of
+    /// its group.
     pub(super) parts: Vec<Value>,
-    /// Who gets results, the node's own device first.
+    /// The devices that get results, the node's own device first.
     pub(super) members: Vec<Member>,
-    /// The copies to the node's own device, where its results are already.
+    /// The copies to the node's own device. They become views, because the results are there
+    /// already.
     pub(super) views: Vec<Value>,
-    /// The form of their cooperation.
-    pub(super) form: Form,
-    /// On which lane of each device.
+    /// The algorithm.
+    pub(super) algorithm: Algorithm,
+    /// The lane of its steps on each device.
     pub(super) lane: Lane,
 }
 
-/// The form of a collective: how its members divide the work.
+/// The algorithm of a collective: how its members divide the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// Each takes all parts from its peers and combines or joins them in the order of the replicas.
+pub(super) enum Algorithm {
+    /// Each member reads all parts and combines or concatenates them in the order of the replicas.
     Direct,
-    /// Each member combines one slice of this many elements and takes the other slices from its
-    /// peers (reduce-scatter, then all-gather).
-    Sliced(i64),
-    /// Each gets a result of its own, of the parts before it (or behind it).
+    /// Reduce-scatter, then all-gather: each member combines one slice of this many elements and
+    /// copies the other slices from its peers.
+    ReduceScatter(i64),
+    /// Each member gets its own result, from the parts before it (or behind it).
     Scan,
 }
 
-/// A device that gets results of a collective.
+/// A member of a collective: a device that gets results.
 ///
 /// `results[k]` is the value of this device that stands for result `k` of the node, `None` if
 /// the device does not need it. A second copy of the same result to the same device is listed in
@@ -127,15 +129,15 @@ pub(super) enum Form {
 pub(super) struct Member {
     /// The device.
     pub(super) device: Device,
-    /// When it needs them.
+    /// The condition under which it needs them.
     pub(super) guard: Guard,
-    /// The value of this device that is the result with a number, by number.
+    /// The value of this device for each result of the node.
     pub(super) results: SmallVec<[Option<Value>; 2]>,
-    /// Further values of this device that are the result with a number.
+    /// Further values of this device that equal a result, with the number of the result.
     pub(super) again: Vec<(u32, Value)>,
 }
 
-/// The decisions that lowering takes before it writes steps. The vectors are indexed by node id
+/// The decisions that lowering takes before it emits steps. The vectors are indexed by node id
 /// and have an entry for every id below the graph's bound, for dead nodes too; `order` lists the
 /// live ones.
 pub(super) struct Layout<'a> {
@@ -150,16 +152,16 @@ pub(super) struct Layout<'a> {
     pub(super) devices: Vec<Device>,
     pub(super) params: Vec<Option<ParamId>>,
     /// The parameters that a run changes.
-    pub(super) variables: Keys<ParamId>,
+    pub(super) variables: FastSet<ParamId>,
     /// Where a value lies in another one that lies in none.
-    pub(super) links: Table<Option<Link>>,
-    /// The nodes that share a launch, by the last of them.
+    pub(super) aliases: ValueMap<Option<Alias>>,
+    /// The fusion groups, by their last node.
     pub(super) groups: Groups,
-    /// The collectives that devices carry out themselves, by node.
+    /// The collectives that devices execute themselves, by node.
     pub(super) collectives: BTreeMap<NodeId, Collective>,
 }
 
-/// The groups of nodes that share a launch, by the last node of each.
+/// The fusion groups, by their last node.
 pub(super) type Groups = BTreeMap<NodeId, Group>;
 
 impl Layout<'_> {
@@ -188,7 +190,7 @@ impl Layout<'_> {
     pub(super) fn make_view(&mut self, copy: Value) {
         if let Some(to) = self.graph.operands(copy.node).first().copied() {
             self.set_role(copy.node, Role::View);
-            self.links.set(copy, Some(Link { to, offset: Dim::ZERO }));
+            self.aliases.set(copy, Some(Alias { to, offset: Dim::ZERO }));
         }
     }
 
@@ -201,13 +203,13 @@ impl Layout<'_> {
         self.collectives.insert(id, collective);
     }
 
-    /// The parameter that a node's result is, where its device holds it before the run.
+    /// The parameter that is the result of a node, if the device holds it before the run.
     pub(super) fn param(&self, id: NodeId) -> Option<ParamId> {
         self.params[id.index()]
     }
 
-    /// The kernel class of a node's launch on its device. It depends on the operator at the head
-    /// of the group; a chain without one is element-wise.
+    /// The support of the node's device for its launch. It depends on the operator at the head of
+    /// the group; a chain without one is elementwise.
     pub(super) fn support(&self, id: NodeId) -> Support {
         let head = self.groups.get(&id).map_or(Some(id), |g| g.head);
         let op = head.and_then(|head| Some((head, self.graph.node(head).op()?)));
@@ -220,15 +222,15 @@ impl Layout<'_> {
         )
     }
 
-    /// The value in which `value` lies and the first byte of it there.
+    /// The value that contains `value`, and the offset of its first byte there.
     pub(super) fn base(&self, value: Value) -> (Value, Dim) {
-        match self.links.get(value) {
-            Some(link) => (link.to, link.offset.clone()),
+        match self.aliases.get(value) {
+            Some(alias) => (alias.to, alias.offset.clone()),
             None => (value, Dim::ZERO),
         }
     }
 
-    /// The operands whose elements a node needs at run time.
+    /// The operands whose elements a node reads at run time.
     pub(super) fn operands(&self, id: NodeId) -> SmallVec<[Value; 4]> {
         operands(self.graph, &self.roles, &self.groups, id)
     }
@@ -251,7 +253,7 @@ pub(super) fn operands(
     match roles[id.index()] {
         Role::External => operands.clear(),
         Role::View => operands.truncate(1),
-        Role::Copy | Role::Join | Role::First | Role::Received | Role::Launch | Role::Absorbed => {}
+        Role::Copy | Role::Concat | Role::First | Role::Received | Role::Launch | Role::Fused => {}
     }
     operands
 }
@@ -262,7 +264,7 @@ impl Collective {
     /// slices of 4 over 4 members are `0..4, 4..8, 8..10, 10..10`. An empty list means that the
     /// form has no slices.
     pub(super) fn slices(&self, elements: i64) -> Vec<Range<i64>> {
-        let Form::Sliced(size) = self.form else { return Vec::new() };
+        let Algorithm::ReduceScatter(size) = self.algorithm else { return Vec::new() };
         let counts = (0i64..).zip(&self.members).map(|(i, _)| {
             let from = i.saturating_mul(size).min(elements);
             from..from.saturating_add(size).min(elements)

@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::plan::{Item, live, plan};
+use super::offsets::{LiveRange, assign_offsets, peak_live};
 use super::program::{Action, BufferId, DeviceProgram, Program, Region, Storage};
 use super::reuse::read_elsewhere;
 use crate::types::invariant::int;
 use crate::types::{Diagnostic, MAX_SIZE, TensorType};
 
-/// A program at one batch size: which steps run and where every buffer lies.
+/// A program bound to one batch size: the active steps and the location of every buffer.
 ///
 /// Elsewhere: buffer assignment (XLA); memory planning (PyTorch); bufferization (MLIR).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,51 +25,51 @@ pub struct Bound {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundDevice {
     /// The location of each buffer.
-    pub locations: Vec<Location>,
-    /// Whether each step runs.
+    pub(crate) locations: Vec<Location>,
+    /// True for each step that runs at this batch size.
     pub active: Vec<bool>,
-    /// Bytes of the arena.
+    /// The bytes of the arena.
     pub planned: usize,
-    /// The most bytes that are live at one step; no arena can be smaller.
+    /// The peak of live bytes over the steps: a lower bound for every arena.
     pub live: usize,
 }
 
 /// The location of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
-    /// The space that contains it.
-    pub space: Space,
-    /// The first byte there.
-    pub offset: usize,
+pub(crate) struct Location {
+    /// The memory space.
+    pub(crate) space: Space,
+    /// The offset of its first byte.
+    pub(crate) offset: usize,
     /// The number of bytes.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// The sizes of its axes.
-    pub dims: SmallVec<[usize; 4]>,
+    pub(crate) dims: SmallVec<[usize; 4]>,
 }
 
-/// A piece of memory that a device works with.
+/// A memory space of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Space {
+pub(crate) enum Space {
     /// The caller's tensor for an input.
     Input(u32),
     /// The device's copy of a parameter.
     Param(u32),
     /// The tensor handed out as an output.
     Output(u32),
-    /// The device's tensor of the elements that an update gives a parameter.
+    /// The device's tensor for the new elements of an updated parameter.
     Update(u32),
     /// The device's arena.
     Arena,
 }
 
-/// Why a program has no memory plan at a batch size.
+/// An error of [`Program::bind`]: the program has no memory plan at this batch size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// A batch size below 0.
     #[error("a batch cannot have {0} rows")]
     Negative(i64),
-    /// An operator takes more entries of an axis than it has.
+    /// An operator needs more entries of an axis than the batch gives.
     #[error(
         "`{label}` ({op}) needs {takes} or more entries, and a batch of size {n} has {entries}"
     )]
@@ -80,12 +80,12 @@ pub enum BindError {
         label: String,
         /// The operator.
         op: &'static str,
-        /// The entries that it takes.
+        /// The entries that it needs.
         takes: i64,
-        /// Those of the axis.
+        /// The entries of the axis.
         entries: i64,
     },
-    /// A buffer, or all of them together, takes more bytes than can be counted.
+    /// A buffer exceeds the maximum size of a tensor.
     #[error("at a batch of {n} rows `{name}` ({ty}) is too large")]
     TooLarge {
         /// The batch size.
@@ -95,7 +95,7 @@ pub enum BindError {
         /// Its type.
         ty: Box<TensorType>,
     },
-    /// The regions of a device together take more bytes than can be counted.
+    /// The regions of a device together exceed the address space.
     #[error("at a batch of {0} rows the values take more memory than can be counted")]
     ArenaTooLarge(i64),
 }
@@ -106,26 +106,28 @@ impl Diagnostic for BindError {
     }
 }
 
-/// The last regions that were planned: replicas with as many rows have the same.
+/// The last plan. Replicas with equal rows have equal regions, so the plan of one device usually
+/// serves the next; planning is the costly part of [`Program::bind`].
 #[derive(Default)]
-struct Planned {
-    items: Vec<Item>,
+struct PlanCache {
+    items: Vec<LiveRange>,
     offsets: Vec<usize>,
     bytes: usize,
 }
 
-impl Planned {
-    /// An offset for each item, and the bytes taken.
-    fn plan(&mut self, items: &[Item]) -> (&[usize], usize) {
+impl PlanCache {
+    /// Returns an offset for each item and the size of the arena.
+    fn plan(&mut self, items: &[LiveRange]) -> (&[usize], usize) {
         if self.items != items {
-            (self.offsets, self.bytes) = plan(items);
+            (self.offsets, self.bytes) = assign_offsets(items);
             self.items = items.to_vec();
         }
         (&self.offsets, self.bytes)
     }
 }
 
-/// The regions of a device's arena, in the order of their buffers.
+/// The regions of a device's arena, in the order of their buffers. They do not depend on the batch
+/// size: guards are ignored, so a region covers the steps of every batch.
 pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
     let device = &devices[d];
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; device.buffers.len()];
@@ -135,13 +137,14 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
             *span = (span.0.min(step), span.1.max(step));
         }
     };
-    for (i, (step, end)) in device.steps.iter().zip(device.ends()).enumerate() {
+    for (i, (step, end)) in device.steps.iter().zip(device.completions()).enumerate() {
         for buffer in step.action.touched(d) {
             touch(buffer, i);
             touch(buffer, end);
         }
     }
-    // What another device reads must stay until that device has read it; no step here knows when.
+    // Another device reads at a time that no step of this device knows, so the bytes stay until the
+    // end of the program.
     for buffer in read_elsewhere(devices, d) {
         touch(buffer, device.steps.len());
     }
@@ -152,7 +155,7 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
     spans.iter().enumerate().filter_map(region).collect()
 }
 
-/// Fails if an operator takes more entries of an axis than the batch gives it.
+/// Fails if an operator needs more entries of an axis than a batch of `n` rows gives.
 fn check_entries(device: &DeviceProgram, n: i64) -> Result<(), BindError> {
     for step in &device.steps {
         let Action::Launch(launch) = &step.action else { continue };
@@ -170,17 +173,17 @@ fn check_entries(device: &DeviceProgram, n: i64) -> Result<(), BindError> {
 }
 
 impl Program {
-    /// The program at a batch of `n` rows.
+    /// Plans the memory for a batch of `n` rows.
     pub fn bind(&self, n: i64) -> Result<Bound, BindError> {
         if n < 0 {
             return Err(BindError::Negative(n));
         }
         let rows: Vec<i64> = self.rows.iter().map(|d| d.eval(n)).collect();
-        let mut planned = Planned::default();
+        let mut cache = PlanCache::default();
         let devices = self
             .devices
             .iter()
-            .map(|device| self.bind_device(device, n, &rows, &mut planned))
+            .map(|device| self.bind_device(device, n, &rows, &mut cache))
             .collect::<Result<_, _>>()?;
         Ok(Bound { n, rows, devices })
     }
@@ -190,7 +193,7 @@ impl Program {
         device: &DeviceProgram,
         n: i64,
         rows: &[i64],
-        known: &mut Planned,
+        cache: &mut PlanCache,
     ) -> Result<BoundDevice, BindError> {
         let active: Vec<bool> = device.steps.iter().map(|s| s.guard.holds(rows)).collect();
         check_entries(device, n)?;
@@ -214,25 +217,28 @@ impl Program {
             };
             locations.push(Location { space, offset: 0, bytes, dims });
         }
-        let items = items(device, &active, &locations, self.target.alignment as usize);
+        let items = live_ranges(device, &active, &locations, self.target.alignment as usize);
         let total = items.iter().try_fold(0usize, |sum, i| sum.checked_add(i.size));
+        // Every offset is at most this sum, so the arithmetic of the planner cannot overflow.
         total.filter(|t| isize::try_from(*t).is_ok()).ok_or(BindError::ArenaTooLarge(n))?;
-        let (offsets, planned) = known.plan(&items);
+        let (offsets, planned) = cache.plan(&items);
         for (region, offset) in device.regions.iter().zip(offsets) {
             locations[region.buffer.index()].offset = *offset;
         }
-        place_dependents(device, n, &mut locations);
-        Ok(BoundDevice { locations, active, planned, live: live(&items) })
+        place_aliases(device, n, &mut locations);
+        Ok(BoundDevice { locations, active, planned, live: peak_live(&items) })
     }
 }
 
-/// The regions with the bytes that they take; those that no step touches take none.
-fn items(
+/// The live ranges of the regions, with sizes; a region that no active step touches has size 0.
+fn live_ranges(
     device: &DeviceProgram,
     active: &[bool],
     locations: &[Location],
     alignment: usize,
-) -> Vec<Item> {
+) -> Vec<LiveRange> {
+    // The size of a region is the largest buffer that an active step puts there. Skipped steps do
+    // not count, so a replica without rows needs no memory.
     let mut sizes = vec![0usize; device.buffers.len()];
     let mut touch = |buffer: BufferId| {
         let root = device.root(buffer);
@@ -252,14 +258,16 @@ fn items(
         }
     }
     let item = |r: &Region| {
+        // Sizes are rounded up and offsets are sums of sizes, so every offset is aligned.
         let size = sizes[r.buffer.index()].next_multiple_of(alignment);
-        Item { size, first: r.first, last: r.last }
+        LiveRange { size, first: r.first, last: r.last }
     };
     device.regions.iter().map(item).collect()
 }
 
-/// Places the buffers that lie in others or follow them.
-fn place_dependents(device: &DeviceProgram, n: i64, locations: &mut [Location]) {
+/// Locates the buffers that lie within others or reuse their bytes. Two passes, because a part may
+/// lie within a buffer that reuses another.
+fn place_aliases(device: &DeviceProgram, n: i64, locations: &mut [Location]) {
     for (i, buffer) in device.buffers.iter().enumerate() {
         if let Storage::Reuse { of } = buffer.storage {
             locations[i].offset = locations[of.index()].offset;

@@ -1,44 +1,44 @@
-//! From a graph to the [`Program`] that a backend runs: which bytes values share, in which order
-//! each device works, what it waits for, and where its buffers lie.
+//! Lowering: from a verified graph to the [`Program`] that a backend runs. It assigns buffers and
+//! aliases, schedules the steps of each device, inserts events, and plans the memory.
 
 mod arrange;
-mod chain;
+pub(crate) mod chain;
 pub(crate) mod check;
-mod collect;
+mod collectives;
+mod devices;
 mod emit;
 mod error;
 mod fuse;
-mod lanes;
 mod layout;
 mod memory;
+mod offsets;
 mod order;
-mod place;
-mod plan;
 mod print;
 mod program;
 mod report;
 mod reuse;
 mod schedule;
+mod streams;
 mod support;
 #[cfg(test)]
 pub(crate) mod testing;
 mod updates;
 
-pub use chain::{Access, Chain, ChainStep};
+pub(crate) use chain::{Access, Chain, ChainStep};
 pub(crate) use check::{MemoryError, check};
 pub use error::LowerError;
-pub use memory::{BindError, Bound, BoundDevice, Location, Space};
+pub use memory::{BindError, Bound, BoundDevice};
+pub(crate) use memory::{Location, Space};
 pub use program::{
-    Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Region, Step,
-    Storage,
+    Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
-pub use report::MemoryReport;
-pub use support::{Images, Kernels, Parts, Support, Types};
+pub(crate) use support::{Images, Partials};
+pub use support::{Kernels, Support, Types};
 
 use crate::ir::Verified;
 use crate::types::invariant::int;
 
-/// The program of a graph on the target that has these kernels.
+/// Lowers a verified graph for the target of `kernels`.
 ///
 /// Elsewhere: scheduling (XLA); lowering (MLIR).
 pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, LowerError> {
@@ -48,8 +48,10 @@ pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, Low
     let layout = arrange::arrange(graph, kernels)?;
     let mut program = emit::emit(&layout)?;
     for d in 0..program.devices.len() {
+        // Updates are grouped before buffers are reused: grouping moves steps, and reuse depends on
+        // the final order of the last uses. Regions come last, because reuse removes some of them.
         if kernels.on(program.devices[d].device).target().updates_together {
-            updates::gather(&mut program.devices, d);
+            updates::group(&mut program.devices, d);
         }
         reuse::reuse(&mut program.devices, d);
         program.devices[d].regions = memory::regions(&program.devices, d);
@@ -60,9 +62,11 @@ pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, Low
     Ok(program)
 }
 
-/// Checks the memory plans of a program at batches of no, few and many rows. Batches that the
-/// program refuses have no plan, such as those with fewer rows than an operator takes.
+/// Checks the memory plans of a program at an empty, a few small and one large batch. A batch that
+/// the program refuses has no plan, for example one with fewer rows than an operator needs.
 pub(crate) fn check_batches(program: &Program) -> Result<(), MemoryError> {
+    // Batches of 0 and 1 rows leave replicas empty, which exercises the guards; `2 * devices + 1`
+    // rows give replicas of different sizes.
     let devices = int::<i64>(program.devices.len());
     for rows in [0, 1, devices, devices.saturating_mul(2) + 1, MANY] {
         if let Ok(bound) = program.bind(rows) {
@@ -72,7 +76,7 @@ pub(crate) fn check_batches(program: &Program) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// The rows of a batch that has enough for every operator.
+/// Rows of a batch that is large enough for every operator.
 const MANY: i64 = 1000;
 
 #[cfg(test)]

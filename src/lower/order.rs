@@ -1,35 +1,35 @@
-//! In which order the elements of images lie in memory, on targets whose kernels take them channels
-//! last.
+//! Layout assignment: the memory order of images (row-major or channels last), on targets whose
+//! kernels compute with channels last.
 
 use super::chain::{Access, Chain, ChainStep};
-use super::layout::{Group, Layout, Role, Table};
+use super::layout::{Group, Layout, Role, ValueMap};
 use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Traits;
 use crate::types::invariant::int;
 use crate::types::{Dim, Order, TensorType};
 
-/// The orders that lowering chooses.
+/// The memory orders of launches and values.
 pub(super) struct Orders {
-    /// The order in which the launch of a node takes its images and gives its results, by node.
+    /// The order of the images that the launch of a node reads and writes, by node.
     launches: Vec<Order>,
     /// The order of every value's buffer.
-    values: Table<Order>,
+    values: ValueMap<Order>,
 }
 
 impl Orders {
-    /// Images are channels last from a kernel that gives them so on; what lies in another value, is
-    /// copied or handed out is row-major.
+    /// Chooses the orders. Channels last spreads from the kernels that write it to the launches
+    /// behind them. A value that is aliased, copied or returned to the caller is row-major.
     pub(super) fn new(layout: &Layout<'_>) -> Self {
         let graph = layout.graph;
         let mut orders = Self {
             launches: vec![Order::RowMajor; graph.id_bound()],
-            values: Table::new(graph, &Order::RowMajor),
+            values: ValueMap::new(graph, &Order::RowMajor),
         };
         if !layout.kernels.target().channels_last {
             return orders;
         }
-        let fixed = fixed(layout);
+        let fixed = fixed_row_major(layout);
         for id in layout.order.iter().filter(|id| layout.role(**id) == Role::Launch) {
             if !orders.takes_channels_last(layout, *id) {
                 continue;
@@ -42,34 +42,34 @@ impl Orders {
                 }
             }
         }
-        orders.turn_params(layout, &fixed);
+        orders.assign_params(layout, &fixed);
         orders
     }
 
-    /// Parameters that every launch takes channels last are held so, but for variables: what a run
-    /// gives them is row-major.
-    fn turn_params(&mut self, layout: &Layout<'_>, fixed: &Table<bool>) {
+    /// Stores a parameter channels last if every launch reads it so. Variables stay row-major,
+    /// because an update writes them row-major.
+    fn assign_params(&mut self, layout: &Layout<'_>, fixed: &ValueMap<bool>) {
         let graph = layout.graph;
-        let mut as_rows = fixed.clone();
+        let mut row_major = fixed.clone();
         for id in &layout.order {
             for (slot, operand) in layout.operands(*id).into_iter().enumerate() {
                 if self.operand(layout, *id, slot) == Order::RowMajor {
-                    as_rows.set(operand, true);
+                    row_major.set(operand, true);
                 }
             }
         }
         let stays = |id: &NodeId| layout.param(*id).is_some_and(|p| !layout.variables.contains(&p));
         for id in layout.order.iter().filter(|id| stays(id)) {
             let value = Value { node: *id, output: 0 };
-            if !as_rows.get(value) && differs(graph.ty(value)) {
+            if !row_major.get(value) && differs(graph.ty(value)) {
                 self.values.set(value, Order::ChannelsLast);
             }
         }
     }
 
-    /// The order in which the launch of a node takes an operand, by its position: images and the
-    /// weights of convolutions in that of the launch, of a chain's operands those that it takes
-    /// whole.
+    /// The order in which the launch of a node reads an operand: the order of the launch for
+    /// images, the weights of convolutions, and operands of a chain with the full shape; otherwise
+    /// row-major.
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
         let chain = layout.groups.get(&id).map(|g| &g.chain);
@@ -82,7 +82,7 @@ impl Orders {
         if is_image { self.launch(id) } else { Order::RowMajor }
     }
 
-    /// The order of the images that the launch of a node takes and gives.
+    /// The order of the images that the launch of a node reads and writes.
     pub(super) fn launch(&self, id: NodeId) -> Order {
         self.launches[id.index()]
     }
@@ -99,7 +99,8 @@ impl Orders {
         let is_last =
             |v: &Value| self.launch(v.node) == Order::ChannelsLast && differs(graph.ty(*v));
         if let Some(Group { head: None, chain, .. }) = layout.groups.get(&id) {
-            return operands.first().is_some_and(is_last) && in_order(chain, &result.ty).is_some();
+            return operands.first().is_some_and(is_last)
+                && in_channels_last(chain, &result.ty).is_some();
         }
         match layout.support(id).images {
             Images::RowMajor => false,
@@ -116,16 +117,16 @@ impl Orders {
     }
 }
 
-/// The values whose buffers are row-major: those that lie in others or hold others, and those that
-/// another device or the caller reads.
-fn fixed(layout: &Layout<'_>) -> Table<bool> {
+/// Marks the values that must be row-major: those that alias others or are aliased, because offsets
+/// of aliases are computed in row-major order, and those that another device or the caller reads.
+fn fixed_row_major(layout: &Layout<'_>) -> ValueMap<bool> {
     let graph = layout.graph;
-    let mut fixed = Table::new(graph, &false);
+    let mut fixed = ValueMap::new(graph, &false);
     for id in &layout.order {
         for output in 0..int::<u32>(graph.node(*id).results().len()) {
             let value = Value { node: *id, output };
-            if let Some(link) = layout.links.get(value) {
-                fixed.set(link.to, true);
+            if let Some(alias) = layout.aliases.get(value) {
+                fixed.set(alias.to, true);
                 fixed.set(value, true);
             }
         }
@@ -142,34 +143,34 @@ fn fixed(layout: &Layout<'_>) -> Table<bool> {
     fixed
 }
 
-/// True if axis 1 of an operand holds channels: not if the operand is broadcast to a result of more
-/// axes.
+/// True if axis 1 of an operand holds channels. Broadcasting aligns shapes at the last axis, so
+/// axis 1 of an operand with fewer axes than the result is not the axis of the channels.
 fn is_aligned(graph: &Graph, id: NodeId, operand: Value) -> bool {
     let (node, rank) = (graph.node(id), graph.ty(operand).rank());
     let meets = node.op().is_some_and(|op| op.is(Traits::ELEMENTWISE));
     rank >= 3 && (!meets || node.results().first().is_some_and(|r| r.ty.rank() == rank))
 }
 
-/// True if the two orders of a value are not the same bytes: there are several channels and several
-/// places.
+/// True if the two orders of a value differ in memory: it has several channels and several
+/// positions.
 pub(super) fn differs(ty: &TensorType) -> bool {
     let wide = |d: &Dim| *d != Dim::ONE;
     ty.rank() >= 3 && wide(&ty.shape[1]) && ty.shape[2..].iter().any(wide)
 }
 
-/// The chain with its accesses in terms of a running value of this type whose channels are last;
-/// `None` if one of them crosses the channels and other axes.
-pub(super) fn in_order(chain: &Chain, ty: &TensorType) -> Option<Chain> {
+/// Returns the chain with its accesses for a running value of this type in channels-last order;
+/// `None` if an access spans the channels and other axes.
+pub(super) fn in_channels_last(chain: &Chain, ty: &TensorType) -> Option<Chain> {
     let mut chain = chain.clone();
     for step in &mut chain.steps {
         match step {
             ChainStep::Unary(_) => {}
             ChainStep::Binary { access, .. } | ChainStep::ScaleShift { access, .. } => {
-                *access = moved(*access, ty)?;
+                *access = reindexed(*access, ty)?;
             }
             ChainStep::Mixed { accesses, .. } => {
                 for access in accesses {
-                    *access = moved(*access, ty)?;
+                    *access = reindexed(*access, ty)?;
                 }
             }
         }
@@ -177,15 +178,17 @@ pub(super) fn in_order(chain: &Chain, ty: &TensorType) -> Option<Chain> {
     Some(chain)
 }
 
-/// The same elements, counted with the channels last.
-fn moved(access: Access, ty: &TensorType) -> Option<Access> {
+/// Returns the access to the same elements, counted in channels-last order. A vector along the
+/// channels becomes the innermost one (`inner == 1`); an access behind the channels repeats each
+/// element for all channels (`inner * channels`).
+fn reindexed(access: Access, ty: &TensorType) -> Option<Access> {
     let Access::Axis { inner, size } = access else { return Some(access) };
     let sizes: Option<Vec<usize>> =
         ty.shape.get(1..)?.iter().map(|d| usize::try_from(d.as_const()?).ok()).collect();
     let sizes = sizes?;
     let channels = *sizes.first()?;
-    // `places` is the number of elements behind the channels; an access that reaches over them
-    // crosses axes.
+    // The number of elements behind the channels. A longer access would span the channel axis too,
+    // which is no longer adjacent to it.
     let places = sizes[1..].iter().try_fold(1usize, |product, d| product.checked_mul(*d))?;
     if inner == places && size == channels {
         return Some(Access::Axis { inner: 1, size });
@@ -196,7 +199,7 @@ fn moved(access: Access, ty: &TensorType) -> Option<Access> {
 
 #[cfg(test)]
 mod tests {
-    use super::moved;
+    use super::reindexed;
     use crate::lower::Access;
     use crate::types::{DType, Dim, Shape, TensorType};
 
@@ -212,7 +215,7 @@ mod tests {
         };
         for (inner, size) in [(20, 3), (5, 4), (1, 5), (1, 20), (1, 1)] {
             let access = Access::Axis { inner, size };
-            let last = moved(access, &ty).unwrap();
+            let last = reindexed(access, &ty).unwrap();
             for n in 0..2 {
                 for (c, h, w) in
                     (0..3).flat_map(|c| (0..4).flat_map(move |h| (0..5).map(move |w| (c, h, w))))
@@ -224,7 +227,7 @@ mod tests {
             }
         }
         for (inner, size) in [(5, 12), (1, 60)] {
-            assert_eq!(moved(Access::Axis { inner, size }, &ty), None);
+            assert_eq!(reindexed(Access::Axis { inner, size }, &ty), None);
         }
     }
 }

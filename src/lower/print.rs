@@ -1,3 +1,5 @@
+//! The text form of a program.
+
 use std::fmt;
 
 use super::chain::print_attrs;

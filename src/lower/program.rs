@@ -1,3 +1,5 @@
+//! The program: for each device its buffers and its steps, as plain data.
+
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -6,29 +8,28 @@ use super::chain::{Chain, ChainStep};
 use crate::op::Op;
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
-/// What a graph runs as: for each device its buffers and the steps it takes, in order.
+/// An executable form of a graph: for each device its buffers and its steps, in order.
 ///
 /// Plain data. Sizes are functions of the batch size `N`; [`Program::bind`] places the buffers for
-/// one `N`. Devices run their steps side by side, and so do the lanes of a device; events order a
-/// step after those of other devices and lanes whose results it takes.
+/// one `N`. Devices run concurrently, and so do the lanes of a device; events order a step after
+/// the steps of other devices and lanes whose results it reads.
 ///
 /// Elsewhere: thunk sequence (XLA).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The graph's name.
     pub name: Arc<str>,
-    /// The target that it was lowered for.
+    /// The target of the lowering.
     pub target: Target,
-    /// The tensors that each run is given, in order.
+    /// The input tensors of a run, in order.
     pub inputs: Vec<Port>,
-    /// The tensors that each run hands out, in order.
+    /// The output tensors of a run, in order.
     pub outputs: Vec<Port>,
-    /// The parameters, in the order of the graph's.
+    /// The parameters, in the order of the graph.
     pub params: Vec<Port>,
-    /// The parameters that hold other elements after a run, by their position, in the order of the
-    /// graph's updates.
+    /// The positions of the parameters that a run updates, in the order of the graph's updates.
     pub updates: Vec<u32>,
-    /// The rows of each replica; empty where the graph has none.
+    /// The rows of each replica; empty if the graph has no replicas.
     pub rows: Vec<Dim>,
     /// The devices; the first is the host.
     pub devices: Vec<DeviceProgram>,
@@ -36,7 +37,7 @@ pub struct Program {
     pub events: u32,
 }
 
-/// A named tensor that comes from outside or goes there.
+/// A named tensor at the interface of a program: an input, an output or a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Its name.
@@ -56,20 +57,19 @@ pub struct DeviceProgram {
     pub buffers: Vec<Buffer>,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The places in its arena, in the order of their buffers, and the steps during which they are
-    /// taken.
-    pub regions: Vec<Region>,
+    /// The live ranges of its arena buffers, in the order of the buffers.
+    pub(crate) regions: Vec<Region>,
 }
 
-/// A place in a device's arena, taken from one step to another.
+/// The live range of an arena buffer, in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
-    /// The buffer whose place it is; others may lie in it or follow it there.
-    pub buffer: BufferId,
+pub(crate) struct Region {
+    /// The buffer; others may lie within it or reuse its bytes.
+    pub(crate) buffer: BufferId,
     /// The first step that touches it.
-    pub first: usize,
-    /// The last step that touches it, or beside which one that does may still run.
-    pub last: usize,
+    pub(crate) first: usize,
+    /// The last step that touches it, or that may overlap with a step that does.
+    pub(crate) last: usize,
 }
 
 /// A buffer of a device, by its position in the device's list.
@@ -77,8 +77,8 @@ pub struct Region {
 pub struct BufferId(pub u32);
 
 impl BufferId {
-    /// Its position.
-    pub fn index(self) -> usize {
+    /// The position.
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -86,7 +86,7 @@ impl BufferId {
 /// A tensor in the memory of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// The name of the value that it holds.
+    /// The name of its value.
     pub name: Arc<str>,
     /// Its type; the sizes are functions of the batch size.
     pub ty: TensorType,
@@ -105,10 +105,10 @@ pub enum Storage {
     Output(u32),
     /// In the device's copy of this parameter, read only.
     Param(u32),
-    /// In the tensor that becomes the device's copy of a parameter when the run has succeeded, by
-    /// the position among the program's updates.
+    /// In the tensor that replaces the device's copy of a parameter when the run has succeeded, by
+    /// the position among the program's updates. A run that fails leaves the old copy in place.
     Update(u32),
-    /// In the device's arena, at a place of its own.
+    /// In the device's arena, in a region of its own.
     Arena,
     /// In another buffer: the same bytes (a view) or some of them (rows of a concatenation).
     Part {
@@ -117,33 +117,32 @@ pub enum Storage {
         /// The first byte.
         offset: Dim,
     },
-    /// In the place of an arena buffer whose contents are no longer needed and that has the same
-    /// size.
+    /// In the bytes of an arena buffer of the same size whose contents are no longer needed.
     Reuse {
         /// The buffer, whose storage is [`Storage::Arena`].
         of: BufferId,
     },
 }
 
-/// Steps of a device that run one after the other.
+/// A stream of a device: its steps run one after the other.
 ///
 /// Elsewhere: stream (XLA, PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
-    /// Computing, and all copies for it.
+    /// Computation and its copies.
     Compute,
-    /// Exchanges between devices that run beside the computing.
+    /// Exchanges between devices that overlap with computation.
     Exchange,
 }
 
-/// One thing that a device does.
+/// A step of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The name of the node that it comes from.
+    /// The label of the node that it was lowered from.
     pub label: Arc<str>,
-    /// Behind which steps it runs.
+    /// The lane on which it runs.
     pub lane: Lane,
-    /// When it is done; otherwise it is skipped.
+    /// The condition under which it runs; otherwise it is skipped.
     pub guard: Guard,
     /// The action.
     pub action: Action,
@@ -162,8 +161,8 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// Whether the condition holds, given the rows of each replica.
-    pub fn holds(self, rows: &[i64]) -> bool {
+    /// True if the condition holds for these rows of each replica.
+    pub(crate) fn holds(self, rows: &[i64]) -> bool {
         let has = |r: u32| rows.get(r as usize).is_some_and(|n| *n > 0);
         let none = || rows.iter().all(|n| *n <= 0);
         match self {
@@ -174,10 +173,12 @@ impl Guard {
         }
     }
 
-    /// True if the other condition holds whenever this one does.
+    /// True if `other` holds whenever this condition does.
     pub(crate) fn implies(self, other: Self) -> bool {
         self == other
             || match (self, other) {
+                // `First(0)` holds whenever replica 0 has rows, and for an empty batch too; so
+                // `First(0)` does not imply `Rows(0)`, while the others do.
                 (_, Self::Always) | (Self::Rows(0), Self::First(0)) => true,
                 (Self::First(a), Self::Rows(b)) => a == b && a > 0,
                 _ => false,
@@ -190,8 +191,7 @@ impl Guard {
 pub enum Action {
     /// Runs a kernel.
     Launch(Box<Launch>),
-    /// Copies a buffer, of another device or of this one, into a buffer of this device with as many
-    /// bytes.
+    /// Copies a buffer of any device into a buffer of this device with the same number of bytes.
     Copy {
         /// The position of the device that holds the source.
         device: usize,
@@ -200,9 +200,9 @@ pub enum Action {
         /// The destination.
         to: BufferId,
     },
-    /// Waits until an event was recorded.
+    /// Waits for an event.
     Wait(u32),
-    /// Records an event: every step before it on its lane is done.
+    /// Records an event behind all steps before it on its lane.
     Record(u32),
 }
 
@@ -212,7 +212,7 @@ impl Action {
         matches!(self, Self::Record(own) if *own == event)
     }
 
-    /// The buffers of device `d` that it touches there.
+    /// The buffers of device `d` that it reads or writes.
     pub(super) fn touched(&self, d: usize) -> SmallVec<[BufferId; 8]> {
         match self {
             Self::Launch(launch) => {
@@ -225,33 +225,33 @@ impl Action {
     }
 }
 
-/// One kernel and what it works on.
+/// A kernel with its operands and results.
 ///
 /// Elsewhere: thunk (XLA); kernel launch (PyTorch); `gpu.launch` (MLIR).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     /// The class of the kernel; [`KernelClass::Reference`] evaluates the operator itself.
     pub class: KernelClass,
-    /// The operator; `None` where the chain is all there is, applied to the first operand.
+    /// The operator; `None` for a chain alone, which is applied to the first operand.
     pub op: Option<Op>,
     /// The chain that is applied to the operator's result before it is stored.
-    pub chain: Chain,
-    /// The buffers it reads: the operator's operands (or the one the chain is applied to), then the
-    /// chain's.
+    pub(crate) chain: Chain,
+    /// The buffers that it reads: the operands of the operator (or the one that the chain is
+    /// applied to), then those of the chain.
     pub operands: Vec<BufferId>,
-    /// The buffers it writes, one for each result of the operator.
+    /// The buffers that it writes, one for each result of the operator.
     pub results: Vec<BufferId>,
 }
 
 impl Launch {
-    /// The name of its operator; where the chain is all there is, that of the chain's last one.
-    pub fn name(&self) -> &'static str {
+    /// The name of its operator; of a chain alone, the name of its last operator.
+    pub(crate) fn name(&self) -> &'static str {
         let last = || self.chain.steps.last().map_or(self.class.name(), ChainStep::name);
         self.op.as_ref().map_or_else(last, |op| op.name())
     }
 
-    /// The operands of the operator, or the one that the chain is applied to, and those of the
-    /// chain.
+    /// Splits the operands into those of the operator (or the one that the chain is applied to) and
+    /// those of the chain.
     pub(crate) fn split_operands(&self) -> (&[BufferId], &[BufferId]) {
         self.operands.split_at(self.operands.len().saturating_sub(self.chain.operands()))
     }
@@ -261,13 +261,13 @@ impl DeviceProgram {
     /// The buffer with this id.
     ///
     /// # Panics
-    /// If the id is of another device.
-    pub fn buffer(&self, id: BufferId) -> &Buffer {
+    /// If the id is not one of this device.
+    pub(crate) fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.index()]
     }
 
-    /// The buffer that is not part of another in which the bytes of `id` lie.
-    pub fn root(&self, id: BufferId) -> BufferId {
+    /// The root buffer that contains the bytes of `id`: one that is not part of another.
+    pub(crate) fn root(&self, id: BufferId) -> BufferId {
         match self.buffer(id).storage {
             Storage::Part { of, .. } => of,
             Storage::Input(_)
@@ -279,7 +279,7 @@ impl DeviceProgram {
         }
     }
 
-    /// The arena buffer at whose place the bytes of `id` lie, if they are in the arena.
+    /// The arena buffer whose region holds the bytes of `id`, if they are in the arena.
     pub(crate) fn region(&self, id: BufferId) -> Option<BufferId> {
         let root = self.root(id);
         match self.buffer(root).storage {
@@ -300,7 +300,7 @@ impl Program {
         self.params.get(*self.updates.get(i as usize)? as usize)
     }
 
-    /// The number of steps of all devices.
+    /// The number of steps, summed over the devices.
     pub fn steps(&self) -> u64 {
         self.devices.iter().map(|d| d.steps.len() as u64).sum()
     }

@@ -1,4 +1,4 @@
-//! The memory plan of a program at one batch size, for people.
+//! The memory report: the memory plan at one batch size as a table.
 
 use crate::types::invariant::int;
 use std::collections::BTreeSet;
@@ -6,15 +6,15 @@ use std::fmt;
 
 use super::{Bound, BoundDevice, BufferId, DeviceProgram, Program, Space, Storage};
 
-/// The memory that a program takes at one batch size, device by device.
-pub struct MemoryReport<'a> {
+/// The memory plan of a program at one batch size.
+struct MemoryReport<'a> {
     program: &'a Program,
     bound: &'a Bound,
 }
 
 impl Bound {
-    /// The plan as a table; `program` is the one that was bound.
-    pub fn report<'a>(&'a self, program: &'a Program) -> MemoryReport<'a> {
+    /// Displays the plan as a table; `program` is the one that was bound.
+    pub fn report<'a>(&'a self, program: &'a Program) -> impl fmt::Display + 'a {
         MemoryReport { program, bound: self }
     }
 }
@@ -33,8 +33,8 @@ impl fmt::Display for MemoryReport<'_> {
 }
 
 impl MemoryReport<'_> {
-    /// A line for each device: its rows, its arena, the most that is live there at once, what it
-    /// holds besides.
+    /// Prints a line for each device: rows, bytes of the arena, the peak of live bytes, and the
+    /// bytes of parameters and outputs.
     fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -64,7 +64,7 @@ impl MemoryReport<'_> {
     }
 }
 
-/// Ends a line, after a last column where there is one.
+/// Ends a line, with an optional last column.
 fn end(f: &mut fmt::Formatter<'_>, column: Option<&dyn fmt::Display>) -> fmt::Result {
     match column {
         Some(column) => writeln!(f, " {:>14}", column.to_string()),
@@ -72,7 +72,7 @@ fn end(f: &mut fmt::Formatter<'_>, column: Option<&dyn fmt::Display>) -> fmt::Re
     }
 }
 
-/// Bytes that a device holds beside its arena.
+/// The bytes that a device holds outside its arena.
 #[derive(Default)]
 struct Held {
     params: usize,
@@ -98,8 +98,8 @@ fn held(device: &DeviceProgram, bound: &BoundDevice) -> Held {
     held
 }
 
-/// The regions of an arena that take bytes, from the lowest: where each begins, how many bytes it
-/// has, from which step to which it is taken, and the buffers that follow each other there.
+/// Prints the nonempty regions of an arena by offset: the offset, the bytes, the live range in
+/// steps, and the buffers that use the region one after the other.
 fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice) -> fmt::Result {
     writeln!(f, "\n{}", device.device)?;
     writeln!(f, "  {:>12} {:>12}  {:<13} buffers", "offset", "bytes", "steps")?;

@@ -1,13 +1,14 @@
-//! In-place results: an element-wise launch writes over an operand that has no later use.
+//! In-place results: an elementwise launch overwrites an operand that has no later use.
 
 use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Launch, Storage};
 use crate::types::KernelClass;
 
-/// Lets the results of in-place kernels take the bytes of an operand that dies there and has as
-/// many. In place is safe because an element-wise kernel reads element `i` of this operand
-/// before it writes element `i` of the result, in the same thread. That needs four conditions:
-/// - no later step reads the operand, nor one that may still run beside this one (see `ends`);
+/// Lets in-place kernels write their result over an operand of the same size whose last use they
+/// are. This is safe because an element-wise kernel reads element `i` of this operand before it
+/// writes element `i` of the result, in the same thread. That needs four conditions:
+/// - no later step reads the operand, nor one that may still run beside this one (see
+///   `completions`);
 /// - no other operand lies in the same bytes, since it may be read at another element;
 /// - the operand fills its whole buffer, in the same memory order as the result;
 /// - no other device copies the operand: it is not ordered with this launch, so such an operand
@@ -16,6 +17,7 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
     let elsewhere = read_elsewhere(devices, d);
     let device = &mut devices[d];
     let mut last = last_uses(device, d);
+    // `usize::MAX` is no step, so such a buffer never counts as dying.
     for buffer in elsewhere {
         last[device.root(buffer).index()] = usize::MAX;
     }
@@ -33,7 +35,7 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
             let alone = (0..operands.len()).all(|j| j == *at || device.root(operands[j]) != root);
             last[root.index()] == i && alone && fills(device, operands[*at], result)
         };
-        let found = over_operands(launch).into_iter().find(dies);
+        let found = reuse_candidates(launch).into_iter().find(dies);
         let Some((at, of)) = found.and_then(|at| Some((at, device.region(operands[at])?))) else {
             continue;
         };
@@ -41,7 +43,7 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
         if at > 0
             && let Action::Launch(launch) = &mut device.steps[i].action
         {
-            begin_with(launch, at);
+            make_first_operand(launch, at);
         }
     }
 }
@@ -49,7 +51,7 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
 /// The positions of the operands over which a launch may write its result: the one to which its
 /// chain is applied, or the other operand of a binary first step, which can change places with
 /// it.
-fn over_operands(launch: &Launch) -> Vec<usize> {
+fn reuse_candidates(launch: &Launch) -> Vec<usize> {
     let mut positions = vec![0];
     if launch.op.is_none()
         && let Some(ChainStep::Binary { operand, access: Access::Full, .. }) =
@@ -62,7 +64,7 @@ fn over_operands(launch: &Launch) -> Vec<usize> {
 
 /// Applies the chain to the operand at position `at`, which its first step takes whole, and gives
 /// that step the first operand instead.
-fn begin_with(launch: &mut Launch, at: usize) {
+fn make_first_operand(launch: &mut Launch, at: usize) {
     launch.operands.swap(0, at);
     if let Some(ChainStep::Binary { swapped, .. }) = launch.chain.steps.first_mut() {
         *swapped = !*swapped;
@@ -73,7 +75,7 @@ fn begin_with(launch: &mut Launch, at: usize) {
 /// step.
 fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
     let mut last = vec![0; device.buffers.len()];
-    for (step, end) in device.steps.iter().zip(device.ends()) {
+    for (step, end) in device.steps.iter().zip(device.completions()) {
         for buffer in step.action.touched(d) {
             let last = &mut last[device.root(buffer).index()];
             *last = end.max(*last);
@@ -93,7 +95,7 @@ fn fills(device: &DeviceProgram, operand: BufferId, result: BufferId) -> bool {
         && bytes(result) == bytes(root)
 }
 
-/// The buffers of device `d` that other devices copy.
+/// Returns the buffers of device `d` that other devices copy.
 pub(super) fn read_elsewhere(devices: &[DeviceProgram], d: usize) -> Vec<BufferId> {
     let others = devices.iter().enumerate().filter(|(other, _)| *other != d);
     let steps = others.flat_map(|(_, other)| &other.steps);

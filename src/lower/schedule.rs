@@ -1,16 +1,16 @@
-//! The order in which nodes run.
+//! The schedule: the order of the live nodes.
 
 use super::layout::{Groups, Role, operands};
 use crate::ir::{Graph, NodeId};
 
-/// The nodes on which an output or an update depends, in a topological order.
+/// Returns the nodes on which an output or an update depends, in a topological order.
 ///
-/// It follows `order`, but what costs memory and waits for nothing (a parameter copied from another
-/// device, a constant) comes right before its first use.
+/// It follows `order`, except that a node that occupies memory and waits for nothing (a parameter
+/// copied from another device, a constant) comes right before its first use.
 ///
-/// A depth-first walk with an explicit stack, because the depth of a graph is unbounded. A late
-/// node is no root of the walk; it is placed when its first user asks for its operands. Each
-/// edge is visited once.
+/// A depth-first walk with an explicit stack, because the depth of a graph is unbounded and a
+/// recursion could overflow. A late node is not a root of the walk; its first user pulls it in as
+/// an operand. Each edge is visited once.
 pub(super) fn schedule(
     graph: &Graph,
     order: &[NodeId],
@@ -48,7 +48,8 @@ pub(super) fn schedule(
     out
 }
 
-/// Marks the nodes that an output, an update or an input needs.
+/// Marks the live nodes: those that an output or an update needs, and the inputs. An unused input
+/// stays, because a run is still given its tensor.
 fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
     let mut needed = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = graph.kept().map(|value| value.node).collect();
@@ -77,7 +78,7 @@ fn late(graph: &Graph, order: &[NodeId], roles: &[Role], groups: &Groups) -> Vec
             Role::View => (external[i], late[i]) = (all(&external), all(&late)),
             Role::Copy => late[i] = all(&external),
             Role::Launch => late[i] = operands.is_empty(),
-            Role::Join | Role::First | Role::Received | Role::Absorbed => {}
+            Role::Concat | Role::First | Role::Received | Role::Fused => {}
         }
     }
     late

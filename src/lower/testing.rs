@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ir::{
-    Builder, ContentHash, Graph, NodeKind, Origin, Param, ParamId, Place, Placement, Source, Value,
-    Weights,
+    Builder, ContentHash, DevicePlacement, Graph, NodeKind, Origin, Param, ParamId, Placement,
+    Source, Value, Weights,
 };
 use crate::op::{BatchNorm, Binary, Concat, Conv, CopyOp, First, Op, Reshape, Slice, Unary};
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Split, Tensor, TensorType};
@@ -49,7 +49,7 @@ pub(crate) fn template() -> (Graph, Weights) {
     (build.finish().0, weights())
 }
 
-/// How the template is replicated.
+/// The options of replicating the template.
 #[derive(Clone, Debug)]
 pub(crate) struct Replication {
     pub(crate) count: u32,
@@ -134,8 +134,8 @@ impl Replication {
     }
 }
 
-fn at(device: Device, replica: Option<u32>) -> Place {
-    Place { device, replica }
+fn at(device: Device, replica: Option<u32>) -> DevicePlacement {
+    DevicePlacement { device, replica }
 }
 
 fn add(
@@ -143,7 +143,7 @@ fn add(
     op: impl Into<Op>,
     operands: &[Value],
     name: &str,
-    place: Place,
+    place: DevicePlacement,
 ) -> Value {
     let names: [Arc<str>; 1] = [name.into()];
     let node = graph.add(op.into(), operands, &names, place, Origin::default()).unwrap();

@@ -1,9 +1,8 @@
 use std::collections::BTreeSet;
 
+use super::program::Region;
 use super::testing::{Replication, block, template, views};
-use super::{
-    Action, Bound, Buffer, BufferId, Guard, Lane, Program, Region, Step, Storage, check, lower,
-};
+use super::{Action, Bound, Buffer, BufferId, Guard, Lane, Program, Step, Storage, check, lower};
 use crate::backend::{CPU, CUDA};
 use crate::ir::{Builder, Graph, Placement, Value, parse, verify};
 use crate::op::{Concat, Slice, Unary};
@@ -264,7 +263,7 @@ fn what_a_replica_without_rows_lacks_is_not_taken() {
     let (mut graph, _) = Replication::of(2).graph();
     let relu = graph.ids().find(|id| graph.node(*id).label() == "h.r1.h").unwrap();
     let output = Value { node: relu, output: 0 };
-    let place = crate::ir::Place { device: Device::HOST, replica: Some(0) };
+    let place = crate::ir::DevicePlacement { device: Device::HOST, replica: Some(0) };
     let names = ["mixed".into()];
     let op = Unary::Neg.into();
     graph.add(op, &[output], &names, place, crate::ir::Origin::default()).unwrap();

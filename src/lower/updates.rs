@@ -1,22 +1,23 @@
-//! The launches that give parameters their new elements, where a target runs them together.
+//! Grouping of parameter updates, on targets that run many updates in one kernel (a multi-tensor
+//! optimizer step).
 
 use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Guard, Launch, Step, Storage};
 use super::reuse::read_elsewhere;
 use crate::types::{DType, KernelClass, Order};
 
-/// Moves to the end of a device's steps the chains that give parameters their new elements, with
-/// those that only they take, and puts them in the class [`KernelClass::Update`].
+/// Moves the chains that compute the new elements of parameters, and the chains that only they
+/// read, to the end of a device's steps, with the class [`KernelClass::Update`].
 ///
-/// Each of them takes of another one the element at its own place alone, and nothing else takes
-/// what they give, so a thread may compute all of them for its elements without regard to the
-/// others.
-pub(super) fn gather(devices: &mut [DeviceProgram], d: usize) {
-    let chosen = chosen(&devices[d], d, &read_elsewhere(devices, d));
+/// Each of them reads at most the element of its own index from another one, and no other step
+/// reads their results. One thread may therefore compute all of them for its elements, without
+/// synchronization.
+pub(super) fn group(devices: &mut [DeviceProgram], d: usize) {
+    let grouped = grouped(&devices[d], d, &read_elsewhere(devices, d));
     let steps = std::mem::take(&mut devices[d].steps);
     let (mut updates, mut rest) = (Vec::new(), Vec::with_capacity(steps.len()));
-    for (mut step, chosen) in steps.into_iter().zip(chosen) {
-        if let (Action::Launch(launch), true) = (&mut step.action, chosen) {
+    for (mut step, grouped) in steps.into_iter().zip(grouped) {
+        if let (Action::Launch(launch), true) = (&mut step.action, grouped) {
             launch.class = KernelClass::Update;
             updates.push(step);
         } else {
@@ -27,60 +28,65 @@ pub(super) fn gather(devices: &mut [DeviceProgram], d: usize) {
     devices[d].steps = rest;
 }
 
-/// Whether each step of device `d` is one of them; other devices copy the buffers `elsewhere`.
-fn chosen(device: &DeviceProgram, d: usize, elsewhere: &[BufferId]) -> Vec<bool> {
-    let mut chosen: Vec<bool> = device.steps.iter().map(|step| is_chain(device, step)).collect();
-    let mut giver: Vec<Option<usize>> = vec![None; device.buffers.len()];
-    for (i, step) in device.steps.iter().enumerate().filter(|(i, _)| chosen[*i]) {
+/// Marks the steps of device `d` that are grouped; other devices copy the buffers `elsewhere`.
+fn grouped(device: &DeviceProgram, d: usize, elsewhere: &[BufferId]) -> Vec<bool> {
+    let mut grouped: Vec<bool> =
+        device.steps.iter().map(|step| is_update_chain(device, step)).collect();
+    let mut producer: Vec<Option<usize>> = vec![None; device.buffers.len()];
+    for (i, step) in device.steps.iter().enumerate().filter(|(i, _)| grouped[*i]) {
         if let Action::Launch(launch) = &step.action {
-            launch.results.iter().for_each(|b| giver[b.index()] = Some(i));
+            launch.results.iter().for_each(|b| producer[b.index()] = Some(i));
         }
     }
-    let refuse = |b: BufferId, chosen: &mut Vec<bool>| {
-        giver[b.index()].is_some_and(|i| std::mem::replace(&mut chosen[i], false))
+    let reject = |b: BufferId, grouped: &mut Vec<bool>| {
+        producer[b.index()].is_some_and(|i| std::mem::replace(&mut grouped[i], false))
     };
     for buffer in elsewhere {
-        refuse(device.root(*buffer), &mut chosen);
+        reject(device.root(*buffer), &mut grouped);
     }
+    // A buffer with parts has readers of other indices.
     for buffer in &device.buffers {
         if let Storage::Part { of, .. } = buffer.storage {
-            refuse(of, &mut chosen);
+            reject(of, &mut grouped);
         }
     }
+    // A fixed point: rejecting a step makes it an ordinary reader of its operands, which may reject
+    // their producers in turn. Each round rejects at least one step, so the loop ends.
     loop {
-        let mut is_taken = vec![false; device.buffers.len()];
+        let mut is_read = vec![false; device.buffers.len()];
         let mut changed = false;
         for (i, step) in device.steps.iter().enumerate() {
             match &step.action {
                 Action::Launch(launch) => {
                     for (slot, operand) in launch.operands.iter().enumerate() {
-                        is_taken[operand.index()] = true;
-                        if !(chosen[i] && takes_own_place(launch, slot)) {
-                            changed |= refuse(*operand, &mut chosen);
+                        is_read[operand.index()] = true;
+                        if !(grouped[i] && reads_own_index(launch, slot)) {
+                            changed |= reject(*operand, &mut grouped);
                         }
                     }
                 }
                 Action::Copy { device, from, .. } if *device == d => {
-                    changed |= refuse(*from, &mut chosen);
+                    changed |= reject(*from, &mut grouped);
                 }
                 Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => {}
             }
         }
+        // An arena result that nobody reads feeds no update.
         for (i, buffer) in (0u32..).zip(&device.buffers) {
-            if buffer.storage == Storage::Arena && !is_taken[i as usize] {
-                changed |= refuse(BufferId(i), &mut chosen);
+            if buffer.storage == Storage::Arena && !is_read[i as usize] {
+                changed |= reject(BufferId(i), &mut grouped);
             }
         }
         if !changed {
-            return chosen;
+            return grouped;
         }
     }
 }
 
-/// A chain of floats, in every run, that gives the elements of a parameter or something in the
-/// arena, in the order of what it takes, and takes nothing but elements at the same place and
-/// numbers.
-fn is_chain(device: &DeviceProgram, step: &Step) -> bool {
+/// True for an unconditional chain of floats with a constant number of elements that writes a
+/// parameter or an arena buffer, all in row-major order, and reads only elements of its own index
+/// and scalars.
+fn is_update_chain(device: &DeviceProgram, step: &Step) -> bool {
     let (Action::Launch(launch), Guard::Always) = (&step.action, step.guard) else { return false };
     let [result] = launch.results.as_slice() else { return false };
     let to = device.buffer(*result);
@@ -105,8 +111,8 @@ fn is_chain(device: &DeviceProgram, step: &Step) -> bool {
         && accesses().all(|access| matches!(access, Access::Full | Access::Scalar))
 }
 
-/// Whether a chain takes of an operand the element at its own place alone.
-fn takes_own_place(launch: &Launch, slot: usize) -> bool {
+/// True if a chain reads only the element of its own index from an operand.
+fn reads_own_index(launch: &Launch, slot: usize) -> bool {
     let Some(operand) = slot.checked_sub(1) else { return true };
     let elsewhere = |step: &ChainStep| {
         let mut read = step.operands().iter().zip(step.accesses());

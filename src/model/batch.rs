@@ -1,11 +1,14 @@
 //! Which of several sizes of a file is the batch: that along which alone the model may be split.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::options::{LoadOptions, import_options, simplified};
 use crate::analysis;
 use crate::format::onnx::{self, BatchCandidate, ImportError, UnboundDim};
+use crate::ir::{Graph, Model};
 use crate::pass::{Repair, repair};
+use crate::types::{Dim, Note};
 
 /// The candidates that are tried, each by a reading of the file; of more nothing is said.
 const MOST: usize = 8;
@@ -13,30 +16,74 @@ const MOST: usize = 8;
 /// What stands for the other sizes while a candidate is tried: steps or pixels as models have them.
 const STAND_INS: [i64; 3] = [128, 224, 7];
 
-/// The error for sizes of which the file and the options leave open which is the batch: one size if
-/// the model may be split along it alone, or if inputs lead with it alone where it may be split
-/// along none; else all that may be.
+/// What exporters and people call the batch.
+const NAMES: [&str; 6] = ["batch", "batch_size", "bs", "N", "n", "B"];
+
+/// The size that is the batch, and those that are not.
+#[derive(Clone)]
+pub(super) struct Found {
+    batch: BatchCandidate,
+    /// Why it is the only one, as a clause.
+    reason: &'static str,
+    /// The other open sizes.
+    pub(super) others: Vec<UnboundDim>,
+}
+
+impl Found {
+    /// The inputs that carry the batch, each with its axis.
+    pub(super) fn axes(&self) -> BTreeMap<String, usize> {
+        self.batch.axes().map(|(input, axis)| (input.to_owned(), axis)).collect()
+    }
+
+    /// The remark that names the batch.
+    pub(super) fn note(&self) -> Note {
+        format!("the batch is {}: {}", self.batch.text(), self.reason).into()
+    }
+
+    /// The error where the other sizes must be bound.
+    pub(super) fn refusal(self) -> ImportError {
+        let Self { batch, reason, others } = self;
+        ImportError::OtherSizes { batch, reason, others }
+    }
+}
+
+/// The one size that leads an input and has a name that the batch has.
+fn named(candidates: &[BatchCandidate]) -> Option<&BatchCandidate> {
+    let is_batch = |s: &UnboundDim| s.axis == 0 && NAMES.contains(&s.name.as_str());
+    let mut found = candidates.iter().filter(|c| c.sizes.iter().any(is_batch));
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// The one of several open sizes that is the batch: that with such a name, that along which alone
+/// the model may be split, or that with which alone inputs lead where it may be split along none.
+/// Else the error that lists all that may be.
 pub(super) fn choose(
     path: &Path,
     options: &LoadOptions,
     candidates: Vec<BatchCandidate>,
-) -> ImportError {
-    let named = |c: &BatchCandidate| c.open().next().is_some();
-    if candidates.len() > MOST || !candidates.iter().all(named) {
-        return ImportError::Batches(candidates);
+) -> Result<Found, ImportError> {
+    let is_open = |c: &BatchCandidate| c.open().next().is_some();
+    let all_open = candidates.iter().all(is_open);
+    let found = |batch: &BatchCandidate, reason| {
+        let others = others(batch, &candidates).cloned().collect();
+        Ok(Found { batch: batch.clone(), reason, others })
+    };
+    if let Some(batch) = named(&candidates).filter(|_| all_open) {
+        return found(batch, "no other open size that leads an input has such a name");
     }
-    let splits = |c: &&BatchCandidate| may_be_split(path, options, c, &candidates);
+    if candidates.len() > MOST || !all_open {
+        return Err(ImportError::Batches(candidates));
+    }
+    let splits = |c: &&BatchCandidate| splits_along(path, options, c, &candidates);
     let good: Vec<&BatchCandidate> = candidates.iter().filter(splits).collect();
     let leads = |c: &&BatchCandidate| c.sizes.iter().any(|s| s.axis == 0);
     let leading: Vec<&BatchCandidate> = candidates.iter().filter(leads).collect();
-    let (batch, reason) = match (&*good, &*leading) {
-        ([one], _) => (*one, "along no other open size may the model be split"),
-        ([], [one]) => (*one, "no other open size stands first in an input"),
-        ([], _) => return ImportError::Batches(candidates),
-        _ => return ImportError::Batches(good.into_iter().cloned().collect()),
-    };
-    let others = others(batch, &candidates).cloned().collect();
-    ImportError::OtherSizes { batch: batch.clone(), reason, others }
+    match (&*good, &*leading) {
+        ([one], _) => found(one, "along no other open size may the model be split"),
+        ([], [one]) => found(one, "no other open size stands first in an input"),
+        ([], _) => Err(ImportError::Batches(candidates)),
+        _ => Err(ImportError::Batches(good.into_iter().cloned().collect())),
+    }
 }
 
 /// The open sizes of the other candidates.
@@ -48,7 +95,7 @@ fn others<'c>(
 }
 
 /// True if the model may be split along `batch`, where numbers stand for the other sizes.
-fn may_be_split(
+fn splits_along(
     path: &Path,
     options: &LoadOptions,
     batch: &BatchCandidate,
@@ -60,8 +107,21 @@ fn may_be_split(
         tried.dims.extend(others(batch, candidates).map(|s| (s.name.clone(), stand_in)));
         let model = onnx::import(path, &import_options(&tried)).ok();
         let Some(model) = model.and_then(|m| simplified(m, &tried).ok()) else { continue };
-        let repaired = repair(&model.graph, Repair::Local);
-        return repaired.is_ok_and(|repaired| analysis::claims(repaired.graph()).is_ok());
+        return may_be_split(&model);
     }
     false
+}
+
+/// True if a simplified model may be split along its batch without communication.
+pub(super) fn may_be_split(model: &Model) -> bool {
+    let repaired = repair(&model.graph, Repair::Local);
+    repaired.is_ok_and(|repaired| analysis::claims(repaired.graph()).is_ok())
+}
+
+/// The foremost axis of an input that carries the batch.
+pub(super) fn axis_of(graph: &Graph) -> Option<usize> {
+    let axes = graph
+        .inputs()
+        .filter_map(|input| graph.ty(input).shape.iter().position(Dim::depends_on_batch));
+    axes.min()
 }

@@ -13,6 +13,17 @@ use crate::pass::{PassError, SimplifyOptions, simplify};
 /// How the key of a parameter begins that simplification computed from others.
 pub(super) const FOLDED: &str = "folded:";
 
+/// Whether a constant batch size of the inputs of an ONNX file becomes the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FreeBatch {
+    /// It does where the file leaves no leading size open and the freed graph may be split: then it
+    /// computes each row from itself alone, so that it is right for every number of rows.
+    #[default]
+    Proved,
+    /// It does; a number that may stand for the batch, and is not proved to, is an error.
+    Always,
+}
+
 /// What a file leaves open, and where else to look.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
@@ -20,8 +31,8 @@ pub struct LoadOptions {
     pub batch_axis: BTreeMap<String, usize>,
     /// The sizes that the file names.
     pub dims: BTreeMap<String, i64>,
-    /// Whether a batch size that is baked into the inputs becomes `N`.
-    pub free_batch: bool,
+    /// Whether a constant batch size of the inputs becomes `N`.
+    pub free_batch: FreeBatch,
     /// What is assumed of operators of an ONNX file that are not known, by name.
     pub assume: BTreeMap<String, Assume>,
     /// The operators of a framework that a graph in text or JSON form may have.
@@ -39,12 +50,13 @@ pub struct LoadOptions {
 }
 
 impl Default for LoadOptions {
-    /// Nothing declared, nothing bound, no bound on memory.
+    /// Nothing declared, nothing bound, no bound on memory; a constant batch size becomes `N` where
+    /// that is proved.
     fn default() -> Self {
         Self {
             batch_axis: BTreeMap::new(),
             dims: BTreeMap::new(),
-            free_batch: false,
+            free_batch: FreeBatch::Proved,
             assume: BTreeMap::new(),
             ops: CustomOps::default(),
             params: None,
@@ -75,7 +87,7 @@ pub(super) fn import_options(options: &LoadOptions) -> ImportOptions {
     ImportOptions {
         batch_axis: options.batch_axis.clone(),
         dims: options.dims.clone(),
-        free_batch: options.free_batch,
+        free_batch: options.free_batch == FreeBatch::Always,
         assume: options.assume.clone(),
         max_memory: options.max_memory,
     }

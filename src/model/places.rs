@@ -35,7 +35,7 @@ pub(crate) fn locate(spec: &str, refused: &mut [SplitRefused]) {
 fn in_onnx(spec: &str, refused: &mut [SplitRefused]) {
     let found = {
         let labels: BTreeSet<&str> = refused.iter().map(|r| r.label.as_str()).collect();
-        onnx::places(Path::new(spec), &labels).unwrap_or_default()
+        onnx::locate(Path::new(spec), &labels).unwrap_or_default()
     };
     for refusal in refused {
         let label = Quoted(&refusal.label);

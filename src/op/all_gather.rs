@@ -17,7 +17,7 @@ op! {
 }
 
 impl AllGather {
-    /// What it does to its operands.
+    /// The combination of its operands.
     pub(crate) fn concat(&self) -> Concat {
         Concat { axis: self.axis }
     }

@@ -12,7 +12,7 @@ use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Tr
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
-    /// What its operands, the parts of a partial value in the order of the replicas, give together.
+    /// The combination of its operands, the parts of a partial value in the order of the replicas.
     ///
     /// Parts of replicas without rows are left out; where no replica has any, the first part is the
     /// result. Floats are combined in `f64`, one part after the other, and rounded once; wide sums
@@ -20,7 +20,7 @@ op! {
     ///
     /// Elsewhere: all-reduce (XLA); `all_reduce` (PyTorch); cross-replica sum (Keras).
     pub struct AllReduce = "all_reduce" {
-        /// How they combine.
+        /// The combiner.
         pub by: Combine,
         /// The rows of the replica that each part comes from.
         pub rows: Vec<Dim>,
@@ -121,7 +121,7 @@ impl OpDef for AllReduce {
 }
 
 impl AllReduce {
-    /// Which parts are read when the replicas have so many rows.
+    /// Returns the parts that are read, given the number of rows of each replica.
     fn parts_read(rows: &[i64]) -> Vec<bool> {
         let none = rows.iter().all(|n| *n <= 0);
         rows.iter().enumerate().map(|(i, n)| *n > 0 || (none && i == 0)).collect()

@@ -12,22 +12,22 @@ family! {
     /// The position along `axis` of the largest or the smallest element, as `i64`. A NaN counts as
     /// the extreme.
     pub enum Arg {
-        /// Of the largest.
+        /// The index of the largest element.
         Max = "arg_max" {
             /// The axis, negative from the end; not of size 0.
             axis: i64,
-            /// Whether it stays, with size 1.
+            /// Whether the axis stays, with size 1.
             keepdims: bool,
-            /// Of several, the last one; otherwise the first.
+            /// Whether ties take the last index; otherwise the first.
             select_last_index: bool = false,
         },
-        /// Of the smallest.
+        /// The index of the smallest element.
         Min = "arg_min" {
             /// The axis, negative from the end; not of size 0.
             axis: i64,
-            /// Whether it stays, with size 1.
+            /// Whether the axis stays, with size 1.
             keepdims: bool,
-            /// Of several, the last one; otherwise the first.
+            /// Whether ties take the last index; otherwise the first.
             select_last_index: bool = false,
         },
     }

@@ -18,7 +18,7 @@ op! {
     /// It is computed as `x * s + t` with the factors of `BatchNorm::scale_shift`, rounded after
     /// the product; `f16` and `bf16` in `f32`.
     pub struct BatchNorm = "batch_norm" {
-        /// What is added to the variance.
+        /// Epsilon, added to the variance.
         pub epsilon: f32 = 1e-5,
         /// The part of the mean and variance that a step of training keeps; it changes nothing
         /// else.
@@ -36,7 +36,7 @@ impl BatchNorm {
     /// The factor `s = scale / sqrt(var + epsilon)` and the summand `t = bias - mean * s` of each
     /// channel, computed in `f64` and rounded once.
     ///
-    /// Where the lists differ in length, the channels that all of them have.
+    /// If the lists differ in length, only the channels that all of them have.
     #[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
     pub(crate) fn scale_shift(
         scale: &[f32],
@@ -69,7 +69,7 @@ pub(super) fn check_channels(operands: &[Operand<'_>]) -> Result<(), OpError> {
     check_scales(operands)
 }
 
-/// As [`check_channels`], for any number of vectors.
+/// [`check_channels`] for any number of vectors.
 pub(super) fn check_scales(operands: &[Operand<'_>]) -> Result<(), OpError> {
     for i in 0..operands.len() {
         dtype(operands, i, DType::is_float, "a float")?;

@@ -21,7 +21,7 @@ op! {
     /// in row-major order, kernels in one that follows from the sizes. Where a channel has no
     /// elements, the running mean and variance stay.
     pub struct BatchNormTrain = "batch_norm_train" {
-        /// What is added to the variance.
+        /// Epsilon, added to the variance.
         pub epsilon: f32 = 1e-5,
         /// Whether each replica is to normalise by the statistics of its own rows. On one device it
         /// changes nothing; replicas then give other results than one device, and the running mean

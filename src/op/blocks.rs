@@ -31,7 +31,7 @@ family! {
         DepthToSpace = "depth_to_space" {
             /// The rows, and the columns, of a block, at least 1.
             block: i64,
-            /// What a channel of the operand counts, outermost first.
+            /// The order of the operand's channels, outermost first.
             mode: BlockOrder = BlockOrder::Dcr,
         },
         /// The image `[N, C * block^2, H / block, W / block]` of which each element has for
@@ -39,7 +39,7 @@ family! {
         SpaceToDepth = "space_to_depth" {
             /// The rows, and the columns, of a block, at least 1.
             block: i64,
-            /// What a channel of the result counts, outermost first.
+            /// The order of the result's channels, outermost first.
             mode: BlockOrder = BlockOrder::Dcr,
         },
     }

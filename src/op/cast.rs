@@ -6,8 +6,8 @@ use super::infer::{one, result_with_ints};
 use super::interval::{FALSE, truth};
 use super::real::Real;
 use super::{
-    Backward, Claims, Formula, Gradient, Interval, Known, OpDef, OpError, Operand, Results,
-    RuleError, SplitOperand, Traits, ints, rules,
+    Backward, Claims, Formula, Gradient, Interval, Known, OpDef, OpError, Operand, PositionOperand,
+    Positions, Results, RuleError, SplitOperand, Traits, ints, rules,
 };
 use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
 
@@ -58,6 +58,10 @@ impl OpDef for Cast {
         Some(0)
     }
 
+    fn positions(&self, operands: &[PositionOperand<'_>], _: &TensorType) -> Option<Positions> {
+        operands.first().filter(|x| x.ty.dtype == self.to)?.rows
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         let ty = TensorType { dtype: self.to, shape: x.ty.shape.clone() };
@@ -100,7 +104,7 @@ impl OpDef for Cast {
         if self.to.is_float() {
             Gradient::Defined
         } else {
-            Gradient::Zero("its result is no float")
+            Gradient::Zero("its result is not a float")
         }
     }
 

@@ -1,4 +1,4 @@
-//! What kind of number a float is: `is_nan`, `is_inf`.
+//! Classes of floats: `is_nan`, `is_inf`.
 
 use super::declare::family;
 use super::element::{Float, for_dtype};

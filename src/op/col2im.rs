@@ -136,7 +136,7 @@ impl OpDef for Col2Im {
     }
 }
 
-/// What each tap sees in each window, taps first: positions in a padded plane.
+/// The position in a padded plane of each tap in each window, taps first.
 fn places(windows: &[WindowAxis]) -> Vec<i64> {
     let mut taps = vec![0usize];
     let mut starts = vec![0usize];

@@ -5,8 +5,8 @@ use smallvec::smallvec;
 use super::declare::op;
 use super::infer::{axis, count, equal, result_with_ints, same_dtype};
 use super::{
-    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, PositionOperand,
+    Positions, Results, RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, Dim, Refusal, Shard, Tensor, TensorType};
 
@@ -29,6 +29,12 @@ impl OpDef for Concat {
 
     fn joined(&self) -> Option<i64> {
         Some(self.axis)
+    }
+
+    fn positions(&self, operands: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {
+        let joined = axis("axis", self.axis, y.rank()).ok()?;
+        let first = operands.first()?.rows.filter(|rows| rows.axis != joined)?;
+        operands.iter().all(|x| x.rows == Some(first)).then_some(first)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -1,12 +1,12 @@
-//! What is stated of every operator, and what it is asked with.
+//! The trait of every operator, and the arguments of its methods.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{
-    Attr, AttrError, AttrReader, Backward, Gradient, Interval, Lookup, Op, OpError, RuleError,
-    Statistics, Traits, rules,
+    Attr, AttrError, AttrReader, Backward, Gradient, Interval, Lookup, Op, OpError,
+    PositionOperand, Positions, RuleError, Statistics, Traits, rules,
 };
 use crate::types::{Claim, Combine, DType, Dim, Refusal, Tensor, TensorType};
 
@@ -20,7 +20,7 @@ pub trait OpText {
     fn at_rows(&mut self, rows: &Dim);
 }
 
-/// How an operator is read from the text form; implemented by the macros that declare one.
+/// Reader of an operator's text form; implemented by the macros that declare one.
 pub trait OpRead: Sized {
     /// The names it has in the text form: one, or those of a family.
     const NAMES: &'static [&'static str];
@@ -81,6 +81,12 @@ pub trait OpDef: OpText {
         self.traits().contains(Traits::MOVES).then(all)??.into_iter().reduce(Interval::with)
     }
 
+    /// The numbers of rows in the result, where operands have some, or the operator makes them. Only
+    /// asked for results of type `i64`.
+    fn positions(&self, _operands: &[PositionOperand<'_>], _y: &TensorType) -> Option<Positions> {
+        None
+    }
+
     /// The operand that the first result equals in every bit, if it has the same type.
     fn same_as(&self, _operands: &[Known<'_>], _result: &TensorType) -> Option<usize> {
         None
@@ -101,7 +107,7 @@ pub trait OpDef: OpText {
         None
     }
 
-    /// Of what combines floats or integers of all replicas, how it does.
+    /// The combiner of an operator that combines floats or integers of all replicas.
     fn combines(&self) -> Option<Combine> {
         None
     }

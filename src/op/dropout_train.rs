@@ -27,7 +27,7 @@ op! {
     pub struct DropoutTrain = "dropout_train" {
         /// The part of the elements that is dropped, at least 0 and below 1.
         pub rate: f32,
-        /// What decides which.
+        /// The seed.
         pub seed: i64,
     }
 }

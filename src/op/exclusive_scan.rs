@@ -1,4 +1,4 @@
-//! What the rows before those of each replica give.
+//! Exclusive prefix scan over the replicas.
 
 use smallvec::SmallVec;
 
@@ -21,7 +21,7 @@ op! {
     ///
     /// Elsewhere: exclusive prefix sum (PyTorch).
     pub struct ExclusiveScan = "exclusive_scan" {
-        /// How they combine: `sum`, `prod`, `max`, `min`, `wide_sum` or `wide_prod`.
+        /// The combiner: `sum`, `prod`, `max`, `min`, `wide_sum` or `wide_prod`.
         pub by: Combine,
         /// Those behind it instead of those before.
         pub reverse: bool = false,

@@ -7,8 +7,8 @@ use super::infer::{
     MAX_INTS, broadcast, carried, known_sizes, one, result_with_ints, sizes, tensors,
 };
 use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules, strided,
+    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, PositionOperand, Positions,
+    Results, RuleError, SplitOperand, Traits, rules, strided,
 };
 use crate::types::{Claim, Code, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
@@ -28,6 +28,17 @@ impl OpDef for Expand {
 
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         Some(0)
+    }
+
+    /// What is repeated for each row numbers none, or all alike.
+    fn positions(&self, operands: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {
+        let [x] = operands else { return None };
+        let repeated = || {
+            let whole = !x.ty.shape.iter().any(Dim::depends_on_batch);
+            let axis = y.shape.iter().position(|size| *size == Dim::n()).filter(|_| whole)?;
+            Some(Positions { axis, stride: 0 })
+        };
+        Positions::aligned(x, y.rank()).or_else(repeated)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

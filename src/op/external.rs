@@ -12,22 +12,23 @@ use super::declare::op;
 use super::infer::{known_sizes, results};
 use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
 use crate::types::{
-    Claim, Code, DType, Dim, Hint, MAX_RANK, Quoted, Refusal, Said, Setting, Tensor, TensorType,
+    Claim, Code, DType, Dim, Hint, MAX_RANK, ParseValueError, Quoted, QuotedMessage, Refusal,
+    Setting, Tensor, TensorType,
 };
 
 op! {
-    /// What the foreign operator `op` computes: results of declared types, by a callback. It must
+    /// The foreign operator `op`: results of declared types, by a callback. It must
     /// be a pure function of its operands, the same in every bit at every call.
     ///
     /// Elsewhere: custom call (XLA); custom operator (PyTorch); unregistered operation (MLIR);
     /// custom domain (ONNX); custom layer (Keras).
     pub struct External = "external" {
-        /// What is assumed of the batch. The pass relies on it: a wrong assumption gives other
+        /// The assumption about the batch. The pass relies on it: a wrong assumption gives other
         /// results than one device.
         pub assume: Assume = Assume::None,
         /// Settings of the operator, as its framework writes them; nothing here reads them.
         pub attrs: Option<String>,
-        /// What computes it, given through the API only; without it the graph can be rewritten and
+        /// The callback, set through the API only; without it the graph can be rewritten and
         /// not run.
         pub call: Callback,
         /// Its name in its framework, such as `com.acme.Gate`.
@@ -86,7 +87,7 @@ impl External {
     }
 }
 
-/// What is assumed of a foreign operator, written `none` or `rowwise(0)`.
+/// Assumption about a foreign operator, written `none` or `rowwise(0)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Assume {
@@ -108,13 +109,16 @@ impl fmt::Display for Assume {
     }
 }
 
-/// A text that is no assumption.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no assumption; write rowwise(AXIS), or none", Quoted(.0))]
-pub struct ParseAssumeError(pub String);
+/// The error for a text that does not fit.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "{} is not an assumption; write rowwise(AXIS), or none",
+        Quoted(text)
+    ))
+}
 
 impl FromStr for Assume {
-    type Err = ParseAssumeError;
+    type Err = ParseValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "none" {
@@ -123,7 +127,7 @@ impl FromStr for Assume {
         let axis = text.strip_prefix("rowwise(").and_then(|t| t.strip_suffix(')'));
         let axis = axis.filter(|t| t.bytes().all(|b| b.is_ascii_digit()));
         let axis = axis.and_then(|t| t.parse().ok());
-        axis.map(Self::Rowwise).ok_or_else(|| ParseAssumeError(text.to_owned()))
+        axis.map(Self::Rowwise).ok_or_else(|| wrong(text))
     }
 }
 
@@ -180,7 +184,7 @@ impl AttrValue for ResultTypes {
     }
 }
 
-/// What computes a foreign operator: its results from its operands, or what went wrong.
+/// Callback of a foreign operator: returns the results from the operands, or an error message.
 pub type Function = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>, String> + Send + Sync;
 
 /// The callback of a foreign operator. It has no text form: a graph that is read has none.
@@ -288,7 +292,8 @@ impl OpDef for External {
                 "has no callback; it can be rewritten, and run where the API gives it one",
             ));
         };
-        let found = call(operands).map_err(|e| self.wrong(format!("failed: {}", Said(&e))))?;
+        let found =
+            call(operands).map_err(|e| self.wrong(format!("failed: {}", QuotedMessage(&e))))?;
         let declared = &self.results.0;
         if found.len() != declared.len() {
             let (found, declared) = (found.len(), declared.len());

@@ -220,9 +220,9 @@ fn transposed<T: Wide>(x: &Tensor) -> Result<Tensor, OpError> {
 /// The factors of the product and of the addend, as they are computed.
 #[derive(Clone, Copy)]
 struct Factors<T> {
-    /// That of the product.
+    /// The factor of the product.
     alpha: T,
-    /// That of the addend.
+    /// The factor of the addend.
     beta: T,
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::types::{Claim, Code, DType, Refusal, Shape, Shard, Tensor, TensorType};
 
 names! {
-    /// What lies outside an image.
+    /// Padding outside an image.
     pub enum GridPadding {
         /// 0.
         Zeros = "zeros",
@@ -32,10 +32,10 @@ op! {
     ///
     /// `f16` and `bf16` are computed in `f32`. The coefficient of `cubic` is -3/4.
     pub struct GridSample = "grid_sample" {
-        /// How elements between others are made; `nearest` takes the even one of two that are
+        /// The interpolation mode; `nearest` takes the even one of two that are
         /// equally far.
         pub mode: ResizeMode = ResizeMode::Linear,
-        /// What lies outside.
+        /// The padding mode.
         pub padding: GridPadding = GridPadding::Zeros,
         /// Whether -1 and 1 are the middles of the first and the last element, not their outer
         /// borders.
@@ -147,7 +147,7 @@ type Taps<T> = SmallVec<[(usize, T); 16]>;
 pub(super) struct AxisTap<T> {
     pub(super) at: usize,
     pub(super) weight: T,
-    /// How the weight changes with the position.
+    /// The derivative of the weight by the position.
     pub(super) slope: T,
 }
 
@@ -277,8 +277,8 @@ fn reflected<T: Wide>(x: T, low: T, high: T) -> (T, T) {
     (if is_below == is_even { low + rest } else { high - rest }, slope)
 }
 
-/// The weight of an element at a distance of at most 1, and of one at a distance from 1 to 2 (Keys
-/// 1981, eq. 4, with -3/4 for -1/2).
+/// The weight of an element at a distance of at most 1, and of one at a distance from 1 to 2
+/// (Keys 1981, eq. 4, with -3/4 for -1/2).
 fn near<T: Wide>(x: T) -> T {
     (T::of(1.25) * x - T::of(2.25)) * x * x + T::of(1.0)
 }

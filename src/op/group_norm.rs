@@ -23,14 +23,14 @@ family! {
     pub enum GroupNorm {
         /// The statistics are those of `C / groups` consecutive channels.
         Group = "group_norm" {
-            /// What is added to the variance.
+            /// Epsilon, added to the variance.
             epsilon: f32 = 1e-5,
             /// The number of groups, which divides the number of channels.
             groups: i64,
         },
         /// The statistics are those of one channel.
         Instance = "instance_norm" {
-            /// What is added to the variance.
+            /// Epsilon, added to the variance.
             epsilon: f32 = 1e-5,
         },
     }

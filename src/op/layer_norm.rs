@@ -31,7 +31,7 @@ family! {
         Layer = "layer_norm" {
             /// The first axis of a row, negative from the end.
             axis: i64 = -1,
-            /// What is added to the variance.
+            /// Epsilon, added to the variance.
             epsilon: f32 = 1e-5,
             /// Whether the mean and the inverse deviation are results too.
             statistics: bool = false,
@@ -42,7 +42,7 @@ family! {
         Rms = "rms_norm" {
             /// The first axis of a row, negative from the end.
             axis: i64 = -1,
-            /// What is added to the mean of the squares.
+            /// Epsilon, added to the mean of the squares.
             epsilon: f32 = 1e-5,
         },
     }
@@ -64,7 +64,8 @@ impl LayerNorm {
         axis("axis", self.listed(), rank).ok()
     }
 
-    /// What is taken off every element of a row, and what the rest is multiplied with.
+    /// Returns what is subtracted from a row (its mean, or 0 for RMS normalization), and the factor
+    /// that scales it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn moments<F: Float>(&self, x: &[F]) -> (F::Real, F::Real) {

@@ -33,7 +33,7 @@ family! {
         /// The bits of an unsigned `a` moved by `b` places; those moved out are lost, those moved
         /// in are 0.
         BitShift = "bit_shift" {
-            /// To the more significant side.
+            /// Shift to the more significant side.
             left: bool,
         },
     }

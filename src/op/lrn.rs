@@ -22,7 +22,7 @@ op! {
         pub alpha: f32 = 1e-4,
         /// The exponent.
         pub beta: f32 = 0.75,
-        /// What is added to the weighted mean square.
+        /// The bias, added to the weighted mean square.
         pub bias: f32 = 1.0,
         /// The number of channels, at least 1.
         pub size: i64,

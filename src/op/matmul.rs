@@ -60,9 +60,9 @@ impl MatMulSizes {
     }
 }
 
-/// Where the split axis of an operand lies in the product.
+/// Position of an operand's split axis in the product.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum AxisRole {
     /// On this axis of the result, before its matrices.
     Outer(usize),
     /// Along the rows of the left or the columns of the right matrices.
@@ -71,7 +71,7 @@ enum Place {
     Summed,
 }
 
-impl Place {
+impl AxisRole {
     /// `free` and `summed` are those axes of the operand, counted from its end.
     fn of(x: &SplitOperand<'_>, outer: usize, free: usize, summed: usize) -> Option<(Self, Shard)> {
         let shard = x.claim.shard()?;
@@ -148,26 +148,26 @@ impl OpDef for MatMul {
         let outer = a.ty.rank().max(b.ty.rank()).saturating_sub(2);
         let out = |axis, s: Shard| Ok(smallvec![Claim::Shard(Shard { axis, ..s })]);
         let alike = |s: Shard, t: Shard| (s.outer, s.inner) == (t.outer, t.inner);
-        match (Place::of(a, outer, 2, 1), Place::of(b, outer, 1, 2)) {
+        match (AxisRole::of(a, outer, 2, 1), AxisRole::of(b, outer, 1, 2)) {
             (None, None) => Ok(rules::invariant(1)),
-            (Some((Place::Summed, s)), Some((Place::Summed, t))) if alike(s, t) => {
+            (Some((AxisRole::Summed, s)), Some((AxisRole::Summed, t))) if alike(s, t) => {
                 Ok(smallvec![Claim::Partial(Combine::Sum)])
             }
-            (Some((Place::Summed, _)), _) => Err(summed(0)),
-            (_, Some((Place::Summed, _))) => Err(summed(1)),
-            (Some((Place::Free, s)), None) => out(outer, s),
+            (Some((AxisRole::Summed, _)), _) => Err(summed(0)),
+            (_, Some((AxisRole::Summed, _))) => Err(summed(1)),
+            (Some((AxisRole::Free, s)), None) => out(outer, s),
             // A column of the result needs the whole left operand, and no other column of the right
             // one.
-            (None, Some((Place::Free, s))) => out(outer + usize::from(a.ty.rank() > 1), s),
-            (Some((Place::Outer(axis), s)), None) => {
+            (None, Some((AxisRole::Free, s))) => out(outer + usize::from(a.ty.rank() > 1), s),
+            (Some((AxisRole::Outer(axis), s)), None) => {
                 broadcasts(b, 1, outer, axis)?;
                 out(axis, s)
             }
-            (None, Some((Place::Outer(axis), s))) => {
+            (None, Some((AxisRole::Outer(axis), s))) => {
                 broadcasts(a, 0, outer, axis)?;
                 out(axis, s)
             }
-            (Some((Place::Outer(i), s)), Some((Place::Outer(j), t))) => {
+            (Some((AxisRole::Outer(i), s)), Some((AxisRole::Outer(j), t))) => {
                 if i == j && alike(s, t) {
                     return out(i, s);
                 }

@@ -92,7 +92,7 @@ pub(crate) use def::{
 };
 pub(crate) use dft::DftSizes;
 pub(crate) use einsum::Labels;
-pub use external::{Assume, Callback, Function, ParseAssumeError, ResultTypes};
+pub use external::{Assume, Callback, Function, ResultTypes};
 pub use grid_sample::GridPadding;
 pub(crate) use group_norm::GroupSizes;
 pub(crate) use matmul::MatMulSizes;
@@ -109,6 +109,7 @@ pub(crate) use support::gradient::{Backward, Gradient};
 pub use support::gradient::{RuleError, Term};
 pub(crate) use support::interval::Interval;
 pub(crate) use support::lookup::Lookup;
+pub(crate) use support::positions::{PositionOperand, Positions};
 pub(crate) use support::traits::{Statistics, Traits};
 pub(crate) use support::{
     attr, broadcast, element, gradient, infer, ints, real, rules, strided, window,

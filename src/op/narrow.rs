@@ -14,9 +14,9 @@ op! {
     ///
     /// It is divided by `count` before it is rounded; the logarithm is taken of the rounded one.
     pub struct Narrow = "narrow" {
-        /// What its operand has: `wide_sum` or `wide_prod`.
+        /// The combiner of its operand: `wide_sum` or `wide_prod`.
         pub by: Combine,
-        /// What each is divided by.
+        /// The divisor of each.
         pub count: Dim = Dim::ONE,
         /// Whether the natural logarithm is taken.
         pub log: bool = false,
@@ -97,7 +97,7 @@ mod tests {
 
     use crate::types::{DType, Dim, Tensor};
 
-    /// What `op` gives of rows that `cuts` divides.
+    /// The result of `op` on rows that `cuts` divides.
     fn in_parts(op: &Reduce, x: &Tensor, cuts: &[usize]) -> Tensor {
         let (wide, narrow) = op.wide(&x.tensor_type()).unwrap();
         let wide = Op::from(wide);

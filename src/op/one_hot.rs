@@ -11,10 +11,10 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
-    /// For each element of the first operand, an integer, a vector of `depth` elements along a new
-    /// axis: the second element of the second operand at that position, the first one elsewhere.
-    /// Negative numbers count from the end; numbers without a position give a vector of first
-    /// elements.
+    /// One-hot encoding: for each element of the first operand, an integer, a vector of `depth`
+    /// elements along a new axis: the second element of the second operand at that position, the
+    /// first one elsewhere. Negative numbers count from the end; numbers without a position give a
+    /// vector of first elements.
     pub struct OneHot = "one_hot" {
         /// The new axis among those of the result, negative from the end.
         pub axis: i64 = -1,

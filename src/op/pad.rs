@@ -13,7 +13,7 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 names! {
-    /// What the entries around a value are.
+    /// Padding mode: the entries around a value.
     pub enum PadMode {
         /// One value everywhere.
         Constant = "constant",
@@ -30,9 +30,9 @@ op! {
     /// Its operand with `pads[i]` entries before and `pads[rank + i]` after each axis `i`; negative
     /// numbers take entries away, in the mode `constant`.
     pub struct Pad = "pad" {
-        /// What the new entries are.
+        /// The padding mode.
         pub mode: PadMode = PadMode::Constant,
-        /// How many entries are before each axis, then how many are after each.
+        /// The number of entries before each axis, then the number after each.
         pub pads: Vec<i64>,
         /// The new entries in the mode `constant`, rounded to a floating-point element type;
         /// another type must have the number itself.
@@ -109,7 +109,7 @@ impl Pad {
         Ok(())
     }
 
-    /// How the entries of axis `i` come about; `size` is that of the operand.
+    /// The source of the entries of axis `i`, whose size in the operand is `size`.
     fn line(&self, i: usize, rank: usize, size: usize) -> Line {
         let (before, after) = self.around(i, rank);
         let size = i64::try_from(size).unwrap_or(i64::MAX);

@@ -1,9 +1,11 @@
 //! Numbers as small integers with a scale: `quantize_linear` and `dequantize_linear`.
 
+use std::ops::Range;
+
 use smallvec::smallvec;
 
 use super::declare::family;
-use super::element::{Float, Int, for_dtype};
+use super::element::{Int, for_dtype, in_reals, reals};
 use super::infer::{axis, count, dtype, equal, result};
 use super::real::Real;
 use super::{
@@ -42,7 +44,7 @@ family! {
     }
 }
 
-/// How scales lie over the elements of `x`.
+/// Layout of the scales over the elements of `x`.
 #[derive(Clone, Copy)]
 enum Layout {
     /// One for all.
@@ -68,7 +70,7 @@ impl Quantize {
     fn layout(&self, x: usize, scale: &[Option<i64>]) -> Result<Layout, OpError> {
         let (listed, block) = self.settings();
         if block < 0 {
-            let reason = format!("{block} is no number of entries");
+            let reason = format!("{block} is not a number of entries");
             return Err(OpError::Attribute { attr: "block", reason });
         }
         match scale {
@@ -102,15 +104,15 @@ impl Quantize {
         }
     }
 
-    /// Calls `f` with the number of each element, in order, and that of its scale.
-    fn each(
+    /// Calls `f` with runs of consecutive elements of `x`.
+    fn runs(
         &self,
         x: &Tensor,
         scale: &Tensor,
-        mut f: impl FnMut(usize, usize),
+        f: &mut dyn FnMut(ScaledRun),
     ) -> Result<(), OpError> {
         let sizes: Vec<Option<i64>> = scale.dims().iter().map(|d| i64::try_from(*d).ok()).collect();
-        let (axis, block, per_outer, per_entry, per_inner) = match self.layout(x.rank(), &sizes)? {
+        let (axis, block, per_outer, per_entry, step) = match self.layout(x.rank(), &sizes)? {
             Layout::All => (0, usize::MAX, 0, 0, 0),
             Layout::Entries(axis) => (axis, 1, 0, 1, 0),
             Layout::Blocks(axis, block) => {
@@ -123,56 +125,61 @@ impl Quantize {
         let outer: usize = dims.iter().take(axis).product();
         let (size, inner) =
             (dims.get(axis).copied().unwrap_or(1), dims.iter().skip(axis + 1).product::<usize>());
-        let mut at = 0;
-        for o in 0..outer {
-            for a in 0..size {
-                let first = o * per_outer + a / block * per_entry;
-                for i in 0..inner {
-                    f(at, first + i * per_inner);
-                    at += 1;
-                }
-            }
+        for (entry, start) in (0..outer * size).map(|entry| (entry, entry * inner)) {
+            let (o, a) = (entry / size, entry % size);
+            let scale = o * per_outer + a / block * per_entry;
+            f(ScaledRun { elements: start..start + inner, scale, step });
         }
         Ok(())
     }
 
-    fn quantized<F: Float, I: Int>(
+    /// `x / scale`, rounded, plus `zero`, as an integer far beyond every type at most.
+    fn quantized<R: Real>(
         &self,
         x: &Tensor,
+        numbers: &[R],
         scale: &Tensor,
         zero: Option<&Tensor>,
-    ) -> Result<Tensor, OpError> {
-        let mut y = Tensor::zeros(I::DTYPE, x.dims())?;
-        let (from, zeros) = (x.as_slice::<F>(), zero.map(Tensor::as_slice::<I>));
-        let scales: Vec<F::Real> = scale.to_f64().into_iter().map(F::Real::of).collect();
-        let to = y.as_mut_slice::<I>();
-        self.each(x, scale, |at, s| {
-            let zero = zeros.map_or(0, |zeros| zeros[s].wide());
-            let ratio = (from[at].real() / scales[s]).round_ties_even().to_f64();
-            // Far beyond every type, and an integer again where it is small.
-            #[expect(clippy::cast_possible_truncation, reason = "clamped before")]
-            let rounded = if ratio.is_nan() { 0 } else { ratio.clamp(-1e9, 1e9) as i128 };
-            to[at] = I::truncate((rounded + zero) as f64);
+    ) -> Result<Vec<f64>, OpError> {
+        let mut y = vec![0.0; numbers.len()];
+        let scales: Vec<R> = scale.to_f64().into_iter().map(R::of).collect();
+        let zeros = zero.map_or_else(|| vec![0.0; scales.len()], Tensor::to_f64);
+        self.runs(x, scale, &mut |ScaledRun { elements, mut scale, step }| {
+            for (y, x) in y[elements.clone()].iter_mut().zip(&numbers[elements]) {
+                let ratio = (*x / scales[scale]).round_ties_even().to_f64();
+                *y = zeros[scale] + if ratio.is_nan() { 0.0 } else { ratio.clamp(-1e9, 1e9) };
+                scale += step;
+            }
         })?;
         Ok(y)
     }
 
-    fn dequantized<F: Float, I: Int>(
+    /// `(x - zero) * scale`.
+    fn dequantized<R: Real>(
         &self,
         x: &Tensor,
         scale: &Tensor,
+        scales: &[R],
         zero: Option<&Tensor>,
-    ) -> Result<Tensor, OpError> {
-        let mut y = Tensor::zeros(F::DTYPE, x.dims())?;
-        let (from, zeros) = (x.as_slice::<I>(), zero.map(Tensor::as_slice::<I>));
-        let (scales, to) = (scale.as_slice::<F>(), y.as_mut_slice::<F>());
-        self.each(x, scale, |at, s| {
-            let zero = zeros.map_or(0, |zeros| zeros[s].wide());
-            let difference = F::Real::of((from[at].wide() - zero) as f64);
-            to[at] = F::round(difference * scales[s].real());
+    ) -> Result<Vec<R>, OpError> {
+        let mut y = vec![R::of(0.0); x.len()];
+        let from = x.to_f64();
+        let zeros = zero.map_or_else(|| vec![0.0; scales.len()], Tensor::to_f64);
+        self.runs(x, scale, &mut |ScaledRun { elements, mut scale, step }| {
+            for (y, x) in y[elements.clone()].iter_mut().zip(&from[elements]) {
+                *y = R::of(x - zeros[scale]) * scales[scale];
+                scale += step;
+            }
         })?;
         Ok(y)
     }
+}
+
+/// Consecutive elements, the scale of the first, and how far scales advance for each.
+struct ScaledRun {
+    elements: Range<usize>,
+    scale: usize,
+    step: usize,
 }
 
 /// The error for a type that inference lets nobody through with.
@@ -262,26 +269,36 @@ impl OpDef for Quantize {
                 } else {
                     x
                 };
-                for_dtype!(
+                let rounded = for_dtype!(
                     x.dtype(),
-                    float F => for_dtype!(
-                        *to,
-                        float _G => return Err(wrong(0, *to)),
-                        int I => self.quantized::<F, I>(x, scale, zero)?,
-                        bool => return Err(wrong(0, *to)),
-                    ),
+                    float F => self.quantized(x, &reals(x.as_slice::<F>()), scale, zero)?,
                     int _I => return Err(wrong(0, x.dtype())),
                     bool => return Err(wrong(0, x.dtype())),
-                )
+                );
+                let mut y = Tensor::zeros(*to, x.dims())?;
+                for_dtype!(
+                    *to,
+                    float _F => return Err(wrong(0, *to)),
+                    int I => {
+                        let y = y.as_mut_slice::<I>().iter_mut();
+                        y.zip(rounded).for_each(|(y, x)| *y = I::truncate(x));
+                    },
+                    bool => return Err(wrong(0, *to)),
+                );
+                y
+            }
+            Self::Dequantize { .. } if !x.dtype().is_integer() => {
+                return Err(wrong(0, x.dtype()));
             }
             Self::Dequantize { .. } => for_dtype!(
                 scale.dtype(),
-                float F => for_dtype!(
-                    x.dtype(),
-                    float _G => return Err(wrong(0, x.dtype())),
-                    int I => self.dequantized::<F, I>(x, scale, zero)?,
-                    bool => return Err(wrong(0, x.dtype())),
-                ),
+                float F => {
+                    let scales = reals(scale.as_slice::<F>());
+                    let numbers = self.dequantized(x, scale, &scales, zero)?;
+                    let mut y = Tensor::zeros(scale.dtype(), x.dims())?;
+                    in_reals(y.as_mut_slice::<F>(), |y| y.copy_from_slice(&numbers));
+                    y
+                },
                 int _I => return Err(wrong(1, scale.dtype())),
                 bool => return Err(wrong(1, scale.dtype())),
             ),

@@ -28,17 +28,17 @@ family! {
             axis: usize = 0,
             /// The element type, a float.
             dtype: DType = DType::F32,
-            /// Where the part begins.
+            /// The first index of the part.
             first: Dim = Dim::ZERO,
             /// The upper end; it is drawn only where rounding leads to it.
             high: f32 = 1.0,
             /// The lower end.
             low: f32 = 0.0,
-            /// What decides the draws.
+            /// The seed.
             seed: i64,
             /// The sizes of the result.
             shape: Vec<Dim>,
-            /// How long the axis `axis` is in the draw of which the result is a part.
+            /// The length of the axis `axis` in the draw of which the result is a part.
             whole: Option<Dim>,
         },
         /// Numbers of the normal distribution, `mean + scale * sqrt(-2 ln u) * cos(2 pi v)` with
@@ -49,17 +49,17 @@ family! {
             axis: usize = 0,
             /// The element type, a float.
             dtype: DType = DType::F32,
-            /// Where the part begins.
+            /// The first index of the part.
             first: Dim = Dim::ZERO,
             /// The mean.
             mean: f32 = 0.0,
             /// The standard deviation.
             scale: f32 = 1.0,
-            /// What decides the draws.
+            /// The seed.
             seed: i64,
             /// The sizes of the result.
             shape: Vec<Dim>,
-            /// How long the axis `axis` is in the draw of which the result is a part.
+            /// The length of the axis `axis` in the draw of which the result is a part.
             whole: Option<Dim>,
         },
     }
@@ -90,24 +90,24 @@ const fn digits(dtype: DType) -> u32 {
     }
 }
 
-/// Which places of a draw the result has: `outer` runs of `rows * inner` elements, the first of
+/// The part of a draw that the result has: `outer` runs of `rows * inner` elements, the first of
 /// which begins at the place `first * inner` of the draw, and each `whole * inner` behind the one
 /// before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
-    /// How many runs there are.
+    /// The number of runs.
     pub outer: Dim,
-    /// How long the axis is in the draw.
+    /// The length of the axis in the draw.
     pub whole: Dim,
-    /// Where the part begins on the axis.
+    /// The first index of the part on the axis.
     pub first: Dim,
-    /// How long the axis is in the result.
+    /// The length of the axis in the result.
     pub rows: Dim,
     /// The elements behind each place of the axis.
     pub inner: Dim,
 }
 
-/// What both distributions have.
+/// Attributes of both distributions.
 struct Settings<'a> {
     dtype: DType,
     seed: i64,
@@ -208,11 +208,11 @@ impl Random {
             };
         };
         let Some(rows) = shape.get(axis) else {
-            return wrong("axis", format!("{axis} is no axis of the result"));
+            return wrong("axis", format!("{axis} is not an axis of the result"));
         };
         let last = first.clone() + rows.clone();
         if !first.is_nonnegative() || !(whole.clone() - last.clone()).is_nonnegative() {
-            return wrong("first", format!("{first}..{last} is no part of an axis of {whole}"));
+            return wrong("first", format!("{first}..{last} is not a part of an axis of {whole}"));
         }
         let mut all = Shape::from(shape);
         all[axis] = whole.clone();
@@ -264,7 +264,7 @@ impl Random {
 
 /// The error for a type that is no float.
 fn no_float(dtype: DType) -> OpError {
-    OpError::Attribute { attr: "dtype", reason: format!("{dtype} is no float") }
+    OpError::Attribute { attr: "dtype", reason: format!("{dtype} is not a float") }
 }
 
 impl OpDef for Random {
@@ -285,7 +285,7 @@ impl OpDef for Random {
             Self::Normal { mean, scale, .. } => [("mean", *mean), ("scale", *scale)],
         };
         if let Some((attr, x)) = numbers.into_iter().find(|(_, x)| !x.is_finite()) {
-            let reason = format!("{x} is no finite number");
+            let reason = format!("{x} is not a finite number");
             return Err(OpError::Attribute { attr, reason });
         }
         match self {
@@ -294,7 +294,7 @@ impl OpDef for Random {
                 Err(OpError::Attribute { attr: "high", reason })
             }
             Self::Normal { scale, .. } if *scale < 0.0 => {
-                let reason = format!("{scale} is no standard deviation");
+                let reason = format!("{scale} is not a standard deviation");
                 Err(OpError::Attribute { attr: "scale", reason })
             }
             Self::Uniform { .. } | Self::Normal { .. } => {

@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 use super::declare::op;
 use super::infer::{MAX_INTS, count, known, result_with_ints};
 use super::{
-    Claims, Gradient, OpDef, OpError, OpText, Operand, Results, SplitOperand, Traits, rules,
+    Claims, Gradient, Interval, OpDef, OpError, OpText, Operand, PositionOperand, Positions,
+    Results, SplitOperand, Traits, rules,
 };
 use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
@@ -17,7 +18,7 @@ op! {
         pub delta: i64 = 1,
         /// `i64` or `i32`.
         pub dtype: DType = DType::I64,
-        /// Where they end; not among them.
+        /// The end, exclusive.
         pub limit: Dim,
         /// The first.
         pub start: Dim = Dim::ZERO,
@@ -25,7 +26,7 @@ op! {
 }
 
 impl Range {
-    /// How many integers there are.
+    /// The number of integers.
     fn length(&self) -> Result<Dim, OpError> {
         let wrong = |attr, reason: String| OpError::Attribute { attr, reason };
         if self.delta == 0 {
@@ -61,6 +62,18 @@ impl Range {
 impl OpDef for Range {
     fn traits(&self) -> Traits {
         Traits::empty()
+    }
+
+    fn positions(&self, _: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {
+        let rows = self.start.is_const() && y.shape[0] == Dim::n();
+        rows.then_some(Positions { axis: 0, stride: self.delta })
+    }
+
+    fn interval(&self, dtype: DType, _: &[Option<Interval>]) -> Option<Interval> {
+        let (first, length) = (self.start.as_const()?, self.length().ok()?.as_const()?);
+        let (first, steps) = (i128::from(first), i128::from(length.max(1) - 1));
+        let last = first + steps * i128::from(self.delta);
+        Interval::within(dtype, first.min(last), first.max(last))
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -14,7 +14,7 @@ use super::{
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
-    /// For each element what it and those before it along `axis` make together.
+    /// Inclusive or exclusive prefix scan: each element combined with those before it along `axis`.
     ///
     /// With `exclusive` it does not take part itself; with `reverse` those behind it do instead of
     /// those before. A second operand, of size 1 on the axis, is what they begin with, for floats
@@ -56,7 +56,7 @@ struct Lines<'a, T> {
 }
 
 impl Scan {
-    /// How elements combine.
+    /// The combiner of elements.
     pub(crate) fn by(&self) -> Combine {
         match self {
             Self::Sum { .. } => Combine::Sum,
@@ -64,7 +64,7 @@ impl Scan {
         }
     }
 
-    /// How the parts of replicas combine to what elements of this type begin with.
+    /// The combiner of the replicas' parts to the carry-in of elements of this type.
     pub(crate) fn parts_by(&self, of: DType) -> Combine {
         match self {
             Self::Sum { .. } if of.is_float() => Combine::WideSum,

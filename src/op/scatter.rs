@@ -14,7 +14,7 @@ use super::{
 use crate::types::{Claim, Code, DType, Refusal, Shape, Tensor, TensorType};
 
 names! {
-    /// What an update does with the element that is there.
+    /// Combination of an update with the element at its index.
     pub enum Reduction {
         /// It takes its place.
         None = "none",
@@ -52,13 +52,13 @@ family! {
         Elements = "scatter_elements" {
             /// The axis that indices run along, negative from the end.
             axis: i64 = 0,
-            /// What an update does.
+            /// The combination with the existing element.
             reduction: Reduction = Reduction::None,
         },
         /// Each row of indices, along their last axis, gives the first coordinates of a block.
         /// Updates have the axes of the indices but the last, then those of a block.
         Nd = "scatter_nd" {
-            /// What an update does.
+            /// The combination with the existing element.
             reduction: Reduction = Reduction::None,
         },
     }

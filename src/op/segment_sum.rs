@@ -14,8 +14,8 @@ use super::{
 use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
-    /// For each of `segments` segments the sum of the rows of the first operand that belong to it,
-    /// by the number that the second operand, `i64`, has for each row.
+    /// Segment sum: for each of `segments` segments the sum of the rows of the first operand that
+    /// belong to it, by the number that the second operand, `i64`, has for each row.
     ///
     /// Rows lie on axis 0 and are taken in order; floats are summed in `f64`, sums of `f64` keep
     /// what cancels, and are rounded once; integers wrap. The sum of no rows is 0.
@@ -52,7 +52,7 @@ impl OpDef for SegmentSum {
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;
         if !(0..=i64::from(u32::MAX)).contains(&self.segments) {
-            let reason = format!("{} is no number of segments", self.segments);
+            let reason = format!("{} is not a number of segments", self.segments);
             return Err(OpError::Attribute { attr: "segments", reason });
         }
         let Some(rows) = x.ty.shape.first() else {

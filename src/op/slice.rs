@@ -51,7 +51,7 @@ impl Slice {
         }
         for (axis, start, end, step) in self.bounds() {
             let Some(size) = ty.shape.get(axis) else {
-                return Err(wrong(format!("{axis} is no axis of {ty}")));
+                return Err(wrong(format!("{axis} is not an axis of {ty}")));
             };
             let ordered = |a: &Dim, b: &Dim| (b.clone() - a.clone()).is_nonnegative();
             let inside = match step {
@@ -67,7 +67,8 @@ impl Slice {
                 }
             };
             if !inside {
-                let reason = format!("{start}..{end} by {step} is no range of axis {axis} of {ty}");
+                let reason =
+                    format!("{start}..{end} by {step} is not a range of axis {axis} of {ty}");
                 return Err(OpError::Attribute { attr: "starts", reason });
             }
         }

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::declare::op;
 use super::infer::{axis, dtype, one, tensors};
-use super::ranked::{Part, Ranking, back_to_positions, order, ranked, types};
+use super::ranked::{Entry, Part, Ranking, back_to_positions, ranked, types};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
     rules,
@@ -24,13 +24,9 @@ op! {
 }
 
 impl Ranking for Sort {
-    fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>) {
-        line.sort_by(|(a, _), (b, _)| match a.partial_cmp(b) {
-            Some(order) if self.descending => order.reverse(),
-            Some(order) => order,
-            // A NaN stays behind every number.
-            None => order(a, b),
-        });
+    fn rank(&self, line: &mut Vec<Entry>) {
+        // A NaN stays behind every number in both directions.
+        line.sort_by_key(|entry| (entry.nan, if self.descending { !entry.key } else { entry.key }));
     }
 }
 
@@ -84,7 +80,7 @@ mod tests {
     use super::super::Op;
     use super::super::testing::{self, random, rng};
     use super::Sort;
-    use crate::types::DType;
+    use crate::types::{DType, Tensor};
 
     fn sort(axis: i64, descending: bool) -> Op {
         Sort { axis, descending }.into()
@@ -121,5 +117,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_ends_of_a_type_are_below_a_nan_alone() {
+        let places =
+            |x: Tensor, descending| testing::eval(&sort(0, descending), &[&x])[1].to_i64().unwrap();
+        let signed = || Tensor::new(&[3], &[i64::MIN, i64::MAX, 0]).unwrap();
+        assert_eq!(places(signed(), false), [0, 2, 1]);
+        assert_eq!(places(signed(), true), [1, 2, 0]);
+        let unsigned = || Tensor::new(&[3], &[0, u64::MAX, 1 << 63]).unwrap();
+        assert_eq!(places(unsigned(), false), [0, 2, 1]);
+        assert_eq!(places(unsigned(), true), [1, 2, 0]);
+        let infinite = f64::INFINITY;
+        let floats = || Tensor::new(&[6], &[f64::NAN, 0.0, infinite, -0.0, -infinite, 5e-324]);
+        assert_eq!(places(floats().unwrap(), false), [4, 1, 3, 5, 2, 0]);
+        assert_eq!(places(floats().unwrap(), true), [2, 5, 1, 3, 4, 0]);
     }
 }

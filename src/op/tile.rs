@@ -13,7 +13,7 @@ use crate::types::{Claim, Code, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 op! {
     /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
     pub struct Tile = "tile" {
-        /// How often, for every axis of the operand.
+        /// The number of repeats of every axis of the operand.
         pub repeats: Vec<usize>,
     }
 }

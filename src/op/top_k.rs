@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::declare::op;
 use super::infer::{axis, dtype, known_sizes, one, sizes, tensors};
-use super::ranked::{Part, Ranking, back_to_positions, order, ranked, types};
+use super::ranked::{Entry, Part, Ranking, back_to_positions, ranked, types};
 use super::{
     Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
     rules,
@@ -35,11 +35,11 @@ pub(super) struct Best {
 }
 
 impl Ranking for Best {
-    fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>) {
-        let before = |a: &(T, i64), b: &(T, i64)| {
-            let values = order(&a.0, &b.0);
+    fn rank(&self, line: &mut Vec<Entry>) {
+        let before = |a: &Entry, b: &Entry| {
+            let values = a.key.cmp(&b.key);
             let values = if self.largest { values.reverse() } else { values };
-            values.then(a.1.cmp(&b.1))
+            values.then(a.position.cmp(&b.position))
         };
         if self.k < line.len() {
             if let Some(last) = self.k.checked_sub(1) {

@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{carried, one, result_with_ints, tensors};
 use super::{
-    Backward, Claims, Formula, Gradient, Known, Op, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules, strided,
+    Backward, Claims, Formula, Gradient, Known, Op, OpDef, OpError, Operand, PositionOperand,
+    Positions, Results, RuleError, SplitOperand, Traits, rules, strided,
 };
 use crate::types::{Claim, Refusal, Shard, Tensor, TensorType};
 
@@ -31,6 +31,12 @@ impl OpDef for Transpose {
     fn undoes(&self, before: &Op) -> bool {
         let Op::Transpose(before) = before else { return false };
         self.perm.iter().enumerate().all(|(i, p)| before.perm.get(*p) == Some(&i))
+    }
+
+    fn positions(&self, operands: &[PositionOperand<'_>], _: &TensorType) -> Option<Positions> {
+        let rows = operands.first()?.rows?;
+        let axis = self.perm.iter().position(|from| *from == rows.axis)?;
+        Some(Positions { axis, ..rows })
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

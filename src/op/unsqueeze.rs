@@ -9,7 +9,7 @@ use crate::types::{Dim, Shape, TensorType};
 op! {
     /// Its operand with further axes of size 1.
     pub struct Unsqueeze = "unsqueeze" {
-        /// Where they are in the result, negative from its end.
+        /// Positions of the new axes in the result; negative ones count from its end.
         pub axes: Vec<i64>,
     }
 }

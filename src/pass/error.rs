@@ -1,13 +1,15 @@
+//! Errors of passes: invalid devices, refused splits, damaged graphs.
+
 use super::refusal::{SplitRefused, render};
 use crate::ir::GraphError;
 use crate::types::hint::with_hints;
 use crate::types::invariant::invariant;
 use crate::types::{Diagnostic, Hint, Setting, SplitError};
 
-/// More devices than this are refused.
+/// The largest number of devices: the pass writes a clone of the graph for each.
 pub(super) const MAX_DEVICES: i64 = 4096;
 
-/// Why a pass produced no graph.
+/// The error of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
@@ -23,7 +25,7 @@ pub enum PassError {
     /// The graph is already replicated.
     #[error("the graph is already replicated over {0} devices")]
     AlreadyReplicated(usize),
-    /// Replicas normalise by statistics of their own rows, so there is nothing to compare with.
+    /// Replicas normalise by statistics of their own rows, so no run on one device is comparable.
     #[error(
         "`{0}` normalises each replica by the statistics of its own rows, as requested: the result \
          differs from that of one device, so there is nothing to compare"
@@ -73,7 +75,7 @@ impl Diagnostic for PassError {
                 let advice = "use the statistics of the whole batch";
                 vec![Hint::set(Setting::BatchNorm, ["sync"], advice)]
             }
-            // Those of refusals are part of the text, each beside its operator.
+            // The text of a refusal holds its hints already, each beside its operator.
             Self::Refused(_) | Self::Split(_) | Self::Graph(_) => Vec::new(),
         }
     }
@@ -86,7 +88,8 @@ impl Diagnostic for PassError {
     }
 }
 
-/// Why the requested devices cannot be used: the request, what exists, what to try.
+/// Invalid devices in a request. The texts name the request, the devices that exist, and a valid
+/// form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -130,7 +133,7 @@ pub enum DeviceError {
     /// All GPUs of a machine that has none.
     #[error("all GPUs were requested, and this machine has none")]
     AllOfNone,
-    /// More replicas than can be told apart.
+    /// More devices than the pass supports.
     #[error("{0} devices were requested; the most is {max}", max = MAX_DEVICES)]
     TooMany(i64),
 }
@@ -150,10 +153,12 @@ impl DeviceError {
     }
 }
 
+/// The ids as a list of devices: `gpu:0, gpu:3`.
 fn gpus(ids: &[i64]) -> String {
     ids.iter().map(|id| format!("gpu:{id}")).collect::<Vec<_>>().join(", ")
 }
 
+/// The number of GPUs with the range of their names.
 fn count(found: usize) -> String {
     match found {
         1 => "1 GPU (gpu:0)".to_owned(),

@@ -1,10 +1,10 @@
-//! Passes by name.
+//! Names and descriptions of passes.
 
-/// A pass by name, for lists.
+/// The entry of a pass in lists such as `fanwise passes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassInfo {
-    /// Its name.
+    /// The pass's name.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// A description in one sentence.
     pub about: &'static str,
 }

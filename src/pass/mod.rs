@@ -1,35 +1,36 @@
-//! What turns a graph into a better one, or into one for many devices.
+//! Passes: transformations of graphs, among them the one to many devices.
 //!
-//! [`simplify`] runs first, on the template; [`replicate`] last: nothing rewrites the replicas
-//! after it.
+//! [`simplify`] runs first, on the template, so that every replica gains from it at the price of
+//! one. [`replicate`] runs last: the proof relates its replicas to the template, and nothing
+//! rewrites them after it.
 
 mod error;
-mod explain;
-mod gradient;
+pub(crate) mod explain;
+pub(crate) mod gradient;
 mod info;
 mod refusal;
-mod repair;
+pub(crate) mod repair;
 mod replicate;
-mod report;
+pub(crate) mod report;
 mod simplify;
 mod stages;
 
 pub use error::{DeviceError, PassError};
-pub use explain::{explain, headline};
+pub use explain::explain;
+pub(crate) use explain::headline;
 pub use gradient::{
-    EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, ParseLossError,
-    ParseMetricError, ParseOptimizerError, ParsePenaltyError, ParseRecomputeError, Penalty,
-    Recompute, Rule, STEP, Target, Training, TrainingError, TrainingGraph, Weighted, class_axis,
-    differentiate, differentiate_with, evaluation, fixed_parameters, inference, training,
+    EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute,
+    Rule, Training, TrainingError, TrainingGraph, Weighted, differentiate, evaluation, inference,
+    training,
 };
+pub(crate) use gradient::{LossInputs, STEP, class_axis};
 pub use info::PassInfo;
 pub use refusal::SplitRefused;
-pub use repair::{
-    Action, AppliedRepair, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions,
-    grouped,
-};
+pub(crate) use repair::grouped;
+pub use repair::{Action, AppliedRepair, BatchStatistics, Repair, RepairOptions};
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement};
-pub use report::{claims_text, report};
+pub(crate) use report::claims_text;
+pub use report::report;
 pub use simplify::{SimplifyOptions, simplify};
 pub use stages::{Proven, Repaired, repair, replicate};
 

@@ -1,4 +1,4 @@
-//! The diagnostic of an operator that forbids the split.
+//! Diagnostics of refused splits: each operator that forbids it, with reason, effect and help.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::ir::{Graph, NodeId, NodeKind, Value, operand_excerpt};
 use crate::types::invariant::int;
 use crate::types::{Code, Hint, Quoted, Setting, Split};
 
-/// One operator that forbids the split, as a diagnostic: code, what, where, why, ways out.
+/// The diagnostic of one operator that forbids the split: code, location, reason, effect, help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitRefused {
     /// The rule's code.
@@ -20,42 +20,42 @@ pub struct SplitRefused {
     pub value: String,
     /// The operator's name, or `input`.
     pub op: String,
-    /// What it does to the batch.
+    /// The operator's effect on the batch.
     pub reason: String,
-    /// Where it stands: the graph, and its number among the graph's operators, from 1; where it was
-    /// looked up in the file, its place there.
+    /// The location: the graph and the operator's number in it, from 1; or the location in the
+    /// model file, where a reader looked it up.
     pub place: String,
-    /// The line of the operator, the operand marked that carries the batch; of an input its name
-    /// and type.
+    /// The printed line of the operator with the operand marked that carries the batch; of an input
+    /// its name and type.
     pub line: String,
-    /// The values that carry the batch to it, from the input on, or from the operator that counts
-    /// its rows.
+    /// The values that carry the batch to the operator, from the input on, or from the operator
+    /// that counts its rows.
     pub path: Vec<String>,
-    /// What replicas would compute.
+    /// The result that replicas would compute, in words.
     pub effect: String,
-    /// What repairs would do; empty where they would not help.
+    /// The repairs that would help, in words; empty if none does.
     pub repairs: Vec<String>,
-    /// Which repairs have to be allowed for that.
+    /// The level of repairs that has to be allowed for them.
     pub allowing: Repair,
-    /// A way out that only this operator has.
+    /// Help that only this operator has.
     pub hint: Option<Hint>,
 }
 
-/// The graph that a user knows, in which what was found in its repaired form is told.
-pub(super) struct Told<'g> {
+/// Maps refusals of a repaired graph to the graph that the user knows.
+pub(super) struct Diagnostics<'g> {
     graph: &'g Graph,
     repaired: &'g Graph,
-    /// The graph's nodes by the names of their results.
+    /// The user's values by name. Repairs keep the names of values, but not ids.
     nodes: HashMap<&'g str, Value>,
-    /// The number of each operator of the graph, from 1, by node.
+    /// The number of each operator of the user's graph, from 1, by node.
     numbers: Vec<usize>,
     split: &'g Split,
     repairs: &'g [AppliedRepair],
 }
 
-impl<'g> Told<'g> {
-    /// Refusals of `repaired`, the repaired form of `graph`, which is to be split in this way;
-    /// `repairs` are those that would be made if all were allowed.
+impl<'g> Diagnostics<'g> {
+    /// Diagnostics for refusals of `repaired`, the repaired form of `graph`. `repairs` are the
+    /// repairs that the pass would make if all were allowed.
     pub(super) fn new(
         graph: &'g Graph,
         repaired: &'g Graph,
@@ -65,7 +65,7 @@ impl<'g> Told<'g> {
         let mut nodes = HashMap::new();
         let mut numbers = vec![0; graph.id_bound()];
         let mut number = 0;
-        // A message says less of a graph that has no order, and another one refuses that.
+        // A graph with a cycle has no order: its messages lack numbers, and its error is another.
         for id in graph.order().unwrap_or_default() {
             let results = (0u32..).zip(graph.node(id).results());
             nodes.extend(results.map(|(output, r)| (&*r.name, Value { node: id, output })));
@@ -117,7 +117,7 @@ impl<'g> Told<'g> {
             line: line.unwrap_or_else(result),
             path: refused.path.iter().filter_map(|v| self.value(*v)).map(step).collect(),
             effect: effect(refused.refusal.code, self.split),
-            // Where nothing helps, more repairs do not either.
+            // Without a repair that helps, the level is never shown.
             allowing: repairs.iter().map(|r| r.needs()).max().unwrap_or(Repair::Local),
             repairs: repairs.into_iter().map(AppliedRepair::what).collect(),
             hint: refused.refusal.hint.as_deref().cloned(),
@@ -125,8 +125,8 @@ impl<'g> Told<'g> {
     }
 }
 
-/// The diagnostics of refused operators: the first of them, and how many more there are. `word`
-/// puts their hints into words.
+/// The diagnostics of refused operators: the first 20 in full, then the number of the rest. `word`
+/// renders their hints.
 pub(super) fn render(refused: &[SplitRefused], word: &dyn Fn(&Hint) -> String) -> String {
     const LISTED: usize = 20;
     let mut shown: Vec<String> = refused.iter().take(LISTED).map(|r| r.worded(word)).collect();
@@ -137,7 +137,7 @@ pub(super) fn render(refused: &[SplitRefused], word: &dyn Fn(&Hint) -> String) -
 }
 
 impl SplitRefused {
-    /// The ways out, the most likely one first.
+    /// The hints, the most likely one first.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general advice")]
     pub(crate) fn hints(&self) -> Vec<Hint> {
         let one = || Hint::set(Setting::Devices, ["1"], "run it on one device");
@@ -176,12 +176,13 @@ impl SplitRefused {
     }
 }
 
-/// What replicas would compute of a batch of 10 rows, or of as many as there are replicas.
+/// The effect of a split on an example batch: 10 rows, or one for each replica if these are more.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general effect")]
 fn effect(code: Code, split: &Split) -> String {
     let batch = int::<i64>(split.replicas()).max(10);
     let rows =
         (0..split.replicas()).filter_map(|r| split.rows(r)).map(|d| d.eval(batch).to_string());
+    // Eight counts show the shard rule; thousands of replicas would fill pages.
     let rows: Vec<String> = rows.take(8).collect();
     let more = if split.replicas() > rows.len() { ", …" } else { "" };
     let own = format!("{}{more} of {batch} rows", rows.join(", "));
@@ -199,7 +200,7 @@ fn effect(code: Code, split: &Split) -> String {
 }
 
 impl SplitRefused {
-    /// The diagnostic, its hints put into words by `word`.
+    /// The text of the diagnostic, its hints rendered by `word`.
     pub(super) fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
         let Self { code, reason, .. } = self;
         let mut lines = if *code == Code::NoBatchAxis {
@@ -218,7 +219,7 @@ impl SplitRefused {
         lines.join("\n")
     }
 
-    /// The chain of values that carry the batch to the operator; a long one is shown by its ends.
+    /// The lines of the path of the batch; the middle of a long path is left out.
     fn path_lines(&self) -> Vec<String> {
         let Some((first, rest)) = self.path.split_first() else { return Vec::new() };
         let hidden = rest.len().saturating_sub(4);
@@ -231,7 +232,7 @@ impl SplitRefused {
     }
 }
 
-/// In the library's words.
+/// The diagnostic with hints in the terms of the library, not of the command line.
 impl fmt::Display for SplitRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.worded(&Hint::to_string))

@@ -1,4 +1,4 @@
-//! What was done with a graph to split it, in words.
+//! Reports in plain text: the claims of a graph, and the effects of a split.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::ir::{Graph, GraphError, NodeId, NodeKind, Placement, Update, Value};
 use crate::op::Op;
 use crate::types::{Claim, Dim, Split};
 
-/// The claim of every value, one on a line, and what is refused.
+/// The claim of every value, one on a line, with the reasons of refusals.
 pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
     let map = survey(graph)?;
     let mut lines = Vec::new();
@@ -19,6 +19,7 @@ pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
         }
     }
     // An empty table has no width.
+    // One long type must not push every claim off the screen: columns are at most 60 wide.
     let width = lines.iter().map(|(value, ..)| value.chars().count()).max().unwrap_or(0).min(60);
     // An empty table has no width.
     let claims = lines.iter().map(|(_, claim, _)| claim.len()).max().unwrap_or(0);
@@ -35,12 +36,13 @@ pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
     Ok(text)
 }
 
+/// All results of a node.
 fn values(graph: &Graph, id: NodeId) -> impl Iterator<Item = Value> + '_ {
     let results = graph.node(id).results().len();
     (0u32..).take(results).map(move |output| Value { node: id, output })
 }
 
-/// What is split, what every replica holds whole, what was repaired, and what the outputs promise.
+/// A report on a split: sharded and whole values, repairs, exchanged bytes, labels of outputs.
 ///
 /// `template` is the graph after its repairs `done`, `graph` its replicas.
 pub fn report(
@@ -79,7 +81,7 @@ pub fn report(
     Ok(text)
 }
 
-/// The bytes of weights, and those that travel in a run.
+/// The bytes of weights, and the bytes that a run transfers, as formulas of `N`.
 fn moved(template: &Graph, map: &ClaimMap, done: &[AppliedRepair], graph: &Graph) -> Vec<String> {
     let all = |values: &mut dyn Iterator<Item = Value>| {
         values.fold(Dim::ZERO, |sum, value| sum + template.ty(value).bytes())
@@ -104,26 +106,28 @@ fn moved(template: &Graph, map: &ClaimMap, done: &[AppliedRepair], graph: &Graph
     lines
 }
 
-/// Which operator makes an output jump.
+/// The suffix that names the operator at which an output is discontinuous.
 fn jumps_at(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
-    // Inputs and parameters are not asked for.
+    // Only operators jump, so that inputs and parameters need no name here.
     let name = node.op().map_or("", |op| op.name());
     format!(": `{}` ({name}) may jump where combined floats differ by a rounding", node.label())
 }
 
-/// A parameter that holds something else after a run, and where.
+/// The line of an updated parameter and the devices that hold it.
 fn updated(graph: &Graph, update: &Update) -> String {
     let homes: Vec<String> = graph.homes(update.param).iter().map(ToString::to_string).collect();
     format!("{}: held by {}", graph.param(update.param).name, homes.join(", "))
 }
 
+/// The line of the devices: their number, the rows of each, and the shard rule.
 fn devices(split: &Split) -> String {
     let rows = (0..split.replicas()).filter_map(|r| split.rows(r)).map(|d| d.to_string());
     let rows: Vec<String> = rows.collect();
     format!("{}, rows {} ({})", split.replicas(), rows.join(", "), split.rule())
 }
 
+/// The line of an input: the axis it is split on, or that it is whole.
 fn input(template: &Graph, map: &ClaimMap, value: Value) -> String {
     let info = template.info(value);
     match map.get(value) {
@@ -134,7 +138,7 @@ fn input(template: &Graph, map: &ClaimMap, value: Value) -> String {
     }
 }
 
-/// How many values have which kind of claim.
+/// The number of values by kind of claim.
 fn counts(template: &Graph, map: &ClaimMap) -> String {
     let mut counts = [0usize; 4];
     for id in map.order() {
@@ -169,7 +173,7 @@ fn repairs(done: &[AppliedRepair]) -> Vec<String> {
     done.iter().map(ToString::to_string).collect()
 }
 
-/// How an output is merged that is gathered rows.
+/// The merge of an output whose rows the graph itself gathers; `None` for other outputs.
 fn gathered(template: &Graph, value: Value) -> Option<String> {
     let op = |v: Value| template.node(v.node).op();
     let of = template.operands(value.node).first().copied()?;
@@ -181,6 +185,7 @@ fn gathered(template: &Graph, value: Value) -> Option<String> {
     blocks.then(|| "rows in blocks, concatenated block by block".to_owned())
 }
 
+/// The merge of an output with this claim.
 fn merged(claim: Claim) -> String {
     match claim {
         Claim::Shard(s) => format!("rows, concatenated on axis {}", s.axis),

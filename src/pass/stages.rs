@@ -1,4 +1,5 @@
-//! The stages of a graph on its way to replicas, as types: repaired, replicated, proven.
+//! Stages of a graph on its way to replicas, as types: repaired, replicated, proven. A
+//! [`Proven`] graph exists only with its proof.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -10,10 +11,10 @@ use crate::analysis::{self, Proof, ProofError};
 use crate::ir::{Graph, GraphError, Verified};
 
 /// Repairs a graph so that it may be split along the batch, as far as the options allow: a level
-/// ([`Repair`]) or [`RepairOptions`]. What no allowed repair helps stays as it is.
+/// ([`Repair`]) or [`RepairOptions`]. Operators that no allowed repair helps stay as they are.
 ///
-/// The result computes what the template does, but for statistics of batch normalisation that are
-/// chosen to be local or those of groups.
+/// The result computes what the template does, except where the options choose local or ghost
+/// statistics for batch normalisation.
 ///
 /// # Errors
 /// If the graph is damaged.
@@ -46,7 +47,7 @@ pub struct Repaired<'g> {
 }
 
 impl<'g> Repaired<'g> {
-    /// The graph after its repairs: the template itself where nothing had to be repaired.
+    /// The graph after its repairs: the template itself if it needs none.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
@@ -61,8 +62,8 @@ impl<'g> Repaired<'g> {
         self.graph
     }
 
-    /// Writes the replicas. Refusals name operators of the template; `options.repair` has no part
-    /// in this.
+    /// Writes the replicas. Refusals name operators of the template; `options.repair` is not used,
+    /// as the graph is repaired already.
     ///
     /// # Errors
     /// If the devices are wrong, or the graph may not be split: every operator that forbids it.
@@ -80,8 +81,8 @@ impl<'g> Repaired<'g> {
     }
 }
 
-/// A replicated graph that is proved to compute what its template does; only [`Repaired::prove`]
-/// makes one.
+/// A replicated graph with the proof that it computes what its template does; only
+/// [`Repaired::prove`] constructs one.
 #[derive(Clone, Debug)]
 pub struct Proven<'g> {
     graph: Verified<'g>,
@@ -89,7 +90,7 @@ pub struct Proven<'g> {
 }
 
 impl Proven<'_> {
-    /// The proof: what each output promises.
+    /// The counts of the proof.
     pub fn proof(&self) -> &Proof {
         &self.proof
     }

@@ -19,11 +19,11 @@ const STATE: &str = "state.json";
 /// The most bytes that it may have where it is read for what it says alone.
 const MAX_STATE: u64 = 1 << 28;
 
-/// How the names of files of variables begin and end.
+/// The prefix and suffix of the names of files of variables.
 const VARIABLES: &str = "variables-";
 const SAFETENSORS: &str = ".safetensors";
 
-/// What is kept of a training.
+/// A checkpoint of a training.
 ///
 /// Elsewhere: state dict (PyTorch); `ModelCheckpoint` (Keras).
 #[derive(Clone, Debug, Default)]
@@ -93,7 +93,7 @@ fn io(path: &Path, error: std::io::Error) -> CheckpointError {
 }
 
 impl Checkpoint {
-    /// Whether something can be learned after the losses so far.
+    /// True if training can continue after the losses so far.
     fn is_finite(&self) -> bool {
         let epochs = self.history.epochs.iter().map(|epoch| epoch.training.loss);
         epochs.chain([self.partial.loss]).all(f64::is_finite)
@@ -154,7 +154,7 @@ impl Checkpoint {
         Ok(check_write(&folder.join(STATE))?)
     }
 
-    /// Whether a folder has a checkpoint.
+    /// True if a folder has a checkpoint.
     pub(crate) fn is_in(folder: &Path) -> bool {
         folder.join(STATE).exists()
     }
@@ -214,7 +214,7 @@ impl Checkpoint {
     }
 }
 
-/// Whether a file has a name that a checkpoint gives its variables.
+/// True if a file has a name that a checkpoint gives its variables.
 fn is_of_variables(name: &str) -> bool {
     let numbers = name.strip_prefix(VARIABLES).and_then(|name| name.strip_suffix(SAFETENSORS));
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());

@@ -6,7 +6,7 @@ use crate::types::{Diagnostic, Escaped, Quoted};
 #[non_exhaustive]
 pub enum TrainError {
     /// A number of devices that eight shards cannot be dealt out to.
-    #[error("eight shards cannot be dealt out to {0} devices: 1, 2, 4 and 8 give the same bits")]
+    #[error("eight shards cannot be distributed over {0} devices; use 1, 2, 4 or 8")]
     Shards(usize),
     /// Statistics that depend on the number of devices, where the bits shall not.
     #[error(
@@ -32,11 +32,11 @@ pub enum TrainError {
         Quoted(now)
     )]
     Terms {
-        /// What differs.
+        /// The name of the term that differs.
         what: String,
-        /// What it was.
+        /// Its earlier value.
         before: String,
-        /// What it is now.
+        /// Its present value.
         now: String,
     },
     /// A number is to be followed that no epoch tells.
@@ -53,7 +53,7 @@ pub enum TrainError {
          number from 0 on"
     )]
     Rate {
-        /// What it gave.
+        /// The rate that it gave.
         rate: f64,
         /// The epoch, from 1.
         epoch: u64,
@@ -97,15 +97,15 @@ pub enum CheckpointError {
     Io {
         /// The file or folder.
         path: String,
-        /// What failed.
+        /// The operation that failed.
         error: std::io::Error,
     },
     /// The state is damaged.
-    #[error("{path} is no state of a training: {error}")]
+    #[error("{path} is not a training state: {error}")]
     State {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The reason.
         error: String,
     },
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::data::{Data, DataError, Loader, LoaderOptions, Position};
 use super::history::{Epoch, History};
-use super::observer::{Observer, Watch, each};
+use super::observer::{Observer, TrainState, each};
 use super::run::Run;
 use super::schedule::Schedule;
 use super::targets::weighed;
@@ -15,23 +15,23 @@ use crate::Error;
 use crate::backend::stage_each;
 use crate::pass::Mode;
 
-/// How to train, and how long; what is not given is as in Keras.
+/// Options of [`Trainer::fit`]; the defaults are Keras'.
 pub struct FitOptions<'a> {
-    /// How rows become batches. Those that validate have as many rows, which stay in their order.
+    /// The batches. Batches of validation data have the same size and keep their order.
     pub batches: LoaderOptions,
     /// The number of epochs in all.
     pub epochs: u64,
-    /// What evaluates every epoch.
+    /// The validation data of every epoch.
     pub validation: Validation,
     /// The weights of classes in the loss to train with; a class that is not among them has 1. The
     /// loss has to be one of rows with weights
     /// ([`OutputLoss::weighted`](crate::pass::OutputLoss::weighted)).
     pub class_weights: BTreeMap<i64, f64>,
-    /// How the learning rate changes.
+    /// The schedule of the learning rate.
     pub schedule: Schedule,
-    /// Where to go on.
+    /// The checkpoint to resume from.
     pub resume: Option<Checkpoint>,
-    /// What watches the training, in order.
+    /// The observers, in order.
     pub observers: Vec<&'a mut dyn Observer>,
 }
 
@@ -50,7 +50,7 @@ impl Default for FitOptions<'_> {
     }
 }
 
-/// What evaluates every epoch.
+/// The validation data of every epoch.
 ///
 /// Elsewhere: `validation_data` (Keras).
 #[derive(Clone, Default)]
@@ -64,13 +64,13 @@ pub enum Validation {
     Data(Data),
 }
 
-/// What stays the same for a training.
+/// The constant settings of a training.
 struct Terms {
     data: Arc<Loader>,
     validation: Option<Arc<Loader>>,
     epochs: u64,
     schedule: Schedule,
-    /// What a training depends on, as a checkpoint says it.
+    /// The terms of a training, as a checkpoint holds them.
     texts: BTreeMap<String, String>,
 }
 
@@ -132,7 +132,7 @@ impl Trainer {
             }
         };
         if !weights.is_empty() {
-            data = weighed(data, &self.train.aims, weights)?;
+            data = weighed(data, &self.train.loss_targets, weights)?;
         }
         let LoaderOptions { batch, threads, ahead, .. } = batches;
         let in_order =
@@ -239,8 +239,8 @@ impl Trainer {
         Err(TrainError::Rate { rate, epoch: epoch + 1, batch: step + 1 }.into())
     }
 
-    fn watch<'t>(&'t self, run: &'t Run, terms: &'t Terms) -> Watch<'t> {
-        Watch {
+    fn watch<'t>(&'t self, run: &'t Run, terms: &'t Terms) -> TrainState<'t> {
+        TrainState {
             at: run.at,
             done: run.done,
             rate: run.rate,
@@ -254,7 +254,7 @@ impl Trainer {
         }
     }
 
-    /// What a training depends on, as a checkpoint says it.
+    /// The terms of a training, as a checkpoint holds them.
     fn texts(&self, schedule: &Schedule, data: &Loader) -> BTreeMap<String, String> {
         let LoaderOptions { batch, shuffle, seed, drop_last, steps, .. } = data.options();
         let steps = steps.map_or_else(String::new, |steps| format!(",steps={steps}"));

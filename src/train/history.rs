@@ -1,4 +1,4 @@
-//! What training tells: losses and metrics of epochs.
+//! Training history: losses and metrics of epochs.
 
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ impl Sums {
         }
     }
 
-    /// What the sums say.
+    /// The losses and metrics of the sums.
     pub(super) fn logs(&self) -> Logs {
         Logs {
             rows: self.rows,
@@ -152,11 +152,11 @@ pub struct Epoch {
     pub epoch: u64,
     /// The learning rate of its steps.
     pub learning_rate: f64,
-    /// What its batches gave, each before its step.
+    /// The training logs, each batch evaluated before its step.
     pub training: Logs,
-    /// What the validation data gave after it.
+    /// The logs of the validation data after it.
     pub validation: Option<Logs>,
-    /// How long it took, in seconds.
+    /// Its duration in seconds.
     pub seconds: f64,
 }
 
@@ -174,7 +174,7 @@ impl Epoch {
     }
 
     /// The number of this name.
-    pub fn get(&self, name: &str) -> Option<f64> {
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
         self.numbers().into_iter().find(|(own, _)| own == name).map(|(_, x)| x)
     }
 }

@@ -1,15 +1,15 @@
 //! Training: the data that a training graph is fed with, and the loop around it.
 //!
 //! A [`Trainer`] holds three programs of one model: one step of training, evaluation
-//! ([`Evaluator`]), and the model itself ([`Predictor`]). Their parameters have the model's names,
-//! so that what is trained on any number of devices runs on one.
+//! ([`Trainer::evaluate`]), and the model itself ([`Predictor`]). Their parameters have the model's
+//! names, so that what is trained on any number of devices runs on one.
 //!
 //! [`Trainer::fit`] takes rows of any source and [`FitOptions`], whose default is Keras'. An
 //! [`Observer`] watches it, sets its learning rate and may end it; those of the crate are:
 //!
 //! | observer | what it does |
 //! | --- | --- |
-//! | [`Keeper`] | keeps checkpoints: the last, the best, every one |
+//! | [`ModelCheckpoint`] | keeps checkpoints: the last, the best, every one |
 //! | [`EarlyStopping`] | ends a training that gets no better |
 //! | [`Finite`] | ends one whose loss is no finite number |
 //! | [`LearningRate`] | sets the learning rate of every batch |
@@ -70,16 +70,17 @@ mod targets;
 mod trainer;
 
 pub use callback::{
-    CsvLog, EarlyStopping, EventLog, Finite, Keep, Keeper, LearningRate, ParseKeepError, Plot,
-    Progress, ProgressMeter,
+    CsvLog, EarlyStopping, EventLog, Finite, Keep, LearningRate, ModelCheckpoint, Plot, Progress,
+    ProgressMeter,
 };
 pub use checkpoint::Checkpoint;
 pub use error::{CheckpointError, TrainError};
 pub use fit::{FitOptions, Validation};
 pub use history::{Epoch, History, Logs};
 pub use monitor::Monitor;
-pub use observer::{Observer, Watch};
-pub use options::{Place, TrainerOptions};
-pub use schedule::{ParseScheduleError, Plateau, Schedule};
-pub use stage::{Evaluator, Predictor, replicated};
+pub use observer::{Observer, TrainState};
+pub use options::{Distribution, TrainerOptions};
+pub use schedule::{Plateau, Schedule};
+pub(crate) use stage::Evaluator;
+pub use stage::{Predictor, replicated};
 pub use trainer::Trainer;

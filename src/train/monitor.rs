@@ -13,7 +13,7 @@ use crate::Error;
 pub struct Monitor {
     /// Its name.
     pub name: String,
-    /// Whether more of it is better.
+    /// True if larger is better.
     pub more: bool,
 }
 
@@ -30,7 +30,7 @@ impl Monitor {
         Self { name, more }
     }
 
-    /// How much better `value` is than `other`; a number that is none is worse than all others.
+    /// The improvement of `value` over `other`; NaN is worse than all numbers.
     fn gain(&self, value: f64, other: f64) -> f64 {
         match (value.is_nan(), other.is_nan()) {
             (true, _) => f64::NEG_INFINITY,

@@ -1,4 +1,4 @@
-//! What a training shows to those who watch it.
+//! Observers of training and the state that they see.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use super::run::Run;
 use super::{Checkpoint, TrainError, Trainer};
 use crate::Error;
 
-/// What a watcher of training sees.
-pub struct Watch<'t> {
+/// The state of a training that an observer sees.
+pub struct TrainState<'t> {
     /// The place of the next batch.
     pub at: Position,
     /// The batches before it, of all epochs.
@@ -22,16 +22,16 @@ pub struct Watch<'t> {
     pub rows: Option<u64>,
     /// The epochs in all.
     pub epochs: u64,
-    /// Whether data evaluate every epoch.
+    /// True if validation data evaluate every epoch.
     pub validated: bool,
     pub(super) trainer: &'t Trainer,
     pub(super) terms: &'t BTreeMap<String, String>,
     pub(super) run: &'t Run,
 }
 
-impl Watch<'_> {
+impl TrainState<'_> {
     /// The loss and the metrics of the epoch so far.
-    pub fn logs(&self) -> Logs {
+    pub(crate) fn logs(&self) -> Logs {
         self.run.sums.logs()
     }
 
@@ -82,7 +82,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.
-    fn begin(&mut self, _watch: &Watch<'_>) -> Result<bool, Error> {
+    fn begin(&mut self, _watch: &TrainState<'_>) -> Result<bool, Error> {
         Ok(true)
     }
 
@@ -92,7 +92,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.
-    fn learning_rate(&mut self, _watch: &Watch<'_>, rate: f64) -> Result<f64, Error> {
+    fn learning_rate(&mut self, _watch: &TrainState<'_>, rate: f64) -> Result<f64, Error> {
         Ok(rate)
     }
 
@@ -100,7 +100,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.
-    fn batch(&mut self, _watch: &Watch<'_>) -> Result<(), Error> {
+    fn batch(&mut self, _watch: &TrainState<'_>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -108,7 +108,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// If it cannot do its work; the training ends.
-    fn epoch(&mut self, _watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, _watch: &TrainState<'_>) -> Result<bool, Error> {
         Ok(true)
     }
 }

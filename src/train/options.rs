@@ -1,30 +1,30 @@
-//! For what a model is trained, and where.
+//! Options of a trainer: losses, metrics, optimizer and distribution.
 
 use super::data::{Column, Names};
 use crate::pass::{BatchStatistics, Replicate, Training, Weighted};
 
-/// Over which devices programs run, and how.
+/// The distribution of programs over devices.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct Distribution {
     /// The devices, what they hold, and what may be done to the graph (synchronised batch
     /// normalisation exchanges values); without it one device, the host.
     pub replicate: Option<Replicate>,
-    /// Whose statistics batch normalisation takes; without a choice those of the whole batch.
+    /// The statistics of batch normalisation: by default those of the whole batch.
     pub batch_norm: Option<BatchStatistics>,
-    /// Whether the weights shall be the same, bit for bit, on 1, 2, 4 and 8 devices: the batch is
-    /// cut into eight shards whatever the number of devices is, and their sums meet in one order.
+    /// Whether the weights are bit-identical on 1, 2, 4 and 8 devices: the batch is always cut into
+    /// eight shards, whose sums are added in one order.
     pub invariant: bool,
-    /// The bytes that a run may take.
+    /// The largest number of bytes that a run may take.
     pub max_memory: Option<u64>,
 }
 
-/// For what a model is trained, and where.
+/// The options of a [`Trainer`](super::Trainer).
 #[derive(Clone, Debug)]
 pub struct TrainerOptions {
     /// Losses, metrics, the optimizer.
     pub training: Training,
-    /// The devices.
-    pub place: Place,
+    /// The devices that programs run on.
+    pub distribution: Distribution,
 }
 
 impl TrainerOptions {

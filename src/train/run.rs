@@ -1,9 +1,9 @@
-//! How far a training is.
+//! Progress of a training.
 
 use super::data::Position;
 use super::history::{History, Sums};
 
-/// How far a training is.
+/// Progress of a training.
 #[derive(Default)]
 pub(super) struct Run {
     /// The place of the next batch.

@@ -5,9 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{History, Monitor};
-use crate::types::Quoted;
+use crate::types::{ParseValueError, Quoted};
 
-/// How the learning rate changes: a factor of the optimizer's own rate.
+/// A schedule of the learning rate: a factor of the optimizer's own rate.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Schedule {
@@ -23,11 +23,11 @@ pub enum Schedule {
 /// A learning rate that depends on the time alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Curve {
-    /// What it does after the rise.
+    /// Its shape after the warm-up.
     pub shape: Shape,
     /// The time of the rise: before it, the rate rises evenly.
     pub warmup: u64,
-    /// What time is counted in.
+    /// The unit of time.
     pub per: Per,
 }
 
@@ -63,7 +63,7 @@ pub enum Shape {
     },
 }
 
-/// What the time of a training is counted in.
+/// The unit of time of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Per {
     /// Epochs: all batches of one have the same rate.
@@ -80,7 +80,7 @@ pub enum Per {
 pub struct Plateau {
     /// The number: `val_loss`, `accuracy` …
     pub monitor: String,
-    /// Whether larger numbers are better.
+    /// True if larger numbers are better.
     pub largest: bool,
     /// By what the rate is multiplied.
     pub factor: f64,
@@ -239,15 +239,16 @@ impl fmt::Display for Plateau {
     }
 }
 
-/// A text that is no schedule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} is no schedule; write constant, step:every=10,factor=0.5, polynomial:epochs=70,power=1, \
-     cosine:epochs=50,warmup=5, cosine:steps=9000,warmup=500,per=step or \
-     plateau:monitor=val_loss,factor=0.1,patience=10",
-    Quoted(.0)
-)]
-pub struct ParseScheduleError(String);
+/// The error for a text that does not fit.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "{} is not a schedule; write constant, step:every=10,factor=0.5, \
+         polynomial:epochs=70,power=1, cosine:epochs=50,warmup=5, \
+         cosine:steps=9000,warmup=500,per=step or \
+         plateau:monitor=val_loss,factor=0.1,patience=10",
+        Quoted(text)
+    ))
+}
 
 /// The settings of a schedule that were not read yet.
 struct Settings<'a> {
@@ -256,8 +257,8 @@ struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    fn wrong(&self) -> ParseScheduleError {
-        ParseScheduleError(self.text.to_owned())
+    fn wrong(&self) -> ParseValueError {
+        wrong(self.text)
     }
 
     fn take(&mut self, key: &str) -> Option<&'a str> {
@@ -265,19 +266,19 @@ impl<'a> Settings<'a> {
         Some(self.given.remove(at).1)
     }
 
-    fn whole(&mut self, key: &str, least: u64, or: Option<u64>) -> Result<u64, ParseScheduleError> {
+    fn whole(&mut self, key: &str, least: u64, or: Option<u64>) -> Result<u64, ParseValueError> {
         let read = |text: &str| text.parse().ok().filter(|n| *n >= least);
         self.take(key).map_or(or, read).ok_or_else(|| self.wrong())
     }
 
-    fn number(&mut self, key: &str, most: f64, or: f64) -> Result<f64, ParseScheduleError> {
+    fn number(&mut self, key: &str, most: f64, or: f64) -> Result<f64, ParseValueError> {
         let read = |text: &str| {
             text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0 && *x <= most)
         };
         self.take(key).map_or(Some(or), read).ok_or_else(|| self.wrong())
     }
 
-    fn curve(&mut self, name: &str) -> Result<Schedule, ParseScheduleError> {
+    fn curve(&mut self, name: &str) -> Result<Schedule, ParseValueError> {
         let per = match self.take("per") {
             None | Some("epoch") => Per::Epoch,
             Some("step") => Per::Step,
@@ -303,7 +304,7 @@ impl<'a> Settings<'a> {
         Ok(Schedule::Curve(Curve { shape, warmup, per }))
     }
 
-    fn plateau(&mut self) -> Result<Plateau, ParseScheduleError> {
+    fn plateau(&mut self) -> Result<Plateau, ParseValueError> {
         let usual = Plateau::default();
         let monitor = self.take("monitor").map_or(usual.monitor, str::to_owned);
         let largest = match self.take("mode") {
@@ -326,12 +327,12 @@ impl<'a> Settings<'a> {
 }
 
 impl FromStr for Schedule {
-    type Err = ParseScheduleError;
+    type Err = ParseValueError;
 
     /// Reads a name and settings: `polynomial:epochs=70,power=1`,
     /// `plateau:monitor=val_loss,factor=0.5,patience=3`.
-    fn from_str(text: &str) -> Result<Self, ParseScheduleError> {
-        let wrong = || ParseScheduleError(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
+        let wrong = || wrong(text);
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let mut given: Vec<(&str, &str)> = Vec::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {

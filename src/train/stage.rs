@@ -6,55 +6,57 @@ use std::sync::Arc;
 
 use super::TrainError;
 use super::data::{
-    Column, Data, DataError, Feed, Fit, Loader, LoaderOptions, Names, Ones, Position, SAMPLE_MASK,
-    SAMPLE_WEIGHT,
+    CastColumns, Column, Data, DataError, Feed, Loader, LoaderOptions, Names, Ones, Position,
+    SAMPLE_MASK, SAMPLE_WEIGHT,
 };
 use super::history::{Logs, Sums};
-use super::options::{Place, TrainerOptions};
-use super::targets::{self, Aim};
+use super::options::{Distribution, TrainerOptions};
+use super::targets::{self, LossTarget};
 use crate::Error;
 
 use crate::backend::{Backend, Executable, RunOptions, RunOutput, Staged, run_each};
 use crate::ir::Model;
 use crate::ir::{self, Graph, Weights};
 use crate::op::{Concat, OpDef};
-use crate::pass::{self, BatchStatistics, Repair, RepairOptions, Replicate, Target, TrainingGraph};
+use crate::pass::{
+    self, BatchStatistics, LossInputs, Repair, RepairOptions, Replicate, TrainingGraph,
+};
 use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
 
-/// A program and what it is fed with.
-pub(super) struct Stage {
+/// Runs a program for batches: binds columns to its inputs and adds up its outputs.
+pub(super) struct StepRunner {
     pub(super) executable: Box<dyn Executable>,
     /// The inputs of the model.
     inputs: Vec<String>,
-    targets: Vec<Target>,
-    pub(super) aims: Vec<Aim>,
+    targets: Vec<LossInputs>,
+    pub(super) loss_targets: Vec<LossTarget>,
     pub(super) metrics: Vec<String>,
     rate: Option<String>,
     max_memory: Option<u64>,
 }
 
-impl Stage {
-    /// The stage that a graph of losses is.
+impl StepRunner {
+    /// The runner of a training or evaluation graph.
     pub(super) fn of(
         model: &Model,
         graph: TrainingGraph,
         options: &TrainerOptions,
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
-        let TrainerOptions { training, place } = options;
-        let executable = ready(&graph.graph, &graph.weights, place, backend)?;
+        let TrainerOptions { training, distribution } = options;
+        let executable = ready(&graph.graph, &graph.weights, distribution, backend)?;
         Ok(Self {
             executable,
             inputs: inputs(&model.graph),
             targets: graph.targets,
-            aims: targets::aims(&model.graph, &training.losses),
+            loss_targets: targets::loss_targets(&model.graph, &training.losses),
             metrics: graph.metrics,
             rate: graph.learning_rate,
-            max_memory: place.max_memory,
+            max_memory: distribution.max_memory,
         })
     }
 
-    /// Gives the parameters that it has the values of these.
+    /// Sets those parameters of the program that `variables` has.
     pub(super) fn set(&self, variables: &Weights) -> Result<(), Error> {
         let mut known = Weights::default();
         for port in &self.executable.program().params {
@@ -65,20 +67,20 @@ impl Stage {
         Ok(self.executable.set_weights(&known)?)
     }
 
-    /// The names under which data with these columns has what it takes.
+    /// The columns that hold its inputs, targets, weights and masks.
     pub(super) fn names(&self, columns: &[Column]) -> Result<Names, Error> {
         let inputs: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
         let outputs: Vec<&str> = self.targets.iter().map(|t| &*t.output).collect();
         Ok(Names::of(columns, &inputs, &outputs)?)
     }
 
-    /// A loader of data whose columns are brought to what it takes.
+    /// A loader that casts columns to the types of the program's inputs.
     pub(super) fn loader(&self, data: Data, options: LoaderOptions) -> Result<Arc<Loader>, Error> {
         let given = self.names(&data.columns()?)?;
         let data = self.completed(data)?;
         let columns = data.columns()?;
         let names = self.names(&columns)?;
-        let data = targets::converted(data, &self.aims, &names, &columns);
+        let data = targets::converted(data, &self.loss_targets, &names, &columns);
         let ports = &self.executable.program().inputs;
         let wanted = |column: &str, input: &str| {
             let port = ports.iter().find(|port| *port.name == *input)?;
@@ -94,7 +96,7 @@ impl Stage {
             want(column, input);
         }
         for target in &self.targets {
-            let Target { output, input, weight, mask } = target;
+            let LossInputs { output, input, weight, mask } = target;
             for (input, column) in [
                 (Some(input), names.targets.get(output)),
                 (weight.as_ref(), names.weights.get(output)),
@@ -105,19 +107,19 @@ impl Stage {
                 }
             }
         }
-        let data = data.changed(Arc::new(Fit { wanted: fit.into_values().collect() }));
+        let data = data.changed(Arc::new(CastColumns { wanted: fit.into_values().collect() }));
         let columns = data.columns()?;
         let inputs = names.inputs.values().cloned().collect();
-        let sound = targets::sound(&self.aims, &names, &columns, inputs, &given);
-        Ok(Loader::new(data.changed(Arc::new(sound)), options)?)
+        let validated = targets::validated(&self.loss_targets, &names, &columns, inputs, &given);
+        Ok(Loader::new(data.changed(Arc::new(validated)), options)?)
     }
 
-    /// The data with weights and masks of 1 where they have none of their own.
+    /// The data with weights and masks of 1 if they lack them.
     fn completed(&self, mut data: Data) -> Result<Data, Error> {
         let columns = data.columns()?;
         let names = self.names(&columns)?;
         let ports = &self.executable.program().inputs;
-        for Target { output, weight, mask, .. } in &self.targets {
+        for LossInputs { output, weight, mask, .. } in &self.targets {
             for (what, kind, input, own) in [
                 ("weights", SAMPLE_WEIGHT, weight, names.weights.get(output)),
                 ("a mask", SAMPLE_MASK, mask, names.masks.get(output)),
@@ -144,13 +146,13 @@ impl Stage {
         self.loader(data, options)
     }
 
-    /// Runs it on a batch and adds what it gives.
+    /// Runs the program on a batch and adds the results to `sums`.
     pub(super) fn run(&self, feed: &Feed, rate: Option<f64>, sums: &mut Sums) -> Result<(), Error> {
         let inputs = self.inputs(feed, rate)?;
         self.add(&self.executable.run(&inputs, &self.options())?, sums)
     }
 
-    /// Runs a batch that is staged, at this learning rate, and adds what it gives.
+    /// Runs a staged batch at this learning rate and adds the results to `sums`.
     pub(super) fn run_staged(
         &self,
         mut staged: Box<dyn Staged + '_>,
@@ -163,7 +165,7 @@ impl Stage {
         self.add(&staged.run()?, sums)
     }
 
-    /// The tensors that its program takes for a batch.
+    /// The input tensors of the program for a batch.
     pub(super) fn inputs(
         &self,
         feed: &Feed,
@@ -190,7 +192,7 @@ impl Stage {
         Ok(inputs)
     }
 
-    /// Adds what a run has given.
+    /// Adds the results of a run to `sums`.
     pub(super) fn add(&self, given: &RunOutput, sums: &mut Sums) -> Result<(), Error> {
         let numbers = |name: &str| {
             let found = given.outputs.iter().find(|(own, _)| **own == *name);
@@ -215,12 +217,12 @@ impl Stage {
 }
 
 /// A model and the losses and metrics of its outputs.
-pub struct Evaluator {
-    pub(super) stage: Stage,
+pub(crate) struct Evaluator {
+    pub(super) stage: StepRunner,
 }
 
 impl Evaluator {
-    /// Readies the evaluation of a model.
+    /// Prepares the evaluation of a model.
     ///
     /// # Errors
     /// If a loss does not suit, or the graph may not be split.
@@ -230,7 +232,7 @@ impl Evaluator {
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
         let graph = pass::evaluation(&model.graph, &model.weights, &options.training)?;
-        Ok(Self { stage: Stage::of(model, graph, options, backend)? })
+        Ok(Self { stage: StepRunner::of(model, graph, options, backend)? })
     }
 
     /// The loss and the metrics of some rows.
@@ -268,26 +270,30 @@ impl Evaluator {
     }
 }
 
-/// A model that gives its outputs for data.
+/// Prediction: the outputs of a model for data.
 pub struct Predictor {
-    pub(super) stage: Stage,
+    pub(super) stage: StepRunner,
 }
 
 impl Predictor {
-    /// Readies a model.
+    /// Prepares a model for prediction.
     ///
     /// # Errors
-    /// If it may not be split, or cannot be readied.
-    pub fn new(model: &Model, place: &Place, backend: &dyn Backend) -> Result<Self, Error> {
+    /// If it may not be split, or cannot be prepared.
+    pub fn new(
+        model: &Model,
+        distribution: &Distribution,
+        backend: &dyn Backend,
+    ) -> Result<Self, Error> {
         let graph = pass::inference(&model.graph)?;
-        let stage = Stage {
-            executable: ready(&graph, &model.weights, place, backend)?,
+        let stage = StepRunner {
+            executable: ready(&graph, &model.weights, distribution, backend)?,
             inputs: inputs(&model.graph),
             targets: Vec::new(),
-            aims: Vec::new(),
+            loss_targets: Vec::new(),
             metrics: Vec::new(),
             rate: None,
-            max_memory: place.max_memory,
+            max_memory: distribution.max_memory,
         };
         Ok(Self { stage })
     }
@@ -317,7 +323,7 @@ impl Predictor {
             .map(|batch| Ok(((), names.feed(&batch?)?.inputs)));
         run_each(&*self.stage.executable, &self.stage.options(), batches, |(), given| {
             for (name, mut tensor) in given.outputs {
-                // The memory that GPUs copied it to is for the next batches.
+                // `bytes_mut` copies the tensor out of pinned memory, which the next batches need.
                 tensor.bytes_mut();
                 all.entry(name.to_string()).or_default().push(tensor);
             }
@@ -337,7 +343,7 @@ impl Predictor {
 fn surplus(what: &str, output: &str, column: &str) -> Error {
     let (output, column) = (Quoted(output), Quoted(column));
     let reason =
-        format!("the data have {what} for {output}, {column}, without which the model was readied");
+        format!("the data have {what} for {output}, {column}; the model was prepared without it");
     let way =
         "give `TrainerOptions::for_columns` the columns of these data too, or leave the array out";
     DataError::Columns(format!("{reason}; {way}")).into()
@@ -346,7 +352,7 @@ fn surplus(what: &str, output: &str, column: &str) -> Error {
 /// The error for data without something of which the number of elements in a row is not known.
 fn unsized_ones(kind: &str, output: &str) -> Error {
     let reason = format!("the data have no `{kind}` for {}", Quoted(output));
-    let why = "how many ones would take its place is not known before a batch is there";
+    let why = "how many ones would take its distribution is not known before a batch is there";
     DataError::Columns(format!("{reason}, and {why}; give these data the array")).into()
 }
 
@@ -385,10 +391,13 @@ fn eight(devices: &[Device]) -> Result<Vec<Device>, Error> {
 ///
 /// # Errors
 /// If it may not be split so.
-pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>, Error> {
-    let mut replicate = place.replicate.clone();
-    if place.invariant {
-        if place.batch_norm == Some(BatchStatistics::Local) {
+pub fn replicated<'a>(
+    graph: &'a Graph,
+    distribution: &Distribution,
+) -> Result<Cow<'a, Graph>, Error> {
+    let mut replicate = distribution.replicate.clone();
+    if distribution.invariant {
+        if distribution.batch_norm == Some(BatchStatistics::Local) {
             return Err(TrainError::Local.into());
         }
         let devices =
@@ -401,7 +410,7 @@ pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>,
         });
         replicate = Some(Replicate { devices, rule: ShardRule::Balanced, ..given });
     }
-    let statistics = place.batch_norm.unwrap_or(BatchStatistics::Sync);
+    let statistics = distribution.batch_norm.unwrap_or(BatchStatistics::Sync);
     let Some(replicate) = replicate else {
         return match statistics {
             BatchStatistics::Ghost(groups) => Ok(pass::grouped(graph, groups)?),
@@ -420,8 +429,8 @@ pub fn replicated<'a>(graph: &'a Graph, place: &Place) -> Result<Cow<'a, Graph>,
 fn ready(
     graph: &Graph,
     weights: &Weights,
-    place: &Place,
+    distribution: &Distribution,
     backend: &dyn Backend,
 ) -> Result<Box<dyn Executable>, Error> {
-    backend.ready(&*replicated(graph, place)?, weights)
+    backend.ready(&*replicated(graph, distribution)?, weights)
 }

@@ -1,19 +1,18 @@
-//! What losses take of the targets of data: classes as numbers or as ones, and rows that they
-//! weigh.
+//! Conversion of targets to the form that losses take: classes as numbers or one-hot, with weights.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::data::{
-    Categorical, ClassRange, ClassWeights, Column, Data, DataError, Integer, Names, SAMPLE_WEIGHT,
-    Sound,
+    Categorical, ClassRange, ClassWeights, Column, Data, DataError, Integer, Names, RowValidator,
+    SAMPLE_WEIGHT,
 };
 use crate::ir::Graph;
 use crate::pass::{Loss, OutputLoss, Weighted, class_axis};
 use crate::types::Quoted;
 
-/// An output with a loss.
-pub(super) struct Aim {
+/// The target of an output with a loss.
+pub(super) struct LossTarget {
     output: String,
     loss: Loss,
     weighted: Weighted,
@@ -23,21 +22,21 @@ pub(super) struct Aim {
 }
 
 /// The outputs of a model that have these losses.
-pub(super) fn aims(graph: &Graph, losses: &[OutputLoss]) -> Vec<Aim> {
-    let aim = |loss: &OutputLoss| {
+pub(super) fn loss_targets(graph: &Graph, losses: &[OutputLoss]) -> Vec<LossTarget> {
+    let loss_target = |loss: &OutputLoss| {
         let output = graph.outputs().iter().find(|output| *output.name == *loss.output)?;
         let axis = class_axis(graph, loss).and_then(|axis| axis.checked_sub(1));
-        Some(Aim {
+        Some(LossTarget {
             output: loss.output.clone(),
             loss: loss.loss,
             weighted: loss.weighted,
             row: Column::of(&*output.name, graph.ty(output.value)).zip(axis),
         })
     };
-    losses.iter().filter_map(aim).collect()
+    losses.iter().filter_map(loss_target).collect()
 }
 
-impl Aim {
+impl LossTarget {
     /// The data with targets as the loss takes them: where it takes a number for each class, a
     /// class becomes zeros and a one, and where it takes classes, such a row its class.
     fn converted(&self, data: Data, target: &Column) -> Data {
@@ -68,49 +67,58 @@ fn without(dims: &[usize], axis: usize) -> Vec<usize> {
 }
 
 /// The data with targets as the losses take them.
-pub(super) fn converted(data: Data, aims: &[Aim], names: &Names, columns: &[Column]) -> Data {
-    aims.iter().fold(data, |data, aim| {
-        let name = names.targets.get(&aim.output);
+pub(super) fn converted(
+    data: Data,
+    loss_targets: &[LossTarget],
+    names: &Names,
+    columns: &[Column],
+) -> Data {
+    loss_targets.iter().fold(data, |data, loss_target| {
+        let name = names.targets.get(&loss_target.output);
         match columns.iter().find(|column| Some(&column.name) == name) {
-            Some(target) => aim.converted(data, target),
+            Some(target) => loss_target.converted(data, target),
             None => data,
         }
     })
 }
 
-/// What rows must hold so that something is learned of them: finite numbers in the columns
+/// The validation of rows: finite numbers in the columns
 /// `inputs`, and classes that there are. Targets with a mask, those of `masked`, may hold anything
 /// where they do not count.
-pub(super) fn sound(
-    aims: &[Aim],
+pub(super) fn validated(
+    loss_targets: &[LossTarget],
     names: &Names,
     columns: &[Column],
     inputs: Vec<String>,
     masked: &Names,
-) -> Sound {
-    let mut sound = Sound { finite: inputs, ..Sound::default() };
-    for aim in aims.iter().filter(|aim| !masked.masks.contains_key(&aim.output)) {
-        let (Some(column), Some((row, axis))) = (names.targets.get(&aim.output), &aim.row) else {
+) -> RowValidator {
+    let mut validated = RowValidator { finite: inputs, ..RowValidator::default() };
+    for loss_target in
+        loss_targets.iter().filter(|loss_target| !masked.masks.contains_key(&loss_target.output))
+    {
+        let (Some(column), Some((row, axis))) =
+            (names.targets.get(&loss_target.output), &loss_target.row)
+        else {
             continue;
         };
         let Some(classes) = row.dims.get(*axis).copied().filter(|classes| *classes > 1) else {
             continue;
         };
         #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no classes")]
-        match aim.loss {
+        match loss_target.loss {
             Loss::SparseCategoricalCrossentropy { ignore_class, .. } => {
                 let (column, ignored) = (column.clone(), ignore_class);
-                sound.classes.push(ClassRange { column, classes, ignored });
+                validated.classes.push(ClassRange { column, classes, ignored });
             }
             Loss::CategoricalCrossentropy { .. } | Loss::CategoricalHinge
                 if columns.iter().any(|c| c.name == *column && c.elements() == Some(classes)) =>
             {
-                sound.ones.push(column.clone());
+                validated.ones.push(column.clone());
             }
             _ => {}
         }
     }
-    sound
+    validated
 }
 
 /// The data with rows that weigh what their classes do, besides the weights that they have.
@@ -119,15 +127,15 @@ pub(super) fn sound(
 /// If it is not one output that has a loss, whose rows have weights.
 pub(super) fn weighed(
     data: Data,
-    aims: &[Aim],
+    loss_targets: &[LossTarget],
     weights: BTreeMap<i64, f64>,
 ) -> Result<Data, DataError> {
-    let [aim] = aims else {
+    let [loss_target] = loss_targets else {
         let reason = "weights of classes are of models with one output that has a loss";
         return Err(DataError::Setting(reason.to_owned()));
     };
-    let output = Quoted(&aim.output);
-    let refused = match aim.weighted {
+    let output = Quoted(&loss_target.output);
+    let refused = match loss_target.weighted {
         Weighted::Rows => None,
         Weighted::Nothing => {
             Some(format!("weights of classes need a loss of {output} that is `weighted`"))
@@ -141,8 +149,9 @@ pub(super) fn weighed(
     if let Some(reason) = refused {
         return Err(DataError::Setting(reason));
     }
-    let names = Names::of(&data.columns()?, &[], &[&aim.output])?;
-    let into = names.weights.get(&aim.output).map_or(SAMPLE_WEIGHT, String::as_str).to_owned();
-    let column = names.targets[&aim.output].clone();
+    let names = Names::of(&data.columns()?, &[], &[&loss_target.output])?;
+    let into =
+        names.weights.get(&loss_target.output).map_or(SAMPLE_WEIGHT, String::as_str).to_owned();
+    let column = names.targets[&loss_target.output].clone();
     Ok(data.changed(Arc::new(ClassWeights { column, weights, into })))
 }

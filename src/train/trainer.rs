@@ -7,7 +7,7 @@ use super::TrainError;
 use super::data::{Data, Feed, Loader, LoaderOptions, Names};
 use super::history::{Epoch, Logs, Sums};
 use super::options::TrainerOptions;
-use super::stage::{Evaluator, Predictor, Stage};
+use super::stage::{Evaluator, Predictor, StepRunner};
 use crate::Error;
 use crate::backend::Backend;
 use crate::ir::Model;
@@ -22,7 +22,7 @@ pub struct Trainer {
     pub(super) mode: Mode,
     /// Parameters and the variables that are their moving averages.
     averages: Vec<(String, String)>,
-    pub(super) train: Stage,
+    pub(super) train: StepRunner,
     pub(super) evaluator: Evaluator,
     predictor: Predictor,
     /// The training graph of one device.
@@ -48,9 +48,9 @@ impl Trainer {
         let training = pass::training(&model.graph, &model.weights, &options.training)?;
         let (graph, averages) = (training.graph.clone(), training.averages.clone());
         let (untrained, notes) = (training.untrained.clone(), training.notes.clone());
-        let train = Stage::of(&model, training, options, backend)?;
+        let train = StepRunner::of(&model, training, options, backend)?;
         let evaluator = Evaluator::new(&model, options, backend)?;
-        let predictor = Predictor::new(&model, &options.place, backend)?;
+        let predictor = Predictor::new(&model, &options.distribution, backend)?;
         let Training { optimizer, mode, .. } = options.training;
         let synced = true;
         Ok(Self {
@@ -85,7 +85,7 @@ impl Trainer {
 
     /// The parameters of the model that a step changes: those that are trained, and running
     /// statistics.
-    pub fn changed(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &str> {
         let params =
             self.graph.updates().iter().map(|update| &*self.graph.param(update.param).name);
         params.filter(|name| self.model.weights.get(name).is_some())
@@ -248,7 +248,7 @@ impl Trainer {
         self.train.loader(data.into(), options)
     }
 
-    /// What a step takes of the batches of a loader.
+    /// The columns of a loader that a step takes.
     ///
     /// # Errors
     /// If they have no array for an input or an output.
@@ -278,7 +278,7 @@ impl Trainer {
     }
 }
 
-/// Whether all elements of floats, which training works with, are finite.
+/// True if all elements of floats, which training works with, are finite.
 fn is_finite(tensor: &Tensor) -> bool {
     let dtype = tensor.dtype();
     (dtype != DType::F32 || tensor.as_slice::<f32>().iter().all(|x| x.is_finite()))

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ParseValueError;
 use super::{Dim, Hint};
 
 /// The relation between a value of the whole batch and the values that the replicas hold.
@@ -250,20 +251,15 @@ impl fmt::Display for Code {
     }
 }
 
-/// A text that is no code: it is none of [`Code::ALL`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no such code; the codes are {}", Code::ALL.map(Code::name).join(", "))]
-pub struct ParseCodeError;
-
 impl FromStr for Code {
-    type Err = ParseCodeError;
+    type Err = ParseValueError;
 
     /// Reads a code as printed; a lower case `r` will do.
-    fn from_str(text: &str) -> Result<Self, ParseCodeError> {
-        Self::ALL
-            .into_iter()
-            .find(|code| code.name().eq_ignore_ascii_case(text))
-            .ok_or(ParseCodeError)
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
+        Self::ALL.into_iter().find(|code| code.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            let all = Self::ALL.map(Self::name).join(", ");
+            ParseValueError::new(format!("there is no such code; the codes are {all}"))
+        })
     }
 }
 

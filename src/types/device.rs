@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ParseValueError;
 use super::Quoted;
 
 /// What kind of processor a device is.
@@ -46,18 +47,18 @@ impl fmt::Display for Device {
     }
 }
 
-/// A text that names no device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} names no device; write `cpu:0` or `gpu:3`", Quoted(.0))]
-pub struct ParseDeviceError(pub String);
+/// The error for a text that does not fit.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!("{} is not a device; write `cpu:0` or `gpu:3`", Quoted(text)))
+}
 
 impl FromStr for Device {
-    type Err = ParseDeviceError;
+    type Err = ParseValueError;
 
     /// Reads `cpu:0` and `gpu:3`, in any case, also in the older spellings `/gpu:0`,
     /// `/device:GPU:0` and `/job:localhost/replica:0/task:0/device:GPU:0`.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseDeviceError(s.to_owned());
+        let wrong = || wrong(s);
         let lower = s.to_ascii_lowercase();
         let last = lower.rsplit('/').next().unwrap_or_default();
         let last = last.strip_prefix("device:").unwrap_or(last);

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ParseValueError;
 use super::Quoted;
 
 /// The type of one element of a tensor.
@@ -123,19 +124,20 @@ impl fmt::Display for DType {
     }
 }
 
-/// A name that is no element type.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} is no element type; the types are f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool",
-    Quoted(.0)
-)]
-pub struct ParseDTypeError(pub String);
+/// The error for a text that does not fit.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "{} is not an element type; the types are f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 \
+         u8 bool",
+        Quoted(text)
+    ))
+}
 
 impl FromStr for DType {
-    type Err = ParseDTypeError;
+    type Err = ParseValueError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|t| t.name() == s).ok_or_else(|| ParseDTypeError(s.to_owned()))
+        Self::ALL.into_iter().find(|t| t.name() == s).ok_or_else(|| wrong(s))
     }
 }
 

@@ -122,13 +122,16 @@ impl Hint {
     }
 }
 
+/// A setting with its values in the library's words.
+fn written(setting: Setting, values: &[String]) -> String {
+    let values = values.iter().map(|value| format!(" {value}"));
+    values.fold(setting.path().to_owned(), |text, value| text + &value)
+}
+
 /// In the library's words.
 impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.worded(|setting, values| {
-            let values = values.iter().map(|value| format!(" {value}"));
-            values.fold(setting.path().to_owned(), |text, value| text + &value)
-        }))
+        f.write_str(&self.worded(written))
     }
 }
 
@@ -137,19 +140,29 @@ impl fmt::Display for Hint {
 pub struct Note {
     text: String,
     ignored: Vec<Setting>,
+    hint: Option<Hint>,
 }
 
 impl Note {
     /// Settings that have no effect, and why, as a sentence.
     pub(crate) fn ignored(settings: Vec<Setting>, why: impl Into<String>) -> Self {
-        Self { text: why.into(), ignored: settings }
+        Self { text: why.into(), ignored: settings, hint: None }
+    }
+
+    /// The remark with a way to decide otherwise.
+    pub(crate) fn with_hint(self, hint: Hint) -> Self {
+        Self { hint: Some(hint), ..self }
     }
 
     /// The remark in the words of a program, as [`Hint::worded`].
-    pub fn worded(&self, name: impl Fn(Setting) -> &'static str) -> String {
-        let names: Vec<String> = self.ignored.iter().map(|s| format!("`{}`", name(*s))).collect();
+    pub fn worded(&self, write: impl Fn(Setting, &[String]) -> String) -> String {
+        let names: Vec<String> =
+            self.ignored.iter().map(|s| format!("`{}`", write(*s, &[]))).collect();
         match names.as_slice() {
-            [] => self.text.clone(),
+            [] => match &self.hint {
+                Some(hint) => format!("{}; {}", self.text, hint.worded(write)),
+                None => self.text.clone(),
+            },
             [one] => format!("{one} has no effect: {}", self.text),
             [rest @ .., last] => {
                 format!("{} and {last} have no effect: {}", rest.join(", "), self.text)
@@ -160,14 +173,14 @@ impl Note {
 
 impl From<String> for Note {
     fn from(text: String) -> Self {
-        Self { text, ignored: Vec::new() }
+        Self { text, ignored: Vec::new(), hint: None }
     }
 }
 
 /// In the library's words.
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.worded(Setting::path))
+        f.write_str(&self.worded(written))
     }
 }
 

@@ -5,32 +5,35 @@
 
 mod claim;
 mod device;
-mod dim;
+pub(crate) mod dim;
 mod dtype;
+mod fast_map;
 pub(crate) mod hint;
 pub(crate) mod invariant;
+mod parse_error;
 mod quoted;
 mod shape;
 mod spelling;
 mod split;
-mod table;
 mod target;
 mod tensor;
 mod tensor_type;
 
-pub use claim::{Claim, Code, Combine, ParseCodeError, Refusal, Shard};
-pub use device::{Device, DeviceKind, ParseDeviceError};
-pub use dim::{Dim, MAX_SIZE, ParseDimError, Symbol};
-pub use dtype::{DType, ParseDTypeError};
+pub use claim::{Claim, Code, Combine, Refusal, Shard};
+pub use device::{Device, DeviceKind};
+pub(crate) use dim::MAX_SIZE;
+pub use dim::{Dim, Symbol};
+pub use dtype::DType;
+pub(crate) use fast_map::{FastMap, FastSet};
 pub use hint::{Diagnostic, Hint, Note, Setting};
+pub use parse_error::ParseValueError;
 #[cfg(feature = "onnx")]
 pub(crate) use quoted::Escaped;
-pub(crate) use quoted::{Quoted, Said, is_unseen};
+pub(crate) use quoted::{Quoted, QuotedMessage, is_unseen};
 pub(crate) use shape::MAX_RANK;
 pub use shape::Shape;
 pub(crate) use spelling::{alike, closest, is_bare};
-pub use split::{ParseShardRuleError, ShardRule, Split, SplitError};
-pub(crate) use table::{Keys, Table};
+pub use split::{ShardRule, Split, SplitError};
 pub use target::{KernelClass, Order, Target};
 pub use tensor::{Element, Tensor, TensorError};
-pub use tensor_type::{ParseTypeError, TensorType};
+pub use tensor_type::TensorType;

@@ -31,9 +31,9 @@ impl fmt::Display for Escaped<'_> {
 /// What another reader says of a file, which may repeat any part of it: as [`Escaped`], but longer,
 /// with its backticks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said<'a>(pub(crate) &'a str);
+pub(crate) struct QuotedMessage<'a>(pub(crate) &'a str);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for QuotedMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write(f, self.0, 4 * SHOWN, SHOWN, false)
     }
@@ -81,7 +81,7 @@ pub(crate) fn is_unseen(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Quoted, Said};
+    use super::{Quoted, QuotedMessage};
 
     #[test]
     fn names_are_shown_short_and_printable() {
@@ -97,9 +97,9 @@ mod tests {
         let long = "é".repeat(1 << 20);
         let shown = Quoted(&long).to_string();
         assert!(shown.chars().count() < 110 && shown.contains("…(2096992 bytes)…"), "{shown}");
-        let said = Said(&long).to_string();
+        let said = QuotedMessage(&long).to_string();
         assert!(said.chars().count() < 350, "{said}");
-        assert_eq!(Said("no `a\0`").to_string(), "no `a\\u{0}`");
+        assert_eq!(QuotedMessage("no `a\0`").to_string(), "no `a\\u{0}`");
         let just = "é".repeat(80);
         assert_eq!(Quoted(&just).to_string(), format!("`{just}`"));
     }

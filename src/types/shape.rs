@@ -15,7 +15,7 @@ pub struct Shape(Arc<SmallVec<[Dim; 4]>>);
 
 impl Shape {
     /// The shape of a scalar.
-    pub fn scalar() -> Self {
+    pub(crate) fn scalar() -> Self {
         Self::default()
     }
 

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ParseValueError;
 use super::{Device, Dim, Quoted};
 
 /// How many rows of the batch each replica gets.
@@ -75,20 +76,20 @@ impl fmt::Display for ShardRule {
     }
 }
 
-/// A text that names no shard rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} is no shard rule; write remainder-last, balanced, ceil, or weighted:3,1 with a weight for \
-     each GPU",
-    Quoted(.0)
-)]
-pub struct ParseShardRuleError(pub String);
+/// The error for a text that does not fit.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "{} is not a shard rule; write remainder-last, balanced, ceil, or weighted:3,1 with a \
+         weight for each GPU",
+        Quoted(text)
+    ))
+}
 
 impl FromStr for ShardRule {
-    type Err = ParseShardRuleError;
+    type Err = ParseValueError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseShardRuleError(s.to_owned());
+        let wrong = || wrong(s);
         match s {
             "remainder-last" => Ok(Self::RemainderLast),
             "balanced" => Ok(Self::Balanced),
@@ -165,7 +166,7 @@ impl Split {
     }
 
     /// The row offsets, one more than there are replicas.
-    pub fn offsets(&self) -> &[Dim] {
+    pub(crate) fn offsets(&self) -> &[Dim] {
         &self.offsets
     }
 

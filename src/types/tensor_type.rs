@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ParseValueError;
 use super::{DType, Dim, MAX_RANK, Quoted, Shape};
 
 /// The element type and the symbolic shape of a value, written `f32[N,8]`.
@@ -22,7 +23,7 @@ impl TensorType {
     }
 
     /// The type of a scalar.
-    pub fn scalar(dtype: DType) -> Self {
+    pub(crate) fn scalar(dtype: DType) -> Self {
         Self { dtype, shape: Shape::scalar() }
     }
 
@@ -55,19 +56,19 @@ impl fmt::Debug for TensorType {
     }
 }
 
-/// A text that is no type.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no type such as `f32[N,8]`", Quoted(.0))]
-pub struct ParseTypeError(pub String);
+/// The error for a text that does not fit.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!("{} is not a type such as `f32[N,8]`", Quoted(text)))
+}
 
 /// The longest formula of a size that is read: a bound on the work that a hostile text can ask for.
 const MAX_FORMULA: usize = 2048;
 
 impl FromStr for TensorType {
-    type Err = ParseTypeError;
+    type Err = ParseValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        read(text.trim()).ok_or_else(|| ParseTypeError(text.chars().take(80).collect()))
+        read(text.trim()).ok_or_else(|| wrong(&text.chars().take(80).collect::<String>()))
     }
 }
 

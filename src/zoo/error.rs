@@ -8,7 +8,7 @@ use crate::types::{Diagnostic, Hint, TensorError};
 #[non_exhaustive]
 pub enum ZooError {
     /// No model has this name.
-    #[error("the zoo has no model `{name}`; it has {}", .known.join(", "))]
+    #[error("unknown built-in model `{name}`; the models are {}", .known.join(", "))]
     Unknown {
         /// The name asked for.
         name: String,

@@ -262,7 +262,7 @@ mod tests {
         );
         let last = error.to_string();
         assert!(last.ends_with(
-            "it has gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, \
+            "are gru, lstm, mini_googlenet, mlp, mobilenet_v2, nested, \
             resnet50, siamese, transformer, two_head, unet, video, xception"
         ));
     }

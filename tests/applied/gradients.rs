@@ -1,6 +1,7 @@
 //! The gradients of graphs.
 
-use fanwise::ir::{self, Builder, Graph, Printer, Value, Weights};
+use fanwise::internal::Printer;
+use fanwise::ir::{self, Builder, Graph, Value, Weights};
 use fanwise::pass::differentiate;
 
 /// The graph with the gradients of its first output, a loss, with respect to all inputs of floats

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use fanwise::internal::Change;
+use fanwise::internal::{Cifar, Folder};
 use fanwise::train::data::{
-    Change, Cifar, Data, Fill, Folder, FolderOptions, Images, Layout, Loader, LoaderOptions,
-    Position, Source, Statistics, Step,
+    Data, Fill, FolderOptions, Images, Layout, Loader, LoaderOptions, Position, Source, Statistics,
+    Step,
 };
 
 /// The images of a CIFAR file that is made up.

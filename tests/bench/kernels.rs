@@ -4,12 +4,11 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fanwise::internal::Epilogue;
 use fanwise::internal::{BroadcastPlan, StridedPlan, broadcast, strided};
+use fanwise::internal::{Chain, ChainStep, Epilogue};
 use fanwise::internal::{ConvPlan, conv};
 use fanwise::internal::{LayerNormPlan, ReducePlan, SoftmaxPlan, layer_norm, reduce, softmax};
 use fanwise::internal::{View, gemm};
-use fanwise::lower::{Chain, ChainStep};
 use fanwise::op::{Binary, Conv, Gemm, LayerNorm, Op, Reduce, Softmax, Transpose, Unary};
 use fanwise::types::Tensor;
 

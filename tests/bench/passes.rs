@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanwise::analysis::{claims, prove};
-use fanwise::ir::{Graph, Origin, Place, Value, verify};
+use fanwise::ir::{DevicePlacement, Graph, Origin, Value, verify};
 use fanwise::op::{Binary, Op, Unary};
 use fanwise::pass::{Replicate, replicate};
 use fanwise::types::{DType, Device, Dim, Shape, TensorType};
@@ -32,7 +32,7 @@ fn synthetic(nodes: usize) -> Graph {
         };
         let name: Arc<str> = format!("v{i}").into();
         let node = graph
-            .add(op, &operands, &[name], Place::HOST, Origin::default())
+            .add(op, &operands, &[name], DevicePlacement::HOST, Origin::default())
             .expect("a valid operator");
         tips[lane] = Value { node, output: 0 };
     }

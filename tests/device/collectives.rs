@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fanwise::backend::{CUDA, Executable};
 use fanwise::internal::check;
-use fanwise::ir::{Builder, Graph, Origin, Place, Value, Weights, parse, verify};
+use fanwise::ir::{Builder, DevicePlacement, Graph, Origin, Value, Weights, parse, verify};
 use fanwise::lower::{Action, DeviceProgram, Program, Step, lower};
 use fanwise::op::{
     AllGather, AllReduce, Binary, Concat, CopyOp, ExclusiveScan, Expand, MatMul, MergeTopK, Op,
@@ -70,8 +70,8 @@ impl Net {
         Self { graph, split, merge }
     }
 
-    fn add(&mut self, op: impl Into<Op>, operands: &[Value], name: &str, place: Place) -> Value {
-        self.all(op, operands, &[name.into()], place)
+    fn add(&mut self, op: impl Into<Op>, of: &[Value], name: &str, at: DevicePlacement) -> Value {
+        self.all(op, of, &[name.into()], at)
     }
 
     fn all(
@@ -79,14 +79,14 @@ impl Net {
         op: impl Into<Op>,
         operands: &[Value],
         names: &[Arc<str>],
-        place: Place,
+        place: DevicePlacement,
     ) -> Value {
         let node = self.graph.add(op.into(), operands, names, place, Origin::default()).unwrap();
         Value { node, output: 0 }
     }
 
     /// A value on a device.
-    fn on(&mut self, value: Value, name: &str, place: Place) -> Value {
+    fn on(&mut self, value: Value, name: &str, place: DevicePlacement) -> Value {
         if self.graph.node(value.node).place().device == place.device {
             return value;
         }
@@ -100,7 +100,7 @@ impl Net {
     /// The part of `input` that replica `r` has, brought to where parts are merged.
     fn part(&mut self, input: Value, name: &str, r: usize, kind: Kind) -> Value {
         let replica = u32::try_from(r).unwrap();
-        let there = Place { device: Device::gpu(replica), replica: Some(replica) };
+        let there = DevicePlacement { device: Device::gpu(replica), replica: Some(replica) };
         let whole = self.on(input, &format!("{name}.r{r}.d"), there);
         let at = Dim::from(i64::try_from(r).unwrap());
         let rows = self.rows()[r].clone();
@@ -127,7 +127,7 @@ impl Net {
             ];
             own = self.add(Reshape { shape }, &[own], &format!("{name}.r{r}.wide"), there);
         }
-        let merge = Place { device: self.merge, replica: Some(replica) };
+        let merge = DevicePlacement { device: self.merge, replica: Some(replica) };
         self.on(own, &format!("{name}.r{r}.h"), merge)
     }
 
@@ -152,7 +152,7 @@ impl Net {
             }
         };
         let names: Vec<Arc<str>> = (0..results).map(|i| format!("all{i}").into()).collect();
-        let place = Place { device: self.merge, replica: None };
+        let place = DevicePlacement { device: self.merge, replica: None };
         let each = if matches!(kind, Kind::TopK(_)) { 2 } else { 1 };
         (self.all(op, &parts, &names, place), each)
     }
@@ -163,7 +163,7 @@ impl Net {
         let mut parts = Vec::with_capacity(count);
         for r in 0..count {
             let replica = u32::try_from(r).unwrap();
-            let there = Place { device: Device::gpu(replica), replica: Some(replica) };
+            let there = DevicePlacement { device: Device::gpu(replica), replica: Some(replica) };
             let value = Value { output: if scans { replica } else { output }, ..joined };
             let own = self.on(value, &format!("all{output}.r{r}.d"), there);
             let shape = &self.graph.ty(own).shape;
@@ -173,11 +173,11 @@ impl Net {
             let flat = self.add(flat, &[own], &format!("flat{output}.r{r}"), there);
             let wide =
                 self.add(Expand { shape: rows }, &[flat], &format!("wide{output}.r{r}"), there);
-            let host = Place { device: Device::HOST, replica: Some(replica) };
+            let host = DevicePlacement { device: Device::HOST, replica: Some(replica) };
             parts.push(self.on(wide, &format!("wide{output}.r{r}.h"), host));
         }
         let name = format!("y{output}");
-        let whole = self.add(Concat { axis: 0 }, &parts, &name, Place::HOST);
+        let whole = self.add(Concat { axis: 0 }, &parts, &name, DevicePlacement::HOST);
         self.graph.add_output(&*name, whole);
     }
 }
@@ -207,7 +207,7 @@ fn graph(kind: Kind, dtype: DType, count: u32, rule: ShardRule, how: (bool, bool
         net.give(joined, output, scans);
     }
     if is_output && !scans {
-        let home = net.on(joined, "home", Place::HOST);
+        let home = net.on(joined, "home", DevicePlacement::HOST);
         net.graph.add_output("home", home);
     }
     net.graph
@@ -389,7 +389,7 @@ fn large_values_are_combined_in_slices() {
             Action::Launch(_) | Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
         });
         let launch = launch.unwrap();
-        let sliced = device.buffer(launch.results[0]).ty.shape.rank() == 1;
+        let sliced = device.buffers[launch.results[0].0 as usize].ty.shape.rank() == 1;
         assert_eq!(sliced, count > 2, "{lowered}");
         let dims = [count as usize, usize::try_from(width).unwrap()];
         let n = i64::from(count) - 1;

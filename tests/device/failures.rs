@@ -8,7 +8,7 @@ use std::time::Duration;
 use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{CUDA, Executable, RunError, RunOptions, RunOutput, Staged};
 use fanwise::ir::verify;
-use fanwise::lower::{Action, BufferId, Program, Storage, lower};
+use fanwise::lower::{Action, BufferId, DeviceProgram, Program, Storage, lower};
 use fanwise::types::Dim;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
@@ -139,18 +139,31 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The buffer in which the bytes of another one lie.
+fn root(device: &DeviceProgram, id: BufferId) -> BufferId {
+    match device.buffers[id.0 as usize].storage {
+        Storage::Part { of, .. } => of,
+        Storage::Input(_)
+        | Storage::Output(_)
+        | Storage::Param(_)
+        | Storage::Update(_)
+        | Storage::Arena
+        | Storage::Reuse { .. } => id,
+    }
+}
+
 /// Lets the first launch of the first GPU write far outside of all memory.
 fn damage(program: &mut Program) {
     let device = &mut program.devices[1];
     let result = device.steps.iter().find_map(|step| match &step.action {
-        Action::Launch(launch) => Some(device.root(launch.results[0])),
+        Action::Launch(launch) => Some(root(device, launch.results[0])),
         Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
     });
     let result = result.unwrap();
     let arena = |(_, b): &(u32, &fanwise::lower::Buffer)| b.storage == Storage::Arena;
     let other = (0..).zip(&device.buffers).filter(arena).find(|(i, _)| *i != result.0);
     let of = BufferId(other.unwrap().0);
-    device.buffers[result.index()].storage = Storage::Part { of, offset: Dim::from(1i64 << 44) };
+    device.buffers[result.0 as usize].storage = Storage::Part { of, offset: Dim::from(1i64 << 44) };
 }
 
 /// It makes the device unusable, which the next runs say.

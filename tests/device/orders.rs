@@ -54,7 +54,9 @@ const REFUSED: [(&str, &str); 1] = [("external", "has no callback")];
 pub(crate) fn trials() -> Vec<Trial> {
     let all = |name: &'static str| trial(format!("orders_{name}"), move || check(name));
     let apart = trial("orders_without_peers", devices_that_reach_no_other_compute_the_same);
-    zoo::names().chain(["cases", "needy", "training"]).map(all).chain([apart]).collect()
+    // The models of the other half run in `models`.
+    let models = part(zoo::names(), 2, 0);
+    models.chain(["cases", "needy", "training"]).map(all).chain([apart]).collect()
 }
 
 /// Copies between devices that cannot access each other's memory go through the host.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use fanwise::backend::cuda::{Cuda, CudaOptions, Form, NvrtcSearch};
+use fanwise::backend::cuda::{CodeFormat, Cuda, CudaOptions, NvrtcSearch};
 use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
 use fanwise::internal::{Cache, Compiler, CudaExecutable, driver};
 use fanwise::ir::{Graph, Label, Weights, verify};
@@ -60,7 +60,7 @@ pub(crate) fn options(count: u32) -> CudaOptions {
     let mut options = CudaOptions::new(compiler(Some(cache_folder())), 2);
     options.logical = Some(count);
     if is_fake() {
-        options.form = Form::Ptx;
+        options.form = CodeFormat::Ptx;
         if runs_whole_models() {
             // A whole model is one graph, and no progress is seen in it for minutes.
             options.watchdog = Duration::MAX;

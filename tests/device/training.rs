@@ -16,7 +16,7 @@ use fanwise::pass::{
 };
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
-    Epoch, FitOptions, History, Logs, Place, Trainer, TrainerOptions, Validation,
+    Distribution, Epoch, FitOptions, History, Logs, Trainer, TrainerOptions, Validation,
 };
 use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use libtest_mimic::Trial;
@@ -72,7 +72,7 @@ type Sample = (&'static str, fn() -> Model, &'static [usize]);
 /// with such; where the parameters are the template's, by the first optimizer alone.
 fn check((name, model, sizes): Sample, optimizer: &str) {
     let cpu = Cpu::new(2).unwrap();
-    let alone = trained(model(), sizes, optimizer, Place::default(), &cpu);
+    let alone = trained(model(), sizes, optimizer, Distribution::default(), &cpu);
     assert!(alone.0.iter().all(|l| l.is_finite() && *l > 0.0), "{:?}", alone.0);
     let ways = [
         (1, WeightPlacement::Template, BatchStatistics::Sync),
@@ -107,7 +107,7 @@ fn check((name, model, sizes): Sample, optimizer: &str) {
 /// One to four GPUs go through epochs as one CPU does: shuffled batches of which the last is
 /// smaller, with rows that validate.
 fn check_fit((name, model, sizes): Sample) {
-    let (alone, wanted) = fitted(model(), sizes, Place::default(), &Cpu::new(2).unwrap());
+    let (alone, wanted) = fitted(model(), sizes, Distribution::default(), &Cpu::new(2).unwrap());
     let logs = |history: &History| -> Vec<Logs> {
         let both = |epoch: &Epoch| [Some(epoch.training.clone()), epoch.validation.clone()];
         history.epochs.iter().flat_map(both).flatten().collect()
@@ -145,7 +145,7 @@ fn check_fit((name, model, sizes): Sample) {
 fn fitted(
     model: Model,
     sizes: &[usize],
-    place: Place,
+    place: Distribution,
     backend: &dyn Backend,
 ) -> (History, Weights) {
     let mut trainer = trainer(model, OPTIMIZERS[0].1, place, backend);
@@ -167,10 +167,10 @@ fn fitted(
     (history, trainer.weights().unwrap())
 }
 
-fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> Place {
+fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> Distribution {
     let rule = if count.is_multiple_of(2) { ShardRule::Balanced } else { ShardRule::RemainderLast };
     let over = Replicate::over((0..count).map(Device::gpu).collect());
-    Place {
+    Distribution {
         replicate: Some(Replicate { weights, rule, repair: Repair::Comm, ..over }),
         batch_norm: Some(statistics),
         invariant: false,
@@ -178,11 +178,11 @@ fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> P
     }
 }
 
-fn trainer(model: Model, optimizer: &str, place: Place, backend: &dyn Backend) -> Trainer {
+fn trainer(model: Model, optimizer: &str, place: Distribution, backend: &dyn Backend) -> Trainer {
     let loss = "categorical_crossentropy".parse().unwrap();
     let mut training = Training::new("p", loss, optimizer.parse().unwrap());
     (training.losses[0].weighted, training.metrics) = (Weighted::Rows, vec![Metric::Accuracy]);
-    Trainer::new(model, &TrainerOptions { training, place }, backend)
+    Trainer::new(model, &TrainerOptions { training, distribution: place }, backend)
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -193,7 +193,7 @@ fn trained(
     model: Model,
     sizes: &[usize],
     optimizer: &str,
-    place: Place,
+    place: Distribution,
     backend: &dyn Backend,
 ) -> Trained {
     let mut trainer = trainer(model, optimizer, place, backend);

@@ -13,6 +13,7 @@ use fanwise::types::{Device, Tensor};
 use fanwise::zoo;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use support::turn::turns;
 
 use crate::cuda_training::{in_buckets, step};
 use crate::programs::{executable, inputs};
@@ -63,15 +64,19 @@ fn buckets_change_no_bit() {
         {
             let one_by_one = stepped(&split(&graph, 0, how), &weights, &graph);
             let mut concats = Vec::new();
-            for bucket in [1, 100, 5000, RepairOptions::BUCKET] {
+            let sizes = [1, 100, 5000, RepairOptions::BUCKET];
+            let run = turns(&sizes[1..2], &[sizes[0], sizes[2], sizes[3]], name);
+            for bucket in sizes {
                 let split = split(&graph, bucket, how);
                 let buckets = split.ids().filter(|id| {
                     matches!(split.node(*id).op(), Some(Op::Concat(_)))
                         && split.node(*id).label().starts_with("bucket")
                 });
                 concats.push(buckets.count() / 3);
-                let found = stepped(&split, &weights, &graph);
-                assert_eq!(found, one_by_one, "{name}, {how:?}, {bucket} bytes");
+                if run.contains(&bucket) {
+                    let found = stepped(&split, &weights, &graph);
+                    assert_eq!(found, one_by_one, "{name}, {how:?}, {bucket} bytes");
+                }
             }
             assert!(concats.iter().any(|c| *c > 0), "{name}: {concats:?}");
             assert!(concats[0] <= concats[1] || name != "mini_googlenet", "{name}: {concats:?}");

@@ -131,7 +131,7 @@ fn what_cannot_be_compiled_says_why() {
     let said = refused(&[&to_ptx[..], &["sm_80"]].concat());
     assert!(said.contains("/no/such/folder has no libnvrtc"), "{said}");
     let said = refused(&[&to_ptx[..], &["volta"]].concat());
-    assert!(said.contains("`volta` is no architecture; write sm_80"), "{said}");
+    assert!(said.contains("`volta` is not an architecture; write sm_80"), "{said}");
     if !has_gpu() {
         let said = refused(&to_ptx[..6]);
         assert!(said.contains("name an architecture, such as `--arch sm_80`"), "{said}");

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use fanwise::backend::CUDA;
 use fanwise::backend::cuda::NvrtcSearch;
-use fanwise::backend::cuda::{Arch, Form};
+use fanwise::backend::cuda::{Arch, CodeFormat};
 use fanwise::internal::DEFAULT_LIMIT;
 use fanwise::internal::{Cache, Compiler, Resources};
 use fanwise::internal::{Kernel, Unit, entry_name, kernels, units};
@@ -141,7 +141,7 @@ fn compiler(cache: Option<Cache>) -> Compiler {
 
 /// What each kernel takes when it is compiled for an architecture.
 fn resources(compiler: &Compiler, units: &[Unit], arch: Arch) -> BTreeMap<String, Resources> {
-    let modules = compiler.compile(units, arch, Form::Cubin, &AtomicU64::new(0));
+    let modules = compiler.compile(units, arch, CodeFormat::Cubin, &AtomicU64::new(0));
     let modules = modules.unwrap_or_else(|e| panic!("{e}")).modules;
     let all = modules.iter().flat_map(|module| module.compiled.resources());
     all.map(|resources| (resources.name.clone(), resources)).collect()

@@ -97,7 +97,7 @@ fn parameters_are_updated_together() {
             assert!((1..=most).contains(&found), "{name}, {optimizer}: {found} launches");
             let alone = device.steps.iter().filter_map(|step| match &step.action {
                 Action::Launch(launch) if launch.class == KernelClass::Elementwise => {
-                    Some(device.buffer(launch.results[0]))
+                    Some(&device.buffers[launch.results[0].0 as usize])
                 }
                 Action::Launch(_) | Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => {
                     None

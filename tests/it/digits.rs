@@ -12,7 +12,7 @@ use fanwise::model::{self, GraphForm};
 use fanwise::op::{BatchNorm, Conv, Dropout, Flatten, Gemm, Pool, Softmax, Unary};
 use fanwise::pass::WeightPlacement;
 use fanwise::train::data::Feed;
-use fanwise::train::{Place, Trainer, TrainerOptions};
+use fanwise::train::{Distribution, Trainer, TrainerOptions};
 use fanwise::types::{DType, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -154,9 +154,14 @@ fn batches(file: &Path, dtype: DType, sizes: &[usize]) -> Vec<Feed> {
 }
 
 /// The loss of every step, and the weights after the last.
-fn trained(model: Model, optimizer: &str, place: Place, feeds: &[Feed]) -> (Vec<f64>, Weights) {
+fn trained(
+    model: Model,
+    optimizer: &str,
+    place: Distribution,
+    feeds: &[Feed],
+) -> (Vec<f64>, Weights) {
     let training = training("categorical_crossentropy", optimizer, "p", false);
-    let options = TrainerOptions { training, place };
+    let options = TrainerOptions { training, distribution: place };
     let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
     let rate = trainer.learning_rate();
     let losses =

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fanwise::internal::headline;
 use fanwise::ir::{parse, verify};
 use fanwise::op::Op;
-use fanwise::pass::headline;
 use fanwise::types::{Code, ShardRule};
 
 use crate::{operators, source};

@@ -167,7 +167,7 @@ fn a_model_with_a_foreign_operator_is_rewritten_and_proved() {
     let assume = "com.acme.Gate=rowwise(0)";
     refused(&["summary", &onnx], "--assume 'com.acme.Gate=rowwise(0)'");
     refused(&["summary", &onnx, "--assume", "com.acme.Gate"], "expected OP=rowwise(AXIS)");
-    refused(&["summary", &onnx, "--assume", "com.acme.Gate=rows"], "`rows` is no assumption");
+    refused(&["summary", &onnx, "--assume", "com.acme.Gate=rows"], "`rows` is not an assumption");
     good(&["summary", &onnx, "--assume", "com.acme.Gate=none"]);
     let emit = format!("graph={fan}");
     let compile = ["compile", &onnx, "--gpus", "3", "--emit", &emit, "--assume"];

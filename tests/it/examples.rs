@@ -7,10 +7,9 @@ use std::path::Path;
 use fanwise::analysis::prove;
 use fanwise::backend::CPU;
 use fanwise::backend::Executable as _;
+use fanwise::internal::{claims_text, headline};
 use fanwise::ir::{Graph, Weights, parse, verify};
-use fanwise::pass::{
-    PassError, Repair, Replicate, claims_text, explain, headline, repair, replicate,
-};
+use fanwise::pass::{PassError, Repair, Replicate, explain, repair, replicate};
 use fanwise::types::{Code, Device};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

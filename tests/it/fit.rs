@@ -13,7 +13,8 @@ use fanwise::pass::{
 };
 use fanwise::train::data::{Arrays, Feed, LoaderOptions};
 use fanwise::train::{
-    Checkpoint, FitOptions, History, Observer, Place, Trainer, TrainerOptions, Validation, Watch,
+    Checkpoint, Distribution, FitOptions, History, Observer, TrainState, Trainer, TrainerOptions,
+    Validation,
 };
 use fanwise::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 use rand::{Rng, SeedableRng};
@@ -70,7 +71,7 @@ fn optimizers_take_the_steps_that_are_known() {
     for (optimizer, expected) in known {
         let options = TrainerOptions {
             training: training("mae", optimizer, "y", false),
-            place: Place::default(),
+            distribution: Distribution::default(),
         };
         let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
         for (g, expected) in [0.5f64, -0.2, 0.1].into_iter().zip(expected) {
@@ -151,7 +152,7 @@ pub(crate) fn batch(rng: &mut ChaCha8Rng, n: usize, dtype: DType) -> Feed {
     feed(tensor(&[n, 1, 6, 6], &x), tensor(&[n, 3], &y), Some(tensor(&[n], &w)), "p")
 }
 
-pub(crate) fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Place {
+pub(crate) fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> Distribution {
     let devices: Vec<Device> = (0..devices).map(Device::gpu).collect();
     let rule = if devices.len().is_multiple_of(2) {
         ShardRule::Balanced
@@ -164,14 +165,15 @@ pub(crate) fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> 
         repair: Repair::Comm,
         ..Replicate::over(devices)
     });
-    Place { replicate, batch_norm: Some(BatchStatistics::Sync), invariant, max_memory: None }
+    Distribution { replicate, batch_norm: Some(BatchStatistics::Sync), invariant, max_memory: None }
 }
 
 /// The losses of some steps and the weights after them.
-fn trained(dtype: DType, optimizer: &str, place: Place) -> (Vec<f64>, Weights) {
+fn trained(dtype: DType, optimizer: &str, place: Distribution) -> (Vec<f64>, Weights) {
     let cpu = Cpu::new(2).unwrap();
     let training = training("categorical_crossentropy", optimizer, "p", true);
-    let mut trainer = Trainer::new(cnn(dtype), &TrainerOptions { training, place }, &cpu).unwrap();
+    let mut trainer =
+        Trainer::new(cnn(dtype), &TrainerOptions { training, distribution: place }, &cpu).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let rate = trainer.learning_rate();
     let losses = [9usize, 5, 2, 1]
@@ -233,7 +235,7 @@ struct Stop {
 }
 
 impl Observer for Stop {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
+    fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         if watch.at.epoch == 1 && watch.at.step == self.at {
             self.kept = Some(watch.checkpoint()?);
         }
@@ -243,7 +245,7 @@ impl Observer for Stop {
 
 /// A training of three epochs from the beginning or a checkpoint.
 fn fitted(
-    place: Place,
+    place: Distribution,
     schedule: &str,
     resume: Option<Checkpoint>,
     stop: &mut Stop,
@@ -254,7 +256,7 @@ fn fitted(
         [("x", &all.inputs["x"]), ("y", &all.targets["p"]), ("sample_weight", &all.weights["p"])];
     let source = Arc::new(Arrays::new(arrays.map(|(n, t)| (n.to_owned(), t.clone()))).unwrap());
     let training = training("categorical_crossentropy", "adam", "p", true);
-    let options = TrainerOptions { training, place };
+    let options = TrainerOptions { training, distribution: place };
     let mut trainer = Trainer::new(cnn(DType::F32), &options, &Cpu::new(2).unwrap()).unwrap();
     let options = FitOptions {
         batches: LoaderOptions { batch: 5, seed: 4, ..LoaderOptions::default() },
@@ -316,7 +318,7 @@ fn a_run_goes_on_with_the_same_bits_on_another_number_of_devices() {
 
 #[test]
 fn a_checkpoint_says_what_it_goes_on_with() {
-    let one = Place::default;
+    let one = Distribution::default;
     let mut stop = Stop { at: 3, kept: None };
     fitted(one(), SCHEDULES[0], None, &mut stop).unwrap();
     let kept = through_a_folder(&stop.kept.take().unwrap());
@@ -365,7 +367,7 @@ fn losses_are_those_that_are_known() {
         let classes = y.len() / 2;
         let mut training = training("mse", "sgd", "out", weights.is_some());
         training.losses[0].loss = loss;
-        let options = TrainerOptions { training, place: Place::default() };
+        let options = TrainerOptions { training, distribution: Distribution::default() };
         let mut trainer = Trainer::new(given(classes), &options, &cpu).unwrap();
         let tensor = |v: &[f64]| Tensor::new(&[2, classes], v).unwrap();
         let w = weights.map(|w| Tensor::new(&[2], &w).unwrap());
@@ -387,7 +389,7 @@ pub(crate) fn given(classes: usize) -> Model {
 
 /// The reason why there is no training of a model.
 fn refusal(model: Model, training: Training) -> String {
-    let options = TrainerOptions { training, place: Place::default() };
+    let options = TrainerOptions { training, distribution: Distribution::default() };
     Trainer::new(model, &options, &Cpu::new(1).unwrap()).err().expect("refused").to_string()
 }
 
@@ -412,7 +414,7 @@ fn a_frozen_parameter_stays_and_data_without_weights_have_ones() {
     let cpu = Cpu::new(1).unwrap();
     let mut training = training("categorical_crossentropy", "adam", "p", true);
     training.frozen = ["dense".to_owned()].into();
-    let options = TrainerOptions { training, place: Place::default() };
+    let options = TrainerOptions { training, distribution: Distribution::default() };
     let mut trainer = Trainer::new(cnn(DType::F32), &options, &cpu).unwrap();
     let before = trainer.weights().unwrap();
     let given = batch(&mut ChaCha8Rng::seed_from_u64(1), 6, DType::F32);

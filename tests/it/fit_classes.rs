@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use fanwise::backend::Cpu;
+use fanwise::internal::class_axis;
 use fanwise::ir::Builder;
 use fanwise::ir::Model;
 use fanwise::op::{Binary, Flatten, Identity, MatMul, Op, Reshape, Softmax, Squeeze, Unary};
-use fanwise::pass::{Metric, OutputLoss, Training, class_axis};
+use fanwise::pass::{Metric, OutputLoss, Training};
 use fanwise::train::data::{Arrays, LoaderOptions};
-use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
+use fanwise::train::{Distribution, FitOptions, Trainer, TrainerOptions};
 use fanwise::types::{DType, Dim, Tensor};
 
 use crate::fit::{feed, rows, training};
@@ -97,7 +98,8 @@ fn classes_may_be_on_any_axis_but_that_of_the_rows() {
         terms.losses[0].class_axis = class_axis;
         terms.metrics = vec![metric];
         for devices in [0, 1, 2, 3] {
-            let options = TrainerOptions { training: terms.clone(), place: on(devices, "sync") };
+            let options =
+                TrainerOptions { training: terms.clone(), distribution: on(devices, "sync") };
             let mut trainer =
                 Trainer::new(segments(softmax), &options, &Cpu::new(1).unwrap()).unwrap();
             let feed = feed(image(&x), y.clone(), None, "out");
@@ -139,7 +141,7 @@ fn targets_become_what_the_loss_takes_on_the_axis_of_its_classes() {
         let mut terms = training(name, "sgd:learning_rate=1", "out", false);
         terms.losses[0].class_axis = class_axis;
         terms.metrics = vec![Metric::Accuracy];
-        let options = TrainerOptions { training: terms, place: on(2, "sync") };
+        let options = TrainerOptions { training: terms, distribution: on(2, "sync") };
         let mut trainer = Trainer::new(segments(softmax), &options, &Cpu::new(1).unwrap()).unwrap();
         let rows = || {
             let arrays = [("x", x.clone()), ("y", y.clone())];
@@ -161,7 +163,7 @@ fn an_axis_that_has_no_classes_is_refused() {
     let refused = |class_axis: i64| {
         let mut terms: Training = training("categorical_crossentropy", "sgd", "out", false);
         terms.losses[0].class_axis = Some(class_axis);
-        let options = TrainerOptions { training: terms, place: Place::default() };
+        let options = TrainerOptions { training: terms, distribution: Distribution::default() };
         Trainer::new(segments(true), &options, &Cpu::new(1).unwrap()).err().unwrap().to_string()
     };
     assert!(refused(0).ends_with("its classes are on the axis of its rows"), "{}", refused(0));
@@ -183,7 +185,7 @@ fn logits_are_taken_through_a_change_of_shape() {
     b.output("out", out);
     let (graph, weights) = b.finish();
     let terms = training("binary_crossentropy", "sgd", "out", false);
-    let options = TrainerOptions { training: terms, place: Place::default() };
+    let options = TrainerOptions { training: terms, distribution: Distribution::default() };
     let model = Model::new(graph, weights);
     let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
     let (x, y) =
@@ -229,7 +231,7 @@ fn logits_of_classes_are_taken_through_a_change_of_shape() {
             [("categorical_crossentropy", 0), ("sparse_categorical_crossentropy", 3)]
         {
             let terms = training(name, "sgd", "out", false);
-            let options = TrainerOptions { training: terms, place: on(devices, "sync") };
+            let options = TrainerOptions { training: terms, distribution: on(devices, "sync") };
             let model = reshaped(&views);
             let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
             let x = Tensor::new(&[1, 3, 1, 1], &[150.0f64, 0.0, -20.0]).unwrap();
@@ -294,7 +296,7 @@ fn classes_that_are_masked_cost_nothing() {
     let all = |name: &str, y: &Tensor, softmax: bool, (loss, gradient): (f64, [f64; 3])| {
         for devices in [0, 3] {
             let terms = training(name, "sgd", "out", false);
-            let options = TrainerOptions { training: terms, place: on(devices, "sync") };
+            let options = TrainerOptions { training: terms, distribution: on(devices, "sync") };
             let mut trainer =
                 Trainer::new(model(softmax), &options, &Cpu::new(1).unwrap()).unwrap();
             let x = Tensor::new(&[3, 3], &x).unwrap();

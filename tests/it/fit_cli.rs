@@ -411,7 +411,7 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         (&["--loss-weight", "logits=2"], "`logits` has no loss"),
         (&["--freeze", "nothing"], "no parameter `nothing`"),
         (&["--l2", "none*=1"], "no parameter `none*` that is trained, for a penalty"),
-        (&["--l1", "h*=-1"], "`h*=-1` is no penalty"),
+        (&["--l1", "h*=-1"], "`h*=-1` is not a penalty"),
         (&["--metrics", "logits=mae"], "`logits` has no loss; outputs with a loss are score"),
         (&["--metrics", "acuracy"], "did you mean `accuracy`?"),
         (&["--optimizer", "adam:beta=1"], "adam has no setting `beta`"),

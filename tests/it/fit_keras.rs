@@ -6,7 +6,9 @@ use fanwise::ir::Model;
 use fanwise::op::Binary;
 use fanwise::pass::{Loss, Metric, Repair, Replicate, Weighted};
 use fanwise::train::data::{Arrays, LoaderOptions};
-use fanwise::train::{Epoch, FitOptions, History, Logs, Place, Schedule, Trainer, TrainerOptions};
+use fanwise::train::{
+    Distribution, Epoch, FitOptions, History, Logs, Schedule, Trainer, TrainerOptions,
+};
 use fanwise::types::{DType, Device, Tensor};
 
 use crate::fit::{feed, given, line, rows, training};
@@ -30,7 +32,7 @@ fn ten_steps_of_every_optimizer_are_those_of_keras() {
     }
     for (optimizer, expected) in optimizers {
         let training = training("mae", optimizer, "y", false);
-        let options = TrainerOptions { training, place: Place::default() };
+        let options = TrainerOptions { training, distribution: Distribution::default() };
         let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
         for (step, (g, expected)) in gradients.iter().zip(floats(expected)).enumerate() {
             let one = |x: f64| Tensor::new(&[1, 1], &[x]).unwrap();
@@ -56,7 +58,7 @@ fn training_ends_with_the_moving_averages_of_keras() {
     let optimizers = keras["optimizers"].as_object().unwrap();
     for (optimizer, expected) in optimizers.iter().filter(averaged) {
         let training = training("mae", optimizer, "y", false);
-        let options = TrainerOptions { training, place: Place::default() };
+        let options = TrainerOptions { training, distribution: Distribution::default() };
         let mut trainer = Trainer::new(line(), &options, &cpu).unwrap();
         let arrays = [("x", &gradients), ("y", &targets)];
         let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone()));
@@ -84,7 +86,7 @@ fn losses_and_metrics_are_those_of_keras() {
     let evaluate = |loss: &str, metrics: Vec<Metric>, weighted: bool| {
         let mut training = training(loss, "sgd", "out", weighted);
         training.metrics = metrics;
-        let options = TrainerOptions { training, place: Place::default() };
+        let options = TrainerOptions { training, distribution: Distribution::default() };
         let mut trainer = Trainer::new(given(4), &options, &cpu).unwrap();
         let y = if loss.starts_with("sparse") { &classes } else { &hot };
         let w = weighted.then(|| weights.clone());
@@ -114,7 +116,7 @@ fn ties_and_cosines_are_taken_as_keras_takes_them() {
     let evaluate = |p: [f64; 4], target: Tensor, (loss, metric): (&str, &str)| {
         let mut training = training(loss, "sgd", "out", false);
         training.metrics = vec![metric.parse().unwrap()];
-        let options = TrainerOptions { training, place: Place::default() };
+        let options = TrainerOptions { training, distribution: Distribution::default() };
         let mut trainer = Trainer::new(given(4), &options, &Cpu::new(1).unwrap()).unwrap();
         let p = Tensor::new(&[1, 4], &p).unwrap();
         let row = trainer.test_on_batch(&feed(p, target, None, "out")).unwrap();
@@ -170,9 +172,13 @@ fn metrics_of_thresholds_are_those_of_keras() {
         (training.metrics, training.weighted_metrics) = (metrics.clone(), metrics.clone());
         let over = Replicate::over((0..devices).map(Device::gpu).collect());
         let replicate = Replicate { repair: Repair::Comm, ..over };
-        let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
+        let place = Distribution {
+            replicate: (devices > 0).then_some(replicate),
+            ..Distribution::default()
+        };
         let mut trainer =
-            Trainer::new(given(2), &TrainerOptions { training, place }, &cpu).unwrap();
+            Trainer::new(given(2), &TrainerOptions { training, distribution: place }, &cpu)
+                .unwrap();
         let arrays = [("x", &p), ("y", &y), ("sample_weight", &w)];
         let arrays = arrays.map(|(name, all)| (name.to_owned(), all.clone()));
         let loader = LoaderOptions { batch: 5, ..LoaderOptions::default() };
@@ -220,9 +226,13 @@ fn masked_costs_are_those_of_keras() {
         (training.losses[0].masked, training.weighted_metrics) = (true, vec![Metric::Accuracy]);
         let over = Replicate::over((0..devices).map(Device::gpu).collect());
         let replicate = Replicate { repair: Repair::Comm, ..over };
-        let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
+        let place = Distribution {
+            replicate: (devices > 0).then_some(replicate),
+            ..Distribution::default()
+        };
         let mut trainer =
-            Trainer::new(sequences(), &TrainerOptions { training, place }, &cpu).unwrap();
+            Trainer::new(sequences(), &TrainerOptions { training, distribution: place }, &cpu)
+                .unwrap();
         let mut arrays = vec![("x", &x), ("y", &y), ("sample_mask", &mask)];
         arrays.extend(weighted.then_some(("sample_weight", &w)));
         let arrays = arrays.into_iter().map(|(name, all)| (name.to_owned(), all.clone()));
@@ -261,8 +271,11 @@ fn weights_of_places_are_those_of_keras() {
         loss.weighted_metrics = vec![Metric::Accuracy];
         let over = Replicate::over((0..devices).map(Device::gpu).collect());
         let replicate = Replicate { repair: Repair::Comm, ..over };
-        let place = Place { replicate: (devices > 0).then_some(replicate), ..Place::default() };
-        let options = TrainerOptions { training, place };
+        let place = Distribution {
+            replicate: (devices > 0).then_some(replicate),
+            ..Distribution::default()
+        };
+        let options = TrainerOptions { training, distribution: place };
         let mut trainer = Trainer::new(sequences(), &options, &cpu).unwrap();
         let given = arrays.iter().take(if masked { 4 } else { 3 });
         let given = given.map(|(name, all)| ((*name).to_owned(), all.clone()));

@@ -5,23 +5,25 @@ use std::sync::{Arc, Mutex};
 
 use fanwise::Error;
 use fanwise::backend::Cpu;
+use fanwise::internal::SAMPLE_WEIGHT;
 use fanwise::ir::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{Gemm, Softmax};
 use fanwise::pass::{Optimizer, Training, Weighted};
 use fanwise::train::data::{
-    Arrays, Column, Data, DataError, LoaderOptions, RowMut, SAMPLE_WEIGHT, Source, Stream,
+    Arrays, Column, Data, DataError, LoaderOptions, RowMut, Source, Stream,
 };
 use fanwise::train::{
-    Checkpoint, CsvLog, EarlyStopping, EventLog, FitOptions, History, Keep, Keeper, LearningRate,
-    Monitor, Observer, Place, Progress, ProgressMeter, Trainer, TrainerOptions, Validation, Watch,
+    Checkpoint, CsvLog, Distribution, EarlyStopping, EventLog, FitOptions, History, Keep,
+    LearningRate, ModelCheckpoint, Monitor, Observer, Progress, ProgressMeter, TrainState, Trainer,
+    TrainerOptions, Validation,
 };
 use fanwise::types::{DType, Tensor};
 
 use crate::fit::{line, rows, through_a_folder};
 
 fn trainer(model: Model, training: Training) -> Trainer {
-    let options = TrainerOptions { training, place: Place::default() };
+    let options = TrainerOptions { training, distribution: Distribution::default() };
     Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap()
 }
 
@@ -94,13 +96,13 @@ struct All {
 }
 
 impl Observer for All {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
+    fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         self.rates.extend(watch.rate);
         self.kept.push(watch.checkpoint()?);
         Ok(())
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.kept.push(watch.checkpoint()?);
         Ok(true)
     }
@@ -220,13 +222,13 @@ fn weights_of_classes_are_weights_of_rows_and_classes_suit_the_loss() {
     let (plain, weighted) =
         (arrays(&[("x", &x), ("y", &y)]), arrays(&[("x", &x), ("y", &y), (SAMPLE_WEIGHT, &w)]));
     let (plain, weighted) = (Arc::new(plain), Arc::new(weighted));
-    let model =
-        || Model { graph: model.graph.clone(), weights: model.weights.clone(), notes: Vec::new() };
+    let model = || Model::new(model.graph.clone(), model.weights.clone());
     for loss in ["categorical_crossentropy", "sparse_categorical_crossentropy"] {
         let training = Training::new("p", loss.parse().unwrap(), "adam".parse().unwrap());
         let run = |data: Arc<Arrays>, by_class: bool| {
-            let (training, place) = (training.clone(), Place::default());
-            let mut options = TrainerOptions { training, place }.for_columns(data.columns());
+            let (training, place) = (training.clone(), Distribution::default());
+            let mut options =
+                TrainerOptions { training, distribution: place }.for_columns(data.columns());
             if by_class {
                 options.training.losses[0].weighted = Weighted::Rows;
             }
@@ -268,7 +270,7 @@ fn observers_keep_log_tell_and_end_a_training() {
     let at = |name: &str| folder.path().join(name);
     let told: Mutex<Vec<Progress>> = Mutex::default();
     let mut meter = ProgressMeter::new(|at: &Progress| told.lock().unwrap().push(at.clone()));
-    let mut keeper = Keeper { keep: Keep::Best, ..Keeper::new(at("kept")) };
+    let mut keeper = ModelCheckpoint { keep: Keep::Best, ..ModelCheckpoint::new(at("kept")) };
     let (mut csv, mut events) = (CsvLog { path: at("run.csv") }, EventLog::new(at("events")));
     // After the second epoch nothing is learned.
     let mut ends = LearningRate::new(|watch, rate| if watch.at.epoch < 2 { rate } else { 0.0 });
@@ -317,7 +319,8 @@ fn what_cannot_be_done_ends_a_training_with_a_reason() {
     assert_eq!(fit(waves(12).into(), &mut stops).to_string(), expected);
     let folder = tempfile::tempdir().unwrap();
     let monitor = Monitor::new("val_loss");
-    let mut keeper = Keeper { keep: Keep::Best, monitor, ..Keeper::new(folder.path()) };
+    let mut keeper =
+        ModelCheckpoint { keep: Keep::Best, monitor, ..ModelCheckpoint::new(folder.path()) };
     assert_eq!(fit(waves(12).into(), &mut keeper).to_string(), expected);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

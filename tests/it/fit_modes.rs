@@ -12,7 +12,7 @@ use fanwise::ir::Model;
 use fanwise::ir::{Builder, Value, Weights};
 use fanwise::op::{BatchNorm, BatchNormTrain, Binary, Op};
 use fanwise::train::data::Feed;
-use fanwise::train::{Place, Predictor, Trainer, TrainerOptions};
+use fanwise::train::{Distribution, Predictor, Trainer, TrainerOptions};
 use fanwise::types::{DType, Tensor};
 use prost::Message;
 use support::proto::tensor_proto::DataType;
@@ -51,7 +51,7 @@ fn normalisation_of_a_file_in_train_mode_is_that_of_one_in_inference() {
             let mut training = training(LOSS, "sgd", "p", true);
             training.mode.momentum = momentum;
             training.frozen = (!frozen.is_empty()).then(|| frozen.to_owned()).into_iter().collect();
-            let options = TrainerOptions { training, place: on(2, "sync") };
+            let options = TrainerOptions { training, distribution: on(2, "sync") };
             let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
             trainer.train_on_batch(&all, 0.1).unwrap();
             let evaluated = trainer.test_on_batch(&all).unwrap().loss;
@@ -151,7 +151,7 @@ fn dropout_of_a_file_in_train_mode_is_that_of_one_in_inference() {
     let run = |in_train_mode: bool, seed: i64, devices: u32| {
         let mut training = training(LOSS, "sgd", "p", false);
         training.mode.seed = seed;
-        let options = TrainerOptions { training, place: on(devices, "sync") };
+        let options = TrainerOptions { training, distribution: on(devices, "sync") };
         let model = read(with_dropout(in_train_mode, false));
         let mut trainer = Trainer::new(model, &options, &Cpu::new(1).unwrap()).unwrap();
         let mut loss = || trainer.train_on_batch(&all, 0.0).unwrap().loss;
@@ -177,14 +177,17 @@ fn a_mask_that_is_used_is_that_of_inference() {
     let cpu = Cpu::new(1).unwrap();
     let run = |in_train_mode: bool| {
         let model = read(with_dropout(in_train_mode, true));
-        Predictor::new(&model, &Place::default(), &cpu).unwrap().predict_on_batch(&inputs).unwrap()
+        Predictor::new(&model, &Distribution::default(), &cpu)
+            .unwrap()
+            .predict_on_batch(&inputs)
+            .unwrap()
     };
     let found = run(true);
     assert_eq!(found, run(false));
     assert_eq!(&*found[1].0, "mask");
     assert!(found[1].1.bytes().iter().all(|kept| *kept == 1));
     let terms = training(LOSS, "sgd", "p", false);
-    let options = TrainerOptions { training: terms, place: Place::default() };
+    let options = TrainerOptions { training: terms, distribution: Distribution::default() };
     let refused = |in_train_mode| {
         let model = read(with_dropout(in_train_mode, true));
         Trainer::new(model, &options, &cpu).err().map(|error: Error| error.to_string()).unwrap()
@@ -246,7 +249,7 @@ fn layers_with_the_same_statistics_move_them_one_after_the_other() {
     let mut batch = feed(x.clone(), all(3), None, "p");
     batch.inputs.insert("z".to_owned(), z.clone());
     let terms = training("mse", "sgd", "p", false);
-    let run = |place: Place| steps(shared(), &terms, place, std::slice::from_ref(&batch));
+    let run = |place: Distribution| steps(shared(), &terms, place, std::slice::from_ref(&batch));
     let close = |a: f64, b: f64, what: &str| assert!((a - b).abs() < 1e-12, "{what}: {a} for {b}");
     let expected = run(on(0, "sync"));
     for (channel, (mut mean, mut var)) in [(8.0, 1.0), (-8.0, 4.0)].into_iter().enumerate() {
@@ -281,8 +284,10 @@ fn layers_with_the_same_statistics_move_them_one_after_the_other() {
 fn training_is_reproducible_where_no_devices_are_given() {
     let training = training(LOSS, "adam", "p", true);
     let feeds = [three(1, 9), three(2, 5)];
-    let run = |place: Place| steps(normed(), &training, Place { invariant: true, ..place }, &feeds);
-    let found = run(Place::default());
+    let run = |place: Distribution| {
+        steps(normed(), &training, Distribution { invariant: true, ..place }, &feeds)
+    };
+    let found = run(Distribution::default());
     for devices in [1, 2] {
         assert!(found == run(on(devices, "sync")), "{devices} devices");
     }

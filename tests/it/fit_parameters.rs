@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use fanwise::internal::fixed_parameters;
 use fanwise::ir::{Builder, Graph, Value, Weights};
 use fanwise::model::{LoadOptions, load};
 use fanwise::op::{Binary, Concat, MatMul, Reshape, Transpose, Unary};
-use fanwise::pass::{Training, TrainingError, fixed_parameters, training};
+use fanwise::pass::{Training, TrainingError, training};
 use fanwise::types::{DType, Dim, Tensor};
 use support::snap;
 

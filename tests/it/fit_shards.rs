@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::Cpu;
+use fanwise::internal::{SAMPLE_MASK, SAMPLE_WEIGHT};
 use fanwise::ir::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{
@@ -12,8 +13,8 @@ use fanwise::op::{
 use fanwise::pass::{
     BatchStatistics, Mode, Repair, Replicate, Training, WeightPlacement, Weighted,
 };
-use fanwise::train::data::{Arrays, Feed, LoaderOptions, SAMPLE_MASK, SAMPLE_WEIGHT};
-use fanwise::train::{FitOptions, Place, Trainer, TrainerOptions};
+use fanwise::train::data::{Arrays, Feed, LoaderOptions};
+use fanwise::train::{Distribution, FitOptions, Trainer, TrainerOptions};
 use fanwise::types::{DType, Device, Dim, ShardRule, Tensor};
 
 use crate::fit::{batch, cnn, feed, rows, training};
@@ -79,7 +80,7 @@ pub(crate) fn part(all: &Feed, from: usize, to: usize) -> Feed {
     }
 }
 
-pub(crate) fn on(devices: u32, statistics: &str) -> Place {
+pub(crate) fn on(devices: u32, statistics: &str) -> Distribution {
     let list: Vec<Device> = (0..devices).map(Device::gpu).collect();
     let weights = [WeightPlacement::Template, WeightPlacement::Mirrored][devices as usize % 2];
     let rule = ShardRule::RemainderLast;
@@ -90,11 +91,11 @@ pub(crate) fn on(devices: u32, statistics: &str) -> Place {
         ..Replicate::over(list.clone())
     });
     let batch_norm = Some(statistics.parse::<BatchStatistics>().unwrap());
-    Place { replicate, batch_norm, invariant: false, max_memory: None }
+    Distribution { replicate, batch_norm, invariant: false, max_memory: None }
 }
 
-fn trainer(model: Model, training: Training, place: Place) -> Trainer {
-    let options = TrainerOptions { training, place };
+fn trainer(model: Model, training: Training, place: Distribution) -> Trainer {
+    let options = TrainerOptions { training, distribution: place };
     Trainer::new(model, &options, &Cpu::new(2).unwrap()).unwrap()
 }
 
@@ -102,7 +103,7 @@ fn trainer(model: Model, training: Training, place: Place) -> Trainer {
 pub(crate) fn steps(
     model: Model,
     training: &Training,
-    place: Place,
+    place: Distribution,
     feeds: &[Feed],
 ) -> (Vec<f64>, Weights) {
     let mut trainer = trainer(model, training.clone(), place);
@@ -177,7 +178,7 @@ fn groups_are_the_same_on_any_number_of_devices() {
     }
     let mut bits = Vec::new();
     for devices in [1, 2, 8] {
-        let place = Place { invariant: true, ..on(devices, "ghost:4") };
+        let place = Distribution { invariant: true, ..on(devices, "ghost:4") };
         let mut rng = ChaCha8Rng::seed_from_u64(9);
         let feeds = [9usize, 5, 2].map(|n| batch(&mut rng, n, DType::F32));
         bits.push(steps(cnn(DType::F32), &training, place, &feeds));
@@ -231,11 +232,15 @@ fn dropout_drops_the_same_of_a_row_wherever_rows_stand() {
         })
         .collect();
     let training = training(LOSS, "sgd", "p", true);
-    let expected = steps(model(true), &training, Place::default(), &feeds);
-    assert_near(&steps(model(false), &training, Place::default(), &feeds), &expected, "rows first");
-    let evaluated = steps(model(true), &training, Place::default(), &feeds[..1]);
+    let expected = steps(model(true), &training, Distribution::default(), &feeds);
+    assert_near(
+        &steps(model(false), &training, Distribution::default(), &feeds),
+        &expected,
+        "rows first",
+    );
+    let evaluated = steps(model(true), &training, Distribution::default(), &feeds[..1]);
     let other = Training { mode: Mode { seed: 1, ..training.mode }, ..training.clone() };
-    let other = steps(model(true), &other, Place::default(), &feeds[..1]);
+    let other = steps(model(true), &other, Distribution::default(), &feeds[..1]);
     assert!((evaluated.0[0] - other.0[0]).abs() > 1e-6, "another seed drops others");
     for devices in [1, 2, 3, 8] {
         for time_major in [true, false] {
@@ -276,7 +281,7 @@ fn masked_and_weighed_classes_are_those_of_one_device() {
     // Of the first batches of 5 rows shards of each kind are left out whole.
     let mask: Vec<f64> = (0..rows).map(|i| f64::from(u8::from(i % 5 > 1 && i != 7))).collect();
     let mask = Tensor::new(&[rows], &mask).unwrap();
-    let run = |place: Place, weighed: bool| {
+    let run = |place: Distribution, weighed: bool| {
         let columns = [
             ("x", &all.inputs["x"]),
             ("y", &all.targets["p"]),
@@ -337,8 +342,9 @@ fn outputs_without_a_second_axis_are_trained() {
 /// Statistics of each device would differ with the number of devices.
 #[test]
 fn the_same_bits_are_not_promised_for_local_statistics() {
-    let place = Place { invariant: true, ..on(2, "local") };
-    let options = TrainerOptions { training: training(LOSS, "sgd", "p", true), place };
+    let place = Distribution { invariant: true, ..on(2, "local") };
+    let options =
+        TrainerOptions { training: training(LOSS, "sgd", "p", true), distribution: place };
     let refused = Trainer::new(cnn(DType::F32), &options, &Cpu::new(1).unwrap()).err().unwrap();
     assert!(refused.to_string().contains("`sync` or `ghost:G`"), "{refused}");
 }
@@ -419,7 +425,8 @@ fn penalties_count_once() {
     for name in ["none*", "mean"] {
         let l2 = list(&["0.1", &format!("{name}=0.1")]);
         let place = on(2, "sync");
-        let options = TrainerOptions { training: Training { l2, ..plain.clone() }, place };
+        let options =
+            TrainerOptions { training: Training { l2, ..plain.clone() }, distribution: place };
         let error = Trainer::new(normed(), &options, &Cpu::new(1).unwrap()).err().unwrap();
         assert!(error.to_string().contains(&format!("`{name}` that is trained")), "{error}");
     }

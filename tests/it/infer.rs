@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use fanwise::internal::MAX_SIZE;
 use fanwise::internal::{Operand, Results, SplitOperand};
 use fanwise::op::{Attr, AttrError, Op};
-use fanwise::types::{Claim, DType, Dim, MAX_SIZE, Shape, Shard, Tensor, TensorType};
+use fanwise::types::{Claim, DType, Dim, Shape, Shard, Tensor, TensorType};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

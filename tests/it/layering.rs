@@ -102,8 +102,8 @@ fn objection(from: &str, to: &str, item: &str) -> Option<String> {
         (from, to) => match (rank(from), rank(to)) {
             (Some(a), Some(b)) if b < a => None,
             (Some(_), Some(_)) => Some(format!("{from} must not use {to}")),
-            (None, _) => Some(format!("{from} is no layer")),
-            (_, None) => Some(format!("{to} is no layer")),
+            (None, _) => Some(format!("{from} is not a layer")),
+            (_, None) => Some(format!("{to} is not a layer")),
         },
     }
 }

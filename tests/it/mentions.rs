@@ -17,8 +17,8 @@ const NAMED: &[(&str, usize, &str)] = &[
     ("Unary", 16, "a family: its own folder, and whoever fuses it or reads a formula in it"),
     ("Reduce", 15, "a family: its own folder, its kernels, and the operators made of it"),
     ("Slice", 12, "what divides the batch between replicas"),
-    ("AllReduce", 12, "a collective"),
-    ("ExclusiveScan", 10, "a collective"),
+    ("AllReduce", 11, "a collective"),
+    ("ExclusiveScan", 9, "a collective"),
     (
         "BatchNorm",
         10,

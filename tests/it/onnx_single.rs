@@ -54,7 +54,7 @@ const UNWRITTEN: [&str; 7] = [
     "random_normal: operator set 21 has nothing that computes it",
     "random_uniform: operator set 21 has nothing that computes it",
     "resize: its rounding is that of operator sets before 11",
-    "slice: the size max(0,N-2) is no multiple of N plus a number",
+    "slice: the size max(0,N-2) is not a multiple of N plus a number",
 ];
 
 /// Operators that are written as several, which round in between.

@@ -38,11 +38,13 @@ impl Kernels for Offloading {
     }
 
     fn supports(&self, op: &Op, types: &Types<'_>) -> Support {
-        let support = CPU.supports(op, types);
-        match support.kernel {
-            Some(KernelClass::MatMul) => support,
-            _ => Support::step().when(support.is_step && op.is(Traits::ELEMENTWISE)),
+        let mut support = CPU.supports(op, types);
+        if support.kernel != Some(KernelClass::MatMul) {
+            let is_step = support.is_step && op.is(Traits::ELEMENTWISE);
+            support = Support::default();
+            support.is_step = is_step;
         }
+        support
     }
 
     fn host(&self) -> Option<&dyn Kernels> {

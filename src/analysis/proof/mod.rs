@@ -1,11 +1,11 @@
-//! The proof that a replicated graph computes what its template does.
+//! Translation validation: the proof that a replicated graph computes what its template does.
 //!
-//! It shares nothing with what plans and writes replicas but the operators' split rules. Every
-//! value of the replicated graph is given a meaning in terms of the template, from the inputs on:
-//! the whole of one of the template's values, or a replica's part of one, which is its rows where
-//! the split rules say that the value carries the batch, and all of it where they say that it does
-//! not. A node has a meaning only by one of these rules, and the graph is right if every output and
-//! every update means the template's:
+//! It shares the operators' split rules with the passes that plan and write replicas, and nothing
+//! else. Every value of the replicated graph is given a meaning in terms of the template, from the
+//! inputs on: the whole of one of the template's values, or a replica's part of one. The part is
+//! the replica's rows where the split rules say that the value carries the batch, and all of the
+//! value where they say that it does not. A node has a meaning only by one of these rules, and the
+//! graph is right if every output and every update means the template's:
 //!
 //! - P1: the inputs and the outputs are the template's, by name, order and type.
 //! - P2: the shards of the split are in order and cover the rows `0..N` once.
@@ -40,6 +40,7 @@
 //! are equal, and by induction over the runs those of every run after others. Devices and transfers
 //! between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
 
+mod merge;
 mod relate;
 mod rule;
 mod template;
@@ -53,11 +54,11 @@ use template::Template;
 
 /// Proves that `replicated` computes what `template` does, for every batch.
 ///
-/// Where the pass had to repair the model, the template is the repaired one: it computes what the
-/// model does by the meaning of the operators that repairs put in place of others, which is checked
-/// by running both.
+/// For a repaired model the template is the repaired graph. That it computes what the model does
+/// follows from the meaning of the operators that repairs insert, which tests check by running
+/// both.
 ///
-/// Of a graph without replicas it proves that it is the template.
+/// A graph without replicas must equal the template.
 ///
 /// Elsewhere: translation validation (MLIR).
 pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, ProofError> {

@@ -7,25 +7,25 @@
 use std::collections::HashMap;
 
 use super::rule::{Proof, ProofError, ProofRule, Violation};
-use super::template::{Bring, Operands, Template, form};
+use super::template::{Operands, Redistribution, Template, form};
 use crate::ir::{Graph, Node, NodeId, NodeKind, Param, Value};
-use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op, Random, Slice};
+use crate::op::{Op, Random, Slice};
 use crate::types::invariant::{int, invariant};
-use crate::types::{Claim, Dim, Split, Table};
+use crate::types::{Claim, Dim, FastMap, Split};
 
 /// The meaning of a value of the replicated graph: a value of the template, or one replica's
 /// part of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Meaning {
+pub(super) struct Meaning {
     /// A value of the template.
-    value: Value,
+    pub(super) value: Value,
     /// The replica whose part it is; `None` if it is the whole.
-    replica: Option<u32>,
+    pub(super) replica: Option<u32>,
 }
 
 /// The meanings of all results of a node.
 #[derive(Clone, Copy)]
-enum Results {
+pub(super) enum Results {
     /// This, of a node with one result.
     One(Meaning),
     /// A replica's parts of all results of a node of the template.
@@ -36,25 +36,26 @@ enum Results {
     Each(NodeId),
 }
 
-/// A search among operators with the same operands.
+/// Progress of the search among operators with the same operands.
 #[derive(Default)]
 struct Search {
-    /// The one after the last that was found.
+    /// The position after the last operator that was found.
     next: usize,
-    /// The places of all by their form, once they were asked for out of order.
+    /// The positions of all by their printed form; filled at the first search out of order.
     forms: HashMap<String, Vec<usize>>,
 }
 
-/// The number of operators that are tried one after the other before the rest are looked up by
-/// their form. Clones come in the order of the template, so the next candidate is nearly always
-/// the right one, and making the forms of all candidates would cost more than a few comparisons.
-const LEFT_OUT: usize = 8;
+/// The number of candidates that are compared one after the other before the rest are looked up by
+/// their printed form. Clones come in the order of the template, so the next candidate is nearly
+/// always the right one, and printing all candidates would cost more than a few comparisons.
+const LINEAR_TRIES: usize = 8;
 
+/// The relation between a replicated graph and its template, as far as it is established.
 pub(super) struct Relation<'a, 'g> {
-    template: &'a Template<'g>,
+    pub(super) template: &'a Template<'g>,
     graph: &'g Graph,
-    split: &'g Split,
-    /// By node; `None` where a rule is broken, or what it takes has no meaning.
+    pub(super) split: &'g Split,
+    /// The meanings by node; `None` where a rule is broken, or an operand has no meaning.
     results: Vec<Option<Results>>,
     /// The template's nodes by the name of their parameter.
     params: HashMap<&'g str, NodeId>,
@@ -63,8 +64,8 @@ pub(super) struct Relation<'a, 'g> {
     /// The state of the searches among operators with the same operands, by replica.
     searches: HashMap<(u32, Operands), Search>,
     /// The second meaning of slices that have two, and of their copies.
-    others: HashMap<Value, Meaning>,
-    proof: Proof,
+    second_meanings: HashMap<Value, Meaning>,
+    pub(super) proof: Proof,
     violations: Vec<Violation>,
 }
 
@@ -83,12 +84,16 @@ impl<'a, 'g> Relation<'a, 'g> {
             params: whole.ids().filter_map(param).collect(),
             inputs: whole.inputs().map(|v| (&*whole.info(v).name, v)).collect(),
             searches: HashMap::new(),
-            others: HashMap::new(),
+            second_meanings: HashMap::new(),
             proof: Proof { replicas: split.replicas(), ..Proof::default() },
             violations: Vec::new(),
         }
     }
 
+    /// The counts of the proof.
+    ///
+    /// # Errors
+    /// If any rule is broken: all violations.
     pub(super) fn finish(self) -> Result<Proof, ProofError> {
         if self.violations.is_empty() {
             Ok(self.proof)
@@ -97,11 +102,12 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
+    /// Records a violation.
     fn broken(&mut self, rule: ProofRule, node: Option<NodeId>, message: impl Into<String>) {
         self.violations.push(Violation { rule, message: message.into(), node });
     }
 
-    /// The graph as a whole: its inputs and outputs, its split, its parameters.
+    /// Rules P1 to P3, on the graph as a whole: inputs and outputs, split, parameters.
     pub(super) fn boundary(&mut self) {
         let (whole, graph) = (self.template.graph, self.graph);
         let inputs = |g: &'g Graph| g.inputs().map(|v| g.info(v)).map(|i| (&*i.name, &i.ty));
@@ -113,6 +119,8 @@ impl<'a, 'g> Relation<'a, 'g> {
             self.broken(ProofRule::P1, None, "the outputs are not those of the template");
         }
         let offsets = self.split.offsets();
+        // Offsets that begin at 0, end at N and never decrease cover each row exactly once, for
+        // every N.
         let ends = offsets.first() == Some(&Dim::ZERO) && offsets.last() == Some(&Dim::n());
         let ordered = offsets.windows(2).all(|o| match o {
             [from, to] => (to.clone() - from.clone()).is_nonnegative(),
@@ -121,7 +129,7 @@ impl<'a, 'g> Relation<'a, 'g> {
         if !ends || !ordered || offsets.len() != self.split.replicas() + 1 {
             self.broken(ProofRule::P2, None, "the shards do not cover the batch once and in order");
         }
-        let known: Table<&str, &Param> = whole.params().iter().map(|p| (&*p.name, p)).collect();
+        let known: FastMap<&str, &Param> = whole.params().iter().map(|p| (&*p.name, p)).collect();
         for param in graph.params() {
             let known = known.get(&*param.name);
             if !known.is_some_and(|known| known.ty == param.ty && known.hash == param.hash) {
@@ -156,6 +164,7 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
+    /// The meaning of a value, if its node has one.
     fn meaning(&self, value: Value) -> Option<Meaning> {
         Some(match self.results[value.node.index()]? {
             Results::One(meaning) => meaning,
@@ -172,26 +181,29 @@ impl<'a, 'g> Relation<'a, 'g> {
     }
 
     /// The results of an operator in the replicated graph; records the violation if it has no
-    /// meaning. A slice of a replica's rows can mean two things: the rows that the pass takes,
-    /// and a clone of a slice that the template itself has. The operator is read with the first
-    /// meaning. If that breaks a rule, it is read with the second one; a copy keeps both.
+    /// meaning.
+    ///
+    /// A slice of a replica's rows can mean two things: the rows that the pass takes, and a clone
+    /// of a slice that the template itself has. The operator is read with the first meaning of its
+    /// operands, and if that breaks a rule with the second one; a copy keeps both.
     fn operator(&mut self, id: NodeId, node: &'g Node, op: &Op) -> Option<Results> {
         let values = self.graph.operands(id);
         let operands = values.iter().map(|v| self.meaning(*v)).collect::<Option<Vec<_>>>()?;
         let mut result = self.interpret(node, op, &operands);
         if let Ok(Results::One(_)) = &result {
-            self.note_other(id, node, op, &operands);
+            self.record_second_meaning(id, node, op, &operands);
         }
-        let of_own_rows = values.iter().any(|v| self.others.contains_key(v));
+        let of_own_rows = values.iter().any(|v| self.second_meanings.contains_key(v));
         if of_own_rows {
-            let other = |(v, m): (&Value, &Meaning)| self.others.get(v).copied().unwrap_or(*m);
+            let other =
+                |(v, m): (&Value, &Meaning)| self.second_meanings.get(v).copied().unwrap_or(*m);
             let others: Vec<Meaning> = values.iter().zip(&operands).map(other).collect();
             if result.is_err() {
                 result = self.interpret(node, op, &others).or(result);
             } else if let (Op::CopyOp(_), Ok(Results::One(m))) =
                 (op, self.interpret(node, op, &others))
             {
-                self.others.insert(Value { node: id, output: 0 }, m);
+                self.second_meanings.insert(Value { node: id, output: 0 }, m);
             }
         }
         match result {
@@ -238,24 +250,26 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    fn note_other(&mut self, id: NodeId, node: &'g Node, op: &Op, operands: &[Meaning]) {
+    /// Records the second meaning of a slice or a draw: a clone of the template's own operator.
+    fn record_second_meaning(&mut self, id: NodeId, node: &'g Node, op: &Op, operands: &[Meaning]) {
         if let (Op::Slice(_) | Op::Random(_), Some(replica)) = (op, node.place().replica)
             && let Ok(Results::Parts(found, replica)) = self.clone_of(op, operands, replica, node)
         {
+            // `clone_of` counted it, but the node is read with its first meaning and counts once.
             self.proof.clones -= 1;
             let meaning =
                 Meaning { value: Value { node: found, output: 0 }, replica: Some(replica) };
-            self.others.insert(Value { node: id, output: 0 }, meaning);
+            self.second_meanings.insert(Value { node: id, output: 0 }, meaning);
         }
     }
 
-    /// True if it is all rows of a value.
+    /// True for all rows of a value that carries the batch.
     fn is_whole_rows(&self, of: Meaning) -> bool {
         of.replica.is_none() && self.template.shard(of.value).is_some()
     }
 
-    /// The value of the template that a replica sees in `of`.
-    fn seen(&self, of: Meaning) -> Option<Value> {
+    /// The template's value that a replica may use in place of `of`; `None` where it may not.
+    fn seen_by_replica(&self, of: Meaning) -> Option<Value> {
         if of.replica.is_some() {
             return Some(of.value);
         }
@@ -263,18 +277,20 @@ impl<'a, 'g> Relation<'a, 'g> {
             Claim::Invariant => Some(of.value),
             // All rows, or the whole of what has parts: only what the template brings to every
             // replica.
-            Claim::Shard(_) | Claim::Partial(_) => self.template.brought(of.value, Bring::Whole),
+            Claim::Shard(_) | Claim::Partial(_) => {
+                self.template.redistributed(of.value, Redistribution::Whole)
+            }
             Claim::Own | Claim::Mixed => None,
         }
     }
 
-    /// The meaning of a copy (rule P6). A part stays with its replica, and a whole value reaches
-    /// a replica only if the template brings it there.
+    /// The meaning of a copy (rule P6). A part stays with its replica, and a whole value reaches a
+    /// replica only if the template redistributes it.
     fn copy(&mut self, of: Meaning, replica: Option<u32>) -> Result<Meaning, Broken> {
         let broken = |reason: &str| Err((ProofRule::P6, reason.to_owned()));
         let value = match (of.replica, replica) {
             (None, None) => of.value,
-            (None, Some(_)) => match self.seen(of) {
+            (None, Some(_)) => match self.seen_by_replica(of) {
                 Some(value) => value,
                 None => return broken("brings all rows to a replica that works on its own"),
             },
@@ -285,8 +301,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         Ok(Meaning { value, replica })
     }
 
-    /// The rows of a replica, if the slice is to take them: of all rows, or of a value that the
-    /// replica holds whole.
+    /// The meaning of a slice that takes a replica's rows (rule P4): of all rows, or of a value
+    /// that the replica holds whole. `None` for any other slice, which must be a clone.
     fn slice(
         &mut self,
         slice: &Slice,
@@ -297,8 +313,8 @@ impl<'a, 'g> Relation<'a, 'g> {
             of.value
         } else {
             let own = of.replica.is_none_or(|own| own == replica);
-            let rows = self.seen(of).filter(|_| own);
-            match rows.and_then(|v| self.template.brought(v, Bring::Rows)) {
+            let rows = self.seen_by_replica(of).filter(|_| own);
+            match rows.and_then(|v| self.template.redistributed(v, Redistribution::OwnRows)) {
                 Some(value) => value,
                 None => return Ok(None),
             }
@@ -307,14 +323,15 @@ impl<'a, 'g> Relation<'a, 'g> {
         let (Some(shard), Some((from, to))) = (self.template.shard(value), range) else {
             return Err((ProofRule::P4, "has no rows to take".to_owned()));
         };
+        // No single slice has rows that stand in several blocks.
         if shard.outer > 1 {
             return Ok(None);
         }
         let inner = int::<i64>(shard.inner);
         let rows = Slice::rows(shard.axis, from.clone() * inner, to.clone() * inner);
         if rows != *slice {
-            // A slice of the template, of rows that it brings whole to every replica.
-            if !self.is_whole_rows(of) || self.seen(of).is_some() {
+            // A slice of the template itself, on rows that it gathers to every replica.
+            if !self.is_whole_rows(of) || self.seen_by_replica(of).is_some() {
                 return Ok(None);
             }
             let axis = shard.axis;
@@ -325,14 +342,16 @@ impl<'a, 'g> Relation<'a, 'g> {
         Ok(Some(Meaning { value, replica: Some(replica) }))
     }
 
-    /// The rows of a replica, if it draws them of what the template draws whole, and takes own rows
-    /// of.
+    /// The meaning of random numbers that a replica draws for its own rows (rule P4): the template
+    /// draws the whole and takes `own_rows` of it. An element is a function of the seed and of its
+    /// position in the whole, so that a part has the elements of the whole draw.
     fn drawn_rows(&mut self, draw: &Random, replica: u32) -> Option<Meaning> {
         let (from, to) = self.split.range(replica as usize)?;
         let template = self.template;
-        let value = template.on(&Operands::new()).iter().find_map(|id| {
+        let value = template.with_operands(&Operands::new()).iter().find_map(|id| {
             let Op::Random(whole) = template.graph.node(*id).op()? else { return None };
-            let value = template.brought(Value { node: *id, output: 0 }, Bring::Rows)?;
+            let value =
+                template.redistributed(Value { node: *id, output: 0 }, Redistribution::OwnRows)?;
             let shard = template.shard(value).filter(|shard| shard.outer == 1)?;
             let inner = int::<i64>(shard.inner);
             let (from, to) = (from.clone() * inner, to.clone() * inner);
@@ -342,7 +361,7 @@ impl<'a, 'g> Relation<'a, 'g> {
         Some(Meaning { value, replica: Some(replica) })
     }
 
-    /// The template's operator of which this is the replica's clone.
+    /// The template's operator whose clone this is (rule P5).
     fn clone_of(
         &mut self,
         op: &Op,
@@ -354,9 +373,9 @@ impl<'a, 'g> Relation<'a, 'g> {
         let mut values = Operands::new();
         for (i, operand) in operands.iter().enumerate() {
             let own = operand.replica.is_none_or(|own| own == replica);
-            match self.seen(*operand).filter(|_| own) {
-                Some(value) => values.push(self.template.same(value)),
-                None => return broken(format!("operand {i} is no part of replica {replica}")),
+            match self.seen_by_replica(*operand).filter(|_| own) {
+                Some(value) => values.push(self.template.canonical(value)),
+                None => return broken(format!("operand {i} is not a part of replica {replica}")),
             }
         }
         let found = self.candidate(op, values, replica);
@@ -371,18 +390,19 @@ impl<'a, 'g> Relation<'a, 'g> {
         Ok(Results::Parts(found, replica))
     }
 
-    /// The template's operator on these operands that `replica` runs as `op`.
+    /// The template's operator on these operands that `replica` runs as `op`, found in amortised
+    /// constant time for clones in the order of the template.
     fn candidate(&mut self, op: &Op, operands: Operands, replica: u32) -> Option<NodeId> {
         let template = self.template;
-        match template.on(&operands) {
+        match template.with_operands(&operands) {
             [] => None,
             [only] => Some(*only).filter(|only| template.is_clone(*only, op, replica)),
             several => {
                 let search = self.searches.entry((replica, operands)).or_default();
-                // They come in the template's order, mostly, but for some that replicas leave out;
-                // else they are looked up by their form.
+                // Clones come in the template's order but for those that replicas leave out, so a
+                // few steps ahead nearly always suffice; else the form decides.
                 let rest = several.get(search.next..).unwrap_or_default();
-                let ahead = rest.iter().take(LEFT_OUT);
+                let ahead = rest.iter().take(LINEAR_TRIES);
                 if let Some((i, found)) =
                     ahead.enumerate().find(|(_, id)| template.is_clone(**id, op, replica))
                 {
@@ -393,7 +413,8 @@ impl<'a, 'g> Relation<'a, 'g> {
                     let operands = several.first().map(|id| template.operands(*id));
                     search.forms = template.forms(&operands.unwrap_or_default(), replica);
                 }
-                // Of equal ones first the one behind those that were found.
+                // Equal operators are interchangeable. The next one after the last hit keeps the
+                // search moving forward, so that each is used once before any is used twice.
                 let alike = search.forms.get(&form(op))?;
                 let is_clone = |at: &&usize| {
                     several.get(**at).is_some_and(|id| template.is_clone(*id, op, replica))
@@ -406,56 +427,13 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    /// The value whose parts of all replicas these are, in order.
-    fn all_parts(&self, parts: &[Meaning]) -> Result<Value, Broken> {
-        let broken = |reason: String| Err((ProofRule::P7, reason));
-        let Some(value) = parts.first().map(|m| self.template.same(m.value)) else {
-            return broken("merges nothing".to_owned());
-        };
-        if parts.len() != self.split.replicas() {
-            let (parts, replicas) = (parts.len(), self.split.replicas());
-            return broken(format!("merges {parts} parts of {replicas} replicas"));
-        }
-        for (i, part) in (0u32..).zip(parts) {
-            if self.template.same(part.value) != value {
-                return broken(format!("part {i} is of another value than part 0"));
-            }
-            let own = part.replica.is_none() && self.template.claim(part.value) == Claim::Invariant;
-            if part.replica != Some(i) && !own {
-                return broken(format!("part {i} is not that of replica {i}"));
-            }
-        }
-        Ok(value)
-    }
-
-    fn concat(&mut self, joined: i64, parts: &[Meaning]) -> Result<Meaning, Broken> {
-        let value = self.all_parts(parts)?;
-        match self.template.shard(value) {
-            Some(shard) if shard.outer > 1 => {
-                let reason = format!("joins rows of {} blocks as if they were one", shard.outer);
-                return Err((ProofRule::P7, reason));
-            }
-            Some(shard) if i64::try_from(shard.axis) == Ok(joined) => {}
-            Some(shard) => {
-                let reason =
-                    format!("joins rows on axis {joined}; the batch is on axis {}", shard.axis);
-                return Err((ProofRule::P7, reason));
-            }
-            None => {
-                let reason = "joins copies of a value that has no rows".to_owned();
-                return Err((ProofRule::P7, reason));
-            }
-        }
-        Ok(self.whole(value))
-    }
-
-    /// The template's operator on whole values: what it gives on one device.
+    /// The template's operator on whole values, for a node of no replica (rule P5).
     fn once(&mut self, op: &Op, operands: &[Meaning]) -> Result<Results, Broken> {
-        // There is no such replica: the operator is the template's as it is there.
+        // No replica has this number, so that attributes are compared without replacing N.
         const ONE_DEVICE: u32 = u32::MAX;
         let whole = |of: &Meaning| {
-            let value = self.seen(*of).filter(|_| of.replica.is_none())?;
-            Some(self.template.same(value))
+            let value = self.seen_by_replica(*of).filter(|_| of.replica.is_none())?;
+            Some(self.template.canonical(value))
         };
         let on: Option<Operands> = operands.iter().map(whole).collect();
         let found = on.and_then(|on| self.candidate(op, on, ONE_DEVICE));
@@ -468,95 +446,14 @@ impl<'a, 'g> Relation<'a, 'g> {
         found.filter(invariant).map(Results::Whole).ok_or_else(|| {
             let name = op.name();
             let reason = format!(
-                "`{name}` belongs to no replica, is no merge, and not what the template does with \
-                 whole values"
+                "`{name}` belongs to no replica, is not a merge, and not what the template does \
+                 with whole values"
             );
             (ProofRule::P5, reason)
         })
     }
 
-    fn first(&mut self, parts: &[Meaning]) -> Result<Meaning, Broken> {
-        let value = self.all_parts(parts)?;
-        if self.template.claim(value) != Claim::Invariant {
-            return Err((ProofRule::P7, "takes what one replica holds for the whole".to_owned()));
-        }
-        Ok(self.whole(value))
-    }
-
-    fn all_reduce(&mut self, reduce: &AllReduce, parts: &[Meaning]) -> Result<Meaning, Broken> {
-        let value = self.all_parts(parts)?;
-        let broken = |reason: String| Err((ProofRule::P9, reason));
-        match self.template.claim(value) {
-            Claim::Partial(by) if by == reduce.by => {}
-            claim @ (Claim::Invariant
-            | Claim::Shard(_)
-            | Claim::Partial(_)
-            | Claim::Own
-            | Claim::Mixed) => {
-                let by = reduce.by.name();
-                return broken(format!("combines by {by} the parts of a value that is {claim}"));
-            }
-        }
-        if reduce.rows != self.template.rows() {
-            return broken("weighs the parts by other rows than those of the replicas".to_owned());
-        }
-        Ok(self.whole(value))
-    }
-
-    /// What the rows before those of each replica give, where the template takes it.
-    fn exclusive_scan(
-        &mut self,
-        scan: &ExclusiveScan,
-        parts: &[Meaning],
-    ) -> Result<Results, Broken> {
-        let value = self.all_parts(parts)?;
-        let known = self.template.on(&Operands::from_slice(&[value])).iter().find(|id| {
-            let op = self.template.graph.node(**id).op();
-            matches!(op, Some(Op::ExclusiveScan(known))
-                if (known.by, known.reverse) == (scan.by, scan.reverse))
-        });
-        let broken = |reason: &str| Err((ProofRule::P10, reason.to_owned()));
-        let Some(known) = known.copied() else {
-            return broken("scans what the template does not scan so");
-        };
-        if self.template.claim(Value { node: known, output: 0 }) != Claim::Own {
-            return broken("scans what every replica holds whole");
-        }
-        if scan.rows != self.template.rows() {
-            return broken("takes other rows than those of the replicas");
-        }
-        self.proof.merges += 1;
-        Ok(Results::Each(known))
-    }
-
-    /// The best of all replicas' candidates, where the template takes them.
-    fn merge_top_k(&mut self, merge: &MergeTopK, parts: &[Meaning]) -> Result<Results, Broken> {
-        let every = |of: usize| parts.iter().skip(of).step_by(2).copied().collect::<Vec<_>>();
-        let (values, places) = (self.all_parts(&every(0))?, self.all_parts(&every(1))?);
-        let graph = self.template.graph;
-        let known = self.template.on(&Operands::from_slice(&[values, places])).iter().find(|id| {
-            let Some(Op::MergeTopK(known)) = graph.node(**id).op() else { return false };
-            let [entries] = &*known.entries else { return false };
-            let own = self.template.rows().iter().map(|rows| entries.at_rows(rows));
-            let parts = MergeTopK { entries: own.collect(), ..known.clone() };
-            parts == *merge
-        });
-        let known = known.copied().filter(|_| self.template.claim(values) == Claim::Own);
-        let Some(known) = known else {
-            let reason = "merges what the template does not merge so";
-            return Err((ProofRule::P11, reason.to_owned()));
-        };
-        self.proof.merges += 1;
-        Ok(Results::Whole(known))
-    }
-
-    /// The whole of a value whose parts were merged.
-    fn whole(&mut self, value: Value) -> Meaning {
-        self.proof.merges += 1;
-        Meaning { value: self.template.plain(value), replica: None }
-    }
-
-    /// Every update gives every device that holds the parameter the template's new value.
+    /// Rule P12: every update gives every device that holds the parameter the template's new value.
     pub(super) fn updates(&mut self) {
         let (whole, graph) = (self.template.graph, self.graph);
         let names = |g: &'g Graph| g.updates().iter().map(|u| &*g.param(u.param).name);
@@ -565,10 +462,10 @@ impl<'a, 'g> Relation<'a, 'g> {
             return self.broken(ProofRule::P12, None, message);
         }
         for (own, of) in graph.updates().iter().zip(whole.updates()) {
-            let wanted = of.values.first().map(|value| self.template.plain(*value));
+            let wanted = of.values.first().map(|value| self.template.undistributed(*value));
             for value in &own.values {
                 let Some(meaning) = self.meaning(*value) else { continue };
-                let found = self.template.plain(meaning.value);
+                let found = self.template.undistributed(meaning.value);
                 if meaning.replica.is_some() || Some(found) != wanted {
                     let name = &graph.param(own.param).name;
                     let message = format!("the update of `{name}` is another value");
@@ -578,12 +475,12 @@ impl<'a, 'g> Relation<'a, 'g> {
         }
     }
 
-    /// The outputs mean the template's.
+    /// Rule P8: every output means the template's output.
     pub(super) fn outputs(&mut self) {
         for (own, whole) in self.graph.outputs().iter().zip(self.template.graph.outputs()) {
             let Some(meaning) = self.meaning(own.value) else { continue };
-            let value = self.template.plain(meaning.value);
-            if meaning.replica.is_some() || value != self.template.plain(whole.value) {
+            let value = self.template.undistributed(meaning.value);
+            if meaning.replica.is_some() || value != self.template.undistributed(whole.value) {
                 let message = format!("the output `{}` is another value", own.name);
                 self.broken(ProofRule::P8, Some(own.value.node), message);
             }
@@ -591,10 +488,10 @@ impl<'a, 'g> Relation<'a, 'g> {
     }
 }
 
-/// A rule that is broken, and how.
-type Broken = (ProofRule, String);
+/// A broken rule and the reason.
+pub(super) type Broken = (ProofRule, String);
 
-/// The origin of a node, for a message.
+/// The origin of a node as part of a message; empty if unknown.
 fn origin(node: &Node) -> String {
     node.origin().0.as_ref().map_or_else(String::new, |name| format!(" (it came from `{name}`)"))
 }

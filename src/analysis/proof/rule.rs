@@ -6,7 +6,7 @@ use crate::analysis::NoClaims;
 use crate::ir::NodeId;
 use crate::types::Diagnostic;
 
-/// The rule that a replicated graph breaks; the list is at the head of the module and in the book.
+/// The number of a rule of the proof; the head of the module and the book list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ProofRule {
@@ -59,7 +59,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Why there is no proof.
+/// The reason for a missing proof.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {

@@ -1,4 +1,4 @@
-//! The template's values, and its operators by their operands.
+//! Index of the template: its values up to equality, and its operators by their operands.
 
 use std::borrow::Cow;
 use std::collections::hash_map::{Entry, HashMap};
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::super::ClaimMap;
 use crate::ir::{Graph, NodeId, Value};
 use crate::op::Op;
-use crate::types::{Claim, Dim, Shard, Split, Table};
+use crate::types::{Claim, Dim, FastMap, Shard, Split};
 
 /// The operands of an operator.
 pub(super) type Operands = SmallVec<[Value; 4]>;
@@ -19,82 +19,84 @@ pub(super) type Operands = SmallVec<[Value; 4]>;
 enum Users {
     None,
     One(NodeId),
-    /// They are looked up by all their operands.
+    /// Several operators, looked up by all their operands.
     Several,
 }
 
-/// The template and what is looked up in it. Operators that do the same to the same operands count
-/// as one.
+/// The template with the tables that the proof looks up in it. Equal operators on equal operands
+/// count as one, as in common-subexpression elimination.
 pub(super) struct Template<'g> {
     pub(super) graph: &'g Graph,
     claims: &'g ClaimMap,
     /// The rows of each replica.
     rows: Vec<Dim>,
-    /// For each node the first that gives the same values, and of which result if it is a copy.
-    same: Vec<(NodeId, Option<u32>)>,
-    /// For each node what takes its results first: most have one such operator, which is found
-    /// without a table.
+    /// By node: the first node with equal values, and the result of it that a copy has.
+    canonical: Vec<(NodeId, Option<u32>)>,
+    /// By node: the operators whose first operand it gives. Most nodes have one, which is found
+    /// without hashing a list of operands.
     users: Vec<Users>,
-    /// The operators on these operands, in the order of the graph, where `users` does not tell
-    /// them.
-    on: Table<Operands, SmallVec<[NodeId; 2]>>,
-    /// The operators on operands that several take, by their own form.
-    known: Table<(Operands, String), NodeId>,
-    /// What brings a value to replicas in another form, by the value.
-    brought: Table<Value, SmallVec<[(Bring, Value); 1]>>,
+    /// The operators on these operands in the order of the graph, where `users` has several.
+    by_operands: FastMap<Operands, SmallVec<[NodeId; 2]>>,
+    /// The operators by operands and printed form, where several have the same operands.
+    by_form: FastMap<(Operands, String), NodeId>,
+    /// The redistributed forms of a value.
+    redistributed: FastMap<Value, SmallVec<[(Redistribution, Value); 1]>>,
 }
 
-/// The operators that change nothing on one device, and bring values to replicas.
+/// The kind of an operator that is the identity on one device and redistributes between replicas.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bring {
+pub(super) enum Redistribution {
     /// `own_rows`.
-    Rows,
+    OwnRows,
     /// `all_reduce` and `all_gather`.
     Whole,
 }
 
-impl Bring {
+impl Redistribution {
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other operator brings values")]
     fn of(op: &Op) -> Option<Self> {
         match op {
-            Op::OwnRows(_) => Some(Self::Rows),
+            Op::OwnRows(_) => Some(Self::OwnRows),
             Op::AllReduce(_) | Op::AllGather(_) => Some(Self::Whole),
             _ => None,
         }
     }
 }
 
-/// Constants of more elements are not compared.
+/// The largest number of elements of constants that are compared. Two large equal constants count
+/// as different, which is never wrong and saves hashing their elements.
 const SMALL: usize = 16;
 
 impl<'g> Template<'g> {
     pub(super) fn new(graph: &'g Graph, claims: &'g ClaimMap, split: &Split) -> Self {
         let rows = (0..split.replicas()).filter_map(|r| split.rows(r)).collect();
         let first = claims.order().first();
-        let same = first.map_or_else(Vec::new, |n| vec![(*n, None); graph.id_bound()]);
-        let users = vec![Users::None; same.len()];
-        let (on, known, brought) = (Table::default(), Table::default(), Table::default());
-        let mut template = Self { graph, claims, rows, same, users, on, known, brought };
+        let canonical = first.map_or_else(Vec::new, |n| vec![(*n, None); graph.id_bound()]);
+        let users = vec![Users::None; canonical.len()];
+        let (by_operands, by_form, redistributed) =
+            (FastMap::default(), FastMap::default(), FastMap::default());
+        let mut template =
+            Self { graph, claims, rows, canonical, users, by_operands, by_form, redistributed };
         for node in claims.order() {
-            template.same[node.index()] = template.add(*node);
-            if let Some(bring) = graph.node(*node).op().and_then(Bring::of)
+            template.canonical[node.index()] = template.add(*node);
+            if let Some(kind) = graph.node(*node).op().and_then(Redistribution::of)
                 && let [of] = *template.operands(*node)
             {
-                let value = template.same(Value { node: *node, output: 0 });
-                template.brought.entry(of).or_default().push((bring, value));
+                let value = template.canonical(Value { node: *node, output: 0 });
+                template.redistributed.entry(of).or_default().push((kind, value));
             }
         }
         template
     }
 
-    /// Notes an operator; returns the first that gives the same values.
+    /// Indexes an operator; returns the first node with equal values.
     fn add(&mut self, id: NodeId) -> (NodeId, Option<u32>) {
         let Some(op) = self.graph.node(id).op() else { return (id, None) };
         let operands = self.operands(id);
         if let (Op::CopyOp(_), [of]) = (op, operands.as_slice()) {
             return (of.node, Some(of.output));
         }
-        if let Some(of) = self.undone(id, op, &operands) {
+        if let Some(of) = self.cancelled(id, op, &operands) {
             return (of.node, Some(of.output));
         }
         if let Some(first) = operands.first() {
@@ -104,23 +106,24 @@ impl<'g> Template<'g> {
                     return (id, None);
                 }
                 Users::One(only) => {
-                    self.on.entry(self.operands(only)).or_default().push(only);
+                    self.by_operands.entry(self.operands(only)).or_default().push(only);
                 }
                 Users::Several => {}
             }
         }
-        let seen = self.on.entry(operands.clone()).or_default();
-        // Large constants are told apart though they are equal, which is never wrong.
+        let seen = self.by_operands.entry(operands.clone()).or_default();
         let small = |op: &Op| {
             if let Op::Constant(constant) = op { constant.value.len() <= SMALL } else { true }
         };
         if small(op) && !seen.is_empty() {
+            // The form of the first operator is made when a second one asks for it: most lists have
+            // one.
             if let [only] = seen.as_slice()
                 && let Some(first) = self.graph.node(*only).op().filter(|first| small(first))
             {
-                self.known.insert((operands.clone(), form(first)), *only);
+                self.by_form.insert((operands.clone(), form(first)), *only);
             }
-            match self.known.entry((operands, form(op))) {
+            match self.by_form.entry((operands, form(op))) {
                 Entry::Occupied(first) if self.graph.node(*first.get()).op() == Some(op) => {
                     return (*first.get(), None);
                 }
@@ -134,38 +137,39 @@ impl<'g> Template<'g> {
         (id, None)
     }
 
-    /// The value that a node brings back to what it was: own rows of gathered rows, and gathered
-    /// own rows.
-    fn undone(&self, id: NodeId, op: &Op, operands: &Operands) -> Option<Value> {
-        let (bring, [of]) = (Bring::of(op)?, operands.as_slice()) else { return None };
-        let before = self.graph.node(of.node).op().and_then(Bring::of)?;
+    /// The original value, where a redistribution undoes another: own rows of gathered rows, or
+    /// gathered own rows. `None` where the claims of both differ.
+    fn cancelled(&self, id: NodeId, op: &Op, operands: &Operands) -> Option<Value> {
+        let (kind, [of]) = (Redistribution::of(op)?, operands.as_slice()) else { return None };
+        let before = self.graph.node(of.node).op().and_then(Redistribution::of)?;
         let inner = self.operands(of.node);
         let [value] = *inner else { return None };
         let same = self.claim(value) == self.claim(Value { node: id, output: 0 });
-        (before != bring && same).then_some(value)
+        (before != kind && same).then_some(value)
     }
 
-    /// The operands of a node, each as the first value that is the same.
+    /// The operands of a node in canonical form.
     pub(super) fn operands(&self, id: NodeId) -> Operands {
-        self.graph.operands(id).into_iter().map(|v| self.same(v)).collect()
+        self.graph.operands(id).into_iter().map(|v| self.canonical(v)).collect()
     }
 
-    /// The first value that is the same as `value`.
-    pub(super) fn same(&self, value: Value) -> Value {
-        let (node, output) = self.same[value.node.index()];
+    /// The canonical form of a value: the first value that equals it.
+    pub(super) fn canonical(&self, value: Value) -> Value {
+        let (node, output) = self.canonical[value.node.index()];
         Value { node, output: output.unwrap_or(value.output) }
     }
 
-    /// The value that brings this one to replicas, if the template has one.
-    pub(super) fn brought(&self, value: Value, bring: Bring) -> Option<Value> {
-        let found = self.brought.get(&self.same(value))?.iter().find(|(b, _)| *b == bring);
+    /// The redistributed form of a value, if the template has one of this kind.
+    pub(super) fn redistributed(&self, value: Value, kind: Redistribution) -> Option<Value> {
+        let found =
+            self.redistributed.get(&self.canonical(value))?.iter().find(|(b, _)| *b == kind);
         found.map(|(_, value)| *value)
     }
 
-    /// The value that this one is on one device.
-    pub(super) fn plain(&self, value: Value) -> Value {
-        let mut value = self.same(value);
-        while self.graph.node(value.node).op().and_then(Bring::of).is_some() {
+    /// The value without its redistributions, which are identities on one device.
+    pub(super) fn undistributed(&self, value: Value) -> Value {
+        let mut value = self.canonical(value);
+        while self.graph.node(value.node).op().and_then(Redistribution::of).is_some() {
             match *self.operands(value.node) {
                 [of] => value = of,
                 _ => break,
@@ -184,15 +188,15 @@ impl<'g> Template<'g> {
         &self.rows
     }
 
-    /// Where the rows of a value are; `None` if no row changes it.
+    /// The axis of a value's rows; `None` if it carries no batch.
     pub(super) fn shard(&self, value: Value) -> Option<Shard> {
         self.claims.get(value).shard()
     }
 
-    /// The places of the operators on these operands, by their form as `replica` runs them.
+    /// The positions of the operators on these operands, by their form as `replica` runs them.
     pub(super) fn forms(&self, operands: &Operands, replica: u32) -> HashMap<String, Vec<usize>> {
         let mut forms: HashMap<String, Vec<usize>> = HashMap::new();
-        for (at, id) in self.on(operands).iter().enumerate() {
+        for (at, id) in self.with_operands(operands).iter().enumerate() {
             if let Some(op) = self.graph.node(*id).op() {
                 forms.entry(form(&self.part(*id, op, replica))).or_default().push(at);
             }
@@ -201,11 +205,13 @@ impl<'g> Template<'g> {
     }
 
     /// The operators on these operands.
-    pub(super) fn on(&self, operands: &Operands) -> &[NodeId] {
+    pub(super) fn with_operands(&self, operands: &Operands) -> &[NodeId] {
         match operands.first().map(|first| &self.users[first.node.index()]) {
             Some(Users::One(only)) if self.operands(*only) == *operands => slice::from_ref(only),
             Some(Users::None | Users::One(_)) => &[],
-            Some(Users::Several) | None => self.on.get(operands).map_or(&[], SmallVec::as_slice),
+            Some(Users::Several) | None => {
+                self.by_operands.get(operands).map_or(&[], SmallVec::as_slice)
+            }
         }
     }
 
@@ -228,7 +234,7 @@ impl<'g> Template<'g> {
     }
 }
 
-/// A text that equal operators have, and hardly any others.
+/// A printed form for hashing: equal operators share it, and hardly any others do.
 pub(super) fn form(op: &Op) -> String {
     format!("{} {:?}", op.name(), op.attrs())
 }

@@ -85,11 +85,11 @@ fn statistics<'a>(rows: &(impl Iterator<Item = &'a [f32]> + Clone), count: f64) 
 /// The operands of [`batch_norm_train`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Normalised<'a> {
-    /// What is normalised, `[N, channels, width]`.
+    /// The operand, `[N, channels, width]`.
     pub x: &'a [f32],
     /// A factor for each channel.
     pub scale: &'a [f32],
-    /// What is added to each channel.
+    /// The value added to each channel.
     pub bias: &'a [f32],
     /// The running means.
     pub mean: &'a [f32],

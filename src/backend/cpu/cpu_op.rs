@@ -1,4 +1,4 @@
-//! What an operator's kernels say of themselves, and how they run.
+//! The interface of an operator's CPU kernels.
 
 use std::fmt::Debug;
 
@@ -43,7 +43,7 @@ pub(in crate::backend) trait CpuKernel: Debug + Send + Sync {
         chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited>;
 
-    /// Whether it applies chains that are not empty.
+    /// True if it applies chains that are not empty.
     fn ends_in_chain(&self) -> bool {
         false
     }

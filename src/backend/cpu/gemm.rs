@@ -16,7 +16,8 @@ use std::ops::Range;
 
 use gemm_common::Parallelism;
 
-/// The largest number of terms that are summed in one go.
+/// The largest number of terms that are summed in one call. It must not exceed the depth at which
+/// the crate cuts a sum itself, or the cut, and with it the bits, would follow from the whole size.
 pub(crate) const MAX_TERMS: usize = 512;
 
 /// The crate sums lane by lane, as [`multiply_rows`] wants it, only where a product has at most
@@ -45,7 +46,7 @@ pub(crate) struct MatrixMut<'a> {
     row_stride: usize,
 }
 
-/// Where the elements of a matrix lie.
+/// The layout of a matrix in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// The number of rows.
@@ -59,7 +60,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// True if so many elements hold the matrix.
+    /// True if a slice of `elements` holds the matrix.
     fn fits(&self, elements: usize) -> bool {
         let last = || {
             let row = (self.rows - 1).checked_mul(self.row_stride)?;
@@ -129,7 +130,7 @@ impl<'a> Matrix<'a> {
     /// Copies the elements to `to`, rows one behind the other at a distance of `width`.
     pub(crate) fn pack(&self, to: &mut [f32], width: usize) {
         for (i, to) in to.chunks_exact_mut(width).take(self.rows).enumerate() {
-            // Behind the last row there may be no element, where rows have none.
+            // None: rows without elements may start behind the end of `data`.
             let row = self.data.get(i * self.row_stride..).unwrap_or_default();
             if self.column_stride == 1 {
                 to[..self.columns].copy_from_slice(&row[..self.columns]);
@@ -147,7 +148,8 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If rows are not contiguous, or `to` is too short: a bug in the caller.
     pub(crate) fn pack_transposed(&self, to: &mut [f32], width: usize) {
-        /// The sides of the squares that are turned one by one.
+        /// The sides of the blocks that are transposed one by one: a row of a block has the 64
+        /// bytes of a cache line.
         const SIDE: usize = 16;
         assert!(self.column_stride == 1 || self.columns < 2, "rows that are not contiguous");
         for j in steps(0..self.columns, SIDE) {
@@ -167,7 +169,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// The same matrix, or one with its only row twice.
+    /// The same matrix, or one with its only row twice; a stride of 0 repeats it without a copy.
     fn two_rows(self) -> Self {
         if self.rows == 1 { Self { rows: 2, row_stride: 0, ..self } } else { self }
     }

@@ -1,4 +1,4 @@
-//! Which code runs a launch.
+//! Dispatch of launches to kernels.
 
 use smallvec::SmallVec;
 

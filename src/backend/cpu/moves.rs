@@ -13,7 +13,7 @@ use crate::types::KernelClass;
 /// Elements for which a task is worth its cost.
 const WORTH: usize = 1 << 15;
 
-/// How many elements of each operand lie one after the other in a concatenation.
+/// The number of consecutive elements of each operand in a concatenation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JoinPlan(SmallVec<[usize; 4]>);
 

@@ -1,4 +1,4 @@
-//! What the windows of pools over one or two axes give their elements, for `f32`.
+//! Gradients of pooling over one or two axes, for `f32`.
 //!
 //! The results have the bits of the reference evaluation.
 

@@ -139,7 +139,7 @@ impl Engine<f32> for Packed {
     }
 }
 
-/// What a task computed.
+/// The result of a task.
 struct Done {
     direction: usize,
     rows: Range<usize>,

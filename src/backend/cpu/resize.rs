@@ -11,13 +11,13 @@ use crate::lower::{Support, Types};
 use crate::op::{Passes, Resize, ResizeMode};
 use crate::types::KernelClass;
 
-/// How the planes of a value are resized: a function of everything but their number.
+/// The plan of resizing planes: it does not depend on their number.
 #[derive(Debug)]
 pub(crate) struct ResizePlan {
     passes: Passes,
-    /// Whether elements are taken as they are.
+    /// True if elements are copied (nearest).
     picks: bool,
-    /// What is outside the operand.
+    /// The value outside the operand.
     value: f32,
 }
 

@@ -59,7 +59,7 @@ enum Failure {
     Panic(String),
 }
 
-/// What a device has done.
+/// The result of a device.
 #[derive(Default)]
 struct Done {
     /// The steps that are done; the next one runs or waits.
@@ -180,7 +180,7 @@ impl Run<'_> {
         outcomes.into_iter().enumerate().map(|(d, o)| o.unwrap_or_else(|| stuck(d))).collect()
     }
 
-    /// What the work of a device comes to, once it has ended.
+    /// The outcome of a device's work, once it has ended.
     fn outcome(&self, d: usize, done: &Done, result: Result<(), Failure>) -> Outcome {
         if result.is_err() {
             self.events.stop();
@@ -248,7 +248,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// What the steps of a device work with.
+    /// The memory and operands of a device's steps.
     fn of(&self, d: usize) -> HostSteps<'_> {
         HostSteps {
             program: &self.program.devices[d],

@@ -28,6 +28,8 @@ pub(super) fn take(x: &[f32], step: usize, to: &mut [f32]) {
     match step {
         1 => to.copy_from_slice(&x[..to.len()]),
         2 => {
+            // The last element apart: `x` may end right after it, and `chunks_exact` would drop the
+            // incomplete pair.
             let (last, to) = to.split_last_mut().expect("invariant: a run has elements");
             *last = x[2 * to.len()];
             vectorised!(for (to, x) in to.iter_mut().zip(x.chunks_exact(2)) {

@@ -1,4 +1,4 @@
-//! What the unit tests of kernels share.
+//! Helpers of the unit tests of kernels.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

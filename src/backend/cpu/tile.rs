@@ -1,4 +1,4 @@
-//! Outputs cut into tiles that tasks write side by side.
+//! Output tiles that tasks write in parallel.
 
 use std::ops::Range;
 
@@ -33,6 +33,7 @@ pub(super) struct Extent {
 /// A matrix with rows of `columns` elements, cut into tiles of these sizes (smaller at the ends).
 /// The order is by columns, then by rows.
 pub(super) fn tiles(matrix: &mut [f32], columns: usize, tile: Extent) -> Vec<Tile<'_>> {
+    // `max(1)`: sizes of 0 have no tiles, and must not divide by zero.
     let rows = matrix.len() / columns.max(1);
     let (height, width) = (tile.rows.max(1), tile.columns.max(1));
     let down = rows.div_ceil(height);
@@ -44,6 +45,8 @@ pub(super) fn tiles(matrix: &mut [f32], columns: usize, tile: Extent) -> Vec<Til
             pieces: Vec::with_capacity(height.min(rows - row)),
         })
         .collect();
+    // A tile is a list of row pieces, not a pointer with a stride: so the borrow checker proves
+    // that tiles do not overlap, and tasks need no `unsafe`.
     for (i, row) in matrix.chunks_exact_mut(columns.max(1)).enumerate() {
         for (j, piece) in row.chunks_mut(width).enumerate() {
             all[j * down + i / height].pieces.push(piece);
@@ -52,7 +55,7 @@ pub(super) fn tiles(matrix: &mut [f32], columns: usize, tile: Extent) -> Vec<Til
     all
 }
 
-/// What was computed for a tile.
+/// The computed elements of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Computed<'a> {
     /// The rows, one behind the other.

@@ -10,7 +10,7 @@ pub(crate) mod driver;
 pub(crate) mod run;
 
 pub use crate::codegen::error::CodegenError;
-pub use crate::codegen::key::{Arch, ArchError, Form};
+pub use crate::codegen::key::{Arch, ArchError, CodeFormat};
 pub(crate) use compiler::cache::{self, Cached};
 pub(crate) use compiler::compile::Compiler;
 pub use compiler::nvrtc::KernelError;
@@ -19,6 +19,5 @@ pub(crate) use compiler::resources::Resources;
 pub use driver::devices::{DeviceInfo, Devices, count, devices};
 pub(crate) use driver::probe;
 pub use driver::probe::{NvrtcSearch, ProbeError, Version};
-pub use driver::rates::{CopyRates, copy_rates};
 pub use run::backend::{CompileProgress, Cuda, CudaOptions};
 pub use run::trace::Trace;

@@ -41,7 +41,7 @@ impl Events {
         if state.unwrap_or_else(PoisonError::into_inner).stopped { Err(Stopped) } else { Ok(()) }
     }
 
-    /// Whether the event is recorded.
+    /// True if the event is recorded.
     pub(crate) fn is_recorded(&self, event: u32) -> Result<bool, Stopped> {
         let state = lock(&self.state);
         let recorded = state.recorded.get(event as usize).is_none_or(|r| *r);

@@ -47,7 +47,7 @@ pub(crate) struct DeviceMemory<B = Tensor> {
 pub(crate) struct Views<'a> {
     /// What it reads, in the order asked for; `None` where it writes to exactly the same bytes.
     pub(crate) reads: Vec<Option<&'a [u8]>>,
-    /// What it writes, in the order asked for.
+    /// The buffers to write, in the requested order.
     pub(crate) writes: Vec<&'a mut [u8]>,
 }
 

@@ -1,4 +1,4 @@
-//! What steps on the host need, whichever backend they belong to: events between control threads,
+//! Steps on the host, shared by all backends: events between control threads,
 //! memory and disjoint views of it, and the steps themselves over the kernels of another room.
 
 mod events;

@@ -85,12 +85,12 @@ pub(crate) fn highest(bound: &BoundDevice, step: &Step) -> u64 {
     highest.unwrap_or(0) as u64
 }
 
-/// What the steps of one device work with.
+/// The state of the steps of one device.
 #[derive(Clone, Copy)]
 pub(crate) struct HostSteps<'a> {
     /// The device.
     pub(crate) program: &'a DeviceProgram,
-    /// Where its buffers lie.
+    /// The location of its buffers.
     pub(crate) bound: &'a BoundDevice,
     /// The tensors given to the run.
     pub(crate) inputs: &'a [&'a Tensor],
@@ -115,7 +115,7 @@ impl<'a> HostSteps<'a> {
         }
     }
 
-    /// Where a buffer lies.
+    /// The location of a buffer.
     pub(crate) fn location(&self, buffer: BufferId) -> &'a Location {
         &self.bound.locations[buffer.index()]
     }

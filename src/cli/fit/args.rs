@@ -8,16 +8,17 @@ use crate::Error;
 use crate::ir::Graph;
 use crate::train::data::{self, LoaderOptions, Source};
 use crate::train::{
-    CsvLog, EarlyStopping, EventLog, Finite, Keeper, Monitor, Observer, Plot, Schedule, Trainer,
+    CsvLog, EarlyStopping, EventLog, Finite, ModelCheckpoint, Monitor, Observer, Plot, Schedule,
+    Trainer,
 };
 use clap::Args;
 
-use super::aim::{self, AimArgs, OptimizerArgs};
 use super::evaluate::BaseArgs;
 use super::files::FileArgs;
 use super::images::{self, Augment};
+use super::objective::{ObjectiveArgs, OptimizerArgs, amount};
+use super::progress::{self, Report};
 use super::rows;
-use super::tell::{self, Report};
 use crate::cli::ui;
 
 /// Settings by name.
@@ -41,7 +42,7 @@ pub(super) type Settings = BTreeMap<String, Vec<String>>;
     --metrics a=mae --l2 '0.0001,head*=0.01'")]
 pub(crate) struct FitArgs {
     #[command(flatten)]
-    pub(super) aim: AimArgs,
+    pub(super) objective: ObjectiveArgs,
     #[command(flatten)]
     pub(super) optimizer: OptimizerArgs,
     /// Validation data, evaluated after every epoch
@@ -95,7 +96,7 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "EPOCHS")]
     pub(super) patience: Option<u64>,
     /// Smallest change that counts as an improvement [default: 0]
-    #[arg(long, value_name = "NUMBER", value_parser = aim::amount, allow_negative_numbers = true)]
+    #[arg(long, value_name = "NUMBER", value_parser = amount, allow_negative_numbers = true)]
     pub(super) min_delta: Option<f64>,
     #[command(flatten)]
     pub(super) files: FileArgs,
@@ -149,10 +150,10 @@ impl FitArgs {
         Ok(names.try_for_each(|name| trainer.check_number(name, validated)).map_err(Error::from)?)
     }
 
-    /// What keeps checkpoints.
-    pub(super) fn keeper(&self, settings: Settings, validated: bool) -> Option<Keeper> {
+    /// The callback that writes checkpoints.
+    pub(super) fn keeper(&self, settings: Settings, validated: bool) -> Option<ModelCheckpoint> {
         let files = &self.files;
-        Some(Keeper {
+        Some(ModelCheckpoint {
             folder: files.checkpoint.clone().or_else(|| files.resume.clone())?,
             keep: files.keep,
             monitor: self.monitor(validated),
@@ -161,11 +162,11 @@ impl FitArgs {
         })
     }
 
-    /// What watches the training, checkpoints last: until one is there, a run that goes on tells
-    /// all again.
-    pub(super) fn observers(&self, keeper: Option<Keeper>) -> Vec<Box<dyn Observer>> {
+    /// The callbacks of a run. Checkpoints come last: a run that is resumed repeats the callbacks
+    /// of epochs without a checkpoint, so that none is lost.
+    pub(super) fn observers(&self, keeper: Option<ModelCheckpoint>) -> Vec<Box<dyn Observer>> {
         let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
-        all.extend(tell::bar().filter(|_| !ui::is_quiet()));
+        all.extend(progress::bar().filter(|_| !ui::is_quiet()));
         all.push(Box::new(Report { format: self.base.data.format.format }));
         let files = &self.files;
         if let Some(path) = files.log.clone() {

@@ -9,14 +9,14 @@ use crate::format::npz;
 use crate::ir::Graph;
 use crate::pass::Optimizer;
 use crate::train::data::{Source, listed_classes};
-use crate::train::{Evaluator, Place, Predictor, TrainerOptions};
+use crate::train::{Distribution, Evaluator, Predictor, TrainerOptions};
 use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
-use super::aim::AimArgs;
+use super::objective::ObjectiveArgs;
+use super::progress::summary_line;
 use super::rows::{self, DataArgs};
-use super::tell::told;
 use crate::cli::args::{Format, ModelArgs, ReplicateArgs};
 use crate::cli::exec;
 use crate::cli::target::{Runner, TargetArgs};
@@ -45,7 +45,7 @@ pub(super) struct BaseArgs {
     --loss categorical_crossentropy --metrics accuracy")]
 pub(crate) struct EvaluateArgs {
     #[command(flatten)]
-    aim: AimArgs,
+    objective: ObjectiveArgs,
     /// Dataset that defines the class indices, usually the training data [default: `--data`]
     ///
     /// Only needed if the labels are names.
@@ -104,8 +104,9 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let runner = target.runner()?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
-    let training = args.aim.training(&model.graph, Optimizer::default())?;
-    let options = TrainerOptions { training, place: place(replicate, &runner, limit, false)? };
+    let training = args.objective.training(&model.graph, Optimizer::default())?;
+    let options =
+        TrainerOptions { training, distribution: distribution(replicate, &runner, limit, false)? };
     let options = options.for_columns(source.columns());
     let images = data.images(&model.graph, &*source, None, limit)?;
     let prepare = || Evaluator::new(&model, &options, runner.backend());
@@ -113,7 +114,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let rows = images.others(source);
     let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches(target.threads()))?))?;
     match data.format.format {
-        Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), told(&logs, "")))?,
+        Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), summary_line(&logs, "")))?,
         Format::Json => {
             let mut all = serde_json::Map::new();
             all.insert("rows".to_owned(), json!(logs.rows));
@@ -135,8 +136,8 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let model = model.load()?;
     let source = data.open(&model.graph, &[], limit)?;
     let images = data.images(&model.graph, &*source, None, limit)?;
-    let place = place(replicate, &runner, limit, false)?;
-    let prepare = || Predictor::new(&model, &place, runner.backend());
+    let distribution = distribution(replicate, &runner, limit, false)?;
+    let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
     let rows = images.others(source);
     let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches(target.threads()))?))?;
@@ -155,14 +156,14 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a training or an evaluation runs.
-pub(super) fn place(
+/// Devices of training or evaluation.
+pub(super) fn distribution(
     replicate: &ReplicateArgs,
     runner: &Runner,
     limit: u64,
     invariant: bool,
-) -> anyhow::Result<Place> {
-    Ok(Place {
+) -> anyhow::Result<Distribution> {
+    Ok(Distribution {
         replicate: replicate.choice(runner.place(), invariant)?,
         batch_norm: replicate.statistics(),
         invariant,

@@ -8,7 +8,7 @@ use crate::train::{Checkpoint, Keep};
 use anyhow::{Context, bail};
 use clap::Args;
 
-/// What is written.
+/// Output files.
 #[derive(Args)]
 pub(super) struct FileArgs {
     /// Save a checkpoint to this folder after every epoch
@@ -51,7 +51,7 @@ pub(super) struct FileArgs {
     pub(super) save: Option<PathBuf>,
 }
 
-/// Whether the name of a file ends in one of these.
+/// Returns true if the name of a file ends in one of these.
 pub(super) fn ends(path: &Path, kinds: &[&str]) -> bool {
     path.extension().and_then(|e| e.to_str()).is_some_and(|e| kinds.contains(&e))
 }

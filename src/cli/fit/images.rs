@@ -1,13 +1,13 @@
-//! What is done to the images of data: augmentation and normalisation.
+//! Options of augmentation and normalisation of images.
 
 use std::str::FromStr;
 
 use crate::train::data::{Column, Fill, Layout, Step};
 use anyhow::{Context, bail};
 
-use super::aim::amount;
+use super::objective::amount;
 
-/// What is drawn for images.
+/// Random augmentation of images.
 #[derive(Clone)]
 pub(super) struct Augment {
     steps: Vec<Step>,
@@ -75,7 +75,7 @@ impl FromStr for Augment {
     }
 }
 
-/// What is the same for all images.
+/// Deterministic preprocessing, the same for all images.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Normalize {
     /// The mean of every pixel to train on is subtracted.

@@ -1,17 +1,17 @@
 //! `fanwise fit`, `evaluate` and `predict`: a model, data, and what is learned or said of them.
 
-mod aim;
 mod args;
 mod evaluate;
 mod files;
 mod images;
+mod objective;
+mod progress;
 mod rows;
 mod settings;
-mod tell;
 
-pub(crate) use aim::{AimArgs, OptimizerArgs};
 pub(crate) use args::FitArgs;
 pub(crate) use evaluate::{EvaluateArgs, PredictArgs, evaluate, predict};
+pub(crate) use objective::{ObjectiveArgs, OptimizerArgs};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -24,13 +24,13 @@ use crate::ir::{Graph, Weights};
 use crate::model::{self, GraphForm, Retrained};
 use crate::pass::Weighted;
 use crate::train::{
-    Checkpoint, FitOptions, Keep, Keeper, Observer, Trainer, TrainerOptions, Validation,
+    Checkpoint, FitOptions, Keep, ModelCheckpoint, Observer, Trainer, TrainerOptions, Validation,
 };
 use anyhow::{Context, bail};
 
 use crate::cli::ui;
 use args::Settings;
-use evaluate::{BaseArgs, place};
+use evaluate::{BaseArgs, distribution};
 use files::ends;
 
 /// Refuses before anything is read what would fail after training. The folder of checkpoints is
@@ -96,15 +96,15 @@ fn fit_from(
     let classes = settings::classes(resume.as_ref());
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
-    let mut training = args.aim.training(&model.graph, args.optimizer.optimizer()?)?;
+    let mut training = args.objective.training(&model.graph, args.optimizer.optimizer()?)?;
     args.optimizer.apply(&mut training, args.seed);
     if !args.class_weight.is_empty() {
         training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
     }
     let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
-    let place = place(replicate, &runner, limit, args.reproducible.is_some())?;
+    let distribution = distribution(replicate, &runner, limit, args.reproducible.is_some())?;
     let other = validation.as_ref().map_or(&[][..], |other| other.columns());
-    let options = TrainerOptions { training, place };
+    let options = TrainerOptions { training, distribution };
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
     let prepare = || Trainer::new(model, &options, runner.backend());
@@ -119,7 +119,7 @@ fn fit_from(
     args.files.save.as_ref().map_or(Ok(()), |path| template.check(path, &trainer))?;
     args.check_numbers(&trainer, validation.is_some())?;
     let keeper = args.keeper(settings, validation.is_some());
-    let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(Keeper::best);
+    let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(ModelCheckpoint::best);
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let mut observers = args.observers(keeper);
     let observers = observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect();
@@ -143,7 +143,7 @@ fn fit_from(
 }
 
 /// Tells that the best epoch is found anew, because it was so by another number.
-fn note_replaced(keeper: &Keeper) -> anyhow::Result<()> {
+fn note_replaced(keeper: &ModelCheckpoint) -> anyhow::Result<()> {
     if let Some(before) = keeper.replaces().map_err(Error::from)? {
         ui::note(format_args!(
             "the best epoch so far was chosen by `{}`; by `{}`, the last epoch counts as the best \

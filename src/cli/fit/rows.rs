@@ -61,7 +61,7 @@ pub(super) fn open(
     Ok(data::open(path, &options).map_err(Error::from)?)
 }
 
-/// What is done to images: to those to train on, and to others.
+/// Preprocessing of training images and of other images.
 #[derive(Default)]
 pub(super) struct Changes {
     training: Option<Arc<dyn Change>>,
@@ -100,7 +100,7 @@ impl DataArgs {
         }
     }
 
-    /// What is done to images with a source of data to train on.
+    /// Preprocessing of images, given the training dataset.
     pub(super) fn images(
         &self,
         graph: &Graph,
@@ -149,7 +149,7 @@ impl DataArgs {
         Ok(Changes { training: Some(Arc::new(own)), others: Some(Arc::new(others)) })
     }
 
-    /// What is the same for all images.
+    /// Deterministic preprocessing, the same for all images.
     fn normal(
         &self,
         source: &dyn Source,

@@ -11,8 +11,8 @@ use anyhow::{Context, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
-use super::aim::Metrics;
 use super::args::{FitArgs, Settings};
+use super::objective::Metrics;
 use crate::cli::ui;
 
 /// Options of one run alone.
@@ -68,7 +68,7 @@ const FILES: &[&str] =
 /// Options that name files which are written.
 const WRITTEN: &[&str] = &["log", "plot", "save", "tensorboard"];
 
-/// What is kept besides options: the number of rows of the data and their types.
+/// State besides options: the number of rows of the data, and their types.
 const ROWS: &str = "rows of the data";
 
 /// The names of their classes, in the order of the numbers.
@@ -101,7 +101,7 @@ fn is_kept(arg: &Arg) -> bool {
     arg.get_long().is_some() && !OWN.contains(&arg.get_id().as_str())
 }
 
-/// What a run is asked for.
+/// The settings that a run is started with.
 pub(super) fn of_this_run(
     all: &Command,
     line: &[OsString],
@@ -179,7 +179,7 @@ pub(super) fn classes(resume: Option<&Checkpoint>) -> &[String] {
     kept.map_or(&[], Vec::as_slice)
 }
 
-/// Whether two texts say the same.
+/// Returns true if two option values are equivalent.
 fn alike(a: &str, b: &str) -> bool {
     fn read<T: std::str::FromStr + PartialEq>(a: &str, b: &str) -> bool {
         a.parse::<T>().ok().zip(b.parse::<T>().ok()).is_some_and(|(a, b)| a == b)

@@ -1,4 +1,5 @@
-//! What replicas have, combined in their order.
+//! All-reduce and exclusive scan: the parts of the replicas are combined in replica order, whatever
+//! the device, so every device computes the same bits.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, c_type, finish};
@@ -7,13 +8,13 @@ use crate::types::invariant::invariant;
 use crate::types::{Combine, DType, Dim};
 
 /// The most values that a kernel combines.
-const MOST: usize = 128;
+const MAX: usize = 128;
 
-/// The kernel that combines so many values, of all types but half-precision floats.
+/// Support for combining up to [`MAX`] values of any type except half-precision floats.
 pub(super) fn combines(types: &Types<'_>) -> Support {
     let mut all = types.operands.iter().chain(&types.results);
     let halves = all.any(|ty| matches!(ty.dtype, DType::F16 | DType::Bf16));
-    Support::by(KernelClass::Collective).when(types.operands.len() <= MOST && !halves)
+    Support::by(KernelClass::Collective).when(types.operands.len() <= MAX && !halves)
 }
 
 impl CudaOp for AllReduce {
@@ -51,6 +52,9 @@ fn combine(
         let part = context.device.buffer(*id);
         part.order != order || part.ty != *b.ty(y)
     };
+    // The kernel indexes all parts and the result with one flat index, so they must agree in type
+    // and memory order. `rows` tells it at run time which replicas have rows; the parts of the
+    // others are not read.
     if parts.len() != rows.len() || parts.iter().any(differs) {
         return Err(context.unsupported("its parts differ"));
     }
@@ -92,7 +96,7 @@ fn combine(
     Ok(finish(b, "all_reduce.cu", &count))
 }
 
-/// The element that changes no other, as text.
+/// The neutral element, as text.
 fn neutral(by: Combine, dtype: DType) -> String {
     let (least, most) = match dtype {
         DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => {

@@ -1,4 +1,4 @@
-//! The place of an extreme along an axis.
+//! Arg-max and arg-min along an axis.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::real;

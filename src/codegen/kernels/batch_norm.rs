@@ -1,11 +1,11 @@
-//! Normalisation by statistics of the batch and its gradient, each in two launches, and by given
-//! statistics, which is a step of a chain.
+//! Batch normalisation: training and gradient in two passes; inference, by given statistics, as a
+//! step of a fused chain.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, blocks, ceil_div, float, line};
-use crate::codegen::lines::channel_parts;
+use crate::codegen::builder::{Builder, block_count, ceil_div, float, grid_x};
+use crate::codegen::lines::channel_partials;
 use crate::codegen::lines::{PART, product};
-use crate::lower::{BufferId, Images, Parts};
+use crate::lower::{BufferId, Images, Partials};
 use crate::op::{BatchNorm, BatchNormGrad, BatchNormTrain};
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, TensorType};
@@ -13,10 +13,11 @@ use crate::types::{DType, Dim, TensorType};
 /// Threads of a block.
 const THREADS: i64 = 256;
 
-/// Lines of a block that lie side by side.
+/// Adjacent channels of a block (a warp), if the channels are last in memory.
 const LINES: i64 = 32;
 
-/// The most blocks that normalise one channel; each of them joins what is known of all parts of it.
+/// The most blocks that normalise one channel. Each of them combines the partial results of the
+/// whole channel again.
 const SLICES: i64 = 256;
 
 impl CudaOp for BatchNorm {
@@ -48,7 +49,7 @@ impl CudaOp for BatchNormTrain {
         Ok(normalised(b, *x, *parts))
     }
 
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x], [parts]) = (context.operands()?, context.results()?);
         statistics(context, x, None, parts)
     }
@@ -70,19 +71,19 @@ impl CudaOp for BatchNormGrad {
         Ok(normalised(b, x, parts))
     }
 
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x, _, dy], [parts]) = (context.operands()?, context.results()?);
         statistics(context, x, Some(dy), parts)
     }
 }
 
-/// Two launches, the first of which reads so many operands and gives so many numbers in `f64` for
-/// each part of each channel: `[numbers, parts, C]`.
+/// Support in two passes: the first reads `reads` operands and writes `numbers` partial results for
+/// each part of each channel, `f64[numbers, parts, C]`.
 fn in_parts(types: &Types<'_>, numbers: i64, reads: usize) -> Support {
     let parts = |x: &TensorType| {
         let [rows, channels, sizes @ ..] = &x.shape[..] else { return None };
         let terms = rows.clone() * product(sizes);
-        Some(Parts { ty: channel_parts(&terms, channels.clone(), numbers), reads })
+        Some(Partials { ty: channel_partials(&terms, channels.clone(), numbers), reads })
     };
     let support = Support {
         parts: types.operands.first().and_then(|x| parts(x)),
@@ -92,7 +93,7 @@ fn in_parts(types: &Types<'_>, numbers: i64, reads: usize) -> Support {
     support.when(types.are(DType::F32))
 }
 
-/// What the launches of a batch normalisation know of `x`.
+/// The macros that both launches of a batch normalisation share.
 fn batch<'a>(
     context: &Context<'a>,
     x: BufferId,
@@ -103,6 +104,7 @@ fn batch<'a>(
     let mut b = Builder::new(context.device);
     let mut all = launch.operands.iter().chain(&launch.results).filter(|id| **id != parts);
     let last = b.is_channels_last(x);
+    // One flag tells the kernel the order of every image, so all must share it.
     if all.any(|id| if last { !b.is_channels_last(*id) } else { !b.is_row_major(*id) }) {
         return Err(context.unsupported("its images differ in the order of their elements"));
     }
@@ -122,7 +124,7 @@ fn batch<'a>(
     Ok(b)
 }
 
-/// The blocks that take all channels once.
+/// The blocks that cover all channels.
 fn across(b: &Builder<'_>, x: BufferId) -> Dim {
     let shape = &b.ty(x).shape;
     let side_by_side = b.is_channels_last(x) || product(&shape[2..]) == Dim::ONE;
@@ -143,13 +145,13 @@ fn statistics(
     b.write("y", parts);
     let tiles = across(&b, x) * b.ty(parts).shape[1].clone();
     let threads = int::<u32>(THREADS);
-    Ok(b.finish("batch_statistics.cu", threads, String::new(), line(blocks(&tiles, 1))))
+    Ok(b.finish("batch_statistics.cu", threads, String::new(), grid_x(block_count(&tiles, 1))))
 }
 
 /// `batch_norm.cu`.
 fn normalised(mut b: Builder<'_>, x: BufferId, parts: BufferId) -> Call {
     b.read("parts", parts);
     let slices = b.ty(parts).shape[1].clone().maximum(&Dim::ONE).minimum(&SLICES.into());
-    let grid = line(across(&b, x) * slices);
+    let grid = grid_x(across(&b, x) * slices);
     b.finish("batch_norm.cu", int::<u32>(THREADS), String::new(), grid)
 }

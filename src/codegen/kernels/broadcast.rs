@@ -1,9 +1,9 @@
-//! Operators of several operands that are broadcast in any way.
+//! Elementwise operators with general broadcasting.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, finish};
-use crate::codegen::function::{Term, apply, may_fail};
-use crate::codegen::strides::Walk;
+use crate::codegen::function::{Element, apply, may_fail};
+use crate::codegen::strides::LoopNest;
 use crate::lower::{BufferId, Images};
 use crate::op::{Binary, Compare, Logic, Where};
 use crate::types::Dim;
@@ -55,7 +55,7 @@ fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
     let shape = &b.ty(*y).shape;
     let steps = |id: BufferId| {
-        let (own, steps) = (&b.ty(id).shape, b.steps(id));
+        let (own, steps) = (&b.ty(id).shape, b.strides(id));
         let behind = shape.rank().saturating_sub(own.rank());
         let step = |axis: usize| match axis.checked_sub(behind) {
             Some(a) if own[a] != Dim::ONE => steps[a].clone(),
@@ -68,14 +68,16 @@ fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
         return Err(context.unsupported("it has not two or three operands"));
     };
     let all = [*a, *second, *operands.last().unwrap_or(second)].map(steps);
-    let walk = Walk::new(
+    // A nest of few axes: every axis costs a division per element, and contiguous ones merge only
+    // if they are contiguous in all operands.
+    let walk = LoopNest::new(
         b.axes(*y)
             .into_iter()
             .map(|axis| (shape[axis].clone(), all.each_ref().map(|steps| steps[axis].clone()))),
     );
     let names = ["a", "b", "c"];
-    let term = |(id, name): (&BufferId, &'static str)| Term::new(name, b.ty(*id).dtype);
-    let terms: Vec<Term> = operands.iter().zip(names).map(term).collect();
+    let term = |(id, name): (&BufferId, &'static str)| Element::new(name, b.ty(*id).dtype);
+    let terms: Vec<Element> = operands.iter().zip(names).map(term).collect();
     let result = apply(op, &terms, b.ty(*y).dtype);
     let result =
         result.ok_or_else(|| context.unsupported("it takes no elements of these types"))?;
@@ -92,7 +94,7 @@ fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.list("SIZES", &walk.sizes());
     for (k, name) in ["A_STEPS", "B_STEPS", "C_STEPS"].into_iter().enumerate().take(operands.len())
     {
-        b.list(name, &walk.steps(k));
+        b.list(name, &walk.strides(k));
     }
     b.define("RESULT", result);
     Ok(finish(b, "broadcast.cu", &count))

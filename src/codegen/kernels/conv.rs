@@ -1,8 +1,8 @@
-//! Convolutions and their transposes.
+//! Convolutions and transposed convolutions, as implicit GEMM or (for small groups) directly.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, blocks, ceil_div, line};
-use crate::codegen::expression::{Columns, Place, expression};
+use crate::codegen::builder::{Builder, block_count, ceil_div, grid_x};
+use crate::codegen::expression::{Columns, ExpressionContext, expression};
 use crate::codegen::tile::Tile;
 use crate::codegen::windows;
 use crate::lower::{BufferId, Images};
@@ -11,87 +11,89 @@ use crate::op::{Conv, ConvTranspose, OpError};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, TensorType};
 
-/// The most weights that a block of a depthwise convolution holds in shared memory.
-const HELD: i64 = 8192;
+/// The most weights that a block of a depthwise convolution keeps in shared memory: 32 KiB of the
+/// 48 KiB that every architecture offers without opting in.
+const MAX_SHARED_WEIGHTS: i64 = 8192;
 
-/// The most channels of a group, in the operand and in the result, that are computed without a
-/// tile.
-const FEW: i64 = 16;
+/// The most channels of a group, in the operand and in the result, for the direct kernel. A tile of
+/// a matrix product would be mostly padding for so few.
+const SMALL_GROUP: i64 = 16;
 
-/// The most elements along the last axis that a thread of a depthwise convolution looks at.
-const MOST_SEEN: usize = 128;
+/// The most elements along the last axis that a thread of a depthwise convolution reads.
+const MAX_STRIP_ELEMENTS: usize = 128;
 
-/// The most elements along the last axis from the first to the last of these; the loop over them is
-/// unrolled.
-const MOST_SPAN: usize = 1024;
+/// The most positions between the first and the last of these: the loop over them is unrolled, so
+/// the text of the kernel grows with it.
+const MAX_STRIP_SPAN: usize = 1024;
 
-/// The most elements of a sample, of the taps of an element and of a group's channels: positions
-/// within them are `int`.
-const MOST: usize = i32::MAX as usize;
+/// The most elements of a sample, of the taps of an element and of a group's channels: the kernels
+/// compute indices within them as `int`, which needs half the registers of `long long`.
+const MAX_INDEX: usize = i32::MAX as usize;
 
-/// The most blocks along y.
-const MOST_ACROSS: i64 = 65_535;
+/// The most blocks along y, a limit of CUDA.
+const MAX_GRID_Y: i64 = 65_535;
 
-/// Places next to each other along the last axis that a thread of a depthwise convolution computes.
+/// Adjacent positions along the last axis that a thread of a depthwise convolution computes; their
+/// windows overlap, so each element is loaded once for several of them.
 const STRIP: i64 = 4;
 
-/// Threads of a block of a depthwise convolution, and how many of them lie along the channels.
+/// Threads of a block of a depthwise convolution, and the most of them along the channels (a warp).
 const THREADS: u32 = 256;
 const CHANNEL_THREADS: i64 = 32;
 
-/// One of the sizes of a spatial axis.
+/// A getter of one of the sizes of a spatial axis.
 type Size = fn(&WindowAxis) -> usize;
 
-/// A convolution, or a transpose of one.
+/// The shape of a convolution or a transposed convolution.
 struct Shape {
     transposed: bool,
     windows: Windows,
     groups: i64,
-    /// Channels of a group of the operand, and of the result.
+    /// Channels per group of the operand, and of the result.
     c_each: i64,
     m_each: i64,
-    /// Samples.
+    /// The samples of the batch.
     samples: Dim,
-    /// Elements of a channel of the operand, of the result, and of the kernel.
+    /// Elements per channel of the operand, of the result, and of the kernel.
     inputs: i64,
     outputs: i64,
     taps: i64,
 }
 
-/// The elements of a tensor behind its first axis, if they are known.
-fn behind_first(ty: &TensorType) -> Option<usize> {
+/// The elements of a sample, if constant.
+fn sample_elements(ty: &TensorType) -> Option<usize> {
     let mut sizes = ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
     sizes.try_fold(1usize, |product, d| Some(product.saturating_mul(d?)))
 }
 
-/// True if a convolution's samples, its kernel and the positions that its windows reach are fewer
-/// than [`MOST`].
-pub(super) fn positions(windows: &Windows, [x, w, y]: [&TensorType; 3]) -> bool {
-    /// What a kernel looks at beyond the weights.
+/// True if the samples, the kernel and the positions that windows reach all stay below
+/// [`MAX_INDEX`].
+pub(super) fn fits_int_indices(windows: &Windows, [x, w, y]: [&TensorType; 3]) -> bool {
+    /// Elements that a kernel may address beyond the last weight.
     const BEYOND: usize = 8;
     let reach = |a: &WindowAxis| {
         let windows = a.output.saturating_mul(a.stride);
         windows.saturating_add(a.kernel.saturating_mul(a.dilation)).saturating_add(a.before)
     };
     let outer = w.shape.first().and_then(Dim::as_const).and_then(|d| usize::try_from(d).ok());
-    let weights = behind_first(w).zip(outer).map(|(behind, outer)| behind.saturating_mul(outer));
-    let sizes = [behind_first(x), behind_first(y), weights.map(|w| w.saturating_add(BEYOND))];
-    sizes.iter().all(|size| size.is_some_and(|size| size < MOST))
-        && windows.iter().all(|a| reach(a) < MOST)
+    let weights = sample_elements(w).zip(outer).map(|(behind, outer)| behind.saturating_mul(outer));
+    let sizes = [sample_elements(x), sample_elements(y), weights.map(|w| w.saturating_add(BEYOND))];
+    sizes.iter().all(|size| size.is_some_and(|size| size < MAX_INDEX))
+        && windows.iter().all(|a| reach(a) < MAX_INDEX)
 }
 
-/// What a convolution says of its windows.
-struct Windowed {
+/// The window attributes of a convolution.
+struct WindowAttributes {
     windows: Result<Windows, OpError>,
     groups: i64,
     transposed: bool,
 }
 
-fn supported(windowed: Windowed, types: &Types<'_>) -> Support {
+fn supported(attributes: WindowAttributes, types: &Types<'_>) -> Support {
     let ([x, w, ..], [y]) = (types.operands.as_slice(), types.results.as_slice()) else {
         return Support::default();
     };
-    let fits = windowed.windows.is_ok_and(|windows| positions(&windows, [x, w, y]));
+    let fits = attributes.windows.is_ok_and(|windows| fits_int_indices(&windows, [x, w, y]));
     let by = Support::by(KernelClass::Conv);
     Support { ends_in_chain: true, images: Images::ChannelsLast, ..by }
         .when(fits && types.are(DType::F32))
@@ -100,22 +102,22 @@ fn supported(windowed: Windowed, types: &Types<'_>) -> Support {
 macro_rules! convolutions {
     ($($op:ident: $transposed:literal),*) => {
         $(impl $op {
-            fn windowed(&self, x: &TensorType, w: &TensorType) -> Windowed {
+            fn attributes(&self, x: &TensorType, w: &TensorType) -> WindowAttributes {
                 let (windows, groups) = (self.windows(x, w), self.groups);
-                Windowed { windows, groups, transposed: $transposed }
+                WindowAttributes { windows, groups, transposed: $transposed }
             }
         }
 
         impl CudaOp for $op {
             fn supports(&self, types: &Types<'_>) -> Support {
                 match types.operands.as_slice() {
-                    [x, w, ..] => supported(self.windowed(x, w), types),
+                    [x, w, ..] => supported(self.attributes(x, w), types),
                     _ => Support::default(),
                 }
             }
 
             fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-                call(context, |x, w| self.windowed(x, w))
+                call(context, |x, w| self.attributes(x, w))
             }
         })*
     };
@@ -128,8 +130,8 @@ impl Shape {
         let channels = |ty: &TensorType| {
             invariant(ty.shape[1].as_const(), "that a convolution has a fixed number of channels")
         };
-        let first = windows::all(&windows, |a| a.input);
-        let second = windows::all(&windows, |a| a.output);
+        let first = windows::product(&windows, |a| a.input);
+        let second = windows::product(&windows, |a| a.output);
         let (inputs, outputs) = if transposed { (second, first) } else { (first, second) };
         let groups = groups.max(1);
         Self {
@@ -140,25 +142,25 @@ impl Shape {
             samples: x.shape[0].clone(),
             inputs,
             outputs,
-            taps: windows::all(&windows, |a| a.kernel),
+            taps: windows::product(&windows, |a| a.kernel),
             windows,
         }
     }
 
     /// True if the groups have so few channels that a tile of a matrix product would be mostly
-    /// empty.
+    /// padding.
     fn has_small_groups(&self) -> bool {
-        let small = self.groups > 1 && self.c_each <= FEW && self.m_each <= FEW;
+        let small = self.groups > 1 && self.c_each <= SMALL_GROUP && self.m_each <= SMALL_GROUP;
         !self.transposed && (self.c_each == 1 || small)
     }
 
-    /// The terms of an element of the result.
+    /// The multiply-adds of an element of the result.
     fn terms(&self) -> i64 {
         self.taps.saturating_mul(self.c_each)
     }
 
-    /// True if `depthwise.cu` takes it: the weights of some channels fit into shared memory, and
-    /// what a strip of places looks at is short enough to be unrolled.
+    /// True if `depthwise.cu` supports it: the weights of some channels fit into shared memory, and
+    /// the input of a strip is short enough to be unrolled.
     fn suits_depthwise(&self) -> bool {
         let strip = int::<usize>(STRIP);
         let span = |a: &WindowAxis| {
@@ -166,14 +168,20 @@ impl Shape {
             places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))
         };
         let seen = |a: &WindowAxis| span(a).min(strip.saturating_mul(a.kernel));
-        let short = self.windows.last().is_none_or(|a| seen(a) < MOST_SEEN && span(a) < MOST_SPAN);
-        // A block takes four channels at least, if there are as many.
-        let narrow = self.m_each.saturating_mul(self.groups) <= 4 * MOST_ACROSS;
-        self.has_small_groups() && short && narrow && self.terms().saturating_mul(4) <= HELD
+        let short = self
+            .windows
+            .last()
+            .is_none_or(|a| seen(a) < MAX_STRIP_ELEMENTS && span(a) < MAX_STRIP_SPAN);
+        // A block covers at least four channels, so the grid along y stays within its limit.
+        let narrow = self.m_each.saturating_mul(self.groups) <= 4 * MAX_GRID_Y;
+        self.has_small_groups()
+            && short
+            && narrow
+            && self.terms().saturating_mul(4) <= MAX_SHARED_WEIGHTS
     }
 
-    /// True if a window reaches outside the image.
-    fn has_holes(&self) -> bool {
+    /// True if a window reaches outside the image, so that the kernel must test positions.
+    fn has_padding(&self) -> bool {
         let outside = |a: &WindowAxis| {
             let last = a.output.saturating_sub(1).saturating_mul(a.stride);
             let end = last.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation));
@@ -182,7 +190,8 @@ impl Shape {
         self.transposed || self.windows.iter().any(outside)
     }
 
-    /// What the kernel knows of the windows. Of a transpose, the windows lie on the result.
+    /// Defines the macros of the windows. For a transposed convolution the windows lie on the
+    /// result, so input and output change places.
     fn define(&self, b: &mut Builder<'_>) {
         let (input, output): (Size, Size) =
             if self.transposed { (|a| a.output, |a| a.input) } else { (|a| a.input, |a| a.output) };
@@ -202,7 +211,7 @@ impl Shape {
 /// `conv.cu` or `depthwise.cu`.
 fn call(
     context: &Context<'_>,
-    windowed: impl FnOnce(&TensorType, &TensorType) -> Windowed,
+    attributes: impl FnOnce(&TensorType, &TensorType) -> WindowAttributes,
 ) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let (own, chained) = launch.split_operands();
@@ -210,10 +219,11 @@ fn call(
         return Err(context.unsupported("it has not two operands and one result"));
     };
     let mut b = Builder::new(context.device);
+    // Channels last makes the terms of a tap contiguous, for the operand and the weights alike.
     if [*x, *w, *y].into_iter().any(|id| !b.is_channels_last(id)) {
         return Err(context.unsupported("the channels are not last in memory"));
     }
-    let Windowed { windows, groups, transposed } = windowed(b.ty(*x), b.ty(*w));
+    let WindowAttributes { windows, groups, transposed } = attributes(b.ty(*x), b.ty(*w));
     let windows = windows.map_err(|e| context.unsupported(e.to_string()))?;
     let shape = Shape::new(windows, groups, transposed, [b.ty(*x), b.ty(*y)]);
     b.read("x", *x);
@@ -227,13 +237,17 @@ fn call(
     if shape.suits_depthwise() {
         return depthwise(context, b, &shape, [*x, *w, *y], chained);
     }
+    // Implicit GEMM: rows are the positions of all samples, columns the channels of a group. The
+    // tile is chosen by the positions of one sample, because the kernel must not depend on the
+    // batch.
     let (places, all) = (shape.samples.clone() * shape.outputs, shape.m_each * shape.groups);
     b.flag("TRANSPOSED", shape.transposed);
-    b.flag("HOLES", shape.has_holes());
+    b.flag("HOLES", shape.has_padding());
     b.define("GROUPS", shape.groups);
     b.define("C_EACH", shape.c_each);
     b.define("M_EACH", shape.m_each);
     b.size("PLACES", &places);
+    // A vector load needs four adjacent channels of one group at an aligned address.
     let along = if shape.transposed { shape.m_each } else { shape.c_each };
     let (x_aligned, w_aligned, y_aligned) = (b.is_aligned(*x), b.is_aligned(*w), b.is_aligned(*y));
     b.flag("X_VECTORS", x_aligned && shape.c_each % 4 == 0);
@@ -241,11 +255,11 @@ fn call(
     let vectors = y_aligned && shape.m_each % 4 == 0;
     b.flag("Y_VECTORS", vectors);
     let columns = usize::try_from(all).ok().map(Columns::last);
-    let place = Place::behind_f32(&b, *y, chained, columns, vectors);
+    let place = ExpressionContext::behind_f32(&b, *y, chained, columns, vectors);
     let text = context.chained(expression(&mut b, &launch.chain, &place))?;
     let tile = Tile::new(shape.outputs, shape.m_each);
     let (threads, tiles) = tile.define(&mut b, &places, &shape.m_each.into());
-    Ok(b.finish("conv.cu", threads, text, line(tiles * shape.groups)))
+    Ok(b.finish("conv.cu", threads, text, grid_x(tiles * shape.groups)))
 }
 
 /// `depthwise.cu`.
@@ -257,7 +271,8 @@ fn depthwise(
     chained: &[BufferId],
 ) -> Result<Call, CodegenError> {
     let channels = shape.m_each * shape.groups;
-    // Four neighbours of the result are those of the operand, or belong to one group.
+    // Four adjacent channels of the result must read four adjacent channels of the operand, or
+    // belong to one group; otherwise a vector would mix groups.
     let alone = shape.c_each == 1;
     let neighbours =
         if alone { shape.m_each == 1 && b.is_aligned(x) } else { shape.m_each % 4 == 0 };
@@ -269,25 +284,27 @@ fn depthwise(
     b.define("EACH", shape.m_each);
     b.define("VECTOR", width);
     b.define("STRIP", STRIP);
-    // Without an axis there is one place.
+    // Without a spatial axis there is one position.
     let last = shape.windows.last().map_or(1, |a| int::<i64>(a.output));
     let strips = (last + STRIP - 1) / STRIP;
     let all = shape.samples.clone() * (shape.outputs / last.max(1) * strips);
     b.size("STRIPS", &all);
     let lanes = (channels / width).clamp(1, CHANNEL_THREADS);
     let mut lanes = int::<i64>(int::<usize>(lanes).next_power_of_two());
-    while lanes > 1 && lanes * width * shape.terms() > HELD {
+    // The weights of the block's channels must fit into shared memory; halving keeps a power of
+    // two, by which threads are divided cheaply.
+    while lanes > 1 && lanes * width * shape.terms() > MAX_SHARED_WEIGHTS {
         lanes /= 2;
     }
     b.define("CHANNEL_THREADS", lanes);
     let per_block = lanes * width;
     let columns = usize::try_from(channels).ok().map(Columns::last);
-    let place = Place::behind_f32(&b, y, chained, columns, vectors);
+    let place = ExpressionContext::behind_f32(&b, y, chained, columns, vectors);
     let text = context.chained(expression(&mut b, &context.launch.chain, &place))?;
     let across = ceil_div(&channels.into(), per_block);
-    if across.eval(1) > MOST_ACROSS {
+    if across.eval(1) > MAX_GRID_Y {
         return Err(context.unsupported("it has too many channels"));
     }
-    let grid = [blocks(&all, i64::from(THREADS) / lanes * 2), across, Dim::ONE];
+    let grid = [block_count(&all, i64::from(THREADS) / lanes * 2), across, Dim::ONE];
     Ok(b.finish("depthwise.cu", THREADS, text, grid))
 }

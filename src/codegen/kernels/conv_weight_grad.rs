@@ -1,11 +1,11 @@
-//! Gradients of convolutions' kernels, in two launches.
+//! Gradients of convolution weights, in two passes: partial sums over positions, then their sum.
 
-use super::conv::positions;
+use super::conv::fits_int_indices;
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types, reduce};
-use crate::codegen::builder::{Builder, blocks, line};
+use crate::codegen::builder::{Builder, block_count, grid_x};
 use crate::codegen::tile::Tile;
-use crate::codegen::windows::{all, define};
-use crate::lower::{Images, Parts};
+use crate::codegen::windows::{define, product};
+use crate::lower::{Images, Partials};
 use crate::op::ConvWeightGrad;
 use crate::op::window::WindowAxis;
 use crate::types::invariant::{int, invariant};
@@ -14,23 +14,22 @@ use crate::types::{DType, Shape, TensorType};
 /// Threads of a block.
 const THREADS: i64 = 256;
 
-/// Lines of a block that lie side by side.
+/// Adjacent channels of a block (a warp).
 const LINES: i64 = 32;
 
-/// The most channels of a group, in the operand and in the result, whose weights' gradients are
-/// computed without a tile.
-const FEW: i64 = 16;
+/// The most channels of a group, in the operand and in the result, for the direct kernel; a tile of
+/// a matrix product would be mostly padding.
+const SMALL_GROUP: i64 = 16;
 
-/// The most rows of a tile: two blocks of taller ones have too few registers where windows are
-/// looked up along the terms.
-const MOST_ROWS: i64 = 64;
+/// The most rows of a tile. Taller tiles need so many registers, with windows looked up along the
+/// terms, that two blocks no longer fit on a multiprocessor.
+const MAX_ROWS: i64 = 64;
 
-/// The places of a convolution's result whose part in the gradient of its kernel the first launch
-/// adds up.
+/// The positions of the result that one partial sum of the first launch covers.
 const PART: i64 = 1024;
 
-/// The sums of parts of all places of a convolution's result: `[parts, M, C / groups, taps]`.
-fn parts(op: &ConvWeightGrad, x: &TensorType, dy: &TensorType) -> Option<Parts> {
+/// The type of the partial sums: `[parts, M, C / groups, taps]`.
+fn parts(op: &ConvWeightGrad, x: &TensorType, dy: &TensorType) -> Option<Partials> {
     let windows = op.windows(x).ok()?;
     let size = |f: fn(&WindowAxis) -> usize| {
         windows.iter().try_fold(1i64, |p, a| p.checked_mul(i64::try_from(f(a)).ok()?))
@@ -40,7 +39,7 @@ fn parts(op: &ConvWeightGrad, x: &TensorType, dy: &TensorType) -> Option<Parts> 
     let each = x.shape.get(1)?.floor_div(&op.groups.into());
     let sizes = [parts, dy.shape.get(1)?.clone(), each, size(|a| a.kernel)?.into()];
     let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
-    Some(Parts { ty, reads: 2 })
+    Some(Partials { ty, reads: 2 })
 }
 
 impl CudaOp for ConvWeightGrad {
@@ -48,7 +47,7 @@ impl CudaOp for ConvWeightGrad {
         let ([x, dy, ..], [w]) = (types.operands.as_slice(), types.results.as_slice()) else {
             return Support::default();
         };
-        let fits = self.windows(x).is_ok_and(|windows| positions(&windows, [x, w, dy]));
+        let fits = self.windows(x).is_ok_and(|windows| fits_int_indices(&windows, [x, w, dy]));
         let support = Support {
             parts: parts(self, x, dy),
             images: Images::ChannelsLast,
@@ -66,7 +65,7 @@ impl CudaOp for ConvWeightGrad {
     }
 
     /// `conv_weight_grad.cu` or `few_weight_grad.cu`.
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x, dy], [parts]) = (context.operands()?, context.results()?);
         let mut b = Builder::new(context.device);
         if [x, dy].into_iter().any(|id| !b.is_channels_last(id)) {
@@ -79,7 +78,7 @@ impl CudaOp for ConvWeightGrad {
                 / groups
         };
         let (c_each, m_each) = (each(b.ty(x)), each(b.ty(dy)));
-        let (taps, outputs) = (all(&windows, |a| a.kernel), all(&windows, |a| a.output));
+        let (taps, outputs) = (product(&windows, |a| a.kernel), product(&windows, |a| a.output));
         let places = b.ty(x).shape[0].clone() * outputs;
         let count = b.ty(parts).shape[0].clone();
         b.read("x", x);
@@ -92,13 +91,15 @@ impl CudaOp for ConvWeightGrad {
         b.define("M_EACH", m_each);
         b.define("PART", PART);
         b.size("PLACES", &places);
-        if groups > 1 && c_each <= FEW && m_each <= FEW {
+        // Each part of the positions has its own partial sum, in a fixed order within the part; the
+        // second launch adds the parts in ascending order. Atomics would make the order random.
+        if groups > 1 && c_each <= SMALL_GROUP && m_each <= SMALL_GROUP {
             b.size("PARTS", &count);
             b.define("LINES", LINES);
             b.define("LANES", THREADS / LINES);
             let tiles = (m_each * groups + LINES - 1) / LINES * taps * c_each;
             let threads = int::<u32>(THREADS);
-            let grid = line(blocks(&(count * tiles), 1));
+            let grid = grid_x(block_count(&(count * tiles), 1));
             return Ok(b.finish("few_weight_grad.cu", threads, String::new(), grid));
         }
         let columns = taps.saturating_mul(c_each);
@@ -107,8 +108,8 @@ impl CudaOp for ConvWeightGrad {
         b.flag("DY_VECTORS", dy_aligned && m_each % 4 == 0);
         b.flag("Y_VECTORS", columns % 4 == 0);
         b.flag("HOLES", windows.iter().any(WindowAxis::reaches_outside));
-        let tile = Tile::new(m_each.min(MOST_ROWS), columns);
+        let tile = Tile::new(m_each.min(MAX_ROWS), columns);
         let (threads, tiles) = tile.define(&mut b, &m_each.into(), &columns.into());
-        Ok(b.finish("conv_weight_grad.cu", threads, String::new(), line(tiles * groups * count)))
+        Ok(b.finish("conv_weight_grad.cu", threads, String::new(), grid_x(tiles * groups * count)))
     }
 }

@@ -7,11 +7,11 @@ use crate::op::Dft;
 use crate::types::DType;
 
 /// The longest period: a block holds 16 bytes for each place of it.
-const MOST: i64 = 2048;
+const MAX: i64 = 2048;
 
 impl CudaOp for Dft {
     fn supports(&self, types: &Types<'_>) -> Support {
-        Support::by(KernelClass::Line).when(self.length <= MOST && types.are(DType::F32))
+        Support::by(KernelClass::Line).when(self.length <= MAX && types.are(DType::F32))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

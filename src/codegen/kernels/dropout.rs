@@ -1,4 +1,4 @@
-//! Elements dropped by draws.
+//! Dropout.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{c_type, finish, float};

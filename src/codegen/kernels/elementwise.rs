@@ -1,8 +1,8 @@
-//! Chains of elementwise operators.
+//! Fused chains of elementwise operators, as kernels of their own.
 
 use super::{Call, CodegenError, Context, CudaOp, Support, Types};
-use crate::codegen::builder::{Builder, blocks, line};
-use crate::codegen::expression::{Columns, Place, expression};
+use crate::codegen::builder::{Builder, block_count, grid_x};
+use crate::codegen::expression::{Columns, ExpressionContext, expression};
 use crate::lower::{Access, Chain, ChainStep};
 use crate::op::{Cast, Classify, Unary};
 use crate::types::Dim;
@@ -14,18 +14,18 @@ const THREADS: u32 = 256;
 /// The most threads of a block that lie along a row.
 const ALONG_ROW: i64 = 64;
 
-/// The longest row that is covered by 65,535 blocks, as many as a grid has along y; a longer one is
-/// read as a vector that repeats.
-const MOST_COLUMNS: i64 = 65_535 * ALONG_ROW;
+/// The longest row that 65,535 blocks cover, the limit of a grid along y; longer ones are treated
+/// as a flat value whose vectors repeat.
+const MAX_COLUMNS: i64 = 65_535 * ALONG_ROW;
 
-/// The longest line behind a column whose places are `int`, with the stride that leads beyond its
+/// The longest line behind a column whose positions fit `int`, with room for the stride beyond its
 /// end.
-const MOST_BEHIND: i64 = 1 << 30;
+const MAX_BEHIND: i64 = 1 << 30;
 
-/// Rows that a thread walks down, for what it computes once for its columns.
+/// The rows that a thread processes, so that the values it computes once per column pay off.
 const ROWS: i64 = 8;
 
-/// What is computed in chains alone.
+/// Implements [`CudaOp`] for operators that are only steps of chains.
 macro_rules! steps {
     ($($op:ident),*) => {
         $(impl CudaOp for $op {
@@ -55,8 +55,9 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.write("y", *y);
     let columns = columns(&launch.chain).and_then(|c| Some((c, lines(&count, c)?)));
     let aligned = b.is_aligned(*x) && b.is_aligned(*y);
-    // Without columns nothing but the addresses keeps four elements apart.
+    // Without columns only the addresses limit vectors.
     let along = columns.as_ref().map_or(4, |(c, _)| if c.inner == 1 { c.size } else { c.inner });
+    // A vector must not cross the end of a line, where the column changes.
     let vectors = aligned && along.is_multiple_of(4);
     let width: usize = if vectors { 4 } else { 1 };
     b.define("VECTOR", width);
@@ -65,30 +66,31 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
     b.define("BEHIND", columns.as_ref().map_or(1, |(c, _)| c.inner)); // as said above
     let types = [b.ty(*x).dtype, b.ty(*y).dtype];
     let known = columns.as_ref().map(|(c, _)| *c);
-    let place = Place { types, operands, columns: known, vectors };
+    let place = ExpressionContext { types, operands, columns: known, vectors };
     let text = context.chained(expression(&mut b, &launch.chain, &place))?;
     let width = int::<i64>(width);
     let Some((columns, lines)) = columns else {
         b.size("COUNT", &count);
-        let grid = line(blocks(&count, i64::from(THREADS) * width));
+        let grid = grid_x(block_count(&count, i64::from(THREADS) * width));
         return Ok(b.finish("elementwise.cu", THREADS, text, grid));
     };
     let along = int::<i64>(along) / width;
     let most = if columns.inner == 1 { ALONG_ROW } else { i64::from(THREADS) };
+    // A power of two, so that a thread finds its line and its lane without a division.
     let lanes = along.clamp(1, most).cast_unsigned().next_power_of_two().cast_signed();
     b.size("LINES", &lines);
     b.define("LINE_THREADS", lanes);
     let at_once = i64::from(THREADS) / lanes;
     if columns.inner > 1 {
-        return Ok(b.finish("elementwise.cu", THREADS, text, line(blocks(&lines, at_once))));
+        return Ok(b.finish("elementwise.cu", THREADS, text, grid_x(block_count(&lines, at_once))));
     }
     let across = Dim::from((along + lanes - 1) / lanes);
-    let grid = [blocks(&lines, at_once * ROWS), across, Dim::ONE];
+    let grid = [block_count(&lines, at_once * ROWS), across, Dim::ONE];
     Ok(b.finish("elementwise.cu", THREADS, text, grid))
 }
 
-/// The axis for whose places a step reads vectors: the last one in memory, or that of the channels
-/// of a normalisation, of which only the factors are worth being computed once.
+/// The axis whose vectors are loaded once per position: the innermost one, or the channels of a
+/// batch norm, whose factors (a division and a root) are worth computing once.
 fn columns(chain: &Chain) -> Option<Columns> {
     let last = |access: &Access| matches!(access, Access::Axis { inner: 1, .. });
     let mut accesses = chain.steps.iter().flat_map(ChainStep::accesses);
@@ -104,12 +106,11 @@ fn columns(chain: &Chain) -> Option<Columns> {
     }
 }
 
-/// The lines of elements that are computed at once: rows of the last axis, or what lies behind the
-/// places of another.
+/// The number of lines: rows of the innermost axis, or runs behind the positions of another axis.
 fn lines(count: &Dim, columns: Columns) -> Option<Dim> {
     let Columns { inner, size } = columns;
     let length = i64::try_from(if inner == 1 { size } else { inner }).ok();
-    let most = if inner == 1 { MOST_COLUMNS } else { MOST_BEHIND };
+    let most = if inner == 1 { MAX_COLUMNS } else { MAX_BEHIND };
     let length = length.filter(|l| (1..=most).contains(l))?;
     count.exact_div(&length.into())
 }

@@ -1,4 +1,4 @@
-//! Elements that other elements name by number.
+//! Gather along an axis.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{finish, vector};

@@ -1,7 +1,7 @@
-//! Values joined along an axis, and one cut into several.
+//! Concatenation along an axis, and its inverse.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, bits_type, blocks, by_four};
+use crate::codegen::builder::{Builder, bits_type, block_count, divisible_by_four};
 use crate::lower::{BufferId, Images};
 use crate::op::{AllGather, Concat, SplitOp};
 use crate::types::Dim;
@@ -9,12 +9,12 @@ use crate::types::invariant::{int, invariant};
 
 const THREADS: u32 = 256;
 
-/// The most values that are joined, or into which one is cut.
-const MOST: usize = 160;
+/// The most operands of a concatenation, or results of a split: each is a pointer in the argument.
+const MAX: usize = 160;
 
-fn joins(types: &Types<'_>) -> Support {
+fn supported(types: &Types<'_>) -> Support {
     let values = types.operands.len().max(types.results.len());
-    Support::by(KernelClass::Move).when((1..=MOST).contains(&values))
+    Support::by(KernelClass::Move).when((1..=MAX).contains(&values))
 }
 
 impl CudaOp for Concat {
@@ -24,44 +24,44 @@ impl CudaOp for Concat {
             Some(x) if behind(x.rank()) => Images::All,
             Some(_) | None => Images::RowMajor,
         };
-        let support = joins(types);
+        let support = supported(types);
         Support { images, ..support.clone() }.when(support.kernel.is_some())
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [y] = context.results()?;
-        join(context, self.axis, &context.launch.operands, y, false)
+        concat_or_split(context, self.axis, &context.launch.operands, y, false)
     }
 }
 
 impl CudaOp for AllGather {
     fn supports(&self, types: &Types<'_>) -> Support {
-        joins(types)
+        supported(types)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [y] = context.results()?;
-        join(context, self.axis, &context.launch.operands, y, false)
+        concat_or_split(context, self.axis, &context.launch.operands, y, false)
     }
 }
 
 impl CudaOp for SplitOp {
     fn supports(&self, types: &Types<'_>) -> Support {
-        joins(types)
+        supported(types)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [x] = context.operands()?;
-        join(context, self.axis, &context.launch.results, x, true)
+        concat_or_split(context, self.axis, &context.launch.results, x, true)
     }
 }
 
-/// A joined value as rows, each with the row of every part behind the other.
+/// A concatenated value as rows, each the concatenation of one row of every part.
 struct Rows {
     count: Dim,
     /// Elements of a row.
     row: Dim,
-    /// Elements of each part's row, and where it begins.
+    /// The elements of each part's row, and its offset in the row.
     sizes: Vec<Dim>,
     starts: Vec<Dim>,
 }
@@ -85,13 +85,13 @@ impl Rows {
     }
 }
 
-/// `join.cu`: the parts of `whole` along an axis, negative from the end.
-fn join(
+/// `join.cu`: concatenates parts into `whole` along an axis (negative from the end), or splits it.
+fn concat_or_split(
     context: &Context<'_>,
     axis: i64,
     parts: &[BufferId],
     whole: BufferId,
-    cut: bool,
+    is_split: bool,
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
     let rank = int::<i64>(b.ty(whole).rank());
@@ -105,8 +105,10 @@ fn join(
     }
     let Rows { count: rows, mut row, mut sizes, mut starts } = Rows::new(&b, axis, parts, whole);
     let aligned = parts.iter().chain([&whole]).all(|id| b.is_aligned(*id));
-    let wide =
-        aligned && b.ty(whole).dtype.bytes() == 4 && by_four(&row) && sizes.iter().all(by_four);
+    let wide = aligned
+        && b.ty(whole).dtype.bytes() == 4
+        && divisible_by_four(&row)
+        && sizes.iter().all(divisible_by_four);
     if wide {
         let all = sizes.iter_mut().chain(&mut starts).chain([&mut row]);
         all.for_each(|size| *size = size.floor_div(&4.into()));
@@ -114,19 +116,19 @@ fn join(
     let ty = if wide { "uint4" } else { bits_type(b.ty(whole).dtype) };
     let names: Vec<String> = (0..parts.len()).map(|i| format!("part{i}")).collect();
     for (name, id) in names.iter().zip(parts) {
-        if cut {
+        if is_split {
             b.write_as(name, *id, ty);
         } else {
             b.read_as(name, *id, ty);
         }
     }
-    if cut {
+    if is_split {
         b.read_as("x", whole, ty);
     } else {
         b.write_as("y", whole, ty);
     }
     b.define("T", ty);
-    b.flag("CUT", cut);
+    b.flag("CUT", is_split);
     b.define("PARTS", parts.len());
     b.numbers("POINTERS", names.iter().map(|name| format!("p.{name}")));
     b.size("ROWS", &rows);
@@ -135,6 +137,6 @@ fn join(
     b.list("STARTS", &starts);
     let most = sizes.iter().fold(Dim::ZERO, |most, size| most.maximum(size)) * rows;
     let count = int::<i64>(parts.len());
-    let grid = [blocks(&most, i64::from(THREADS)), count.into(), Dim::ONE];
+    let grid = [block_count(&most, i64::from(THREADS)), count.into(), Dim::ONE];
     Ok(b.finish("join.cu", THREADS, String::new(), grid))
 }

@@ -1,8 +1,8 @@
-//! The greatest elements of what replicas found.
+//! Top-k of the top-k results of all replicas.
 
 use super::all_reduce::combines;
 use super::{Call, CodegenError, Context, CudaOp, Support, Types};
-use crate::codegen::builder::{Builder, blocks, c_type};
+use crate::codegen::builder::{Builder, block_count, c_type};
 use crate::op::MergeTopK;
 use crate::types::Dim;
 use crate::types::invariant::int;
@@ -60,7 +60,7 @@ impl CudaOp for MergeTopK {
         let most = counts.iter().fold(Dim::ZERO, |most, count| most.maximum(count));
         let candidates = most * blocks_before * inner;
         let parts = int::<i64>(parts);
-        let grid = [blocks(&candidates, i64::from(THREADS)), parts.into(), Dim::ONE];
+        let grid = [block_count(&candidates, i64::from(THREADS)), parts.into(), Dim::ONE];
         Ok(b.finish("merge_top_k.cu", THREADS, String::new(), grid))
     }
 }

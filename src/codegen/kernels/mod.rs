@@ -1,5 +1,4 @@
-//! The kernels of GPUs: of each operator what they take, within which limits, and how it calls
-//! them.
+//! The CUDA kernels of operators: what each supports, its limits, and its call.
 //!
 //! A file here has the name of a file in `kernels/`, and a line in the registry for each operator
 //! that it computes.
@@ -16,7 +15,6 @@ mod elementwise;
 mod gather;
 mod gather_at;
 mod join;
-mod long;
 mod lrn;
 mod matmul;
 mod merge_top_k;
@@ -40,6 +38,7 @@ mod scatter;
 mod segment_sum;
 mod softmax;
 mod trilu;
+mod two_pass;
 mod update;
 mod written;
 
@@ -51,7 +50,7 @@ use crate::lower::{DeviceProgram, Kernels, Support, Types};
 use crate::op::Op;
 use crate::types::{KernelClass, Target};
 
-/// The registry: the operators that have a kernel, or are steps of chains.
+/// The registry of operators with a CUDA kernel, or with a step in fused chains.
 macro_rules! kernels {
     ($($op:ident),* $(,)?) => {
         fn kernel(op: &Op) -> Option<&dyn CudaOp> {
@@ -73,7 +72,7 @@ kernels! {
     Tile, TopK, Transpose, Trilu, Unary, Where,
 }
 
-/// GPUs that run CUDA kernels, compiled at run time.
+/// The target: GPUs with CUDA kernels that are compiled at run time.
 const TARGET: Target = Target {
     name: "cuda",
     alignment: 256,
@@ -84,7 +83,7 @@ const TARGET: Target = Target {
     channels_last: true,
 };
 
-/// The kernels of GPUs. What has none runs on the host, by its kernels.
+/// The CUDA kernels. Operators without one fall back to the host.
 #[derive(Debug)]
 pub struct CudaKernels {
     /// The kernels of the host.
@@ -97,7 +96,7 @@ impl Kernels for CudaKernels {
     }
 
     fn supports(&self, op: &Op, types: &Types<'_>) -> Support {
-        // Who has no kernel takes nothing.
+        // No support without a kernel.
         kernel(op).map(|kernel| kernel.supports(types)).unwrap_or_default()
     }
 
@@ -106,9 +105,9 @@ impl Kernels for CudaKernels {
     }
 }
 
-/// The kernels that each step of a device's program calls, one after the other: one for a launch;
-/// of launches of the class [`KernelClass::Update`] in a row, all with the first one and none with
-/// the others. Nothing is compiled, and no driver is asked.
+/// Returns the kernel calls of each step of a device's program: one for a launch. Consecutive
+/// launches of the class [`KernelClass::Update`] are merged into calls that belong to the first of
+/// them. Nothing is compiled, and no driver is called.
 pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
     let mut calls = vec![Vec::new(); device.steps.len()];
     let mut at = 0;
@@ -119,6 +118,7 @@ pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
             together.then_some(context)
         });
         let row: Vec<Context<'_>> = row.collect();
+        // Only launches with one guard are merged: they run or are skipped together.
         if !row.is_empty() {
             calls[at] = update::calls(device, &row)?;
         } else if let Some(context) = Context::of(device, first) {
@@ -129,7 +129,7 @@ pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
     Ok(calls)
 }
 
-/// How a launch calls its kernel.
+/// The kernel call of a launch.
 fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let Some(op) = &launch.op else {
@@ -141,5 +141,5 @@ fn call(context: &Context<'_>) -> Result<Call, CodegenError> {
         return Err(context.unsupported("it is evaluated by reference"));
     }
     let partial = launch.class == KernelClass::Partial;
-    if partial { kernel.first(context) } else { kernel.call(context) }
+    if partial { kernel.first_pass(context) } else { kernel.call(context) }
 }

@@ -1,8 +1,8 @@
-//! Elements in other places, of any type.
+//! Data movement: elements of any type at other positions, as strided copies.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, bits_type, by_four, ceil_div, finish, line};
-use crate::codegen::strides::Walk;
+use crate::codegen::builder::{Builder, bits_type, ceil_div, divisible_by_four, finish, grid_x};
+use crate::codegen::strides::LoopNest;
 use crate::lower::{BufferId, Images};
 use crate::op::{BitCast, BlockOrder, Blocks, Expand, Reverse, Slice, Tile, Transpose};
 use crate::types::Dim;
@@ -10,15 +10,16 @@ use crate::types::invariant::int;
 
 const THREADS: u32 = 256;
 
-/// Sides of a matrix from which on squares of it are exchanged through shared memory.
+/// The sides of a matrix from which on it is transposed in tiles through shared memory. Loads and
+/// stores of a tile are both coalesced; a strided copy has one of them strided.
 const LEAST_SIDE: i64 = 16;
 
-/// Side of such a square.
+/// The side of a tile.
 const SIDE: i64 = 32;
 
-/// The elements of a value in another order in memory.
+/// Copies a value into another memory order.
 pub(super) fn reorder(context: &Context<'_>) -> Result<Call, CodegenError> {
-    reading(context, &Dim::ZERO, |b, steps, [_, y]| {
+    strided_copy(context, &Dim::ZERO, |b, steps, [_, y]| {
         b.axes(y).into_iter().map(|a| (b.ty(y).shape[a].clone(), steps[a].clone())).collect()
     })
 }
@@ -39,7 +40,7 @@ impl CudaOp for Transpose {
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-        reading(context, &Dim::ZERO, |b, steps, [_, y]| {
+        strided_copy(context, &Dim::ZERO, |b, steps, [_, y]| {
             let axis = |a: usize| (b.ty(y).shape[a].clone(), steps[self.perm[a]].clone());
             b.axes(y).into_iter().map(axis).collect()
         })
@@ -54,12 +55,12 @@ impl CudaOp for Slice {
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [x] = context.operands()?;
-        let bounds = Builder::new(context.device).steps(x);
+        let bounds = Builder::new(context.device).strides(x);
         let mut first = Dim::ZERO;
         for (axis, start) in self.axes.iter().zip(&self.starts) {
             first = first + start.clone() * bounds[*axis].clone();
         }
-        reading(context, &first, |b, steps, [_, y]| {
+        strided_copy(context, &first, |b, steps, [_, y]| {
             let step = |a: usize| match self.axes.iter().position(|axis| *axis == a) {
                 Some(i) => steps[a].clone() * self.steps[i],
                 None => steps[a].clone(),
@@ -75,7 +76,7 @@ impl CudaOp for Expand {
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-        reading(context, &Dim::ZERO, |b, steps, [x, y]| {
+        strided_copy(context, &Dim::ZERO, |b, steps, [x, y]| {
             let (own, shape) = (&b.ty(x).shape, &b.ty(y).shape);
             let step = |a: usize| match (a + own.rank()).checked_sub(shape.rank()) {
                 Some(i) if own[i] != Dim::ONE => steps[i].clone(),
@@ -92,7 +93,7 @@ impl CudaOp for Tile {
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-        reading(context, &Dim::ZERO, |b, steps, [x, y]| {
+        strided_copy(context, &Dim::ZERO, |b, steps, [x, y]| {
             let count = |a: usize| Dim::from(int::<i64>(self.repeats[a]));
             let pair =
                 |a: usize| [(count(a), Dim::ZERO), (b.ty(x).shape[a].clone(), steps[a].clone())];
@@ -101,7 +102,7 @@ impl CudaOp for Tile {
     }
 }
 
-/// The axes that are reversed begin at their last entry.
+/// Reversed axes start at their last entry and have a negative stride.
 impl CudaOp for Reverse {
     fn supports(&self, _types: &Types<'_>) -> Support {
         Support::by(KernelClass::Move)
@@ -110,13 +111,13 @@ impl CudaOp for Reverse {
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [x] = context.operands()?;
         let own = Builder::new(context.device);
-        let (shape, steps) = (&own.ty(x).shape, own.steps(x));
+        let (shape, steps) = (&own.ty(x).shape, own.strides(x));
         let axes = self.axes.iter().map(|axis| context.axis(*axis, shape.rank()));
         let axes = axes.collect::<Result<Vec<usize>, _>>()?;
         let first = axes
             .iter()
             .fold(Dim::ZERO, |first, a| first + (shape[*a].clone() - Dim::ONE) * steps[*a].clone());
-        reading(context, &first, |b, steps, [_, y]| {
+        strided_copy(context, &first, |b, steps, [_, y]| {
             let step =
                 |a: usize| if axes.contains(&a) { -steps[a].clone() } else { steps[a].clone() };
             b.axes(y).into_iter().map(|a| (shape[a].clone(), step(a))).collect()
@@ -140,7 +141,7 @@ impl CudaOp for Blocks {
         if !b.is_row_major(x) || !b.is_row_major(y) {
             return Err(context.unsupported("its images have the channels last"));
         }
-        reading(context, &Dim::ZERO, |b, own, [x, _]| {
+        strided_copy(context, &Dim::ZERO, |b, own, [x, _]| {
             let (shape, by) = (&b.ty(x).shape, Dim::from(block));
             let [n, c, h, w] = [0, 1, 2, 3].map(|a| shape[a].clone());
             let [of_n, of_c, of_h, of_w] = [0, 1, 2, 3].map(|a| own[a].clone());
@@ -169,20 +170,21 @@ impl CudaOp for Blocks {
     }
 }
 
-/// `move.cu` or `exchange.cu`: the result has the elements along some axes of the operand, from
-/// `first` on.
-fn reading(
+/// `move.cu` or `exchange.cu`: a strided copy. `axes` gives the sizes and strides in the operand of
+/// the result's axes, outermost first; `first` is the first element.
+fn strided_copy(
     context: &Context<'_>,
     first: &Dim,
     axes: impl FnOnce(&Builder<'_>, &[Dim], [BufferId; 2]) -> Vec<(Dim, Dim)>,
 ) -> Result<Call, CodegenError> {
     let ([x], [y]) = (context.operands()?, context.results()?);
     let mut b = Builder::new(context.device);
-    let axes = axes(&b, &b.steps(x), [x, y]);
-    let walk = Walk::new(axes.into_iter().map(|(size, step)| (size, [step])));
+    let axes = axes(&b, &b.strides(x), [x, y]);
+    let walk = LoopNest::new(axes.into_iter().map(|(size, step)| (size, [step])));
     let ty = bits_type(b.ty(y).dtype);
+    // Transposes first: they are the copies for which strided access costs most.
     if *first == Dim::ZERO
-        && let Some((matrices, columns, rows)) = exchange(&walk)
+        && let Some((matrices, columns, rows)) = matrix_transpose(&walk)
     {
         b.read_as("x", x, ty);
         b.write_as("y", y, ty);
@@ -190,18 +192,19 @@ fn reading(
         b.size("ROWS", &rows);
         b.size("COLUMNS", &columns);
         let squares = ceil_div(&columns, SIDE) * ceil_div(&rows, SIDE) * matrices;
-        return Ok(b.finish("exchange.cu", THREADS, String::new(), line(squares)));
+        return Ok(b.finish("exchange.cu", THREADS, String::new(), grid_x(squares)));
     }
-    let (mut sizes, mut steps, mut first) = (walk.sizes(), walk.steps(0), first.clone());
+    let (mut sizes, mut steps, mut first) = (walk.sizes(), walk.strides(0), first.clone());
     let mut count = b.ty(y).shape.elements();
     let last = sizes.len() - 1;
+    // Copies of 4-byte elements use 16-byte vectors if every run of the innermost axis is aligned.
     let wide = b.ty(y).dtype.bytes() == 4
         && b.is_aligned(x)
         && b.is_aligned(y)
         && steps[last] == Dim::ONE
-        && by_four(&sizes[last])
-        && by_four(&first)
-        && steps[..last].iter().all(by_four);
+        && divisible_by_four(&sizes[last])
+        && divisible_by_four(&first)
+        && steps[..last].iter().all(divisible_by_four);
     if wide {
         let quarter = |size: &Dim| size.floor_div(&4.into());
         sizes[last] = quarter(&sizes[last]);
@@ -218,8 +221,8 @@ fn reading(
     Ok(finish(b, "move.cu", &count))
 }
 
-/// The matrices, columns and rows, if all a reading does is to transpose matrices.
-fn exchange(walk: &Walk<1>) -> Option<(Dim, Dim, Dim)> {
+/// The matrices, columns and rows, if a copy transposes matrices.
+fn matrix_transpose(walk: &LoopNest<1>) -> Option<(Dim, Dim, Dim)> {
     let (matrices, columns, rows, step) = match walk.axes() {
         [(columns, [one]), (rows, [step])] if *one == Dim::ONE => (Dim::ONE, columns, rows, step),
         [(matrices, [matrix]), (columns, [one]), (rows, [step])]

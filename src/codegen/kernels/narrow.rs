@@ -1,4 +1,4 @@
-//! Wide sums and products as numbers again.
+//! Rounding of wide sums and products to plain numbers.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::finish;

@@ -1,37 +1,38 @@
-//! Normalisations of lines by statistics of their own.
+//! Normalisation of lines by their own statistics: layer, RMS, group, instance and Lp norm.
 
 use std::ops::Range;
 
-use super::long::{self, LongLine};
+use super::two_pass::{self, TwoPass};
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::float;
-use crate::codegen::lines::{Lines, position, product};
+use crate::codegen::lines::{Lines, normalize_axis, product};
 use crate::op::{GroupNorm, LayerNorm, LpNorm, Reduce};
 use crate::types::{Dim, Shape, TensorType};
 
-/// What is done with a line.
+/// The normalisation of a line.
 struct Norm {
     kind: u8,
     epsilon: f32,
     axes: Range<usize>,
-    /// The groups of channels of a sample, each of which is a line.
+    /// The groups of channels of a sample, if each of them is a line.
     groups: Option<Groups>,
-    /// What two launches compute it from; `None` where one is enough.
-    long: Option<LongLine>,
+    /// The first pass over long lines; `None` for a single launch.
+    long: Option<TwoPass>,
 }
 
-/// Lines that follow each other with vectors of their own in scale and shift.
+/// Lines of a group norm: scale and shift are vectors over the channels, so each group has its own
+/// part of them.
 struct Groups {
     /// Lines of a sample.
     count: Dim,
-    /// The elements of the vectors for each line, and the elements of a line for each of these.
+    /// The channels of a line, and the elements of each channel.
     each: Dim,
     width: Dim,
 }
 
 /// An operator that normalises lines.
 trait Lined {
-    /// What it does with the lines of an operand.
+    /// The normalisation of the lines of an operand.
     fn norm(&self, x: &TensorType) -> Option<Norm>;
 }
 
@@ -45,10 +46,10 @@ impl Lined for LayerNorm {
         let (size, lines) = (product(&x.shape[axes.clone()]), product(&x.shape[..axes.start]));
         let (kind, epsilon, long) = match self {
             Self::Layer { epsilon, .. } => {
-                (0, *epsilon, LongLine::statistics(axes.start, &size, lines))
+                (0, *epsilon, TwoPass::statistics(axes.start, &size, lines))
             }
             Self::Rms { epsilon, .. } => {
-                (1, *epsilon, LongLine::along(&x.shape, axes.clone(), squares))
+                (1, *epsilon, TwoPass::along(&x.shape, axes.clone(), squares))
             }
         };
         Some(Norm { kind, epsilon, axes, groups: None, long })
@@ -64,7 +65,7 @@ impl Lined for GroupNorm {
         };
         let (each, width) = (channels.floor_div(&count), product(&x.shape[2..]));
         let lines = x.shape[0].clone() * count.clone();
-        let long = LongLine::statistics(1, &(each.clone() * width.clone()), lines);
+        let long = TwoPass::statistics(1, &(each.clone() * width.clone()), lines);
         let groups = Some(Groups { count, each, width });
         Some(Norm { kind: 0, epsilon, axes: 1..x.rank(), groups, long })
     }
@@ -72,12 +73,12 @@ impl Lined for GroupNorm {
 
 impl Lined for LpNorm {
     fn norm(&self, x: &TensorType) -> Option<Norm> {
-        let axis = position(self.axis, x.rank()).filter(|axis| *axis < x.rank())?;
+        let axis = normalize_axis(self.axis, x.rank()).filter(|axis| *axis < x.rank())?;
         let magnitudes = |axes| Reduce::L1 { axes, keepdims: false };
         let (kind, reduce) =
             if self.p == 1 { (2, magnitudes as fn(_) -> _) } else { (3, squares as fn(_) -> _) };
         let axes = axis..axis + 1;
-        let long = LongLine::along(&x.shape, axes.clone(), reduce);
+        let long = TwoPass::along(&x.shape, axes.clone(), reduce);
         Some(Norm { kind, epsilon: 0.0, axes, groups: None, long })
     }
 }
@@ -85,7 +86,7 @@ impl Lined for LpNorm {
 impl<T: Lined> CudaOp for T {
     fn supports(&self, types: &Types<'_>) -> Support {
         let long = types.operands.first().and_then(|x| self.norm(x)?.long);
-        long::supported(KernelClass::Norm, types, long.as_ref())
+        two_pass::supported(KernelClass::Norm, types, long.as_ref())
     }
 
     /// `norm.cu`, of long lines `long_norm.cu`.
@@ -93,8 +94,8 @@ impl<T: Lined> CudaOp for T {
         let mut b = context.row_major()?;
         let x = context.first_operand()?;
         let norm = self.norm(b.ty(x));
-        let norm = norm.ok_or_else(|| context.unsupported("it is no normalisation of lines"))?;
-        let operands = long::without_parts(context, norm.long.as_ref());
+        let norm = norm.ok_or_else(|| context.unsupported("it is not a normalisation of lines"))?;
+        let operands = two_pass::without_partials(context, norm.long.as_ref());
         let ([_, factors @ ..], [y, statistics @ ..]) = (operands, &context.launch.results[..])
         else {
             return Err(context.unsupported("it has no operand"));
@@ -123,12 +124,13 @@ impl<T: Lined> CudaOp for T {
         for (name, size) in ["GROUPS", "EACH", "WIDTH"].into_iter().zip(&sizes) {
             b.size(name, size);
         }
-        long::finish(context, b, lines, ["norm.cu", "long_norm.cu"], norm.long.as_ref())
+        two_pass::finish(context, b, lines, ["norm.cu", "long_norm.cu"], norm.long.as_ref())
     }
 
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let x = context.first_operand()?;
         let long = self.norm(&context.device.buffer(x).ty).and_then(|norm| norm.long);
-        long.ok_or_else(|| context.unsupported("its lines are not taken apart"))?.first(context)
+        long.ok_or_else(|| context.unsupported("its lines are not taken apart"))?
+            .first_pass(context)
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers as places along an axis.
+//! One-hot encoding.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{bits_type, finish};

@@ -1,4 +1,4 @@
-//! Borders around a value.
+//! Padding.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, bits_type, finish};
@@ -15,7 +15,7 @@ impl CudaOp for Pad {
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x], [y]) = (context.operands()?, context.results()?);
         let mut b = Builder::new(context.device);
-        let (from, to, steps) = (&b.ty(x).shape, &b.ty(y).shape, b.steps(x));
+        let (from, to, steps) = (&b.ty(x).shape, &b.ty(y).shape, b.strides(x));
         // A scalar has no axis, and no elements before it.
         let before = |a: usize| Dim::from(self.pads.get(a).copied().unwrap_or(0));
         let axes = b.axes(y);
@@ -31,7 +31,7 @@ impl CudaOp for Pad {
         ];
         let dtype = b.ty(y).dtype;
         let Some(value) = self.entry(dtype) else {
-            return Err(context.unsupported(format!("{} is no {dtype}", self.value)));
+            return Err(context.unsupported(format!("{} is not of type {dtype}", self.value)));
         };
         let bits =
             value.bytes().iter().rev().fold(0u64, |bits, byte| (bits << 8) | u64::from(*byte));

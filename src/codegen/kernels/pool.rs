@@ -1,7 +1,7 @@
-//! Windows of images.
+//! Pooling.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, by_four, finish};
+use crate::codegen::builder::{Builder, divisible_by_four, finish};
 use crate::lower::Images;
 use crate::op::Pool;
 use crate::op::window::{WindowAxis, Windows};
@@ -10,7 +10,7 @@ use crate::types::{DType, Dim};
 
 /// The most elements of a channel, and positions along its axes: sizes of windows are `int`, sums
 /// of a few of them too.
-const MOST: usize = (i32::MAX / 8) as usize;
+const MAX: usize = (i32::MAX / 8) as usize;
 
 /// True if the elements of a pool's channels and the positions that its windows reach are few
 /// enough.
@@ -22,7 +22,7 @@ pub(super) fn reaches(windows: &Windows) -> bool {
         [a.output.saturating_mul(a.stride), taps, a.before, a.after, a.stride, a.dilation]
     });
     let all = [product(|a| a.input), product(|a| a.output), product(|a| a.kernel)];
-    reach.chain(all).all(|size| size <= MOST)
+    reach.chain(all).all(|size| size <= MAX)
 }
 
 impl CudaOp for Pool {
@@ -47,7 +47,8 @@ impl CudaOp for Pool {
         } else {
             return Err(context.unsupported("its images differ in the order of their elements"));
         };
-        let width = if by_four(&inner) && b.is_aligned(x) && b.is_aligned(y) { 4 } else { 1 };
+        let width =
+            if divisible_by_four(&inner) && b.is_aligned(x) && b.is_aligned(y) { 4 } else { 1 };
         b.read("x", x);
         b.write("y", y);
         let (kind, exponent, padding) = match self {

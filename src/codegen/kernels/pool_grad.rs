@@ -1,9 +1,9 @@
-//! Gradients of pools.
+//! Gradients of pooling.
 
 use super::pool::reaches;
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, finish};
-use crate::codegen::windows::{all, define};
+use crate::codegen::windows::{define, product};
 use crate::lower::Images;
 use crate::op::{OpError, PoolGrad};
 use crate::types::{DType, Dim};
@@ -48,7 +48,7 @@ impl CudaOp for PoolGrad {
         define(&mut b, &windows);
         b.numbers("AFTER", windows.iter().map(|a| a.after));
         b.size("INNER", &inner);
-        let count = outer * inner * all(&windows, |a| a.input);
+        let count = outer * inner * product(&windows, |a| a.input);
         b.size("COUNT", &count);
         Ok(finish(b, "pool_grad.cu", &count))
     }

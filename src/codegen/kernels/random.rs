@@ -1,4 +1,4 @@
-//! Draws that a seed decides.
+//! Pseudorandom numbers from a seed.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, c_type, finish};

@@ -1,4 +1,4 @@
-//! Numbers in even steps.
+//! Ranges of evenly spaced numbers.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, c_type, finish};

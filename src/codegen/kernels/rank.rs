@@ -1,16 +1,18 @@
-//! Lines put in order.
+//! Sorting along an axis, by ranks: each thread counts the entries that precede its own, and writes
+//! its entry at that rank. Stable, and the same for every grid.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{c_type, finish};
 use crate::codegen::lines::{known_size, product};
 use crate::op::{Sort, TopK};
 
-/// The most entries of a line: a thread compares its own with all of them.
-const MOST: i64 = 1 << 13;
+/// The most entries of a line: the work is quadratic, since a thread compares its entry with all of
+/// them.
+const MAX: i64 = 1 << 13;
 
 impl CudaOp for Sort {
     fn supports(&self, types: &Types<'_>) -> Support {
-        ranked(types, self.axis)
+        supported(types, self.axis)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -20,7 +22,7 @@ impl CudaOp for Sort {
 
 impl CudaOp for TopK {
     fn supports(&self, types: &Types<'_>) -> Support {
-        ranked(types, self.axis)
+        supported(types, self.axis)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -28,8 +30,8 @@ impl CudaOp for TopK {
     }
 }
 
-fn ranked(types: &Types<'_>, axis: i64) -> Support {
-    Support::by(KernelClass::Line).when(known_size(types, axis).is_some_and(|size| size <= MOST))
+fn supported(types: &Types<'_>, axis: i64) -> Support {
+    Support::by(KernelClass::Line).when(known_size(types, axis).is_some_and(|size| size <= MAX))
 }
 
 /// `rank.cu`, in descending order or in ascending one, with a NaN last in either or as the largest.

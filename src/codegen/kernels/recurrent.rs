@@ -1,9 +1,10 @@
-//! Recurrent cells, in two launches.
+//! Recurrent cells (LSTM, GRU, RNN) in two launches: one matrix product for the inputs of all
+//! steps, then the recurrence, whose states stay in shared memory.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types, matmul};
 use crate::codegen::builder::{Builder, ceil_div, float};
 use crate::codegen::function::of_float;
-use crate::lower::{BufferId, Parts};
+use crate::lower::{BufferId, Partials};
 use crate::op::{Activation, CellKind, CellSettings, Direction, Recurrent};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, TensorType};
@@ -11,28 +12,27 @@ use crate::types::{DType, Dim, Shape, TensorType};
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
 
-/// The most elements of a cell's state: some sequences' states stay in the shared memory of a
-/// block.
-const MOST_HIDDEN: i64 = 4096;
+/// The most elements of a cell's state: the states of a block's sequences stay in shared memory.
+const MAX_HIDDEN: i64 = 4096;
 
-/// The most sequences that a block takes through the steps together.
-const MOST_TOGETHER: i64 = 4;
+/// The most sequences that a block processes together; each weight is loaded once for all of them.
+const MAX_TOGETHER: i64 = 4;
 
 /// The product of the elements of all steps and their weights.
 pub(super) fn products(context: &Context<'_>) -> Result<Call, CodegenError> {
     let ([x, w], [y]) = (context.launch.operands.as_slice(), context.launch.results.as_slice())
     else {
-        return Err(context.unsupported("it is no first launch of a recurrent cell"));
+        return Err(context.unsupported("it is not a first launch of a recurrent cell"));
     };
     let shapes = [*x, *y].map(|id| &context.device.buffer(id).ty.shape);
     let ([.., terms], [height, width]) = (&shapes[0][..], &shapes[1][..]) else {
         return Err(context.unsupported("its products are no matrix"));
     };
     let sizes = [height.clone(), width.clone(), terms.clone()];
-    matmul::of_rows(context, [*x, *w, *y], sizes)
+    matmul::row_product(context, [*x, *w, *y], sizes)
 }
 
-/// What the attributes say.
+/// The attributes of a cell, as its kernels need them.
 #[expect(clippy::struct_excessive_bools, reason = "each is an attribute")]
 pub(super) struct Cell<'a> {
     pub(super) kind: u8,
@@ -43,7 +43,7 @@ pub(super) struct Cell<'a> {
     coupled: bool,
     reset_first: bool,
     clip: Option<f32>,
-    /// The functions of the gates, of the candidate and of the state that is given out.
+    /// The activations of the gates, of the candidate and of the output state.
     functions: [Option<&'a Activation>; 3],
 }
 
@@ -61,7 +61,7 @@ impl<'a> Cell<'a> {
         Self { kind, bias, lengths, initial, peepholes, coupled, reset_first, clip, functions }
     }
 
-    /// Says the attributes to the kernel.
+    /// Defines the macros of the attributes.
     fn define(&self, b: &mut Builder<'_>) {
         b.define("KIND", self.kind);
         b.flag("BIAS", self.bias);
@@ -71,7 +71,7 @@ impl<'a> Cell<'a> {
         b.flag("COUPLED", self.coupled);
         b.flag("RESET_FIRST", self.reset_first);
         b.flag("CLIPPED", self.clip.is_some());
-        // Not read where nothing is clipped.
+        // Unused without clipping.
         b.define("BOUND", float(self.clip.unwrap_or(0.0)));
     }
 
@@ -98,7 +98,7 @@ impl<'a> Cell<'a> {
         functions.filter_map(|(name, op)| Some(text(name, op?))).collect()
     }
 
-    /// The operands behind the first three, by their names in the kernel.
+    /// Adds the operands behind the first three, by their names in the kernel.
     pub(super) fn read(&self, b: &mut Builder<'_>, operands: &[BufferId], gradient: bool) {
         let lstm = self.kind == 0;
         let all = [
@@ -120,8 +120,9 @@ impl<'a> Cell<'a> {
 /// The sequences of a block: their states stay in 48 KiB of shared memory, three numbers for each
 /// element of the padded state.
 fn together(hidden: i64) -> i64 {
+    // Padded to a multiple of four for vector loads of the states.
     let padded = (hidden.max(1) + 3) / 4 * 4;
-    (MOST_HIDDEN / padded).clamp(1, MOST_TOGETHER)
+    (MAX_HIDDEN / padded).clamp(1, MAX_TOGETHER)
 }
 
 /// A function of a kernel.
@@ -129,15 +130,15 @@ pub(super) fn function(head: &str, body: &str) -> String {
     format!("__device__ __forceinline__ float {head} {{ return {body}; }}\n")
 }
 
-/// What both kernels know of a cell: its attributes, sizes and weights. Gives the blocks and
-/// directions, too.
+/// Defines what both kernels share: attributes, sizes and weights. Also returns the grid, blocks by
+/// directions.
 pub(super) fn define<'a>(
     context: &Context<'a>,
     op: &Recurrent,
     cell: &Cell<'_>,
 ) -> Result<(Builder<'a>, [Dim; 3]), CodegenError> {
     let [x, _, r, ..] = context.launch.operands.as_slice() else {
-        return Err(context.unsupported("it is no recurrent cell"));
+        return Err(context.unsupported("it is not a recurrent cell"));
     };
     let mut b = Builder::new(context.device);
     let (x, weights) = (&b.ty(*x).shape, &b.ty(*r).shape);
@@ -165,25 +166,25 @@ pub(super) fn define<'a>(
     Ok((b, [ceil_div(&rows, sequences), directions.into(), Dim::ONE]))
 }
 
-/// Two launches, the first of which gives the products of all elements with their weights; if all
-/// but the lengths is `f32`, and the states fit into shared memory.
+/// Support in two launches, the first of which multiplies all inputs with their weights; requires
+/// `f32` for all operands but the lengths, and states that fit into shared memory.
 pub(super) fn supported(op: &Recurrent, types: &Types<'_>) -> Support {
     let [x, w, r, ..] = types.operands.as_slice() else { return Support::default() };
     let hidden = r.shape.get(2).and_then(Dim::as_const);
     let known = w.shape.last().and_then(Dim::as_const).is_some();
     let all = types.operands.iter().chain(&types.results).enumerate();
     let mut floats = all.filter(|(i, _)| Some(*i) != op.lengths_operand());
-    let fits = hidden.is_some_and(|hidden| (1..=MOST_HIDDEN).contains(&hidden)) && known;
+    let fits = hidden.is_some_and(|hidden| (1..=MAX_HIDDEN).contains(&hidden)) && known;
     let support = Support { parts: parts(x, r), ..Support::by(KernelClass::Recurrent) };
     support.when(fits && floats.all(|(_, ty)| ty.dtype == DType::F32))
 }
 
 /// The products of all elements with their weights: `[steps * rows, directions * gates * H]`.
-fn parts(x: &TensorType, r: &TensorType) -> Option<Parts> {
+fn parts(x: &TensorType, r: &TensorType) -> Option<Partials> {
     let ([a, b, _], [directions, width, _]) = (&x.shape[..], &r.shape[..]) else { return None };
     let sizes = [a.clone() * b.clone(), directions.clone() * width.clone()];
     let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
-    Some(Parts { ty, reads: 2 })
+    Some(Partials { ty, reads: 2 })
 }
 
 impl CudaOp for Recurrent {
@@ -193,7 +194,7 @@ impl CudaOp for Recurrent {
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [_, _, _, rest @ ..] = context.launch.operands.as_slice() else {
-            return Err(context.unsupported("it is no recurrent cell"));
+            return Err(context.unsupported("it is not a recurrent cell"));
         };
         let cell = Cell::new(self);
         let (mut b, grid) = define(context, self, &cell)?;
@@ -203,7 +204,7 @@ impl CudaOp for Recurrent {
         Ok(b.finish("recurrent.cu", THREADS, cell.expression(), grid))
     }
 
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         products(context)
     }
 }

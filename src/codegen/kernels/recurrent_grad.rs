@@ -2,7 +2,7 @@
 
 use super::recurrent::{Cell, THREADS, define, function, products, supported};
 use super::{Call, CodegenError, Context, CudaOp, Support, Types};
-use crate::codegen::builder::{Builder, by_four, float};
+use crate::codegen::builder::{Builder, divisible_by_four, float};
 use crate::lower::BufferId;
 use crate::op::{Activation, RecurrentGrad, Unary};
 
@@ -67,12 +67,13 @@ impl CudaOp for RecurrentGrad {
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let results = &context.launch.results;
         let [_, _, r, rest @ ..] = context.launch.operands.as_slice() else {
-            return Err(context.unsupported("it is no gradient of a recurrent cell"));
+            return Err(context.unsupported("it is not a gradient of a recurrent cell"));
         };
         let op = self.forward();
         let cell = Cell::new(&op);
         let (mut b, grid) = define(context, &op, &cell)?;
-        let quads = by_four(&b.ty(*r).shape[2]) && results.iter().all(|id| b.is_aligned(*id));
+        let quads =
+            divisible_by_four(&b.ty(*r).shape[2]) && results.iter().all(|id| b.is_aligned(*id));
         b.flag("GRADIENT_VECTORS", quads);
         cell.read(&mut b, rest, true);
         cell.write(&mut b, results);
@@ -82,7 +83,7 @@ impl CudaOp for RecurrentGrad {
         Ok(b.finish("recurrent_grad.cu", THREADS, cell.expression() + &slopes, grid))
     }
 
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         products(context)
     }
 }

@@ -1,32 +1,33 @@
-//! Reductions, in one launch or two.
+//! Reductions, in one or two passes.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, c_type};
-use crate::codegen::lines::{Form, product};
-use crate::codegen::strides::Walk;
-use crate::lower::{BufferId, Images, Parts};
+use crate::codegen::lines::{ReductionShape, product};
+use crate::codegen::strides::LoopNest;
+use crate::lower::{BufferId, Images, Partials};
 use crate::op::Reduce;
 use crate::types::{DType, Dim, Shape, TensorType};
 
-/// The elements of a line that the first launch of a reduction folds to one.
+/// The elements of a line that the first pass of a reduction combines into one partial result.
 pub(super) const PART: i64 = 4096;
 
-/// The elements of a line from which on it is folded in parts.
+/// The elements of a line from which on it takes two passes.
 const LONG: i64 = 8 * PART;
 
-/// The most lines through the batch that are folded in parts; more of them fill a device.
+/// The most lines across the batch that take two passes; more lines fill a device in one pass.
 const LINES: i64 = 4096;
 
 /// `[parts, lines]` in `f64`; two of them of the logarithm of a sum of exponentials, and one for
 /// each component of wide sums and products.
-pub(super) fn parts(op: &Reduce, x: &TensorType) -> Option<Parts> {
+pub(super) fn parts(op: &Reduce, x: &TensorType) -> Option<Partials> {
     let reduced = op.reduced(x.rank()).ok()?;
     let product = |wanted: bool| {
         let sizes = x.shape.iter().zip(&reduced).filter(|(_, r)| **r == wanted);
         sizes.fold(Dim::ONE, |product, (size, _)| product * size.clone())
     };
     let (size, lines) = (product(true), product(false));
-    // Of a line through the batch the size does not decide, even if it is known.
+    // The size of a line across the batch must not decide, even if it is constant: the replicas
+    // have other sizes and would sum in another order.
     let known = size.as_const().filter(|_| reduced.first() != Some(&true));
     let long = match known {
         Some(size) => size >= LONG,
@@ -36,12 +37,13 @@ pub(super) fn parts(op: &Reduce, x: &TensorType) -> Option<Parts> {
         return None;
     }
     let parts = (size + (PART - 1)).floor_div(&PART.into());
+    // A partial log-sum-exp is a pair, the maximum and the scaled sum: a sum alone could overflow.
     let logs = matches!(op, Reduce::LogSumExp { .. }).then_some(2);
     let wide = logs.or_else(|| op.accumulator(x.dtype));
     let wide = wide.map(|components| Shape::from(&[components][..]));
     let wide = wide.iter().flat_map(|shape| shape.iter().cloned());
     let shape: Shape = wide.chain([parts, lines]).collect();
-    Some(Parts { ty: TensorType::new(DType::F64, shape), reads: 1 })
+    Some(Partials { ty: TensorType::new(DType::F64, shape), reads: 1 })
 }
 
 impl CudaOp for Reduce {
@@ -60,17 +62,17 @@ impl CudaOp for Reduce {
         match context.launch.operands.as_slice() {
             [x] => lines(context, self, [*x, y], false),
             [x, parts] => last(context, self, [*x, *parts, y]),
-            _ => Err(context.unsupported("it is no reduction of one operand")),
+            _ => Err(context.unsupported("it is not a reduction of one operand")),
         }
     }
 
-    fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x], [y]) = (context.operands()?, context.results()?);
         lines(context, self, [x, y], true)
     }
 }
 
-/// The launch that reads the elements; it gives results or parts of them.
+/// The launch that reads the elements; it writes results or partial results.
 pub(super) fn lines(
     context: &Context<'_>,
     op: &Reduce,
@@ -78,14 +80,16 @@ pub(super) fn lines(
     gives_parts: bool,
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
-    let (shape, steps) = (&b.ty(x).shape, b.steps(x));
+    let (shape, steps) = (&b.ty(x).shape, b.strides(x));
     let reduced = op.reduced(shape.rank()).map_err(|e| context.unsupported(e.to_string()))?;
     let memory = b.axes(x);
     let walk = |gone: bool| {
         let axes = memory.iter().filter(|a| reduced[**a] == gone);
-        Walk::new(axes.map(|a| (shape[*a].clone(), [steps[*a].clone()])))
+        LoopNest::new(axes.map(|a| (shape[*a].clone(), [steps[*a].clone()])))
     };
     let innermost = memory.iter().rev().find(|a| shape[**a] != Dim::ONE);
+    // Neighbouring threads follow the innermost axis of more than one element, whether it is
+    // reduced or kept, so that their loads are coalesced.
     let along = innermost.is_none_or(|a| reduced[*a]);
     let (kept, gone) = (walk(false), walk(true));
     let (size, count) = (product(&gone.sizes()), product(&kept.sizes()));
@@ -100,14 +104,14 @@ pub(super) fn lines(
     values(&mut b, op, components, [x, y]);
     b.size("SIZE", &size);
     b.list("KEPT_SIZES", &kept.sizes());
-    b.list("KEPT_STEPS", &kept.steps(0));
+    b.list("KEPT_STEPS", &kept.strides(0));
     b.list("REDUCED_SIZES", &gone.sizes());
-    b.list("REDUCED_STEPS", &gone.steps(0));
+    b.list("REDUCED_STEPS", &gone.strides(0));
     let whole = gives_parts || reduced.first() == Some(&true);
-    Ok(Form::new(&size, along, whole).finish(b, "reduce.cu", &count, &parts))
+    Ok(ReductionShape::new(&size, along, whole).finish(b, "reduce.cu", &count, &parts))
 }
 
-/// The launch that folds the parts of each line of `x`.
+/// The second pass, which combines the partial results of each line of `x`.
 fn last(
     context: &Context<'_>,
     op: &Reduce,
@@ -133,10 +137,10 @@ fn last(
     b.list("REDUCED_SIZES", std::slice::from_ref(count));
     b.list("REDUCED_STEPS", std::slice::from_ref(lines));
     let along = *lines == Dim::ONE;
-    Ok(Form::new(count, along, true).finish(b, "reduce.cu", lines, &Dim::ONE))
+    Ok(ReductionShape::new(count, along, true).finish(b, "reduce.cu", lines, &Dim::ONE))
 }
 
-/// The sums of `parts: [PARTS, ...]` over the first axis, in the order in which `y` lies in memory.
+/// Sums `parts: [PARTS, ...]` over the first axis, in the memory order of `y`.
 pub(super) fn sum(
     context: &Context<'_>,
     parts: BufferId,
@@ -152,18 +156,18 @@ pub(super) fn sum(
     b.define("PART", PART);
     b.define("PARTS", 1);
     b.size("MEMBERS", size);
-    // Each part was rounded already.
+    // No wide accumulators: the partial results were rounded already.
     values(&mut b, &op, None, [parts, y]);
     b.size("SIZE", size);
     b.list("KEPT_SIZES", std::slice::from_ref(&count));
     b.list("KEPT_STEPS", &[Dim::ONE]);
     b.list("REDUCED_SIZES", std::slice::from_ref(size));
     b.list("REDUCED_STEPS", std::slice::from_ref(&count));
-    Ok(Form::new(size, false, true).finish(b, "reduce.cu", &count, &Dim::ONE))
+    Ok(ReductionShape::new(size, false, true).finish(b, "reduce.cu", &count, &Dim::ONE))
 }
 
-/// What is read and written, and how it is folded: in wide numbers of so many components, or in
-/// plain ones.
+/// Defines the operand, the result and the accumulator: wide numbers of `components` components, or
+/// plain numbers.
 fn values(b: &mut Builder<'_>, op: &Reduce, components: Option<usize>, [x, y]: [BufferId; 2]) {
     b.define("ELEMENT", c_type(b.ty(x).dtype));
     b.define("RESULT", c_type(b.ty(y).dtype));

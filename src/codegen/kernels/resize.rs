@@ -1,4 +1,4 @@
-//! Resized images.
+//! Interpolation of images to other sizes.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, finish, float};
@@ -9,19 +9,19 @@ use crate::types::{DType, Dim, TensorType};
 
 /// The most places of resized axes, counted once for each element that meets there: they are part
 /// of a kernel's text.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 
 /// True if the places of all resized axes are few enough.
 fn fits(op: &Resize, x: &TensorType, y: &TensorType) -> bool {
     let known = |ty: &TensorType, axis: usize| {
-        ty.shape.get(axis)?.as_const().and_then(|d| usize::try_from(d).ok()).filter(|d| *d <= MOST)
+        ty.shape.get(axis)?.as_const().and_then(|d| usize::try_from(d).ok()).filter(|d| *d <= MAX)
     };
     let mut all = 0usize;
     for (i, axis) in op.axes.iter().enumerate() {
         let (Some(length), Some(_)) = (known(x, *axis), known(y, *axis)) else { return false };
         all = all.saturating_add(op.axis(i, length).places.len());
     }
-    all <= MOST
+    all <= MAX
 }
 
 impl CudaOp for Resize {
@@ -36,7 +36,7 @@ impl CudaOp for Resize {
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x], [y]) = (context.operands()?, context.results()?);
         let mut b = Builder::new(context.device);
-        let (from, to, distances) = (&b.ty(x).shape, &b.ty(y).shape, b.steps(x));
+        let (from, to, distances) = (&b.ty(x).shape, &b.ty(y).shape, b.strides(x));
         let (mut sizes, mut steps, mut taps, mut firsts) = (vec![], vec![], vec![], vec![]);
         let (mut places, mut weights): (Vec<String>, Vec<String>) = (vec![], vec![]);
         for a in b.axes(y) {

@@ -1,4 +1,4 @@
-//! The beginnings of sequences, reversed.
+//! Reversal of the first entries of each sequence.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{bits_type, finish};
@@ -12,7 +12,7 @@ impl CudaOp for ReverseSequence {
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x, numbers], [y]) = (context.operands()?, context.results()?);
         let mut b = context.row_major()?;
-        let (shape, steps) = (&b.ty(x).shape, b.steps(x));
+        let (shape, steps) = (&b.ty(x).shape, b.strides(x));
         let batch = context.axis(self.batch_axis, shape.rank())?;
         let time = context.axis(self.time_axis, shape.rank())?;
         let ty = bits_type(b.ty(x).dtype);

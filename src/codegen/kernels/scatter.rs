@@ -1,12 +1,13 @@
-//! Elements placed where others say.
+//! Scatter: updates at given indices. One thread writes each element of the result and applies its
+//! updates in ascending order, so repeated indices have a defined result without atomics.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{bits_type, c_type, finish};
-use crate::codegen::lines::{coordinates, product, rows};
+use crate::codegen::lines::{define_coordinates, index_tuples, product};
 use crate::op::{Reduction, Scatter};
 use crate::types::{DType, Dim};
 
-/// Entries of a line that one thread updates, and from which on many threads do.
+/// The entries of a line up to which one thread updates it, and from which on a whole block does.
 const SHORT: i64 = 64;
 const LONG: i64 = 4096;
 
@@ -26,7 +27,7 @@ impl CudaOp for Scatter {
         let (lines, length, inner, reduction) = match *self {
             Scatter::Elements { axis, reduction } => {
                 let axis = context.axis(axis, shape.rank())?;
-                let steps = b.steps(places);
+                let steps = b.strides(places);
                 let others: Vec<usize> = (0..shape.rank()).filter(|a| *a != axis).collect();
                 let list = |f: &dyn Fn(usize) -> Dim, none: Dim| -> Vec<Dim> {
                     // A vector has no other axis; a kernel has one at least.
@@ -47,17 +48,19 @@ impl CudaOp for Scatter {
                 (lines, shape[axis].clone(), product(&shape[axis + 1..]), reduction)
             }
             Scatter::Nd { reduction } => {
-                let (given, rows) = rows(own);
+                let (given, rows) = index_tuples(own);
                 let entries = &shape[..given];
                 let strides: Vec<Dim> = (0..given).map(|a| product(&entries[a + 1..])).collect();
                 b.flag("ND", true);
-                coordinates(&mut b, entries, &strides);
+                define_coordinates(&mut b, entries, &strides);
                 b.size("UPDATES", &product(rows));
                 let run = product(&shape[given..]);
                 (run.clone(), product(entries), run, reduction)
             }
         };
         let (kind, ty) = combined(reduction, b.ty(x).dtype);
+        // Each thread scans all updates of its line for its own entries, so more lanes pay off only
+        // for long lines. The number of lanes changes no result: entries are independent.
         let lanes: i64 = match length.as_const() {
             Some(..SHORT) => 1,
             Some(LONG..) => 256,
@@ -79,7 +82,7 @@ impl CudaOp for Scatter {
     }
 }
 
-/// What an update does, by number, and the type as which elements are read for it.
+/// The code of a reduction, and the type as which its elements are read.
 fn combined(reduction: Reduction, dtype: DType) -> (u8, &'static str) {
     match reduction {
         Reduction::None => (0, bits_type(dtype)),

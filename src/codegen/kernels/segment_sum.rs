@@ -1,4 +1,4 @@
-//! Sums of the rows of segments.
+//! Segment sums.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{c_type, finish, wide};
@@ -7,11 +7,11 @@ use crate::op::SegmentSum;
 use crate::types::DType;
 
 /// The most segments: each row of the result reads the numbers of all rows.
-const MOST: i64 = 1 << 10;
+const MAX: i64 = 1 << 10;
 
 impl CudaOp for SegmentSum {
     fn supports(&self, _types: &Types<'_>) -> Support {
-        Support::by(KernelClass::Line).when(self.segments <= MOST)
+        Support::by(KernelClass::Line).when(self.segments <= MAX)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

@@ -1,4 +1,4 @@
-//! Triangles of matrices.
+//! Upper and lower triangles of matrices.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{bits_type, finish};

@@ -1,16 +1,17 @@
-//! The launches that give parameters their new elements, in as few kernels as there are ways to
-//! compute them.
+//! Multi-tensor updates: parameters with the same update formula share one kernel call, as in the
+//! `foreach` optimizers of PyTorch. A step of training would otherwise launch one tiny kernel for
+//! each parameter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::{CodegenError, Context, elementwise};
-use crate::codegen::builder::{c_type, line};
-use crate::codegen::expression::applied;
-use crate::codegen::function::Term;
+use crate::codegen::builder::{c_type, grid_x};
+use crate::codegen::expression::step_expression;
+use crate::codegen::function::Element;
 use crate::codegen::kernel::{Arg, Call, Kernel, ParamDecl};
-use crate::codegen::unit::MOST_PARAMS;
+use crate::codegen::unit::MAX_PARAMS;
 use crate::lower::{Access, BufferId, DeviceProgram, Launch, Storage};
 use crate::types::invariant::invariant;
 use crate::types::{DType, Dim};
@@ -18,38 +19,41 @@ use crate::types::{DType, Dim};
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// Elements of a block.
+/// Elements of a block: four for each thread.
 const PER_BLOCK: i64 = 4 * THREADS as i64;
 
-/// `update.cu` for launches in a row: one call for all parameters whose elements are computed
-/// alike, as far as their addresses fit in its argument. Where those of parameters that depend on
-/// one another do not, each launch is a call of its own.
+/// Calls of `update.cu` for consecutive launches: one call for all parameters with the same
+/// formula, split if their addresses exceed the kernel argument. If the addresses of one connected
+/// group exceed it, each of its launches becomes an elementwise call.
 pub(super) fn calls(
     device: &DeviceProgram,
     launches: &[Context<'_>],
 ) -> Result<Vec<Call>, CodegenError> {
-    let mut alike: Vec<(Formula, Vec<Segment>)> = Vec::new();
+    let mut by_formula: Vec<(Formula, Vec<Segment>)> = Vec::new();
     let mut alone: BTreeSet<&BufferId> = BTreeSet::new();
-    for members in segments(launches) {
-        let (formula, segment) = written(device, &members)?;
-        if formula.pointers.len() > MOST_PARAMS {
+    for members in connected_launches(launches) {
+        let (formula, segment) = segment(device, &members)?;
+        if formula.pointers.len() > MAX_PARAMS {
             alone.extend(members.iter().flat_map(|context| &context.launch.results));
             continue;
         }
-        match alike.iter_mut().find(|(known, _)| *known == formula) {
+        // Formulas are compared as text and types: all layers with the same optimizer share a call.
+        match by_formula.iter_mut().find(|(known, _)| *known == formula) {
             Some((_, segments)) => segments.push(segment),
-            None => alike.push((formula, vec![segment])),
+            None => by_formula.push((formula, vec![segment])),
         }
     }
     let mut calls = Vec::new();
-    for (formula, segments) in &alike {
+    for (formula, segments) in &by_formula {
         let shared = formula.shared(segments);
         let own = shared.iter().filter(|is_shared| !**is_shared).count();
-        let most = MOST_PARAMS.saturating_sub(shared.len() - own) / own.max(1);
+        // Shared pointers are passed once per call; the rest of the argument is divided among the
+        // parameters.
+        let most = MAX_PARAMS.saturating_sub(shared.len() - own) / own.max(1);
         calls.extend(segments.chunks(most.max(1)).map(|part| formula.call(part, &shared)));
     }
-    // Last and in their order: they write what lies between to the arena, perhaps to the place of
-    // what those before read.
+    // Last and in order: unlike merged launches they write intermediate results to the arena,
+    // possibly over operands of the calls before.
     let is_alone =
         |context: &&Context<'_>| context.launch.results.iter().any(|result| alone.contains(result));
     for context in launches.iter().filter(is_alone) {
@@ -58,17 +62,19 @@ pub(super) fn calls(
     Ok(calls)
 }
 
-/// The launches in groups that take elements of one another, each in the order of the launches.
-fn segments<'a>(launches: &'a [Context<'a>]) -> Vec<Vec<&'a Context<'a>>> {
+/// The connected components of the launches (a launch and those that read its result), each in the
+/// order of the launches.
+fn connected_launches<'a>(launches: &'a [Context<'a>]) -> Vec<Vec<&'a Context<'a>>> {
     let mut group: Vec<usize> = (0..launches.len()).collect();
-    let mut giver: BTreeMap<BufferId, usize> = BTreeMap::new();
+    let mut producer: BTreeMap<BufferId, usize> = BTreeMap::new();
     for (i, context) in launches.iter().enumerate() {
-        for from in context.launch.operands.iter().filter_map(|b| giver.get(b)) {
+        for from in context.launch.operands.iter().filter_map(|b| producer.get(b)) {
             let (old, new) = (group[*from], group[i]);
             group.iter_mut().filter(|g| **g == old).for_each(|g| *g = new);
         }
-        giver.extend(context.launch.results.iter().map(|b| (*b, i)));
+        producer.extend(context.launch.results.iter().map(|b| (*b, i)));
     }
+    // Ordered by the label of the component, so that the calls do not depend on hashing.
     let mut members: BTreeMap<usize, Vec<&Context<'_>>> = BTreeMap::new();
     for (context, group) in launches.iter().zip(group) {
         members.entry(group).or_default().push(context);
@@ -76,12 +82,12 @@ fn segments<'a>(launches: &'a [Context<'a>]) -> Vec<Vec<&'a Context<'a>>> {
     members.into_values().collect()
 }
 
-/// How the new elements of a parameter are computed.
+/// The update formula of a parameter.
 #[derive(Default, PartialEq)]
 struct Formula {
-    /// The types of what is read and written, and which of them is written.
+    /// For each pointer, whether it is written, and its type.
     pointers: Vec<(bool, &'static str)>,
-    /// What is done for the element `i`.
+    /// The statements for element `i`.
     body: String,
 }
 
@@ -96,11 +102,13 @@ struct Writer<'a> {
     device: &'a DeviceProgram,
     formula: Formula,
     buffers: Vec<BufferId>,
-    /// The elements that are at hand: those of the place itself, and those of numbers.
-    known: BTreeMap<(BufferId, bool), Term>,
+    /// The elements that are loaded or computed already: of index `i` (`true`) and of scalars.
+    /// Results of earlier launches of the group are found here, so they never pass through memory.
+    known: BTreeMap<(BufferId, bool), Element>,
 }
 
-fn written(
+/// The formula and the buffers of a connected group of launches.
+fn segment(
     device: &DeviceProgram,
     members: &[&Context<'_>],
 ) -> Result<(Formula, Segment), CodegenError> {
@@ -125,7 +133,7 @@ fn written(
 }
 
 impl Writer<'_> {
-    /// The name of a buffer's address.
+    /// Adds a pointer and returns its name.
     fn pointer(&mut self, id: BufferId, is_written: bool) -> String {
         let name = format!("a{}", self.buffers.len());
         self.buffers.push(id);
@@ -134,15 +142,15 @@ impl Writer<'_> {
     }
 
     /// A new variable.
-    fn variable(&mut self, dtype: DType, value: &str) -> Term {
-        let term = Term::new(format!("v{}", self.formula.body.lines().count()), dtype);
+    fn variable(&mut self, dtype: DType, value: &str) -> Element {
+        let term = Element::new(format!("v{}", self.formula.body.lines().count()), dtype);
         let line = format!("    const {} {} = {value};\n", c_type(dtype), term.text);
         self.formula.body += &line;
         term
     }
 
-    /// The element of a buffer at the place itself, or its only one.
-    fn element(&mut self, id: BufferId, access: Access) -> Option<Term> {
+    /// The element of a buffer at index `i`, or its only one.
+    fn element(&mut self, id: BufferId, access: Access) -> Option<Element> {
         let at = match access {
             Access::Full => "i",
             Access::Scalar => "0",
@@ -164,13 +172,14 @@ impl Writer<'_> {
         let mut x = self.element(*own, Access::Full)?;
         for step in &launch.chain.steps {
             let mut operand = |i: usize, access| self.element(*operands.get(i)?, access);
-            let (text, to) = applied(step, &x, &mut operand)?;
+            let (text, to) = step_expression(step, &x, &mut operand)?;
             x = self.variable(to, &text);
         }
         let buffer = self.device.buffer(*result);
         if x.dtype != buffer.ty.dtype {
             return None;
         }
+        // Intermediate results stay in registers: only later launches of this group read them.
         if matches!(buffer.storage, Storage::Update(_)) {
             let pointer = self.pointer(*result, true);
             let line = format!("    s.{pointer}[i] = {};\n", x.text);
@@ -182,13 +191,14 @@ impl Writer<'_> {
 }
 
 impl Formula {
-    /// Which of the pointers are the same for all parameters: numbers, as the learning rate.
+    /// Marks the pointers that are the same for all parameters, such as the learning rate. They are
+    /// passed once, which leaves room for more parameters in the argument.
     fn shared(&self, segments: &[Segment]) -> Vec<bool> {
         let is_shared = |k: usize| segments.windows(2).all(|w| w[0].buffers[k] == w[1].buffers[k]);
         (0..self.pointers.len()).map(is_shared).collect()
     }
 
-    /// The call for parameters that are computed by it.
+    /// The call for these parameters.
     fn call(&self, segments: &[Segment], shared: &[bool]) -> Call {
         let (mut params, mut args, mut places) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |name: String, (is_written, ty): (bool, &'static str), id: BufferId| {
@@ -217,11 +227,11 @@ impl Formula {
             threads: THREADS,
             shared: 0,
         };
-        Call { kernel: Arc::new(kernel), grid: line(Dim::from(blocks)), args }
+        Call { kernel: Arc::new(kernel), grid: grid_x(Dim::from(blocks)), args }
     }
 
     /// The text of `expression.cuh`: `Segment`, `update(s, i)` and `find(p, block)`, for parameters
-    /// with these first blocks and so many elements.
+    /// given by their first blocks and numbers of elements.
     fn text(&self, places: &[(i64, i64)], shared: &[bool]) -> String {
         let mut out = "struct Segment {\n".to_owned();
         // Writing to a string does not fail.
@@ -239,7 +249,8 @@ impl Formula {
     }
 }
 
-/// Halves the parameters from number `from` on until one is left.
+/// Writes a binary search for the parameter of a block, from number `from` on. The comparisons are
+/// with literals and the same for all threads of a block, so they cause no divergence.
 fn search(places: &[(i64, i64)], from: usize, shared: &[bool], out: &mut String) {
     if let [(first, count)] = places {
         let name = |(k, is_shared): (usize, &bool)| {

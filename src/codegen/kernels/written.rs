@@ -1,16 +1,16 @@
-//! Elements that the graph itself writes, or that follow from the batch size.
+//! Constants of the graph, and sizes that follow from the batch.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, bits_type, line};
+use crate::codegen::builder::{Builder, bits_type, grid_x};
 use crate::op::{Constant, Dims};
 use crate::types::Dim;
 
-/// The most elements that a kernel is given as numbers.
-const MOST: usize = 16;
+/// The most elements that a kernel receives as arguments.
+const MAX: usize = 16;
 
 impl CudaOp for Constant {
     fn supports(&self, _types: &Types<'_>) -> Support {
-        Support::by(KernelClass::Index).when((1..=MOST).contains(&self.value.len()))
+        Support::by(KernelClass::Index).when((1..=MAX).contains(&self.value.len()))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -20,23 +20,23 @@ impl CudaOp for Constant {
             word.iter_mut().zip(element).for_each(|(to, from)| *to = *from);
             Dim::from(i64::from_le_bytes(word))
         });
-        written(context, bits.collect())
+        fill(context, bits.collect())
     }
 }
 
 impl CudaOp for Dims {
     fn supports(&self, _types: &Types<'_>) -> Support {
         let known = self.values.iter().all(|value| !value.is_overflow());
-        Support::by(KernelClass::Index).when(known && (1..=MOST).contains(&self.values.len()))
+        Support::by(KernelClass::Index).when(known && (1..=MAX).contains(&self.values.len()))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
-        written(context, self.values.clone())
+        fill(context, self.values.clone())
     }
 }
 
 /// `written.cu`.
-fn written(context: &Context<'_>, bits: Vec<Dim>) -> Result<Call, CodegenError> {
+fn fill(context: &Context<'_>, bits: Vec<Dim>) -> Result<Call, CodegenError> {
     let [y] = context.results()?;
     let mut b = Builder::new(context.device);
     let ty = bits_type(b.ty(y).dtype);
@@ -44,5 +44,5 @@ fn written(context: &Context<'_>, bits: Vec<Dim>) -> Result<Call, CodegenError> 
     b.define("ELEMENT", ty);
     b.define("COUNT", bits.len());
     b.arguments("BITS", bits);
-    Ok(b.finish("written.cu", 32, String::new(), line(Dim::ONE)))
+    Ok(b.finish("written.cu", 32, String::new(), grid_x(Dim::ONE)))
 }

@@ -7,14 +7,14 @@ use super::file::File;
 use super::flat::{Flat, NONE, ValueId};
 use super::inputs::{Inputs, Size};
 use crate::op::Assume;
-use crate::types::{DType, Setting, Table};
+use crate::types::{DType, FastMap, Setting};
 
-/// What is assumed of operators, by name.
+/// Assumptions about operators, by name.
 pub(super) type Assumptions = BTreeMap<String, Assume>;
 
 /// The types that a file declares for results of foreign operators.
 #[derive(Default)]
-pub(super) struct Declared(Table<ValueId, Result<(DType, Vec<Size>), String>>);
+pub(super) struct Declared(FastMap<ValueId, Result<(DType, Vec<Size>), String>>);
 
 impl Declared {
     /// Reads the types of all results of operators in `assume`; `known` says which are ONNX's own.
@@ -28,12 +28,12 @@ impl Declared {
         assume: &Assumptions,
         known: fn(&str) -> bool,
     ) -> Result<Self, ImportError> {
-        let mut found = Table::default();
+        let mut found = FastMap::default();
         if assume.is_empty() {
             return Ok(Self(found));
         }
         let mut unused: BTreeSet<&str> = assume.keys().map(String::as_str).collect();
-        let mut wanted: Table<&str, ValueId> = Table::default();
+        let mut wanted: FastMap<&str, ValueId> = FastMap::default();
         for node in &flat.nodes {
             let Some(head) = node.span.map(|span| file.head(span)).transpose()? else { continue };
             let name = head.full_op();
@@ -64,7 +64,7 @@ impl Declared {
         Ok(Self(found))
     }
 
-    /// What the file declares for the value `id`.
+    /// The declared type of the value `id`.
     pub(super) fn get(&self, id: ValueId) -> Result<&(DType, Vec<Size>), String> {
         match self.0.get(&id) {
             Some(Ok(declared)) => Ok(declared),

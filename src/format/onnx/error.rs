@@ -20,7 +20,7 @@ pub enum ImportError {
     /// The file holds no graph, or several.
     #[error("not an ONNX model: {found} graphs where one is expected")]
     Graphs {
-        /// How many it holds.
+        /// The number of graphs found.
         found: usize,
     },
     /// The file is of a form of ONNX files that is not known.
@@ -46,23 +46,23 @@ pub enum ImportError {
     Duplicate {
         /// The value's name.
         value: String,
-        /// What gives it first, as a phrase.
+        /// The first definition, as a phrase.
         first: String,
-        /// What gives it as well, as a phrase.
+        /// The second definition, as a phrase.
         second: String,
     },
     /// A value is used that nothing gives.
-    #[error("{user} uses {}, which nothing gives", Quoted(.value))]
+    #[error("{user} uses {}, which is not defined", Quoted(.value))]
     Undefined {
         /// The value's name.
         value: String,
-        /// What uses it, as a phrase.
+        /// The user of the value, as a phrase.
         user: String,
     },
     /// An input, output or initializer has no name.
     #[error("{what} {position} has no name")]
     Unnamed {
-        /// Which of them.
+        /// Its position.
         what: String,
         /// Its position in the file.
         position: usize,
@@ -74,7 +74,7 @@ pub enum ImportError {
         node: String,
         /// The others, against the flow, as phrases.
         through: Vec<String>,
-        /// How many more there are.
+        /// The number of further ones.
         more: usize,
     },
     /// A call of a function of the model is not valid.
@@ -84,7 +84,7 @@ pub enum ImportError {
         node: String,
         /// The function.
         function: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// More nodes than are read.
@@ -98,7 +98,7 @@ pub enum ImportError {
     Tensor {
         /// The tensor's name.
         tensor: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The tensors take more memory than is allowed.
@@ -109,9 +109,9 @@ pub enum ImportError {
     Input {
         /// The input.
         input: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
-        /// Whether a fixed size is in the way that could be freed.
+        /// Whether a fixed size that could be freed causes the error.
         fixed: bool,
     },
     /// Sizes of inputs that are neither constants nor the batch: all of them.
@@ -124,7 +124,7 @@ pub enum ImportError {
         setting: Setting,
         /// Its value, or the part of it that is wrong.
         value: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// More sizes may be the batch than can be compared.
@@ -152,7 +152,7 @@ pub enum ImportError {
         node: String,
         /// Its operator.
         op: String,
-        /// What is wrong.
+        /// The reason.
         error: NodeError,
     },
     /// An invariant of the importer is broken: a fault of fanwise.
@@ -160,7 +160,14 @@ pub enum ImportError {
     Internal(String),
 }
 
-/// What is wrong with a node.
+impl ImportError {
+    /// The node that is wrong, if it is one.
+    pub(super) fn node(&self) -> Option<&str> {
+        if let Self::Node { node, .. } = self { Some(node) } else { None }
+    }
+}
+
+/// Error in a node.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -190,7 +197,7 @@ pub enum NodeError {
     Attribute {
         /// The attribute.
         name: String,
-        /// What is wrong, as a clause after it.
+        /// The reason, as a clause that follows the name.
         reason: String,
     },
     /// A valid use that is not supported.
@@ -210,7 +217,7 @@ pub enum NodeError {
          stands for the batch"
     )]
     Freed {
-        /// What does not agree.
+        /// The contradiction.
         error: Box<OpError>,
     },
     /// A tensor in an attribute is not valid.
@@ -218,7 +225,7 @@ pub enum NodeError {
     Tensor {
         /// The attribute.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The file does not say of which type a result is, and nothing else does.
@@ -226,7 +233,7 @@ pub enum NodeError {
     Undeclared {
         /// The result.
         value: String,
-        /// What is missing, as a sentence.
+        /// The missing information, as a sentence.
         reason: String,
     },
     /// Its tensors take more memory than is allowed.
@@ -284,7 +291,7 @@ pub struct UnsupportedOp {
     pub op: String,
     /// The first nodes that use it, as phrases.
     pub nodes: Vec<String>,
-    /// How many nodes use it.
+    /// The number of nodes that use it.
     pub count: usize,
 }
 
@@ -308,20 +315,20 @@ pub struct BatchCandidate {
 
 impl BatchCandidate {
     /// The sizes that must be bound where another is the batch, each name once.
-    pub fn open(&self) -> impl Iterator<Item = &UnboundDim> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &UnboundDim> {
         let mut seen = BTreeSet::new();
         self.sizes.iter().filter(move |s| !s.name.is_empty() && seen.insert(s.name.as_str()))
     }
 
     /// The inputs that carry it, each with the first axis on which it stands.
-    pub fn axes(&self) -> impl Iterator<Item = (&str, usize)> {
+    pub(crate) fn axes(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut seen = BTreeSet::new();
         let sizes = self.sizes.iter().map(|s| (s.input.as_str(), s.axis));
         sizes.filter(move |(input, _)| seen.insert(*input))
     }
 
     /// The sizes as an error names them: `users`, axis 0 of input `user`.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let named = self.open().filter(|s| !s.name.ends_with(']'));
         let named = named.map(|s| Quoted(&s.name).to_string());
         let places = self.sizes.iter();
@@ -345,7 +352,7 @@ pub(super) const MAX_OPEN_SIZES: usize = 64;
 /// The bytes of what an operator says that an error shows.
 const SAID: usize = 2000;
 
-/// What is wrong with a node, the end of it left out where it lists very many numbers.
+/// The text of a node error, truncated if it lists very many numbers.
 fn brief(error: &NodeError) -> String {
     let mut text = error.to_string();
     if text.len() > SAID {
@@ -424,7 +431,7 @@ fn bind<'d>(dims: impl Iterator<Item = &'d UnboundDim>) -> Option<Hint> {
 /// The sizes that a hint names.
 const HINTED: usize = 4;
 
-/// Where a batch that was freed is fixed in the graph too.
+/// Explains where a freed batch size is also fixed in the graph.
 fn fixed() -> Vec<Hint> {
     vec![
         Hint::advice("export the model with a dynamic batch"),

@@ -124,7 +124,7 @@ impl Folder {
         let inside = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
         let relative = Path::new(location);
         if location.is_empty() || !relative.components().all(inside) {
-            return Err(format!("{shown} is no path inside the model's folder"));
+            return Err(format!("{shown} is not a path inside the model's folder"));
         }
         let path = folder.join(relative);
         let path = path.canonicalize().map_err(|e| format!("cannot read {shown}: {e}"))?;
@@ -167,9 +167,9 @@ mod tests {
             (&[("location", "sub/w.bin"), ("offset", "18446744073709551615")], "beyond"),
             (&[("location", "sub/w.bin"), ("offset", "-1")], "the offset is `-1`"),
             (&[("location", "sub/w.bin"), ("length", "5")], "5 are given"),
-            (&[("location", "../secret")], "no path inside"),
-            (&[("location", "/etc/passwd")], "no path inside"),
-            (&[("location", "")], "no path inside"),
+            (&[("location", "../secret")], "not a path inside"),
+            (&[("location", "/etc/passwd")], "not a path inside"),
+            (&[("location", "")], "not a path inside"),
             (&[("location", "link")], "outside the model's folder"),
             (&[("location", "sub")], "not a regular file"),
             (&[("location", "none")], "cannot read"),

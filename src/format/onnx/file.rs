@@ -66,7 +66,7 @@ pub(super) struct Function {
     pub(super) opsets: Opsets,
 }
 
-/// What a node says about its place in the graph.
+/// Connections of a node in the graph.
 #[derive(Default)]
 pub(super) struct Head<'a> {
     pub(super) inputs: SmallVec<[&'a str; 4]>,

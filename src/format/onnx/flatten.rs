@@ -8,7 +8,7 @@ use super::calls::{Callee, Calls, Site};
 use super::file::{File, Function, Head, opset};
 use super::flat::{Flat, FlatNode, Given, NONE, Scope, ValueId};
 use super::{ImportError, UnsupportedOp};
-use crate::types::Table;
+use crate::types::FastMap;
 
 /// The nodes of a model's body.
 const MAX_NODES: usize = 1 << 20;
@@ -19,9 +19,9 @@ const NAMED: usize = 100;
 /// Lays out the nodes of a model.
 struct Flattener<'a> {
     file: &'a File,
-    /// Whether the operator of a node is supported.
+    /// Returns true if the operator of a node is supported.
     supported: &'a dyn Fn(&Head<'_>) -> bool,
-    ids: Table<&'a str, ValueId>,
+    ids: FastMap<&'a str, ValueId>,
     flat: Flat<'a>,
     unsupported: BTreeMap<String, UnsupportedOp>,
     calls: Calls<'a>,
@@ -36,7 +36,7 @@ pub(super) fn flatten<'a>(
     let mut flattener = Flattener {
         file,
         supported,
-        ids: Table::with_capacity_and_hasher(
+        ids: FastMap::with_capacity_and_hasher(
             file.graph.nodes.len(),
             foldhash::fast::RandomState::default(),
         ),

@@ -100,7 +100,7 @@ fn attribute_text(
     let name = attribute.name();
     let word = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) => Ok(Attr::Name(text.to_owned())),
-        Err(_) => Err(wrong(name, "is no text")),
+        Err(_) => Err(wrong(name, "is not valid text")),
     };
     let kind = attribute.r#type.and_then(|t| AttributeType::try_from(t).ok());
     let attr = match kind {

@@ -1,4 +1,4 @@
-//! Which numbers in a graph stand for a batch size that was baked into it.
+//! Detection of constants that stand for a batch size fixed at export.
 //!
 //! A number is freed only at a place to which the batch axis provably flows; everything else that
 //! may stand for the batch is refused by its place.

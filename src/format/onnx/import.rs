@@ -1,5 +1,6 @@
 //! From the parts of a model file to a graph.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Budget, Quoted};
@@ -17,7 +18,7 @@ use super::wire::Span;
 use super::{BatchCandidate, ImportError, NodeError, foreign, ops};
 use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
-use crate::types::{DType, Dim, Note, Symbol, Table};
+use crate::types::{DType, Dim, FastMap, Note, Symbol};
 
 /// Builds the model that `folder` holds.
 pub(super) fn run(
@@ -33,9 +34,9 @@ pub(super) fn run(
     let supported = |head: &Head<'_>| own(head) || assumed(head);
     let flat = flatten(&file, &supported)?;
     let mut inputs = Inputs::read(&file, &flat, options)?;
-    let initializers: Table<ValueId, Span> =
-        flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
     let mut tensors = Tensors::new(folder, budget);
+    let initializers: FastMap<ValueId, Span> =
+        flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
     let known = |op: &str| ops::find(op).is_some();
     let declared = Declared::read(&file, &flat, &inputs, assume, known)?;
     let parts = Parts {
@@ -46,26 +47,27 @@ pub(super) fn run(
         declared: &declared,
         assume,
         source,
+        builds: Cell::new(0),
     };
-    if inputs.classes.len() > 1 {
-        parts.unify(&mut inputs, &mut tensors)?;
-    }
+    parts.unify(&mut inputs, &mut tensors)?;
     inputs.note();
     let model = parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)?;
     tensors.check()?;
     Ok(model)
 }
 
-/// What every pass over the nodes reads.
+/// State that every pass over the nodes reads.
 struct Parts<'a> {
-    /// The classes of the inputs' sizes before some were proved to be one.
+    /// The classes of sizes that declared types may have.
     classes: usize,
     file: &'a File,
     flat: &'a Flat<'a>,
-    initializers: &'a Table<ValueId, Span>,
+    initializers: &'a FastMap<ValueId, Span>,
     declared: &'a Declared,
     assume: &'a Assumptions,
     source: &'a str,
+    /// The builds that tried sizes.
+    builds: Cell<usize>,
 }
 
 impl Parts<'_> {
@@ -76,32 +78,42 @@ impl Parts<'_> {
         if found > MAX_OPEN_SIZES {
             return Err(ImportError::OpenSizes(found));
         }
-        let mut class: Vec<u32> = (1u32..).take(found).collect();
-        loop {
-            let size = |i: usize| Dim::symbol(Symbol(class[i]));
-            let failed = self.build(inputs, tensors, &size, true).err();
-            let equated = match &failed {
-                Some(ImportError::Node { error, .. }) => equated(error),
-                _ => None,
+        let mut classes =
+            Classes { symbols: (1u32..).take(found).collect(), fixed: BTreeSet::new() };
+        while classes.symbols.iter().any(|symbol| *symbol != BATCH) {
+            let Some(failed) = self.try_sizes(inputs, tensors, &classes) else { break };
+            let fixed = match differing(&failed) {
+                Some(Differing::Symbols(a, b)) => {
+                    classes.join(a, b);
+                    continue;
+                }
+                Some(Differing::Constant(symbol)) => classes.constants(inputs, symbol),
+                None => BTreeSet::new(),
             };
-            match (failed, equated) {
-                (_, Some((a, b))) if a != b => {
-                    class.iter_mut().filter(|c| **c == b).for_each(|c| *c = a);
+            let fixed = if fixed.is_empty() {
+                self.culprits(inputs, tensors, &classes, &failed)
+            } else {
+                fixed
+            };
+            if fixed.is_empty() {
+                // Where all of them may be one, what fails with one batch as well is the error to
+                // report.
+                if inputs.classes.iter().all(|c| c.sizes.iter().any(|s| s.axis == 0)) {
+                    self.build(inputs, tensors, &|_| Dim::n(), true)?;
                 }
-                (None, _) => break,
-                (Some(_), _) => {
-                    // Where all of them may be one, what fails with one batch as well is the error
-                    // to report.
-                    if inputs.classes.iter().all(|c| c.sizes.iter().any(|s| s.axis == 0)) {
-                        self.build(inputs, tensors, &|_| Dim::n(), true)?;
-                    }
-                    break;
-                }
+                break;
             }
+            classes.fix(inputs, fixed);
         }
+        let is_state = |i: &usize| classes.symbols[*i] != BATCH && !inputs.leads(*i);
+        let states = inputs.constants.iter().copied().filter(is_state).collect();
+        classes.fix(inputs, states);
         let mut merged: BTreeMap<u32, BatchCandidate> = BTreeMap::new();
-        for (class, found) in class.iter().zip(&inputs.classes) {
-            merged.entry(*class).or_default().sizes.extend(found.sizes.iter().cloned());
+        for (i, found) in inputs.classes.iter().enumerate() {
+            if !classes.fixed.contains(&i) {
+                let candidate = merged.entry(classes.symbols[i]).or_default();
+                candidate.sizes.extend(found.sizes.iter().cloned());
+            }
         }
         let merged: Vec<BatchCandidate> = merged.into_values().collect();
         if merged.len() > 1 {
@@ -109,6 +121,43 @@ impl Parts<'_> {
         }
         inputs.one(merged);
         Ok(())
+    }
+
+    /// The error of the types where each class of the inputs' sizes is its symbol.
+    fn try_sizes(
+        &self,
+        inputs: &Inputs,
+        tensors: &mut Tensors,
+        classes: &Classes,
+    ) -> Option<ImportError> {
+        self.builds.set(self.builds.get() + 1);
+        let size = |i: usize| Dim::symbol(Symbol(classes.symbols[i]));
+        self.build(inputs, tensors, &size, true).err()
+    }
+
+    /// The classes that are constants in fact, as a symbol is refused where they are used: the one
+    /// without which this error is gone, or all that may be constants.
+    fn culprits(
+        &self,
+        inputs: &Inputs,
+        tensors: &mut Tensors,
+        classes: &Classes,
+        failed: &ImportError,
+    ) -> BTreeSet<usize> {
+        for one in inputs.constants.iter().rev() {
+            let nodes = self.flat.nodes.len().saturating_mul(self.builds.get());
+            if nodes > MAX_TRIED_NODES {
+                break;
+            }
+            let one = BTreeSet::from([*one]);
+            let mut tried = inputs.clone();
+            tried.bake(&one);
+            let error = self.try_sizes(&tried, tensors, classes);
+            if error.is_none_or(|error| error.node() != failed.node()) {
+                return one;
+            }
+        }
+        inputs.constants.clone()
     }
 
     /// Builds the graph with the size `size(i)` for class `i` of the inputs' sizes. A `dry` build
@@ -151,7 +200,7 @@ impl Parts<'_> {
         graph.remove_unused();
         let used: BTreeSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
         weights.retain(|name| used.contains(name));
-        Ok(Model { graph, weights, notes })
+        Ok(Model { notes, ..Model::new(graph, weights) })
     }
 
     fn node(&self, state: &mut State<'_>, node: &FlatNode) -> Result<(), ImportError> {
@@ -217,8 +266,55 @@ impl Parts<'_> {
     }
 }
 
-/// The two symbols of which sizes agree if they are the same.
-fn equated(error: &NodeError) -> Option<(u32, u32)> {
+/// The nodes that builds for single classes may take together; beyond it all classes that may be
+/// constants are taken for constants at once. A hostile file has as many classes as nodes.
+const MAX_TRIED_NODES: usize = 1 << 19;
+
+/// The symbol of the first class: a leading size, where the batch is freed.
+const BATCH: u32 = 1;
+
+/// What is proved of the classes of the inputs' sizes.
+struct Classes {
+    /// The symbol of each: those with the same are one size.
+    symbols: Vec<u32>,
+    /// Those that are constants; their symbol is that of the batch.
+    fixed: BTreeSet<usize>,
+}
+
+impl Classes {
+    /// Makes two symbols one.
+    fn join(&mut self, a: u32, b: u32) {
+        let (a, b) = (a.min(b), a.max(b));
+        self.symbols.iter_mut().filter(|symbol| **symbol == b).for_each(|symbol| *symbol = a);
+    }
+
+    /// The classes with this symbol that may be constants.
+    fn constants(&self, inputs: &Inputs, symbol: u32) -> BTreeSet<usize> {
+        inputs.constants.iter().copied().filter(|i| self.symbols[*i] == symbol).collect()
+    }
+
+    /// Makes classes constants.
+    fn fix(&mut self, inputs: &mut Inputs, fixed: BTreeSet<usize>) {
+        inputs.bake(&fixed);
+        for i in &fixed {
+            self.symbols[*i] = BATCH;
+        }
+        self.fixed.extend(fixed);
+    }
+}
+
+/// Two sizes that would have to agree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Differing {
+    /// They agree if two symbols are one.
+    Symbols(u32, u32),
+    /// They agree for one value of a symbol at most.
+    Constant(u32),
+}
+
+/// The sizes that have to agree by an error of types.
+fn differing(error: &ImportError) -> Option<Differing> {
+    let ImportError::Node { error, .. } = error else { return None };
     let (NodeError::Op(error) | NodeError::Freed { error }) = error else { return None };
     let OpError::SizesDiffer { left, right, .. } = &**error else { return None };
     let only = |dim: &Dim| {
@@ -227,6 +323,13 @@ fn equated(error: &NodeError) -> Option<(u32, u32)> {
         found.dedup();
         if let [one] = found[..] { Some(one) } else { None }
     };
-    let (a, b) = (only(left)?, only(right)?);
-    (left.substitute(&mut |_| Dim::symbol(b)) == *right).then_some((a.0, b.0))
+    match (only(left), only(right)) {
+        (Some(a), Some(b)) if a != b => {
+            let agree = left.substitute(&mut |_| Dim::symbol(b)) == *right;
+            agree.then_some(Differing::Symbols(a.0, b.0))
+        }
+        (Some(a), None) if right.is_const() => Some(Differing::Constant(a.0)),
+        (None, Some(b)) if left.is_const() => Some(Differing::Constant(b.0)),
+        _ => None,
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Quoted;
-use super::error::list_names;
+use super::error::{MAX_OPEN_SIZES, list_names};
 use super::file::File;
 use super::flat::{Flat, ValueId};
 use super::options::ImportOptions;
@@ -15,17 +15,24 @@ use super::{BatchCandidate, ImportError, UnboundDim};
 use crate::types::{DType, Dim, MAX_RANK, Note, Setting, Shape, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
+#[derive(Clone)]
 pub(super) struct Inputs {
     all: Vec<Input>,
     /// The sizes that may be the batch.
     pub(super) classes: Vec<BatchCandidate>,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
+    /// The classes of sizes that equal the freed one: constants, unless the graph equates them with
+    /// the batch.
+    pub(super) constants: BTreeSet<usize>,
     pub(super) notes: Vec<Note>,
-    /// The sizes that have a name in the file and are a class, or bound by the command line.
+    /// The sizes that have a name in the file and are a class, or bound by the caller.
     named: BTreeMap<String, Size>,
+    /// The inputs whose leading size is bound by the caller.
+    bound: BTreeSet<ValueId>,
 }
 
+#[derive(Clone)]
 struct Input {
     id: ValueId,
     name: String,
@@ -44,7 +51,8 @@ pub(super) enum Size {
 }
 
 impl Inputs {
-    /// Reads the declared types and decides which sizes may be the batch.
+    /// Reads the declared types and decides which sizes may be the batch; where it is to be freed,
+    /// constants among them.
     pub(super) fn read(
         file: &File,
         flat: &Flat<'_>,
@@ -62,7 +70,8 @@ impl Inputs {
         let (classes, notes) = (Vec::new(), Vec::new());
         let bound = options.dims.iter().map(|(name, c)| (name.clone(), Size::Constant(*c)));
         let named = bound.collect();
-        let mut inputs = Self { all: inputs, classes, freed: None, notes, named };
+        let (constants, bound) = (BTreeSet::new(), BTreeSet::new());
+        let mut inputs = Self { all: inputs, classes, freed: None, constants, notes, named, bound };
         inputs.bind(&options.dims)?;
         if !options.batch_axis.is_empty() {
             inputs.declare(options)?;
@@ -122,6 +131,9 @@ impl Inputs {
                 if let Some(bound) = dims.get(&name) {
                     unused.remove(&*name);
                     *size = Size::Constant(*bound);
+                    if axis == 0 {
+                        self.bound.insert(input.id);
+                    }
                 }
             }
         }
@@ -141,8 +153,14 @@ impl Inputs {
 
     /// Whether the first input that has an axis leads with a constant, which is to be freed.
     fn baked(&mut self) -> Result<bool, ImportError> {
-        match self.all.iter().find_map(|i| i.sizes.first().map(|s| (i.name.as_str(), s))) {
-            Some((name, Size::Constant(0))) => {
+        let first = self.all.iter().find(|input| !input.sizes.is_empty());
+        match first.map(|input| (input, &input.sizes[0])) {
+            Some((input, Size::Constant(_))) if self.bound.contains(&input.id) => {
+                let why = "the leading size is bound to a number, so it is not the batch";
+                self.notes.push(Note::ignored(vec![Setting::FreeBatch], why));
+                Ok(false)
+            }
+            Some((Input { name, .. }, Size::Constant(0))) => {
                 Err(wrong(name, "its leading size is 0, which cannot be freed".to_owned()))
             }
             Some((_, Size::Constant(size))) => {
@@ -159,20 +177,47 @@ impl Inputs {
     }
 
     /// Makes the leading sizes that the file leaves open classes, and each that is the size that is
-    /// freed: that two numbers are equal does not make them one.
+    /// freed: that two numbers are equal does not make them one. An equal size on another axis, as
+    /// states have it, may be the batch as well.
     fn lead(&mut self) {
         let mut named = BTreeMap::new();
+        let is_freed = |size: &Size, freed| matches!(size, Size::Constant(c) if Some(*c) == freed);
         for input in 0..self.all.len() {
-            let freed = match self.all[input].sizes.first() {
-                Some(Size::Constant(c)) => Some(*c) == self.freed,
-                Some(Size::Named(_) | Size::Unnamed) => true,
-                Some(Size::Class(_)) | None => false,
-            };
-            if freed {
+            let Some(size) = self.all[input].sizes.first() else { continue };
+            let (next, freed) = (self.classes.len(), is_freed(size, self.freed));
+            if freed && next > 0 {
+                self.constants.insert(next);
+            }
+            if freed || matches!(size, Size::Named(_) | Size::Unnamed) {
                 self.classify(input, 0, &mut named);
             }
         }
+        for input in 0..self.all.len() {
+            for axis in 1..self.all[input].sizes.len() {
+                let next = self.classes.len();
+                if next < MAX_OPEN_SIZES && is_freed(&self.all[input].sizes[axis], self.freed) {
+                    self.constants.insert(next);
+                    self.classify(input, axis, &mut named);
+                }
+            }
+        }
         self.replace_named(&named);
+    }
+
+    /// Whether a size of the class leads an input.
+    pub(super) fn leads(&self, class: usize) -> bool {
+        self.classes[class].sizes.iter().any(|size| size.axis == 0)
+    }
+
+    /// Makes these classes constants again.
+    pub(super) fn bake(&mut self, classes: &BTreeSet<usize>) {
+        let Some(freed) = self.freed else { return };
+        self.constants.retain(|class| !classes.contains(class));
+        for size in self.all.iter_mut().flat_map(|input| &mut input.sizes) {
+            if matches!(size, Size::Class(class) if classes.contains(class)) {
+                *size = Size::Constant(freed);
+            }
+        }
     }
 
     /// Makes every size that the file leaves open a class.
@@ -266,6 +311,7 @@ impl Inputs {
             }
         }
         self.classes = class;
+        self.constants.clear();
     }
 
     /// Says which sizes the batch was found to be, where the file does not say so plainly.
@@ -343,6 +389,9 @@ fn input(id: ValueId, info: &ValueInfoProto) -> Result<Input, String> {
     Ok(Input { id, name: info.name().to_owned(), dtype, sizes: sizes(shape)? })
 }
 
+/// What exporters write for the name of an open size that has none: two of them are two sizes.
+const NO_NAMES: [&str; 4] = ["", "?", "-1", "None"];
+
 /// The sizes that the file declares. Some exporters write -1 for an open one.
 fn sizes(shape: &TensorShapeProto) -> Result<Vec<Size>, String> {
     let rank = shape.dim.len();
@@ -352,7 +401,9 @@ fn sizes(shape: &TensorShapeProto) -> Result<Vec<Size>, String> {
     let size = |(axis, value): (usize, Option<&DimValue>)| match value {
         Some(DimValue::DimValue(c)) if *c >= 0 => Ok(Size::Constant(*c)),
         Some(DimValue::DimValue(c)) if *c < -1 => Err(format!("axis {axis} has the size {c}")),
-        Some(DimValue::DimParam(name)) if !name.is_empty() => Ok(Size::Named(name.clone())),
+        Some(DimValue::DimParam(name)) if !NO_NAMES.contains(&name.trim()) => {
+            Ok(Size::Named(name.clone()))
+        }
         _ => Ok(Size::Unnamed),
     };
     shape.dim.iter().map(|d| d.value.as_ref()).enumerate().map(size).collect()
@@ -370,7 +421,7 @@ pub(super) fn declared(info: &ValueInfoProto) -> (Option<DType>, Option<usize>) 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::{Input, Inputs, Size};
     use crate::types::{DType, Dim};
@@ -384,8 +435,10 @@ mod tests {
                 all: vec![x],
                 classes: Vec::new(),
                 freed: None,
+                constants: BTreeSet::new(),
                 notes: Vec::new(),
                 named: BTreeMap::new(),
+                bound: BTreeSet::new(),
             };
             let error = inputs.types(&|_| Dim::n()).find_map(Result::err).unwrap().to_string();
             let expected = "internal error: a size of input `x` is open after they were checked";

@@ -21,11 +21,11 @@ mod foreign;
 mod free;
 mod import;
 mod inputs;
+mod locations;
 mod node;
 mod ops;
 mod options;
 mod order;
-mod places;
 mod save;
 mod state;
 mod store;
@@ -49,8 +49,8 @@ use super::Budget;
 use crate::ir::{Model, Weights};
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
+pub(crate) use locations::locate;
 pub use options::ImportOptions;
-pub use places::{NodePlace, places};
 pub(crate) use save::initializer_names;
 pub(crate) use save::with_initializers;
 pub use wire::WireError;
@@ -67,9 +67,8 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError
     import::run(&path.display().to_string(), folder, budget, options)
 }
 
-/// Reads the tensors of the model at `path` for which `wanted` is true, its initializers and the
-/// values of its
-/// `Constant` nodes; the rest of the graph is not looked at.
+/// Reads the tensors of the model at `path` for which `wanted` is true: its initializers and the
+/// values of its `Constant` nodes. The rest of the graph is not read.
 ///
 /// # Errors
 /// If the file is no model, or these tensors cannot be read within `budget`.

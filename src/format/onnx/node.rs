@@ -14,7 +14,7 @@ use super::state::State;
 use super::tensor::element;
 use crate::ir::Value;
 use crate::op::{Emit, Formula, Op, OpError, converted};
-use crate::types::{DType, Dim, Shape, Table, Tensor, TensorType};
+use crate::types::{DType, Dim, FastMap, Shape, Tensor, TensorType};
 
 /// Attributes that say nothing about the meaning of a node.
 const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
@@ -22,13 +22,13 @@ const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
 /// The bytes of attributes of calls that nodes inside them may use, each use counted.
 const MAX_REFERRED: usize = 1 << 26;
 
-/// What comes of reading a node.
+/// Result of importing a node.
 pub(super) type Done = Result<(), NodeError>;
 
 /// Reads a node: adds the operators that mean the same.
 pub(super) type Convert = fn(&mut Node<'_, '_>) -> Done;
 
-/// How nodes of one of ONNX's operators are read.
+/// Importer of an ONNX operator.
 pub(super) struct Import {
     /// The most operands it takes.
     pub(super) operands: usize,
@@ -38,9 +38,9 @@ pub(super) struct Import {
 /// An operator that takes any number of operands.
 pub(super) const ANY: usize = usize::MAX;
 
-/// How nodes of ONNX's operators are read, by their names.
+/// Importers of ONNX operators by name.
 #[derive(Default)]
-pub(super) struct Imports(Table<&'static str, Import>);
+pub(super) struct Imports(FastMap<&'static str, Import>);
 
 impl Imports {
     /// Adds an operator of at most so many operands.
@@ -61,7 +61,7 @@ impl Imports {
         }
     }
 
-    /// How nodes of the operator `name` are read, where it is supported.
+    /// The importer of the operator `name`, if it is supported.
     pub(super) fn get(&self, name: &str) -> Option<&Import> {
         self.0.get(name)
     }
@@ -122,7 +122,7 @@ impl<'r, 'a> Node<'r, 'a> {
         self.op
     }
 
-    /// What a table of operators has for this one.
+    /// The entry of this operator in a table.
     pub(super) fn row<T: Clone>(&self, rows: &[(&str, T)]) -> Result<T, NodeError> {
         let found = rows.iter().find(|(name, _)| *name == self.op).map(|(_, row)| row.clone());
         found.ok_or_else(|| NodeError::Unsupported(self.op.to_owned()))
@@ -228,7 +228,7 @@ impl<'r, 'a> Node<'r, 'a> {
     /// A word.
     pub(super) fn opt_string(&mut self, name: &str) -> Result<Option<String>, NodeError> {
         let word = self.take(name, AttributeType::String)?.map(|a| a.s().to_vec());
-        word.map(String::from_utf8).transpose().map_err(|_| wrong(name, "is no text"))
+        word.map(String::from_utf8).transpose().map_err(|_| wrong(name, "is not valid text"))
     }
 
     /// A word that may be absent.
@@ -236,7 +236,7 @@ impl<'r, 'a> Node<'r, 'a> {
         Ok(self.opt_string(name)?.unwrap_or_else(|| default.to_owned()))
     }
 
-    /// What a word means, one of a table.
+    /// The meaning of a string attribute, looked up in a table.
     pub(super) fn opt_choice<T: Copy>(
         &mut self,
         name: &str,
@@ -245,7 +245,7 @@ impl<'r, 'a> Node<'r, 'a> {
         self.opt_string(name)?.map(|given| meaning(name, &given, words)).transpose()
     }
 
-    /// What a word that may be absent means, one of a table.
+    /// The meaning of an optional string attribute, looked up in a table.
     pub(super) fn choice<T: Copy>(
         &mut self,
         name: &str,
@@ -265,7 +265,7 @@ impl<'r, 'a> Node<'r, 'a> {
     pub(super) fn opt_strings(&mut self, name: &str) -> Result<Option<Vec<String>>, NodeError> {
         let Some(a) = self.take(name, AttributeType::Strings)? else { return Ok(None) };
         let words = a.strings.iter().map(|word| String::from_utf8(word.to_vec()));
-        words.collect::<Result<_, _>>().map(Some).map_err(|_| wrong(name, "is no text"))
+        words.collect::<Result<_, _>>().map(Some).map_err(|_| wrong(name, "is not valid text"))
     }
 
     /// A tensor, as the file gives it.
@@ -417,7 +417,7 @@ impl<'r, 'a> Node<'r, 'a> {
         self.outputs.iter().rposition(|id| *id != NONE).map_or(0, |last| last + 1)
     }
 
-    /// Whether the node names its result `i`.
+    /// Returns true if the node names its result `i`.
     pub(super) fn wants(&self, i: usize) -> bool {
         self.output(i) != NONE
     }
@@ -551,7 +551,7 @@ pub(super) fn wrong(name: &str, reason: impl Into<String>) -> NodeError {
     NodeError::Attribute { name: name.to_owned(), reason: reason.into() }
 }
 
-/// What the word of an attribute means, one of a table.
+/// The meaning of a string attribute, looked up in a table.
 fn meaning<T: Copy>(name: &str, given: &str, words: &[(&str, T)]) -> Result<T, NodeError> {
     let known = words.iter().find(|(word, _)| *word == given);
     known.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(name, format!("is `{given}`")))

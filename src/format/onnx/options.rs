@@ -1,10 +1,10 @@
-//! What an import may be told.
+//! Options of the ONNX import.
 
 use std::collections::BTreeMap;
 
 use crate::op::Assume;
 
-/// What the user says about a model that its file does not say.
+/// Settings for a model that its file leaves open.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
     /// The inputs that carry the batch, and on which axis; empty to find them. Where it is given,
@@ -14,10 +14,10 @@ pub struct ImportOptions {
     /// `INPUT[AXIS]`.
     pub dims: BTreeMap<String, i64>,
     /// Whether a constant batch size of the inputs becomes the batch: that of the axes in
-    /// `batch_axis`; without these the leading size of the first input that has an axis, and of
-    /// every input that leads with the same size if the graph equates the two. Numbers inside the
-    /// graph follow where the flow of the batch proves that they stand for it; others that may are
-    /// errors.
+    /// `batch_axis`; without these the leading size of the first input that has an axis, and each
+    /// equal size that the graph equates with it. Numbers inside the graph follow where the flow of
+    /// the batch proves that they stand for it; one that may stand for it, and is not proved to, is
+    /// an error.
     pub free_batch: bool,
     /// What is assumed of operators that are not ONNX's own, by domain and name, `com.acme.Gate`:
     /// they become [`External`](crate::op::External), with the types that the file declares for

@@ -1,4 +1,4 @@
-//! The order of a model's nodes: each after those that give its operands.
+//! Topological sort of the nodes of an ONNX model.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,26 +9,27 @@ use super::flat::{Flat, FlatNode, NONE, ValueId};
 /// The nodes of a cycle that an error names.
 const CYCLE_NAMED: usize = 8;
 
-/// What gives a value.
+/// The producer of a value.
 #[derive(Clone, Copy)]
-enum Giver {
-    Nothing,
-    Boundary,
+enum Producer {
+    Undefined,
+    GraphInput,
     Node(u32),
 }
 
 /// The nodes that use the results of each node, once for each use.
 struct Users {
-    /// Where the users of each node begin, and at the end those of the last one end.
+    /// Offsets into `users`, one per node and a last one: compressed sparse rows, so that a model
+    /// of a million nodes needs two allocations instead of a list for each node.
     starts: Vec<u32>,
     users: Vec<u32>,
 }
 
 impl Users {
-    fn of(nodes: &[FlatNode], givers: &[Giver]) -> Self {
+    fn of(nodes: &[FlatNode], producers: &[Producer]) -> Self {
         let mut starts = vec![0u32; nodes.len() + 1];
-        for (_, giver) in uses(nodes, givers) {
-            starts[giver as usize] += 1;
+        for (_, producer) in uses(nodes, producers) {
+            starts[producer as usize] += 1;
         }
         let mut sum = 0;
         for start in &mut starts {
@@ -37,9 +38,9 @@ impl Users {
         }
         // Each start is that of the next node by now, and moves back by one with every user.
         let mut users = vec![0u32; sum as usize];
-        for (user, giver) in uses(nodes, givers) {
-            starts[giver as usize] -= 1;
-            users[starts[giver as usize] as usize] = user;
+        for (user, producer) in uses(nodes, producers) {
+            starts[producer as usize] -= 1;
+            users[starts[producer as usize] as usize] = user;
         }
         Self { starts, users }
     }
@@ -50,22 +51,26 @@ impl Users {
     }
 }
 
-/// Every operand that another node gives: its user and its giver.
-fn uses<'a>(nodes: &'a [FlatNode], givers: &'a [Giver]) -> impl Iterator<Item = (u32, u32)> + 'a {
+/// Every edge of the graph: the node that uses a value, and the node that produces it.
+fn uses<'a>(
+    nodes: &'a [FlatNode],
+    producers: &'a [Producer],
+) -> impl Iterator<Item = (u32, u32)> + 'a {
     (0u32..).zip(nodes).flat_map(move |(i, node)| {
         let given = node.inputs.iter().filter(|id| **id != NONE);
-        given.filter_map(move |id| match givers[*id as usize] {
-            Giver::Node(n) => Some((i, n)),
-            Giver::Nothing | Giver::Boundary => None,
+        given.filter_map(move |id| match producers[*id as usize] {
+            Producer::Node(n) => Some((i, n)),
+            Producer::Undefined | Producer::GraphInput => None,
         })
     })
 }
 
 impl Flat<'_> {
-    /// Puts the nodes in the order of their operands: as in the file where that is one.
+    /// Sorts the nodes topologically. A file that is already sorted keeps its order.
     pub(super) fn sort(&mut self) -> Result<(), ImportError> {
-        let givers = self.givers()?;
-        let given = |id: &ValueId| *id == NONE || !matches!(givers[*id as usize], Giver::Nothing);
+        let producers = self.producers()?;
+        let given =
+            |id: &ValueId| *id == NONE || !matches!(producers[*id as usize], Producer::Undefined);
         for node in &self.nodes {
             if let Some(id) = node.inputs.iter().find(|id| !given(id)) {
                 return Err(self.undefined(*id, self.label(node)));
@@ -74,16 +79,17 @@ impl Flat<'_> {
         if let Some(id) = self.outputs.iter().find(|id| !given(id)) {
             return Err(self.undefined(*id, "an output of the model".to_owned()));
         }
-        if uses(&self.nodes, &givers).all(|(user, giver)| giver < user) {
+        if uses(&self.nodes, &producers).all(|(user, producer)| producer < user) {
             return Ok(());
         }
         let mut waiting = vec![0u32; self.nodes.len()];
-        uses(&self.nodes, &givers).for_each(|(user, _)| waiting[user as usize] += 1);
-        let order = ready_first(&mut waiting, &Users::of(&self.nodes, &givers));
+        uses(&self.nodes, &producers).for_each(|(user, _)| waiting[user as usize] += 1);
+        let order = ready_first(&mut waiting, &Users::of(&self.nodes, &producers));
         if order.len() < self.nodes.len() {
-            return Err(self.cycle(&givers, &waiting));
+            return Err(self.cycle(&producers, &waiting));
         }
-        // Each node moves to the place that its position in the order is.
+        // Applies the permutation in place, cycle by cycle: nodes are large, and a second list of
+        // them would double the memory of the import.
         let mut places = vec![0u32; order.len()];
         (0u32..).zip(&order).for_each(|(place, node)| places[*node as usize] = place);
         for at in 0..places.len() {
@@ -97,14 +103,14 @@ impl Flat<'_> {
     }
 
     /// The error that nodes form a cycle, where some still wait for operands.
-    fn cycle(&self, givers: &[Giver], waiting: &[u32]) -> ImportError {
+    fn cycle(&self, producers: &[Producer], waiting: &[u32]) -> ImportError {
         let stuck = |node: usize| {
             let given = self.nodes[node].inputs.iter().filter(|id| **id != NONE);
-            let mut givers = given.filter_map(|id| match givers[*id as usize] {
-                Giver::Node(n) if waiting[n as usize] > 0 => Some(n as usize),
-                Giver::Node(_) | Giver::Nothing | Giver::Boundary => None,
+            let mut producers = given.filter_map(|id| match producers[*id as usize] {
+                Producer::Node(n) if waiting[n as usize] > 0 => Some(n as usize),
+                Producer::Node(_) | Producer::Undefined | Producer::GraphInput => None,
             });
-            givers.next()
+            producers.next()
         };
         // Every node that waits has an operand of another that does: against the flow one is met
         // twice.
@@ -132,9 +138,9 @@ impl Flat<'_> {
         ImportError::Undefined { value: self.name(value).into_owned(), user }
     }
 
-    /// What gives each value. An input may have an initializer, which is its default; nothing else
-    /// is given twice.
-    fn givers(&self) -> Result<Vec<Giver>, ImportError> {
+    /// The producer of each value. An input may have an initializer, which is its default; any
+    /// other second definition is an error.
+    fn producers(&self) -> Result<Vec<Producer>, ImportError> {
         let lists = [
             ("input", &self.inputs),
             ("initializer", &self.initializers),
@@ -148,24 +154,24 @@ impl Flat<'_> {
                 }
             }
         }
-        let mut givers = vec![Giver::Nothing; self.values()];
+        let mut producers = vec![Producer::Undefined; self.values()];
         for id in self.inputs.iter().chain(&self.initializers) {
-            givers[*id as usize] = Giver::Boundary;
+            producers[*id as usize] = Producer::GraphInput;
         }
         for (i, node) in (0u32..).zip(&self.nodes) {
             for id in node.outputs.iter().filter(|id| **id != NONE) {
-                let first = match givers[*id as usize] {
-                    Giver::Nothing => {
-                        givers[*id as usize] = Giver::Node(i);
+                let first = match producers[*id as usize] {
+                    Producer::Undefined => {
+                        producers[*id as usize] = Producer::Node(i);
                         continue;
                     }
-                    Giver::Boundary => "an input or initializer".to_owned(),
-                    Giver::Node(n) => self.label(&self.nodes[n as usize]),
+                    Producer::GraphInput => "an input or initializer".to_owned(),
+                    Producer::Node(n) => self.label(&self.nodes[n as usize]),
                 };
                 return Err(self.duplicate(*id, first, self.label(node)));
             }
         }
-        Ok(givers)
+        Ok(producers)
     }
 
     fn duplicate(&self, value: ValueId, first: String, second: String) -> ImportError {
@@ -176,6 +182,8 @@ impl Flat<'_> {
 /// The nodes in the order of their operands, of those that are ready the first in the file first.
 /// Those that never are keep a count in `waiting`.
 fn ready_first(waiting: &mut [u32], users: &Users) -> Vec<u32> {
+    // A heap and not a queue: among ready nodes the first in the file wins, so that the order
+    // depends on the file alone and stays close to it in diagnostics.
     let ready = (0u32..).zip(waiting.iter()).filter(|(_, w)| **w == 0).map(|(i, _)| Reverse(i));
     let mut ready: BinaryHeap<Reverse<u32>> = ready.collect();
     let mut order = Vec::with_capacity(waiting.len());

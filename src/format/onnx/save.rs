@@ -63,7 +63,7 @@ pub(crate) fn with_initializers(
     }
     let has = |name: &String| replaced.values().any(|(own, _)| own == name);
     if let Some(name) = tensors.keys().find(|name| !has(name)) {
-        return Err(wrong(name, "it is no initializer of the file"));
+        return Err(wrong(name, "it is not an initializer of the file"));
     }
     // What stays is copied with its elements.
     let data = folder.whole();

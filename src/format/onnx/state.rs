@@ -13,7 +13,7 @@ use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
 use crate::ir::{Builder, Source, Value};
 use crate::op;
-use crate::types::{Dim, Table, Tensor, TensorType};
+use crate::types::{Dim, FastMap, Tensor, TensorType};
 
 /// Tensors of integers up to this number of elements stand in the graph, where their values can be
 /// followed.
@@ -24,7 +24,7 @@ const INLINE_FLOATS: usize = 64;
 
 /// The tensors of the file that were read, by the value they give: each is read and charged once.
 pub(super) struct Tensors {
-    read: Table<ValueId, Tensor>,
+    read: FastMap<ValueId, Tensor>,
     folder: Folder,
     budget: Budget,
 }
@@ -32,7 +32,7 @@ pub(super) struct Tensors {
 impl Tensors {
     /// None of the folder's tensors.
     pub(super) fn new(folder: Folder, budget: Budget) -> Self {
-        Self { read: Table::default(), folder, budget }
+        Self { read: FastMap::default(), folder, budget }
     }
 
     /// Fails if a file was changed while it was read.
@@ -68,13 +68,13 @@ pub(super) struct State<'a> {
     /// The types that the file declares for results of foreign operators.
     pub(super) declared: &'a Declared,
     pub(super) tensors: &'a mut Tensors,
-    pub(super) initializers: &'a Table<ValueId, Span>,
+    pub(super) initializers: &'a FastMap<ValueId, Span>,
     pub(super) values: Vec<Option<Value>>,
     /// The tensors of values that do not depend on a run.
     pub(super) constants: BTreeMap<Value, Tensor>,
     /// The file by the name it was given.
     pub(super) source: Arc<str>,
-    /// Whether only the types are of interest.
+    /// Whether only types are read, not elements.
     pub(super) dry: bool,
     /// The bytes of attributes of calls that nodes used.
     pub(super) referred: usize,
@@ -172,7 +172,10 @@ impl State<'_> {
     pub(super) fn charge(&mut self, ty: &TensorType) -> Result<(), NodeError> {
         // A size that is not known, or too large to be one, is beyond every budget.
         let bytes = ty.bytes().as_const().and_then(|b| u64::try_from(b).ok()).unwrap_or(u64::MAX);
-        self.tensors.budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)
+        // A dry build makes no tensors.
+        let mut unchanged = self.tensors.budget;
+        let budget = if self.dry { &mut unchanged } else { &mut self.tensors.budget };
+        budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)
     }
 
     /// Sets the value that a node's result names, unless it is left out.

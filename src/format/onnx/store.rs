@@ -94,8 +94,8 @@ fn too_long(path: &Path, size: u64) -> FileError {
     FileError::content(path, reason)
 }
 
-/// Where large raw elements lie, in order: those of the graph's initializers and of the attributes
-/// of its nodes.
+/// Byte ranges of large raw elements, in order: those of the graph's initializers and of the
+/// attributes of its nodes.
 fn large_elements(data: &[u8]) -> Result<Vec<Range<usize>>, WireError> {
     let mut found = Vec::new();
     if data.len() < LARGE {

@@ -94,7 +94,7 @@ pub(super) fn dims(dims: &[i64]) -> Result<SmallVec<[usize; 4]>, String> {
 
 /// The element type that ONNX gives this number.
 pub(super) fn element(number: i64) -> Result<DType, String> {
-    let number = i32::try_from(number).map_err(|_| "is no element type".to_owned())?;
+    let number = i32::try_from(number).map_err(|_| "is not an element type".to_owned())?;
     if let Some(dtype) = DType::ALL.into_iter().find(|dtype| self::number(*dtype) == number) {
         return Ok(dtype);
     }
@@ -204,8 +204,8 @@ fn write(element: &mut [u8], dtype: DType, number: u64) -> Result<(), String> {
     let low = i32::from_le_bytes([a, b, c, d]);
     macro_rules! put {
         ($t:ty, $x:expr) => {{
-            let x =
-                <$t>::try_from($x).map_err(|_| format!("{} is no element of type {dtype}", $x))?;
+            let x = <$t>::try_from($x)
+                .map_err(|_| format!("{} is not an element of type {dtype}", $x))?;
             element.copy_from_slice(&x.to_ne_bytes());
         }};
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 pub struct WireError {
     /// The position in the file.
     pub at: usize,
-    /// What is wrong there.
+    /// The problem at that byte.
     pub reason: String,
 }
 
@@ -44,7 +44,7 @@ impl Span {
     }
 }
 
-/// What a field holds.
+/// The payload of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// A varint.

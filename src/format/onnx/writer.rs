@@ -24,7 +24,7 @@ pub(super) enum Refused {
     Internal(String),
 }
 
-/// What comes of writing an operator.
+/// Result of exporting an operator.
 pub(super) type Written = Result<(), Refused>;
 
 impl Refused {
@@ -56,7 +56,7 @@ pub(super) enum Attribute<'a> {
     Texts(Vec<String>),
 }
 
-/// What an attribute is made of.
+/// The value of an attribute.
 macro_rules! attributes {
     ($($ty:ty: |$x:ident| $attribute:expr;)*) => {
         $(impl<'a> From<$ty> for Attribute<'a> {
@@ -342,7 +342,7 @@ impl<'g> Writer<'g> {
         let offset = size.eval(0);
         let factor = size.eval(1) - offset;
         if *size != Dim::n() * factor + offset {
-            return Err(format!("the size {size} is no multiple of N plus a number").into());
+            return Err(format!("the size {size} is not a multiple of N plus a number").into());
         }
         let mut name = self.rows()?;
         if factor != 1 {
@@ -408,7 +408,7 @@ fn attribute(name: &str, value: &Attribute<'_>) -> AttributeProto {
 
 /// A number of elements or of an axis as ONNX writes it.
 pub(super) fn long(x: usize) -> Result<i64, Refused> {
-    i64::try_from(x).map_err(|_| Refused::Internal(format!("{x} is no size")))
+    i64::try_from(x).map_err(|_| Refused::Internal(format!("{x} is not a size")))
 }
 
 /// The same of a list.
@@ -466,6 +466,6 @@ mod tests {
         writer.at(z.node);
         writer.same("Neg", &[]).unwrap();
         assert_eq!(writer.nodes[1].input, ["y"]);
-        assert_eq!(long(usize::MAX), Err(internal("18446744073709551615 is no size")));
+        assert_eq!(long(usize::MAX), Err(internal("18446744073709551615 is not a size")));
     }
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::types::{MAX_RANK, Quoted};
 
-/// What the header says of one tensor.
+/// Header entry of one tensor.
 pub(super) struct Entry<'a> {
     pub(super) dtype: Cow<'a, str>,
     pub(super) dims: SmallVec<[usize; 4]>,

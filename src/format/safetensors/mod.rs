@@ -15,7 +15,7 @@ use self::header::Stop;
 use super::mmap::Map;
 use super::{Array, Budget, FileError, Quoted, atomic, error, npy};
 use crate::ir::Weights;
-use crate::types::{DType, Said, Tensor};
+use crate::types::{DType, QuotedMessage, Tensor};
 
 /// The longest header that is read; the format's own limit.
 const MAX_HEADER: u64 = 100_000_000;
@@ -148,13 +148,15 @@ fn element_type(name: &str) -> Result<DType, String> {
 }
 
 fn not_ours(path: &Path, reason: &str) -> FileError {
-    FileError::content(path, format!("it is no .safetensors: {reason}"))
+    FileError::content(path, format!("it is not a .safetensors: {reason}"))
 }
 
 impl Stop<FileError> {
     fn error(self, wrong: impl Fn(String) -> FileError) -> FileError {
         match self {
-            Self::Syntax(error) => wrong(format!("its header: {}", Said(&error.to_string()))),
+            Self::Syntax(error) => {
+                wrong(format!("its header: {}", QuotedMessage(&error.to_string())))
+            }
             Self::Each(error) => error,
         }
     }

@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Float {
         let x: Option<f64> = if plain || special { text.parse().ok() } else { None };
         x.filter(|x| special || x.is_finite())
             .map(Self)
-            .ok_or_else(|| de::Error::custom(format_args!("{} is no float", Quoted(&text))))
+            .ok_or_else(|| de::Error::custom(format_args!("{} is not a float", Quoted(&text))))
     }
 }
 

@@ -8,23 +8,23 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 use super::super::assemble::{Assembly, Declared};
-use super::super::{Graph, Origin, Param, Place, Placement, Source, Value};
+use super::super::{DevicePlacement, Graph, Origin, Param, Placement, Source, Value};
 use super::form::{
     FORMAT, GraphForm, HeadForm, NodeForm, OperandForm, OutputForm, ParamForm, SplitForm,
     UpdateForm, VERSION, ValueForm, tensor_type,
 };
 use crate::op::CustomOps;
-use crate::types::{Device, Quoted, Said, Split, TensorType};
+use crate::types::{Device, Quoted, QuotedMessage, Split, TensorType};
 
 /// Why a JSON text is no graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonError {
     /// It is no JSON, or a field is missing, unknown or of another kind.
-    #[error("the JSON cannot be read: {}", Said(.0))]
+    #[error("the JSON cannot be read: {}", QuotedMessage(.0))]
     Syntax(String),
     /// It is JSON of another kind.
-    #[error("this is no graph: `format` is not `fanwise-graph`")]
+    #[error("this is not a graph: `format` is not `fanwise-graph`")]
     Format,
     /// It has another version.
     #[error("this graph has version {0}; version {VERSION} can be read")]
@@ -55,33 +55,33 @@ pub fn from_json_with(text: &str, ops: &CustomOps) -> Result<Graph, JsonError> {
     }
     let form: GraphForm<'_> =
         serde_json::from_str(text).map_err(|e| JsonError::Syntax(e.to_string()))?;
-    let mut made = Assembly::new();
-    made.graph.set_name(&*form.name);
+    let mut assembly = Assembly::new();
+    assembly.graph.set_name(&*form.name);
     if let Some(form) = form.split {
         let split = split(form).map_err(|e| wrong("split", None, e))?;
-        made.graph.set_split(Some(split));
+        assembly.graph.set_split(Some(split));
     }
     list(text, form.params, |i, form| {
-        param(&mut made, form).map_err(|e| wrong("params", Some(i), e))
+        param(&mut assembly, form).map_err(|e| wrong("params", Some(i), e))
     })?;
     list(text, form.inputs, |i, form: ValueForm<'_>| {
         let ty = tensor_type(form.dtype.0, form.shape);
-        made.input(form.name.into(), ty).map_err(|e| wrong("inputs", Some(i), e))
+        assembly.input(form.name.into(), ty).map_err(|e| wrong("inputs", Some(i), e))
     })?;
     list(text, form.nodes, |i, form| {
-        node(&mut made, form, ops).map_err(|e| wrong("nodes", Some(i), e))
+        node(&mut assembly, form, ops).map_err(|e| wrong("nodes", Some(i), e))
     })?;
     if let Some(updates) = form.updates {
         list(text, updates, |i, form| {
-            update(&mut made, &form).map_err(|e| wrong("updates", Some(i), e))
+            update(&mut assembly, &form).map_err(|e| wrong("updates", Some(i), e))
         })?;
     }
     list(text, form.outputs, |i, form: OutputForm<'_>| {
-        operand(&mut made, &form.value, Device::HOST)
-            .map(|value| made.graph.add_output(&*form.name, value))
+        operand(&mut assembly, &form.value, Device::HOST)
+            .map(|value| assembly.graph.add_output(&*form.name, value))
             .map_err(|e| wrong("outputs", Some(i), e))
     })?;
-    Ok(made.graph)
+    Ok(assembly.graph)
 }
 
 fn wrong(list: &str, at: Option<usize>, message: impl Into<String>) -> JsonError {
@@ -151,13 +151,13 @@ where
     }
 }
 
-fn param(made: &mut Assembly, form: ParamForm<'_>) -> Result<(), String> {
+fn param(assembly: &mut Assembly, form: ParamForm<'_>) -> Result<(), String> {
     let hash = form.blake3.parse();
     let hash = hash.map_err(|()| "a hash has sixteen hexadecimal digits".to_owned())?;
     let placement = form.device.map_or(Placement::Mirrored, |device| Placement::Shared(device.0));
     let source = Source { file: form.file.into(), key: form.key.into() };
     let ty = tensor_type(form.dtype.0, form.shape);
-    made.param(Param { name: form.name.into(), ty, source, hash, placement })
+    assembly.param(Param { name: form.name.into(), ty, source, hash, placement })
 }
 
 fn split(form: SplitForm) -> Result<Split, String> {
@@ -166,8 +166,8 @@ fn split(form: SplitForm) -> Result<Split, String> {
     Split::with_offsets(devices, form.rule.0, offsets).map_err(|e| e.to_string())
 }
 
-fn node(made: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<(), String> {
-    let replicas = made.graph.split().map_or(0, Split::replicas);
+fn node(assembly: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<(), String> {
+    let replicas = assembly.graph.split().map_or(0, Split::replicas);
     match form.replica {
         Some(_) if replicas == 0 => return Err("no split is declared".to_owned()),
         Some(i) if i as usize >= replicas => {
@@ -175,8 +175,8 @@ fn node(made: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<(), 
         }
         _ => {}
     }
-    let place = Place { device: form.device.0, replica: form.replica };
-    let operands = form.operands.iter().map(|x| operand(made, x, place.device));
+    let place = DevicePlacement { device: form.device.0, replica: form.replica };
+    let operands = form.operands.iter().map(|x| operand(assembly, x, place.device));
     let operands: SmallVec<[Value; 4]> = operands.collect::<Result<_, _>>()?;
     let op = ops.read(&form.op, form.attrs.0).map_err(|e| e.to_string())?;
     let results = form.results.into_iter();
@@ -184,29 +184,31 @@ fn node(made: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<(), 
         results.map(|r| (r.name.into(), tensor_type(r.dtype.0, r.shape))).collect();
     let declared = results.iter().map(|(name, ty)| Declared { name, ty });
     let origin = Origin(form.origin.map(Into::into));
-    made.op(op, &operands, declared, place, origin).map(|_| ()).map_err(|wrong| match wrong.help {
-        Some(help) => format!("{}; {help}", wrong.message),
-        None => wrong.message,
+    assembly.op(op, &operands, declared, place, origin).map(|_| ()).map_err(|wrong| {
+        match wrong.help {
+            Some(help) => format!("{}; {help}", wrong.message),
+            None => wrong.message,
+        }
     })
 }
 
-fn update(made: &mut Assembly, form: &UpdateForm<'_>) -> Result<(), String> {
-    let param = made.param_id(&form.param)?;
+fn update(assembly: &mut Assembly, form: &UpdateForm<'_>) -> Result<(), String> {
+    let param = assembly.param_id(&form.param)?;
     let values = form.values.iter().enumerate().map(|(i, value)| {
-        let home = made.home(param, i);
-        operand(made, value, home)
+        let home = assembly.home(param, i);
+        operand(assembly, value, home)
     });
     let values = values.collect::<Result<_, _>>()?;
-    made.update(param, values)
+    assembly.update(param, values)
 }
 
-fn operand(made: &mut Assembly, form: &OperandForm<'_>, user: Device) -> Result<Value, String> {
+fn operand(assembly: &mut Assembly, form: &OperandForm<'_>, user: Device) -> Result<Value, String> {
     let device = form.device.as_ref().map(|device| device.0);
     match (&form.value, &form.param, device) {
-        (Some(name), None, None) => made
+        (Some(name), None, None) => assembly
             .value(name)
             .ok_or_else(|| format!("no node before this one gives a value {}", Quoted(name))),
-        (None, Some(name), home) => made.held(name, home, user),
+        (None, Some(name), home) => assembly.held(name, home, user),
         _ => Err("an operand has a `value`, or a `param` and its `device`".to_owned()),
     }
 }

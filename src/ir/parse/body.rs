@@ -3,16 +3,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::assemble::{Declared, Part};
+use super::super::assemble::{Declared, OpPart};
 use super::super::text::{MAX_ATTRS, SPLIT};
-use super::super::{NodeKind, Origin, Place, Value};
+use super::super::{DevicePlacement, NodeKind, Origin, Value};
 use super::Parser;
-use super::scan::{Fault, Scan};
+use super::scan::{Fault, ScanResult};
 use crate::op::{Attr, AttrError, CustomOps, Op};
 use crate::types::{Device, Quoted, TensorType, closest};
 
 /// A result as it is written, and where its name and its type are.
-struct Written {
+struct ParsedResult {
     name: Arc<str>,
     at: Range<usize>,
     ty: TensorType,
@@ -24,10 +24,10 @@ type Attrs = (Vec<(String, Attr)>, Vec<Range<usize>>);
 
 impl Parser<'_> {
     /// Everything between the brackets of the graph.
-    pub(super) fn body(&mut self) -> Scan<()> {
+    pub(super) fn body(&mut self) -> ScanResult<()> {
         loop {
             match self.values.scan.peek() {
-                Some(b'%') => self.op(Place::HOST)?,
+                Some(b'%') => self.op(DevicePlacement::HOST)?,
                 _ if self.values.scan.eat_word("on") => self.block()?,
                 _ if self.values.scan.eat_word("update") => self.update()?,
                 _ if self.values.scan.eat_word("return") => break,
@@ -45,14 +45,14 @@ impl Parser<'_> {
             }
             let from = self.values.scan.next();
             let value = self.operand(Device::HOST)?;
-            let output = self.made.output(name, &ty, value);
+            let output = self.assembly.output(name, &ty, value);
             output.map_err(|message| Fault::new(self.values.scan.since(from), message))?;
         }
         self.values.scan.expect("}")
     }
 
-    fn block(&mut self) -> Scan<()> {
-        let mut place = Place { device: self.device()?, replica: None };
+    fn block(&mut self) -> ScanResult<()> {
+        let mut place = DevicePlacement { device: self.device()?, replica: None };
         if self.values.scan.eat_word("replica") {
             let from = self.values.scan.next();
             self.values.split_name()?;
@@ -77,24 +77,24 @@ impl Parser<'_> {
     }
 
     /// What a parameter holds after a run, on each device that holds it.
-    fn update(&mut self) -> Scan<()> {
+    fn update(&mut self) -> ScanResult<()> {
         let (name, at) = self.name("@", "a parameter such as `@w`")?;
-        let param = self.made.param_id(&name);
+        let param = self.assembly.param_id(&name);
         let param = param.map_err(|message| Fault::new(at.clone(), message))?;
         self.values.scan.expect("=")?;
         let mut values: SmallVec<[Value; 1]> = SmallVec::new();
         loop {
             self.values.fits(values.len())?;
-            let home = self.made.home(param, values.len());
+            let home = self.assembly.home(param, values.len());
             values.push(self.operand(home)?);
             if !self.values.scan.eat(",") {
                 break;
             }
         }
-        self.made.update(param, values).map_err(|message| Fault::new(at, message))
+        self.assembly.update(param, values).map_err(|message| Fault::new(at, message))
     }
 
-    fn op(&mut self, place: Place) -> Scan<()> {
+    fn op(&mut self, place: DevicePlacement) -> ScanResult<()> {
         let written = self.results()?;
         let from = self.values.scan.next();
         let name = self.values.scan.word();
@@ -119,7 +119,7 @@ impl Parser<'_> {
         self.add(op, at, &operands, &written, place)
     }
 
-    fn results(&mut self) -> Scan<SmallVec<[Written; 1]>> {
+    fn results(&mut self) -> ScanResult<SmallVec<[ParsedResult; 1]>> {
         let mut declared = SmallVec::new();
         loop {
             self.values.fits(declared.len())?;
@@ -128,7 +128,7 @@ impl Parser<'_> {
             let from = self.values.scan.next();
             let ty = self.values.ty()?;
             let ty_at = self.values.scan.since(from);
-            declared.push(Written { name, at, ty, ty_at });
+            declared.push(ParsedResult { name, at, ty, ty_at });
             if !self.values.scan.eat(",") {
                 break;
             }
@@ -137,7 +137,7 @@ impl Parser<'_> {
         Ok(declared)
     }
 
-    fn attrs(&mut self) -> Scan<Attrs> {
+    fn attrs(&mut self) -> ScanResult<Attrs> {
         let (mut attrs, mut places) = (Vec::new(), Vec::new());
         if self.values.scan.peek() != Some(b'{') {
             return Ok((attrs, places));
@@ -173,10 +173,10 @@ impl Parser<'_> {
     }
 
     /// A value that was defined, or a parameter as `device` sees it.
-    fn operand(&mut self, device: Device) -> Scan<Value> {
+    fn operand(&mut self, device: Device) -> ScanResult<Value> {
         if self.values.scan.peek() != Some(b'@') {
             let (name, at) = self.name("%", "a value such as `%x` or `@w`")?;
-            return self.made.value(&name).ok_or_else(|| {
+            return self.assembly.value(&name).ok_or_else(|| {
                 let fault =
                     Fault::new(at, format!("there is no value {} up to here", Quoted(&name)));
                 fault.help("a value is defined on a line before those that use it")
@@ -184,7 +184,7 @@ impl Parser<'_> {
         }
         let (name, at) = self.name("@", "a parameter such as `@w`")?;
         let home = if self.values.scan.eat_word("on") { Some(self.device()?) } else { None };
-        self.made.held(&name, home, device).map_err(|message| Fault::new(at, message))
+        self.assembly.held(&name, home, device).map_err(|message| Fault::new(at, message))
     }
 
     fn add(
@@ -192,32 +192,33 @@ impl Parser<'_> {
         op: Op,
         at: Range<usize>,
         operands: &[Value],
-        written: &[Written],
-        place: Place,
-    ) -> Scan<()> {
+        written: &[ParsedResult],
+        place: DevicePlacement,
+    ) -> ScanResult<()> {
         let declared = written.iter().map(|w| Declared { name: &w.name, ty: &w.ty });
-        let added = self.made.op(op, operands, declared, place, Origin::default());
+        let added = self.assembly.op(op, operands, declared, place, Origin::default());
         added.map(|_| ()).map_err(|wrong| {
             let place = match wrong.part {
-                Part::Op => None,
-                Part::Name(i) => written.get(i).map(|w| w.at.clone()),
-                Part::Type(i) => written.get(i).map(|w| w.ty_at.clone()),
+                OpPart::Op => None,
+                OpPart::Name(i) => written.get(i).map(|w| w.at.clone()),
+                OpPart::Type(i) => written.get(i).map(|w| w.ty_at.clone()),
             };
             Fault { at: place.unwrap_or(at), message: wrong.message, help: wrong.help }
         })
     }
 
     /// The names that nodes have in their source.
-    pub(super) fn locations(&mut self) -> Scan<()> {
+    pub(super) fn locations(&mut self) -> ScanResult<()> {
         self.values.scan.expect("{")?;
         while !self.values.scan.eat("}") {
             let mut nodes = Vec::new();
             loop {
                 let (name, at) = self.name("%", "a value such as `%x`")?;
-                let value = self.made.value(&name).filter(|v| v.output == 0);
-                let op = |v: &Value| matches!(self.made.graph.node(v.node).kind(), NodeKind::Op(_));
+                let value = self.assembly.value(&name).filter(|v| v.output == 0);
+                let op =
+                    |v: &Value| matches!(self.assembly.graph.node(v.node).kind(), NodeKind::Op(_));
                 let Some(value) = value.filter(op) else {
-                    let message = format!("{} is no first result of an operator", Quoted(&name));
+                    let message = format!("{} is not a first result of an operator", Quoted(&name));
                     return Err(Fault::new(at, message));
                 };
                 nodes.push(value.node);
@@ -228,7 +229,7 @@ impl Parser<'_> {
             self.values.scan.expect("=")?;
             let origin: Arc<str> = self.values.scan.string("a string")?.into();
             for node in nodes {
-                self.made.graph.set_origin(node, Origin(Some(origin.clone())));
+                self.assembly.graph.set_origin(node, Origin(Some(origin.clone())));
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use self::scan::{Fault, Scan, Scanner, unescape};
+use self::scan::{Fault, ScanResult, Scanner, unescape};
 use self::value::Values;
 use super::assemble::Assembly;
 use super::excerpt::Excerpt;
@@ -105,7 +105,7 @@ pub fn parse(text: &str) -> Result<Graph, ParseError> {
 pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, ParseError> {
     let mut parser = Parser::new(text, ops);
     match parser.file() {
-        Ok(()) => Ok(parser.made.graph),
+        Ok(()) => Ok(parser.assembly.graph),
         Err(fault) => Err(ParseError::new(text, fault)),
     }
 }
@@ -117,7 +117,7 @@ const SHOWN: usize = 8;
 struct Parser<'a> {
     values: Values<'a>,
     ops: &'a CustomOps,
-    made: Assembly,
+    assembly: Assembly,
     devices: BTreeSet<Device>,
     outputs: Vec<(Arc<str>, TensorType)>,
 }
@@ -127,13 +127,13 @@ impl<'a> Parser<'a> {
         Self {
             values: Values::new(text),
             ops,
-            made: Assembly::new(),
+            assembly: Assembly::new(),
             devices: BTreeSet::from([Device::HOST]),
             outputs: Vec::new(),
         }
     }
 
-    fn file(&mut self) -> Scan<()> {
+    fn file(&mut self) -> ScanResult<()> {
         self.version()?;
         self.devices()?;
         if self.values.scan.eat_word("split") {
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn version(&mut self) -> Scan<()> {
+    fn version(&mut self) -> ScanResult<()> {
         let scan = &mut self.values.scan;
         scan.keyword("fanwise")?;
         let from = scan.next();
@@ -168,7 +168,7 @@ impl<'a> Parser<'a> {
         scan.expect("0")
     }
 
-    fn devices(&mut self) -> Scan<()> {
+    fn devices(&mut self) -> ScanResult<()> {
         if !self.values.scan.eat_word("device") {
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A device that was declared.
-    fn device(&mut self) -> Scan<Device> {
+    fn device(&mut self) -> ScanResult<Device> {
         let from = self.values.scan.next();
         let device = self.values.device()?;
         if self.devices.contains(&device) {
@@ -192,7 +192,7 @@ impl<'a> Parser<'a> {
         Err(fault.help(format!("a line `device cpu:0, {device}` before the graph declares it")))
     }
 
-    fn split(&mut self) -> Scan<()> {
+    fn split(&mut self) -> ScanResult<()> {
         let from = self.values.scan.next();
         self.values.split_name()?;
         self.values.scan.keyword("of")?;
@@ -241,18 +241,18 @@ impl<'a> Parser<'a> {
             let help = format!("they are {}", shown(&self.values.rows));
             return Err(Fault::new(at, message).help(help));
         }
-        self.made.graph.set_split(Some(split));
+        self.assembly.graph.set_split(Some(split));
         Ok(())
     }
 
-    fn rule(&mut self) -> Scan<ShardRule> {
+    fn rule(&mut self) -> ScanResult<ShardRule> {
         let from = self.values.scan.next();
         let text = self.values.scan.run(|c| c.is_ascii_alphanumeric() || "-:,".contains(c));
         text.parse().map_err(|e| Fault::new(self.values.scan.since(from), format!("{e}")))
     }
 
     /// A name behind `sigil`, and its position.
-    fn name(&mut self, sigil: &str, what: &str) -> Scan<(Arc<str>, Range<usize>)> {
+    fn name(&mut self, sigil: &str, what: &str) -> ScanResult<(Arc<str>, Range<usize>)> {
         let from = self.values.scan.next();
         if !self.values.scan.eat(sigil) {
             return Err(self.values.scan.expected(what));
@@ -261,7 +261,7 @@ impl<'a> Parser<'a> {
         Ok((name.into(), self.values.scan.since(from)))
     }
 
-    fn param(&mut self) -> Scan<()> {
+    fn param(&mut self) -> ScanResult<()> {
         let (name, at) = self.name("@", "a parameter such as `@w`")?;
         self.values.scan.expect(":")?;
         let ty = self.values.ty()?;
@@ -283,11 +283,11 @@ impl<'a> Parser<'a> {
             Placement::Shared(Device::HOST)
         };
         let param = Param { name, ty, source, hash, placement };
-        self.made.param(param).map_err(|message| Fault::new(at, message))
+        self.assembly.param(param).map_err(|message| Fault::new(at, message))
     }
 
     /// A file and the name of a tensor in it, with `#` between them.
-    fn source(&mut self) -> Scan<Source> {
+    fn source(&mut self) -> ScanResult<Source> {
         let (from, raw) = self.values.scan.quoted("a source such as `\"model.onnx#w\"`")?;
         let Some((file, key)) = raw.split_once('#') else {
             let fault = Fault::new(from..from + raw.len(), "a source has a `#` after the file");
@@ -297,16 +297,16 @@ impl<'a> Parser<'a> {
         Ok(Source { file: unescape(file, from)?.into(), key: unescape(key, key_at)?.into() })
     }
 
-    fn signature(&mut self) -> Scan<()> {
+    fn signature(&mut self) -> ScanResult<()> {
         self.values.scan.keyword("graph")?;
         let (name, _) = self.name("@", "the graph's name, such as `@net`")?;
-        self.made.graph.set_name(name);
+        self.assembly.graph.set_name(name);
         self.values.scan.expect("(")?;
         while !self.values.scan.eat(")") {
             let (name, at) = self.name("%", "an input such as `%x`")?;
             self.values.scan.expect(":")?;
             let ty = self.values.ty()?;
-            self.made.input(name, ty).map_err(|message| Fault::new(at, message))?;
+            self.assembly.input(name, ty).map_err(|message| Fault::new(at, message))?;
             if self.values.scan.peek() != Some(b')') {
                 self.values.scan.expect(",")?;
             }

@@ -20,7 +20,7 @@ impl Fault {
     }
 }
 
-pub(super) type Scan<T> = Result<T, Fault>;
+pub(super) type ScanResult<T> = Result<T, Fault>;
 
 /// Reads a text from left to right, past blanks and the comments from `;` to the end of a line.
 pub(super) struct Scanner<'a> {
@@ -82,7 +82,7 @@ impl<'a> Scanner<'a> {
         found
     }
 
-    pub(super) fn expect(&mut self, symbol: &str) -> Scan<()> {
+    pub(super) fn expect(&mut self, symbol: &str) -> ScanResult<()> {
         if self.eat(symbol) { Ok(()) } else { Err(self.expected(&format!("`{symbol}`"))) }
     }
 
@@ -120,7 +120,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    pub(super) fn keyword(&mut self, word: &str) -> Scan<()> {
+    pub(super) fn keyword(&mut self, word: &str) -> ScanResult<()> {
         let from = self.next();
         if self.word() == word {
             return Ok(());
@@ -140,7 +140,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A name: a word or a string.
-    pub(super) fn name(&mut self, what: &str) -> Scan<Cow<'a, str>> {
+    pub(super) fn name(&mut self, what: &str) -> ScanResult<Cow<'a, str>> {
         if self.peek() == Some(b'"') {
             return self.string(what);
         }
@@ -151,13 +151,13 @@ impl<'a> Scanner<'a> {
     }
 
     /// A string, with its escapes resolved.
-    pub(super) fn string(&mut self, what: &str) -> Scan<Cow<'a, str>> {
+    pub(super) fn string(&mut self, what: &str) -> ScanResult<Cow<'a, str>> {
         let (from, raw) = self.quoted(what)?;
         unescape(raw, from)
     }
 
     /// What stands between the quotes of a string, and its position.
-    pub(super) fn quoted(&mut self, what: &str) -> Scan<(usize, &'a str)> {
+    pub(super) fn quoted(&mut self, what: &str) -> ScanResult<(usize, &'a str)> {
         let from = self.next();
         if !self.eat("\"") {
             return Err(self.expected(what));
@@ -204,7 +204,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A number without sign.
-    pub(super) fn number<T: std::str::FromStr>(&mut self, what: &str) -> Scan<T> {
+    pub(super) fn number<T: std::str::FromStr>(&mut self, what: &str) -> ScanResult<T> {
         let from = self.next();
         let digits = self.run(|c| c.is_ascii_digit());
         if digits.is_empty() {
@@ -219,7 +219,7 @@ fn is_word(c: char) -> bool {
 }
 
 /// Resolves the escapes of a string that begins at `from`.
-pub(super) fn unescape(raw: &str, from: usize) -> Scan<Cow<'_, str>> {
+pub(super) fn unescape(raw: &str, from: usize) -> ScanResult<Cow<'_, str>> {
     if !raw.contains('\\') {
         return Ok(Cow::Borrowed(raw));
     }
@@ -244,7 +244,7 @@ pub(super) fn unescape(raw: &str, from: usize) -> Scan<Cow<'_, str>> {
         };
         let Some(c) = c else {
             let at = from + raw.len() - rest.len() + at;
-            let message = "this is no escape; they are \\\" \\\\ \\n \\r \\t \\u{7}";
+            let message = "this is not an escape; they are \\\" \\\\ \\n \\r \\t \\u{7}";
             return Err(Fault::new(at..at + 2, message));
         };
         out.push(c);

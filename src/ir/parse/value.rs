@@ -2,29 +2,29 @@ use half::{bf16, f16};
 
 use super::super::text::{MAX_LIST, SPLIT};
 use super::super::verify::MAX_CONSTANT;
-use super::scan::{Fault, Scan, Scanner};
+use super::scan::{Fault, ScanResult, Scanner};
 use crate::op::Attr;
-use crate::types::{DType, Device, Dim, MAX_RANK, Quoted, Shape, Table, Tensor, TensorType};
+use crate::types::{DType, Device, Dim, FastMap, MAX_RANK, Quoted, Shape, Tensor, TensorType};
 
 /// The longest formula that is read: a bound on the work that a hostile text can ask for.
 const MAX_FORMULA: usize = 2048;
 /// The most different formulas that are remembered.
 const MAX_REMEMBERED: usize = 1 << 12;
 
-/// Reads what types and attributes are made of.
+/// Parser of sizes, types, tensors and attribute values.
 pub(super) struct Values<'a> {
     pub(super) scan: Scanner<'a>,
     /// The rows of each replica.
     pub(super) rows: Vec<Dim>,
-    formulas: Table<&'a str, Dim>,
+    formulas: FastMap<&'a str, Dim>,
 }
 
 impl<'a> Values<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { scan: Scanner::new(text), rows: Vec::new(), formulas: Table::default() }
+        Self { scan: Scanner::new(text), rows: Vec::new(), formulas: FastMap::default() }
     }
 
-    pub(super) fn device(&mut self) -> Scan<Device> {
+    pub(super) fn device(&mut self) -> ScanResult<Device> {
         let from = self.scan.next();
         let text = self.scan.run(|c| c.is_ascii_alphanumeric() || c == ':');
         text.parse().map_err(|_| {
@@ -34,7 +34,7 @@ impl<'a> Values<'a> {
     }
 
     /// The mark `@dp` of the split.
-    pub(super) fn split_name(&mut self) -> Scan<()> {
+    pub(super) fn split_name(&mut self) -> ScanResult<()> {
         let from = self.scan.next();
         self.scan.expect("@")?;
         if self.scan.word() == SPLIT {
@@ -44,7 +44,7 @@ impl<'a> Values<'a> {
     }
 
     /// A replica in brackets that the split has.
-    pub(super) fn replica(&mut self) -> Scan<u32> {
+    pub(super) fn replica(&mut self) -> ScanResult<u32> {
         self.scan.expect("[")?;
         let from = self.scan.next();
         let i: u32 = self.scan.number("the number of a replica")?;
@@ -59,7 +59,7 @@ impl<'a> Values<'a> {
         Ok(i)
     }
 
-    pub(super) fn ty(&mut self) -> Scan<TensorType> {
+    pub(super) fn ty(&mut self) -> ScanResult<TensorType> {
         let from = self.scan.next();
         let word = self.scan.word();
         if word.is_empty() {
@@ -70,7 +70,7 @@ impl<'a> Values<'a> {
         self.shape(dtype)
     }
 
-    fn shape(&mut self, dtype: DType) -> Scan<TensorType> {
+    fn shape(&mut self, dtype: DType) -> ScanResult<TensorType> {
         self.scan.expect("[")?;
         let mut shape = Shape::scalar();
         if !self.scan.eat("]") {
@@ -91,11 +91,11 @@ impl<'a> Values<'a> {
     }
 
     /// Sizes in brackets.
-    pub(super) fn dims(&mut self) -> Scan<Vec<Dim>> {
+    pub(super) fn dims(&mut self) -> ScanResult<Vec<Dim>> {
         self.list(Self::dim)
     }
 
-    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Scan<T>) -> Scan<Vec<T>> {
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> ScanResult<T>) -> ScanResult<Vec<T>> {
         self.scan.expect("[")?;
         let mut items = Vec::new();
         if self.scan.eat("]") {
@@ -112,7 +112,7 @@ impl<'a> Values<'a> {
     }
 
     /// Fails if a list that has `len` elements may not have another.
-    pub(super) fn fits(&mut self, len: usize) -> Scan<()> {
+    pub(super) fn fits(&mut self, len: usize) -> ScanResult<()> {
         if len < MAX_LIST {
             return Ok(());
         }
@@ -120,14 +120,14 @@ impl<'a> Values<'a> {
         Err(Fault::new(from..from, format!("a list has at most {MAX_LIST} elements")))
     }
 
-    fn dim(&mut self) -> Scan<Dim> {
+    fn dim(&mut self) -> ScanResult<Dim> {
         let from = self.scan.next();
         let text = self.scan.formula();
         self.formula(text, from)
     }
 
     /// The size that `text` says: a number, a formula of `N`, or the rows of a replica.
-    fn formula(&mut self, text: &'a str, from: usize) -> Scan<Dim> {
+    fn formula(&mut self, text: &'a str, from: usize) -> ScanResult<Dim> {
         let short = text.len() <= 18 && !text.is_empty();
         if short && text.bytes().all(|b| b.is_ascii_digit()) {
             return Ok(Dim::from(text.bytes().fold(0, |n, b| n * 10 + i64::from(b - b'0'))));
@@ -156,7 +156,7 @@ impl<'a> Values<'a> {
     }
 
     /// The value of an attribute.
-    pub(super) fn attr(&mut self) -> Scan<Attr> {
+    pub(super) fn attr(&mut self) -> ScanResult<Attr> {
         let from = self.scan.next();
         match self.scan.peek() {
             Some(b'[') => return self.numbers(),
@@ -187,7 +187,7 @@ impl<'a> Values<'a> {
     }
 
     /// A float, which has a `.` or an exponent, or a formula.
-    fn number(&mut self) -> Scan<Attr> {
+    fn number(&mut self) -> ScanResult<Attr> {
         let from = self.scan.next();
         let text = self.scan.formula();
         if let Some(x) = float(text) {
@@ -196,7 +196,7 @@ impl<'a> Values<'a> {
         self.formula(text, from).map(Attr::Int)
     }
 
-    fn numbers(&mut self) -> Scan<Attr> {
+    fn numbers(&mut self) -> ScanResult<Attr> {
         let from = self.scan.next();
         let (mut ints, mut floats) = (Vec::new(), Vec::new());
         self.list(|values| {
@@ -223,7 +223,7 @@ impl<'a> Values<'a> {
     }
 
     /// A tensor whose element type was read.
-    fn tensor(&mut self, dtype: DType) -> Scan<Tensor> {
+    fn tensor(&mut self, dtype: DType) -> ScanResult<Tensor> {
         let from = self.scan.next();
         let ty = self.shape(dtype)?;
         let size = |d: &Dim| d.as_const().and_then(|c| usize::try_from(c).ok());
@@ -247,7 +247,10 @@ impl<'a> Values<'a> {
                 return Ok(());
             }
             push_element(&mut bytes, dtype, text).ok_or_else(|| {
-                Fault::new(at..at + text.len().max(1), format!("{} is no {dtype}", Quoted(text)))
+                Fault::new(
+                    at..at + text.len().max(1),
+                    format!("{} is not of type {dtype}", Quoted(text)),
+                )
             })
         })?;
         let tensor = Tensor::from_bytes(dtype, &dims, &bytes).ok().filter(|_| found == count);

@@ -1,9 +1,9 @@
 use smallvec::SmallVec;
 
 use super::super::{Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Value};
-use super::error::{Collector, Line, Part, Rule, Spot, VerifyErrors};
+use super::error::{Collector, ErrorLocation, Line, LinePart, Rule, VerifyErrors};
 use crate::op::{Attr, Op, Operand};
-use crate::types::{Device, Dim, Keys, Symbol, TensorType};
+use crate::types::{Device, Dim, FastSet, Symbol, TensorType};
 
 /// The largest number of elements of a tensor that is an attribute.
 pub(crate) const MAX_CONSTANT: usize = 1024;
@@ -19,17 +19,17 @@ pub(super) struct Check<'g> {
     graph: &'g Graph,
     errors: Collector<'g>,
     /// The names of inputs and results seen so far.
-    names: Keys<&'g str>,
+    names: FastSet<&'g str>,
     /// The devices on which each parameter was seen.
-    held: Keys<(ParamId, Device)>,
+    held: FastSet<(ParamId, Device)>,
 }
 
 impl<'g> Check<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
         let errors = Collector::new(graph);
         let names =
-            Keys::with_capacity_and_hasher(graph.len(), foldhash::fast::RandomState::default());
-        Self { graph, errors, names, held: Keys::default() }
+            FastSet::with_capacity_and_hasher(graph.len(), foldhash::fast::RandomState::default());
+        Self { graph, errors, names, held: FastSet::default() }
     }
 
     pub(super) fn finish(self) -> Option<VerifyErrors> {
@@ -68,14 +68,14 @@ impl<'g> Check<'g> {
         };
         let names: Vec<String> = path[from..].iter().chain([&at]).take(12).map(name).collect();
         let message = format!("the value depends on itself: {}", names.join(" from "));
-        self.errors.add(Rule::V3, Line::Op(at).at(Part::Whole), message, "break the cycle");
+        self.errors.add(Rule::V3, Line::Op(at).at(LinePart::Whole), message, "break the cycle");
     }
 
     /// V8, and V9 for parameters that no value shows.
     pub(super) fn params(&mut self) {
-        let mut names = Keys::default();
+        let mut names = FastSet::default();
         for (i, param) in (0u32..).zip(self.graph.params()) {
-            let at = Line::Param(ParamId(i)).at(Part::Result(0));
+            let at = Line::Param(ParamId(i)).at(LinePart::Result(0));
             if param.name.is_empty() {
                 self.errors.add(Rule::V8, at, "a parameter has no name".into(), "name it");
             } else if !names.insert(&*param.name) {
@@ -97,13 +97,13 @@ impl<'g> Check<'g> {
     /// V10, and V1 and V12 for inputs.
     pub(super) fn inputs(&mut self) {
         for (i, value) in self.graph.inputs().enumerate() {
-            let at = Line::Signature.at(Part::Operand(i));
+            let at = Line::Signature.at(LinePart::Operand(i));
             let info = self.graph.info(value);
             self.name(&info.name, at);
             let possible = info.ty.shape.is_valid()
                 && info.ty.shape.iter().all(|d| d.is_const() || d.is_nonnegative());
-            if foreign(&info.ty.shape) {
-                self.foreign(at);
+            if has_other_symbols(&info.ty.shape) {
+                self.other_symbol(at);
             } else if !possible {
                 let message = format!("an input cannot be {}", info.ty);
                 let hint = "every size is at least 0, whatever the batch size N";
@@ -114,9 +114,9 @@ impl<'g> Check<'g> {
 
     /// V11.
     pub(super) fn outputs(&mut self) {
-        let mut names = Keys::default();
+        let mut names = FastSet::default();
         for (i, output) in self.graph.outputs().iter().enumerate() {
-            let at = Line::Signature.at(Part::Result(i));
+            let at = Line::Signature.at(LinePart::Result(i));
             if output.name.is_empty() {
                 self.errors.add(Rule::V11, at, "an output has no name".into(), "name it");
             } else if !names.insert(&*output.name) {
@@ -124,7 +124,7 @@ impl<'g> Check<'g> {
                 self.errors.add(Rule::V11, at, message, "rename one of them");
             }
             if self.graph.get(output.value).is_none() {
-                let message = format!("the output `{}` is no value of the graph", output.name);
+                let message = format!("the output `{}` is not a value of the graph", output.name);
                 self.errors.add(Rule::V11, at, message, "remove it, or give it another value");
             } else if let Some(r) = self.graph.node(output.value.node).place().replica {
                 let message = format!("the output `{}` belongs to replica {r}", output.name);
@@ -135,9 +135,9 @@ impl<'g> Check<'g> {
 
     /// V14.
     pub(super) fn updates(&mut self) {
-        let mut updated = Keys::default();
+        let mut updated = FastSet::default();
         for (i, update) in self.graph.updates().iter().enumerate() {
-            let at = Line::Update(i).at(Part::Result(0));
+            let at = Line::Update(i).at(LinePart::Result(0));
             let param = self.graph.param(update.param);
             if !updated.insert(update.param) {
                 let message = format!("`{}` is updated twice", param.name);
@@ -159,10 +159,10 @@ impl<'g> Check<'g> {
 
     /// V14 for one value of an update, which `home` is to hold.
     fn new_value(&mut self, i: usize, slot: usize, param: &Param, value: Value, home: Device) {
-        let at = Line::Update(i).at(Part::Operand(slot));
+        let at = Line::Update(i).at(LinePart::Operand(slot));
         let name = &param.name;
         let Some(info) = self.graph.get(value) else {
-            let message = format!("the update of `{name}` is no value of the graph");
+            let message = format!("the update of `{name}` is not a value of the graph");
             return self.errors.add(Rule::V14, at, message, "remove it, or give it another value");
         };
         if info.ty != param.ty {
@@ -194,7 +194,7 @@ impl<'g> Check<'g> {
 
     /// V9.
     fn param_node(&mut self, id: ParamId, node: &Node) {
-        let at = Line::Param(id).at(Part::Result(0));
+        let at = Line::Param(id).at(LinePart::Result(0));
         let param = self.graph.param(id);
         let device = node.place().device;
         let holds = match param.placement {
@@ -224,12 +224,12 @@ impl<'g> Check<'g> {
     fn op_node(&mut self, id: NodeId, node: &'g Node, op: &'g Op) {
         if node.results().is_empty() {
             let message = format!("`{}` has no result", op.name());
-            self.errors.add(Rule::V1, Line::Op(id).at(Part::Operator), message, "remove it");
+            self.errors.add(Rule::V1, Line::Op(id).at(LinePart::Operator), message, "remove it");
         }
         for (i, result) in node.results().iter().enumerate() {
-            self.name(&result.name, Line::Op(id).at(Part::Result(i)));
-            if foreign(&result.ty.shape) {
-                self.foreign(Line::Op(id).at(Part::Result(i)));
+            self.name(&result.name, Line::Op(id).at(LinePart::Result(i)));
+            if has_other_symbols(&result.ty.shape) {
+                self.other_symbol(Line::Op(id).at(LinePart::Result(i)));
             }
         }
         let operands = self.graph.operands(id);
@@ -239,7 +239,7 @@ impl<'g> Check<'g> {
     }
 
     /// V1 for one value.
-    fn name(&mut self, name: &'g str, at: Spot) {
+    fn name(&mut self, name: &'g str, at: ErrorLocation) {
         if name.is_empty() {
             self.errors.add(Rule::V1, at, "a value has no name".into(), "name it");
         } else if !self.names.insert(name) {
@@ -258,17 +258,22 @@ impl<'g> Check<'g> {
             Err(error) => {
                 let message = format!("`{}` cannot be applied: {error}", op.name());
                 let hint = format!("the operands are {}", types(inputs.iter().map(|x| x.ty)));
-                return self.errors.add(Rule::V2, Line::Op(id).at(Part::Operator), message, hint);
+                return self.errors.add(
+                    Rule::V2,
+                    Line::Op(id).at(LinePart::Operator),
+                    message,
+                    hint,
+                );
             }
         };
         if inferred.len() != node.results().len() {
             let (found, count) = (node.results().len(), inferred.len());
             let message = format!("`{}` has {count} results, not {found}", op.name());
             let hint = format!("they are {}", types(inferred.iter().map(|r| &r.ty)));
-            return self.errors.add(Rule::V2, Line::Op(id).at(Part::Operator), message, hint);
+            return self.errors.add(Rule::V2, Line::Op(id).at(LinePart::Operator), message, hint);
         }
         for (i, (expected, found)) in inferred.iter().zip(node.results()).enumerate() {
-            let at = Line::Op(id).at(Part::Result(i));
+            let at = Line::Op(id).at(LinePart::Result(i));
             if expected.ty != found.ty {
                 let message = format!("`{}` is {}, not {}", found.name, expected.ty, found.ty);
                 let hint = format!("the operands are {}", types(inputs.iter().map(|x| x.ty)));
@@ -289,12 +294,12 @@ impl<'g> Check<'g> {
 
     /// V12 and V13 for attributes.
     fn attributes(&mut self, id: NodeId, op: &Op) {
-        let at = Line::Op(id).at(Part::Attributes);
+        let at = Line::Op(id).at(LinePart::Attributes);
         let mut symbols = false;
         for (name, attr) in op.attrs() {
             match attr {
-                Attr::Int(dim) => symbols |= foreign(std::slice::from_ref(&dim)),
-                Attr::Ints(dims) => symbols |= foreign(&dims),
+                Attr::Int(dim) => symbols |= has_other_symbols(std::slice::from_ref(&dim)),
+                Attr::Ints(dims) => symbols |= has_other_symbols(&dims),
                 Attr::Tensor(tensor) if tensor.len() > MAX_CONSTANT => {
                     let message = format!("`{name}` has {} elements", tensor.len());
                     let hint =
@@ -309,11 +314,11 @@ impl<'g> Check<'g> {
             }
         }
         if symbols {
-            self.foreign(at);
+            self.other_symbol(at);
         }
     }
 
-    fn foreign(&mut self, at: Spot) {
+    fn other_symbol(&mut self, at: ErrorLocation) {
         let message = "a size depends on a symbol that is not the batch size".to_owned();
         self.errors.add(Rule::V12, at, message, "bind every symbol but N to a number");
     }
@@ -321,7 +326,7 @@ impl<'g> Check<'g> {
     /// V4 to V7.
     fn places(&mut self, id: NodeId, node: &Node, op: &Op, operands: &[Value]) {
         let (name, place) = (op.name(), node.place());
-        let at = Line::Op(id).at(Part::Operator);
+        let at = Line::Op(id).at(LinePart::Operator);
         if let Some(i) = place.replica {
             let devices = self.graph.split().map_or(&[][..], |split| split.devices());
             match devices.get(i as usize) {
@@ -349,7 +354,7 @@ impl<'g> Check<'g> {
             }
         }
         for (slot, value) in operands.iter().enumerate() {
-            let at = Line::Op(id).at(Part::Operand(slot));
+            let at = Line::Op(id).at(LinePart::Operand(slot));
             let other = self.graph.node(value.node).place();
             if other.device != place.device && name != "copy" {
                 let message = format!(
@@ -379,7 +384,7 @@ impl<'g> Check<'g> {
 }
 
 /// True if a symbol other than `N` occurs.
-fn foreign(dims: &[Dim]) -> bool {
+fn has_other_symbols(dims: &[Dim]) -> bool {
     let mut found = false;
     for dim in dims.iter().filter(|d| !d.is_const()) {
         dim.symbols(&mut |s| found |= s != Symbol::BATCH);

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::super::excerpt::Excerpt;
-use super::super::print::{Parts, Writer};
+use super::super::print::{LineParts, Writer};
 use super::super::{Graph, NodeId, ParamId};
 
 /// The rule that a graph breaks; the list is at the head of its module and in the book.
@@ -74,18 +74,8 @@ pub struct VerifyErrors(pub(super) Vec<VerifyError>);
 
 impl VerifyErrors {
     /// The errors: those of the whole graph first, then those of each node in the order of ids.
-    pub fn iter(&self) -> std::slice::Iter<'_, VerifyError> {
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, VerifyError> {
         self.0.iter()
-    }
-
-    /// The number of errors.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// True if there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 
@@ -123,23 +113,23 @@ pub(super) enum Line {
 
 impl Line {
     /// A part of the line.
-    pub(super) fn at(self, part: Part) -> Spot {
-        Spot { line: self, part }
+    pub(super) fn at(self, part: LinePart) -> ErrorLocation {
+        ErrorLocation { line: self, part }
     }
 }
 
 /// What an error concerns.
 #[derive(Clone, Copy)]
-pub(super) struct Spot {
+pub(super) struct ErrorLocation {
     /// The line.
     line: Line,
     /// The part of it.
-    part: Part,
+    part: LinePart,
 }
 
 /// The part of that line.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum LinePart {
     Whole,
     Operator,
     Attributes,
@@ -165,8 +155,14 @@ impl<'g> Collector<'g> {
         self.errors
     }
 
-    pub(super) fn add(&mut self, rule: Rule, at: Spot, message: String, hint: impl Into<String>) {
-        let Spot { line, part } = at;
+    pub(super) fn add(
+        &mut self,
+        rule: Rule,
+        at: ErrorLocation,
+        message: String,
+        hint: impl Into<String>,
+    ) {
+        let ErrorLocation { line, part } = at;
         let writer = match self.writer.take() {
             Some((at, writer)) if at == line => writer,
             other => self.print(line, other.map(|(_, writer)| writer)),
@@ -174,11 +170,11 @@ impl<'g> Collector<'g> {
         let text = writer.out.trim_end();
         let parts = writer.parts.as_ref();
         let marked = parts.and_then(|p| match part {
-            Part::Whole => None,
-            Part::Operator => Some(p.op.clone()),
-            Part::Attributes => Some(p.attrs.clone()),
-            Part::Result(i) => p.results.get(i).cloned(),
-            Part::Operand(i) => p.operands.get(i).cloned(),
+            LinePart::Whole => None,
+            LinePart::Operator => Some(p.op.clone()),
+            LinePart::Attributes => Some(p.attrs.clone()),
+            LinePart::Result(i) => p.results.get(i).cloned(),
+            LinePart::Operand(i) => p.operands.get(i).cloned(),
         });
         let excerpt = Excerpt::of(text, marked.unwrap_or(0..text.len()));
         self.writer = Some((line, writer));
@@ -197,7 +193,7 @@ impl<'g> Collector<'g> {
     fn print(&self, line: Line, writer: Option<Writer<'g>>) -> Writer<'g> {
         let mut writer = writer.unwrap_or_else(|| Writer::new(self.graph));
         writer.out.clear();
-        writer.parts = Some(Parts::default());
+        writer.parts = Some(LineParts::default());
         match line {
             Line::Op(id) => writer.op(id),
             Line::Param(id) => writer.param(self.graph.param(id), false),

@@ -4,15 +4,15 @@ use smallvec::smallvec;
 
 use super::super::testing::{add, at, plain, replicated, rows, variables};
 use super::super::{
-    Builder, ContentHash, Graph, Origin, Param, ParamId, Place, Placement, ResultInfo, Source,
-    Value,
+    Builder, ContentHash, DevicePlacement, Graph, Origin, Param, ParamId, Placement, ResultInfo,
+    Source, Value,
 };
 use super::{MAX_CONSTANT, Rule, verify};
 use crate::op::{Concat, Constant, CopyOp, Flatten, Slice, Unary};
 use crate::snap;
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Split, Symbol, Tensor, TensorType};
 
-const HOST: Place = Place::HOST;
+const HOST: DevicePlacement = DevicePlacement::HOST;
 
 /// Checks that the graph breaks exactly these rules, and that the errors read as they did.
 #[track_caller]
@@ -32,7 +32,7 @@ fn empty(name: &str) -> (Graph, Value) {
 /// A value of any type, as no inference would give it.
 fn typed(graph: &mut Graph, name: &str, ty: TensorType, ints: Option<&[Dim]>, x: &[Value]) {
     let results = smallvec![ResultInfo { name: name.into(), ty, ints: ints.map(Arc::from) }];
-    graph.add_typed(Unary::Relu.into(), x, results, Place::HOST, Origin::default());
+    graph.add_typed(Unary::Relu.into(), x, results, DevicePlacement::HOST, Origin::default());
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn v01_names_of_values() {
     let (mut g, x) = empty("g");
     let a = add(&mut g, Unary::Relu, &[x], "x", HOST);
     add(&mut g, Unary::Relu, &[a], "", HOST);
-    g.add_typed(Unary::Relu.into(), &[a], smallvec![], Place::HOST, Origin::new("layer"));
+    g.add_typed(Unary::Relu.into(), &[a], smallvec![], DevicePlacement::HOST, Origin::new("layer"));
     broken("v01_names", &g, &[Rule::V1, Rule::V1, Rule::V1, Rule::V2]);
 }
 
@@ -188,7 +188,7 @@ fn v12_symbols() {
     let z = TensorType::new(DType::F32, Shape::from([0]));
     let slice = Slice::rows(0, other.clone(), other);
     let results = smallvec![ResultInfo { name: "z".into(), ty: z, ints: None }];
-    g.add_typed(slice.into(), &[x], results, Place::HOST, Origin::default());
+    g.add_typed(slice.into(), &[x], results, DevicePlacement::HOST, Origin::default());
     broken("v12_symbols", &g, &[Rule::V12, Rule::V12, Rule::V12]);
 }
 

@@ -1,4 +1,4 @@
-//! The steps with which devices join or combine what they have, each for itself.
+//! The steps of collectives: each member copies the parts of its peers and combines them itself.
 
 use std::ops::Range;
 
@@ -8,88 +8,88 @@ use super::{Emitter, Point};
 use crate::ir::{NodeId, Value};
 use crate::lower::LowerError;
 use crate::lower::chain::Chain;
-use crate::lower::collect::bytes;
-use crate::lower::layout::{Collective, Form, Member, Role};
+use crate::lower::collectives::bytes;
+use crate::lower::layout::{Algorithm, Collective, Member, Role};
 use crate::lower::program::{Action, Buffer, BufferId, Guard, Lane, Launch, Storage};
 use crate::op::{ExclusiveScan, Op};
 use crate::types::invariant::invariant;
 use crate::types::{Dim, Order, Shape, TensorType};
 
 impl Emitter<'_> {
-    /// What every member does: it takes what it needs of its peers when they have recorded that it
-    /// is there.
+    /// Emits the steps of a collective on its lane.
     pub(super) fn collective(
         &mut self,
         id: NodeId,
         collective: &Collective,
     ) -> Result<(), LowerError> {
-        self.on(collective.lane, |emitter| emitter.work(id, collective))
+        self.on_lane(collective.lane, |emitter| emitter.member_steps(id, collective))
     }
 
-    /// Does something on a lane.
-    fn on<T>(&mut self, lane: Lane, work: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `work` with `lane` as the current lane.
+    fn on_lane<T>(&mut self, lane: Lane, work: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.lane, lane);
         let done = work(self);
         self.lane = before;
         done
     }
 
-    /// The steps of every member, on the lane.
-    fn work(&mut self, id: NodeId, collective: &Collective) -> Result<(), LowerError> {
+    /// Emits the steps of every member.
+    fn member_steps(&mut self, id: NodeId, collective: &Collective) -> Result<(), LowerError> {
         let devices: Vec<usize> =
             collective.members.iter().map(|m| self.position(m.device)).collect();
         if self.lane == Lane::Exchange {
             for device in &devices {
-                self.begin(id, *device);
+                self.begin_exchange(id, *device);
             }
         }
-        if matches!(collective.form, Form::Sliced(_)) {
-            self.sliced(id, collective)?;
+        if matches!(collective.algorithm, Algorithm::ReduceScatter(_)) {
+            self.reduce_scatter(id, collective)?;
         }
         for (m, member) in collective.members.iter().enumerate() {
             let device = self.position(member.device);
-            match (&collective.form, self.layout.role(id)) {
-                (Form::Sliced(_), _) => {}
-                (Form::Scan, _) => self.scan(id, collective, member)?,
-                (Form::Direct, Role::Join) => {
+            match (&collective.algorithm, self.layout.role(id)) {
+                (Algorithm::ReduceScatter(_), _) => {}
+                (Algorithm::Scan, _) => self.scan(id, collective, member)?,
+                (Algorithm::Direct, Role::Concat) => {
                     for value in member.results.iter().flatten() {
-                        self.join(id, device, *value)?;
+                        self.concat(id, device, *value)?;
                     }
                 }
-                (Form::Direct, _) => {
+                (Algorithm::Direct, _) => {
                     let operands = collective.parts.as_slice();
                     let op = self.graph.node(id).op().cloned();
                     self.combine(id, op, operands, member)?;
                 }
             }
-            self.receive(id, member, m == 0);
+            self.receive_results(id, member, m == 0);
         }
         if self.lane == Lane::Exchange {
             for device in devices {
                 let now = self.now(device);
-                self.exchanged[device].push(now);
+                self.exchange_ends[device].push(now);
             }
         }
         Ok(())
     }
 
-    /// Beside its computing a device begins when all that was computed before is done: what is
-    /// written may take the place of something that was read. Of the exchanges before at most the
-    /// last is left beside: the memory of others is free.
-    fn begin(&mut self, id: NodeId, device: usize) {
+    /// Orders an exchange behind all computation that was emitted before it: its results may reuse
+    /// bytes that earlier steps read. The compute stream also waits for all earlier exchanges but
+    /// the last, so that at most two are in flight and the memory plan can reuse the bytes of the
+    /// others.
+    fn begin_exchange(&mut self, id: NodeId, device: usize) {
         let label = self.graph.node(id).label();
-        if let [.., before, _] = self.exchanged[device].as_slice() {
+        if let [.., before, _] = self.exchange_ends[device].as_slice() {
             let before = *before;
-            self.on(Lane::Compute, |emitter| emitter.wait(label, device, before));
+            self.on_lane(Lane::Compute, |emitter| emitter.wait(label, device, before));
         }
         let steps = self.devices[device].steps.iter().rposition(|s| s.lane == Lane::Compute);
-        // Nothing was computed yet.
+        // Before the first step of the compute stream there is nothing to wait for.
         let steps = steps.map_or(0, |at| at + 1);
         self.wait(label, device, Point { device, steps, lane: Lane::Compute });
     }
 
-    /// Says that a member has its results, and copies those that it needs more than once.
-    fn receive(&mut self, id: NodeId, member: &Member, is_first: bool) {
+    /// Records that a member has its results, and copies those that it needs more than once.
+    fn receive_results(&mut self, id: NodeId, member: &Member, is_first: bool) {
         let device = self.position(member.device);
         let label = self.graph.node(id).label();
         for (output, again) in &member.again {
@@ -109,7 +109,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// A launch of the operator on a member, of parts that it has or takes from its peers.
+    /// Emits the launch of the operator on a member, with parts that it holds or copies from its
+    /// peers.
     fn combine(
         &mut self,
         id: NodeId,
@@ -120,7 +121,7 @@ impl Emitter<'_> {
         let device = self.position(member.device);
         let mut operands = Vec::with_capacity(parts.len());
         for part in parts {
-            operands.push(self.form(*part, device, Order::RowMajor)?);
+            operands.push(self.materialize(*part, device, Order::RowMajor)?);
         }
         let mut results = Vec::with_capacity(member.results.len());
         let all = matches!(op, Some(Op::ExclusiveScan(_)));
@@ -153,7 +154,7 @@ impl Emitter<'_> {
         Action::Launch(Box::new(Launch { class, op, chain, operands, results }))
     }
 
-    /// The buffer of a member's value, as a tensor of this type with as many bytes.
+    /// The buffer of a member's value, reinterpreted as a tensor of this type with the same bytes.
     fn result(
         &mut self,
         value: Value,
@@ -169,7 +170,7 @@ impl Emitter<'_> {
         self.add_buffer(device, Buffer { name, ty, storage, order: Order::RowMajor })
     }
 
-    /// A member's result of a scan: what the parts before its own give.
+    /// Emits the launches of a scan on a member: each of its results combines the parts before it.
     fn scan(
         &mut self,
         id: NodeId,
@@ -191,9 +192,10 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Each member combines its slice of the parts, then takes the other slices from those that
-    /// combined them.
-    fn sliced(&mut self, id: NodeId, collective: &Collective) -> Result<(), LowerError> {
+    /// Emits a reduce-scatter and an all-gather: each member combines its slice of the parts, then
+    /// copies the other slices from the members that combined them. All launches come before all
+    /// copies, so that no member waits for a copy of a slice before it has combined its own.
+    fn reduce_scatter(&mut self, id: NodeId, collective: &Collective) -> Result<(), LowerError> {
         let ty = &self.graph.node(id).results()[0].ty;
         let elements = ty.shape.elements().as_const();
         let elements = invariant(elements, "that what is combined in slices has a fixed size");
@@ -208,10 +210,10 @@ impl Emitter<'_> {
             };
             let mut operands = Vec::with_capacity(collective.parts.len());
             for part in &collective.parts {
-                operands.push(self.slice_here(id, *part, device, slice)?);
+                operands.push(self.fetch_slice(id, *part, device, slice)?);
             }
-            let result = self.slice_of(own, device, slice)?;
-            // Whatever rows the member has: the others need its slice.
+            let result = self.slice_buffer(own, device, slice)?;
+            // Unconditional, even if the member has no rows: its peers need the slice.
             let op = self.graph.node(id).op().cloned();
             let launch = self.launch_of(id, op, operands, vec![result]);
             self.push(device, self.graph.node(id).label(), Guard::Always, launch);
@@ -222,7 +224,7 @@ impl Emitter<'_> {
             let device = self.position(member.device);
             for (from, slice) in slices.iter().enumerate().filter(|(from, _)| *from != to) {
                 let Some((point, buffer)) = done[from] else { continue };
-                let place = self.slice_of(own, device, slice)?;
+                let place = self.slice_buffer(own, device, slice)?;
                 let label = self.graph.node(id).label();
                 self.wait(label, device, point);
                 let action = Action::Copy { device: point.device, from: buffer, to: place };
@@ -232,8 +234,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// A slice of a part in the memory of a device: there already, or copied now.
-    fn slice_here(
+    /// A slice of a part in the memory of a device: in place, or copied now.
+    fn fetch_slice(
         &mut self,
         id: NodeId,
         part: Value,
@@ -241,7 +243,7 @@ impl Emitter<'_> {
         slice: &Range<i64>,
     ) -> Result<BufferId, LowerError> {
         let source = self.device(part.node);
-        let from = self.slice_of(part, source, slice)?;
+        let from = self.slice_buffer(part, source, slice)?;
         let label = self.graph.node(id).label();
         self.wait(label, device, self.defined[part.node.index()]);
         if source == device {
@@ -255,8 +257,8 @@ impl Emitter<'_> {
         Ok(to)
     }
 
-    /// These elements of a value, as a buffer of the device that has it.
-    fn slice_of(
+    /// A buffer for a range of the elements of a value, on the device that holds it.
+    fn slice_buffer(
         &mut self,
         value: Value,
         device: usize,

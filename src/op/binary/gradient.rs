@@ -88,7 +88,7 @@ impl Binary {
         }
     }
 
-    /// What the larger (smaller) of two numbers gets: half of it where they are equal.
+    /// The gradient of the larger (smaller) of two numbers: half of it where they are equal.
     fn chosen(
         &self,
         [own, other, dy]: [Term; 3],

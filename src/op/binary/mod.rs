@@ -14,12 +14,13 @@ pub(crate) use scalar::Apply2;
 
 use super::broadcast::Broadcast;
 use super::declare::family;
-use super::element::{Float, Int, for_dtype};
+use super::element::{Float, Int, for_dtype, in_reals, reals};
 use super::infer::{broadcast, dtype, not_a_number, result_with_ints, same_dtype, two};
 use super::{
-    Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, ints, rules,
+    Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, PositionOperand,
+    Positions, Results, RuleError, SplitOperand, Traits, ints, rules,
 };
+use crate::op::real::Real;
 use crate::types::{Claim, Combine, DType, Refusal, Tensor, TensorType};
 
 family! {
@@ -74,6 +75,11 @@ impl OpDef for Binary {
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(a), Some(b)] = *operands else { return None };
         interval::binary(self, dtype, a, b)
+    }
+
+    fn positions(&self, operands: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {
+        let [a, b] = operands else { return None };
+        interval::positions(self, a, b, y)
     }
 
     fn same_as(&self, operands: &[Known<'_>], _: &TensorType) -> Option<usize> {
@@ -149,15 +155,14 @@ impl OpDef for Binary {
         }
         for_dtype!(
             a.dtype(),
-            float F => self.visit::<<F as Float>::Real, _>(Zip {
-                plan: &plan,
-                a: a.as_slice::<F>(),
-                b: b.as_slice::<F>(),
-                y: y.as_mut_slice::<F>(),
-            }),
+            float F => {
+                let (a, b) = (reals(a.as_slice::<F>()), reals(b.as_slice::<F>()));
+                let zip = |y: &mut [_]| self.visit(Zip { plan: &plan, a: &a, b: &b, y });
+                in_reals(y.as_mut_slice::<F>(), zip);
+            },
             int I => {
                 let (a, b) = (a.as_slice::<I>(), b.as_slice::<I>());
-                self.integers(&plan, a, b, y.as_mut_slice::<I>())?;
+                self.integers(&plan, a, b, Int::wide, y.as_mut_slice::<I>())?;
             },
             bool => return Err(not_a_number()),
         );
@@ -178,16 +183,18 @@ impl OpDef for Binary {
 }
 
 impl Binary {
-    fn integers<A: Int, B: Int>(
+    /// Integers, those of `b` read by `wide`.
+    fn integers<A: Int, B: Copy>(
         &self,
         plan: &Broadcast<2>,
         a: &[A],
         b: &[B],
+        wide: impl Fn(B) -> i128,
         y: &mut [A],
     ) -> Result<(), OpError> {
         let failed = Cell::new(None);
         plan.zip(a, b, y, |a, b| {
-            A::wrap(self.int(a.wide(), b.wide()).unwrap_or_else(|reason| {
+            A::wrap(self.int(a.wide(), wide(b)).unwrap_or_else(|reason| {
                 failed.set(Some(reason));
                 0
             }))
@@ -207,26 +214,31 @@ impl Binary {
         y: &mut Tensor,
     ) -> Result<(), OpError> {
         if a.dtype().is_integer() && b.dtype().is_integer() {
+            let b: Vec<i128> = for_dtype!(
+                b.dtype(),
+                float _F => return Err(not_a_number()),
+                int B => b.as_slice::<B>().iter().map(|b| b.wide()).collect(),
+                bool => return Err(not_a_number()),
+            );
             return for_dtype!(
                 a.dtype(),
-                float _F => Ok(()),
-                int A => for_dtype!(
-                    b.dtype(),
-                    float _F => Ok(()),
-                    int B => {
-                        let (a, b) = (a.as_slice::<A>(), b.as_slice::<B>());
-                        self.integers(plan, a, b, y.as_mut_slice::<A>())
-                    },
-                    bool => Err(not_a_number()),
-                ),
+                float _F => Err(not_a_number()),
+                int A => {
+                    self.integers(plan, a.as_slice::<A>(), &b, |b| b, y.as_mut_slice::<A>())
+                },
                 bool => Err(not_a_number()),
             );
         }
-        let (a, b) = (a.to_f64(), b.to_f64());
+        let mut wide = vec![0.0; y.len()];
+        plan.zip(&a.to_f64(), &b.to_f64(), &mut wide, |a, b| self.f64(a, b));
         for_dtype!(
             y.dtype(),
-            float F => plan.zip(&a, &b, y.as_mut_slice::<F>(), |a, b| F::of_f64(self.f64(a, b))),
-            int I => plan.zip(&a, &b, y.as_mut_slice::<I>(), |a, b| I::truncate(self.f64(a, b))),
+            float F => for (y, x) in y.as_mut_slice::<F>().iter_mut().zip(wide) {
+                *y = F::of_f64(x);
+            },
+            int I => for (y, x) in y.as_mut_slice::<I>().iter_mut().zip(wide) {
+                *y = I::truncate(x);
+            },
             bool => return Err(not_a_number()),
         );
         Ok(())
@@ -234,18 +246,18 @@ impl Binary {
 }
 
 /// The loop over two operands.
-struct Zip<'a, F> {
+struct Zip<'a, R> {
     plan: &'a Broadcast<2>,
-    a: &'a [F],
-    b: &'a [F],
-    y: &'a mut [F],
+    a: &'a [R],
+    b: &'a [R],
+    y: &'a mut [R],
 }
 
-impl<F: Float> Apply2<F::Real> for Zip<'_, F> {
+impl<R: Real> Apply2<R> for Zip<'_, R> {
     type Output = ();
 
     #[inline]
-    fn apply(self, f: impl Fn(F::Real, F::Real) -> F::Real) {
-        self.plan.zip(self.a, self.b, self.y, |a, b| F::round(f(a.real(), b.real())));
+    fn apply(self, f: impl Fn(R, R) -> R) {
+        self.plan.zip(self.a, self.b, self.y, f);
     }
 }

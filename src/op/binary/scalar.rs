@@ -6,9 +6,9 @@ use crate::op::ints;
 use crate::op::real::Real;
 use crate::types::{DType, Dim};
 
-/// What is done with a function of two numbers once it is chosen: a loop that has no choice inside.
+/// Visitor that gets the chosen binary function: its loop is monomorphic, without a branch.
 pub(crate) trait Apply2<R> {
-    /// What it gives.
+    /// The result of the visit.
     type Output;
     /// Does it with this function.
     fn apply(self, f: impl Fn(R, R) -> R) -> Self::Output;
@@ -27,7 +27,7 @@ impl<R: Real> Apply2<R> for Once<R> {
 }
 
 impl Binary {
-    /// Why there is no quotient or remainder of integers, and why no power.
+    /// The reason why there is no quotient or remainder of integers, and why no power.
     pub const FAILURES: [&'static str; 2] =
         ["an integer is divided by 0", "0 has no negative power"];
 

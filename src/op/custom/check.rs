@@ -77,7 +77,7 @@ impl Custom {
         Ok(found.into_vec())
     }
 
-    /// What it computes of some rows.
+    /// The results of the operator on a range of rows.
     fn on(
         &self,
         operands: &[(&Tensor, Sharding)],
@@ -163,7 +163,7 @@ fn combine(
     Ok(found.len() == wanted.len() && found.iter().zip(&wanted).all(near))
 }
 
-/// What rounding may change of combined values, relative to the largest.
+/// Tolerance for the rounding of combined values, relative to the largest.
 fn rounding(dtype: DType) -> f64 {
     match dtype.bytes() {
         _ if !dtype.is_float() => 0.0,

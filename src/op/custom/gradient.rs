@@ -3,7 +3,7 @@
 use crate::op::{Backward, Formula, Op, RuleError, Term};
 use crate::types::Shape;
 
-/// What the gradient of a [`CustomOp`](super::CustomOp) is written with: the operator's operands,
+/// Builder for the gradient of a [`CustomOp`](super::CustomOp): the operator's operands,
 /// its results and their gradients, and the operators that are applied to them.
 pub struct GradientBuilder<'a, 'b>(pub(super) &'a mut Backward<'b>);
 

@@ -18,7 +18,8 @@ use super::{
     SplitOperand, Term, Traits, rules,
 };
 use crate::types::{
-    Claim, Code, Combine, DType, Dim, MAX_RANK, Refusal, Said, Shard, Tensor, TensorType, is_bare,
+    Claim, Code, Combine, DType, Dim, MAX_RANK, QuotedMessage, Refusal, Shard, Tensor, TensorType,
+    is_bare,
 };
 
 pub use gradient::GradientBuilder;
@@ -80,7 +81,7 @@ pub trait CustomOp: Any + Send + Sync {
     }
 }
 
-/// What a replica has of a value, as the split rule of a [`CustomOp`] says it.
+/// The part of a value that a replica has, as the split rule of a [`CustomOp`] states it.
 ///
 /// Elsewhere: sharding (XLA); placement (PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,7 +138,9 @@ impl Custom {
         }
         for (name, attr) in self.attrs.iter() {
             if !is_bare(name) {
-                return Err(self.wrong(format!("has an attribute whose name {name:?} is no word")));
+                return Err(
+                    self.wrong(format!("has an attribute whose name {name:?} is not a word"))
+                );
             }
             let depends = match attr {
                 Attr::Int(d) => d.as_const().is_none(),
@@ -149,7 +152,7 @@ impl Custom {
                 | Attr::Tensor(_) => false,
             };
             if depends {
-                return Err(self.wrong(format!("has an attribute `{name}` that is no constant")));
+                return Err(self.wrong(format!("has an attribute `{name}` that is not a constant")));
             }
         }
         match self.attrs.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -160,8 +163,9 @@ impl Custom {
 
     /// The types of the results on operands of these types.
     fn types(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, OpError> {
-        let types = guarded(|| self.op.infer(operands))
-            .map_err(|e| self.wrong(format!("does not take its operands: {}", Said(&e))))?;
+        let types = guarded(|| self.op.infer(operands)).map_err(|e| {
+            self.wrong(format!("does not take its operands: {}", QuotedMessage(&e)))
+        })?;
         if types.is_empty() {
             return Err(self.wrong("has no results"));
         }
@@ -206,7 +210,7 @@ impl PartialEq for Custom {
     }
 }
 
-/// What a framework's code gives; a panic of it is an error like any other.
+/// Result of a framework's code; a panic becomes an ordinary error.
 fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -237,10 +241,10 @@ fn claims(
         Ok(Ok(None)) => return Err(rules::needs_whole(operands)),
         // It takes the operands whole, for which it needs no rule.
         Ok(Err(e)) => {
-            let reason = format!("has no split rule for this: {}", Said(&e));
+            let reason = format!("has no split rule for this: {}", QuotedMessage(&e));
             return Err(rules::refuse(Code::AcrossSamples, carries, reason));
         }
-        Err(e) => return refuse(format!("has no split rule: {}", Said(&e))),
+        Err(e) => return refuse(format!("has no split rule: {}", QuotedMessage(&e))),
     };
     if found.len() != results.len() {
         let (found, results) = (found.len(), results.len());
@@ -348,7 +352,7 @@ impl OpDef for Custom {
         let types: Vec<TensorType> = operands.iter().map(|x| x.tensor_type()).collect();
         let declared = self.types(&types)?;
         let found = guarded(|| self.op.eval(operands))
-            .map_err(|e| self.wrong(format!("failed: {}", Said(&e))))?;
+            .map_err(|e| self.wrong(format!("failed: {}", QuotedMessage(&e))))?;
         if found.len() != declared.len() {
             let (found, declared) = (found.len(), declared.len());
             return Err(self.wrong(format!("gave {found} results, not {declared}")));
@@ -376,7 +380,8 @@ impl OpDef for Custom {
             let typed = |term: Term| (term, at.ty(term).clone());
             Ok(given.map(|given| given.into_iter().map(|term| term.map(typed)).collect::<Vec<_>>()))
         });
-        let given = given.map_err(|e| wrong(format!("has no gradient: {}", Said(&e))))??;
+        let given =
+            given.map_err(|e| wrong(format!("has no gradient: {}", QuotedMessage(&e))))??;
         if given.len() != at.operands() {
             let (given, operands) = (given.len(), at.operands());
             return Err(wrong(format!("gave {given} gradients for {operands} operands")));

@@ -74,12 +74,12 @@ impl CustomOps {
     }
 
     /// The names that are registered, in alphabetical order.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.ops.keys().copied()
     }
 
     /// The operator with this name and these attributes: a registered one, or one of fanwise's own.
-    pub fn read(&self, name: &str, attrs: Vec<(String, Attr)>) -> Result<Op, AttrError> {
+    pub(crate) fn read(&self, name: &str, attrs: Vec<(String, Attr)>) -> Result<Op, AttrError> {
         let Some((name, read)) = self.ops.get_key_value(name) else {
             return match Op::read(name, attrs) {
                 Err(AttrError::UnknownOp(name)) if name.contains('.') => {

@@ -23,11 +23,13 @@ impl View {
         let mut axes: SmallVec<[Axis; 8]> = SmallVec::new();
         let strides = distances(tensor.dims());
         for ((label, size), stride) in labels.iter().zip(tensor.dims()).zip(strides) {
+            // An axis of size 1 broadcasts: `stride` gives 0 for a label that is absent.
             if *size == 1 {
                 continue;
             }
             let stride = stride.unsigned_abs();
             match axes.iter_mut().find(|(own, ..)| own == label) {
+                // One step along a diagonal is one step along both axes, so the strides add up.
                 Some((_, _, diagonal)) => *diagonal += stride,
                 None => axes.push((*label, *size, stride)),
             }
@@ -57,7 +59,8 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
             dims[at] = size;
         }
     }
-    // What only one operand has is summed there, before products are formed.
+    // A label of a single operand is summed before products are formed: by distributivity it
+    // is the same sum, with fewer products by the size of the label.
     if views.len() > 1 {
         for i in 0..views.len() {
             let elsewhere = |label: u8| {
@@ -85,6 +88,7 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
         let kept: SmallVec<[u8; 8]> = joined.labels().chain(new).filter(|l| needed(*l)).collect();
         joined = join::<T>(&joined, Some(next), &kept)?;
     }
+    // The last join has one operand: it brings the axes into the order of the result.
     let order: SmallVec<[u8; 8]> =
         labels.result.iter().copied().filter(|l| joined.labels().any(|own| own == *l)).collect();
     join::<T>(&joined, None, &order)?.tensor.reshaped(&dims)
@@ -108,6 +112,8 @@ fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, Tens
     let mut y = Tensor::zeros(T::DTYPE, &dims)?;
     let outer: SmallVec<[Steps; 8]> = kept.iter().map(|l| steps(*l)).collect();
     let inner: SmallVec<[Steps; 8]> = summed.iter().map(|l| steps(*l)).collect();
+    // The last summed axis is a plain loop, without the bookkeeping of `Walk` for each term. The
+    // terms keep their ascending order, on which the rounding of the result depends.
     let (run, inner) =
         inner.split_last().map_or(((1, [0, 0]), &[][..]), |(run, rest)| (*run, rest));
     let left = a.tensor.as_slice::<T>();

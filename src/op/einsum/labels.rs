@@ -44,7 +44,7 @@ impl Term {
                 term.dots = true;
                 rest = after;
             } else {
-                return Err(wrong(format!("`{}` is no list of labels", text.escape_debug())));
+                return Err(wrong(format!("`{}` is not a list of labels", text.escape_debug())));
             }
         }
         Ok(term)

@@ -106,6 +106,7 @@ impl Einsum {
         let size = |l: &u8, alone: &Dim| {
             if elsewhere.contains(l) { named.sizes[l].clone() } else { alone.clone() }
         };
+        // Size 1 at the labels that were summed, then broadcast back to their sizes.
         let apart: Shape = own.iter().map(|l| size(l, &Dim::ONE)).collect();
         let dx = at.reshape(dx, &apart)?;
         let broadcast: Shape = own.iter().zip(to.iter()).map(|(l, d)| size(l, d)).collect();
@@ -148,6 +149,7 @@ impl Einsum {
                 another.ok_or(RuleError::Undefined("it has more labels than there are letters"))?;
             result.push(another);
             let _ = write!(equation, ",{letter}{another}");
+            // A product with the unit matrix puts the gradient on the diagonal of two axes.
             let one = |i: usize| if i / size == i % size { 1.0f64 } else { 0.0 };
             let ones: Vec<f64> = (0..size.saturating_mul(size)).map(one).collect();
             let ones = Tensor::new(&[size, size], &ones).map_err(OpError::from)?;
@@ -157,7 +159,7 @@ impl Einsum {
     }
 }
 
-/// What axes can be called.
+/// The letters that name axes.
 fn letters() -> impl Iterator<Item = char> {
     ('a'..='z').chain('A'..='Z')
 }

@@ -19,7 +19,7 @@ op! {
     /// `scale / sqrt(var + epsilon) * (dy - mean of dy - v * mean of dy * v)`, that of the scale
     /// the sum of `dy * v`, that of the bias the sum of `dy`.
     pub struct BatchNormGrad = "batch_norm_train_grad" {
-        /// What is added to the variance.
+        /// Epsilon, added to the variance.
         pub epsilon: f32 = 1e-5,
         /// Whether each replica normalised by the statistics of its own rows.
         pub local: bool = false,

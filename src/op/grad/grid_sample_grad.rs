@@ -19,9 +19,9 @@ op! {
     /// have all of `nearest`. `f16` and `bf16` are computed in `f32`; what points give an element
     /// is summed in row-major order of the points, what channels give a position in their order.
     pub struct GridSampleGrad = "grid_sample_grad" {
-        /// How elements between others were made.
+        /// The interpolation mode.
         pub mode: ResizeMode = ResizeMode::Linear,
-        /// What lay outside.
+        /// The padding mode.
         pub padding: GridPadding = GridPadding::Zeros,
         /// Whether -1 and 1 were the middles of the first and the last element.
         pub align_corners: bool = false,

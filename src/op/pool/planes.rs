@@ -9,9 +9,9 @@ use crate::op::window::WindowAxis;
 pub(in crate::op) struct Span {
     /// The offset of the first in a channel.
     first: usize,
-    /// How many there are.
+    /// The number of taps.
     pub(in crate::op) count: usize,
-    /// How many lie in the input or its padding.
+    /// The number of taps in the input or its padding.
     pub(in crate::op) padded: usize,
 }
 

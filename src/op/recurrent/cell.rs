@@ -15,9 +15,9 @@ use crate::types::Tensor;
 names! {
     /// The order in which a recurrent operator takes the steps of a sequence.
     pub enum Direction {
-        /// From the first to the last.
+        /// First step to last.
         Forward = "forward",
-        /// From the last to the first.
+        /// Last step to first.
         Reverse = "reverse",
         /// Both, each with weights of its own.
         Both = "bidirectional",
@@ -93,7 +93,7 @@ settings! {
     }
 }
 
-/// Where the operands that may be absent are.
+/// Positions of the optional operands.
 #[derive(Clone, Copy, Default)]
 pub(in crate::op) struct Places {
     pub(in crate::op) bias: Option<usize>,
@@ -140,7 +140,7 @@ impl Recurrent {
         }
     }
 
-    /// What the cell computes.
+    /// The function of the cell.
     pub(crate) fn cell(&self) -> Cell {
         let CellSettings { coupled, reset_after, clip, gate, candidate, hidden, .. } =
             self.settings.clone();

@@ -115,7 +115,10 @@ impl OpDef for Recurrent {
             shape(operands, i, &last, "the state at the beginning")?;
         }
         if let Some(clip) = self.cell().clip.filter(|c| c.is_nan() || *c < 0.0) {
-            return Err(OpError::Attribute { attr: "clip", reason: format!("{clip} is no bound") });
+            return Err(OpError::Attribute {
+                attr: "clip",
+                reason: format!("{clip} is not a bound"),
+            });
         }
         let ty = |sizes: &[Dim]| TensorType { dtype: x.dtype, shape: Shape::from(sizes) };
         results((0..self.result_count()).map(|i| ty(if i == 0 { &all } else { &last })))

@@ -7,11 +7,11 @@ use crate::op::Unary;
 use crate::op::attr::names;
 use crate::op::real::Real;
 
-/// The rows that are multiplied by the weights of the operand in one go, about.
+/// Approximate number of rows that are multiplied by the input weights in one product.
 const ROWS_AT_ONCE: usize = 256;
 
 names! {
-    /// Which cell it is.
+    /// The kind of cell.
     pub enum CellKind {
         /// Four gates and a cell state.
         Lstm = "lstm",
@@ -33,10 +33,10 @@ impl CellKind {
     }
 }
 
-/// What a cell computes from its gates.
+/// The function that a cell applies to its gates.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
-    /// Which it is.
+    /// The kind of cell.
     pub(in crate::op) kind: CellKind,
     /// The functions of the gates (of an RNN, of the candidate), of the candidate, and of the state
     /// where that is given out.
@@ -111,7 +111,7 @@ pub(crate) struct Sequence<'a, R> {
     pub cell: &'a Cell,
     /// The sizes.
     pub sizes: Sizes,
-    /// Which direction it is.
+    /// The index of the direction.
     pub direction: usize,
     /// Whether it begins at the last step.
     pub reverse: bool,
@@ -152,7 +152,7 @@ pub(crate) enum Part {
     Reset,
 }
 
-/// What computes the steps.
+/// The engine that computes the steps.
 pub(crate) trait Engine<R> {
     /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights. A row of `y` must be a
     /// function of the row of `a` alone.

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use super::Reduce;
 use crate::op::OpError;
 use crate::op::broadcast::Broadcast;
-use crate::op::element::{Float, Int};
+use crate::op::element::{Float, Int, reals};
 use crate::op::real::Real;
 use crate::op::wide::{LargeSum, Product, Sum, Wide};
-use crate::types::DType;
+use crate::types::{DType, Element};
 
 /// Rows that are reduced side by side: each in its own order, none waiting for another.
 const ROWS: usize = 8;
@@ -31,6 +31,8 @@ fn fold<X: Copy, A: Copy>(
     into: &mut [A],
     step: impl Fn(A, X) -> A + Copy,
 ) {
+    // One accumulator is a chain of dependent additions: `ROWS` chains side by side hide their
+    // latency. The order within each row stays, and so does the result.
     if let [(rows, [1]), (len, [0])] = *plan.axes() {
         return fold_rows(rows, len, x, into, step);
     }
@@ -58,6 +60,7 @@ fn fold_rows<X: Copy, A: Copy>(
     let (blocks, rest) = into[..rows].as_chunks_mut::<ROWS>();
     for (i, block) in blocks.iter_mut().enumerate() {
         let x: [&[X]; ROWS] = std::array::from_fn(|r| &x[(i * ROWS + r) * len..][..len]);
+        // A local copy, so that the accumulators can stay in registers for the whole row.
         let mut a = *block;
         for j in 0..len {
             for (a, x) in a.iter_mut().zip(x) {
@@ -71,56 +74,55 @@ fn fold_rows<X: Copy, A: Copy>(
     }
 }
 
-/// What the loops over one operand share.
-struct Job<'a, T> {
+/// State that the loops over one operand share. The elements are numbers already, so that a loop is
+/// compiled for two types of floats instead of four; each result is rounded once.
+struct Job<'a, R> {
     plan: &'a Broadcast<1>,
-    x: &'a [T],
-    y: &'a mut [T],
+    x: &'a [R],
+    results: usize,
 }
 
-impl<F: Float> Job<'_, F> {
+impl<R: Real + Element> Job<'_, R> {
     /// Picks one of the elements.
-    fn pick(self, first: f64, step: impl Fn(F::Real, F::Real) -> F::Real + Copy) {
-        let mut into = vec![F::Real::of(first); self.y.len()];
-        fold(self.plan, self.x, &mut into, |a, x| step(a, x.real()));
-        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::round(a));
+    fn pick(&self, first: f64, step: impl Fn(R, R) -> R + Copy) -> Vec<f64> {
+        let mut into = vec![R::of(first); self.results];
+        fold(self.plan, self.x, &mut into, step);
+        into.into_iter().map(R::to_f64).collect()
     }
 
     /// Sums of numbers of one sign, in `f64`: one after the other, millions of `f32` lose no digit
     /// of an `f32`.
-    fn run(self, first: f64, step: impl Fn(f64, f64) -> f64 + Copy, last: impl Fn(f64) -> f64) {
-        let mut into = vec![first; self.y.len()];
-        fold(self.plan, self.x, &mut into, |a, x| step(a, x.real().to_f64()));
-        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::of_f64(last(a)));
+    fn run(&self, step: impl Fn(f64, f64) -> f64 + Copy) -> Vec<f64> {
+        let mut into = vec![0.0; self.results];
+        fold(self.plan, self.x, &mut into, |a, x| step(a, x.to_f64()));
+        into
     }
 
-    /// Sums and products of which nothing is lost on the way; `last` rounds them to an `f64`.
-    fn accumulate<W: Wide>(self, last: impl Fn(W) -> f64) {
-        let into = accumulated::<F, W>(self.plan, self.x, self.y.len());
-        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = F::of_f64(last(a)));
+    /// Sums and products of which nothing is lost on the way.
+    fn accumulate<W: Wide>(&self) -> Vec<W> {
+        let mut into = vec![W::EMPTY; self.results];
+        fold(self.plan, self.x, &mut into, |a, x| a.with(x.to_f64()));
+        into
     }
 
     /// Sums that cancel, divided by `count`.
-    fn sum(self, count: f64, last: impl Fn(f64) -> f64) {
-        if F::DTYPE == DType::F64 {
-            self.accumulate::<LargeSum>(|a| last(a.over(count)));
+    fn sum(&self, count: f64) -> Vec<f64> {
+        if R::DTYPE == DType::F64 {
+            self.accumulate::<LargeSum>().into_iter().map(|a| a.over(count)).collect()
         } else {
-            self.accumulate::<Sum>(|a| last(a.over(count)));
+            self.accumulate::<Sum>().into_iter().map(|a| a.over(count)).collect()
         }
     }
 
     /// The logarithm of the sum of `e^(x - m)` plus `m`, where `m` is the largest element; an
     /// infinite `m` is the result.
-    fn log_sum_exp(self) {
-        let zero = F::Real::of(0.0);
-        let mut into = vec![(F::Real::of(f64::NEG_INFINITY), 0.0); self.y.len()];
-        fold(self.plan, self.x, &mut into, |(m, s), x| (larger(m, x.real()), s));
-        let shift = |m: F::Real| if m.abs() == F::Real::of(f64::INFINITY) { zero } else { m };
-        fold(self.plan, self.x, &mut into, |(m, s), x| {
-            (m, s + (x.real() - shift(m)).exp().to_f64())
-        });
-        let result = |(m, s)| F::round(F::Real::of(s).ln() + shift(m));
-        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = result(a));
+    fn log_sum_exp(&self) -> Vec<f64> {
+        let mut most = vec![R::of(f64::NEG_INFINITY); self.results];
+        fold(self.plan, self.x, &mut most, larger);
+        let shift = |m: R| if m.abs() == R::of(f64::INFINITY) { R::of(0.0) } else { m };
+        let mut into: Vec<(R, f64)> = most.into_iter().map(|m| (shift(m), 0.0)).collect();
+        fold(self.plan, self.x, &mut into, |(m, s), x| (m, s + (x - m).exp().to_f64()));
+        into.into_iter().map(|(m, s)| (R::of(s).ln() + m).to_f64()).collect()
     }
 }
 
@@ -145,62 +147,54 @@ pub(super) fn floats<F: Float>(
     x: &[F],
     y: &mut [F],
 ) {
-    let job = Job { plan, x, y };
-    let same = |a| a;
+    let results = numbers(op, count, &Job { plan, x: &reals(x), results: y.len() });
+    y.iter_mut().zip(results).for_each(|(y, a)| *y = F::of_f64(a));
+}
+
+/// The results of a reduction of numbers, each to be rounded to the type of the elements.
+fn numbers<R: Real + Element>(op: &Reduce, count: usize, job: &Job<'_, R>) -> Vec<f64> {
+    let each = |results: Vec<f64>, f: fn(f64) -> f64| results.into_iter().map(f).collect();
     match op {
-        Reduce::Sum { .. } | Reduce::WideSum { .. } => job.sum(1.0, same),
-        Reduce::Mean { .. } => job.sum(count as f64, same),
+        Reduce::Sum { .. } | Reduce::WideSum { .. } => job.sum(1.0),
+        Reduce::Mean { .. } => job.sum(count as f64),
         Reduce::Max { .. } => job.pick(f64::NEG_INFINITY, larger),
         Reduce::Min { .. } => job.pick(f64::INFINITY, smaller),
-        Reduce::Prod { .. } | Reduce::WideProd { .. } => job.accumulate(Product::value),
-        Reduce::L1 { .. } => job.run(0.0, |a, x| a + x.abs(), same),
-        Reduce::L2 { .. } => job.run(0.0, |a, x| a + x * x, f64::sqrt),
-        Reduce::LogSum { .. } => job.sum(1.0, Real::ln),
+        Reduce::Prod { .. } | Reduce::WideProd { .. } => {
+            job.accumulate::<Product>().into_iter().map(Product::value).collect()
+        }
+        Reduce::L1 { .. } => job.run(|a, x| a + x.abs()),
+        Reduce::L2 { .. } => each(job.run(add_square), f64::sqrt),
+        Reduce::LogSum { .. } => each(job.sum(1.0), Real::ln),
         Reduce::LogSumExp { .. } => job.log_sum_exp(),
-        Reduce::SumSquare { .. } => job.run(0.0, |a, x| a + x * x, same),
+        Reduce::SumSquare { .. } => job.run(add_square),
     }
 }
 
-/// What the elements of each result accumulate to.
-fn accumulated<F: Float, W: Wide>(plan: &Broadcast<1>, x: &[F], results: usize) -> Vec<W> {
-    let mut into = vec![W::EMPTY; results];
-    fold(plan, x, &mut into, |a, x| a.with(x.real().to_f64()));
-    into
+fn add_square(a: f64, x: f64) -> f64 {
+    a + x * x
 }
 
 /// The components of wide sums and products: `y` has them one behind the other.
 pub(super) fn wide<F: Float>(op: &Reduce, plan: &Broadcast<1>, x: &[F], y: &mut [f64]) {
-    fn write<F: Float, W: Wide>(plan: &Broadcast<1>, x: &[F], y: &mut [f64]) {
+    fn write<W: Wide, R: Real + Element>(plan: &Broadcast<1>, x: &[R], y: &mut [f64]) {
         let results = y.len() / W::WIDTH;
-        let into = accumulated::<F, W>(plan, x, results);
+        let into = Job { plan, x, results }.accumulate::<W>();
         for (i, y) in y.chunks_exact_mut(results.max(1)).enumerate() {
             y.iter_mut().zip(&into).for_each(|(y, a)| *y = a.component(i));
         }
     }
+    let x = reals(x);
     if matches!(op, Reduce::WideProd { .. }) {
-        write::<F, Product>(plan, x, y);
+        write::<Product, _>(plan, &x, y);
     } else if F::DTYPE == DType::F64 {
-        write::<F, LargeSum>(plan, x, y);
+        write::<LargeSum, _>(plan, &x, y);
     } else {
-        write::<F, Sum>(plan, x, y);
-    }
-}
-
-impl<I: Int> Job<'_, I> {
-    fn run_wide(
-        self,
-        first: i128,
-        step: impl Fn(i128, i128) -> i128 + Copy,
-        last: impl Fn(i128) -> I,
-    ) {
-        let mut into = vec![first; self.y.len()];
-        fold(self.plan, self.x, &mut into, |a, x| step(a, x.wide()));
-        self.y.iter_mut().zip(into).for_each(|(y, a)| *y = last(a));
+        write::<Sum, _>(plan, &x, y);
     }
 }
 
 /// Reduces integers; `count` of them make one result, `bounds` are the least and the greatest of
-/// the type.
+/// the type. One loop serves all reductions: it takes the step by its address.
 pub(super) fn ints<I: Int>(
     op: &Reduce,
     plan: &Broadcast<1>,
@@ -209,34 +203,46 @@ pub(super) fn ints<I: Int>(
     x: &[I],
     y: &mut [I],
 ) -> Result<(), OpError> {
-    let add = |a: i128, x: i128| a.wrapping_add(x);
-    let add_square = |a: i128, x: i128| a.wrapping_add(x.wrapping_mul(x));
-    let job = Job { plan, x, y };
-    match op {
-        Reduce::Sum { .. } | Reduce::WideSum { .. } => job.run_wide(0, add, I::wrap),
-        Reduce::Mean { .. } => {
-            if count == 0 && !job.y.is_empty() {
-                let reason = "no integers have no mean".to_owned();
-                return Err(OpError::Value { operand: 0, reason });
-            }
-            let count = i128::try_from(count.max(1)).unwrap_or(i128::MAX);
-            job.run_wide(0, add, |a| I::wrap(a / count));
-        }
-        Reduce::Max { .. } => job.run_wide(*bounds.start(), i128::max, I::wrap),
-        Reduce::Min { .. } => job.run_wide(*bounds.end(), i128::min, I::wrap),
-        Reduce::Prod { .. } | Reduce::WideProd { .. } => {
-            job.run_wide(1, i128::wrapping_mul, I::wrap);
-        }
-        Reduce::L1 { .. } => job.run_wide(0, |a, x| a.wrapping_add(x.abs()), I::wrap),
-        Reduce::L2 { .. } => job.run_wide(0, add_square, |a| I::truncate((a as f64).sqrt())),
-        Reduce::LogSum { .. } => job.run_wide(0, add, |a| I::truncate(Real::ln(a as f64))),
-        Reduce::LogSumExp { .. } => {
-            let wide: Vec<f64> = job.x.iter().map(|x| x.wide() as f64).collect();
-            let mut logs = vec![0.0; job.y.len()];
-            Job { plan, x: &wide, y: &mut logs }.log_sum_exp();
-            job.y.iter_mut().zip(logs).for_each(|(y, a)| *y = I::truncate(a));
-        }
-        Reduce::SumSquare { .. } => job.run_wide(0, add_square, I::wrap),
+    if matches!(op, Reduce::Mean { .. }) && count == 0 && !y.is_empty() {
+        let reason = "no integers have no mean".to_owned();
+        return Err(OpError::Value { operand: 0, reason });
     }
+    let (first, step): (i128, fn(i128, i128) -> i128) = match op {
+        Reduce::LogSumExp { .. } => {
+            let wide: Vec<f64> = x.iter().map(|x| x.wide() as f64).collect();
+            let logs = Job { plan, x: &wide, results: y.len() }.log_sum_exp();
+            y.iter_mut().zip(logs).for_each(|(y, a)| *y = I::truncate(a));
+            return Ok(());
+        }
+        Reduce::Sum { .. }
+        | Reduce::WideSum { .. }
+        | Reduce::Mean { .. }
+        | Reduce::LogSum { .. } => (0, i128::wrapping_add),
+        Reduce::Max { .. } => (*bounds.start(), i128::max),
+        Reduce::Min { .. } => (*bounds.end(), i128::min),
+        Reduce::Prod { .. } | Reduce::WideProd { .. } => (1, i128::wrapping_mul),
+        Reduce::L1 { .. } => (0, |a, x| a.wrapping_add(x.abs())),
+        Reduce::L2 { .. } | Reduce::SumSquare { .. } => {
+            (0, |a, x| a.wrapping_add(x.wrapping_mul(x)))
+        }
+    };
+    let mut into = vec![first; y.len()];
+    fold(plan, x, &mut into, |a, x| step(a, x.wide()));
+    let count = i128::try_from(count.max(1)).unwrap_or(i128::MAX);
+    let of = |a: i128| match op {
+        Reduce::Mean { .. } => I::wrap(a / count),
+        Reduce::L2 { .. } => I::truncate((a as f64).sqrt()),
+        Reduce::LogSum { .. } => I::truncate(Real::ln(a as f64)),
+        Reduce::Sum { .. }
+        | Reduce::Max { .. }
+        | Reduce::Min { .. }
+        | Reduce::Prod { .. }
+        | Reduce::L1 { .. }
+        | Reduce::LogSumExp { .. }
+        | Reduce::SumSquare { .. }
+        | Reduce::WideSum { .. }
+        | Reduce::WideProd { .. } => I::wrap(a),
+    };
+    y.iter_mut().zip(into).for_each(|(y, a)| *y = of(a));
     Ok(())
 }

@@ -70,8 +70,8 @@ impl Reduce {
     }
 }
 
-/// For each element the product of the others over the axes: of those before it and of those behind
-/// it.
+/// The product of the other elements over the axes, for each element: of those before it and of
+/// those behind it.
 fn others(at: &mut Backward<'_>, x: Term, axes: &[usize]) -> Result<Term, RuleError> {
     let shape = at.shape(x);
     let perm: Vec<usize> =

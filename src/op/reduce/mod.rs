@@ -36,14 +36,14 @@ family! {
         Sum = "reduce_sum" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The sum divided by the number of elements; of no integers an error.
         Mean = "reduce_mean" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The largest element, of `bool` too; of nothing minus infinity or the smallest element of
@@ -51,7 +51,7 @@ family! {
         Max = "reduce_max" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The smallest element, of `bool` too; of nothing infinity or the largest element of the
@@ -59,49 +59,49 @@ family! {
         Min = "reduce_min" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The product; of nothing 1.
         Prod = "reduce_prod" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The sum of magnitudes.
         L1 = "reduce_l1" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The square root of the sum of squares.
         L2 = "reduce_l2" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The natural logarithm of the sum.
         LogSum = "reduce_log_sum" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The natural logarithm of the sum of exponentials, without overflow in between.
         LogSumExp = "reduce_log_sum_exp" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The sum of squares.
         SumSquare = "reduce_sum_square" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The sum of floats before it is rounded, for `narrow`: `f64`, with an axis before the
@@ -109,7 +109,7 @@ family! {
         WideSum = "reduce_wide_sum" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
         /// The product of floats before it is rounded, for `narrow`: `f64`, with an axis before the
@@ -117,7 +117,7 @@ family! {
         WideProd = "reduce_wide_prod" {
             /// The axes to reduce.
             axes: Vec<i64>,
-            /// Whether they stay, with size 1.
+            /// Whether the reduced axes stay, with size 1.
             keepdims: bool,
         },
     }
@@ -138,7 +138,7 @@ impl Reduce {
         matches!(**axes, [on] if *keepdims && known(on).is_some() && known(on) == known(along))
     }
 
-    /// How the results over parts of the elements give that over all, if they do.
+    /// The combiner of partial reductions, if there is one.
     fn parts_combine(&self, float: bool) -> Option<Combine> {
         match self {
             Self::Sum { .. } | Self::L1 { .. } | Self::SumSquare { .. } => Some(Combine::Sum),
@@ -221,7 +221,7 @@ impl Reduce {
         self.accumulator(of).filter(|_| wide)
     }
 
-    /// For each of `rank` axes, whether it is reduced.
+    /// Marks the reduced ones of `rank` axes.
     pub(crate) fn reduced(&self, rank: usize) -> Result<SmallVec<[bool; 4]>, OpError> {
         let mut reduced: SmallVec<[bool; 4]> = smallvec![false; rank];
         for a in self.parts().0 {
@@ -305,7 +305,7 @@ impl Reduce {
         self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == (i != axis)))
     }
 
-    /// How many of an operand's first axes are not reduced, of `rank` in all; `None` if the axes do
+    /// The number of leading axes that are not reduced, of `rank` in all; `None` if the axes do
     /// not suit.
     pub(crate) fn kept(&self, rank: usize) -> Option<usize> {
         let reduced = self.reduced(rank).ok()?;

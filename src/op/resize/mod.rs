@@ -19,19 +19,19 @@ use super::{
 use crate::types::{Claim, Code, DType, Dim, MAX_SIZE, Refusal, Tensor, TensorType};
 
 names! {
-    /// How elements between others are made.
+    /// The interpolation mode.
     pub enum ResizeMode {
         /// The nearest one.
         Nearest = "nearest",
-        /// By weights that fall linearly with the distance, to 0 at 1.
+        /// Linear interpolation: weights fall linearly with the distance, to 0 at 1.
         Linear = "linear",
-        /// By the cubic convolution of Keys, over four elements.
+        /// Cubic convolution (Keys 1981) over four elements.
         Cubic = "cubic",
     }
 }
 
 names! {
-    /// Which of two elements is the nearest.
+    /// Rounding rule of `nearest`.
     pub enum Nearest {
         /// The nearest, of two equally far ones the one before.
         RoundPreferFloor = "round_prefer_floor",
@@ -52,10 +52,10 @@ names! {
     pub enum Coordinates {
         /// `(x + 1/2) / scale - 1/2`.
         HalfPixel = "half_pixel",
-        /// As `half_pixel`, moved by `length / 2 * (1 - size / (scale * length))`, so that both
+        /// `half_pixel`, moved by `length / 2 * (1 - size / (scale * length))`, so that both
         /// centres meet.
         HalfPixelSymmetric = "half_pixel_symmetric",
-        /// As `half_pixel`, but 0 where `size` is 1.
+        /// `half_pixel`, but 0 where `size` is 1.
         PytorchHalfPixel = "pytorch_half_pixel",
         /// `x * (length - 1) / (size - 1)`; 0 where `size` is 1.
         AlignCorners = "align_corners",
@@ -82,11 +82,11 @@ op! {
         pub sizes: Vec<i64>,
         /// Their scales: `scale * length` is the size but for its fraction.
         pub scales: Vec<f32>,
-        /// How elements between others are made.
+        /// The interpolation mode.
         pub mode: ResizeMode = ResizeMode::Nearest,
-        /// Which of two elements `nearest` takes.
+        /// The rounding rule of `nearest`.
         pub nearest: Nearest = Nearest::RoundPreferFloor,
-        /// Where elements come from.
+        /// The mapping from output to input coordinates.
         pub coordinates: Coordinates = Coordinates::HalfPixel,
         /// The coefficient of `cubic`.
         pub cubic: f32 = -0.75,
@@ -97,7 +97,7 @@ op! {
         /// For `tf_crop_and_resize` the starts of all axes, then their ends, 1 for the last
         /// element.
         pub roi: Vec<f32> = Vec::new(),
-        /// What `tf_crop_and_resize` gives outside the operand.
+        /// The value of `tf_crop_and_resize` outside the operand.
         pub extrapolation: f32 = 0.0,
     }
 }
@@ -145,7 +145,7 @@ impl Resize {
     /// Fails unless `scale` makes an axis of `size` elements of one of `length`.
     fn check_scale(&self, length: i64, size: i64, scale: f32) -> Result<(), OpError> {
         if !(0..=MAX_SIZE).contains(&size) {
-            return Err(wrong("sizes", format!("{size} is no size")));
+            return Err(wrong("sizes", format!("{size} is not a size")));
         }
         let exact = f64::from(scale) * length as f64;
         let slack = 1e-5 * size as f64;
@@ -173,7 +173,7 @@ impl Resize {
 }
 
 impl Resize {
-    /// What happens to its axis number `i`, as an operator on the columns of a matrix.
+    /// The resize of its axis number `i` alone, as an operator on the columns of a matrix.
     fn of_axis(&self, i: usize) -> Self {
         let ends = [i, self.axes.len() + i].map(|at| self.roi.get(at).copied());
         Self {
@@ -296,7 +296,7 @@ impl OpDef for Resize {
 }
 
 impl Resize {
-    /// Where the elements of the `i`-th axis that is resized come from, if it has `length` elements
+    /// Returns the taps of the `i`-th resized axis, if it has `length` elements
     /// in the operand.
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! Where the elements of a resized axis come from, and with which weights.
+//! Interpolation taps of a resized axis: source positions and weights.
 
 use super::super::numeric::Wide;
 use super::{Coordinates, Nearest, Resize, ResizeMode};
@@ -38,8 +38,8 @@ impl Passes {
     pub(crate) fn new(op: &Resize, first: usize, dims: &[usize]) -> Self {
         let mut now = dims.to_vec();
         let mut order: Vec<usize> = (0..op.axes.len()).collect();
-        // What shrinks most comes first: nothing on the way is larger than the operand and the
-        // result.
+        // The axis that shrinks most comes first, so that no intermediate value is larger than the
+        // operand and the result. The ratios are compared as cross products: exact, no division.
         let growth =
             |i: &usize| (op.sizes.get(*i), op.axes.get(*i).and_then(|a| dims.get(a - first)));
         order.sort_by(|a, b| match (growth(a), growth(b)) {
@@ -172,7 +172,7 @@ impl Step {
     }
 }
 
-/// Where the elements of a resized axis come from, whatever the other axes are.
+/// Interpolation taps of one resized axis, independent of the other axes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AxisTaps {
     /// The elements of the operand that make one of the result.
@@ -181,7 +181,7 @@ pub(crate) struct AxisTaps {
     pub places: Vec<usize>,
     /// The weights of `places`; none where an element is taken as it is.
     pub weights: Vec<f64>,
-    /// For each element of the result whether it has the value for what is outside.
+    /// Marks the elements of the result that take the extrapolation value.
     pub outside: Vec<bool>,
 }
 
@@ -234,7 +234,7 @@ impl Axis {
         Self { input, scale, positions: (0..output).map(position).collect() }
     }
 
-    /// For each element of the result whether it lies outside the operand.
+    /// Marks the elements of the result that lie outside the operand.
     fn outside(&self) -> Vec<bool> {
         let last = self.input as f32 - 1.0;
         self.positions.iter().map(|x| !(0.0..=last).contains(x)).collect()
@@ -253,6 +253,8 @@ impl Axis {
             return (1, self.positions.iter().map(nearest).collect(), Vec::new());
         }
         let cubic = op.mode == ResizeMode::Cubic;
+        // Antialiasing widens the filter by the factor by which the axis shrinks, as ONNX defines;
+        // an axis that grows keeps the filter.
         let squeezed = if op.antialias { f64::from(self.scale).min(1.0) } else { 1.0 };
         let reach = if cubic { 2.0 } else { 1.0 } / squeezed;
         // The first of the elements counted from the one at or before the position.
@@ -277,6 +279,7 @@ impl Axis {
                 weights.push(if out && op.exclude_outside { 0.0 } else { weight });
                 places.push(self.inside(at));
             }
+            // Both change the sum of the weights, which ONNX requires to be 1.
             if op.antialias || op.exclude_outside {
                 let sum: f64 = weights[from..].iter().sum();
                 if sum.abs() > 0.0 {
@@ -318,7 +321,8 @@ fn nearest(rule: Nearest, x: f32, scale: f32) -> f32 {
     }
 }
 
-/// The weight of an element at a distance from the position (Keys 1981, eq. 4, with `a` for -1/2).
+/// The weight of an element at a distance from the position (Keys 1981, eq. 4, with `a` for
+/// -1/2).
 fn cubic_weight(a: f64, x: f64) -> f64 {
     if x <= 1.0 {
         ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0

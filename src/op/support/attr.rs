@@ -1,6 +1,6 @@
 //! Attributes: the settings of an operator, in one form for the text, the JSON and the API.
 
-use crate::types::{DType, Dim, Quoted, Said, Tensor};
+use crate::types::{DType, Dim, Quoted, QuotedMessage, Tensor};
 
 /// The value of one attribute. Floats are equal where their bits are: a NaN equals itself, 0
 /// differs from -0.
@@ -44,7 +44,7 @@ impl PartialEq for Attr {
 
 impl Eq for Attr {}
 
-/// What is wrong with an operator's name or attributes.
+/// Error in an operator's name or attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttrError {
@@ -55,11 +55,11 @@ pub enum AttrError {
     #[error("the operator {} of a framework is not registered", Quoted(.0))]
     Unregistered(String),
     /// A framework does not make its operator of these attributes.
-    #[error("`{op}`: {}", Said(.reason))]
+    #[error("`{op}`: {}", QuotedMessage(.reason))]
     Custom {
         /// The operator.
         op: &'static str,
-        /// What is wrong, as a sentence.
+        /// The reason, as a sentence.
         reason: String,
     },
     /// A required attribute is not given.
@@ -77,7 +77,7 @@ pub enum AttrError {
         op: &'static str,
         /// The attribute.
         attr: &'static str,
-        /// What it takes.
+        /// The expected value.
         expected: &'static str,
     },
     /// The operator has no such attribute.
@@ -98,7 +98,7 @@ pub struct AttrReader {
 
 impl AttrReader {
     /// The attributes given for the operator `op`.
-    pub fn new(op: &'static str, attrs: Vec<(String, Attr)>) -> Self {
+    pub(crate) fn new(op: &'static str, attrs: Vec<(String, Attr)>) -> Self {
         Self { op, attrs }
     }
 
@@ -130,7 +130,7 @@ impl AttrReader {
     }
 
     /// Fails if an attribute was not taken.
-    pub fn finish(self) -> Result<(), AttrError> {
+    pub(crate) fn finish(self) -> Result<(), AttrError> {
         match self.attrs.into_iter().next() {
             None => Ok(()),
             Some((attr, _)) => Err(AttrError::Unknown { op: self.op, attr }),
@@ -140,7 +140,7 @@ impl AttrReader {
 
 /// A Rust type that is the value of an attribute.
 pub trait AttrValue: Sized {
-    /// What the attribute takes, as a phrase for an error.
+    /// The expected value of the attribute, as a phrase for an error.
     const EXPECTED: &'static str;
     /// The printed form; `None` where nothing is printed.
     fn to_attr(&self) -> Option<Attr>;
@@ -318,7 +318,7 @@ macro_rules! names {
 
         impl $enum {
             /// The word that stands for it.
-            pub const fn name(self) -> &'static str {
+            pub(crate) const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
         }

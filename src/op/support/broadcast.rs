@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-/// How the elements of `K` operands meet in a result: the axes of the result, as few as possible,
+/// Broadcast plan of `K` operands to a result: the axes of the result, as few as possible,
 /// and each operand's stride along each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broadcast<const K: usize> {
@@ -93,7 +93,7 @@ impl<const K: usize> Broadcast<K> {
         self.each(&mut f);
     }
 
-    /// As [`Self::runs`], compiled once for all that is done with a run.
+    /// [`Self::runs`], compiled once for all functions of a run.
     fn each(&self, f: &mut dyn FnMut(Run<K>)) {
         let Some(((len, steps), outer)) = self.axes.split_last() else { return };
         if *len == 0 {
@@ -129,8 +129,7 @@ impl<const K: usize> Broadcast<K> {
 }
 
 impl Broadcast<2> {
-    /// Sets each element of `y` to `f` of its operands; the loops over runs have no branches
-    /// inside.
+    /// Sets each element of `y` to `f` of its operands.
     pub(crate) fn zip<A: Copy, B: Copy, Y>(
         &self,
         a: &[A],
@@ -138,21 +137,14 @@ impl Broadcast<2> {
         y: &mut [Y],
         f: impl Fn(A, B) -> Y,
     ) {
-        self.runs(|Run { out, len, starts: [i, j], steps }| {
+        self.runs(|Run { out, len, starts: [i, j], steps: [s, t] }| {
             let y = &mut y[out..out + len];
-            match steps {
-                [0, 0] => y.iter_mut().for_each(|y| *y = f(a[i], b[j])),
-                [0, _] => {
-                    let a = a[i];
-                    y.iter_mut().zip(&b[j..j + len]).for_each(|(y, b)| *y = f(a, *b));
-                }
-                [_, 0] => {
-                    let b = b[j];
-                    y.iter_mut().zip(&a[i..i + len]).for_each(|(y, a)| *y = f(*a, b));
-                }
-                _ => {
-                    let operands = a[i..i + len].iter().zip(&b[j..j + len]);
-                    y.iter_mut().zip(operands).for_each(|(y, (a, b))| *y = f(*a, *b));
+            if (s, t) == (1, 1) {
+                let operands = a[i..i + len].iter().zip(&b[j..j + len]);
+                y.iter_mut().zip(operands).for_each(|(y, (a, b))| *y = f(*a, *b));
+            } else {
+                for (k, y) in y.iter_mut().enumerate() {
+                    *y = f(a[i + k * s], b[j + k * t]);
                 }
             }
         });

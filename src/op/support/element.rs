@@ -1,6 +1,8 @@
 //! The element types as arithmetic sees them: floats that are computed in a [`Real`], integers that
 //! are computed without loss in an `i128` and then wrap.
 
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 
 use crate::op::real::Real;
@@ -9,7 +11,7 @@ use crate::types::Element;
 /// A floating-point element.
 pub(crate) trait Float: Element {
     /// The type in which operators compute.
-    type Real: Real;
+    type Real: Real + Element;
     /// The element as a number; exact.
     fn real(self) -> Self::Real;
     /// The element nearest to a number, the even one of two.
@@ -28,6 +30,28 @@ pub(crate) trait Int: Element {
     fn wrap(x: i128) -> Self;
     /// The integral part of `x`, or the nearest element where that is none; 0 for a NaN.
     fn truncate(x: f64) -> Self;
+}
+
+/// The elements as numbers, copied only where the types differ. Loops over these are compiled for
+/// two types instead of four.
+pub(in crate::op) fn reals<F: Float>(x: &[F]) -> Cow<'_, [F::Real]> {
+    match bytemuck::try_cast_slice(x) {
+        Ok(same) if F::DTYPE == F::Real::DTYPE => Cow::Borrowed(same),
+        _ => x.iter().map(|x| x.real()).collect(),
+    }
+}
+
+/// Lets `f` change the elements as numbers, and rounds each once.
+pub(in crate::op) fn in_reals<F: Float, R>(y: &mut [F], f: impl FnOnce(&mut [F::Real]) -> R) -> R {
+    if F::DTYPE == F::Real::DTYPE
+        && let Ok(same) = bytemuck::try_cast_slice_mut(y)
+    {
+        return f(same);
+    }
+    let mut numbers: Vec<F::Real> = y.iter().map(|y| y.real()).collect();
+    let result = f(&mut numbers);
+    y.iter_mut().zip(numbers).for_each(|(y, x)| *y = F::round(x));
+    result
 }
 
 macro_rules! floats {
@@ -80,6 +104,10 @@ macro_rules! ints {
     })* };
 }
 ints!(i64, i32, i16, i8, u64, u32, u16, u8);
+
+// Rounding twice to nearest may differ from rounding once: a first result that lies exactly
+// between two neighbours of the narrow type loses the side that it came from. Rounding to odd keeps
+// that in the last bit (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
 
 /// `x` as an `f32`, rounded to the odd neighbour where it is none: rounding that to a type of at
 /// most 22 bits of precision gives what rounding `x` itself gives.

@@ -1,15 +1,15 @@
 use crate::types::{DType, Dim, Quoted, TensorError, TensorType};
 
-/// Why an operator cannot be applied to its operands.
+/// Error of an operator that cannot be applied to its operands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
     /// Too few or too many operands.
     #[error("{found} operands; it takes {expected}")]
     Operands {
-        /// How many it takes, as a phrase: `2`, `2 or 3`, `at least 1`.
+        /// The expected number, as a phrase: `2`, `2 or 3`, `at least 1`.
         expected: &'static str,
-        /// How many there are.
+        /// The number found.
         found: usize,
     },
     /// An operand has the wrong element type.
@@ -17,15 +17,15 @@ pub enum OpError {
     DType {
         /// The operand's position.
         operand: usize,
-        /// What it may be, as a phrase.
+        /// The expected types, as a phrase.
         expected: String,
-        /// What it is.
+        /// The type found.
         found: DType,
     },
     /// Two sizes must be equal and are not provably so.
     #[error("{what}: {left} is not {right}")]
     SizesDiffer {
-        /// Which sizes.
+        /// The sizes, as a phrase.
         what: String,
         /// One of them.
         left: Dim,
@@ -39,7 +39,7 @@ pub enum OpError {
         operand: usize,
         /// Its type.
         found: TensorType,
-        /// What is needed, as a clause.
+        /// The requirement, as a clause.
         expected: String,
     },
     /// An attribute does not suit the operands.
@@ -47,7 +47,7 @@ pub enum OpError {
     Attribute {
         /// The attribute.
         attr: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A valid use that is not offered.
@@ -67,7 +67,7 @@ pub enum OpError {
     Value {
         /// The operand's position.
         operand: usize,
-        /// What is wrong with the element.
+        /// The reason.
         reason: String,
     },
     /// A foreign operator has no callback, or its callback failed.
@@ -75,7 +75,7 @@ pub enum OpError {
     External {
         /// Its name in its framework.
         op: String,
-        /// What is wrong, as a clause after it.
+        /// The reason, as a clause after it.
         reason: String,
     },
 }

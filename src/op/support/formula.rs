@@ -12,17 +12,17 @@ use crate::op::{
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// What takes in operators: a graph under construction.
+/// Builder that operators are emitted into: a graph under construction.
 pub trait Emit {
-    /// How it names a value.
+    /// Handle of a value.
     type Value: Copy;
-    /// Why an operator is not taken.
+    /// Error of an operator that the builder rejects.
     type Error: From<OpError>;
 
     /// The type of a value.
     fn ty(&self, value: Self::Value) -> &TensorType;
 
-    /// Adds an operator, and gives its results.
+    /// Adds an operator, and returns its results.
     fn emit(
         &mut self,
         op: Op,
@@ -46,7 +46,7 @@ macro_rules! operators {
     };
 }
 
-/// Formulas over what takes in operators.
+/// Formulas: methods that emit operators into a builder.
 pub(crate) trait Formula: Emit {
     /// The shape of a value.
     fn shape(&self, a: Self::Value) -> Shape {
@@ -72,12 +72,12 @@ pub(crate) trait Formula: Emit {
         self.emit(op.into(), operands)
     }
 
-    /// A tensor that is known.
+    /// A constant.
     fn literal(&mut self, value: Tensor) -> Result<Self::Value, Self::Error> {
         self.op(Constant { value }, &[])
     }
 
-    /// Numbers that are known, in the element type of `like`.
+    /// A constant in the element type of `like`.
     fn constant(&mut self, like: Self::Value, wide: Tensor) -> Result<Self::Value, Self::Error> {
         let value = converted(&wide, self.ty(like).dtype)?;
         self.literal(value)
@@ -119,7 +119,7 @@ pub(crate) trait Formula: Emit {
         self.expand(zero, shape)
     }
 
-    /// An element everywhere.
+    /// A tensor filled with one element.
     fn filled(&mut self, shape: Vec<Dim>, value: Tensor) -> Result<Self::Value, Self::Error> {
         self.op(ConstantOfShape { shape, value }, &[])
     }
@@ -173,11 +173,11 @@ pub(crate) trait Formula: Emit {
         less_or_equal(a, b) = Compare::LessOrEqual;
         /// `a > b`.
         greater(a, b) = Compare::Greater;
-        /// Whether both hold.
+        /// Logical and.
         and(a, b) = Logic::And;
-        /// Whether one of them holds.
+        /// Logical or.
         or(a, b) = Logic::Or;
-        /// Whether it does not hold.
+        /// Logical not.
         not(a) = Logic::Not;
         /// `a` where `condition` holds, else `b`.
         choose(condition, a, b) = Where {};
@@ -217,7 +217,7 @@ pub(crate) trait Formula: Emit {
         scatter_add_blocks(a, coordinates, blocks) = Scatter::Nd { reduction: Reduction::Add };
         /// The nearest integers of a type to `a / scale`, plus the zero point.
         quantize(a, scale, zero; axis: i64, to: DType) = Quantize::Quantize { axis, block: 0, to };
-        /// For each entry of an axis the sum of those up to it.
+        /// The inclusive prefix sum along an axis.
         running_sum(a; axis: i64) = Scan::Sum { axis, exclusive: false, reverse: false };
         /// For each number a vector on a new last axis, which has the second of `ends` at its place
         /// and the first elsewhere.

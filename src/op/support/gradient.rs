@@ -26,10 +26,10 @@ pub enum Gradient {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term(pub u32);
 
-/// What takes in the operators of a rule.
+/// Graph builder that a gradient rule emits operators into.
 pub(crate) type Rule<'a> = dyn Emit<Value = Term, Error = RuleError> + 'a;
 
-/// Why a rule cannot be written.
+/// Error of a gradient rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
@@ -47,8 +47,8 @@ impl From<OpError> for RuleError {
     }
 }
 
-/// What a rule works on: the operator's operands and results, and the gradients of the results. The
-/// gradients of the operands are given to it.
+/// Context of a gradient rule: the operator's operands and results, and the gradients of the
+/// results. The gradients of the operands are given to it.
 ///
 /// Elsewhere: autograd (PyTorch).
 pub struct Backward<'a> {
@@ -104,7 +104,7 @@ impl<'a> Backward<'a> {
         self.gradient(0).ok_or(RuleError::Undefined("nothing depends on its first result"))
     }
 
-    /// Whether the gradient of operand `i` is asked for.
+    /// Returns whether the gradient of operand `i` is needed.
     pub fn wants(&self, i: usize) -> bool {
         self.wanted.get(i).copied().unwrap_or(false)
     }

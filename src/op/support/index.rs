@@ -1,4 +1,4 @@
-//! Where in a tensor the elements are that indices name.
+//! Positions in a tensor of the elements that indices name.
 
 use smallvec::SmallVec;
 

@@ -96,7 +96,7 @@ pub(crate) fn axis(attr: &'static str, axis: i64, rank: usize) -> Result<usize, 
     let at = if axis < 0 { axis.saturating_add(rank_i) } else { axis };
     usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| OpError::Attribute {
         attr,
-        reason: format!("{axis} is no axis of a value with {rank} axes"),
+        reason: format!("{axis} is not an axis of a value with {rank} axes"),
     })
 }
 

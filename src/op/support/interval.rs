@@ -35,7 +35,8 @@ impl Interval {
         Self { low: value, high: value }
     }
 
-    /// What elements of a type can be of which nothing else is known; of floats nothing.
+    /// The range of an element type, if nothing else is known; `None` for
+    /// floats and `u64`.
     pub(crate) fn any(dtype: DType) -> Option<Self> {
         // The numbers of u64 above those of i64 are in no interval.
         (!dtype.is_float() && dtype != DType::U64).then(|| exact(dtype))
@@ -59,7 +60,7 @@ impl Interval {
     }
 
     /// The elements of a tensor, if all are integers.
-    pub(in crate::op) fn of_tensor(tensor: &Tensor) -> Option<Self> {
+    pub(crate) fn of_tensor(tensor: &Tensor) -> Option<Self> {
         if tensor.dtype().is_float() {
             let all = exact(tensor.dtype());
             let inside = |x: &f64| x.fract() == 0.0 && x.abs() <= all.high as f64;

@@ -44,7 +44,8 @@ fn fits(dtype: DType, value: &Dim) -> bool {
     }
 }
 
-/// What arithmetic on formulas gave, if it is certainly an element of `dtype` and did not saturate.
+/// The result of arithmetic on formulas, if it is certainly an element of `dtype` and did not
+/// saturate.
 pub(crate) fn element(dtype: DType, value: Dim) -> Option<Dim> {
     (value.has_small_numbers() && fits(dtype, &value)).then_some(value)
 }

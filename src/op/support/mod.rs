@@ -1,4 +1,4 @@
-//! What operators share: attributes, checks of inference, split rules, evaluation, gradients.
+//! Shared parts of operators: attributes, checks of inference, split rules, evaluation, gradients.
 
 pub(crate) mod attr;
 pub(crate) mod broadcast;
@@ -13,6 +13,7 @@ pub(crate) mod interval;
 pub(crate) mod ints;
 pub(in crate::op) mod lookup;
 pub(in crate::op) mod numeric;
+pub(in crate::op) mod positions;
 pub(in crate::op) mod ranked;
 pub(crate) mod real;
 pub(in crate::op) mod rows;

@@ -18,7 +18,7 @@ pub(in crate::op) trait Number: Element {
 
 /// A type with a value that no other is less than.
 pub(in crate::op) trait Ordered: Element + PartialOrd {
-    /// That value.
+    /// The value.
     const LOWEST: Self;
 }
 
@@ -88,7 +88,7 @@ pub(in crate::op) fn widen(x: &Tensor) -> Result<Tensor, OpError> {
     }
 }
 
-/// What was computed in `wide(dtype)`, rounded to `dtype`.
+/// Rounds a result of `wide(dtype)` to `dtype`.
 pub(in crate::op) fn narrow(y: Tensor, dtype: DType) -> Result<Tensor, OpError> {
     macro_rules! narrowed {
         ($t:ty) => {{

@@ -1,11 +1,8 @@
 //! Entries of lines in an order, with the positions that they had.
 
-use std::cmp::Ordering;
-
-use crate::op::element::for_dtype;
 use crate::op::infer::{not_a_number, results};
 use crate::op::{Backward, Formula, OpError, Results, RuleError};
-use crate::types::{DType, Element, Tensor, TensorType};
+use crate::types::{DType, Tensor, TensorType};
 
 /// A part of lines along an axis.
 pub(in crate::op) struct Part<'a> {
@@ -17,11 +14,38 @@ pub(in crate::op) struct Part<'a> {
     pub(in crate::op) from: i64,
 }
 
-/// The order of two elements; a NaN is above all numbers.
-pub(in crate::op) fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
-    #[expect(clippy::eq_op, reason = "a NaN is what differs from itself")]
-    let nan = |x: &T| x != x;
-    a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)))
+/// An entry of a line.
+pub(in crate::op) struct Entry {
+    /// A number in the order of the elements: equal elements have one key, and that of a NaN is
+    /// the largest. So one loop ranks lines of every type.
+    pub(in crate::op) key: u64,
+    /// Whether the element is a NaN.
+    pub(in crate::op) nan: bool,
+    /// The position on the whole axis.
+    pub(in crate::op) position: i64,
+    /// The part that it is from, and its number among the elements there.
+    from: (usize, usize),
+}
+
+/// The key of a NaN.
+const NAN: u64 = u64::MAX;
+
+/// The keys of elements.
+fn keys(x: &Tensor) -> Result<Vec<u64>, OpError> {
+    const SIGN: u64 = 1 << 63;
+    let float = |x: f64| match (x + 0.0).to_bits() {
+        _ if x.is_nan() => NAN,
+        bits if bits & SIGN == 0 => bits | SIGN,
+        bits => !bits,
+    };
+    let signed = |x: &i64| x.cast_unsigned() ^ SIGN;
+    if x.dtype().is_float() {
+        return Ok(x.to_f64().into_iter().map(float).collect());
+    }
+    if x.dtype() == DType::U64 {
+        return Ok(x.as_slice::<u64>().to_vec());
+    }
+    Ok(x.to_i64().ok_or_else(not_a_number)?.iter().map(signed).collect())
 }
 
 /// The types of the entries and their positions.
@@ -40,10 +64,10 @@ pub(in crate::op) fn back_to_positions(at: &mut Backward<'_>, axis: i64) -> Resu
     Ok(())
 }
 
-/// Which entries of a line stay, and in which order.
+/// The entries of a line that stay, and their order.
 pub(in crate::op) trait Ranking {
-    /// Leaves those entries, of pairs of entries and positions in ascending order of the positions.
-    fn rank<T: PartialOrd>(&self, line: &mut Vec<(T, i64)>);
+    /// Leaves those entries, of all in ascending order of their positions.
+    fn rank(&self, line: &mut Vec<Entry>);
 }
 
 /// For each line of the parts, one behind the other along `axis`, the `k` entries that stay and
@@ -53,65 +77,41 @@ pub(in crate::op) fn ranked(
     axis: usize,
     parts: &[Part<'_>],
     k: usize,
-    ranking: &impl Ranking,
+    ranking: &dyn Ranking,
 ) -> Result<Vec<Tensor>, OpError> {
     let inner: usize = like.dims()[axis + 1..].iter().product();
     let mut dims = like.dims().to_vec();
     dims[axis] = k;
     let mut values = Tensor::zeros(like.dtype(), &dims)?;
     let mut places = Tensor::zeros(DType::I64, &dims)?;
-    if !values.is_empty() {
-        let (lines, at) = (Lines { axis, inner, k }, places.as_mut_slice());
-        for_dtype!(
-            like.dtype(),
-            float F => lines.fill::<F>(parts, ranking, values.as_mut_slice(), at),
-            int I => lines.fill::<I>(parts, ranking, values.as_mut_slice(), at),
-            bool => return Err(not_a_number()),
-        );
+    if like.dtype() == DType::Bool {
+        return Err(not_a_number());
     }
-    Ok(vec![values, places])
-}
-
-/// Lines along an axis, as memory has them.
-#[derive(Clone, Copy)]
-struct Lines {
-    axis: usize,
-    /// The elements behind an entry of the axis.
-    inner: usize,
-    /// The entries that stay.
-    k: usize,
-}
-
-impl Lines {
-    /// Fills blocks of `k` rows with `inner` columns, a line each.
-    fn fill<T: Element + PartialOrd>(
-        self,
-        parts: &[Part<'_>],
-        ranking: &impl Ranking,
-        values: &mut [T],
-        places: &mut [i64],
-    ) {
-        let Self { axis, inner, k } = self;
-        let mut line: Vec<(T, i64)> = Vec::new();
-        let blocks = values.chunks_exact_mut(k * inner).zip(places.chunks_exact_mut(k * inner));
-        for (block, (values, places)) in blocks.enumerate() {
-            for column in 0..inner {
-                line.clear();
-                for part in parts {
-                    let (count, entries) = (part.values.dims()[axis], part.values.as_slice::<T>());
-                    let own = part.places.map(Tensor::as_slice::<i64>);
-                    let first = block * count * inner + column;
-                    line.extend((0..count).zip(part.from..).map(|(row, position)| {
-                        let at = first + row * inner;
-                        (entries[at], own.map_or(position, |own| part.from + own[at]))
-                    }));
-                }
-                ranking.rank(&mut line);
-                for (row, (value, position)) in line.iter().enumerate() {
-                    values[row * inner + column] = *value;
-                    places[row * inner + column] = *position;
-                }
-            }
+    let keys = parts.iter().map(|part| keys(part.values)).collect::<Result<Vec<_>, _>>()?;
+    let width = like.dtype().bytes();
+    let (bytes, positions) = (values.bytes_mut(), places.as_mut_slice::<i64>());
+    let mut line: Vec<Entry> = Vec::new();
+    let lines = positions.len().checked_div(k).unwrap_or_default();
+    for (block, column) in (0..lines).map(|i| (i / inner, i % inner)) {
+        line.clear();
+        for (p, (part, keys)) in parts.iter().zip(&keys).enumerate() {
+            let count = part.values.dims()[axis];
+            let own = part.places.map(Tensor::as_slice::<i64>);
+            let first = block * count * inner + column;
+            line.extend((0..count).zip(part.from..).map(|(row, position)| {
+                let at = first + row * inner;
+                let position = own.map_or(position, |own| part.from + own[at]);
+                let nan = keys[at] == NAN && like.dtype().is_float();
+                Entry { key: keys[at], nan, position, from: (p, at) }
+            }));
+        }
+        ranking.rank(&mut line);
+        for (row, Entry { position, from: (p, at), .. }) in line.iter().enumerate() {
+            let to = (block * k + row) * inner + column;
+            let entry = &parts[*p].values.bytes()[at * width..][..width];
+            bytes[to * width..][..width].copy_from_slice(entry);
+            positions[to] = *position;
         }
     }
+    Ok(vec![values, places])
 }

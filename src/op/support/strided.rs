@@ -1,4 +1,4 @@
-//! Elements read at regular distances: what transpose, slice, expand and tile do with memory.
+//! Strided reads: the memory access of transpose, slice, expand and tile.
 
 use smallvec::SmallVec;
 
@@ -12,10 +12,12 @@ type Axes = SmallVec<[Axis; 6]>;
 /// cache.
 const BLOCK: usize = 32;
 
-/// The distance between neighbours along each axis of a row-major tensor with these sizes, in
+/// The strides of each axis of a row-major tensor with these sizes, in
 /// elements.
 pub(crate) fn distances(dims: &[usize]) -> SmallVec<[isize; 6]> {
     let mut distances: SmallVec<[isize; 6]> = SmallVec::from_elem(1, dims.len());
+    // Saturating: a tensor with an axis of size 0 has strides that are never used, but whose
+    // product may overflow.
     let mut step = 1usize;
     for (slot, d) in distances.iter_mut().zip(dims).rev() {
         *slot = step.cast_signed();
@@ -34,6 +36,7 @@ pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes:
     if axes.iter().any(|(size, _)| *size == 0) {
         return;
     }
+    // A contiguous last axis is a row of bytes: one copy for each row, whatever the element type.
     if let Some((run, 1)) = axes.last().copied() {
         axes.pop();
         let run = run * width;
@@ -44,6 +47,8 @@ pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes:
         }
         return;
     }
+    // Element types differ only in their width here, so four instances serve all of them, and
+    // the copy of one element is a move of a constant size.
     match width {
         1 => elements::<1>(from, to, first, &axes),
         2 => elements::<2>(from, to, first, &axes),
@@ -74,6 +79,8 @@ fn merged(axes: &[Axis]) -> Axes {
 fn elements<const W: usize>(from: &[u8], to: &mut [u8], first: usize, axes: &[Axis]) {
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
     match axes {
+        // A transposition: read row by row it would load a cache line for each element. Blocks
+        // use every element of a line before the line is evicted.
         [outer @ .., rows @ (_, 1), columns] => {
             let mut planes = Walk::new(first, outer);
             for plane in to.chunks_exact_mut(rows.0 * columns.0) {
@@ -132,6 +139,8 @@ impl<'a> Walk<'a> {
             if *i < *size {
                 break;
             }
+            // Wrapping: the step past the end of a reversed axis may lead below 0 before it is
+            // taken back here.
             let back = distance.wrapping_mul(size.cast_signed()).wrapping_neg();
             self.at = self.at.wrapping_add_signed(back);
             *i = 0;

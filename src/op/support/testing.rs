@@ -1,4 +1,4 @@
-//! What the unit tests of operators share: an operator's inference, evaluation and split rule are
+//! Support of the operators' unit tests: an operator's inference, evaluation and split rule are
 //! held against each other.
 
 use rand::{Rng, SeedableRng};
@@ -204,7 +204,7 @@ pub(crate) fn assert_claims(
     }
 }
 
-/// What is left of a combined value when it is rounded.
+/// A combined value after rounding.
 fn rounded(by: Combine, value: Tensor) -> Tensor {
     if !by.is_wide() {
         return value;
@@ -212,8 +212,8 @@ fn rounded(by: Combine, value: Tensor) -> Tensor {
     eval(&Narrow { by, count: Dim::ONE, log: false }.into(), &[&value]).remove(0)
 }
 
-/// What replica `r` holds of a partial value of small integers: parts that combine to the whole,
-/// exactly.
+/// The part that replica `r` holds of a partial value of small integers: parts that combine to the
+/// whole, exactly.
 fn share(whole: &Tensor, by: Combine, rows: &[usize], r: usize) -> Tensor {
     let present: Vec<usize> = (0..rows.len()).filter(|i| rows[*i] > 0).collect();
     let place = present.iter().position(|i| *i == r).unwrap();

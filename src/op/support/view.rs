@@ -2,14 +2,14 @@
 
 use crate::op::infer::{carried, known_sizes, one, result_with_ints, tensors};
 use crate::op::{
-    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, OpText, Operand, Results,
-    RuleError, SplitOperand, Traits, rules,
+    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, OpText, Operand, PositionOperand,
+    Positions, Results, RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Refusal, Shape, Tensor, TensorType};
 
-/// What a view states; the rest follows from the elements staying as they are.
+/// Declarations of a view; the rest follows because its elements do not change.
 pub(in crate::op) trait View: OpText {
-    /// What holds besides [`Traits::VIEW`].
+    /// Traits besides [`Traits::VIEW`].
     const TRAITS: Traits;
     /// Whether it is the operand itself where the types are equal.
     const IS_OPERAND: bool = true;
@@ -25,6 +25,11 @@ impl<V: View> OpDef for V {
 
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         V::IS_OPERAND.then_some(0)
+    }
+
+    fn positions(&self, operands: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {
+        let [x] = operands else { return None };
+        x.rows?.viewed(&x.ty.shape, &y.shape)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -9,7 +9,7 @@
 pub(in crate::op) trait Wide: Copy {
     /// The components.
     const WIDTH: usize;
-    /// What nothing gives.
+    /// The identity element: the sum of nothing.
     const EMPTY: Self;
     /// This and one more element.
     fn with(self, x: f64) -> Self;

@@ -97,7 +97,7 @@ impl Sliding<'_> {
     /// The windows through which each of the elements of `input` reaches elements of an output: of
     /// a kernel over that output, which has
     /// `(input - 1) * stride + (kernel - 1) * dilation + 1 + extra` elements without the padding.
-    /// In what is given back, `input` is the size of the output, and `output` that of `input`.
+    /// In the result, `input` is the size of the output, and `output` that of `input`.
     ///
     /// `output_padding` has `extra` for each axis or is empty; `kernel_attr` is blamed for sizes
     /// that do not fit.
@@ -142,6 +142,9 @@ impl Sliding<'_> {
         Ok(windows)
     }
 }
+
+// Visits by tap and not by window: padding cuts a range off each row once, and the inner loop
+// over the windows of a row has no bounds to test.
 
 /// Calls `f` for each row of windows of which the tap `tap`, counted row-major, lies in the input:
 /// with the position in the input that the first of them meets, and with the numbers of the

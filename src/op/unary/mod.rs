@@ -12,12 +12,13 @@ use smallvec::smallvec;
 
 use super::attr::names;
 use super::declare::family;
-use super::element::{Float, Int, for_dtype};
+use super::element::{Int, for_dtype, in_reals};
 use super::infer::{dtype, one, result_with_ints};
 use super::{
     Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
     SplitOperand, Traits, ints, rules,
 };
+use crate::op::real::Real;
 use crate::types::{Claim, Combine, DType, Refusal, Tensor, TensorType};
 
 names! {
@@ -134,7 +135,7 @@ family! {
         },
         /// `x + bias` where below `-lambd`, `x - bias` where above `lambd`, else 0; also for a NaN.
         Shrink = "shrink" {
-            /// What is taken off the magnitude of a number that stays.
+            /// The number subtracted from the magnitude of a number that stays.
             bias: f32 = 0.0,
             /// The magnitude up to which numbers become 0.
             lambd: f32 = 0.5,
@@ -195,7 +196,7 @@ fn bound(attr: &'static str, value: Option<f64>, dtype: DType, below: bool) -> R
             if without_effect || element.wide() as f64 - x == 0.0 {
                 Ok(())
             } else {
-                wrong(format!("{x} is no {dtype}"))
+                wrong(format!("{x} is not of type {dtype}"))
             }
         },
         bool => Ok(()),
@@ -251,7 +252,7 @@ impl OpDef for Unary {
         let mut y = (*x).clone();
         for_dtype!(
             x.dtype(),
-            float F => self.visit::<<F as Float>::Real, _>(Each(y.as_mut_slice::<F>())),
+            float F => in_reals(y.as_mut_slice::<F>(), |y| self.visit(Each(y))),
             int I => for v in y.as_mut_slice::<I>() {
                 *v = I::wrap(self.int(v.wide()).ok_or_else(|| wrong("a float"))?);
             },
@@ -288,15 +289,15 @@ impl OpDef for Unary {
 }
 
 /// The loop over elements in place.
-struct Each<'a, F>(&'a mut [F]);
+struct Each<'a, R>(&'a mut [R]);
 
-impl<F: Float> Apply<F::Real> for Each<'_, F> {
+impl<R: Real> Apply<R> for Each<'_, R> {
     type Output = ();
 
     #[inline]
-    fn apply(self, f: impl Fn(F::Real) -> F::Real) {
+    fn apply(self, f: impl Fn(R) -> R) {
         for v in self.0 {
-            *v = F::round(f(v.real()));
+            *v = f(*v);
         }
     }
 }

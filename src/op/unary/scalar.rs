@@ -18,9 +18,9 @@ macro_rules! inlined {
     }};
 }
 
-/// What is done with a function once it is chosen: a loop that has no choice inside.
+/// Visitor that gets the chosen function: its loop is monomorphic, without a branch inside.
 pub(crate) trait Apply<R> {
-    /// What it gives.
+    /// The result of the visit.
     type Output;
     /// Does it with this function.
     fn apply(self, f: impl Fn(R) -> R) -> Self::Output;

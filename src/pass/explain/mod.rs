@@ -1,5 +1,5 @@
-//! What the codes of refusals mean, at length: what is refused, on which graph, what would go
-//! wrong, the ways out.
+//! Explanations of the codes of refusals: the rule, a graph it refuses, the error that a split
+//! would cause, and the remedies.
 
 use crate::types::Code;
 use crate::types::invariant::invariant;

@@ -1,4 +1,4 @@
-//! On which axis an output has its classes, and what losses take of it.
+//! The class axis of outputs, and logits in place of probabilities.
 
 use super::error::TrainingError;
 use super::loss::Link;
@@ -8,7 +8,8 @@ use crate::ir::{Builder, Graph, GraphError, Output, Value};
 use crate::op::{Formula, Op, RuleError, Softmax, Traits, Unary};
 use crate::types::{DType, Dim, Shape, TensorType};
 
-/// The outputs of the model; those with losses that are one number for each row as `[N,1]`.
+/// The outputs of the model; those of shape `[N]` that have a loss as `[N,1]`, so that every loss
+/// finds an axis to reduce.
 pub(super) fn columns(
     b: &mut Builder,
     losses: &[OutputLoss],
@@ -25,7 +26,7 @@ pub(super) fn columns(
     Ok(outputs)
 }
 
-/// The axis of the classes of an output of rank 2 or more.
+/// The class axis of an output of rank 2 or more.
 #[derive(Clone, Copy)]
 pub(super) struct ClassAxis {
     axis: usize,
@@ -33,7 +34,7 @@ pub(super) struct ClassAxis {
 }
 
 impl ClassAxis {
-    /// That of an output of which a loss is taken.
+    /// The class axis of an output with a loss.
     ///
     /// # Errors
     /// If the loss cannot be taken of the output.
@@ -56,7 +57,7 @@ impl ClassAxis {
         }
         let of_softmax = of.loss.link().filter(|link| *link == Link::Softmax);
         let axis = of.class_axis.or(of_softmax.and_then(|_| softmax_axis(graph, output.value)));
-        // Classes are on the last axis where nothing else is said.
+        // The last axis by default.
         let axis = resolved(axis.unwrap_or(-1), rank)
             .ok_or_else(|| wrong("the output has no such axis of classes"))?;
         if ty.shape[axis].depends_on_batch() {
@@ -65,13 +66,13 @@ impl ClassAxis {
         Ok(Self { axis, rank })
     }
 
-    /// The type of what has one element for all classes together.
+    /// The output's type without the class axis: one element for all classes together.
     pub(super) fn each(self, ty: &TensorType, dtype: DType) -> TensorType {
         let others = ty.shape.iter().enumerate().filter(|(axis, _)| *axis != self.axis);
         TensorType { dtype, shape: others.map(|(_, size)| size.clone()).collect::<Shape>() }
     }
 
-    /// A value of the output's shape with the classes on its last axis.
+    /// A value of the output's shape, transposed so that the classes are on the last axis.
     pub(super) fn last(
         self,
         b: &mut Builder,
@@ -86,8 +87,11 @@ impl ClassAxis {
         b.named(&format!("{name}.classes_last")).transpose(value, perm)
     }
 
-    /// The loss of logits and the logits in the output's shape, where the output is the
-    /// probabilities that they give.
+    /// The loss of logits with the logits, where a softmax or sigmoid computes the output; else the
+    /// loss and the output as they are.
+    ///
+    /// The logarithm of a probability loses precision near 0 and 1, which the fused form on logits
+    /// does not.
     pub(super) fn linked(
         self,
         b: &mut Builder,
@@ -103,7 +107,7 @@ impl ClassAxis {
                 let axis = resolved(*axis, given.len());
                 axis.is_some_and(|axis| alike(given, axis, own, self.axis))
             }
-            // It is of each element, in whatever shape.
+            // A sigmoid is elementwise, so that views between it and the output do not matter.
             Some(Op::Unary(Unary::Sigmoid)) => link == Link::Sigmoid,
             _ => false,
         };
@@ -118,8 +122,7 @@ impl ClassAxis {
     }
 }
 
-/// The value that the others up to this one are in another shape, with its elements in the same
-/// order.
+/// The value at the beginning of a chain of views that ends with this one.
 fn before_views(graph: &Graph, value: Value) -> Value {
     let mut from = value;
     while graph.node(from.node).op().is_some_and(|op| op.is(Traits::VIEW))
@@ -130,7 +133,8 @@ fn before_views(graph: &Graph, value: Value) -> Value {
     from
 }
 
-/// Whether an axis of one shape is that of the other, of as many elements in the same order.
+/// True if an axis of one shape is the same axis in another shape of the same elements: equal size,
+/// and as many elements behind it.
 fn alike(one: &Shape, axis: usize, other: &Shape, own: usize) -> bool {
     let behind = |shape: &Shape, axis: usize| {
         shape.iter().skip(axis + 1).cloned().collect::<Shape>().elements()
@@ -138,14 +142,13 @@ fn alike(one: &Shape, axis: usize, other: &Shape, own: usize) -> bool {
     one.get(axis) == other.get(own) && behind(one, axis) == behind(other, own)
 }
 
-/// The axis of an output of which a loss is taken that has its classes; none where the loss cannot
-/// be taken of it.
+/// The class axis of an output for a loss; `None` if the loss does not suit the output.
 pub fn class_axis(graph: &Graph, of: &OutputLoss) -> Option<usize> {
     let output = graph.outputs().iter().find(|output| *output.name == *of.output)?;
     ClassAxis::of(graph, of, output).ok().map(|classes| classes.axis)
 }
 
-/// The axis of a value along which a softmax made its elements, if it still is one.
+/// The axis of a value along which a softmax computed it, if views left that axis intact.
 fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
     let from = before_views(graph, value);
     let Some(Op::Softmax(Softmax::Softmax { axis })) = graph.node(from.node).op() else {
@@ -160,7 +163,7 @@ fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
     i64::try_from(found?).ok()
 }
 
-/// An axis that may count from the end.
+/// The axis from 0, where negative numbers count from the end; `None` if it is out of range.
 fn resolved(axis: i64, rank: usize) -> Option<usize> {
     let behind = i64::try_from(rank).ok()?;
     let axis = if axis < 0 { axis.checked_add(behind)? } else { axis };

@@ -1,39 +1,41 @@
-//! The clipping of gradients.
+//! Gradient clipping.
 
 use super::error::TrainingError;
 use super::optimizer::Optimizer;
 use super::trainable::Trained;
-use super::writer::{Writer, draft};
+use super::writer::{Writer, emit_formula};
 use crate::ir::{Builder, Value};
 use crate::op::{Emit, Formula, RuleError};
 use crate::types::DType;
 
-/// Clips gradients of the whole batch as the optimizer asks for.
+/// Clips the gradients by value, by norm, or by their global norm, as the optimizer is set.
 pub(super) fn clip(
     b: &mut Builder,
     optimizer: &Optimizer,
     steps: &mut [Trained],
 ) -> Result<(), TrainingError> {
+    // Clipping is not linear: it must see gradients of the whole batch, not those of replicas.
     let mut factor = None;
     if let Some(limit) = optimizer.global_clipnorm {
         let mut sum: Option<Value> = None;
         for Trained { gradient, .. } in steps.iter() {
-            sum = Some(draft(b, "gradients.norm", "the norm of gradients", |at| {
+            sum = Some(emit_formula(b, "gradients.norm", "the norm of gradients", |at| {
                 let squares = at.square(*gradient)?;
                 let own = at.total(squares)?;
+                // The squares of many parameters add up: `f64` keeps small ones beside large ones.
                 let own = at.cast(own, DType::F64)?;
                 sum.map_or(Ok(own), |sum| at.add(sum, own))
             })?);
         }
         if let Some(sum) = sum {
-            factor = Some(draft(b, "gradients.factor", "the norm of gradients", |at| {
+            factor = Some(emit_formula(b, "gradients.factor", "the norm of gradients", |at| {
                 shrink(at, sum, limit)
             })?);
         }
     }
     for Trained { name, gradient, .. } in steps {
         let name = format!("{name}.clipped");
-        *gradient = draft(b, &name, "the clipping of gradients", |at| {
+        *gradient = emit_formula(b, &name, "the clipping of gradients", |at| {
             let mut g = *gradient;
             let to = at.ty(g).dtype;
             if let Some(limit) = optimizer.clipvalue {
@@ -55,7 +57,8 @@ pub(super) fn clip(
     Ok(())
 }
 
-/// `limit` divided by the root of `squares` where that is larger, else 1.
+/// The factor `limit / max(norm, limit)` with `norm = sqrt(squares)`: 1 within the limit, and never
+/// a division by 0.
 fn shrink(at: &mut Writer<'_>, squares: Value, limit: f64) -> Result<Value, RuleError> {
     let norm = at.sqrt(squares)?;
     let limit = at.number(norm, limit)?;

@@ -1,16 +1,16 @@
-//! The rules of operators applied against the order of the graph.
+//! Reverse-mode differentiation of a graph.
 
 use std::collections::HashMap;
 
 use super::error::GradientError;
-use super::recompute::{Again, Forward, Recompute};
+use super::recompute::{Forward, Recomputation, Recompute};
 use super::writer::{Terms, Writer};
 use crate::ir::{Builder, NodeId, Origin, Value};
 use crate::op::{Backward, Formula, Gradient, RuleError, Term};
 use crate::types::invariant::{int, invariant};
 
-/// Adds to a graph the gradients of `loss` with respect to the values `of`; `None` for a value on
-/// which it does not depend, or only through operators that are constant between their steps.
+/// Adds the gradients of `loss` with respect to the values `of` to a graph. `None` for a value that
+/// the loss does not depend on, or only through operators that are piecewise constant.
 ///
 /// Elsewhere: vector-Jacobian product (PyTorch); `GradientTape` (Keras).
 pub fn differentiate(
@@ -21,12 +21,13 @@ pub fn differentiate(
     differentiate_with(builder, loss, of, Recompute::Nothing)
 }
 
-/// As [`differentiate`]; the gradients compute some values again that they would otherwise keep.
-pub fn differentiate_with(
+/// Differentiates as [`differentiate`], with recomputation of forward values instead of keeping
+/// them in memory.
+pub(crate) fn differentiate_with(
     builder: &mut Builder,
     loss: Value,
     of: &[Value],
-    again: Recompute,
+    recompute: Recompute,
 ) -> Result<Vec<Option<Value>>, GradientError> {
     let ty = builder.graph().ty(loss).clone();
     if ty.rank() != 0 || !ty.dtype.is_float() {
@@ -35,17 +36,17 @@ pub fn differentiate_with(
     let order = builder.graph().order()?;
     let reached = reached(builder, &order, of);
     let forward = Forward { order: &order, reached: &reached };
-    let again = Again::new(builder, forward, again);
-    let mut sums = Sums { builder, gradients: HashMap::new(), again };
-    sums.begin(loss)?;
+    let recomputation = Recomputation::new(builder, forward, recompute);
+    let mut found = Gradients { builder, adjoints: HashMap::new(), recomputation };
+    found.seed(loss)?;
     for id in order.iter().rev().filter(|id| reached[id.index()]) {
-        sums.node(*id, &reached, of)?;
+        found.node(*id, &reached, of)?;
     }
-    sums.builder.set_origin(Origin::default());
-    Ok(of.iter().map(|v| sums.gradients.get(v).copied()).collect())
+    found.builder.set_origin(Origin::default());
+    Ok(of.iter().map(|v| found.adjoints.get(v).copied()).collect())
 }
 
-/// The nodes whose results depend on the values, by index.
+/// The nodes whose results depend differentiably on the values, by index.
 fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> Vec<bool> {
     let graph = builder.graph();
     let mut reached = vec![false; graph.id_bound()];
@@ -54,6 +55,7 @@ fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> Vec<bool> {
     }
     for id in order {
         let Some(op) = graph.node(*id).op() else { continue };
+        // Nothing flows back through an operator whose gradient is 0 everywhere.
         if !reached[id.index()] && !matches!(op.gradient(), Gradient::Zero(_)) {
             reached[id.index()] = graph.operands(*id).iter().any(|v| reached[v.node.index()]);
         }
@@ -61,22 +63,26 @@ fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> Vec<bool> {
     reached
 }
 
-/// The gradients found so far.
-struct Sums<'b> {
+/// The gradients written so far: for each value the sum over the users already visited.
+struct Gradients<'b> {
     builder: &'b mut Builder,
-    gradients: HashMap<Value, Value>,
-    again: Again,
+    adjoints: HashMap<Value, Value>,
+    recomputation: Recomputation,
 }
 
-impl Sums<'_> {
-    /// The loss changes with itself one to one.
-    fn begin(&mut self, loss: Value) -> Result<(), GradientError> {
+impl Gradients<'_> {
+    /// Writes the seed, 1: the gradient of the loss with respect to itself.
+    fn seed(&mut self, loss: Value) -> Result<(), GradientError> {
         let name = format!("{}.grad", self.builder.graph().info(loss).name);
         let one = self.builder.named(&name).number(loss, 1.0)?;
-        self.gradients.insert(loss, one);
+        self.adjoints.insert(loss, one);
         Ok(())
     }
 
+    /// Applies the gradient rule of one node and adds its results to the gradients of the operands.
+    ///
+    /// All users of the node were visited before, so that the gradients of its results are
+    /// complete.
     fn node(&mut self, id: NodeId, reached: &[bool], of: &[Value]) -> Result<(), GradientError> {
         let graph = self.builder.graph();
         let node = graph.node(id);
@@ -87,14 +93,14 @@ impl Sums<'_> {
         let results: Vec<Value> =
             (0..int::<u32>(results)).map(|output| Value { node: id, output }).collect();
         let gradients: Vec<Option<Value>> =
-            results.iter().map(|v| self.gradients.get(v).copied()).collect();
+            results.iter().map(|v| self.adjoints.get(v).copied()).collect();
         let operands = graph.operands(id);
         let wanted: Vec<bool> = operands
             .iter()
             .map(|v| reached[v.node.index()] && graph.ty(*v).dtype.is_float())
             .collect();
-        // A value asked for may be the result of an operator; what lies before it may not be of
-        // interest.
+        // A requested value may be the result of an operator whose operands nobody requested: its
+        // gradient is known, and nothing has to flow further back.
         let asked = results.iter().any(|v| of.contains(v)) && !wanted.contains(&true);
         if gradients.iter().all(Option::is_none) || asked || !wanted.contains(&true) {
             return Ok(());
@@ -103,10 +109,10 @@ impl Sums<'_> {
             let error = RuleError::Undefined(reason);
             return Err(GradientError::Operator { label, op: op.name(), error });
         }
-        // A rule may write nothing, and sums of gradients come from here, too.
+        // A rule may write nothing, but the additions below need the origin as well.
         self.builder.set_origin(Origin::new(&*label));
         let writer = Writer::new(&mut *self.builder, &name);
-        let mut terms = Terms::new(writer, &mut self.again, Origin::new(&*label));
+        let mut terms = Terms::new(writer, &mut self.recomputation, Origin::new(&*label));
         let xs: Vec<Term> = operands.iter().map(|v| terms.term(*v)).collect();
         let ys: Vec<Term> = results.iter().map(|v| terms.term(*v)).collect();
         let dys: Vec<Option<Term>> = gradients.iter().map(|g| g.map(|g| terms.term(g))).collect();
@@ -123,16 +129,16 @@ impl Sums<'_> {
         Ok(())
     }
 
-    /// Adds to the gradient of a value.
+    /// Adds a user's contribution to the gradient of a value.
     fn add(&mut self, value: Value, gradient: Value) -> Result<(), GradientError> {
-        let sum = match self.gradients.get(&value) {
+        let sum = match self.adjoints.get(&value) {
             None => gradient,
             Some(sum) => {
                 let name = format!("{}.grad.sum", self.builder.graph().info(value).name);
                 self.builder.named(&name).add(*sum, gradient)?
             }
         };
-        self.gradients.insert(value, sum);
+        self.adjoints.insert(value, sum);
         Ok(())
     }
 }

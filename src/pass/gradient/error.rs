@@ -1,14 +1,14 @@
-//! Why there is no gradient, or no training graph.
+//! Errors of differentiation and of training graphs.
 
 use crate::ir::GraphError;
 use crate::op::RuleError;
 use crate::types::{Diagnostic, TensorError, TensorType};
 
-/// Why there is no gradient.
+/// The error of a differentiation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GradientError {
-    /// What is differentiated is not one floating-point number.
+    /// The loss is not a floating-point scalar.
     #[error("the loss is {0}; it must be one float, without axes")]
     Loss(Box<TensorType>),
     /// An operator between the values and the loss has none.
@@ -26,11 +26,11 @@ pub enum GradientError {
     Graph(#[from] GraphError),
 }
 
-/// Why there is no training graph.
+/// The error of a training graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainingError {
-    /// A loss is asked for of an output that does not exist, or no loss at all.
+    /// A loss names an output that does not exist or has a loss already, or there is no loss.
     #[error("no loss can be taken of `{output}`; the outputs are {known}")]
     Output {
         /// The output asked for.
@@ -46,7 +46,7 @@ pub enum TrainingError {
         /// Why.
         error: RuleError,
     },
-    /// A model that is replicated, or has variables already.
+    /// The model is replicated, or has variables already.
     #[error("the model is {0}; give the model itself")]
     NoModel(&'static str),
     /// A parameter to freeze or to train does not exist.
@@ -57,7 +57,7 @@ pub enum TrainingError {
         /// What was to be done with it.
         verb: &'static str,
     },
-    /// A penalty is of no parameter that is trained.
+    /// A penalty names no trained parameter.
     #[error("there is no parameter `{0}` that is trained, for a penalty")]
     NoPenalty(String),
     /// There is nothing to train.

@@ -1,7 +1,7 @@
-//! Parameters that are part of the formula, not of what is learned.
+//! Detection of parameters that are constants of the model rather than learned weights.
 //!
-//! A file holds tables and constants beside weights, and does not say which is which. What tells
-//! them apart is where they meet values that depend on an input:
+//! A file holds tables and constants beside weights and does not say which is which. Their use with
+//! values that depend on an input tells them apart:
 //!
 //! * a *table by position* is added to such a value and has an entry for each element of a sample:
 //!   its size is not 1 on two axes or more, and on every axis on which the sample's is not. A bias
@@ -23,22 +23,23 @@ use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value, Weights};
 use crate::op::{Binary, Op, Traits, Unary};
 use crate::types::{DType, Dim, Tensor};
 
-/// What a table by position is called.
+/// The reason shown for a table by position.
 const TABLE: &str = "it is a table by position";
-/// What a rotary table is called.
+/// The reason shown for a rotary table.
 const ROTARY: &str = "it is a rotary table";
-/// What a mask is called.
+/// The reason shown for a mask.
 const MASK: &str = "it is a mask";
-/// What frequencies are called.
+/// The reason shown for frequencies.
 const FREQUENCIES: &str = "it holds frequencies";
-/// What a constant is called.
+/// The reason shown for a constant.
 const CONSTANT: &str = "it is a constant of the formula";
 
-/// The parameters of a model that are not learned, by name, and what they are.
+/// The parameters of a model that are not learned, by name, each with the reason.
 pub fn fixed_parameters(
     model: &Graph,
     weights: &Weights,
 ) -> Result<BTreeMap<String, &'static str>, GraphError> {
+    // In inference mode dropout and batch normalisation have one form, whatever the exporter wrote.
     let model = &inference(model)?;
     let order = model.order()?;
     let mut of_input = vec![false; model.id_bound()];
@@ -60,15 +61,16 @@ pub fn fixed_parameters(
     Ok(found)
 }
 
+/// The model under search, with its weights.
 struct Search<'a> {
     model: &'a Graph,
     weights: &'a Weights,
-    /// The nodes whose results depend on an input, by index.
+    /// By index: whether a node's results depend on an input.
     of_input: Vec<bool>,
 }
 
-/// Where a value meets one that depends on an input.
-struct Meeting {
+/// A use of a value by an operator on values that depend on an input.
+struct InputUse {
     user: NodeId,
     slot: usize,
     value: Value,
@@ -79,21 +81,25 @@ impl Search<'_> {
         self.model.node(node).op()
     }
 
-    /// What a parameter is, by where it goes; `None` of one that is learned.
+    /// The reason why a parameter is fixed, by its uses; `None` if it is learned.
     fn what(&self, param: NodeId, name: &str) -> Option<&'static str> {
         let sizes = self.sizes(Value { node: param, output: 0 });
-        let (meetings, waves) = self.meetings(param);
+        let (input_uses, waves) = self.input_uses(param);
         if sizes.is_empty() {
             return Some(CONSTANT);
         }
-        if waves && meetings.is_empty() {
+        if waves && input_uses.is_empty() {
             return Some(FREQUENCIES);
         }
-        let all = |is: &dyn Fn(&Meeting) -> bool| !meetings.is_empty() && meetings.iter().all(is);
-        let elementwise = |m: &Meeting, with: &[Binary]| match self.op(m.user) {
+        // A parameter counts as fixed only if every use says so: one use as a weight makes it
+        // learned.
+        let all =
+            |is: &dyn Fn(&InputUse) -> bool| !input_uses.is_empty() && input_uses.iter().all(is);
+        let elementwise = |m: &InputUse, with: &[Binary]| match self.op(m.user) {
             Some(Op::Binary(op)) => self.of_input[m.user.index()] && with.contains(op),
             _ => false,
         };
+        // Two axes at least: a bias has one, and may hold any numbers.
         if sizes.iter().filter(|size| **size != Dim::ONE).count() >= 2 {
             let sums = [Binary::Add, Binary::Sub];
             if all(&|m| elementwise(m, &sums) && self.covers(m)) {
@@ -114,11 +120,11 @@ impl Search<'_> {
         (single && all(&|m| elementwise(m, &by) && m.slot == 1)).then_some(CONSTANT)
     }
 
-    /// Where a parameter meets values that depend on an input, or operators that make something
-    /// else of it; and whether it is taken the sine or cosine of before. It remains itself as a
-    /// part, and in sums and products with others.
-    fn meetings(&self, param: NodeId) -> (Vec<Meeting>, bool) {
-        let (mut meetings, mut waves) = (Vec::new(), false);
+    /// The uses of a parameter with values that depend on an input, or by operators that turn it
+    /// into something else; and whether a sine or cosine of it is taken before. A parameter is
+    /// followed through views, concatenations, and sums and products with other parameters.
+    fn input_uses(&self, param: NodeId) -> (Vec<InputUse>, bool) {
+        let (mut input_uses, mut waves) = (Vec::new(), false);
         let (mut next, mut seen) = (vec![Value { node: param, output: 0 }], BTreeSet::new());
         while let Some(value) = next.pop() {
             if !seen.insert(value) {
@@ -129,26 +135,27 @@ impl Search<'_> {
                 match self.op(user) {
                     _ if output != value.output => {}
                     Some(_) if self.of_input[user.index()] => {
-                        meetings.push(Meeting { user, slot, value });
+                        input_uses.push(InputUse { user, slot, value });
                     }
                     Some(Op::Unary(Unary::Sin | Unary::Cos)) => waves = true,
                     Some(Op::Binary(Binary::Add | Binary::Mul)) => next.push(result),
                     Some(op) if op.joined().is_some() => next.push(result),
                     Some(op) if is_view(op, slot) => next.push(result),
-                    // What is made of it by any other operator is not the parameter itself.
-                    _ => meetings.push(Meeting { user, slot, value }),
+                    // The result of any other operator is no longer the parameter itself.
+                    _ => input_uses.push(InputUse { user, slot, value }),
                 }
             }
         }
-        (meetings, waves)
+        (input_uses, waves)
     }
 
+    /// The sizes of a value.
     fn sizes(&self, value: Value) -> Vec<Dim> {
         self.model.ty(value).shape.to_vec()
     }
 
-    /// Whether a value has an entry for each element of a sample that it meets.
-    fn covers(&self, meeting: &Meeting) -> bool {
+    /// True if a value has an entry for each element of a sample that it is combined with.
+    fn covers(&self, meeting: &InputUse) -> bool {
         let (own, whole) =
             (self.sizes(meeting.value), self.sizes(Value { node: meeting.user, output: 0 }));
         let missing = whole.len().saturating_sub(own.len());
@@ -158,10 +165,10 @@ impl Search<'_> {
         axes.len() >= 2 && axes.iter().all(|(_, own)| *own != Dim::ONE)
     }
 
-    /// The parameters by which inputs are shifted and scaled before anything is computed of them.
+    /// The parameters that only shift and scale inputs: the normalisation of raw data.
     fn scales(&self, order: &[NodeId]) -> BTreeMap<String, &'static str> {
         let mut found = BTreeSet::new();
-        // Inputs as given, and what is shifted and scaled of them.
+        // Views of raw inputs, and inputs that were shifted or scaled.
         let (mut raw, mut scaled) = (BTreeSet::new(), BTreeSet::new());
         for id in order {
             let result = Value { node: *id, output: 0 };
@@ -185,17 +192,20 @@ impl Search<'_> {
                 continue;
             }
             let single = || self.sizes(*by).iter().all(|size| *size == Dim::ONE);
+            // Normalisation begins with `- mean`, `/ std`, or a scalar factor such as 1/255; any
+            // factor would take the weights of an elementwise first layer for a scale.
             let begins = (matches!(op, Binary::Sub | Binary::Div) && slot == 1)
                 || (*op == Binary::Mul && single());
             let goes_on = matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div);
-            // A layer may take differences to more than it is given: its centres are weights.
+            // A layer may broadcast an input against more entries than it has, as against the
+            // centres of clusters: those are weights.
             let alike = self.sizes(*given) == self.sizes(result);
             if alike && ((raw.contains(given) && begins) || (scaled.contains(given) && goes_on)) {
                 scaled.insert(result);
                 self.params_of(*by, &mut found);
             }
         }
-        // What is used elsewhere as well is more than a scale of inputs.
+        // A parameter with another use as well is more than a scale of inputs.
         let only_there = |param: &NodeId| {
             let (mut next, mut seen) = (vec![*param], BTreeSet::new());
             while let Some(node) = next.pop() {
@@ -217,7 +227,7 @@ impl Search<'_> {
         found.map(|name| (name, CONSTANT)).collect()
     }
 
-    /// Notes the parameters that a value is computed of, element by element.
+    /// Collects the parameters from which a value is computed elementwise.
     fn params_of(&self, value: Value, found: &mut BTreeSet<NodeId>) {
         let (mut next, mut seen) = (vec![value.node], BTreeSet::new());
         while let Some(node) = next.pop() {
@@ -235,13 +245,14 @@ impl Search<'_> {
     }
 }
 
-/// Whether an operator gives elements of its operand at this place, each as it is.
+/// True if an operator's results are elements of its operand at `slot`, moved or converted.
 fn is_view(op: &Op, slot: usize) -> bool {
     let moves = op.is(Traits::MOVES) && op.joined().is_none();
     slot == 0 && (moves || op.is(Traits::CONVERTS) || matches!(op, Op::Gather(_)))
 }
 
-/// Whether there is nothing but 0 and 1, or 0 and very negative numbers, and both of them.
+/// True for elements that are all 0 or 1, or all 0 or at most -10000, with both present: factors
+/// and summands of masks.
 fn masks(elements: &[f64]) -> bool {
     let both = |other: &dyn Fn(f64) -> bool| {
         let is = |x: &f64| same(*x, 0.0) || other(*x);
@@ -252,19 +263,19 @@ fn masks(elements: &[f64]) -> bool {
     both(&|x| same(x, 1.0)) || both(&|x| x <= -1e4)
 }
 
-/// Whether these are the same number, bit by bit but for the sign of 0.
+/// True for equal numbers, with -0 equal to 0.
 fn same(a: f64, b: f64) -> bool {
     a.partial_cmp(&b) == Some(std::cmp::Ordering::Equal)
 }
 
-/// Whether these are the cosines or the sines of angles that grow from 0 along the last but one
-/// axis that is not of size 1.
+/// True for elements in -1 to 1 whose first row along the last axis larger than 1 is all 0 or all
+/// 1: the sines or cosines of angles that begin at 0, as in rotary embeddings.
 fn rotary(elements: &[f64], sizes: &[Dim]) -> bool {
     let width = sizes.iter().rfind(|size| **size != Dim::ONE).and_then(Dim::as_const);
     let Some(width) = width.and_then(|w| usize::try_from(w).ok()).filter(|w| *w > 0) else {
         return false;
     };
-    // Without elements there is no beginning.
+    // Without elements there is no first row.
     let first = elements.chunks_exact(width).next().unwrap_or_default();
     let begins = |with: f64| !first.is_empty() && first.iter().all(|x| same(*x, with));
     elements.iter().all(|x| x.abs() <= 1.0)

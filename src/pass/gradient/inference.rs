@@ -1,11 +1,11 @@
-//! Inference mode: what a file has in train mode becomes what inference has in its place.
+//! Inference mode: batch normalisation and dropout of a file in train mode, rewritten.
 
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value, Weights};
 use crate::op::{BatchNorm, BatchNormTrain, Binary, Compare, Dropout, Logic, Op, Random};
 use crate::types::invariant::invariant;
 
-/// A graph whose batch normalisation takes its running statistics and whose dropout drops nothing,
-/// where a file has them in train mode, and the others as they are.
+/// A copy of a graph in which batch normalisation in train mode takes its running statistics and
+/// dropout in train mode drops nothing.
 ///
 /// # Errors
 /// If the graph is damaged.
@@ -17,14 +17,14 @@ pub fn inference(graph: &Graph) -> Result<Graph, GraphError> {
     Ok(graph)
 }
 
-/// Brings a graph into this mode. What is replaced stays, unused.
+/// Puts a graph into inference mode. Replaced nodes stay in it, unused.
 pub(super) fn inference_mode(builder: &mut Builder) -> Result<(), GraphError> {
     for id in builder.graph().order()? {
         let op = builder.graph().node(id).op();
         if let Some(Op::BatchNormTrain(train)) = op {
             let train = train.clone();
             normalise(builder, id, &train)?;
-        } else if let Some(dropped) = Dropped::of(builder.graph(), id) {
+        } else if let Some(dropped) = DropoutPattern::of(builder.graph(), id) {
             dropped.keep(builder, id)?;
         }
     }
@@ -32,8 +32,8 @@ pub(super) fn inference_mode(builder: &mut Builder) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// Makes batch normalisation take its running statistics; where one is no parameter, or what
-/// follows from the batch is used, it stays as it is.
+/// Replaces batch normalisation by its form with running statistics. It stays as it is if a
+/// statistic is no parameter, or if its new statistics are used.
 fn normalise(builder: &mut Builder, id: NodeId, train: &BatchNormTrain) -> Result<(), GraphError> {
     let (graph, operands) = (builder.graph(), builder.graph().operands(id));
     let [_, _, _, mean, var] = operands[..] else { return Ok(()) };
@@ -48,7 +48,7 @@ fn normalise(builder: &mut Builder, id: NodeId, train: &BatchNormTrain) -> Resul
     builder.replace(Value { node: id, output: 0 }, new)
 }
 
-/// The name of what takes the place of a node, which is written next.
+/// The name of the replacement of a node; sets the origin for it.
 fn begin(builder: &mut Builder, id: NodeId) -> String {
     let node = builder.graph().node(id);
     let name = format!(
@@ -60,17 +60,17 @@ fn begin(builder: &mut Builder, id: NodeId) -> String {
     name
 }
 
-/// Dropout in train mode: 0 where a number drawn from 0 to 1 for each element is below the rate,
-/// else the operand divided by the rest.
-struct Dropped {
+/// The pattern in which exporters write dropout in train mode: `where(uniform(0, 1) < rate, 0, x /
+/// (1 - rate))`.
+struct DropoutPattern {
     x: Value,
     rate: f32,
-    /// What says which elements stay.
+    /// The values that say which elements stay.
     masks: Vec<Value>,
 }
 
-impl Dropped {
-    /// That whose first result a node gives. What takes the draws for anything else is none.
+impl DropoutPattern {
+    /// Matches the pattern at a node. Draws with any other use are not dropout.
     fn of(graph: &Graph, id: NodeId) -> Option<Self> {
         let Some(Op::Where(_)) = graph.node(id).op() else { return None };
         let [below, zero, scaled] = graph.operands(id)[..] else { return None };
@@ -86,7 +86,7 @@ impl Dropped {
         #[expect(clippy::cast_possible_truncation, reason = "the draws are compared in f32")]
         let rate = dropped as f32;
         let from_0_to_1 = low.to_bits() == 0 && high.to_bits() == 1.0f32.to_bits();
-        // The rest is rounded to the type of the operand.
+        // `1 - rate` is rounded to the operand's type, as coarse as `bf16`: hence the tolerance.
         let is_rest = (dropped + rest - 1.0).abs() < 0.01 && (0.0..1.0).contains(&rate);
         let shape = &graph.ty(x).shape;
         let shapes = [Value { node: id, output: 0 }, draws].map(|v| graph.ty(v).shape == *shape);
@@ -98,7 +98,7 @@ impl Dropped {
         Some(Self { x, rate, masks: masks(graph, below, id)? })
     }
 
-    /// Drops nothing.
+    /// Replaces the pattern by `dropout`, an identity in inference.
     fn keep(self, builder: &mut Builder, id: NodeId) -> Result<(), GraphError> {
         let name = begin(builder, id);
         let op = Dropout { mask: !self.masks.is_empty(), rate: self.rate };
@@ -108,8 +108,7 @@ impl Dropped {
     }
 }
 
-/// What is used of what says which elements are dropped, besides the choice itself; `None` if that
-/// is more than its opposite.
+/// The used negations of the drop mask; `None` if the mask has other uses besides the choice.
 fn masks(graph: &Graph, below: Value, choice: NodeId) -> Option<Vec<Value>> {
     let users = graph.users(below.node);
     let others = users.iter().filter(|(user, ..)| *user != choice).map(|(user, ..)| *user);
@@ -122,7 +121,7 @@ fn masks(graph: &Graph, below: Value, choice: NodeId) -> Option<Vec<Value>> {
     Some(values.filter(|value| graph.is_used(*value)).collect())
 }
 
-/// A constant without axes.
+/// The value of a scalar constant.
 fn number(graph: &Graph, value: Value) -> Option<f64> {
     let value = graph.node(value.node).op()?.known()?;
     if value.rank() == 0 { value.to_f64().first().copied() } else { None }

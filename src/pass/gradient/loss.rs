@@ -1,22 +1,22 @@
-//! Losses: for every row what the model's output costs, given what it should be.
+//! Losses: the cost of each row of an output, given its target.
 //!
-//! Formulas are those of Keras 3; where a softmax or a sigmoid gives the output, its operand is
-//! taken in its place.
+//! Formulas are those of Keras 3. Where a softmax or a sigmoid computes the output, the loss takes
+//! its logits instead (`classes.rs`).
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::names::{self, Hint};
+use super::names::{self, DidYouMean};
 use super::writer::Writer;
 use crate::ir::Value;
 use crate::op::{Emit, Formula, RuleError};
 use crate::types::invariant::invariant;
-use crate::types::{DType, Dim, Quoted, Tensor};
+use crate::types::{DType, Dim, ParseValueError, Quoted, Tensor};
 
-/// The smallest probability that a logarithm takes, and the smallest divisor.
+/// The lower bound of probabilities in logarithms, and of divisors (Keras' `epsilon`).
 const EPSILON: f64 = 1e-7;
 
-/// A loss.
+/// A loss function, with `y` for the target and `p` for the output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Loss {
@@ -78,15 +78,14 @@ impl Loss {
         let mut names = [""; 15];
         let mut i = 0;
         while i < names.len() {
-            names[i] = Self::USUAL[i].0.name();
+            names[i] = Self::DEFAULTS[i].0.name();
             i += 1;
         }
         names
     };
 
-    /// The losses with the settings that they usually have, and the other names that they are known
-    /// by.
-    const USUAL: [(Self, &'static [&'static str]); 15] = [
+    /// The losses with their default settings and their aliases.
+    const DEFAULTS: [(Self, &'static [&'static str]); 15] = [
         (Self::BinaryCrossentropy { from_logits: false, smoothing: 0.0 }, &["bce"]),
         (Self::CategoricalCrossentropy { from_logits: false, smoothing: 0.0 }, &["cce"]),
         (Self::CategoricalHinge, &[]),
@@ -128,7 +127,7 @@ impl Loss {
         }
     }
 
-    /// The function whose operand is taken in place of its result, if it gives the output.
+    /// The function from logits to probabilities that the loss can absorb.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
     pub(super) const fn link(&self) -> Option<Link> {
         match self {
@@ -157,7 +156,7 @@ impl Loss {
         }
     }
 
-    /// Whether targets are numbers of classes.
+    /// Whether targets are class numbers.
     pub(crate) const fn takes_classes(&self) -> bool {
         matches!(self, Self::SparseCategoricalCrossentropy { .. })
     }
@@ -176,41 +175,29 @@ impl fmt::Display for Loss {
     }
 }
 
-/// A text that names no loss.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParseLossError {
-    /// The name is none of a loss.
-    #[error("{} is no loss{}; the losses are \
-        {}", Quoted(.0), Hint(.0, &Loss::NAMES), Loss::NAMES.join(", "))]
-    Name(String),
-    /// The loss has no such setting, or it cannot have this value.
-    #[error("{loss} has no setting {}: {expected}", Quoted(.setting))]
-    Setting {
-        /// The loss.
-        loss: &'static str,
-        /// The setting and its value as given.
-        setting: String,
-        /// What may be set.
-        expected: &'static str,
-    },
-}
-
 impl FromStr for Loss {
-    type Err = ParseLossError;
+    type Err = ParseValueError;
 
     /// Reads a name, or another that the loss is known by, and settings behind it: `huber:delta=2`,
     /// `categorical_crossentropy:smoothing=0.1,from_logits=true`. Those that are not given have
     /// their defaults. Names are read without regard to case, `_` and `-`.
-    fn from_str(text: &str) -> Result<Self, ParseLossError> {
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        let all = Self::USUAL.iter().map(|(loss, others)| (*loss, loss.name(), *others));
-        let loss = names::find(name, all);
-        let mut loss = loss.ok_or_else(|| ParseLossError::Name(name.to_owned()))?;
+        let mut loss = Self::with_defaults(name).ok_or_else(|| {
+            ParseValueError::new(format!(
+                "{} is not a loss{}; the losses are {}",
+                Quoted(name),
+                DidYouMean(name, &Self::NAMES),
+                Self::NAMES.join(", ")
+            ))
+        })?;
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             loss.set(setting).map_err(|expected| {
-                let (loss, setting) = (loss.name(), setting.to_owned());
-                ParseLossError::Setting { loss, setting, expected }
+                ParseValueError::new(format!(
+                    "{} has no setting {}: {expected}",
+                    loss.name(),
+                    Quoted(setting)
+                ))
             })?;
         }
         Ok(loss)
@@ -218,6 +205,12 @@ impl FromStr for Loss {
 }
 
 impl Loss {
+    /// The loss of that name, with its default settings.
+    pub(super) fn with_defaults(name: &str) -> Option<Self> {
+        let all = Self::DEFAULTS.iter().map(|(loss, others)| (*loss, loss.name(), *others));
+        names::find(name, all)
+    }
+
     /// Sets one setting; the error is what may be set.
     fn set(&mut self, setting: &str) -> Result<(), &'static str> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
@@ -255,22 +248,22 @@ impl Loss {
     }
 }
 
-/// A target and the output that is compared with it.
+/// A target and the output to compare with it.
 #[derive(Clone, Copy)]
 pub(super) struct Compared {
-    /// What the output should be.
+    /// The target.
     pub(super) target: Value,
-    /// What the model gives.
+    /// The model's output.
     pub(super) predicted: Value,
 }
 
-/// What each row costs, and whether it is counted (as 1 or 0; all are, where there is nothing).
+/// The cost of each row, and 1 or 0 for whether it is counted; `None` counts all.
 pub(super) struct Cost {
     pub(super) values: Value,
     pub(super) counted: Option<Value>,
 }
 
-/// Writes a loss of an output `[N, …, C]`. The result lacks the last axis.
+/// Writes a loss for each row of an output `[N, …, C]`. The result lacks the last axis.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
 pub(super) fn write(at: &mut Writer<'_>, loss: Loss, of: Compared) -> Result<Cost, RuleError> {
     if let Loss::SparseCategoricalCrossentropy { from_logits, ignore_class } = loss {
@@ -357,6 +350,7 @@ fn elementwise(at: &mut Writer<'_>, loss: Loss, of: Compared) -> Result<Value, R
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others have another form")]
+/// The terms of the losses that depend on the difference `d` alone, or on it and the target.
 fn of_difference(at: &mut Writer<'_>, loss: Loss, y: Value, d: Value) -> Result<Value, RuleError> {
     match loss {
         Loss::MeanAbsoluteError => at.abs(d),
@@ -379,6 +373,8 @@ fn of_difference(at: &mut Writer<'_>, loss: Loss, y: Value, d: Value) -> Result<
         }
         Loss::LogCosh => {
             let twice = at.scale(d, -2.0)?;
+            // `ln cosh d = d + softplus(-2 d) - ln 2`, which does not overflow like `cosh` for
+            // large `d`.
             let plus = at.softplus(twice)?;
             let sum = at.add(d, plus)?;
             at.shift(sum, -std::f64::consts::LN_2)
@@ -387,6 +383,7 @@ fn of_difference(at: &mut Writer<'_>, loss: Loss, y: Value, d: Value) -> Result<
     }
 }
 
+/// Categorical cross-entropy; smoothing gives each of `C` classes the share `smoothing / C`.
 fn categorical(
     at: &mut Writer<'_>,
     of: Compared,
@@ -403,12 +400,12 @@ fn categorical(
     cross_entropy(at, Compared { target: y, ..of }, from_logits)
 }
 
-/// `-sum(y * ln p)` over the last axis. A class that a target leaves out adds nothing, even where
-/// it is impossible.
+/// `-sum(y * ln p)` over the last axis. A class with target 0 adds nothing, even at probability 0.
 fn cross_entropy(at: &mut Writer<'_>, of: Compared, from_logits: bool) -> Result<Value, RuleError> {
     let Compared { target: y, predicted: p } = of;
     let mut log = log_probabilities(at, p, from_logits)?;
     if from_logits {
+        // A logit of minus infinity has the logarithm minus infinity, and 0 times it would be NaN.
         let is_out = at.is(y, 0.0)?;
         let zero = at.number(log, 0.0)?;
         log = at.choose(is_out, zero, log)?;
@@ -418,8 +415,8 @@ fn cross_entropy(at: &mut Writer<'_>, of: Compared, from_logits: bool) -> Result
     at.neg(sum)
 }
 
-/// The logarithms of probabilities, which are brought to the sum 1 and kept off 0 and 1 unless
-/// logits are given.
+/// The logarithms of probabilities: the log-softmax of logits, else of outputs normalised to the
+/// sum 1 and clipped off 0 and 1.
 fn log_probabilities(at: &mut Writer<'_>, p: Value, from_logits: bool) -> Result<Value, RuleError> {
     if from_logits {
         return at.log_softmax(p, -1);
@@ -430,6 +427,7 @@ fn log_probabilities(at: &mut Writer<'_>, p: Value, from_logits: bool) -> Result
     at.log(share)
 }
 
+/// Sparse categorical cross-entropy, by a one-hot target.
 fn sparse(
     at: &mut Writer<'_>,
     of: Compared,
@@ -446,6 +444,7 @@ fn sparse(
         let ignored = at.literal(Tensor::scalar(ignored))?;
         let is_ignored = at.equal(labels, ignored)?;
         left_out = Some(is_ignored);
+        // Any valid class will do: the cost is replaced by 0 below.
         let first = at.number(labels, 0.0)?;
         labels = at.choose(is_ignored, first, labels)?;
     }
@@ -457,7 +456,7 @@ fn sparse(
     let ends = at.convert(ends, to)?;
     let target = at.one_hot(labels, ends, classes.clone())?;
     let mut values = cross_entropy(at, Compared { target, ..of }, from_logits)?;
-    // The cost of a class that there is not is no number.
+    // A label out of range gets the cost NaN, which no average hides.
     let nan = at.number(values, f64::NAN)?;
     let below = at.is_below(labels, 0.0)?;
     let count = invariant(classes.as_const(), "that the number of classes is known");
@@ -474,6 +473,7 @@ fn sparse(
     Ok(Cost { values, counted })
 }
 
+/// Binary cross-entropy, the mean over the last axis; smoothing moves targets towards one half.
 fn binary(
     at: &mut Writer<'_>,
     of: Compared,
@@ -486,7 +486,7 @@ fn binary(
         y = at.shift(y, 0.5 * smoothing)?;
     }
     let rest = at.complement(y)?;
-    // The logarithms of the probabilities of yes and of no, with the sign changed.
+    // `-ln p` and `-ln (1 - p)`. On logits both are a softplus, which cannot overflow or cancel.
     let (yes, no) = if from_logits {
         let minus = at.neg(p)?;
         (at.softplus(minus)?, at.softplus(p)?)
@@ -501,11 +501,12 @@ fn binary(
     mean(at, terms)
 }
 
+/// The value clipped to `min..=max`.
 fn clip(at: &mut Writer<'_>, a: Value, min: f64, max: f64) -> Result<Value, RuleError> {
     at.clip(a, min, max)
 }
 
-/// `w` with axes behind its own, to multiply values of this rank.
+/// `w` with axes of size 1 appended, so that it broadcasts to values of this rank.
 pub(super) fn aligned(at: &mut Writer<'_>, w: Value, rank: usize) -> Result<Value, RuleError> {
     let own = at.shape(w);
     let behind = rank.saturating_sub(own.len());
@@ -523,7 +524,7 @@ pub(super) fn mean(at: &mut Writer<'_>, a: Value) -> Result<Value, RuleError> {
     at.reduce_mean(a, vec![-1], false)
 }
 
-/// The vectors of the last axis divided by their lengths.
+/// The vectors of the last axis, normalised to length 1.
 fn direction(at: &mut Writer<'_>, a: Value) -> Result<Value, RuleError> {
     let squares = at.reduce_sum_square(a, vec![-1], true)?;
     let least = at.number(squares, EPSILON * EPSILON)?;

@@ -1,27 +1,27 @@
-//! Metrics: sums over rows and what they are divided by, so that those of shards and of batches add
-//! up.
+//! Metrics as pairs of sums over rows, so that those of shards and of batches add up: a mean of
+//! means would weigh rows by the size of their batch.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::error::TrainingError;
-use super::loss::{self, Compared, Cost, Loss, ParseLossError};
-use super::names::{self, Hint};
-use super::writer::{Writer, draft};
+use super::loss::{self, Compared, Cost, Loss};
+use super::names::{self, DidYouMean};
+use super::writer::{Writer, emit_formula};
 use crate::ir::{Builder, Value};
 use crate::op::{Emit, Formula, RuleError};
 use crate::types::invariant::invariant;
-use crate::types::{DType, Dim, Quoted, Shape};
+use crate::types::{DType, Dim, ParseValueError, Quoted, Shape};
 
-/// The most thresholds that an area is computed from.
+/// The largest number of thresholds of an area under a curve.
 const MOST: i64 = 1 << 20;
 
-/// A metric: what two sums over rows say.
+/// A metric, computed from two sums over rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Metric {
-    /// The part of rows that are right; how a row is right follows from the shapes of output and
-    /// target.
+    /// The fraction of correct rows: binary, categorical or sparse categorical accuracy, by the
+    /// shapes of output and target.
     Accuracy,
     /// The part of targets that are 1 where the output is above `threshold`, and 0 elsewhere.
     BinaryAccuracy {
@@ -60,7 +60,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// The names of those that are no means of losses, in alphabetical order.
+    /// The names of the metrics that are no means of losses, in alphabetical order.
     pub const NAMES: [&'static str; 8] = [
         "accuracy",
         "auc",
@@ -87,8 +87,8 @@ impl Metric {
         }
     }
 
-    /// The metric of this name with the settings that it usually has, if it is no mean of a loss.
-    fn usual(name: &str) -> Option<Self> {
+    /// The metric of this name with its default settings; `None` for means of losses.
+    fn with_defaults(name: &str) -> Option<Self> {
         const TOP_K: &[&str] =
             &["top_k", "top_k_categorical_accuracy", "sparse_top_k_categorical_accuracy"];
         let (threshold, none) = (0.5, &[] as &[&str]);
@@ -107,7 +107,7 @@ impl Metric {
         k.map(|k| Self::TopK { k }).or_else(|| names::find(name, table))
     }
 
-    /// Sets one setting; the error is what may be set.
+    /// Sets one setting; the error says which settings there are.
     fn set(&mut self, setting: &str) -> Result<(), &'static str> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
         let whole = |from: i64| value.parse().ok().filter(|n| *n >= from);
@@ -143,64 +143,48 @@ impl fmt::Display for Metric {
     }
 }
 
-/// A text that names no metric.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParseMetricError {
-    /// The name is none of a metric.
-    #[error(
-        "{} is no metric{}; the metrics are {}, top_K_accuracy with a number K, and the losses",
-        Quoted(.0), Hint(.0, &known()), Metric::NAMES.join(", ")
-    )]
-    Name(String),
-    /// The metric has no such setting, or it cannot have this value.
-    #[error("{metric} has no setting {}: {expected}", Quoted(.setting))]
-    Setting {
-        /// The metric.
-        metric: String,
-        /// The setting and its value as given.
-        setting: String,
-        /// What may be set.
-        expected: &'static str,
-    },
-    /// It is the mean of a loss that has no such setting.
-    #[error(transparent)]
-    Loss(ParseLossError),
-}
-
 /// The names of all metrics.
 fn known() -> Vec<&'static str> {
     Metric::NAMES.into_iter().chain(Loss::NAMES).collect()
 }
 
 impl FromStr for Metric {
-    type Err = ParseMetricError;
+    type Err = ParseValueError;
 
     /// Reads a name, or another that the metric is known by, and settings behind it:
     /// `auc:num_thresholds=500`, `precision:threshold=0.9`, `top_k_accuracy:k=3`, which is
     /// `top_3_accuracy`; or a [`Loss`] with its own. Names are read without regard to case, `_` and
     /// `-`.
-    fn from_str(text: &str) -> Result<Self, ParseMetricError> {
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        let Some(mut metric) = Self::usual(name) else {
-            return text.parse().map(Self::Mean).map_err(|error| match error {
-                ParseLossError::Name(name) => ParseMetricError::Name(name),
-                other @ ParseLossError::Setting { .. } => ParseMetricError::Loss(other),
-            });
+        let Some(mut metric) = Self::with_defaults(name) else {
+            if Loss::with_defaults(name).is_some() {
+                return text.parse().map(Self::Mean);
+            }
+            return Err(ParseValueError::new(format!(
+                "{} is not a metric{}; the metrics are {}, top_K_accuracy with a number K, and \
+                 the losses",
+                Quoted(name),
+                DidYouMean(name, &known()),
+                Self::NAMES.join(", ")
+            )));
         };
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             metric.set(setting).map_err(|expected| {
-                let (metric, setting) = (metric.name(), setting.to_owned());
-                ParseMetricError::Setting { metric, setting, expected }
+                ParseValueError::new(format!(
+                    "{} has no setting {}: {expected}",
+                    metric.name(),
+                    Quoted(setting)
+                ))
             })?;
         }
         Ok(metric)
     }
 }
 
-/// What the metrics of one output are computed from.
-pub(super) struct Of {
-    /// How their names begin.
+/// The operands of the metrics of one output.
+pub(super) struct MetricInputs {
+    /// The prefix of their names.
     pub(super) before: String,
     /// The target.
     pub(super) y: Value,
@@ -208,12 +192,12 @@ pub(super) struct Of {
     pub(super) p: Value,
     /// The weights of rows.
     pub(super) w: Option<Value>,
-    /// 1 for each vector of the last axis that the mask leaves, else 0.
+    /// 1 for each vector of the last axis that the mask keeps, else 0.
     pub(super) kept: Option<Value>,
 }
 
-/// The sums that metrics are made of, with the names of the metrics, in the order in which they are
-/// told.
+/// The pairs of sums of all metrics with their names, in the order of reports: losses, metrics,
+/// weighted metrics.
 #[derive(Default)]
 pub(super) struct Metrics {
     pub(super) losses: Vec<(String, Value, Value)>,
@@ -222,18 +206,18 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Adds metrics of one output.
+    /// Adds the metrics of one output.
     pub(super) fn add(
         &mut self,
         b: &mut Builder,
-        of: &Of,
+        of: &MetricInputs,
         metrics: &[Metric],
         weighted: bool,
     ) -> Result<(), TrainingError> {
         for metric in metrics {
             let name = self.name(&of.before, &metric.name(), weighted);
             let weights = [of.kept, of.w.filter(|_| weighted)];
-            let (total, count) = draft(b, &name, &metric.name(), |at| {
+            let (total, count) = emit_formula(b, &name, &metric.name(), |at| {
                 let weights: Vec<Value> = weights.into_iter().flatten().collect();
                 sums(at, *metric, Compared { target: of.y, predicted: of.p }, &weights)
             })?;
@@ -243,7 +227,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// The name of a metric, which no other has.
+    /// A unique name for a metric: its own, else with `weighted_` if it is weighted, else numbered.
     fn name(&self, before: &str, own: &str, weighted: bool) -> String {
         let taken = |name: &str| {
             let all = self.losses.iter().chain(&self.plain).chain(&self.weighted);
@@ -255,16 +239,18 @@ impl Metrics {
         invariant(names.find(|name| !taken(name)), "that a number is free")
     }
 
-    /// All of them, in the order in which they are told.
+    /// All metrics in the order of reports.
     pub(super) fn finish(self) -> Vec<(String, Value, Value)> {
         self.losses.into_iter().chain(self.plain).chain(self.weighted).collect()
     }
 }
 
-/// Writes the two sums that a metric is made of, of an output `[N, …, C]` and its target,
-/// where each row or each vector of the last axis has the product of `weights`: numbers whose ratio
-/// it is, or of [`Metric::Auc`] the weights of the positive targets and of the others between one
-/// threshold and the next, which [`Logs`](crate::train::Logs) turn into the area.
+/// Writes the two sums of a metric, for an output `[N, …, C]` and its target. Each row or vector of
+/// the last axis is weighted by the product of `weights`.
+///
+/// The metric is the ratio of the sums. For [`Metric::Auc`] they are the weights of positive and of
+/// negative targets between one threshold and the next, from which [`Logs`](crate::train::Logs)
+/// compute the area.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others are means over rows")]
 fn sums(
     at: &mut Writer<'_>,
@@ -274,40 +260,44 @@ fn sums(
 ) -> Result<(Value, Value), RuleError> {
     match metric {
         Metric::Precision { threshold } => {
-            let Answers { yes, no } = answers(at, of, weights)?;
+            let LabelWeights { positive: yes, negative: no } = label_weights(at, of, weights)?;
             let p = of.predicted;
             let (right, wrong) = (above(at, p, threshold, yes)?, above(at, p, threshold, no)?);
             Ok((right, at.add(right, wrong)?))
         }
         Metric::Recall { threshold } => {
-            let yes = answers(at, of, weights)?.yes;
+            let yes = label_weights(at, of, weights)?.positive;
             Ok((above(at, of.predicted, threshold, yes)?, at.total(yes)?))
         }
         Metric::Auc { thresholds } => {
-            let answers = answers(at, of, weights)?;
-            between_thresholds(at, thresholds, of.predicted, answers)
+            let labels = label_weights(at, of, weights)?;
+            between_thresholds(at, thresholds, of.predicted, labels)
         }
         other => means(at, other, of, weights),
     }
 }
 
-/// The weights of outputs by their targets; each is 0 where the other counts.
+/// The weights of outputs, separated by their targets; each is 0 where the other is not.
 #[derive(Clone, Copy)]
-struct Answers {
-    /// Those of outputs whose targets are not 0.
-    yes: Value,
-    /// Those of the others.
-    no: Value,
+struct LabelWeights {
+    /// The weights of outputs whose targets are not 0.
+    positive: Value,
+    /// The weights of outputs whose targets are 0.
+    negative: Value,
 }
 
-/// What the targets of outputs say, by the product of `weights`.
-fn answers(at: &mut Writer<'_>, of: Compared, weights: &[Value]) -> Result<Answers, RuleError> {
+/// The weights of outputs by their targets, from the product of `weights`.
+fn label_weights(
+    at: &mut Writer<'_>,
+    of: Compared,
+    weights: &[Value],
+) -> Result<LabelWeights, RuleError> {
     let shape = at.shape(of.predicted);
     let yes = positive(at, of)?;
     let no = at.complement(yes)?;
     match product(at, weights, shape.len())? {
-        Some(w) => Ok(Answers { yes: at.mul(yes, w)?, no: at.mul(no, w)? }),
-        None => Ok(Answers { yes, no }),
+        Some(w) => Ok(LabelWeights { positive: at.mul(yes, w)?, negative: at.mul(no, w)? }),
+        None => Ok(LabelWeights { positive: yes, negative: no }),
     }
 }
 
@@ -318,7 +308,7 @@ fn above(at: &mut Writer<'_>, p: Value, threshold: f64, of: Value) -> Result<Val
     at.total(only)
 }
 
-/// The sums of what is a mean over rows.
+/// The sum and the count of a metric that is a mean over rows.
 fn means(
     at: &mut Writer<'_>,
     metric: Metric,
@@ -332,7 +322,7 @@ fn means(
         None => at.size(values, shape.elements())?,
         Some(w) => {
             let w = at.expand(w, &shape)?;
-            // What does not count may be no number.
+            // A cost of weight 0 may be NaN or infinite, and 0 times it would be NaN.
             let (nothing, weighed) = (at.is(w, 0.0)?, at.mul(values, w)?);
             let zero = at.number(weighed, 0.0)?;
             values = at.choose(nothing, zero, weighed)?;
@@ -342,7 +332,7 @@ fn means(
     Ok((at.total(values)?, count))
 }
 
-/// The product of weights, to multiply values of this rank.
+/// The product of weights, with axes that broadcast to values of this rank.
 fn product(
     at: &mut Writer<'_>,
     weights: &[Value],
@@ -372,16 +362,21 @@ fn positive(at: &mut Writer<'_>, of: Compared) -> Result<Value, RuleError> {
     at.choose(is_zero, zero, one)
 }
 
-/// The weights of positive targets and of the others whose outputs lie above each of the
-/// thresholds, and not above the next one.
+/// Histograms of the weights of positive and of negative targets, with one bin for the outputs
+/// above each threshold and not above the next one.
+///
+/// Histograms of shards add up. Counts above each threshold would add up too, but take `thresholds`
+/// comparisons for each output instead of one.
 fn between_thresholds(
     at: &mut Writer<'_>,
     thresholds: i64,
     p: Value,
-    of: Answers,
+    of: LabelWeights,
 ) -> Result<(Value, Value), RuleError> {
     let flat: Shape = [at.shape(p).elements()].into_iter().collect();
     let p = at.clip(p, 0.0, 1.0)?;
+    // Threshold `i` is `i / (n - 1)`: an output `p` lies above threshold `ceil(p * (n - 1)) - 1`
+    // but not above the next. An output of 0 is above the first threshold only, which lies below 0.
     let place = at.scale(p, (thresholds - 1) as f64)?;
     let place = at.ceil(place)?;
     let place = at.shift(place, -1.0)?;
@@ -392,10 +387,11 @@ fn between_thresholds(
         let each = at.reshape(each, &flat)?;
         at.segment_sum(each, place, thresholds)
     };
-    Ok((sum(of.yes)?, sum(of.no)?))
+    Ok((sum(of.positive)?, sum(of.negative)?))
 }
 
-/// Why there is no such metric of targets that are numbers of classes, or have one number for each.
+/// The reason why a metric does not suit targets that are class numbers (`numbers`), or that have
+/// one number for each class.
 fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
     let is_mean = |sparse| matches!(metric, Metric::Mean(loss) if loss.takes_classes() == sparse);
     if numbers {
@@ -410,13 +406,14 @@ fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
         .then_some("its targets have one number for each class; take `categorical_crossentropy`")
 }
 
-/// Writes what a metric says of each row of an output `[N, …, C]`. The result lacks the last axis.
+/// Writes a metric for each row of an output `[N, …, C]`. The result lacks the last axis.
 fn write(at: &mut Writer<'_>, metric: Metric, of: Compared) -> Result<Cost, RuleError> {
     let Compared { target: y, predicted: p } = of;
-    // A number alone is that of one class.
+    // A scalar output has one class.
     let classes = at.shape(p).last().cloned().unwrap_or(Dim::ONE);
     let (of_y, of_p) = (at.ty(y).clone(), at.ty(p).clone());
     let to = of_p.dtype;
+    // Targets are class numbers if they lack the class axis, or have size 1 there.
     let numbers = of_y.rank() + 1 == of_p.rank()
         || (of_y.rank() == of_p.rank()
             && of_y.shape.last() == Some(&Dim::ONE)
@@ -454,20 +451,20 @@ fn write(at: &mut Writer<'_>, metric: Metric, of: Compared) -> Result<Cost, Rule
         }
         Metric::Mean(loss) => {
             let cost = loss::write(at, loss, of)?;
-            // As a loss it is what is made small.
+            // As a loss it is negated to be minimised; as a metric it is the similarity itself.
             let is_negated = loss == Loss::CosineSimilarity;
             let values = if is_negated { at.neg(cost.values) } else { Ok(cost.values) };
             return Ok(Cost { values: values?, ..cost });
         }
         Metric::Auc { .. } | Metric::Precision { .. } | Metric::Recall { .. } => {
-            Err(RuleError::Undefined("it is no mean over rows"))
+            Err(RuleError::Undefined("it is not a mean over rows"))
         }
     };
     Ok(Cost { values: values?, counted: None })
 }
 
-/// 1 for each vector of the last axis in which fewer than `k` elements are larger than the one at
-/// the place `y`, else 0: as in Keras, of equal ones each is among the largest, and a NaN never.
+/// 1 for each vector of the last axis in which fewer than `k` elements are larger than the element
+/// at position `y`, else 0. As in Keras, ties count as among the largest, and a NaN never does.
 fn among_largest(
     at: &mut Writer<'_>,
     y: Value,
@@ -483,6 +480,8 @@ fn among_largest(
     let least = at.number(p, f64::NEG_INFINITY)?;
     let own = at.choose(is_own, p, least)?;
     let own = at.reduce_max(own, vec![-1], true)?;
+    // `not (p <= own)` rather than `p > own`: where `own` is NaN, all elements then count as
+    // larger.
     let is_less = at.less_or_equal(p, own)?;
     let is_larger = at.not(is_less)?;
     let is_larger = at.cast(is_larger, to)?;
@@ -491,12 +490,12 @@ fn among_largest(
     at.cast(is_among, to)
 }
 
-/// The places of the largest elements of the last axis.
+/// The positions of the largest elements of the last axis.
 fn largest(at: &mut Writer<'_>, a: Value) -> Result<Value, RuleError> {
     at.arg_max(a, -1)
 }
 
-/// The numbers of classes that the target holds.
+/// The class numbers of a target, without an axis of size 1 for them.
 fn numbers_of(at: &mut Writer<'_>, of: Compared) -> Result<Value, RuleError> {
     let y = at.cast(of.target, DType::I64)?;
     if at.ty(y).rank() < at.ty(of.predicted).rank() {
@@ -507,10 +506,10 @@ fn numbers_of(at: &mut Writer<'_>, of: Compared) -> Result<Value, RuleError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Loss, Metric};
+    use super::{Loss, Metric, ParseValueError};
 
     fn read(text: &str) -> Result<Metric, String> {
-        text.parse().map_err(|error: super::ParseMetricError| error.to_string())
+        text.parse().map_err(|error: ParseValueError| error.to_string())
     }
 
     #[test]
@@ -543,9 +542,9 @@ mod tests {
         for (text, part) in [
             (
                 "acuracy",
-                "`acuracy` is no metric (did you mean `accuracy`?); the metrics are accuracy, auc",
+                "`acuracy` is not a metric (did you mean `accuracy`?); the metrics are accuracy",
             ),
-            ("top_0_accuracy", "is no metric"),
+            ("top_0_accuracy", "is not a metric"),
             (
                 "auc:num_thresholds=1",
                 "auc has no setting `num_thresholds=1`: num_thresholds is a whole",

@@ -1,13 +1,14 @@
-//! Gradients: operators that compute how a number of the graph changes with values that it depends
-//! on.
+//! Reverse-mode differentiation, and the training graph built on it: losses, metrics, optimizers.
 //!
-//! Rules stand with the operators ([`OpDef::backward`](crate::op::OpDef::backward)). Here they are
-//! applied against the order of the graph, from the loss to the values asked for; what several
-//! users of a value give it is added, the last user first. The result is a graph like any other: a
-//! pass that splits the batch finds the gradients of parameters to be sums over it.
+//! Gradient rules stand with the operators ([`OpDef::backward`](crate::op::OpDef::backward)). Here
+//! they are applied in reverse topological order, from the loss to the requested values. Gradients
+//! from several users of a value are added, the last user first. The result is a graph like any
+//! other, so that data parallelism needs no rule of its own: claims find the gradients of
+//! parameters to be partial sums over the batch.
 
 mod classes;
 mod clip;
+mod cse;
 mod differentiate;
 mod error;
 mod fixed;
@@ -19,7 +20,6 @@ mod names;
 mod optimizer;
 mod penalty;
 mod recompute;
-mod share;
 mod spec;
 mod step;
 mod trainable;
@@ -28,15 +28,16 @@ mod update;
 mod writer;
 
 pub use classes::class_axis;
-pub use differentiate::{differentiate, differentiate_with};
+pub use differentiate::differentiate;
 pub use error::{GradientError, TrainingError};
 pub use fixed::fixed_parameters;
 pub use inference::inference;
-pub use loss::{Loss, ParseLossError};
-pub use metric::{Metric, ParseMetricError};
+pub use loss::Loss;
+pub use metric::Metric;
 pub use mode::Mode;
-pub use optimizer::{EpsilonPlace, Optimizer, ParseOptimizerError, Rule};
-pub use penalty::{ParsePenaltyError, Penalty};
-pub use recompute::{ParseRecomputeError, Recompute};
-pub use spec::{OutputLoss, STEP, Target, Training, TrainingGraph, Weighted};
+pub use optimizer::{EpsilonPlace, Optimizer, Rule};
+pub use penalty::Penalty;
+pub use recompute::Recompute;
+pub(crate) use spec::{LossInputs, STEP};
+pub use spec::{OutputLoss, Training, TrainingGraph, Weighted};
 pub use training::{evaluation, training};

@@ -1,4 +1,4 @@
-//! Train mode: what inference leaves out comes alive.
+//! Train mode: batch statistics in batch normalisation, and dropout that drops.
 
 use std::collections::BTreeSet;
 
@@ -10,37 +10,39 @@ use crate::op::{BatchNormTrain, DropoutTrain, Formula, Op, RuleError};
 use crate::types::invariant::invariant;
 use crate::types::{Claim, DType, Dim};
 
-/// What train mode depends on.
+/// Settings of train mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mode {
-    /// The part of the running mean and variance of batch normalisation that a step keeps; without
-    /// it each layer's own.
+    /// The momentum of running means and variances, the part that a step keeps; `None` for each
+    /// layer's own.
     pub momentum: Option<f32>,
-    /// What decides which elements dropout drops.
+    /// The seed of dropout.
     pub seed: i64,
 }
 
-/// Makes batch normalisation take the statistics of the batch, and move its running ones; makes
-/// dropout drop elements, by the number of the step that `step` holds. Gives the parameters that
-/// are running statistics.
+/// Puts a graph into train mode: batch normalisation takes the statistics of the batch and updates
+/// its running ones, and dropout drops elements by the step number in `step`. Returns the
+/// parameters that are running statistics.
 ///
-/// Batch normalisation whose statistics are no parameters stays as it is, and so does that whose
-/// scale and bias are `frozen`, or whose statistics are.
+/// Batch normalisation stays in inference mode if its statistics are no parameters, or if its scale
+/// and bias, or its statistics, are `frozen`.
 ///
 /// # Errors
-/// If a layer that gives its new running statistics shares them with one before it, the mask of a
-/// dropout is used, or one drops of what is not told apart by rows.
+/// If a layer that returns its new running statistics shares them with one before it, if the mask
+/// of a dropout is used, or if a dropout applies to a value whose elements belong to no row.
 pub(crate) fn train_mode(
     builder: &mut Builder,
     step: Value,
     mode: Mode,
     frozen: &BTreeSet<String>,
 ) -> Result<BTreeSet<NodeId>, TrainingError> {
+    // One form to start from: a file may have layers in either mode.
     inference_mode(builder)?;
-    let mut running = Running::default();
+    let mut running = RunningStatistics::default();
     let claims = survey(builder.graph())?;
-    let mut rows = Rows::default();
-    // Each layer has a seed of its own, which no layer has under a seed nearby.
+    let mut rows = RowNumbers::default();
+    // Each layer has a seed of its own. The rotation keeps the seeds of a run's layers apart from
+    // those of a run whose seed is close: `seed` and `seed + 1` must not share masks.
     let mut layer = mode.seed.rotate_left(20);
     let ids: Vec<NodeId> = builder.graph().order()?;
     for id in ids {
@@ -53,15 +55,15 @@ pub(crate) fn train_mode(
             (Op::BatchNorm(norm), [x, scale, bias, mean, var])
                 if is_param(builder.graph(), *mean)
                     && is_param(builder.graph(), *var)
-                    && !stays(builder.graph(), [*scale, *bias], frozen)
-                    && !stays(builder.graph(), [*mean, *var], frozen) =>
+                    && !all_frozen(builder.graph(), [*scale, *bias], frozen)
+                    && !all_frozen(builder.graph(), [*mean, *var], frozen) =>
             {
                 let momentum = mode.momentum.unwrap_or(norm.momentum);
                 let train = BatchNormTrain { epsilon: norm.epsilon, local: false, momentum };
                 let operands = [*x, *scale, *bias, *mean, *var];
                 running.train(builder, id, train, &operands)?;
             }
-            // What inference mode replaced is still there, unused.
+            // Nodes that inference mode replaced are still in the graph, unused: skip them.
             (Op::BatchNormTrain(_), [_, _, _, mean, var])
                 if (0..3).any(|output| builder.graph().is_used(Value { node: id, output })) =>
             {
@@ -71,7 +73,7 @@ pub(crate) fn train_mode(
             (op, [_]) if op.drop_rate() > 0.0 => {
                 layer = layer.wrapping_add(1);
                 let train = DropoutTrain { rate: op.drop_rate(), seed: layer };
-                // Its operand may be a node that is new.
+                // The claim is that of the old result: the operand may be a new node without one.
                 dropped(builder, &mut rows, old, claims.get(old), train, step)?;
             }
             _ => {}
@@ -81,10 +83,13 @@ pub(crate) fn train_mode(
     Ok(running.update(builder))
 }
 
-/// Makes a dropout drop elements; its result has this claim.
+/// Replaces a dropout whose result has this claim by one that drops.
+///
+/// Elements are dropped by the number of their row in the whole batch, so that a replica drops the
+/// same elements as one device.
 fn dropped(
     builder: &mut Builder,
-    rows: &mut Rows,
+    rows: &mut RowNumbers,
     old: Value,
     claim: Claim,
     train: DropoutTrain,
@@ -95,7 +100,7 @@ fn dropped(
     if graph.is_used(Value { output: 1, ..old }) {
         return Err(refused(node.label(), "its mask is used, which training does not give"));
     }
-    let Some(form) = Form::of(graph, old, claim) else {
+    let Some(form) = RowsFirst::of(graph, old, claim) else {
         return Err(refused(node.label(), "what it drops of is of no row of the batch alone"));
     };
     let name = format!(
@@ -110,8 +115,8 @@ fn dropped(
     Ok(builder.replace(old, new)?)
 }
 
-/// What should be known of a model that is put into train mode: batch normalisation may be missing
-/// that the exporter of its file put into convolutions.
+/// Notes on a model in train mode: its exporter may have folded batch normalisation into
+/// convolutions, where training cannot find it.
 pub(super) fn notes(model: &Graph) -> Vec<String> {
     let ops = || model.ids().filter_map(|id| Some((id, model.node(id).op()?)));
     let biased =
@@ -133,18 +138,18 @@ fn refused(label: &str, reason: &'static str) -> TrainingError {
     TrainingError::Rule { what: format!("`{label}`"), error: RuleError::Undefined(reason) }
 }
 
-/// The running statistics, and what each becomes: where several layers have the same, one moves it
-/// after the other.
+/// The running statistics and their new values. Layers that share a statistic update it one after
+/// the other.
 #[derive(Default)]
-struct Running(Vec<(Value, Value)>);
+struct RunningStatistics(Vec<(Value, Value)>);
 
-impl Running {
-    /// What a running statistic is after the layers so far.
+impl RunningStatistics {
+    /// The value of a running statistic after the layers so far.
     fn now(&self, running: Value) -> Value {
         self.0.iter().find(|(known, _)| *known == running).map_or(running, |(_, now)| *now)
     }
 
-    /// Notes that a layer moves its own.
+    /// Records that a layer updates a statistic.
     fn moved(&mut self, running: Value, new: Value) {
         match self.0.iter_mut().find(|(known, _)| *known == running) {
             Some((_, now)) => *now = new,
@@ -152,7 +157,7 @@ impl Running {
         }
     }
 
-    /// Makes a layer in inference take the statistics of the batch.
+    /// Replaces a layer in inference mode by one with the statistics of the batch.
     fn train(
         &mut self,
         builder: &mut Builder,
@@ -175,7 +180,7 @@ impl Running {
         Ok(())
     }
 
-    /// Notes what a layer in train mode already moves, whose new statistics are used.
+    /// Records the update of a layer that is in train mode already, whose new statistics are used.
     fn keep(
         &mut self,
         graph: &Graph,
@@ -186,6 +191,7 @@ impl Running {
         if !is_param(graph, running) {
             return Ok(());
         }
+        // The layer computes from the old statistic; the update of the layer before would be lost.
         if self.now(running) != running {
             let label = graph.node(node).label();
             return Err(refused(
@@ -197,7 +203,7 @@ impl Running {
         Ok(())
     }
 
-    /// Makes the parameters hold what they become, and gives them.
+    /// Adds the updates; returns the parameters.
     fn update(self, builder: &mut Builder) -> BTreeSet<NodeId> {
         let moved = self.0.into_iter().map(|(running, new)| {
             builder.update(running, new);
@@ -207,15 +213,15 @@ impl Running {
     }
 }
 
-/// The numbers of rows, each made once.
+/// The row numbers that dropout takes, each tensor written at its first use.
 #[derive(Default)]
-struct Rows {
+struct RowNumbers {
     batch: Option<Value>,
     one: Option<Value>,
 }
 
-impl Rows {
-    /// The number of every row of the batch; of a value that has none, 0.
+impl RowNumbers {
+    /// The numbers of all rows of the batch; a single 0 for a value without rows.
     fn numbers(&mut self, builder: &mut Builder, of_batch: bool) -> Result<Value, GraphError> {
         let (made, limit, name) = if of_batch {
             (&mut self.batch, Dim::n(), "row")
@@ -229,21 +235,20 @@ impl Rows {
     }
 }
 
-/// How the rows of a value come to its first axis: through a shape that has them on an axis of
-/// their own, in another order.
-struct Form {
+/// The reshape and transpose that bring the rows of a value to axis 0, where dropout numbers them.
+struct RowsFirst {
     /// The shape of the value.
     whole: Vec<Dim>,
-    /// The shape that has the rows on an axis of their own.
+    /// The shape with the rows on an axis of their own.
     apart: Vec<Dim>,
-    /// The order of its axes that begins with the rows.
+    /// The permutation of its axes that puts the rows first.
     perm: Vec<usize>,
-    /// Whether there are rows; a value without them is one.
+    /// True if there are rows; a value without rows counts as one.
     has_rows: bool,
 }
 
-impl Form {
-    /// That of a value of this claim; `None` if its elements are not those of rows.
+impl RowsFirst {
+    /// The transformation for a value with this claim; `None` if its elements belong to no row.
     fn of(graph: &Graph, x: Value, claim: Claim) -> Option<Self> {
         let whole = graph.ty(x).shape.to_vec();
         let mut apart = whole.clone();
@@ -268,8 +273,7 @@ impl Form {
         Some(Self { whole, apart, perm, has_rows })
     }
 
-    /// Writes what `write` makes of the value in this form, which has the same type, and brings it
-    /// back.
+    /// Applies `write`, which keeps the type, to the value in this form, and undoes the form.
     fn apply(
         &self,
         b: &mut Builder,
@@ -301,8 +305,8 @@ impl Form {
     }
 }
 
-/// Whether all of the values that are parameters are frozen.
-fn stays(graph: &Graph, values: [Value; 2], frozen: &BTreeSet<String>) -> bool {
+/// True if at least one of the values is a parameter and all that are parameters are frozen.
+fn all_frozen(graph: &Graph, values: [Value; 2], frozen: &BTreeSet<String>) -> bool {
     let names = values.iter().filter_map(|value| match *graph.node(value.node).kind() {
         NodeKind::Param(param) => Some(&*graph.param(param).name),
         NodeKind::Input | NodeKind::Op(_) => None,

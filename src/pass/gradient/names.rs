@@ -1,11 +1,10 @@
-//! The names of losses, metrics, optimizers and their settings: also those that users know from
-//! elsewhere.
+//! Names of losses, metrics, optimizers and settings, with aliases from other frameworks.
 
 use std::fmt;
 
 use crate::types::{alike, closest};
 
-/// The entry of a table that has this name, or this as one of its other names.
+/// The entry of a table with this name or alias.
 pub(super) fn find<'t, T>(
     name: &str,
     table: impl IntoIterator<Item = (T, &'t str, &'t [&'t str])>,
@@ -14,7 +13,7 @@ pub(super) fn find<'t, T>(
     table.into_iter().find(|(_, own, others)| known(own, others)).map(|(entry, ..)| entry)
 }
 
-/// Settings with the other names that they have.
+/// The settings with their aliases.
 const SETTINGS: [(&str, &[&str]); 25] = [
     ("amsgrad", &[]),
     ("beta_1", &[]),
@@ -43,15 +42,15 @@ const SETTINGS: [(&str, &[&str]); 25] = [
     ("weight_decay", &[]),
 ];
 
-/// The name of a setting; what is none stays as it is.
+/// The canonical name of a setting; an unknown one is returned unchanged, for the error.
 pub(super) fn setting(key: &str) -> &str {
     find(key, SETTINGS.map(|(own, others)| (own, own, others))).unwrap_or(key)
 }
 
-/// What is said behind a name that is not known: the one that is most like it.
-pub(super) struct Hint<'a>(pub(super) &'a str, pub(super) &'a [&'a str]);
+/// The suffix of an error about an unknown name, with the closest known name.
+pub(super) struct DidYouMean<'a>(pub(super) &'a str, pub(super) &'a [&'a str]);
 
-impl fmt::Display for Hint<'_> {
+impl fmt::Display for DidYouMean<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match closest(self.0, self.1.iter().copied()) {
             Some(name) => write!(f, " (did you mean `{name}`?)"),

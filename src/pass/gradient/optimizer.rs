@@ -1,4 +1,4 @@
-//! Optimizers: the new value of a variable from its gradient.
+//! Optimizers: their rules, settings and text form.
 //!
 //! Formulas and defaults are those of Keras 3, but for the two conventions of `rmsprop`: the
 //! epsilon is added to the root (`outside`, Keras before 3) or under it (`inside`).
@@ -6,10 +6,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::names::{self, Hint};
-use crate::types::Quoted;
+use super::names::{self, DidYouMean};
+use crate::types::{ParseValueError, Quoted};
 
-/// Where the epsilon of a root mean square stands.
+/// The position of epsilon in a root mean square.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EpsilonPlace {
     /// Under the root.
@@ -19,7 +19,7 @@ pub enum EpsilonPlace {
     Outside,
 }
 
-/// How a variable follows its gradient.
+/// The update rule of an optimizer, with `lr` for the learning rate and `g` for the gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Rule {
@@ -27,7 +27,7 @@ pub enum Rule {
     Sgd {
         /// The part of the velocity that stays.
         momentum: f64,
-        /// Whether the velocity is applied ahead.
+        /// Whether momentum looks one step ahead (Nesterov).
         nesterov: bool,
     },
     /// `a = rho * a + (1 - rho) * g^2; p -= lr * g / root(a)`.
@@ -38,9 +38,9 @@ pub enum Rule {
         momentum: f64,
         /// What keeps the divisor off 0.
         epsilon: f64,
-        /// Where it stands.
+        /// The position of epsilon.
         place: EpsilonPlace,
-        /// Whether the square of the mean is taken off the mean square.
+        /// Whether the mean square is reduced to the variance.
         centered: bool,
     },
     /// Adam, with `amsgrad` its variant that keeps the largest mean square.
@@ -98,12 +98,11 @@ pub enum Rule {
 /// An optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimizer {
-    /// How a variable follows its gradient.
+    /// The update rule.
     pub rule: Rule,
     /// The learning rate before any schedule.
     pub learning_rate: f64,
-    /// What is taken off a variable in each step, as a part of `lr` times itself; none where it is
-    /// 0.
+    /// Decoupled weight decay: each step subtracts `lr * weight_decay` times the variable.
     pub weight_decay: f64,
     /// The largest magnitude of an element of a gradient.
     pub clipvalue: Option<f64>,
@@ -135,8 +134,8 @@ impl Optimizer {
     pub const NAMES: [&'static str; 9] =
         ["adadelta", "adagrad", "adam", "adamax", "adamw", "lion", "nadam", "rmsprop", "sgd"];
 
-    /// The optimizer of this name with the settings that it usually has.
-    fn usual(name: &str) -> Option<Self> {
+    /// The optimizer of this name with its default settings.
+    fn with_defaults(name: &str) -> Option<Self> {
         let (beta_1, beta_2, epsilon) = (0.9, 0.999, 1e-7);
         let adam = Rule::Adam { beta_1, beta_2, epsilon, amsgrad: false };
         let name = names::find(name, Self::NAMES.map(|own| (own, own, &[] as &[&str])))?;
@@ -158,6 +157,7 @@ impl Optimizer {
         })
     }
 
+    /// An optimizer with this rule and no clipping, decay, accumulation or averages.
     fn of(rule: Rule, learning_rate: f64) -> Self {
         Self {
             rule,
@@ -173,7 +173,7 @@ impl Optimizer {
         }
     }
 
-    /// The names and the first elements of the values that it keeps for each variable.
+    /// The names and initial elements of the slots of each variable.
     pub(crate) fn slots(&self) -> Vec<(&'static str, f64)> {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => Vec::new(),
@@ -200,7 +200,7 @@ impl Optimizer {
         }
     }
 
-    /// The name.
+    /// The name; Adam with weight decay is `adamw`.
     pub(crate) fn name(&self) -> &'static str {
         match self.rule {
             Rule::Sgd { .. } => "sgd",
@@ -217,7 +217,7 @@ impl Optimizer {
 }
 
 impl fmt::Display for Optimizer {
-    /// The name and all settings: the text that it is read from.
+    /// Writes the name and all settings, in the form that parses back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:learning_rate={}", self.name(), self.learning_rate)?;
         let mut rule = self.rule;
@@ -243,7 +243,7 @@ impl fmt::Display for Optimizer {
             ("global_clipnorm", self.global_clipnorm),
         ];
         for (key, limit) in clips {
-            // What is not limited is not written.
+            // Only limits that are set.
             limit.map_or(Ok(()), |limit| write!(f, ",{key}={limit}"))?;
         }
         if self.gradient_accumulation_steps > 1 {
@@ -252,57 +252,28 @@ impl fmt::Display for Optimizer {
         if self.ema {
             write!(f, ",use_ema=true,ema_momentum={}", self.ema_momentum)?;
             let every = self.ema_overwrite_frequency;
-            // What never happens is not written.
+            // Only if averages ever overwrite parameters.
             every.map_or(Ok(()), |every| write!(f, ",ema_overwrite_frequency={every}"))?;
         }
         Ok(())
     }
 }
 
-/// A text that describes no optimizer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParseOptimizerError {
-    /// The name is none of an optimizer.
-    #[error(
-        "{} is no optimizer{}; the optimizers are {}",
-        Quoted(.0), Hint(.0, &Optimizer::NAMES), Optimizer::NAMES.join(", ")
-    )]
-    Name(String),
-    /// The optimizer has no such setting.
-    #[error(
-        "{optimizer} has no setting {}{}; it has {}",
-        Quoted(.setting), Hint(.setting, .known), .known.join(", ")
-    )]
-    Setting {
-        /// The optimizer.
-        optimizer: &'static str,
-        /// The setting given.
-        setting: String,
-        /// Those that it has.
-        known: Vec<&'static str>,
-    },
-    /// A setting has a value that it cannot have.
-    #[error("{setting} cannot be {}: {expected}", Quoted(.value))]
-    Value {
-        /// The setting.
-        setting: String,
-        /// The value given.
-        value: String,
-        /// What it may be.
-        expected: &'static str,
-    },
-}
-
 impl FromStr for Optimizer {
-    type Err = ParseOptimizerError;
+    type Err = ParseValueError;
 
     /// Reads a name and settings: `sgd:momentum=0.9,nesterov=true`,
     /// `rmsprop:rho=0.9,epsilon=outside`. Names are read without regard to case, `_` and `-`.
-    fn from_str(text: &str) -> Result<Self, ParseOptimizerError> {
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-        let optimizer = Self::usual(name);
-        let mut optimizer = optimizer.ok_or_else(|| ParseOptimizerError::Name(name.to_owned()))?;
+        let mut optimizer = Self::with_defaults(name).ok_or_else(|| {
+            ParseValueError::new(format!(
+                "{} is not an optimizer{}; the optimizers are {}",
+                Quoted(name),
+                DidYouMean(name, &Self::NAMES),
+                Self::NAMES.join(", ")
+            ))
+        })?;
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
             optimizer.set(names::setting(key), value)?;
@@ -336,11 +307,9 @@ impl Optimizer {
     }
 
     /// Sets one setting from text.
-    fn set(&mut self, key: &str, value: &str) -> Result<(), ParseOptimizerError> {
-        let wrong = |expected| ParseOptimizerError::Value {
-            setting: key.to_owned(),
-            value: value.to_owned(),
-            expected,
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ParseValueError> {
+        let wrong = |expected: &str| {
+            ParseValueError::new(format!("{key} cannot be {}: {expected}", Quoted(value)))
         };
         let number = || value.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
         let positive = || number().ok_or_else(|| wrong("write a number that is not negative"));
@@ -355,6 +324,7 @@ impl Optimizer {
                 let limit = number().filter(|x| *x > 0.0);
                 let limit = limit.ok_or_else(|| wrong("write a number above 0"))?;
                 let clips = [self.clipvalue, self.clipnorm, self.global_clipnorm];
+                // Two limits would depend on the order in which they apply.
                 if clips.iter().any(Option::is_some) {
                     return Err(wrong("gradients are clipped in one way only"));
                 }
@@ -385,9 +355,14 @@ impl Optimizer {
                     let found = number().filter(|x| *x < 1.0);
                     *part = found.ok_or_else(|| wrong("write a number from 0 to below 1"))?;
                 } else {
-                    let (optimizer, setting) = (self.name(), key.to_owned());
                     let known = self.settings();
-                    return Err(ParseOptimizerError::Setting { optimizer, setting, known });
+                    return Err(ParseValueError::new(format!(
+                        "{} has no setting {}{}; it has {}",
+                        self.name(),
+                        Quoted(key),
+                        DidYouMean(key, &known),
+                        known.join(", ")
+                    )));
                 }
             }
         }
@@ -396,18 +371,18 @@ impl Optimizer {
 }
 
 impl Rule {
-    /// The names of settings that are numbers, and of those that are true or false.
+    /// The names of numeric settings; [`Self::FLAGS`] are those that are true or false.
     const NUMBERS: [&'static str; 6] =
         ["momentum", "rho", "beta_1", "beta_2", "epsilon", "initial_accumulator_value"];
     const FLAGS: [&'static str; 3] = ["nesterov", "centered", "amsgrad"];
 
-    /// The setting of this name that is a number.
+    /// The numeric setting of this name.
     fn number(&mut self, key: &str) -> Option<f64> {
         let size = self.size(key).map(|size| *size);
         size.or_else(|| self.part(key).map(|part| *part))
     }
 
-    /// The setting of this name that is true or false.
+    /// The boolean setting of this name.
     fn flag(&mut self, key: &str) -> Option<&mut bool> {
         match (self, key) {
             (Self::Sgd { nesterov, .. }, "nesterov") => Some(nesterov),
@@ -417,7 +392,7 @@ impl Rule {
         }
     }
 
-    /// The setting of this name that is any number from 0 on.
+    /// The setting of this name that takes any number from 0 on.
     fn size(&mut self, key: &str) -> Option<&mut f64> {
         match (self, key) {
             (Self::Adagrad { initial, .. }, "initial_accumulator_value") => Some(initial),
@@ -434,7 +409,7 @@ impl Rule {
         }
     }
 
-    /// The setting of this name that is a part: a number from 0 to below 1.
+    /// The setting of this name that takes a fraction, from 0 to below 1.
     fn part(&mut self, key: &str) -> Option<&mut f64> {
         match (self, key) {
             (Self::Sgd { momentum, .. } | Self::RmsProp { momentum, .. }, "momentum") => {
@@ -499,7 +474,7 @@ mod tests {
         }
         let error = |text: &str| read(text).unwrap_err().to_string();
         assert!(error("adm").starts_with(
-            "`adm` is no optimizer (did you mean `adam`?); the optimizers are adadelta"
+            "`adm` is not an optimizer (did you mean `adam`?); the optimizers are adadelta"
         ));
         assert!(error("sgd:momentm=1").starts_with(
             "sgd has no setting `momentm` (did you mean \

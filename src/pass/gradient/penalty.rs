@@ -1,15 +1,15 @@
-//! Penalties: what parameters cost by their size. Parameters are named by patterns.
+//! L1 and L2 penalties on parameters, which patterns name.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::error::TrainingError;
-use super::writer::draft;
+use super::writer::emit_formula;
 use crate::ir::{Builder, Graph, Value};
 use crate::op::{Emit, Formula};
-use crate::types::Quoted;
+use crate::types::{ParseValueError, Quoted};
 
-/// The factor of a penalty, and the parameters that have it.
+/// The factor of a penalty and its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Penalty {
     /// The name of a parameter, or a pattern of names, in which `*` stands for any letters and `?`
@@ -20,33 +20,39 @@ pub struct Penalty {
     pub factor: f64,
 }
 
-/// A text that is no penalty.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no penalty; write FACTOR or PARAMETER=FACTOR, with a finite number from 0 \
-    on", Quoted(.0))]
-pub struct ParsePenaltyError(String);
+/// The error for a text that is no penalty.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "{} is not a penalty; write FACTOR or PARAMETER=FACTOR, with a finite number from 0 \
+    on",
+        Quoted(text)
+    ))
+}
 
 impl FromStr for Penalty {
-    type Err = ParsePenaltyError;
+    type Err = ParseValueError;
 
     /// Reads `0.01`, or `fc*=0.01`.
-    fn from_str(text: &str) -> Result<Self, ParsePenaltyError> {
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
         let (params, number) = match text.rsplit_once('=') {
             Some((params, number)) => (Some(params.to_owned()), number),
             None => (None, text),
         };
         let factor = number.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
-        let factor = factor.ok_or_else(|| ParsePenaltyError(text.to_owned()))?;
+        let factor = factor.ok_or_else(|| wrong(text))?;
         Ok(Self { params, factor })
     }
 }
 
-/// Whether a pattern names a parameter.
+/// True if a pattern matches a name.
+///
+/// Greedy matching with one backtracking point, the last `*`: quadratic at worst, where recursion
+/// over every `*` would be exponential.
 fn names(pattern: &str, name: &str) -> bool {
     let (pattern, letters): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // The last `*`, and where the letters begin that it does not stand for yet.
+    // The last `*`, and the first letter that it does not cover yet.
     let mut star: Option<(usize, usize)> = None;
     while n < letters.len() {
         match (pattern.get(p), star) {
@@ -65,10 +71,10 @@ fn names(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// The parameters of a model that patterns name; `verb` says what is done with them.
+/// The parameters of a model that patterns name; `verb` is the action, for errors.
 ///
 /// # Errors
-/// If one names none.
+/// If a pattern names no parameter.
 pub(super) fn named(
     model: &Graph,
     patterns: &BTreeSet<String>,
@@ -90,7 +96,8 @@ pub(super) fn named(
     Ok(found)
 }
 
-/// The factor that a parameter has; 0 where it has none.
+/// The factor of a parameter, 0 without a penalty. A pattern wins over a penalty without one, the
+/// last of several over those before it.
 fn factor(penalties: &[Penalty], name: &str, rank: usize) -> f64 {
     let of = |usual: bool| {
         penalties.iter().rev().find(|penalty| match &penalty.params {
@@ -98,14 +105,14 @@ fn factor(penalties: &[Penalty], name: &str, rank: usize) -> f64 {
             None => usual && rank >= 2,
         })
     };
-    // No penalty is one of nothing.
+    // Without a penalty nothing is added.
     of(false).or_else(|| of(true)).map_or(0.0, |penalty| penalty.factor)
 }
 
 /// The loss with the penalties of trained parameters, which count once.
 ///
 /// # Errors
-/// If one is of no trained parameter.
+/// If a pattern matches no trained parameter.
 pub(super) fn penalties(
     b: &mut Builder,
     loss: Value,
@@ -132,7 +139,7 @@ pub(super) fn penalties(
     Ok(loss)
 }
 
-/// Adds to a loss the sum of magnitudes of a value, or of its squares, times a factor.
+/// Adds `factor * sum(|x|)` to a loss, or `factor * sum(x^2)` with `squares`.
 fn penalty(
     b: &mut Builder,
     loss: Value,
@@ -140,7 +147,7 @@ fn penalty(
     factor: f64,
     squares: bool,
 ) -> Result<Value, TrainingError> {
-    draft(b, "loss.penalty", "the penalty", |at| {
+    emit_formula(b, "loss.penalty", "the penalty", |at| {
         let each = if squares { at.square(value)? } else { at.abs(value)? };
         let sum = at.total(each)?;
         let to = at.ty(loss).dtype;

@@ -1,4 +1,4 @@
-//! What the backward part computes again instead of keeping it from the forward part.
+//! Rematerialization: forward values that the backward pass computes again to save memory.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -7,10 +7,10 @@ use std::str::FromStr;
 use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
 use crate::op::Traits;
 use crate::types::invariant::{int, invariant};
-use crate::types::{Dim, Quoted};
+use crate::types::{Dim, ParseValueError, Quoted};
 
-/// Which values gradients compute again, to have less memory in use. The same operators on the same
-/// values give the same bits.
+/// The forward values that gradients compute again, to save memory. The same operators on the same
+/// operands give the same bits, so that gradients do not change.
 ///
 /// Elsewhere: rematerialization (XLA); activation checkpointing (PyTorch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub enum Recompute {
     /// The results of operators that cost little more than reading their operands: elementwise
     /// ones, activations, normalisations, masks of dropout, broadcasts, other shapes.
     Cheap,
-    /// All but those that alone are alive at some points of the forward part, as many as the root
-    /// of the number of such points: about one more forward pass.
+    /// All but the values at about `sqrt(c)` checkpoints, of the `c` points of the forward pass at
+    /// which a single value is alive: about one more forward pass of time.
     Segments,
 }
 
@@ -36,46 +36,49 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A text that does not say what to compute again.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is nothing to compute again; write nothing, cheap or segments", Quoted(.0))]
-pub struct ParseRecomputeError(String);
+/// The error for a text that is no mode.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "{} is not a recomputation mode; write nothing, cheap or segments",
+        Quoted(text)
+    ))
+}
 
 impl FromStr for Recompute {
-    type Err = ParseRecomputeError;
+    type Err = ParseValueError;
 
-    fn from_str(text: &str) -> Result<Self, ParseRecomputeError> {
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
         match text {
             "nothing" => Ok(Self::Nothing),
             "cheap" => Ok(Self::Cheap),
             "segments" => Ok(Self::Segments),
-            _ => Err(ParseRecomputeError(text.to_owned())),
+            _ => Err(wrong(text)),
         }
     }
 }
 
-/// The forward part of a graph.
+/// The forward pass of a graph.
 #[derive(Clone, Copy)]
 pub(super) struct Forward<'a> {
-    /// Its nodes in their order.
+    /// Its nodes in topological order.
     pub(super) order: &'a [NodeId],
-    /// Whether a node depends on what is trained, by index.
+    /// By index: whether a node depends on trained values.
     pub(super) reached: &'a [bool],
 }
 
-/// The values of the forward part that are computed again, and what has been.
+/// The choice of forward nodes to compute again, and those already written.
 #[derive(Default)]
-pub(super) struct Again {
-    /// Whether a node of the forward part is written again for the backward part, by index.
+pub(super) struct Recomputation {
+    /// By index: whether the backward pass computes the node again.
     repeated: Vec<bool>,
-    /// The place of each node in the order of the forward part, by index.
+    /// By index: the position of each node in the order of the forward pass.
     places: Vec<usize>,
-    /// The values that stand for those of the forward part.
+    /// The recomputed values, by forward value.
     done: HashMap<Value, Value>,
 }
 
-impl Again {
-    /// Decides what of a forward part is computed again.
+impl Recomputation {
+    /// Chooses the nodes of a forward pass to compute again.
     pub(super) fn new(builder: &Builder, forward: Forward<'_>, what: Recompute) -> Self {
         if what == Recompute::Nothing {
             return Self::default();
@@ -87,6 +90,7 @@ impl Again {
             places[id.index()] = place;
         }
         let mut repeated = vec![false; graph.id_bound()];
+        // Only values with rows grow with the batch; the others are not worth computing twice.
         let rows = |id: &NodeId| {
             let mut results = graph.node(*id).results().iter();
             results.any(|r| r.ty.shape.iter().any(Dim::depends_on_batch))
@@ -100,20 +104,20 @@ impl Again {
                 }
             });
         }
-        let mut again = Self { repeated, places, done: HashMap::new() };
+        let mut recomputation = Self { repeated, places, done: HashMap::new() };
         if what == Recompute::Segments {
-            again.keep_ends(builder, forward);
+            recomputation.keep_ends(builder, forward);
         }
-        again
+        recomputation
     }
 
-    /// Keeps the values at the ends of segments, and all behind the last one.
+    /// Keeps the values at the ends of segments, and all values behind the last one: the backward
+    /// pass begins there, so that computing them again would save nothing.
     fn keep_ends(&mut self, builder: &Builder, forward: Forward<'_>) {
         let Forward { order, reached } = forward;
         let graph = builder.graph();
         let place = |id: NodeId| self.places[id.index()];
-        // The values that depend on what is trained and are used behind a place, by the place of
-        // their last use.
+        // Liveness: values that depend on trained ones and have a use ahead, by their last use.
         let mut alive: HashSet<Value> = HashSet::new();
         let mut dies: Vec<Vec<Value>> = vec![Vec::new(); order.len()];
         let mut cuts: Vec<(usize, NodeId)> = Vec::new();
@@ -131,6 +135,8 @@ impl Again {
                     dies[last].push(value);
                 }
             }
+            // A single live value is a cut of the graph: everything behind it follows from it
+            // alone.
             if let (1, Some(only)) = (alive.len(), alive.iter().next())
                 && self.repeated[only.node.index()]
             {
@@ -138,6 +144,8 @@ impl Again {
             }
         }
         cuts.dedup_by_key(|(_, node)| *node);
+        // With `sqrt(c)` segments of `sqrt(c)` cuts each, the values at the ends and the values of
+        // one segment take least memory together (Chen et al., sublinear memory cost).
         let ends = cuts.len().isqrt();
         let mut last = 0;
         for i in 1..=ends {
@@ -150,7 +158,7 @@ impl Again {
         }
     }
 
-    /// What stands for a value in the backward part: itself, or what is computed again here.
+    /// The value to use in the backward pass: itself, or its recomputation, written at first use.
     pub(super) fn value(
         &mut self,
         builder: &mut Builder,
@@ -163,6 +171,8 @@ impl Again {
         if let Some(done) = self.done.get(&value) {
             return Ok(*done);
         }
+        // All nodes to repeat are collected before any is written: a walk without recursion, as
+        // chains may be as long as the model.
         let mut nodes = vec![value.node];
         let mut seen: HashSet<NodeId> = nodes.iter().copied().collect();
         let mut next = 0;
@@ -182,7 +192,7 @@ impl Again {
         Ok(self.done.get(&value).copied().unwrap_or(value))
     }
 
-    /// Writes a node again.
+    /// Writes the recomputation of one node, on recomputed operands where there are some.
     fn write(&mut self, builder: &mut Builder, id: NodeId) -> Result<(), GraphError> {
         let graph = builder.graph();
         let node = graph.node(id);

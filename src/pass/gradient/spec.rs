@@ -1,4 +1,4 @@
-//! What a training graph is made of, and what is known of one.
+//! Specification of a training graph, and the description of a finished one.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use crate::ir::{Graph, Weights};
 /// The loss of one output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputLoss {
-    /// The output.
+    /// The name of the output.
     pub output: String,
-    /// Its loss.
+    /// The loss.
     pub loss: Loss,
     /// The axis of its classes, from the end if negative, which losses and metrics compare along;
     /// by default that of the softmax that gives the output to a cross-entropy, else the last.
     pub class_axis: Option<i64>,
     /// The weight of the loss in the sum of all.
     pub weight: f64,
-    /// What the data give weights of.
+    /// The kind of sample weights in the data.
     pub weighted: Weighted,
-    /// Whether there is a mask, with a number for each cost: those of 0 cost nothing and are not
-    /// counted.
+    /// Whether the data have a mask with a number for each cost; costs with 0 are left out of sum
+    /// and count.
     pub masked: bool,
     /// Metrics of this output, besides those of all.
     pub metrics: Vec<Metric>,
@@ -34,7 +34,7 @@ pub struct OutputLoss {
 }
 
 impl OutputLoss {
-    /// The loss of an output, and nothing else.
+    /// A loss of an output without weights, mask or metrics.
     pub fn new(output: &str, loss: Loss) -> Self {
         Self {
             output: output.to_owned(),
@@ -49,21 +49,21 @@ impl OutputLoss {
     }
 }
 
-/// What the data give weights of.
+/// The kind of sample weights in the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weighted {
-    /// There are none.
+    /// No weights.
     #[default]
     Nothing,
-    /// Every row has one: `[N]`.
+    /// One for each row, `[N]`.
     Rows,
-    /// Every cost has one: `[N, …]`, the axes of the output but the last.
+    /// One for each cost, `[N, …]`: the axes of the output but the last.
     Costs,
 }
 
 /// The inputs of a training graph that belong to one output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct LossInputs {
     /// The output.
     pub output: String,
     /// The input that has its target.
@@ -74,7 +74,7 @@ pub struct Target {
     pub mask: Option<String>,
 }
 
-/// What a training graph is made of, besides the model.
+/// The settings of a training: losses, metrics, optimizer and parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
     /// The losses, at most one for each output.
@@ -97,14 +97,14 @@ pub struct Training {
     pub l1: Vec<Penalty>,
     /// The factors of their sums of squares.
     pub l2: Vec<Penalty>,
-    /// What batch normalisation and dropout do.
+    /// Settings of batch normalisation and dropout.
     pub mode: Mode,
-    /// What gradients compute again.
+    /// The forward values that gradients compute again.
     pub recompute: Recompute,
 }
 
 impl Training {
-    /// Training for the loss of one output, and nothing else.
+    /// Training for the loss of one output, with defaults for the rest.
     pub fn new(output: &str, loss: Loss, optimizer: Optimizer) -> Self {
         Self {
             losses: vec![OutputLoss::new(output, loss)],
@@ -121,7 +121,7 @@ impl Training {
     }
 }
 
-/// A training graph and what is known of it.
+/// A training graph with its inputs, variables and notes.
 #[derive(Clone, Debug)]
 pub struct TrainingGraph {
     /// The graph: its inputs are the model's, then the targets, the weights of rows where there are
@@ -129,8 +129,8 @@ pub struct TrainingGraph {
     pub graph: Graph,
     /// The parameters of the model and the variables of the optimizer.
     pub weights: Weights,
-    /// For each loss the inputs that it takes.
-    pub targets: Vec<Target>,
+    /// The inputs of each loss.
+    pub targets: Vec<LossInputs>,
     /// The input that has the learning rate, an `f64` without axes.
     pub learning_rate: Option<String>,
     /// The names of the metrics, in the order of their outputs.
@@ -141,9 +141,9 @@ pub struct TrainingGraph {
     pub untrained: Vec<(String, &'static str)>,
     /// Parameters and the variables that are their moving averages, where the optimizer keeps some.
     pub averages: Vec<(String, String)>,
-    /// What should be known of the training, as sentences.
+    /// Notes for the user, as sentences.
     pub notes: Vec<String>,
 }
 
 /// The name of the variable that counts the steps.
-pub const STEP: &str = "optimizer.step";
+pub(crate) const STEP: &str = "optimizer.step";

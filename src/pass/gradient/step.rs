@@ -1,24 +1,26 @@
-//! The steps of optimizers as operators.
+//! Optimizer steps as operators, one formula for each rule.
+//!
+//! Formulas are those of Keras 3.
 
 use super::optimizer::{EpsilonPlace, Optimizer, Rule};
 use super::writer::Writer;
 use crate::ir::Value;
 use crate::op::{Formula, RuleError};
 
-/// The numbers of a step that are the same for all variables, in one element type.
+/// The scalars of a step that all variables share, in one element type.
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct StepScalars {
     /// The learning rate.
     pub(super) rate: Value,
     /// The number of the step, from 1.
     pub(super) number: Value,
-    /// For `nadam` the product of the factors of all steps up to this one.
+    /// The product of the momentum factors of all steps up to this one, for `nadam`.
     pub(super) product: Option<Value>,
 }
 
 impl Optimizer {
-    /// Of an optimizer whose steps have factors the one of step `number + ahead`:
-    /// `beta_1 * (1 - 0.96^(number + ahead) / 2)`.
+    /// The momentum factor of step `number + ahead`, `beta_1 * (1 - 0.96^(number + ahead) / 2)`;
+    /// `None` for optimizers without one.
     pub(super) fn factor(
         &self,
         at: &mut Writer<'_>,
@@ -30,6 +32,7 @@ impl Optimizer {
     }
 }
 
+/// The momentum factor of Nadam at step `number + ahead`.
 fn factor(at: &mut Writer<'_>, beta_1: f64, number: Value, ahead: f64) -> Result<Value, RuleError> {
     let exponent = at.shift(number, ahead)?;
     let base = at.number(number, 0.96)?;
@@ -38,27 +41,28 @@ fn factor(at: &mut Writer<'_>, beta_1: f64, number: Value, ahead: f64) -> Result
     at.shift(share, beta_1)
 }
 
-/// `a * keep + b * (1 - keep)`.
+/// The moving average `a * keep + b * (1 - keep)`.
 fn blend(at: &mut Writer<'_>, a: Value, b: Value, keep: f64) -> Result<Value, RuleError> {
     let (a, b) = (at.scale(a, keep)?, at.scale(b, 1.0 - keep)?);
     at.add(a, b)
 }
 
-/// `base` to the power of the number of the step.
-fn power(at: &mut Writer<'_>, base: f64, step: Step) -> Result<Value, RuleError> {
+/// The power `base^step`, for the bias correction of moving averages.
+fn power(at: &mut Writer<'_>, base: f64, step: StepScalars) -> Result<Value, RuleError> {
     let base = at.number(step.number, base)?;
     at.pow(base, step.number)
 }
 
-/// Writes the step of one variable: its new value and the new values of its slots.
+/// Writes the step of one variable: its new value and the new values of its slots. Weight decay is
+/// decoupled from the gradient (`AdamW`).
 pub(super) fn write(
     at: &mut Writer<'_>,
     optimizer: &Optimizer,
     p: Value,
     g: Value,
     slots: &[Value],
-    step: Step,
-) -> Change {
+    step: StepScalars,
+) -> VariableStep {
     let mut p = p;
     if optimizer.weight_decay > 0.0 {
         let decay = at.scale(step.rate, optimizer.weight_decay)?;
@@ -69,38 +73,46 @@ pub(super) fn write(
     Ok((at.sub(p, change)?, slots))
 }
 
-/// The factors of means that Adam and its like keep, and their epsilon.
+/// The constants of Adam and its variants.
 #[derive(Clone, Copy)]
-struct Factors {
-    /// The part of the mean of gradients that a step keeps.
+struct AdamConstants {
+    /// The decay of the mean of gradients.
     beta_1: f64,
-    /// The part of the mean of sizes that a step keeps.
+    /// The decay of the mean of squares or magnitudes.
     beta_2: f64,
-    /// What is added to a divisor.
+    /// The summand that keeps a divisor off 0.
     epsilon: f64,
 }
 
-/// What a variable has of the steps before.
+/// The slots of a variable: moving averages from the steps before.
 #[derive(Clone, Copy)]
 struct Moments {
-    /// The mean of gradients; of Adadelta that of their squares.
+    /// The mean of gradients; for Adadelta the mean of their squares.
     first: Value,
-    /// The mean of squares or the largest magnitude; of Adadelta the mean of squares of changes.
+    /// The mean of squares or the largest magnitude; for Adadelta the mean of squared changes.
     second: Value,
 }
 
-/// What is taken off the variable, and the new slots.
-type Change = Result<(Value, Vec<Value>), RuleError>;
+/// The change to subtract from the variable, and the new values of the slots.
+type VariableStep = Result<(Value, Vec<Value>), RuleError>;
 
-/// What is taken off the variable, and the new slots.
-fn change(at: &mut Writer<'_>, rule: Rule, g: Value, slots: &[Value], step: Step) -> Change {
+/// Writes the change of a variable by the rule of its optimizer.
+fn change(
+    at: &mut Writer<'_>,
+    rule: Rule,
+    g: Value,
+    slots: &[Value],
+    step: StepScalars,
+) -> VariableStep {
     match (rule, slots) {
         (Rule::Sgd { .. }, []) => Ok((at.mul(g, step.rate)?, Vec::new())),
-        (Rule::Sgd { momentum, nesterov }, [v]) => moving(at, momentum, nesterov, g, *v, step.rate),
+        (Rule::Sgd { momentum, nesterov }, [v]) => {
+            sgd_momentum(at, momentum, nesterov, g, *v, step.rate)
+        }
         (Rule::RmsProp { .. }, slots) => rms_prop(at, rule, g, slots, step.rate),
         (Rule::Adam { beta_1, beta_2, epsilon, .. }, [m, v, rest @ ..]) => {
-            let factors = Factors { beta_1, beta_2, epsilon };
-            adam(at, factors, g, Moments { first: *m, second: *v }, rest, step)
+            let constants = AdamConstants { beta_1, beta_2, epsilon };
+            adam(at, constants, g, Moments { first: *m, second: *v }, rest, step)
         }
         (Rule::Adagrad { epsilon, .. }, [a]) => adagrad(at, epsilon, g, *a, step.rate),
         (Rule::Adadelta { rho, epsilon }, [grads, deltas]) => {
@@ -108,27 +120,28 @@ fn change(at: &mut Writer<'_>, rule: Rule, g: Value, slots: &[Value], step: Step
             adadelta(at, rho, epsilon, g, moments, step.rate)
         }
         (Rule::Adamax { beta_1, beta_2, epsilon }, [m, u]) => {
-            let factors = Factors { beta_1, beta_2, epsilon };
-            adamax(at, factors, g, Moments { first: *m, second: *u }, step)
+            let constants = AdamConstants { beta_1, beta_2, epsilon };
+            adamax(at, constants, g, Moments { first: *m, second: *u }, step)
         }
         (Rule::Nadam { beta_1, beta_2, epsilon }, [m, v]) => {
-            let factors = Factors { beta_1, beta_2, epsilon };
-            nadam(at, factors, g, Moments { first: *m, second: *v }, step)
+            let constants = AdamConstants { beta_1, beta_2, epsilon };
+            nadam(at, constants, g, Moments { first: *m, second: *v }, step)
         }
         (Rule::Lion { beta_1, beta_2 }, [m]) => lion(at, beta_1, beta_2, g, *m, step.rate),
         _ => Err(RuleError::Undefined("the variable has other slots than its optimizer")),
     }
 }
 
-/// With momentum.
-fn moving(
+/// SGD with momentum: `v = momentum * v - lr * g`, change `-v`; with `nesterov` `-(momentum * v -
+/// lr * g)`.
+fn sgd_momentum(
     at: &mut Writer<'_>,
     momentum: f64,
     nesterov: bool,
     g: Value,
     v: Value,
     rate: Value,
-) -> Change {
+) -> VariableStep {
     let (kept, scaled) = (at.scale(v, momentum)?, at.mul(g, rate)?);
     let v = at.sub(kept, scaled)?;
     let mut move_by = v;
@@ -139,16 +152,18 @@ fn moving(
     Ok((at.neg(move_by)?, vec![v]))
 }
 
-/// By Adam's means.
+/// Adam: change `alpha * m / (sqrt(v) + epsilon)` with the step size `alpha = lr * sqrt(1 -
+/// beta_2^t) / (1 - beta_1^t)`. A third slot is the largest `v` so far (`AMSGrad`), which takes the
+/// place of `v`.
 fn adam(
     at: &mut Writer<'_>,
-    factors: Factors,
+    constants: AdamConstants,
     g: Value,
     moments: Moments,
     rest: &[Value],
-    step: Step,
-) -> Change {
-    let Factors { beta_1, beta_2, epsilon } = factors;
+    step: StepScalars,
+) -> VariableStep {
+    let AdamConstants { beta_1, beta_2, epsilon } = constants;
     let Moments { first: m, second: v } = moments;
     let square = at.square(g)?;
     let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
@@ -169,8 +184,8 @@ fn adam(
     Ok((at.div(scaled, root)?, kept))
 }
 
-/// By the sum of squares.
-fn adagrad(at: &mut Writer<'_>, epsilon: f64, g: Value, a: Value, rate: Value) -> Change {
+/// Adagrad: change `lr * g / sqrt(a + epsilon)` with the sum of squares `a`.
+fn adagrad(at: &mut Writer<'_>, epsilon: f64, g: Value, a: Value, rate: Value) -> VariableStep {
     let square = at.square(g)?;
     let a = at.add(a, square)?;
     let root = at.shift(a, epsilon)?;
@@ -179,7 +194,8 @@ fn adagrad(at: &mut Writer<'_>, epsilon: f64, g: Value, a: Value, rate: Value) -
     Ok((at.div(scaled, root)?, vec![a]))
 }
 
-/// By the ratio of two mean squares.
+/// Adadelta: change `lr * g * sqrt(deltas + epsilon) / sqrt(grads + epsilon)` with moving averages
+/// of the squares of gradients and of changes.
 fn adadelta(
     at: &mut Writer<'_>,
     rho: f64,
@@ -187,7 +203,7 @@ fn adadelta(
     g: Value,
     moments: Moments,
     rate: Value,
-) -> Change {
+) -> VariableStep {
     let Moments { first: grads, second: deltas } = moments;
     let square = at.square(g)?;
     let grads = blend(at, grads, square, rho)?;
@@ -200,9 +216,16 @@ fn adadelta(
     Ok((at.mul(delta, rate)?, vec![grads, deltas]))
 }
 
-/// By the largest magnitude.
-fn adamax(at: &mut Writer<'_>, factors: Factors, g: Value, moments: Moments, step: Step) -> Change {
-    let Factors { beta_1, beta_2, epsilon } = factors;
+/// Adamax: change `lr * m / ((1 - beta_1^t) * (u + epsilon))` with the decayed largest magnitude `u
+/// = max(beta_2 * u, |g|)`.
+fn adamax(
+    at: &mut Writer<'_>,
+    constants: AdamConstants,
+    g: Value,
+    moments: Moments,
+    step: StepScalars,
+) -> VariableStep {
+    let AdamConstants { beta_1, beta_2, epsilon } = constants;
     let Moments { first: m, second: u } = moments;
     let m = blend(at, m, g, beta_1)?;
     let (kept, size) = (at.scale(u, beta_2)?, at.abs(g)?);
@@ -215,12 +238,19 @@ fn adamax(at: &mut Writer<'_>, factors: Factors, g: Value, moments: Moments, ste
     Ok((at.div(scaled, below)?, vec![m, u]))
 }
 
-/// By Adam's means, the first one ahead.
-fn nadam(at: &mut Writer<'_>, factors: Factors, g: Value, moments: Moments, step: Step) -> Change {
+/// Nadam: Adam with a mean that looks one step ahead, by the momentum factors of this step and the
+/// next.
+fn nadam(
+    at: &mut Writer<'_>,
+    constants: AdamConstants,
+    g: Value,
+    moments: Moments,
+    step: StepScalars,
+) -> VariableStep {
     let Some(product) = step.product else {
         return Err(RuleError::Undefined("the product of its factors is missing"));
     };
-    let Factors { beta_1, beta_2, epsilon } = factors;
+    let AdamConstants { beta_1, beta_2, epsilon } = constants;
     let Moments { first: m, second: v } = moments;
     let square = at.square(g)?;
     let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
@@ -242,16 +272,29 @@ fn nadam(at: &mut Writer<'_>, factors: Factors, g: Value, moments: Moments, step
     Ok((at.div(scaled, root)?, vec![m, v]))
 }
 
-/// By the sign of a mean.
-fn lion(at: &mut Writer<'_>, beta_1: f64, beta_2: f64, g: Value, m: Value, rate: Value) -> Change {
+/// Lion: change `lr * sign(beta_1 * m + (1 - beta_1) * g)`; the mean `m` itself decays by `beta_2`.
+fn lion(
+    at: &mut Writer<'_>,
+    beta_1: f64,
+    beta_2: f64,
+    g: Value,
+    m: Value,
+    rate: Value,
+) -> VariableStep {
     let direction = blend(at, m, g, beta_1)?;
     let direction = at.sign(direction)?;
     let m = blend(at, m, g, beta_2)?;
     Ok((at.mul(direction, rate)?, vec![m]))
 }
 
-/// By the root of the mean square.
-fn rms_prop(at: &mut Writer<'_>, rule: Rule, g: Value, slots: &[Value], rate: Value) -> Change {
+/// `RMSprop`: change `lr * g / root` of the mean square, optionally centered and with momentum.
+fn rms_prop(
+    at: &mut Writer<'_>,
+    rule: Rule,
+    g: Value,
+    slots: &[Value],
+    rate: Value,
+) -> VariableStep {
     let Rule::RmsProp { rho, momentum, epsilon, place, centered } = rule else {
         return Err(RuleError::Undefined("it is another rule"));
     };
@@ -265,7 +308,7 @@ fn rms_prop(at: &mut Writer<'_>, rule: Rule, g: Value, slots: &[Value], rate: Va
     if let (true, Some(mean)) = (centered, rest.last()) {
         let mean = blend(at, *mean, g, rho)?;
         let square = at.square(mean)?;
-        // Rounding could leave less than 0.
+        // The variance `E[g^2] - E[g]^2` is not negative, but rounding may make it so.
         let spread = at.sub(velocity, square)?;
         below = at.relu(spread)?;
         average = Some(mean);

@@ -1,4 +1,4 @@
-//! Which parameters are trained.
+//! Selection of the parameters that are trained.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::types::DType;
 /// A parameter and its value, by name.
 pub(super) type Named = (String, Value);
 
-/// A parameter that is trained.
+/// A trained parameter with its gradient.
 pub(super) struct Trained {
     /// Its name.
     pub(super) name: String,
@@ -23,16 +23,16 @@ pub(super) struct Trained {
     pub(super) gradient: Value,
 }
 
-/// The parameters of which a training says whether they are trained.
-pub(super) struct Choice {
-    /// Those that stay as they are.
+/// The parameters that the settings of a training freeze or train explicitly.
+pub(super) struct TrainableChoice {
+    /// Parameters that keep their values.
     pub(super) frozen: BTreeSet<String>,
-    /// Those that are trained whatever they look like.
+    /// Parameters that are trained even if they look fixed.
     pub(super) learned: BTreeSet<String>,
 }
 
-impl Choice {
-    /// The parameters of a model that the patterns of a training name.
+impl TrainableChoice {
+    /// Resolves the patterns of a training to parameters of a model.
     pub(super) fn of(model: &Graph, training: &Training) -> Result<Self, TrainingError> {
         let frozen = named(model, &training.frozen, "freeze")?;
         let learned = named(model, &training.learned, "train")?;
@@ -40,26 +40,26 @@ impl Choice {
     }
 }
 
-/// The floats among the parameters of a model, in its order.
+/// The floating-point parameters of a model, in its order, by whether they are trained.
 #[derive(Default)]
 pub(super) struct Parameters {
-    /// Those that are trained, and their values.
+    /// The trained parameters and their values.
     pub(super) trained: Vec<Named>,
-    /// Those that are not, and why.
+    /// The others, each with the reason.
     pub(super) untrained: Vec<(String, &'static str)>,
 }
 
 impl Parameters {
-    /// Those of a model whose graph has been put into train mode by `b`, with these running
+    /// Classifies the parameters of a model whose graph in `b` is in train mode, with these running
     /// statistics.
     pub(super) fn of(
         model: &Graph,
         weights: &Weights,
-        choice: &Choice,
+        choice: &TrainableChoice,
         b: &Builder,
         statistics: &BTreeSet<NodeId>,
     ) -> Result<Self, TrainingError> {
-        let Choice { frozen, learned } = choice;
+        let TrainableChoice { frozen, learned } = choice;
         if let Some(name) = frozen.intersection(learned).next() {
             return Err(wrong(name, "it is to be frozen and to be trained"));
         }
@@ -73,6 +73,8 @@ impl Parameters {
             if !param.ty.dtype.is_float() || !model.params().iter().any(|p| p.name == param.name) {
                 continue;
             }
+            // A running statistic follows the batch, not a gradient: neither freezing nor training
+            // fits it.
             let why = if statistics.contains(&id) || is_running(graph, id) {
                 let moves = statistics.contains(&id);
                 if moves && (frozen.contains(&name) || learned.contains(&name)) {
@@ -96,7 +98,7 @@ impl Parameters {
     }
 }
 
-/// Whether batch normalisation takes a parameter for a running statistic.
+/// True if batch normalisation uses a parameter as a running statistic.
 fn is_running(graph: &Graph, param: NodeId) -> bool {
     graph
         .users(param)
@@ -115,12 +117,13 @@ fn differentiable(param: &Param, node: NodeId) -> Result<Value, TrainingError> {
     Err(TrainingError::Rule { what: format!("`{}`, {}", param.name, param.ty), error })
 }
 
+/// The error for a contradictory setting of a parameter.
 fn wrong(name: &str, reason: &'static str) -> TrainingError {
     TrainingError::Rule { what: format!("`{name}`"), error: RuleError::Undefined(reason) }
 }
 
-/// The error where nothing is trained; it names what could be.
-pub(super) fn nothing(untrained: &[(String, &'static str)]) -> TrainingError {
+/// The error for a training without trained parameters; it names up to four that could be trained.
+pub(super) fn nothing_to_train(untrained: &[(String, &'static str)]) -> TrainingError {
     let could = |why: &str| !why.contains("running statistic") && !why.contains("depend");
     let named: Vec<String> = untrained
         .iter()

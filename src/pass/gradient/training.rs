@@ -3,25 +3,27 @@
 use std::collections::BTreeSet;
 
 use super::classes::{ClassAxis, columns};
+use super::cse::cse_small;
 use super::differentiate::differentiate_with;
 use super::error::TrainingError;
 use super::inference::inference_mode;
 use super::loss::{self, Compared};
-use super::metric::{Metrics, Of};
+use super::metric::{MetricInputs, Metrics};
 use super::mode::{self, train_mode};
 use super::penalty::penalties;
-use super::share::share_small;
-use super::spec::{OutputLoss, STEP, Target, Training, TrainingGraph, Weighted};
-use super::trainable::{Choice, Parameters, Trained, nothing};
+use super::spec::{LossInputs, OutputLoss, STEP, Training, TrainingGraph, Weighted};
+use super::trainable::{Parameters, TrainableChoice, Trained, nothing_to_train};
 use super::update::{Update, update};
-use super::writer::{Writer, draft};
+use super::writer::{Writer, emit_formula};
 use crate::ir::{Builder, Graph, GraphError, Output, Value, Weights};
 use crate::op::{Formula, RuleError};
 use crate::pass::simplify::remove_identities;
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// Makes the graph of one training step: losses, their gradients, and the new values of all
+/// Builds the graph of one training step: losses, their gradients, and the updates of all
 /// variables.
+///
+/// One graph holds the whole step, so that replication, memory planning and fusion see all of it.
 ///
 /// The loss is that of the whole batch: the sum over rows, divided once by their number.
 ///
@@ -32,7 +34,7 @@ pub fn training(
     training: &Training,
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
-    let choice = Choice::of(model, training)?;
+    let choice = TrainableChoice::of(model, training)?;
     let step = b.param(STEP, Tensor::scalar(0i64));
     let statistics = train_mode(&mut b, step, training.mode, &choice.frozen)?;
     let mut costs = costs(&mut b, training)?;
@@ -49,13 +51,14 @@ pub fn training(
         }
     }
     if steps.is_empty() {
-        return Err(nothing(&untrained));
+        return Err(nothing_to_train(&untrained));
     }
     let rate = b.fresh("learning_rate");
     let rate_value = b.input(&rate, TensorType::new(DType::F64, Shape::default()));
     let averages =
         update(&mut b, &training.optimizer, &mut steps, &Update { step, rate: rate_value })?;
-    share_small(&mut b)?;
+    // Last, as optimizer steps repeat the same scalars for every parameter.
+    cse_small(&mut b)?;
     let mut whole = costs.finish(b)?;
     whole.learning_rate = Some(rate.to_string());
     whole.trained = steps.into_iter().map(|step| step.name).collect();
@@ -75,13 +78,15 @@ pub fn evaluation(
     let mut b = begin(model, weights)?;
     inference_mode(&mut b)?;
     let mut costs = costs(&mut b, training)?;
-    let choice = Choice::of(model, training)?;
+    let choice = TrainableChoice::of(model, training)?;
     let Parameters { trained, .. } = Parameters::of(model, weights, &choice, &b, &BTreeSet::new())?;
     costs.loss = penalties(&mut b, costs.loss, &trained, &training.l1, &training.l2)?;
-    share_small(&mut b)?;
+    cse_small(&mut b)?;
     Ok(costs.finish(b)?)
 }
 
+/// A builder over the model, which must be neither replicated nor a training graph.
+/// A builder over the model, which must be neither replicated nor a training graph.
 fn begin(model: &Graph, weights: &Weights) -> Result<Builder, TrainingError> {
     if model.split().is_some() {
         return Err(TrainingError::NoModel("replicated already"));
@@ -92,14 +97,15 @@ fn begin(model: &Graph, weights: &Weights) -> Result<Builder, TrainingError> {
     Ok(Builder::over(model.clone(), weights.clone()))
 }
 
-/// The loss and the metrics as values of a graph.
-struct Costs {
+/// The loss and the metrics as values of the graph.
+struct LossValues {
     loss: Value,
-    targets: Vec<Target>,
+    targets: Vec<LossInputs>,
     metrics: Vec<(String, Value, Value)>,
 }
 
-impl Costs {
+impl LossValues {
+    /// Adds the outputs, removes identities and the weights of unused parameters.
     fn finish(self, mut b: Builder) -> Result<TrainingGraph, GraphError> {
         b.output("loss", self.loss);
         for (name, total, count) in &self.metrics {
@@ -124,7 +130,7 @@ impl Costs {
     }
 }
 
-/// The losses with the outputs that they are taken of.
+/// The losses with their outputs, each output at most once.
 fn chosen<'a>(
     losses: &'a [OutputLoss],
     outputs: &'a [Output],
@@ -142,16 +148,18 @@ fn chosen<'a>(
     if found.is_empty() { Err(none("")) } else { Ok(found) }
 }
 
-fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
+/// Writes the losses, their weighted sum, and the metrics.
+fn costs(b: &mut Builder, training: &Training) -> Result<LossValues, TrainingError> {
     let outputs = columns(b, &training.losses)?;
     let found = chosen(&training.losses, &outputs)?;
     let (targets, inputs) = targets(b, &found)?;
     let (mut loss, mut metrics) = (None, Metrics::default());
+    // With several losses each is a metric too, else it would equal the loss itself.
     let several = found.len() > 1;
     for ((of, output), given) in found.iter().zip(&inputs) {
         let (own, logits) = given.axis.linked(b, of.loss, output.value)?;
         let logits = given.axis.last(b, &format!("{}.logits", output.name), logits)?;
-        let (value, alone) = draft(b, "loss", of.loss.name(), |at| {
+        let (value, alone) = emit_formula(b, "loss", of.loss.name(), |at| {
             let of_output = Compared { target: given.y, predicted: logits };
             let mut cost = loss::write(at, own, of_output)?;
             if let Some(kept) = given.kept {
@@ -181,7 +189,7 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
     for ((own, output), given) in found.iter().zip(&inputs) {
         let before = if several { format!("{}_", output.name) } else { String::new() };
         let p = given.axis.last(b, &output.name, output.value)?;
-        let of = Of { before, y: given.y, p, w: given.w, kept: given.kept };
+        let of = MetricInputs { before, y: given.y, p, w: given.w, kept: given.kept };
         for (all, own, weighted) in [
             (&training.metrics, &own.metrics, false),
             (&training.weighted_metrics, &own.weighted_metrics, true),
@@ -189,27 +197,27 @@ fn costs(b: &mut Builder, training: &Training) -> Result<Costs, TrainingError> {
             metrics.add(b, &of, &[&all[..], own].concat(), weighted)?;
         }
     }
-    let Some(loss) = loss else { return Err(nothing(&[])) };
-    Ok(Costs { loss, targets, metrics: metrics.finish() })
+    let Some(loss) = loss else { return Err(nothing_to_train(&[])) };
+    Ok(LossValues { loss, targets, metrics: metrics.finish() })
 }
 
-/// What an output is compared with.
-struct Given {
+/// The operands that a loss of one output takes.
+struct LossOperands {
     /// The axis of its classes.
     axis: ClassAxis,
-    /// Its target, where it has classes with these on the last axis.
+    /// The target; classes, if any, on the last axis.
     y: Value,
     /// The weights of its rows or costs.
     w: Option<Value>,
-    /// 1 for each cost that the mask leaves, else 0.
+    /// 1 for each cost that the mask keeps, else 0.
     kept: Option<Value>,
 }
 
-/// Adds the inputs that losses take.
+/// Adds the inputs of the losses: targets, weights, masks.
 fn targets(
     b: &mut Builder,
     found: &[(&OutputLoss, &Output)],
-) -> Result<(Vec<Target>, Vec<Given>), TrainingError> {
+) -> Result<(Vec<LossInputs>, Vec<LossOperands>), TrainingError> {
     let (mut targets, mut inputs) = (Vec::new(), Vec::new());
     for (loss, output) in found {
         let input = b.fresh(&format!("{}.target", output.name));
@@ -233,21 +241,21 @@ fn targets(
         if loss.masked {
             let name = b.fresh(&format!("{}.mask", output.name));
             let given = b.input(&name, axis.each(&ty, ty.dtype));
-            kept = Some(draft(b, &format!("{name}.kept"), "the mask", |at| {
+            kept = Some(emit_formula(b, &format!("{name}.kept"), "the mask", |at| {
                 let none = at.is(given, 0.0)?;
                 let (zero, one) = (at.number(given, 0.0)?, at.number(given, 1.0)?);
                 at.choose(none, zero, one)
             })?);
             mask = Some(name.to_string());
         }
-        inputs.push(Given { axis, y, w, kept });
+        inputs.push(LossOperands { axis, y, w, kept });
         let (output, input) = (output.name.to_string(), input.to_string());
-        targets.push(Target { output, input, weight, mask });
+        targets.push(LossInputs { output, input, weight, mask });
     }
     Ok((targets, inputs))
 }
 
-/// Leaves the costs for which `kept` is 1, and counts no others.
+/// Restricts a cost to the entries for which `kept` is 1, in sum and count.
 fn mask(at: &mut Writer<'_>, cost: &mut loss::Cost, kept: Value) -> Result<(), RuleError> {
     let is_kept = at.is_above(kept, 0.0)?;
     cost.values = at.only(is_kept, cost.values)?;
@@ -258,8 +266,9 @@ fn mask(at: &mut Writer<'_>, cost: &mut loss::Cost, kept: Value) -> Result<(), R
     Ok(())
 }
 
-/// The sum of the costs, divided by their number, or by that of those that are counted; of no rows
-/// 0.
+/// The sum of the costs divided by the number of those that are counted; 0 for an empty batch.
+///
+/// Weights scale the costs but not the divisor.
 fn mean_over_rows(
     at: &mut Writer<'_>,
     cost: &loss::Cost,
@@ -275,6 +284,7 @@ fn mean_over_rows(
     let count = match cost.counted {
         Some(counted) => {
             let counted = at.total(counted)?;
+            // At least 1: an empty or fully masked batch has loss 0, not NaN.
             let one = at.number(counted, 1.0)?;
             at.max(counted, one)?
         }

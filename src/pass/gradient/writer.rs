@@ -1,18 +1,18 @@
-//! Formulas behind a graph.
+//! Emitters that append formulas and gradient rules to a graph.
 
 use smallvec::{SmallVec, smallvec};
 
 use super::error::TrainingError;
-use super::recompute::Again;
+use super::recompute::Recomputation;
 use crate::ir::{Builder, GraphError, Origin, Value};
 use crate::op::{Emit, Op, OpError, RuleError, Term};
 use crate::types::TensorType;
 use crate::types::invariant::int;
 
-/// Takes in the operators of a formula.
+/// Emitter of the operators of a formula.
 pub(super) struct Writer<'b> {
     builder: &'b mut Builder,
-    /// What new values are named after.
+    /// The name from which new values derive theirs.
     name: &'b str,
 }
 
@@ -35,29 +35,33 @@ impl Emit for Writer<'_> {
     }
 }
 
-/// Takes in the operators of a gradient rule.
+/// Emitter of the operators of a gradient rule, with recomputed operands where memory is saved.
 pub(super) struct Terms<'b> {
     writer: Writer<'b>,
-    /// The values that terms stand for.
+    /// The values of terms, by number.
     values: Vec<Value>,
-    /// The values that are computed again where they are used.
-    again: &'b mut Again,
-    /// What is written comes from here.
+    /// The forward values that are computed again at their first use.
+    recomputation: &'b mut Recomputation,
+    /// The origin of the operators: the node whose rule this is.
     origin: Origin,
 }
 
 impl<'b> Terms<'b> {
-    pub(super) fn new(writer: Writer<'b>, again: &'b mut Again, origin: Origin) -> Self {
-        Self { writer, values: Vec::new(), again, origin }
+    pub(super) fn new(
+        writer: Writer<'b>,
+        recomputation: &'b mut Recomputation,
+        origin: Origin,
+    ) -> Self {
+        Self { writer, values: Vec::new(), recomputation, origin }
     }
 
-    /// What stands for a value.
+    /// A term for a value.
     pub(super) fn term(&mut self, value: Value) -> Term {
         self.values.push(value);
         Term(int::<u32>(self.values.len() - 1))
     }
 
-    /// The value that a term stands for.
+    /// The value of a term.
     pub(super) fn value(&self, term: Term) -> Value {
         self.values[term.0 as usize]
     }
@@ -75,7 +79,7 @@ impl Emit for Terms<'_> {
         let mut values: SmallVec<[Value; 4]> = smallvec![];
         for term in operands {
             let value = self.value(*term);
-            values.push(self.again.value(self.writer.builder, value).map_err(plain)?);
+            values.push(self.recomputation.value(self.writer.builder, value).map_err(plain)?);
         }
         self.writer.builder.set_origin(self.origin.clone());
         let results = self.writer.emit(op, &values)?;
@@ -83,8 +87,8 @@ impl Emit for Terms<'_> {
     }
 }
 
-/// Writes formulas behind a graph, whose values are named after `name`; `what` they are.
-pub(super) fn draft<T>(
+/// Appends a formula to a graph. Its values are named after `name`; errors call it `what`.
+pub(super) fn emit_formula<T>(
     builder: &mut Builder,
     name: &str,
     what: &str,
@@ -94,7 +98,7 @@ pub(super) fn draft<T>(
         .map_err(|error| TrainingError::Rule { what: what.to_owned(), error })
 }
 
-/// What an operator says against its operands.
+/// The error of the operator itself, without the label of a node that was never added.
 fn plain(error: GraphError) -> OpError {
     if let GraphError::Op { error, .. } = error {
         *error

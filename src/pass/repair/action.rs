@@ -1,42 +1,42 @@
-//! What repairs may do, and what they did.
+//! Repairs: the levels a user may allow, and the record of those that were applied.
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-use crate::types::{Code, Combine, Dim};
+use crate::types::{Code, Combine, Dim, ParseValueError};
 
-/// Which repairs are allowed.
+/// The level of repairs that are allowed; each level includes those before it.
 ///
 /// Elsewhere: resharding (XLA); redistribute (PyTorch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Repair {
-    /// None: what may not be split is refused.
+    /// No repair: operators that may not be split are refused.
     None,
-    /// Those that need nothing of other replicas.
+    /// Repairs without communication between replicas.
     #[default]
     Local,
-    /// Also those that exchange values between replicas.
+    /// Also repairs that exchange values between replicas.
     Comm,
 }
 
-/// Whose statistics batch normalisation in training uses.
+/// The rows over which batch normalisation takes its statistics in training.
 ///
 /// Elsewhere: `SyncBatchNorm` (PyTorch); synchronized batch normalization (Keras).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchStatistics {
-    /// Those of the whole batch, combined over all replicas: what one device computes.
+    /// The whole batch, combined over all replicas: the result of one device.
     Sync,
-    /// Each replica those of its own rows: not what one device computes.
+    /// The rows of each replica: another result than that of one device.
     Local,
-    /// Those of so many groups of rows: group `g` of `G` has the rows `g*N/G..(g+1)*N/G` of the
-    /// batch, rounded down. That is another function of the batch, and the same one for any number
-    /// of devices.
+    /// Each of this number of groups of rows (ghost batch normalisation): group `g` of `G` has the
+    /// rows `g*N/G..(g+1)*N/G` of the batch, rounded down. That is another function of the batch,
+    /// and the same one for any number of devices.
     Ghost(NonZeroU32),
 }
 
 impl BatchStatistics {
-    /// The groups that there may be, at most.
+    /// The largest number of groups.
     pub const MAX_GROUPS: u32 = 1 << 16;
 }
 
@@ -50,18 +50,10 @@ impl fmt::Display for BatchStatistics {
     }
 }
 
-/// A text that names no statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "write local, sync, or ghost:G with G groups of rows, from 1 to {}",
-    BatchStatistics::MAX_GROUPS
-)]
-pub struct ParseBatchStatisticsError;
-
 impl FromStr for BatchStatistics {
-    type Err = ParseBatchStatisticsError;
+    type Err = ParseValueError;
 
-    fn from_str(text: &str) -> Result<Self, ParseBatchStatisticsError> {
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
         let groups =
             |text: &str| text.parse().ok().filter(|g: &NonZeroU32| g.get() <= Self::MAX_GROUPS);
         match text {
@@ -69,30 +61,35 @@ impl FromStr for BatchStatistics {
             "local" => Ok(Self::Local),
             _ => {
                 let groups = text.strip_prefix("ghost:").and_then(groups);
-                groups.map(Self::Ghost).ok_or(ParseBatchStatisticsError)
+                groups.map(Self::Ghost).ok_or_else(|| {
+                    ParseValueError::new(format!(
+                        "write local, sync, or ghost:G with G groups of rows, from 1 to {}",
+                        Self::MAX_GROUPS
+                    ))
+                })
             }
         }
     }
 }
 
-/// What may be done to a graph that cannot be split as it is.
+/// Options of the repair pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairOptions {
-    /// Which repairs are allowed.
+    /// The allowed repairs.
     pub allowed: Repair,
-    /// Whose statistics batch normalisation uses; without a choice those of the whole batch, where
-    /// repairs that exchange values are allowed.
+    /// The statistics of batch normalisation; `None` for the whole batch, where repairs that
+    /// exchange values are allowed.
     pub batch_norm: Option<BatchStatistics>,
-    /// The bytes of values for updates from which on replicas sum them, as one; 0 for each by
-    /// itself.
+    /// The bytes of a gradient bucket: replicas sum the values of updates together once a bucket
+    /// has this size. 0 sums each value by itself.
     pub bucket: u64,
 }
 
 impl RepairOptions {
-    /// The bytes of a bucket, where nothing else is said.
+    /// The default size of a bucket in bytes, 25 MiB.
     pub const BUCKET: u64 = 25 << 20;
 
-    /// These repairs, and the defaults for all else.
+    /// Options with these repairs and defaults for the rest.
     pub const fn new(allowed: Repair) -> Self {
         Self { allowed, batch_norm: None, bucket: Self::BUCKET }
     }
@@ -104,56 +101,53 @@ impl Default for RepairOptions {
     }
 }
 
-/// What a repair does at an operator.
+/// The change that a repair makes at an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Each replica takes its own rows of a value that it holds whole.
+    /// A slice: each replica takes its own rows of a value that it holds whole.
     OwnRows,
-    /// The parts of all replicas are combined.
+    /// An all-reduce of the parts of all replicas.
     AllReduce(Combine),
-    /// Each replica gets what the rows before its own give.
+    /// An exclusive scan: each replica gets the total of the rows before its own.
     ExclusiveScan(Combine),
-    /// Of the best rows of each replica the best are taken.
+    /// A merge of the best candidates of each replica.
     MergeTopK,
-    /// An output of rows in several blocks is merged block by block.
+    /// A merge, block by block, of an output whose rows stand in several blocks.
     Blocks,
-    /// A value of equal elements is made with its rows in the blocks that it meets.
+    /// A constant of equal elements, written again with rows in the blocks of another operand.
     Filled,
-    /// The rows of all replicas are joined, and each replica does the operator's work for all of
-    /// them.
+    /// An all-gather of the rows, for which each replica then does all of the operator's work.
     AllGather,
-    /// The operator is written as several.
+    /// A decomposition of the operator into several.
     Formula,
-    /// Each replica uses the statistics of its own rows, which changes what is computed.
+    /// Statistics of each replica's own rows, which change the result.
     LocalStatistics,
-    /// So many groups of rows are normalised by their own statistics, which changes what is
-    /// computed.
+    /// Statistics of this number of groups of rows, which change the result.
     GhostStatistics(u32),
-    /// Sizes read from a value are written as formulas of the whole batch.
+    /// Sizes read from a value, written as formulas of the whole batch.
     Sizes,
 }
 
-/// One repair.
+/// The record of one repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedRepair {
-    /// Why it was needed.
+    /// The code of the refusal that it removed.
     pub code: Code,
-    /// The label of the operator that needed it.
+    /// The label of the refused operator.
     pub label: String,
-    /// That operator's name.
+    /// The name of the refused operator.
     pub op: &'static str,
-    /// What was done.
+    /// The change.
     pub action: Action,
-    /// The value that is exchanged, or of which rows are taken.
+    /// The name of the value that is exchanged or sliced.
     pub value: String,
-    /// The bytes that each replica sends, or receives of gathered rows; 0 where nothing is
-    /// exchanged.
+    /// The bytes that each replica sends, or receives where rows are gathered; 0 without exchange.
     pub bytes: Dim,
 }
 
 impl AppliedRepair {
-    /// The least choice of repairs that allows it.
+    /// The lowest level that allows it.
     pub(crate) fn needs(&self) -> Repair {
         match self.action {
             Action::OwnRows | Action::Sizes | Action::Blocks | Action::Filled => Repair::Local,
@@ -167,7 +161,7 @@ impl AppliedRepair {
         }
     }
 
-    /// What was done, without where.
+    /// The text of the change, without the operator.
     pub(crate) fn what(&self) -> String {
         let Self { value, bytes, .. } = self;
         match self.action {

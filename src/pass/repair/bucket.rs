@@ -1,28 +1,29 @@
-//! Sums over replicas that are made together, in buckets.
+//! Gradient buckets: all-reduces of values for updates, joined so that each exchange is large.
 
 use crate::ir::{Builder, Graph, GraphError, NodeId, Origin, Value, Weights};
 use crate::op::{AllReduce, Formula, Op, Traits};
 use crate::types::invariant::invariant;
 use crate::types::{DType, Dim};
 
-/// Bytes at which the first bucket is full, so that the exchange begins early.
+/// The size of the first bucket in bytes, 1 MiB: the exchange begins while most gradients are still
+/// being computed.
 const FIRST: u64 = 1 << 20;
 
-/// Parts of as many bytes come first in a bucket: what lies behind them is aligned for wide
-/// accesses.
+/// The alignment in bytes of vector accesses. Parts of a multiple of it come first in a bucket, so
+/// that each of them begins aligned.
 const WIDE: i64 = 16;
 
-/// Values whose parts are combined alike, in the order in which they are computed.
+/// Values that the same all-reduce combines, in the order in which their parts are computed.
 struct Bucket {
     reduce: AllReduce,
     dtype: DType,
-    /// What combines each.
+    /// The all-reduce of each value.
     nodes: Vec<NodeId>,
     bytes: u64,
 }
 
-/// Joins the parts of values that only updates take until they have `most` bytes, and combines them
-/// as one: element by element that gives the same.
+/// Concatenates the parts of values that only updates take into buckets of `most` bytes, and
+/// all-reduces each bucket. The reduction is elementwise, so that results keep their bits.
 pub(super) fn bucket(mut graph: Graph, most: u64) -> Result<Graph, GraphError> {
     if graph.updates().is_empty() || most == 0 {
         return Ok(graph);
@@ -33,9 +34,11 @@ pub(super) fn bucket(mut graph: Graph, most: u64) -> Result<Graph, GraphError> {
     for id in candidates(&graph)? {
         let Some(Op::AllReduce(reduce)) = graph.node(id).op() else { continue };
         let ty = graph.ty(Value { node: id, output: 0 });
+        // A size that depends on the batch is no parameter's, and has no place in a bucket.
         let Some(bytes) = ty.bytes().as_const().and_then(|b| u64::try_from(b).ok()) else {
             continue;
         };
+        // One bucket for each kind of reduction and element type: only such parts concatenate.
         let at = open.iter().position(|b| b.reduce == *reduce && b.dtype == ty.dtype);
         let at = at.unwrap_or_else(|| {
             let (reduce, dtype) = (reduce.clone(), ty.dtype);
@@ -50,6 +53,7 @@ pub(super) fn bucket(mut graph: Graph, most: u64) -> Result<Graph, GraphError> {
         }
     }
     full.append(&mut open);
+    // A bucket of one value would add two copies and save nothing.
     full.retain(|bucket| bucket.nodes.len() > 1);
     let mut b = Builder::over(graph, Weights::default());
     for bucket in full {
@@ -60,12 +64,12 @@ pub(super) fn bucket(mut graph: Graph, most: u64) -> Result<Graph, GraphError> {
     Ok(graph)
 }
 
-/// What combines parts for updates alone, in the order in which the parts are computed.
+/// The all-reduces that only updates depend on, in the order in which their parts are computed.
 fn candidates(graph: &Graph) -> Result<Vec<NodeId>, GraphError> {
     let order = graph.order()?;
     let mut position = vec![0; graph.id_bound()];
     order.iter().enumerate().for_each(|(i, id)| position[id.index()] = i);
-    // What an output needs, or something that replicas exchange.
+    // Nodes that an output or another exchange needs: waiting for a bucket would delay these.
     let mut early = vec![false; graph.id_bound()];
     graph.outputs().iter().for_each(|output| early[output.value.node.index()] = true);
     let mut found = Vec::new();
@@ -83,7 +87,7 @@ fn candidates(graph: &Graph) -> Result<Vec<NodeId>, GraphError> {
     Ok(found.into_iter().map(|(_, id)| id).collect())
 }
 
-/// Writes one bucket, and gives its pieces to what took the values.
+/// Writes one bucket: concatenation, all-reduce, and a slice for each user of a value.
 fn write(b: &mut Builder, bucket: Bucket) -> Result<(), GraphError> {
     let of = |id: NodeId| Value { node: id, output: 0 };
     let bytes = |id: &NodeId| {

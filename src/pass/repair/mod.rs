@@ -1,15 +1,20 @@
-//! Repairs of what may not be split: an equal graph that may.
+//! The repair pass: rewrites a graph that may not be split into an equal one that may.
 //!
-//! Replicas are not written here. What a replica lacks is brought to it by operators that change
-//! nothing on one device: `own_rows` takes the rows of a value that is whole everywhere,
-//! `all_reduce` combines the parts of a partial value, `all_gather` joins rows. Some operators are
-//! first written as several, whose parts need less of the batch.
+//! No replicas are written here. Values are redistributed by operators that are identities on one
+//! device: `own_rows` takes the rows of a whole value, `all_reduce` combines the parts of a partial
+//! value, `all_gather` joins rows. Some operators are first decomposed into several that need less
+//! of the batch.
+//!
+//! The result is again a template, so that split rules, claims and the proof apply to it like to
+//! any graph, and a test can run it on one device beside the original.
 
 mod action;
-mod bring;
 mod bucket;
+mod context;
 mod formulas;
-mod tails;
+mod output_use;
+mod plan;
+mod redistribute;
 #[cfg(test)]
 mod tests;
 
@@ -20,18 +25,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub use action::{
-    Action, AppliedRepair, BatchStatistics, ParseBatchStatisticsError, Repair, RepairOptions,
-};
+pub use action::{Action, AppliedRepair, BatchStatistics, Repair, RepairOptions};
 
-pub(super) use self::tails::seen;
-use self::tails::{Tail, tails};
+use self::context::{Cause, Failure, InsertionPoint};
+pub(super) use self::output_use::reaches_output;
+use self::output_use::{OutputUse, output_uses};
+use self::plan::{Plan, plans};
 use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
-use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, Origin, Place, ResultInfo, Value};
-use crate::op::{Claims, Dims, Inferred, Op, OpError, Operand, Statistics, Traits, rules};
+use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, ResultInfo, Value};
+use crate::op::{Claims, Dims, Inferred, Op, Operand, Statistics, Traits, rules};
 use crate::types::invariant::invariant;
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, TensorType};
 
 pub(super) const INFO: PassInfo = PassInfo {
     name: "repair",
@@ -39,34 +44,38 @@ pub(super) const INFO: PassInfo = PassInfo {
         replicas, gathered rows",
 };
 
-/// A repaired graph and what was done to it.
+/// A repaired graph and the repairs applied to it.
 pub(super) type Outcome<'g> = (Cow<'g, Graph>, Vec<AppliedRepair>);
 
-/// Repairs a graph; operators that no allowed repair helps stay as they are. Local statistics and
-/// those of groups change what is computed.
+/// Repairs a graph; operators that no allowed repair helps stay as they are. Local and ghost
+/// statistics change the result of batch normalisation.
 pub(super) fn repair(template: &Graph, options: RepairOptions) -> Result<Outcome<'_>, GraphError> {
     let survey = survey(template)?;
+    // Without a batch on the inputs nothing can be split, whatever operators become.
     let fatal = |r: &Refused| {
         matches!(r.refusal.code, Code::NoBatchAxis)
             || matches!(template.node(r.node).kind(), NodeKind::Input)
     };
+    // A graph that may be split still needs this pass where partial sums would be rounded before
+    // they are combined: replicas would then differ from one device by more than the order of a
+    // sum.
     let none = (options.allowed, options.batch_norm) == (Repair::None, None);
     let idle = (survey.refused().is_empty() && !changes_statistics(template, options)) || none;
-    let seen = seen(template, survey.order());
+    let visible = reaches_output(template, survey.order());
     let rounds = survey.order().iter().any(|id| {
-        let (value, seen) = (Value { node: *id, output: 0 }, seen[id.index()]);
+        let (value, visible) = (Value { node: *id, output: 0 }, visible[id.index()]);
         let op = template.node(*id).op();
         let operands = template.operands(*id);
         let rounds = |op| {
             let unrounded = unrounded(template, op, &operands).is_some();
-            rounds(op, unrounded, survey.get(value), template.ty(value), seen)
+            rounds(op, unrounded, survey.get(value), template.ty(value), visible)
         };
         op.is_some_and(rounds) && !is_combined(template, *id)
     });
     if (idle && !rounds) || survey.refused().iter().any(fatal) {
         return Ok((Cow::Borrowed(template), Vec::new()));
     }
-    let mut writer = Writer::new(template, survey.order(), seen, options);
+    let mut writer = Writer::new(template, survey.order(), visible, options);
     for id in survey.order() {
         let results = (0u32..).zip(template.node(*id).results());
         let claims = results.map(|(output, _)| survey.get(Value { node: *id, output }));
@@ -81,24 +90,25 @@ pub(super) fn repair(template: &Graph, options: RepairOptions) -> Result<Outcome
         let values: SmallVec<[Value; 1]> = values.collect::<Result<_, _>>()?;
         writer.out.add_update(update.param, values);
     }
-    if writer.left {
+    if writer.has_dead_nodes {
         writer.out.remove_unused();
     }
     Ok((Cow::Owned(bucket::bucket(writer.out, options.bucket)?), writer.done))
 }
 
-/// What one device computes where batch normalisation takes the statistics of `groups` groups of
-/// rows: the graph itself if it has none.
+/// The graph in which batch normalisation takes the statistics of `groups` groups of rows, for one
+/// device; the graph itself if it has no batch normalisation in training.
 ///
 /// # Errors
 /// If a batch normalisation cannot be split into groups of rows.
-pub fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Graph>, PassError> {
+pub(crate) fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Graph>, PassError> {
     if ungrouped(template).is_none() {
         return Ok(Cow::Borrowed(template));
     }
     let batch_norm = Some(BatchStatistics::Ghost(groups));
     let mut left = String::new();
-    // The rows behind an operator that mixes samples are known once it is repaired, and only then.
+    // The rows behind an operator that mixes samples are known only once it is repaired, so a
+    // second attempt allows all repairs.
     for allowed in [Repair::None, Repair::Comm] {
         let (graph, _) = repair(template, RepairOptions { allowed, batch_norm, bucket: 0 })?;
         match ungrouped(&graph) {
@@ -109,7 +119,7 @@ pub fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Graph>, P
     Err(PassError::NoGroups(left))
 }
 
-/// The name of a batch normalisation that takes its statistics of the whole batch.
+/// The label of a batch normalisation that takes its statistics over the whole batch.
 fn ungrouped(graph: &Graph) -> Option<String> {
     let rows = |id: NodeId| {
         graph.operands(id).iter().any(|v| graph.ty(*v).shape.iter().any(Dim::depends_on_batch))
@@ -119,105 +129,76 @@ fn ungrouped(graph: &Graph) -> Option<String> {
     Some(graph.node(left).label().to_owned())
 }
 
-/// True if batch normalisation that takes local statistics by itself is to take others.
+/// True if the options replace local statistics that the graph itself asks for.
 fn changes_statistics(template: &Graph, options: RepairOptions) -> bool {
     let of = |id| template.node(id).op().and_then(|op| op.statistics());
     let local = |id| of(id) == Some(Statistics::OfReplica);
     options.batch_norm.is_some_and(|b| b != BatchStatistics::Local) && template.ids().any(local)
 }
 
-/// True if what a node gives is combined by the graph itself: it was repaired before.
+/// True if only collectives take a node's results: an earlier repair combines them already.
 fn is_combined(graph: &Graph, id: NodeId) -> bool {
     let users = graph.users(id);
     let combines = |user: &NodeId| graph.node(*user).op().is_some_and(|op| op.combines().is_some());
     !users.is_empty() && users.iter().all(|(user, ..)| combines(user))
 }
 
-/// True of an operator with a partial result whose parts would be rounded before they are combined.
-/// Products of which no output is made are gradients, summed in `f32` on one device, too.
-fn rounds(op: &Op, unrounded: bool, claim: Claim, ty: &TensorType, seen: bool) -> bool {
+/// True for an operator with a partial result whose parts would be rounded before they are
+/// combined. Products that reach no output are gradients, which one device sums in `f32` too.
+fn rounds(op: &Op, unrounded: bool, claim: Claim, ty: &TensorType, visible: bool) -> bool {
     let half = matches!(ty.dtype, DType::F16 | DType::Bf16);
     let single = half || ty.dtype == DType::F32;
-    let rounds = (seen && unrounded)
+    let rounds = (visible && unrounded)
         || (op.is(Traits::REDUCES) && single)
-        || (op.is(Traits::SUMS_NARROW) && (half || (seen && single)));
+        || (op.is(Traits::SUMS_NARROW) && (half || (visible && single)));
     rounds && claim.partial().is_some_and(|by| !by.is_exact())
 }
 
-/// What gives the parts of an operator before they are rounded, and what rounds them.
+/// The operator that computes an operator's parts before rounding, and the one that rounds them.
 fn unrounded(graph: &Graph, op: &Op, operands: &[Value]) -> Option<(Op, Op)> {
     let types: SmallVec<[&TensorType; 4]> = operands.iter().map(|v| graph.ty(*v)).collect();
     op.unrounded(&types)
 }
 
-/// Where a new node belongs and what it came from.
-#[derive(Clone)]
-struct At {
-    place: Place,
-    origin: Origin,
-    label: String,
-}
-
-/// What a repair is made for.
-#[derive(Clone, Copy)]
-struct Cause<'a> {
-    /// Why the operator may not be split.
-    refusal: &'a Refusal,
-    /// The operator.
-    op: &'a Op,
-    /// Where it belongs.
-    at: &'a At,
-}
-
-/// Why an operator was not written.
-enum Failure {
-    Refused,
-    /// It depends on what was refused.
-    Mixed,
-    Graph(GraphError),
-}
-
-impl From<GraphError> for Failure {
-    fn from(error: GraphError) -> Self {
-        Self::Graph(error)
-    }
-}
-
-impl From<OpError> for Failure {
-    fn from(_: OpError) -> Self {
-        Self::Refused
-    }
-}
-
+/// Writes the repaired graph, node by node in the order of the template.
 struct Writer<'g> {
     template: &'g Graph,
     options: RepairOptions,
     out: Graph,
-    /// The new node of each of the template's.
+    /// The new node of each node of the template, where there is exactly one.
     nodes: Vec<Option<NodeId>>,
-    /// Where the results of the template's node are those of several new nodes.
+    /// The new values of results that repairs wrote, which several nodes may hold.
     values: HashMap<Value, Value>,
     /// The claims of the new graph's values, by node.
     claims: Vec<Claims>,
+    /// All names in use.
     names: HashSet<Arc<str>>,
-    /// The operators that bring values to replicas, by what they bring.
-    brought: HashMap<(Value, &'static str, u64), Value>,
-    /// Whether something may be left that nothing needs any more.
-    left: bool,
-    /// What becomes of the results of the template's nodes, and of those of the operator that is
-    /// written.
-    tails: Vec<Tail>,
-    tail: Tail,
-    /// Of which of the template's nodes an output is made, and whether one is of what is written.
-    seen: Vec<bool>,
+    /// The redistributed forms of values, by value, operator and number of blocks: each value is
+    /// exchanged once, however many users need it.
+    redistributed: HashMap<(Value, &'static str, u64), Value>,
+    /// True if a rewrite may have left nodes without users.
+    has_dead_nodes: bool,
+    /// The use of each node's results by outputs, by node of the template; and that of the operator
+    /// being written.
+    output_uses: Vec<OutputUse>,
+    output_use: OutputUse,
+    /// The nodes of the template that an output depends on; and whether the operator being written
+    /// is one of them.
+    reaches_output: Vec<bool>,
     visible: bool,
-    /// Whether what is written is a step of a formula, or is combined already.
+    /// True while writing steps of a formula, or an operator that the graph combines itself.
     inside: bool,
+    /// The repairs so far.
     done: Vec<AppliedRepair>,
 }
 
 impl<'g> Writer<'g> {
-    fn new(template: &'g Graph, order: &[NodeId], seen: Vec<bool>, options: RepairOptions) -> Self {
+    fn new(
+        template: &'g Graph,
+        order: &[NodeId],
+        reaches_output: Vec<bool>,
+        options: RepairOptions,
+    ) -> Self {
         let mut out = Graph::new(template.name());
         for param in template.params() {
             out.add_param(param.clone());
@@ -231,17 +212,18 @@ impl<'g> Writer<'g> {
             values: HashMap::new(),
             claims: Vec::new(),
             names: results.map(|r| r.name.clone()).collect(),
-            brought: HashMap::new(),
-            left: false,
-            tails: tails(template, order),
-            tail: Tail::Used,
-            seen,
+            redistributed: HashMap::new(),
+            has_dead_nodes: false,
+            output_uses: output_uses(template, order),
+            output_use: OutputUse::Other,
+            reaches_output,
             visible: true,
             inside: false,
             done: Vec::new(),
         }
     }
 
+    /// The new value of a value of the template.
     fn new_value(&self, old: Value) -> Value {
         self.values.get(&old).copied().unwrap_or_else(|| {
             let node = self.nodes[old.node.index()];
@@ -250,12 +232,13 @@ impl<'g> Writer<'g> {
         })
     }
 
+    /// The claim of a new value.
     fn claim(&self, value: Value) -> Claim {
         self.claims
             .get(value.node.index())
             .and_then(|c| c.get(value.output as usize))
             .copied()
-            // Nothing is known of it, and `Mixed` promises nothing.
+            // Nothing is known of a value without claims, and `Mixed` promises nothing.
             .unwrap_or(Claim::Mixed)
     }
 
@@ -282,16 +265,17 @@ impl<'g> Writer<'g> {
         Ok(())
     }
 
+    /// Writes the new form of an operator. A refused one is copied as it is, with mixed results.
     fn operator(&mut self, id: NodeId, node: &Node, op: &Op) -> Result<(), GraphError> {
         let operands: SmallVec<[Value; 4]> =
             self.template.operands(id).into_iter().map(|v| self.new_value(v)).collect();
-        let at = At {
+        let at = InsertionPoint {
             place: node.place(),
             origin: node.origin().clone(),
             label: node.label().to_owned(),
         };
-        self.tail = self.tails[id.index()];
-        self.visible = self.seen[id.index()];
+        self.output_use = self.output_uses[id.index()];
+        self.visible = self.reaches_output[id.index()];
         self.inside = is_combined(self.template, id);
         let statistics = self.options.batch_norm.filter(|_| op.statistics().is_some());
         let written = match statistics {
@@ -322,31 +306,31 @@ impl<'g> Writer<'g> {
         Ok(())
     }
 
-    /// Batch normalisation with the statistics of replicas or of the batch, whatever else is
-    /// allowed.
+    /// Writes batch normalisation with the statistics of replicas or of the batch: the choice of
+    /// statistics allows the exchange that it needs.
     fn batch_norm(
         &mut self,
         op: &Op,
         statistics: Statistics,
         operands: &[Value],
         results: &[ResultInfo],
-        at: &At,
+        at: &InsertionPoint,
     ) -> Result<SmallVec<[Value; 2]>, Failure> {
         let new = op.with_statistics(statistics);
         let new = invariant(new, "that statistics can be those of other rows");
-        // What moves running statistics is told once, its gradients are not.
+        // Only the forward operator moves running statistics; its gradient is not reported again.
         let moves = (0..operands.len()).any(|i| op.is_running(i));
         if statistics == Statistics::OfReplica && moves {
             let reason = "uses statistics of the whole batch";
             let refusal = rules::refuse(Code::BatchStatistics, 0, reason);
             let cause = Cause { refusal: &refusal, op: &new, at };
-            self.note(cause, Action::LocalStatistics, operands.first().copied());
+            self.record(cause, Action::LocalStatistics, operands.first().copied());
             return self.write(&new, operands, results, at);
         }
         self.allowed(Repair::Comm, |writer| writer.write(&new, operands, results, at))
     }
 
-    /// What `write` does where these repairs are allowed.
+    /// Runs `write` with these repairs allowed.
     fn allowed<T>(&mut self, repairs: Repair, write: impl FnOnce(&mut Self) -> T) -> T {
         let allowed = std::mem::replace(&mut self.options.allowed, repairs);
         let written = write(self);
@@ -354,7 +338,14 @@ impl<'g> Writer<'g> {
         written
     }
 
-    fn add(&mut self, op: Op, operands: &[Value], results: &[ResultInfo], at: &At) -> NodeId {
+    /// Adds an operator with these results at an insertion point.
+    fn add(
+        &mut self,
+        op: Op,
+        operands: &[Value],
+        results: &[ResultInfo],
+        at: &InsertionPoint,
+    ) -> NodeId {
         self.out.add_typed(
             op,
             operands,
@@ -364,7 +355,7 @@ impl<'g> Writer<'g> {
         )
     }
 
-    /// The split rule's answer for operands with these claims.
+    /// The claims by the split rule for operands with these claims.
     fn judge(
         &self,
         op: &Op,
@@ -376,18 +367,20 @@ impl<'g> Writer<'g> {
         judge(&self.out, op, operands, claims, &types)
     }
 
-    /// Writes an operator, repaired where it has to be; its results have these names and types.
+    /// Writes an operator, with the first plan that its split rule accepts if it is refused as it
+    /// is. Its results have these names and types.
     fn write(
         &mut self,
         op: &Op,
         operands: &[Value],
         results: &[ResultInfo],
-        at: &At,
+        at: &InsertionPoint,
     ) -> Result<SmallVec<[Value; 2]>, Failure> {
-        // What was combined for another operator need not be combined again behind this one.
+        // A value that was all-reduced for an earlier user is taken combined: further partial
+        // results behind this operator would need an exchange of their own.
         let operands: SmallVec<[Value; 4]> = operands
             .iter()
-            .map(|v| self.brought.get(&(*v, "all_reduce", 1)).copied().unwrap_or(*v))
+            .map(|v| self.redistributed.get(&(*v, "all_reduce", 1)).copied().unwrap_or(*v))
             .collect();
         let operands = &*operands;
         let claims: SmallVec<[Claim; 4]> = operands.iter().map(|v| self.claim(*v)).collect();
@@ -398,15 +391,16 @@ impl<'g> Writer<'g> {
             Err(Some(refusal)) => refusal,
         };
         let cause = Cause { refusal: &refusal, op, at };
+        // Sizes are formulas of N: no exchange is needed to know them on every replica.
         if let Some(sizes) = sizes(results).filter(|_| self.options.allowed != Repair::None) {
-            self.note(cause, Action::Sizes, operands.first().copied());
+            self.record(cause, Action::Sizes, operands.first().copied());
             return Ok(self.finish(&sizes, &[], results, at, rules::invariant(1)));
         }
         let blocks = claims.iter().filter_map(|c| c.shard()).find(|s| s.outer > 1);
         for plan in plans(self.options.allowed) {
             if *plan == Plan::Formula {
                 if let Some(values) = formulas::write(self, op, operands, results, at)? {
-                    self.note(cause, Action::Formula, operands.first().copied());
+                    self.record(cause, Action::Formula, operands.first().copied());
                     return Ok(values);
                 }
                 continue;
@@ -419,40 +413,45 @@ impl<'g> Writer<'g> {
                     filled.unwrap_or_else(|| plan.claim(*claim, self.out.ty(*v), blocks))
                 })
                 .collect();
+            // The plan changes nothing, and the rule refused exactly these claims.
             if wanted == claims {
                 continue;
             }
             if let Ok(judged) = self.judge(op, operands, &wanted, results) {
-                let mut brought: SmallVec<[Value; 4]> = operands.into();
-                for (value, (from, to)) in brought.iter_mut().zip(claims.iter().zip(&wanted)) {
+                let mut wanted_operands: SmallVec<[Value; 4]> = operands.into();
+                for (value, (from, to)) in
+                    wanted_operands.iter_mut().zip(claims.iter().zip(&wanted))
+                {
                     if from != to {
-                        *value = self.bring(*value, *from, *to, cause)?;
+                        *value = self.redistribute(*value, *from, *to, cause)?;
                     }
                 }
-                return Ok(self.finish(op, &brought, results, at, judged));
+                return Ok(self.finish(op, &wanted_operands, results, at, judged));
             }
         }
         Err(Failure::Refused)
     }
 
-    /// Writes an operator that may be split; the parts of its result are combined where they would
-    /// be rounded else, or where what follows needs the whole and nothing but an output is made of
-    /// it.
+    /// Writes an operator that may be split.
+    ///
+    /// The parts of its result are combined at once where they would be rounded otherwise, or where
+    /// the users need the whole and lead to outputs only, which are merged in any case.
     fn accepted(
         &mut self,
         op: &Op,
         operands: &[Value],
         results: &[ResultInfo],
-        at: &At,
+        at: &InsertionPoint,
         claims: Claims,
     ) -> Result<SmallVec<[Value; 2]>, Failure> {
         let ([result], [claim]) = (results, &*claims) else {
             return Ok(self.finish(op, operands, results, at, claims));
         };
         let comm = self.options.allowed == Repair::Comm;
-        let scaled = self.tail == Tail::Scaled && self.options.allowed != Repair::None;
-        let free = scaled || comm || self.tail == Tail::Views;
-        // A formula says itself what is computed in `f64`.
+        let scaled = self.output_use == OutputUse::Scaled && self.options.allowed != Repair::None;
+        // The options allow the exchange, or outputs make it in any case.
+        let free = scaled || comm || self.output_use == OutputUse::ViewOnly;
+        // A formula chooses its own `f64` steps, which have digits to spare.
         let own = self.inside && result.ty.dtype == DType::F64;
         let unrounded = unrounded(&self.out, op, operands).is_some();
         if free && !own && rounds(op, unrounded, *claim, &result.ty, self.visible) {
@@ -462,12 +461,12 @@ impl<'g> Writer<'g> {
         let part = claim.partial().is_some_and(|by| matches!(by, Combine::Sum | Combine::Mean));
         let written = self.finish(op, operands, results, at, claims);
         if scaled && !comm && part && result.ty.dtype.is_float() {
-            return formulas::whole(self, op, &written, claim, at);
+            return formulas::all_reduced(self, op, &written, claim, at);
         }
         Ok(written)
     }
 
-    /// The only result of an operator.
+    /// Infers the result of an operator with exactly one.
     fn infer(&self, op: &Op, operands: &[Value]) -> Result<Inferred, GraphError> {
         let infos = operands.iter().map(|v| self.out.info(*v));
         let operands: SmallVec<[Operand<'_>; 4]> =
@@ -483,12 +482,13 @@ impl<'g> Writer<'g> {
         one.ok_or(GraphError::ResultCount { op: op.name(), results: found, names: 1 })
     }
 
+    /// Adds an operator with known claims; returns its results.
     fn finish(
         &mut self,
         op: &Op,
         operands: &[Value],
         results: &[ResultInfo],
-        at: &At,
+        at: &InsertionPoint,
         claims: Claims,
     ) -> SmallVec<[Value; 2]> {
         let node = self.add(op.clone(), operands, results, at);
@@ -496,7 +496,8 @@ impl<'g> Writer<'g> {
         (0u32..).zip(results).map(|(output, _)| Value { node, output }).collect()
     }
 
-    fn note(&mut self, cause: Cause<'_>, action: Action, value: Option<Value>) {
+    /// Records a repair, with the bytes of the value it exchanges.
+    fn record(&mut self, cause: Cause<'_>, action: Action, value: Option<Value>) {
         let Cause { refusal, op, at } = cause;
         let bytes = match (action, value) {
             (
@@ -520,69 +521,17 @@ impl<'g> Writer<'g> {
             value: value.map_or_else(String::new, |v| self.out.info(v).name.to_string()),
             bytes,
         };
+        // The operands of one operator often share a value: the same repair is listed once.
         if !self.done.iter().rev().take(4).any(|d| *d == done) {
             self.done.push(done);
         }
     }
 }
 
-/// What gives the only result, where its elements are known to be these formulas of the batch size.
+/// The `dims` operator in place of one whose result is known as formulas of the batch size.
 fn sizes(results: &[ResultInfo]) -> Option<Op> {
     let [result] = results else { return None };
     let (rank, values) = (result.ty.rank(), result.ints.as_ref()?.to_vec());
     let one = rank <= 1 && result.ty.dtype == DType::I64;
     one.then(|| Dims { scalar: rank == 0, values }.into())
-}
-
-/// What is tried, in this order.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Plan {
-    /// Own rows of what is whole.
-    Rows,
-    /// Partial operands are combined.
-    Reduce,
-    /// Both.
-    ReduceAndRows,
-    /// The operator as several.
-    Formula,
-    /// All operands whole.
-    Gather,
-}
-
-fn plans(allowed: Repair) -> &'static [Plan] {
-    match allowed {
-        Repair::None => &[],
-        Repair::Local => &[Plan::Rows],
-        Repair::Comm => {
-            &[Plan::Rows, Plan::Reduce, Plan::ReduceAndRows, Plan::Formula, Plan::Gather]
-        }
-    }
-}
-
-impl Plan {
-    /// True of a plan that gives operands other rows.
-    fn takes_rows(self) -> bool {
-        matches!(self, Self::Rows | Self::ReduceAndRows)
-    }
-
-    /// The claim that the plan gives an operand; `blocks` are those of the rows that it meets, if
-    /// there are several.
-    fn claim(self, claim: Claim, ty: &TensorType, blocks: Option<Shard>) -> Claim {
-        let rows = || {
-            let own = rules::batch_axis(ty, 0).ok().flatten();
-            // What has no rows is the same everywhere.
-            own.map_or(Claim::Invariant, |own| match blocks {
-                Some(met) if met.size() == own.size() => {
-                    Claim::Shard(Shard { axis: own.axis, ..met })
-                }
-                _ => Claim::Shard(own),
-            })
-        };
-        match (self, claim) {
-            (_, Claim::Invariant) if self.takes_rows() => rows(),
-            (Self::Reduce | Self::ReduceAndRows | Self::Gather, Claim::Partial(_))
-            | (Self::Gather, Claim::Shard(_)) => Claim::Invariant,
-            _ => claim,
-        }
-    }
 }

@@ -1,23 +1,25 @@
+//! Selection of GPUs from the forms that users write.
+
 use std::str::FromStr;
 
 use crate::pass::error::{DeviceError, MAX_DEVICES};
-use crate::types::Device;
 use crate::types::invariant::int;
+use crate::types::{Device, ParseValueError};
 
-/// Which GPUs to use: a count, a list of ids, or all.
+/// A selection of GPUs: a count, a list of ids, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gpus {
-    /// The first so many.
+    /// This number of GPUs, from id 0 on.
     Count(i64),
-    /// These, in this order.
+    /// The GPUs with these ids, in this order.
     Ids(Vec<i64>),
-    /// All of the machine.
+    /// All GPUs of the machine.
     All,
 }
 
 impl Gpus {
-    /// The devices meant, on a machine with `found` GPUs. A machine without any runs virtual
-    /// devices, so every id exists there.
+    /// The selected devices on a machine with `found` GPUs. A machine without GPUs runs virtual
+    /// devices, so that every id exists there.
     pub fn select(&self, found: usize) -> Result<Vec<Device>, DeviceError> {
         let ids: Vec<i64> = match self {
             Self::All if found == 0 => return Err(DeviceError::AllOfNone),
@@ -46,7 +48,9 @@ impl Gpus {
     }
 }
 
+/// Checks that a list has at least two ids, each once and in range.
 fn check_list(ids: &[i64], asked: &dyn Fn() -> String) -> Result<(), DeviceError> {
+    // `3,` is more likely a mistyped count than a list of one.
     if ids.len() < 2 {
         return Err(DeviceError::ShortList { asked: asked(), count: ids.len() });
     }
@@ -63,16 +67,18 @@ fn check_list(ids: &[i64], asked: &dyn Fn() -> String) -> Result<(), DeviceError
     }
 }
 
-/// A text that names no GPUs.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no GPUs; write a count (`4`), at least two ids (`0,2,5`) or `all`")]
-pub struct ParseGpusError(String);
+/// The error for a text in no known form.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "`{text}` is not a list of GPUs; write a count (`4`), at least two ids (`0,2,5`) or `all`"
+    ))
+}
 
 impl FromStr for Gpus {
-    type Err = ParseGpusError;
+    type Err = ParseValueError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseGpusError(s.to_owned());
+        let wrong = || wrong(s);
         if s == "all" {
             return Ok(Self::All);
         }

@@ -1,13 +1,13 @@
 //! The `replicate` pass: one clone of the template for each device, on its own rows of the batch.
 //!
-//! Every input that carries the batch is sliced on the host by the split's offsets, every other
-//! input goes whole to each device; the clones compute their rows; each output is merged: rows are
-//! concatenated, partial values are combined, a value that no sample changes is taken from the
-//! first replica that has rows. Inputs, outputs, their names, order and types are the template's.
+//! Inputs that carry the batch are sliced on the host by the split's offsets, other inputs go whole
+//! to each device. The clones compute their rows. Outputs are merged: rows are concatenated,
+//! partial values combined, values that no sample changes taken from the first replica that has
+//! rows. Inputs and outputs keep their names, order and types.
 //!
-//! What the repairs bring to replicas is written for all of them at once: `own_rows` becomes the
-//! slice that each takes, `all_reduce` and `all_gather` join the replicas' values where outputs are
-//! merged, and each replica copies the result.
+//! Collectives of the repaired template are written once for all replicas: `all_reduce` and
+//! `all_gather` join the replicas' values on the device that merges outputs, and each replica
+//! copies the result. `own_rows` becomes the slice that each replica takes.
 
 mod devices;
 mod options;
@@ -19,7 +19,7 @@ use crate::analysis::{NoClaims, claims};
 use crate::ir::Graph;
 use crate::types::Split;
 
-use super::refusal::Told;
+use super::refusal::Diagnostics;
 use super::repair::{Repair, repair};
 use super::{PassError, PassInfo};
 pub use devices::Gpus;
@@ -30,6 +30,7 @@ pub(super) const INFO: PassInfo = PassInfo {
     about: "clones the graph onto each device, slices the batch, merges the outputs",
 };
 
+/// The split of the batch that the options ask for.
 fn split(template: &Graph, options: &Replicate) -> Result<Split, PassError> {
     match template.split() {
         Some(split) => Err(PassError::AlreadyReplicated(split.replicas())),
@@ -37,7 +38,7 @@ fn split(template: &Graph, options: &Replicate) -> Result<Split, PassError> {
     }
 }
 
-/// Writes the replicas of `repaired`, the repaired `template`; refusals speak of the template.
+/// Writes the replicas of `repaired`; refusals name operators of `template`, which the user knows.
 pub(super) fn write(
     template: &Graph,
     repaired: &Graph,
@@ -48,10 +49,10 @@ pub(super) fn write(
         NoClaims::Graph(error) => PassError::Graph(error),
         NoClaims::Refused(refused) => {
             let repairs = repair(repaired, Repair::Comm.into()).map(|(_, repairs)| repairs);
-            // They are only a hint: the refusal stands without them.
+            // Repairs are computed for the hints only; the refusal stands without them.
             let repairs = repairs.unwrap_or_default();
-            let told = Told::new(template, repaired, split, &repairs);
-            PassError::Refused(refused.iter().map(|r| told.refusal(r)).collect())
+            let diagnostics = Diagnostics::new(template, repaired, split, &repairs);
+            PassError::Refused(refused.iter().map(|r| diagnostics.refusal(r)).collect())
         }
     })?;
     rewrite::Rewrite::new(repaired, &claims, split, options).run()

@@ -1,9 +1,9 @@
-//! How a graph is replicated.
+//! Options of replication.
 
 use crate::pass::repair::Repair;
 use crate::types::{Device, ShardRule};
 
-/// Where the outputs are merged.
+/// The device on which outputs are merged.
 ///
 /// Elsewhere: gather (PyTorch); concatenate (Keras).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,37 +15,38 @@ pub enum Merge {
     Gpu,
 }
 
-/// Which devices hold the parameters.
+/// The devices that hold the parameters.
 ///
 /// Elsewhere: mirrored variable (Keras).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightPlacement {
-    /// Those that the template put them on; other devices copy them in each run.
+    /// The devices of the template; other devices copy the parameters in each run.
     #[default]
     Template,
-    /// The host; devices copy them in each run. Values stay, and what is shared stays shared.
+    /// The host; devices copy them in each run. Shared parameters stay shared.
     Cpu,
-    /// Every device has its own.
+    /// Every device has a copy of its own.
     Mirrored,
 }
 
-/// How to replicate a graph.
+/// Options of the `replicate` pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replicate {
     /// The devices, one for each replica, in order.
     pub devices: Vec<Device>,
-    /// How the rows are divided.
+    /// The rule that divides the rows.
     pub rule: ShardRule,
-    /// Where the outputs are merged.
+    /// The device that merges outputs.
     pub merge: Merge,
-    /// Which devices hold the parameters.
+    /// The devices that hold the parameters.
     pub weights: WeightPlacement,
-    /// Which repairs are allowed.
+    /// The allowed repairs.
     pub repair: Repair,
 }
 
 impl Replicate {
-    /// The defaults on these devices: the last takes the remainder, the host merges, weights stay.
+    /// The defaults on these devices: the last takes the remainder of the rows, the host merges
+    /// outputs, weights stay on their devices.
     pub fn over(devices: Vec<Device>) -> Self {
         Self {
             devices,

@@ -1,7 +1,7 @@
-//! The graph over all replicas, written from the template.
+//! The writer of the replicated graph: stages of clones with collectives between them.
 
-mod join;
-mod once;
+mod collective;
+mod update_nodes;
 mod updates;
 mod writer;
 
@@ -11,13 +11,18 @@ use smallvec::{SmallVec, smallvec};
 
 use self::writer::Replica;
 pub(super) use self::writer::Rewrite;
-use crate::ir::{Graph, Node, NodeId, NodeKind, Place, ResultInfo, Value};
+use crate::ir::{DevicePlacement, Graph, Node, NodeId, NodeKind, ResultInfo, Value};
 use crate::op::{Concat, CopyOp, Op};
 use crate::pass::PassError;
 use crate::types::Device;
 use crate::types::invariant::int;
 
 impl Rewrite<'_> {
+    /// Writes the replicated graph.
+    ///
+    /// Stages alternate: all replicas write their clones of a stage, one replica after the other,
+    /// then the collectives behind it join their values. Nodes are thereby added in an order in
+    /// which every operand exists before its user.
     pub(super) fn run(mut self) -> Result<Graph, PassError> {
         for input in self.template.inputs() {
             let info = self.template.info(input);
@@ -32,7 +37,7 @@ impl Rewrite<'_> {
             let (joins, clones): (Vec<NodeId>, Vec<NodeId>) =
                 nodes.iter().partition(|id| self.is_collective(**id));
             let clones: Vec<NodeId> =
-                clones.into_iter().filter(|id| !self.is_drawn_apart(*id)).collect();
+                clones.into_iter().filter(|id| !self.draws_own_rows(*id)).collect();
             for replica in &mut replicas {
                 if stage == 0 {
                     self.slice_inputs(replica);
@@ -45,7 +50,7 @@ impl Rewrite<'_> {
                 }
             }
             for id in joins {
-                self.collective(id, &mut replicas)?;
+                self.write_collective(id, &mut replicas)?;
             }
         }
         self.merge_outputs(&parts)?;
@@ -53,6 +58,7 @@ impl Rewrite<'_> {
         Ok(self.out)
     }
 
+    /// The replicas of the split, without values.
     fn replicas(&self) -> Vec<Replica> {
         let devices = (0u32..).zip(self.split.devices());
         let replica = |(index, device): (u32, &Device)| {
@@ -71,21 +77,23 @@ impl Rewrite<'_> {
         devices.filter_map(replica).collect()
     }
 
-    /// The operators in the order in which they are written: replica after replica what needs
-    /// nothing of others, then what joins their values, and so on. The last stage joins nothing.
+    /// The operators by stage: stage 0 needs nothing of other replicas, stage `i + 1` needs the
+    /// collectives of stage `i`. The last stage has no collectives.
     fn stages(&self) -> Vec<Vec<NodeId>> {
         let mut stage = vec![0usize; self.template.id_bound()];
         let mut stages = vec![Vec::new()];
         for id in self.claims.order() {
             let node = self.template.node(*id);
-            if node.op().is_none() || self.once.only(*id) {
+            if node.op().is_none() || self.update_nodes.is_update_only(*id) {
                 continue;
             }
-            let with = self.reshapes_joined(*id);
+            // A reshape of gathered rows runs with the gather, on the device that merges, not a
+            // stage later.
+            let with = self.reshapes_gathered(*id);
             let after = |v: &Value| {
                 stage[v.node.index()] + usize::from(!with && self.is_collective(v.node))
             };
-            // What has no operands can be computed first.
+            // Operators without operands belong to stage 0.
             let own = self.template.operands(*id).iter().map(after).max().unwrap_or(0);
             stage[id.index()] = own;
             let count = own + 1 + usize::from(self.is_collective(*id));
@@ -97,7 +105,7 @@ impl Rewrite<'_> {
         stages
     }
 
-    /// The replica's rows of every input, on its device.
+    /// Slices the replica's rows of every input and copies them to its device.
     fn slice_inputs(&mut self, replica: &mut Replica) {
         let parts: Vec<Value> =
             self.template.inputs().map(|v| self.slice_input(replica, v)).collect();
@@ -108,6 +116,7 @@ impl Rewrite<'_> {
         }
     }
 
+    /// Writes the replica's form of an operator: a clone, or a slice of rows for `own_rows`.
     fn clone_node(&mut self, replica: &mut Replica, id: NodeId) {
         let node = self.template.node(id);
         let NodeKind::Op(op) = node.kind() else { return };
@@ -117,13 +126,15 @@ impl Rewrite<'_> {
             return;
         }
         let operands: SmallVec<[Value; 4]> =
-            operands.into_iter().map(|v| self.own(replica, v)).collect();
+            operands.into_iter().map(|v| self.local(replica, v)).collect();
         replica.values[id.index()] = match (op, operands.as_slice()) {
             (Op::OwnRows(_), [whole]) => smallvec![self.own_rows(replica, id, *whole)],
             _ => self.clone_operator(replica, id, op.clone(), &operands),
         };
     }
 
+    /// Clones an operator onto the replica's device, with `N` replaced by its rows where it is
+    /// split.
     fn clone_operator(
         &mut self,
         replica: &mut Replica,
@@ -136,12 +147,14 @@ impl Rewrite<'_> {
         if is_split {
             op.at_rows(&replica.rows);
         }
-        let place = replica.place();
+        let place = replica.placement();
         let count = int::<u32>(node.results().len());
         let names: SmallVec<[Arc<str>; 1]> =
             node.results().iter().map(|r| self.free_name(&r.name, &replica.suffix)).collect();
-        // Inference may know the elements of values whose sizes are constants, as those without
-        // rows are.
+        // A replica with a constant number of rows may know elements that depend on `N` in the
+        // template: only inference finds these, and only then is it worth its time.
+        // With a constant number of rows, as of a replica without any, sizes become constants, and
+        // inference may know elements that the template does not.
         if replica.rows.is_const()
             && let Ok(clone) =
                 self.out.add(op.clone(), operands, &names, place, node.origin().clone())
@@ -155,8 +168,8 @@ impl Rewrite<'_> {
             .map(|(r, name)| ResultInfo {
                 name,
                 ty: if is_split { replica.part(&r.ty) } else { r.ty.clone() },
-                // Elements that are formulas of N are known again where they stay: inference gives
-                // them.
+                // Known elements that are formulas of N hold for the replica's rows in a split
+                // operator and for the whole batch elsewhere, as inference would find.
                 ints: r.ints.as_ref().map(|ints| {
                     ints.iter()
                         .map(|d| if is_split { d.at_rows(&replica.rows) } else { d.clone() })
@@ -168,30 +181,31 @@ impl Rewrite<'_> {
         (0..count).map(|output| Value { node: clone, output }).collect()
     }
 
-    /// Copies the replica's outputs to the device that merges them, each value once.
+    /// Copies the replica's outputs to the device that merges them; a value that is several outputs
+    /// is copied once.
     fn return_outputs(&mut self, replica: &mut Replica, parts: &mut [Vec<Value>]) {
         let outputs = self.template.outputs();
         for (i, output) in outputs.iter().enumerate() {
-            if self.first[i] != i {
-                let part = parts[self.first[i]].last().copied();
+            if self.first_output[i] != i {
+                let part = parts[self.first_output[i]].last().copied();
                 parts[i].extend(part);
                 continue;
             }
             if self.whole(output.value).is_some() {
                 continue;
             }
-            let value = self.own(replica, output.value);
+            let value = self.local(replica, output.value);
             let name = self.template.info(output.value).name.clone();
             parts[i].push(self.copy_to(replica, self.merge_device, value, &name, ".h"));
         }
     }
 
-    /// One merge for each value that is an output, then its way to the host.
+    /// Writes the merge of each output value, and its copy to the host.
     fn merge_outputs(&mut self, parts: &[Vec<Value>]) -> Result<(), PassError> {
         let outputs = self.template.outputs();
         let mut merged: Vec<Value> = Vec::with_capacity(outputs.len());
         for (i, parts) in parts.iter().enumerate() {
-            let value = match merged.get(self.first[i]) {
+            let value = match merged.get(self.first_output[i]) {
                 Some(shared) => *shared,
                 None => self.merge(outputs[i].value, parts)?,
             };
@@ -199,16 +213,16 @@ impl Rewrite<'_> {
         }
         self.merged.extend(outputs.iter().map(|o| o.value).zip(merged.iter().copied()));
         for i in 0..outputs.len() {
-            let value = match self.out.outputs().get(self.first[i]) {
+            let value = match self.out.outputs().get(self.first_output[i]) {
                 Some(shared) => shared.value,
-                None => self.bring_home(merged[i], outputs[i].value),
+                None => self.copy_to_host(merged[i], outputs[i].value),
             };
             self.out.add_output(outputs[i].name.clone(), value);
         }
         Ok(())
     }
 
-    /// The replicas' parts of `value` joined, or the one that they all hold.
+    /// The merge of the replicas' parts of `value`; a collective's result where there is one.
     fn merge(&mut self, value: Value, parts: &[Value]) -> Result<Value, PassError> {
         if let Some(whole) = self.whole(value) {
             return Ok(whole);
@@ -218,26 +232,29 @@ impl Rewrite<'_> {
             Some(shard) => Concat { axis: int::<i64>(shard.axis) }.into(),
             None => self.combine(claim),
         };
+        // The value on the host has the template's name; a merge elsewhere leaves that name to the
+        // copy.
         let name = if self.merge_device == Device::HOST {
             self.merged_name(value)
         } else {
             self.free_name(&self.template.info(value).name, ".all")
         };
         let origin = self.template.node(value.node).origin().clone();
-        let place = Place { device: self.merge_device, replica: None };
+        let place = DevicePlacement { device: self.merge_device, replica: None };
         Ok(Value { node: self.out.add(op, parts, &[name], place, origin)?, output: 0 })
     }
 
-    fn bring_home(&mut self, merged: Value, value: Value) -> Value {
+    /// The merged value on the host.
+    fn copy_to_host(&mut self, merged: Value, value: Value) -> Value {
         if self.merge_device == Device::HOST {
             return merged;
         }
         let ty = self.out.ty(merged).clone();
         let name = self.merged_name(value);
-        self.add(CopyOp {}.into(), merged, name, ty, Place::HOST)
+        self.add(CopyOp {}.into(), merged, name, ty, DevicePlacement::HOST)
     }
 
-    /// The name of an output's value in the template, unless an input or a parameter has it.
+    /// The template's name of an output value; an input or parameter keeps its name for itself.
     fn merged_name(&self, value: Value) -> Arc<str> {
         let name = &self.template.info(value).name;
         match self.template.node(value.node).kind() {

@@ -1,3 +1,5 @@
+//! Constant folding: operators on constants and on parameters without an update.
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -8,26 +10,28 @@ use crate::ir::{
 };
 use crate::op::{Formula, Op, Traits};
 use crate::pass::PassError;
-use crate::types::{Keys, Table, Tensor};
+use crate::types::{FastMap, FastSet, Tensor};
 
-/// Integer results up to this number of elements become `constant`, so that their elements stay
-/// known.
+/// Integer results up to this number of elements become a `constant` rather than a parameter, so
+/// that inference still knows their elements: shapes and axes depend on them.
 const SMALL: usize = 64;
 
-/// Results up to this number of bytes may take more than the operands they are computed from.
+/// Results up to this number of bytes may be larger than their operands. A broadcast or a tile
+/// beyond it would trade a cheap operator for memory in every replica.
 const GROWTH: u64 = 1 << 16;
 
-/// The elements that operators which look at each once may read and write, beyond eight times those
-/// of the weights.
+/// The budget of elements for operators that read each element once, in addition to eight times
+/// the elements of the weights: the time of folding stays in proportion to the model.
 const READ: u64 = 1 << 24;
 
-/// The products of elements that other operators may compute.
+/// The budget of multiplications for all other operators.
 const PRODUCTS: u64 = 1 << 28;
 
-/// Computes every operator that depends on constants and on parameters without an update only. The
-/// result is a parameter of the same name, whose source is that of the model with the key
-/// `folded:NAME`; it is written out with the graph, or computed again from the model. What would be
-/// much larger than the operands, or takes long, is left to the run.
+/// Computes every operator that depends only on constants and on parameters without an update.
+///
+/// The result is a parameter of the same name. Its source is the model's with the key
+/// `folded:NAME`: it is written out with the graph, or computed again from the model. Operators
+/// whose results are much larger than their operands, or that take long, are left to the run.
 pub(super) fn run(
     graph: &mut Graph,
     weights: &mut Weights,
@@ -36,7 +40,7 @@ pub(super) fn run(
     let file = graph.params().first().map_or_else(|| Arc::from(""), |p| p.source.file.clone());
     let held = weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.len() as u64));
     let mut fold = Fold {
-        known: Table::default(),
+        known: FastMap::default(),
         variables: graph.updates().iter().map(|update| update.param).collect(),
         left: options.max_bytes,
         reads: held.saturating_mul(8).saturating_add(READ),
@@ -49,6 +53,8 @@ pub(super) fn run(
             folded.push((id, results));
         }
     }
+    // Replacement waits until all is computed: only results that an operator outside the folded set
+    // takes become parameters, not the steps between them.
     for (id, results) in folded {
         for (output, tensor) in (0u32..).zip(results) {
             let old = Value { node: id, output };
@@ -61,8 +67,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// True if the value is kept after a run, or the operand of an operator that stays.
-fn needed(graph: &Graph, value: Value, known: &Table<Value, Tensor>) -> bool {
+/// True if the value is an output or an update, or an operand of an operator that is not folded.
+fn needed(graph: &Graph, value: Value, known: &FastMap<Value, Tensor>) -> bool {
     let stays = |user: NodeId| !known.contains_key(&Value { node: user, output: 0 });
     graph.is_kept(value)
         || graph
@@ -71,23 +77,24 @@ fn needed(graph: &Graph, value: Value, known: &Table<Value, Tensor>) -> bool {
             .any(|(user, _, output)| *output == value.output && stays(*user))
 }
 
+/// State of folding: known elements and remaining budgets.
 struct Fold {
     /// The elements of folded values.
-    known: Table<Value, Tensor>,
-    /// The parameters whose elements are others in a later run.
-    variables: Keys<ParamId>,
-    /// The bytes that further results may take.
+    known: FastMap<Value, Tensor>,
+    /// The parameters that updates change between runs.
+    variables: FastSet<ParamId>,
+    /// The remaining bytes for results.
     left: u64,
-    /// The elements that operators which look at each once may still read and write.
+    /// The remaining elements for operators that read each once.
     reads: u64,
-    /// The products that other operators may still compute.
+    /// The remaining multiplications for other operators.
     products: u64,
-    /// The source of folded parameters.
+    /// The file named in the source of folded parameters.
     file: Arc<str>,
 }
 
 impl Fold {
-    /// The results of a node all of whose operands are known, if they fit.
+    /// The results of a node whose operands are all known, within the budgets.
     fn visit(&mut self, graph: &Graph, weights: &Weights, id: NodeId) -> Option<Vec<Tensor>> {
         let node = graph.node(id);
         let op = node.op()?;
@@ -97,6 +104,7 @@ impl Fold {
             .iter()
             .map(|v| self.elements(graph, weights, *v))
             .collect::<Option<SmallVec<[Tensor; 4]>>>()?;
+        // A constant is known, but replacing it by a parameter would gain nothing.
         if let Some(value) = op.known() {
             self.known.insert(Value { node: id, output: 0 }, value.clone());
             return None;
@@ -112,14 +120,13 @@ impl Fold {
         Some(results)
     }
 
-    /// True if an operator with results of so many bytes is worth its memory and time, which it
-    /// takes then.
+    /// True if an operator with results of `bytes` bytes is within the budgets; charges them.
     fn is_cheap(&mut self, op: &Op, operands: &[Tensor], bytes: u64) -> bool {
         let taken = operands.iter().fold(0u64, |sum, t| sum.saturating_add(t.bytes().len() as u64));
         if bytes > taken.max(GROWTH) {
             return false;
         }
-        // No element is narrower than a byte.
+        // Elements have at least one byte, so that bytes bound the number of elements.
         let (read, most) = operands.iter().fold((bytes, 1), |(sum, most), t| {
             let len = t.len() as u64;
             (sum.saturating_add(len), len.max(most))
@@ -127,8 +134,8 @@ impl Fold {
         let once = op.is(Traits::ELEMENTWISE)
             || op.is(Traits::MOVES)
             || matches!(op, Op::BatchNorm(_) | Op::Gather(_) | Op::Pad(_));
-        // Elsewhere an element of the result is a sum of at most as many products as an operand has
-        // elements.
+        // An element of any other result is a sum of at most as many products as its largest
+        // operand has elements.
         let cost = if once { read } else { bytes.saturating_mul(most) };
         let left = if once { &mut self.reads } else { &mut self.products };
         let rest = left.checked_sub(cost);
@@ -136,6 +143,7 @@ impl Fold {
         rest.is_some()
     }
 
+    /// The elements of a value, if they are known before the run.
     fn elements(&self, graph: &Graph, weights: &Weights, value: Value) -> Option<Tensor> {
         match graph.node(value.node).kind() {
             NodeKind::Param(id) if self.variables.contains(id) => None,
@@ -145,6 +153,7 @@ impl Fold {
         }
     }
 
+    /// Replaces a value by a constant or a new parameter with these elements.
     fn replace(
         &self,
         graph: &mut Graph,

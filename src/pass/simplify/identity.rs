@@ -1,9 +1,11 @@
+//! Removal of identities: operators whose result equals an operand.
+
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
 use crate::op::Known;
 use crate::pass::PassError;
 
-/// Replaces the result of every operator that gives its operand back by that operand.
+/// Replaces the result of every identity by its operand.
 pub(super) fn run(
     graph: &mut Graph,
     _: &mut Weights,
@@ -12,7 +14,7 @@ pub(super) fn run(
     Ok(remove_identities(graph, options.for_training)?)
 }
 
-/// The same; dropout stays where it is to be trained.
+/// Removes identities; with `for_training` dropout stays, which is one in inference only.
 pub(in crate::pass) fn remove_identities(
     graph: &mut Graph,
     for_training: bool,
@@ -31,10 +33,12 @@ pub(in crate::pass) fn remove_identities(
     Ok(())
 }
 
-/// The operand that the first result of this operator equals, if it has the same type.
+/// The value that equals the operator's first result, provided that both have the same type, which
+/// the caller compares.
 fn same_as_operand(graph: &Graph, id: NodeId) -> Option<Value> {
     let node = graph.node(id);
     let (op, operands) = (node.op()?, graph.operands(id));
+    // Two operators may cancel where neither is an identity, as two transposes.
     if let [only] = operands[..]
         && graph.node(only.node).op().is_some_and(|before| op.undoes(before))
     {

@@ -1,12 +1,13 @@
-//! Simplification of a template: what is known before the run is computed before it, what does
-//! nothing goes.
+//! Simplification of a template: constant folding, removal of identities and dead code, and the
+//! rewrites that keep the batch on an axis of its own.
 //!
-//! The passes leave the names of inputs and outputs as they are, and every output's and every
-//! update's value for every input and every value of the variables.
+//! The passes keep the names of inputs and outputs, and the value of every output and update for
+//! all inputs and variables.
 
 mod fold;
 mod identity;
 mod options;
+mod positions;
 mod rows;
 mod sizes;
 mod widen;
@@ -23,7 +24,8 @@ pub(super) struct Simplification {
     run: fn(&mut Graph, &mut Weights, SimplifyOptions) -> Result<(), PassError>,
 }
 
-/// All simplifications, in the order in which they run.
+/// All simplifications, in the order in which they run: sizes first, as folded shapes let later
+/// passes see constants and the batch; dead code last, as every other pass leaves some.
 pub(super) const PASSES: &[Simplification] = &[
     Simplification {
         info: PassInfo {
@@ -38,6 +40,13 @@ pub(super) const PASSES: &[Simplification] = &[
             about: "keeps the batch on an axis of its own through a matrix product",
         },
         run: rows::run,
+    },
+    Simplification {
+        info: PassInfo {
+            name: "localize_lookups",
+            about: "looks up entries within the row that their numbers are computed from",
+        },
+        run: positions::run,
     },
     Simplification {
         info: PassInfo {
@@ -66,6 +75,7 @@ pub(super) const PASSES: &[Simplification] = &[
             about: "removes operators and parameters that no output and no update depends on",
         },
         run: |graph, weights, _| {
+            // Dead code first as well: no pass should spend time or memory on it.
             remove_unused(graph, weights);
             Ok(())
         },
@@ -81,6 +91,7 @@ pub fn simplify(
     options: SimplifyOptions,
 ) -> Result<(), PassError> {
     remove_unused(graph, weights);
+    // Folding merges parameters into others, which training could then not update.
     let skipped =
         |pass: &Simplification| options.for_training && pass.info.name == "fold_constants";
     PASSES
@@ -89,6 +100,7 @@ pub fn simplify(
         .try_for_each(|pass| (pass.run)(graph, weights, options))
 }
 
+/// Removes dead operators, and the elements of parameters that are left without one.
 fn remove_unused(graph: &mut Graph, weights: &mut Weights) {
     graph.remove_unused();
     let used: std::collections::HashSet<&str> = graph.params().iter().map(|p| &*p.name).collect();

@@ -1,11 +1,11 @@
-//! What may be simplified.
+//! Options of simplification.
 
-/// What simplification may do.
+/// Limits of simplification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimplifyOptions {
-    /// The bytes that folded constants may take in all; operators beyond stay.
+    /// The largest total size of folded constants in bytes; operators beyond it are not folded.
     pub max_bytes: u64,
-    /// Whether what training needs stays: dropout, and operators on parameters.
+    /// Keeps dropout and operators on parameters, which training needs.
     pub for_training: bool,
 }
 

@@ -1,13 +1,17 @@
+//! Matrix products over merged axes: `[T*N, K]` becomes a batched product over `[T, N, K]`.
+
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
 use crate::op::{Formula, Op};
 use crate::pass::PassError;
 use crate::types::Dim;
 
-/// Rewrites a matrix product whose rows are several axes taken together, with the batch behind
-/// another one, and whose result is cut into these axes again: `[T, N, K]`, taken as `[T*N, K]`, by
-/// `[K, M]`. The product of the stack `[T, N, K]` by the matrix has the same rows and keeps the
-/// batch on an axis of its own.
+/// Rewrites matrix products whose rows are several axes merged into one, with the batch behind
+/// another axis, and whose result is reshaped to these axes again: `[T, N, K]` as `[T*N, K]` by
+/// `[K, M]`. The batched product of `[T, N, K]` has the same rows.
+///
+/// On the merged axis the rows of a replica stand in `T` blocks, which few split rules follow; on
+/// an axis of its own the batch is one block.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     for id in graph.order()? {
         if let Some(product) = find(graph, id) {
@@ -20,18 +24,18 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
 
 /// A product to rewrite.
 struct Product {
-    /// The value with the rows' axes apart.
+    /// The operand before its axes are merged.
     rows: Value,
-    /// These axes.
+    /// The axes that the reshape merges.
     axes: Vec<Dim>,
     right: Value,
     transposed: bool,
     addend: Option<Value>,
-    /// The reshapes that take the axes apart again.
+    /// The reshapes that split the axes again.
     users: Vec<NodeId>,
 }
 
-/// The product at this node, if it is one to rewrite.
+/// The product at this node, if the rewrite applies to it.
 fn find(graph: &Graph, id: NodeId) -> Option<Product> {
     let node = graph.node(id);
     let operands = graph.operands(id);
@@ -48,7 +52,9 @@ fn find(graph: &Graph, id: NodeId) -> Option<Product> {
     }
     let rows = *graph.operands(left.node).first()?;
     let axes = leading(&graph.ty(rows).shape, merged)?;
+    // With the batch as first axis the merged rows are one block already.
     let behind = !axes.first()?.depends_on_batch() && merged.depends_on_batch();
+    // An addend with rows of its own would need the same reshape; one row or a scalar broadcasts.
     let vector = |v: Value| {
         let shape = &graph.ty(v).shape;
         shape.rank() < 2 || (shape.rank() == 2 && shape[0] == Dim::ONE)
@@ -57,12 +63,13 @@ fn find(graph: &Graph, id: NodeId) -> Option<Product> {
     if !behind || terms.depends_on_batch() || graph.is_kept(result) || !addend.is_none_or(vector) {
         return None;
     }
+    // Every user must split the axes: another one needs the merged result, which would be gone.
     let users = graph.users(id).iter().map(|(user, ..)| cut(graph, *user, &axes)).collect();
     let users: Option<Vec<NodeId>> = users;
     Some(Product { rows, axes, right, transposed, addend, users: users? })
 }
 
-/// The first axes of a shape, if `merged` is their product.
+/// The leading axes of a shape whose product is `merged`.
 fn leading(shape: &[Dim], merged: &Dim) -> Option<Vec<Dim>> {
     let mut product = Dim::ONE;
     let count = shape.iter().position(|d| {
@@ -72,13 +79,14 @@ fn leading(shape: &[Dim], merged: &Dim) -> Option<Vec<Dim>> {
     Some(shape[..=count].to_vec())
 }
 
-/// This node, if it is a reshape whose result begins with `axes`.
+/// The node, if it is a reshape whose result begins with `axes`.
 fn cut(graph: &Graph, user: NodeId, axes: &[Dim]) -> Option<NodeId> {
     let node = graph.node(user);
     let result = &node.results().first()?.ty.shape;
     (matches!(node.op()?, Op::Reshape(_)) && result.starts_with(axes)).then_some(user)
 }
 
+/// Writes the batched product, its addend, and a view for each user.
 fn rewrite(graph: &mut Graph, id: NodeId, product: &Product) -> Result<(), GraphError> {
     let name = graph.info(Value { node: id, output: 0 }).name.clone();
     let named = |kind: &str| format!("{name}.{kind}");

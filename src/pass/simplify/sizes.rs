@@ -1,3 +1,5 @@
+//! Folding of sizes: integers computed from shapes become constants or formulas of `N`.
+
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value, Weights};
 use crate::op::{Constant, Dims, Formula, Op, Traits, infer};
@@ -5,14 +7,15 @@ use crate::pass::PassError;
 use crate::types::{DType, Dim};
 
 /// Replaces every value whose integer elements are known by a `constant`, or by `dims` where they
-/// depend on the batch size: what was computed from shapes then no longer depends on the values
-/// that had them.
+/// depend on the batch size. Sizes then no longer depend on the values whose shapes they came from,
+/// and replicas need not follow that arithmetic.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     for id in graph.order()? {
         let node = graph.node(id);
         let NodeKind::Op(op) = node.kind() else { continue };
         let [result] = node.results() else { continue };
         let value = Value { node: id, output: 0 };
+        // The nodes that this pass writes are in their final form: a second run changes nothing.
         if matches!(op, Op::Constant(_) | Op::Dims(_))
             || is_cast_of_dims(graph, id)
             || !graph.is_used(value)
@@ -33,13 +36,13 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
     Ok(())
 }
 
-/// True of what this pass makes of formulas in other types than `i64`.
+/// True for a cast of `dims`: the form that this pass gives formulas of other types than `i64`.
 fn is_cast_of_dims(graph: &Graph, id: NodeId) -> bool {
     graph.node(id).op().is_some_and(|op| op.is(Traits::CONVERTS))
         && graph.operands(id).iter().all(|v| matches!(graph.node(v.node).op(), Some(Op::Dims(_))))
 }
 
-/// The operator that gives the result's known elements, as `i64` where they are formulas.
+/// The operator that gives the result's known elements; formulas as `i64`.
 fn known(result: &ResultInfo) -> Option<Op> {
     let ints = result.ints.as_ref()?;
     if ints.iter().all(Dim::is_const) {

@@ -1,4 +1,4 @@
-//! Sums over the batch that are computed in a wider type than that of their elements.
+//! Widening of sums over the batch to `f64`.
 
 use std::borrow::Cow;
 
@@ -9,25 +9,27 @@ use crate::analysis::Sums;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
 use crate::op::{Formula, Traits};
 use crate::pass::PassError;
-use crate::pass::repair::{Repair, RepairOptions, repair, seen};
+use crate::pass::repair::{Repair, RepairOptions, reaches_output, repair};
 use crate::types::DType;
 
-/// Computes in `f64` what sums over the batch inside an operator that computes in the type of its
-/// elements: products of matrices and logarithms of sums of exponentials. Replicas combine such
-/// parts in `f64`, so one device must not round more or overflow earlier. Gradients of parameters,
-/// which no output depends on, stay as they are.
+/// Computes in `f64` the operators that sum over the batch in the type of their elements: matrix
+/// products and logarithms of sums of exponentials.
+///
+/// Replicas combine such parts in `f64`, so one device must not round more or overflow earlier.
+/// Gradients of parameters, which no output depends on, keep their type.
 pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
     let narrow = |id: NodeId| graph.node(id).op().is_some_and(|op| op.is(Traits::SUMS_NARROW));
     if !graph.ids().any(narrow) {
         return Ok(());
     }
+    // Only a repaired graph says which sums replicas combine; the repair itself is discarded.
     let sums = match repair(graph, RepairOptions::new(Repair::Comm))? {
         // Nothing is combined.
         (Cow::Borrowed(_), _) => return Ok(()),
         (Cow::Owned(repaired), _) => Sums::find(graph, &repaired)?,
     };
-    let seen = seen(graph, &graph.order()?);
-    let combined = sums.nodes().filter(|id| seen[id.index()] && narrow(*id));
+    let reaches_output = reaches_output(graph, &graph.order()?);
+    let combined = sums.nodes().filter(|id| reaches_output[id.index()] && narrow(*id));
     let combined: Vec<NodeId> = combined.collect();
     for id in combined {
         widen(graph, id)?;
@@ -35,6 +37,7 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
     Ok(())
 }
 
+/// Casts the operands to `f64` and the result back.
 fn widen(graph: &mut Graph, id: NodeId) -> Result<(), GraphError> {
     let node = graph.node(id);
     let (Some(op), [result]) = (node.op().cloned(), node.results()) else { return Ok(()) };

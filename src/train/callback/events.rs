@@ -11,7 +11,7 @@ use prost::Message;
 use super::error::failed;
 use crate::Error;
 use crate::train::history::{Epoch, Logs};
-use crate::train::observer::{Observer, Watch};
+use crate::train::observer::{Observer, TrainState};
 
 /// `Event` of TensorFlow's `event.proto`, as far as it is written here.
 #[derive(Clone, PartialEq, Message)]
@@ -71,12 +71,12 @@ impl EventLog {
 }
 
 impl Observer for EventLog {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.training = Some(open(&self.folder.join("train"), watch.at.epoch)?);
         Ok(true)
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
         if let Some(file) = &mut self.training {
             let mut scalars = scalars(&epoch.training);

@@ -6,7 +6,7 @@ use super::error::failed;
 use crate::Error;
 use crate::format;
 use crate::train::history::History;
-use crate::train::observer::{Observer, Watch};
+use crate::train::observer::{Observer, TrainState};
 use crate::train::plot;
 
 /// Writes [`History::csv`] to a file.
@@ -26,11 +26,11 @@ impl CsvLog {
 }
 
 impl Observer for CsvLog {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.write(watch.history())
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.write(watch.history())
     }
 }
@@ -52,11 +52,11 @@ impl Plot {
 }
 
 impl Observer for Plot {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.draw(watch.history())
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.draw(watch.history())
     }
 }

@@ -10,18 +10,18 @@ use crate::train::checkpoint::Checkpoint;
 use crate::train::error::CheckpointError;
 use crate::train::history::History;
 use crate::train::monitor::Monitor;
-use crate::train::observer::{Observer, Watch};
-use crate::types::Quoted;
+use crate::train::observer::{Observer, TrainState};
+use crate::types::{ParseValueError, Quoted};
 
-/// Which checkpoints stay, besides the last one, from which a training goes on.
+/// The checkpoints that are kept besides the last one, from which training resumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     /// None.
     #[default]
     Last,
-    /// That of the best epoch, in the folder `best`.
+    /// The checkpoint of the best epoch, in the folder `best`.
     Best,
-    /// That of every epoch, in the folder `epoch-` with its number from 1.
+    /// The checkpoint of every epoch, in the folder `epoch-` with its number from 1.
     Every,
 }
 
@@ -35,37 +35,40 @@ impl fmt::Display for Keep {
     }
 }
 
-/// A text that names no choice of checkpoints.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("checkpoints that stay are `last`, `best` or `every`, not {}", Quoted(.0))]
-pub struct ParseKeepError(String);
+/// The error for a text that does not fit.
+fn wrong(text: &str) -> ParseValueError {
+    ParseValueError::new(format!(
+        "checkpoints to keep are `last`, `best` or `every`, not {}",
+        Quoted(text)
+    ))
+}
 
 impl FromStr for Keep {
-    type Err = ParseKeepError;
+    type Err = ParseValueError;
 
-    fn from_str(text: &str) -> Result<Self, ParseKeepError> {
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
         let all = [Self::Last, Self::Best, Self::Every];
         let found = all.into_iter().find(|keep| keep.to_string() == text);
-        found.ok_or_else(|| ParseKeepError(text.to_owned()))
+        found.ok_or_else(|| wrong(text))
     }
 }
 
 /// Keeps checkpoints of a training in a folder.
 #[derive(Clone, Debug)]
-pub struct Keeper {
+pub struct ModelCheckpoint {
     /// The folder.
     pub folder: PathBuf,
-    /// Which ones stay.
+    /// The checkpoints that are kept.
     pub keep: Keep,
     /// By what the best epoch is found.
     pub monitor: Monitor,
     /// Also after so many batches.
     pub every: Option<u64>,
-    /// What checkpoints say of the run.
+    /// The settings that checkpoints hold.
     pub settings: BTreeMap<String, Vec<String>>,
 }
 
-impl Keeper {
+impl ModelCheckpoint {
     /// Keeps the last checkpoint in this folder, after every epoch; the best one would be that of
     /// the least loss of validation.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
@@ -95,7 +98,7 @@ impl Keeper {
         Ok(by.filter(|by| *by != self.monitor))
     }
 
-    fn write(&self, watch: &Watch<'_>, also: Option<&Path>) -> Result<(), Error> {
+    fn write(&self, watch: &TrainState<'_>, also: Option<&Path>) -> Result<(), Error> {
         let mut checkpoint = watch.checkpoint()?;
         checkpoint.settings.clone_from(&self.settings);
         // The last one comes last: until it is there, a training that goes on writes the others
@@ -115,7 +118,7 @@ impl Keeper {
         Ok(kept.filter(|kept| kept.best_by.as_ref().is_none_or(|by| *by == self.monitor)))
     }
 
-    /// Whether the last epoch is better than that of the checkpoint which is kept as the best.
+    /// True if the last epoch is better than the best checkpoint.
     fn is_best(&self, history: &History) -> Result<bool, Error> {
         let all = &history.epochs;
         let until = |epochs: usize| Some(History { epochs: all.get(..epochs)?.to_vec() }.csv());
@@ -129,8 +132,8 @@ impl Keeper {
     }
 }
 
-impl Observer for Keeper {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+impl Observer for ModelCheckpoint {
+    fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         if self.keep == Keep::Best {
             watch.check_number(&self.monitor.name)?;
         }
@@ -143,14 +146,14 @@ impl Observer for Keeper {
         Ok(true)
     }
 
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
+    fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         match self.every {
             Some(every) if watch.at.step.is_multiple_of(every.max(1)) => self.write(watch, None),
             _ => Ok(()),
         }
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         let epochs = watch.history().epochs.len();
         let also = match self.keep {
             Keep::Last => None,

@@ -1,4 +1,4 @@
-//! What watches a training: it is kept, logged, drawn and ended.
+//! Observers of training: checkpoints, logs, plots and early stopping.
 
 mod error;
 mod events;
@@ -10,7 +10,7 @@ mod stop;
 
 pub use events::EventLog;
 pub use files::{CsvLog, Plot};
-pub use keep::{Keep, Keeper, ParseKeepError};
+pub use keep::{Keep, ModelCheckpoint};
 pub use progress::{Progress, ProgressMeter};
 pub use rate::LearningRate;
 pub use stop::{EarlyStopping, Finite};

@@ -1,12 +1,12 @@
-//! How far an epoch is.
+//! Progress of an epoch.
 
 use std::time::Instant;
 
 use crate::Error;
 use crate::train::history::Logs;
-use crate::train::observer::{Observer, Watch};
+use crate::train::observer::{Observer, TrainState};
 
-/// How far an epoch is.
+/// Progress of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// Its number, from 0.
@@ -25,7 +25,7 @@ pub struct Progress {
     pub rows_per_second: Option<f64>,
     /// The seconds that its other rows will take at that rate.
     pub seconds_left: Option<f64>,
-    /// Whether it has ended, with the validation behind it.
+    /// True once it has ended, with its validation.
     pub ended: bool,
 }
 
@@ -60,7 +60,7 @@ impl<F: FnMut(&Progress)> ProgressMeter<F> {
 }
 
 impl<F: FnMut(&Progress)> Observer for ProgressMeter<F> {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
+    fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         let logs = watch.logs();
         let rate = self.rate(logs.rows);
         let left = watch.rows.map(|all| all.saturating_sub(logs.rows) as f64);
@@ -78,7 +78,7 @@ impl<F: FnMut(&Progress)> Observer for ProgressMeter<F> {
         Ok(())
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         let Some(last) = watch.history().epochs.last() else { return Ok(true) };
         (self.tell)(&Progress {
             epoch: last.epoch,

@@ -1,7 +1,7 @@
 //! Learning rates that a function gives.
 
 use crate::Error;
-use crate::train::observer::{Observer, Watch};
+use crate::train::observer::{Observer, TrainState};
 
 /// Sets the learning rate of every batch: `f` is given what there is to see before it, and the rate
 /// that the schedule says.
@@ -19,15 +19,15 @@ pub struct LearningRate<F> {
     f: F,
 }
 
-impl<F: FnMut(&Watch<'_>, f64) -> f64> LearningRate<F> {
+impl<F: FnMut(&TrainState<'_>, f64) -> f64> LearningRate<F> {
     /// The rates that `f` gives, finite numbers from 0 on; others end the training with an error.
     pub fn new(f: F) -> Self {
         Self { f }
     }
 }
 
-impl<F: FnMut(&Watch<'_>, f64) -> f64> Observer for LearningRate<F> {
-    fn learning_rate(&mut self, watch: &Watch<'_>, rate: f64) -> Result<f64, Error> {
+impl<F: FnMut(&TrainState<'_>, f64) -> f64> Observer for LearningRate<F> {
+    fn learning_rate(&mut self, watch: &TrainState<'_>, rate: f64) -> Result<f64, Error> {
         Ok((self.f)(watch, rate))
     }
 }

@@ -4,12 +4,12 @@ use super::error::failed;
 use crate::Error;
 use crate::train::history::History;
 use crate::train::monitor::Monitor;
-use crate::train::observer::{Observer, Watch};
+use crate::train::observer::{Observer, TrainState};
 
 /// Ends a training that gets no better.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EarlyStopping {
-    /// What should get better.
+    /// The monitored number.
     pub monitor: Monitor,
     /// The epochs without improvement after which the training ends, at least 1.
     pub patience: u64,
@@ -31,13 +31,13 @@ impl EarlyStopping {
 }
 
 impl Observer for EarlyStopping {
-    fn begin(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         watch.check_number(&self.monitor.name)?;
         // A checkpoint may be that of a training that has ended.
         Ok(watch.at.step > 0 || self.goes_on(watch.history())?)
     }
 
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.goes_on(watch.history())
     }
 }
@@ -47,7 +47,7 @@ impl Observer for EarlyStopping {
 pub struct Finite;
 
 impl Observer for Finite {
-    fn batch(&mut self, watch: &Watch<'_>) -> Result<(), Error> {
+    fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         let loss = watch.logs().loss;
         if loss.is_finite() {
             return Ok(());

@@ -70,7 +70,7 @@ impl Arrays {
     ///
     /// # Errors
     /// If the file is none, or as [`Arrays::new`].
-    pub fn safetensors(path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn safetensors(path: &Path) -> Result<Self, DataError> {
         Self::new(safetensors::map(path)?)
     }
 }

@@ -1,7 +1,7 @@
 use super::{Column, DataError, RowKey};
 use crate::types::Tensor;
 
-/// What makes another row of a row, on any thread and in any order of rows.
+/// A transform of rows, called on any thread and in any order of rows.
 pub trait Change: Send + Sync {
     /// The columns of the rows that it makes, of those that it is given.
     ///

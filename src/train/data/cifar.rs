@@ -74,7 +74,7 @@ impl Cifar {
     ///
     /// # Errors
     /// If it cannot be read or is not of this form.
-    pub fn file(path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn file(path: &Path) -> Result<Self, DataError> {
         Self::of(path, map_file(path)?)
     }
 
@@ -83,7 +83,7 @@ impl Cifar {
     ///
     /// # Errors
     /// If it has none of these, or one is not of this form.
-    pub fn train(folder: &Path) -> Result<Self, DataError> {
+    pub(crate) fn train(folder: &Path) -> Result<Self, DataError> {
         Self::files(&training_files(folder)?)
     }
 
@@ -91,7 +91,7 @@ impl Cifar {
     ///
     /// # Errors
     /// If it has neither, or it is not of this form.
-    pub fn test(folder: &Path) -> Result<Self, DataError> {
+    pub(crate) fn test(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join("test_batch.bin");
         Self::file(&if path.exists() { path } else { folder.join("test.bin") })
     }

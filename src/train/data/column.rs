@@ -20,12 +20,12 @@ impl Column {
 
     /// The column whose rows are those of a tensor; `None` where a size behind the rows is not
     /// known.
-    pub fn of(name: impl Into<String>, ty: &TensorType) -> Option<Self> {
+    pub(crate) fn of(name: impl Into<String>, ty: &TensorType) -> Option<Self> {
         let sizes = ty.shape.iter().skip(1).map(|d| usize::try_from(d.as_const()?).ok());
         Some(Self { name: name.into(), dtype: ty.dtype, dims: sizes.collect::<Option<_>>()? })
     }
 
-    /// Whether a row has these sizes, but for axes of size 1.
+    /// True if a row has these sizes, except for axes of size 1.
     pub(crate) fn has_sizes(&self, dims: &[usize]) -> bool {
         let own = self.dims.iter().filter(|size| **size != 1);
         own.eq(dims.iter().filter(|size| **size != 1))
@@ -37,7 +37,7 @@ impl Column {
     }
 
     /// The elements of one row; `None` where they cannot be counted.
-    pub fn elements(&self) -> Option<usize> {
+    pub(crate) fn elements(&self) -> Option<usize> {
         self.dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))
     }
 

@@ -10,7 +10,7 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use crate::format::FileError;
-use crate::types::{Said, Tensor};
+use crate::types::{QuotedMessage, Tensor};
 
 /// The bytes that a decoder of PNG may take beside the pixels.
 const PNG_MEMORY: usize = 64 << 20;
@@ -31,7 +31,7 @@ pub fn decode_image(data: &[u8], path: &Path, most: u64) -> Result<Tensor, FileE
     } else {
         Err("it is neither PNG nor JPEG".to_owned())
     };
-    pixels.map_err(|reason| FileError::content(path, Said(&reason).to_string()))
+    pixels.map_err(|reason| FileError::content(path, QuotedMessage(&reason).to_string()))
 }
 
 /// Fails if an image of these sizes has no pixels or more than `most`.
@@ -44,7 +44,7 @@ fn allowed(width: usize, height: usize, most: u64) -> Result<(), String> {
 }
 
 fn png(data: &[u8], most: u64) -> Result<Tensor, String> {
-    let said = |e: png::DecodingError| format!("it is no PNG image: {e}");
+    let said = |e: png::DecodingError| format!("it is not a PNG image: {e}");
     let limits = Limits { bytes: PNG_MEMORY };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(data), limits);
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
@@ -74,7 +74,7 @@ fn png(data: &[u8], most: u64) -> Result<Tensor, String> {
 }
 
 fn jpeg(data: &[u8], most: u64) -> Result<Tensor, String> {
-    let said = |e: zune_jpeg::errors::DecodeErrors| format!("it is no JPEG image: {e:?}");
+    let said = |e: zune_jpeg::errors::DecodeErrors| format!("it is not a JPEG image: {e:?}");
     let options = DecoderOptions::default()
         .set_strict_mode(true)
         .set_max_width(usize::MAX)

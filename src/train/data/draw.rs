@@ -3,7 +3,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::DataError;
 
-/// What decides everything that is drawn for a row: the same key gives the same draws.
+/// The key of all random numbers of a row: the same key gives the same draws.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowKey {
     /// The seed of the run.
@@ -28,10 +28,12 @@ const ORDER: u32 = u32::MAX;
 
 /// Numbers that a key decides: the stream of `ChaCha8` under it.
 #[derive(Clone, Debug)]
-pub struct Draws(ChaCha8Rng);
+pub(crate) struct Draws(ChaCha8Rng);
 
 impl Draws {
     fn new(seed: u64, epoch: u64, row: u64, change: u32) -> Self {
+        // The key, not a stream that rows draw from in turn: so the numbers of a row do not depend
+        // on the thread that makes it or on the rows before it.
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&epoch.to_le_bytes());
@@ -56,7 +58,7 @@ impl Draws {
 
     /// A number between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is a
     /// multiple of 2 to the power -53 with `0 <= u < 1`.
-    pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
+    pub(crate) fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * ((self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64)
     }
 

@@ -22,7 +22,7 @@ pub enum DataError {
         file: Option<String>,
         /// The number of the row in its source.
         row: u64,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A setting is out of its range, or does not fit the data.

@@ -6,12 +6,12 @@ use super::{Arrays, Cifar, Column, DataError, RowMut, Source, Table, TableOption
 use super::{Folder, FolderOptions};
 use crate::format::{Budget, FileError};
 
-/// What a path alone does not say.
+/// Options of opening a data set.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// How a CSV file is read.
+    /// Options of CSV files.
     pub table: TableOptions,
-    /// What the images of a folder become.
+    /// Options for the images of a folder.
     #[cfg(feature = "images")]
     pub images: Option<FolderOptions>,
     /// The bytes that data may take in memory; what is mapped takes none.

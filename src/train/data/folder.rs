@@ -11,10 +11,10 @@ use crate::types::DType;
 /// The largest file of an image that is read.
 const MAX_FILE: u64 = 256 << 20;
 
-/// How deep folders may lie in that of a class.
+/// The largest depth of folders inside the folder of a class.
 const MAX_DEPTH: usize = 16;
 
-/// What the images of a folder become.
+/// Options for the images of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderOptions {
     /// The height that all get.
@@ -25,7 +25,7 @@ pub struct FolderOptions {
     pub channels: usize,
     /// The order of the axes.
     pub layout: Layout,
-    /// How images of other sizes are brought to these.
+    /// The interpolation for images of other sizes.
     pub resize: Resize,
     /// The most pixels that an image in a file may have.
     pub max_pixels: u64,
@@ -107,7 +107,7 @@ impl Folder {
     }
 }
 
-/// What a folder holds, by name, without hidden entries.
+/// The entries of a folder by name, without hidden ones.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let failed = |e| FileError::read(folder, e);
     let mut paths = Vec::new();

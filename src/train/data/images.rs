@@ -42,15 +42,15 @@ impl Layout {
     }
 }
 
-/// What a place beyond the edge of an image holds, as in Keras.
+/// The fill mode beyond the edge of an image, as in Keras.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Fill {
-    /// What the nearest pixel of the edge does: `aaaa|abcd|dddd`.
+    /// The nearest pixel of the edge: `aaaa|abcd|dddd`.
     #[default]
     Nearest,
-    /// What the image does, mirrored at its edge: `dcba|abcd|dcba`.
+    /// The image mirrored at its edge: `dcba|abcd|dcba`.
     Reflect,
-    /// What the other end of the image does: `abcd|abcd|abcd`.
+    /// The other end of the image: `abcd|abcd|abcd`.
     Wrap,
     /// A number.
     Constant(f32),
@@ -80,7 +80,7 @@ impl Fill {
     }
 }
 
-/// What is done to an image. What is drawn is drawn in the order of the steps.
+/// An augmentation step of an image. Random numbers are drawn in the order of the steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Moves the image by whole pixels: by `floor(t + 1/2)` with `t` drawn between `-height` and
@@ -91,7 +91,7 @@ pub enum Step {
         height: f32,
         /// The largest share of the width, from 0 to 1.
         width: f32,
-        /// What comes in at the edges.
+        /// The fill mode at the edges.
         fill: Fill,
     },
     /// Exchanges left and right in one of two cases.
@@ -106,7 +106,7 @@ pub enum Step {
         width: usize,
         /// The pixels that are added at each edge before.
         padding: usize,
-        /// What they hold.
+        /// Their fill mode.
         fill: Fill,
     },
     /// Takes the part in the middle; of an odd rest the larger half is below and on the right.
@@ -199,7 +199,7 @@ fn after(step: &Step, sizes: Sizes, layout: Layout) -> Result<Sizes, String> {
             let dims = layout.dims(channels, h, w);
             let fits = mean.dtype() == DType::F32 && mean.dims() == dims;
             let ty = mean.tensor_type();
-            fits.then_some(sizes).ok_or_else(|| format!("{ty} is no mean of images f32{dims:?}"))
+            fits.then_some(sizes).ok_or_else(|| format!("{ty} is not a mean of images f32{dims:?}"))
         }
         Step::Normalise { mean, deviation } => {
             let finite = |x: &f32| x.is_finite();

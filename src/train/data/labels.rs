@@ -31,7 +31,7 @@ pub(super) fn convert(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
         let values = integers(tensor).into_iter();
         values.zip(after).find(|(x, y)| x != y).map(|(x, _)| x.to_string())
     };
-    wrong.map_or(Ok(made), |x| Err(format!("{x} is no {to}")))
+    wrong.map_or(Ok(made), |x| Err(format!("{x} is not of type {to}")))
 }
 
 /// The elements of a tensor of integers or truth values.
@@ -309,9 +309,9 @@ mod tests {
         for (wrong, reason) in [
             (Tensor::scalar(3i64), "row 9: `y`: there is no class 3 of 3"),
             (Tensor::scalar(-1i8), "no class -1"),
-            (Tensor::scalar(0.5f32), "0.5 is no i64"),
-            (Tensor::scalar(f64::NAN), "NaN is no i64"),
-            (Tensor::scalar(u64::MAX), "is no i64"),
+            (Tensor::scalar(0.5f32), "0.5 is not of type i64"),
+            (Tensor::scalar(f64::NAN), "NaN is not of type i64"),
+            (Tensor::scalar(u64::MAX), "is not of type i64"),
         ] {
             let error = change(&ones, "y", wrong).unwrap_err();
             assert!(error.contains(reason), "{error}");

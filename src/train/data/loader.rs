@@ -7,16 +7,16 @@ use super::source::Input;
 use super::{Change, Column, Data, DataError};
 use crate::types::Tensor;
 
-/// How rows become batches; the default is Keras'.
+/// Options of batching; the defaults are Keras'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoaderOptions {
     /// The rows of a batch; the last of an epoch may have fewer.
     pub batch: usize,
-    /// Whether every epoch has an order of its own; a stream always has the one that it gives.
+    /// True to shuffle every epoch; a stream keeps its order.
     pub shuffle: bool,
-    /// What decides the orders, and what changes draw.
+    /// The seed of the orders and of the draws of changes.
     pub seed: u64,
-    /// Whether a last batch with fewer rows is left out.
+    /// True to leave out a last batch with fewer rows.
     pub drop_last: bool,
     /// The batches after which an epoch ends, even if there are more rows.
     pub steps: Option<u64>,
@@ -124,27 +124,27 @@ impl Loader {
         steps as u64
     }
 
-    /// What a batch holds for each row.
-    pub fn columns(&self) -> &[Column] {
+    /// The columns of a batch.
+    pub(crate) fn columns(&self) -> &[Column] {
         &self.columns[self.columns.len() - 1]
     }
 
     /// The rows of an epoch in batches; of a stream it is not known.
-    pub fn rows(&self) -> Option<u64> {
+    pub(crate) fn rows(&self) -> Option<u64> {
         let Input::Rows(source) = &self.input else { return None };
         let batched = self.steps()?.saturating_mul(self.options.batch as u64);
         Some(batched.min(source.rows() as u64))
     }
 
     /// The batches of an epoch; of a stream it is not known.
-    pub fn steps(&self) -> Option<u64> {
+    pub(crate) fn steps(&self) -> Option<u64> {
         let Input::Rows(source) = &self.input else { return None };
         let steps = self.whole_steps(source.rows());
         Some(self.options.steps.map_or(steps, |most| steps.min(most)))
     }
 
-    /// How rows become batches.
-    pub fn options(&self) -> &LoaderOptions {
+    /// The options of batching.
+    pub(crate) fn options(&self) -> &LoaderOptions {
         &self.options
     }
 }

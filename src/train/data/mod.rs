@@ -8,9 +8,10 @@
 //! are the rows of one of them with the changes that are made of each.
 //!
 //! A [`Change`] makes another row of a row: [`Images`] augments, `Categorical` and `Integer`
-//! convert labels, [`ClassWeights`] weighs samples, [`Fit`] gives the types that a model has, whose
-//! arrays [`Names`] finds. What a change draws follows from the seed, the epoch and the number of
-//! the row ([`RowKey`]), never from the thread that makes it or the order in which rows are made.
+//! convert labels, [`ClassWeights`] weighs samples, and the loader casts columns to the types of
+//! the model, whose arrays [`Names`] finds. What a change draws follows from the seed, the epoch
+//! and the number of the row (`RowKey`), never from the thread that makes it or the order in
+//! which rows are made.
 //!
 //! A [`Loader`] reads and changes the rows of the next batches on all cores while the devices
 //! compute. A batch is one tensor for each column, with the rows outermost, so that what a replica
@@ -28,7 +29,6 @@
 //! let source = Arrays::new([("x", x), ("y", y)])?;
 //! let options = LoaderOptions { batch: 2, ..LoaderOptions::default() };
 //! let loader = Loader::new(source, options)?;
-//! assert_eq!(loader.steps(), Some(3));
 //! for batch in loader.batches(Position::default(), 1)? {
 //!     let batch = batch?;
 //!     assert_eq!(batch.arrays["x"].dims(), [batch.rows, 2]);
@@ -39,8 +39,8 @@
 
 mod arrays;
 mod batches;
-mod change;
-mod cifar;
+pub(crate) mod change;
+pub(crate) mod cifar;
 mod classes;
 mod column;
 #[cfg(feature = "images")]
@@ -49,45 +49,49 @@ pub(crate) mod draw;
 mod error;
 mod files;
 #[cfg(feature = "images")]
-mod folder;
+pub(crate) mod folder;
 mod images;
 pub(crate) mod labels;
 mod loader;
 mod names;
 mod produce;
 #[cfg(feature = "images")]
-mod resize;
-pub(crate) mod sound;
+pub(crate) mod resize;
 pub(crate) mod source;
 mod statistics;
-mod table;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod validate;
 
 pub use arrays::Arrays;
 pub use batches::Batches;
-pub use change::Change;
-pub use cifar::Cifar;
+pub(crate) use change::Change;
+pub(crate) use cifar::Cifar;
 pub(crate) use classes::listed_classes;
 pub use column::{Column, RowMut};
 #[cfg(feature = "images")]
 pub(crate) use decode::decode_image;
 pub(crate) use draw::order;
-pub use draw::{Draws, RowKey};
+pub(crate) use draw::{Draws, RowKey};
 pub use error::DataError;
 pub use files::{OpenOptions, open};
 #[cfg(feature = "images")]
-pub use folder::{Folder, FolderOptions};
+pub(crate) use folder::Folder;
+pub use folder::FolderOptions;
 pub use images::{Fill, Images, Layout, Step};
+pub use labels::ClassWeights;
 pub(crate) use labels::{Categorical, Integer};
-pub use labels::{ClassWeights, SAMPLE_MASK, SAMPLE_WEIGHT};
+pub(crate) use labels::{SAMPLE_MASK, SAMPLE_WEIGHT};
 pub use loader::{Batch, Loader, LoaderOptions, Position};
+pub(crate) use names::CastColumns;
 pub(super) use names::Ones;
-pub use names::{Feed, Fit, Names};
+pub use names::{Feed, Names};
 #[cfg(feature = "images")]
-pub use resize::Resize;
-pub(crate) use sound::{ClassRange, Sound};
+pub(crate) use resize::Resize;
 pub(crate) use source::split;
 pub use source::{Concat, Data, Source, Stream};
 pub use statistics::Statistics;
-pub use table::{Table, TableOptions};
+pub(crate) use table::Table;
+pub use table::TableOptions;
+pub(crate) use validate::{ClassRange, RowValidator};

@@ -1,4 +1,4 @@
-//! Which array of the data is which input or output of a model.
+//! Binding of columns to the inputs and outputs of a model.
 
 use std::collections::BTreeMap;
 
@@ -131,12 +131,12 @@ impl Names {
 /// axes. Integers must fit, and a float that becomes an integer must be one; a float may be
 /// rounded. Axes of size 1 may come and go.
 #[derive(Clone, Debug, Default)]
-pub struct Fit {
+pub(crate) struct CastColumns {
     /// The columns, with the types that they get.
-    pub wanted: Vec<Column>,
+    pub(crate) wanted: Vec<Column>,
 }
 
-impl Change for Fit {
+impl Change for CastColumns {
     fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
         let mut columns = before.to_vec();
         for wanted in &self.wanted {
@@ -195,7 +195,7 @@ impl Change for Ones {
 
 #[cfg(test)]
 mod tests {
-    use super::{Batch, Change, Column, Fit, Names, RowKey, Tensor};
+    use super::{Batch, CastColumns, Change, Column, Names, RowKey, Tensor};
     use crate::types::DType;
 
     fn columns(names: &[&str]) -> Vec<Column> {
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn rows_get_the_types_of_the_model() {
-        let fit = Fit {
+        let fit = CastColumns {
             wanted: vec![Column::new("y", DType::F32, &[1]), Column::new("x", DType::I64, &[2])],
         };
         let before = [Column::new("x", DType::F64, &[1, 2, 1]), Column::new("y", DType::U8, &[])];
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(row[1], Tensor::new(&[1], &[9.0f32]).unwrap());
         let mut row = vec![Tensor::new(&[1, 2, 1], &[3.5, -1.0]).unwrap(), Tensor::scalar(9u8)];
         let error = fit.apply(&key, &before, &mut row).unwrap_err().to_string();
-        assert_eq!(error, "row 4: `x`: 3.5 is no i64");
+        assert_eq!(error, "row 4: `x`: 3.5 is not of type i64");
         let other = [Column::new("x", DType::F64, &[2, 2]), Column::new("y", DType::U8, &[])];
         let error = fit.columns(&other).unwrap_err().to_string();
         assert_eq!(error, "a row of `x` is f64[2,2]; it must be i64[2]");

@@ -11,7 +11,7 @@ use super::source::{Input, lock};
 use super::{Batch, Column, DataError, Loader, Position, RowKey, RowMut, Source, Stream, order};
 use crate::types::{Quoted, Tensor};
 
-/// What a loader's thread sends.
+/// The messages of a loader's thread.
 pub(super) enum Item {
     /// The next batch.
     Batch(Batch),
@@ -42,12 +42,12 @@ pub(super) fn run(
         },
     };
     if let Err(Some(error)) = made {
-        // Nobody may want to know.
+        // An error of the channel means that the receiver is gone: nobody wants the batches.
         send(Item::Failed(error)).ok();
     }
 }
 
-/// Why batches end early: an error, or nothing where they are not wanted.
+/// The reason for an early end: an error, or nothing if the receiver is gone.
 type Ended = Option<DataError>;
 
 /// The error of a row of a source, with the place that it has in a file.
@@ -83,7 +83,7 @@ impl Maker<'_> {
             let order = options.shuffle.then(|| order(rows, options.seed, epoch)).transpose()?;
             while step < steps {
                 let at = Position { epoch, step };
-                // Less than the rows of the source: `step` is one of its steps.
+                // The product is less than the rows of the source, since `step < steps`.
                 let first = usize::try_from(step).unwrap_or(0) * options.batch;
                 let rows = options.batch.min(rows - first);
                 let read = |i: usize, into: &mut RowMut<'_>| {
@@ -94,6 +94,7 @@ impl Maker<'_> {
                 send(Item::Batch(batch.map_err(|error| placed(error, source))?))?;
                 step += 1;
             }
+            // Only the first epoch may begin in its middle, where a checkpoint was written.
             step = 0;
             send(Item::End)?;
         }

@@ -2,7 +2,7 @@
 
 use super::images::Extent;
 
-/// How the pixels of an image of another size are found.
+/// The interpolation for images of another size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resize {
     /// Between the four pixels around a place, with the centres of the corner pixels where those of
@@ -17,7 +17,7 @@ pub enum Resize {
 /// Two places of an axis, and how near the second is: from 0 to 1.
 struct Between(usize, usize, f32);
 
-/// Where the places of an axis of `to` lie on one of `from`.
+/// The positions of an axis of `to` pixels on one of `from` pixels.
 fn places(from: usize, to: usize, resize: Resize) -> Vec<Between> {
     let scale = from as f32 / to as f32;
     let last = from.saturating_sub(1);

@@ -6,7 +6,7 @@ use crate::types::{Quoted, Tensor};
 
 /// Rows that are read in any order, by any number of threads at once.
 pub trait Source: Send + Sync {
-    /// What a row holds. The names differ, and every row has elements in each.
+    /// The columns of a row. The names differ, and every row has elements in each.
     fn columns(&self) -> &[Column];
 
     /// The number of rows.
@@ -67,7 +67,7 @@ pub fn row(source: &dyn Source, row: usize) -> Result<Vec<Tensor>, DataError> {
 
 /// Rows that come one after another, in the same order in every epoch.
 pub trait Stream: Send {
-    /// What a row holds. The names differ, and every row has elements in each.
+    /// The columns of a row. The names differ, and every row has elements in each.
     fn columns(&self) -> &[Column];
 
     /// Begins epoch `epoch`, from 0, with its row `row`, which may be beyond its end: what follows
@@ -84,7 +84,7 @@ pub trait Stream: Send {
     fn next(&mut self, into: &mut RowMut<'_>) -> Result<bool, DataError>;
 }
 
-/// Where rows come from.
+/// The origin of rows.
 #[derive(Clone)]
 pub(super) enum Input {
     Rows(Arc<dyn Source>),
@@ -128,11 +128,11 @@ impl Data {
         self
     }
 
-    /// What a row holds after the changes.
+    /// The columns of a row after the changes.
     ///
     /// # Errors
     /// If a change does not fit the rows, or the stream is being read.
-    pub fn columns(&self) -> Result<Vec<Column>, DataError> {
+    pub(crate) fn columns(&self) -> Result<Vec<Column>, DataError> {
         let mut all = self.stages()?;
         Ok(all.pop().unwrap_or_default())
     }
@@ -151,7 +151,7 @@ impl Data {
         Err(DataError::Columns(classes::otherwise(reason, training, own)))
     }
 
-    /// What a row holds before each change, and after the last.
+    /// The columns of a row before each change and after the last.
     pub(super) fn stages(&self) -> Result<Vec<Vec<Column>>, DataError> {
         let first = match &self.input {
             Input::Rows(source) => source.columns().to_vec(),

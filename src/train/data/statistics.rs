@@ -86,7 +86,7 @@ impl Statistics {
         let channels = match (layout, self.dims.as_slice()) {
             (Layout::ChannelsFirst, [channels, _, _])
             | (Layout::ChannelsLast, [_, _, channels]) => *channels,
-            _ => return Err(DataError::Columns("a row is no image with 3 axes".to_owned())),
+            _ => return Err(DataError::Columns("a row is not an image with 3 axes".to_owned())),
         };
         let pixels = self.mean.len() / channels.max(1);
         let part = |values: &[f64], channel: usize| -> Vec<f64> {

@@ -8,18 +8,18 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 use super::labels::SAMPLE_WEIGHT;
 use super::{Arrays, Column, DataError, RowMut, Source, classes};
 use crate::format::{Budget, FileError, open};
-use crate::types::{Quoted, Said, Tensor};
+use crate::types::{Quoted, QuotedMessage, Tensor};
 
 /// The most bytes of one line, and of what is read ahead of it.
 const MAX_LINE: u64 = 16 << 20;
 
-/// How the lines of a table are read.
+/// Options of reading a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableOptions {
     /// The name of the column of labels; without one it is `y` or `label` if there is such a
     /// column.
     pub label: Option<String>,
-    /// What stands between the cells of a line.
+    /// The delimiter between the cells of a line.
     pub delimiter: u8,
     /// The names of the classes in the order of their numbers, as [`Source::classes`] of the data
     /// to train on: every label is one of them. Without any, labels say themselves what they are.
@@ -130,7 +130,7 @@ impl<R: Read> Read for Limited<'_, R> {
 }
 
 fn said(error: &csv::Error) -> String {
-    format!("it is no CSV file: {}", Said(&error.to_string()))
+    format!("it is not a CSV file: {}", QuotedMessage(&error.to_string()))
 }
 
 /// The names in the first line.
@@ -147,7 +147,7 @@ fn header(reader: &mut Reader<impl Read>) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What a column is.
+/// The kind of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Feature,
@@ -211,7 +211,7 @@ impl Lines {
             if *role == Role::Label {
                 let text = cell.trim_ascii();
                 if text.is_empty() {
-                    return Err(wrong("is no label"));
+                    return Err(wrong("is not a label"));
                 }
                 if !self.texts.contains_key(text) {
                     budget.charge(&path.display().to_string(), text.len() as u64 + 64)?;
@@ -222,7 +222,7 @@ impl Lines {
             }
             let number = std::str::from_utf8(cell).ok().and_then(|cell| cell.trim().parse().ok());
             let number = number.filter(|number: &f32| number.is_finite());
-            let number = number.ok_or_else(|| wrong("is no finite number"))?;
+            let number = number.ok_or_else(|| wrong("is not a finite number"))?;
             match role {
                 Role::Weight => self.weights.push(number),
                 Role::Feature | Role::Label => self.features.push(number),
@@ -371,13 +371,13 @@ mod tests {
             ("a,a\n1,2\n", "`a` is there twice"),
             ("y\n1\n", "beside that of labels"),
             ("a,y\n", "no lines but the first"),
-            ("a,y\n1\n", "no CSV file"),
-            ("a,y\n1,2,3\n", "no CSV file"),
-            ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is no finite number"),
-            ("a,y\n,2\n", "`` is no finite number"),
-            ("a,y\ninf,2\n", "`inf` is no finite number"),
-            ("a,y\n1e39,2\n", "`1e39` is no finite number"),
-            ("a,y\n1,\n", "is no label"),
+            ("a,y\n1\n", "not a CSV file"),
+            ("a,y\n1,2,3\n", "not a CSV file"),
+            ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is not a finite number"),
+            ("a,y\n,2\n", "`` is not a finite number"),
+            ("a,y\ninf,2\n", "`inf` is not a finite number"),
+            ("a,y\n1e39,2\n", "`1e39` is not a finite number"),
+            ("a,y\n1,\n", "is not a label"),
         ] {
             let error = read(text, &TableOptions::default()).unwrap_err().to_string();
             assert!(error.starts_with("`t.csv`: ") && error.contains(reason), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! What is drawn: panels with axes, curves and names, as lines and texts.
+//! Charts: panels with axes, curves and names, as lines and texts.
 
 use crate::train::history::History;
 
@@ -16,9 +16,9 @@ const TRAINING: Colour = [31, 119, 180];
 const VALIDATION: Colour = [255, 127, 14];
 
 /// A place, in pixels from the left and from the top.
-pub(super) type Place = (f64, f64);
+pub(super) type Coordinate = (f64, f64);
 
-/// Which part of a text lies at its place.
+/// The anchor of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -30,9 +30,9 @@ pub(super) enum Anchor {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mark {
     /// A line through places.
-    Line { places: Vec<Place>, colour: Colour, width: f64 },
+    Line { places: Vec<Coordinate>, colour: Colour, width: f64 },
     /// A text whose middle has the height of a place.
-    Text { at: Place, text: String, anchor: Anchor },
+    Text { at: Coordinate, text: String, anchor: Anchor },
 }
 
 /// A drawing.
@@ -48,7 +48,7 @@ struct Curve {
     name: &'static str,
     colour: Colour,
     /// Epochs from 1, and numbers that are finite.
-    values: Vec<Place>,
+    values: Vec<Coordinate>,
 }
 
 /// Draws a history: a panel for the loss, and one for each metric.
@@ -152,7 +152,7 @@ fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
         legend -= 20.0;
     }
     for curve in curves {
-        let mut places: Vec<Place> =
+        let mut places: Vec<Coordinate> =
             curve.values.iter().map(|(x, y)| (at_x(*x), at_y(*y))).collect();
         if let [(x, y)] = places[..] {
             places = vec![(x - 5.0, y), (x + 5.0, y)];

@@ -10,7 +10,6 @@ use std::fmt;
 use std::ops::{Add, Mul, Neg, Sub};
 use std::sync::Arc;
 
-pub use parse::ParseDimError;
 use poly::{Poly, Unknown};
 
 /// The largest size of an axis, and the largest number of elements of a tensor.

@@ -3,24 +3,14 @@
 use std::str::FromStr;
 
 use super::Dim;
-use crate::types::Quoted;
-
-/// A text that is no symbolic integer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no size: {reason}", Quoted(.text))]
-pub struct ParseDimError {
-    /// The text that was read.
-    pub text: String,
-    /// The reason that it is not a formula.
-    pub reason: &'static str,
-}
+use crate::types::{ParseValueError, Quoted};
 
 /// Brackets may nest this deep: a bound on the stack that a hostile text can take. The deepest
 /// formula that a [`Dim`] holds prints with fewer.
 const MAX_DEPTH: usize = 64;
 
 impl FromStr for Dim {
-    type Err = ParseDimError;
+    type Err = ParseValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut reader = Reader { rest: text.trim(), depth: 0 };
@@ -29,7 +19,10 @@ impl FromStr for Dim {
             None => Ok(dim),
             Some(_) => Err("something follows the formula"),
         });
-        dim.map_err(|reason| ParseDimError { text: text.chars().take(80).collect(), reason })
+        dim.map_err(|reason| {
+            let text: String = text.chars().take(80).collect();
+            ParseValueError::new(format!("{} is not a size: {reason}", Quoted(&text)))
+        })
     }
 }
 
@@ -135,7 +128,10 @@ impl Reader<'_> {
                 }
                 Ok(if is_min { a.minimum(&b) } else { a.maximum(&b) })
             }
-            _ => word.parse::<i64>().map(Dim::from).map_err(|_| "it is no integer and no symbol"),
+            _ => word
+                .parse::<i64>()
+                .map(Dim::from)
+                .map_err(|_| "it is neither an integer nor a symbol"),
         }
     }
 }

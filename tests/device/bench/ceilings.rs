@@ -1,7 +1,7 @@
 //! What the device can do at most, measured through programs of one kernel and copies of the
 //! driver.
 
-use fanwise::backend::cuda::{self, CudaOptions};
+use fanwise::backend::cuda::CudaOptions;
 use fanwise::ir::{Builder, Graph, Weights};
 use fanwise::op::{MatMul, Op, Softmax, Unary};
 use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -91,7 +91,7 @@ impl Ceilings {
         let rows = (scope.bytes / (4 * WIDTH)).max(1);
         let seconds = kernel(&chain(WIDTH, &[Unary::Relu.into()]), &Weights::default(), rows);
         let link = usize::try_from(scope.bytes).unwrap().clamp(1, LINK);
-        let rates = cuda::copy_rates(0, link, 8).unwrap_or_else(|e| panic!("{e}"));
+        let rates = fanwise::internal::copy_rates(0, link, 8).unwrap_or_else(|e| panic!("{e}"));
         Self {
             copy: 2.0 * (4 * WIDTH * rows) as f64 / seconds,
             memory: rates.on_device,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fanwise::backend::CUDA;
 use fanwise::backend::cuda::Trace;
 use fanwise::ir::{parse, verify};
-use fanwise::lower::{Action, BufferId, DeviceProgram, Launch, Program, Step, lower};
+use fanwise::lower::{Action, Buffer, BufferId, DeviceProgram, Launch, Program, Step, lower};
 use fanwise::op::{Gemm, Op};
 use fanwise::types::KernelClass;
 use libtest_mimic::Trial;
@@ -118,12 +118,17 @@ fn reads_again(launch: &Launch, device: &DeviceProgram, partial: &[&Launch], b: 
     let is_line = matches!(launch.class, KernelClass::Softmax | KernelClass::Norm);
     let parts = partial.iter().filter(|p| p.results.iter().any(|r| launch.operands.contains(r)));
     let mut read = parts.flat_map(|p| &p.operands);
-    is_line && device.buffer(b).ty.bytes().eval(1) <= ON_CHIP && read.any(|read| *read == b)
+    is_line && buffer(device, b).ty.bytes().eval(1) <= ON_CHIP && read.any(|read| *read == b)
+}
+
+/// The buffer with this id.
+fn buffer(device: &DeviceProgram, id: BufferId) -> &Buffer {
+    &device.buffers[id.0 as usize]
 }
 
 /// The bytes that a launch reads and writes at least, behind `partial` ones.
 fn bytes(launch: &Launch, device: &DeviceProgram, partial: &[&Launch], n: i64) -> f64 {
-    let bytes = |b: &BufferId| device.buffer(*b).ty.bytes().eval(n) as f64;
+    let bytes = |b: &BufferId| buffer(device, *b).ty.bytes().eval(n) as f64;
     let written: f64 = launch.results.iter().map(bytes).sum();
     // What picks elements reads no more of an operand than it writes.
     let picks = matches!(launch.class, KernelClass::Move | KernelClass::Index);
@@ -138,11 +143,11 @@ fn operations(launch: &Launch, device: &DeviceProgram, n: i64) -> f64 {
         // They are those of the launch behind it.
         return 0.0;
     }
-    let shape = |i: usize| &device.buffer(launch.operands[i]).ty.shape;
+    let shape = |i: usize| &buffer(device, launch.operands[i]).ty.shape;
     let elements = |i: usize| shape(i).elements().eval(n) as f64;
     let axis = |i: usize, axis: usize| shape(i).get(axis).map_or(1.0, |d| d.eval(n) as f64);
     let last = |i: usize| axis(i, shape(i).rank().saturating_sub(1));
-    let result = || device.buffer(launch.results[0]).ty.shape.elements().eval(n) as f64;
+    let result = || buffer(device, launch.results[0]).ty.shape.elements().eval(n) as f64;
     match &launch.op {
         Some(Op::Conv(_)) => 2.0 * result() * elements(1) / axis(1, 0).max(1.0),
         Some(Op::ConvTranspose(_)) => 2.0 * elements(0) * elements(1) / axis(1, 0).max(1.0),

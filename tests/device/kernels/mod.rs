@@ -16,6 +16,7 @@ use libtest_mimic::Trial;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use support::turn::part;
 
 use crate::results::trial;
 use crate::setup::{
@@ -67,7 +68,8 @@ const GRAPHS: [usize; 2] = [9, 30];
 pub(crate) fn trials() -> Vec<Trial> {
     let class = |((name, make), tolerance): ((&'static str, Make), f64)| {
         trial(format!("kernels_{name}"), move || {
-            (0..GRAPHS[usize::from(!is_fake())]).for_each(|i| check(name, make, i, tolerance));
+            let graphs = 0..GRAPHS[usize::from(!is_fake())];
+            part(graphs, 2, 0).for_each(|i| check(name, make, i, tolerance));
         })
     };
     let classes = CLASSES.into_iter().zip(std::iter::repeat(2e-5));

@@ -12,6 +12,7 @@ use libtest_mimic::Trial;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use support::turn::part;
 
 use super::{Net, products};
 use crate::results::trial;
@@ -39,7 +40,7 @@ pub(super) fn trials() -> impl Iterator<Item = Trial> {
     let classes = CLASSES.into_iter().map(|(name, make, cases, far)| {
         trial(format!("kernels_types_{name}"), move || {
             let cases = if is_fake() { cases } else { 2 * cases };
-            (0..cases).for_each(|i| check(name, make, i, far));
+            part(0..cases, 2, 0).for_each(|i| check(name, make, i, far));
         })
     });
     let numbers = trial("kernels_types_numbers_beyond_i32", beyond_i32);

@@ -94,9 +94,9 @@ impl CustomOp for Attributes {
 #[test]
 fn attributes_are_constants_with_names() {
     let cases = [
-        (vec![("rows", Attr::Int(Dim::n()))], "an attribute `rows` that is no constant"),
-        (vec![("rows", Attr::Ints(vec![Dim::n()]))], "an attribute `rows` that is no constant"),
-        (vec![("a b", Attr::Bool(true))], "an attribute whose name \"a b\" is no word"),
+        (vec![("rows", Attr::Int(Dim::n()))], "an attribute `rows` that is not a constant"),
+        (vec![("rows", Attr::Ints(vec![Dim::n()]))], "an attribute `rows` that is not a constant"),
+        (vec![("a b", Attr::Bool(true))], "an attribute whose name \"a b\" is not a word"),
         (vec![("a", Attr::Bool(true)), ("a", Attr::Bool(true))], "has two attributes `a`"),
     ];
     for (attrs, reason) in cases {

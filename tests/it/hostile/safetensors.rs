@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use fanwise::ir::ContentHash;
+use fanwise::internal::ContentHash;
 use fanwise::types::Tensor;
 use support::snap;
 
@@ -181,7 +181,7 @@ fn cases() -> Vec<Case> {
         new("a header of 2^64 bytes", length(u64::MAX)),
         new("a header one byte short", length(HEADER.len() as u64 - 1)),
         new("a header one byte long", length(HEADER.len() as u64 + 1)),
-        new("a header that is no text", file(&[0xff; 40], &[])),
+        new("a header that is not valid text", file(&[0xff; 40], &[])),
         new("other elements", file(HEADER.as_bytes(), &[0; 16])),
         new("elements too many", file(HEADER.as_bytes(), &[0; 17])),
         beside("elements beyond the memory", |path| {

@@ -197,7 +197,7 @@ fn cases() -> Vec<Case> {
         new("a graph behind a byte order mark", [b"\xef\xbb\xbf", GOOD.as_bytes()].concat()),
         new("an output given twice", two_outputs()),
         new("the first word alone", b"fanwise ".to_vec()),
-        new("a byte that is no text", with_byte(0xff)),
+        new("a byte that is not valid text", with_byte(0xff)),
         new("a text beyond the memory", GOOD.into()).args(&["--max-memory", "100"]),
     ];
     for percent in [10, 20, 30, 40, 50, 60, 70, 80, 90, 97] {

@@ -1,10 +1,15 @@
 //! Which sizes of the inputs are the batch, and which numbers in the graph follow it.
 
 use super::{
-    freed, graph, int, ints, load, load_with, model, node, nodes_of, notes, outputs, refusal, told,
-    value, with, zeros,
+    Kind, Size, freed, graph, int, ints, load, load_with, model, node, nodes_of, notes, outputs,
+    refusal, told, value, with, zeros,
 };
+use std::fs;
+
 use fanwise::format::onnx::{BatchCandidate, ImportError, ImportOptions};
+use fanwise::ir::Model;
+use fanwise::model::{self, LoadOptions};
+use prost::Message;
 use support::proto::{ModelProto, NodeProto};
 
 fn add(a: &[&str], b: &[&str]) -> ModelProto {
@@ -263,4 +268,64 @@ fn entries_that_small_batches_have_not_are_taken() {
     assert_eq!(outputs(&load(&top(0)).unwrap()), "f32[5,4] i64[5,4]");
     let error = refusal(load(&top(1)));
     assert!(error.contains("5 is more than the 4 entries of axis 1"), "{error}");
+}
+
+#[test]
+fn what_exporters_write_for_no_name_is_none() {
+    for name in ["?", "-1", "None", " "] {
+        let mut x = value("x", &["p", "p"]);
+        let Some(Kind::TensorType(tensor)) = x.r#type.as_mut().and_then(|t| t.value.as_mut())
+        else {
+            panic!("a tensor");
+        };
+        for dim in &mut tensor.shape.as_mut().unwrap().dim {
+            dim.value = Some(Size::DimParam(name.to_owned()));
+        }
+        let model = model(graph(vec![x], vec![], nodes_of("y = Relu x"), &["y"]));
+        assert_eq!(candidates(&load(&model).unwrap_err()), [["x 0"], ["x 1"]], "{name}");
+        let one =
+            ImportOptions { dims: [("x[1]".to_owned(), 4)].into(), ..ImportOptions::default() };
+        assert_eq!(outputs(&load_with(&model, &one).unwrap()), "f32[N,4]");
+    }
+}
+
+/// The model as it is loaded without options, which frees its batch where that is proved.
+fn loaded(proto: &ModelProto) -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    fs::write(&path, proto.encode_to_vec()).unwrap();
+    model::load(path.to_str().unwrap(), &LoadOptions::default()).unwrap()
+}
+
+#[test]
+fn a_constant_batch_is_freed_where_the_flow_proves_it() {
+    let model = loaded(&add(&["2", "4"], &["1", "4"]));
+    assert_eq!(outputs(&model), "f32[N,4]");
+    assert_eq!(notes(&model), ["the size 2 of `a` was freed: it is the batch"]);
+    // The target of the reshape may stand for another number.
+    let inputs = vec![value("x", &["1", "1000"])];
+    let nodes = nodes_of("y = Reshape x shape");
+    let fixed = super::model(graph(inputs, vec![ints("shape", &[1000])], nodes, &["y"]));
+    let model = loaded(&fixed);
+    assert_eq!(outputs(&model), "f32[1000]");
+    assert_eq!(notes(&model), ["no input carries a batch"]);
+    assert!(load_with(&fixed, &freed()).is_err());
+    // A size that is open already is the batch.
+    let model = loaded(&add(&["batch", "4"], &["batch", "4"]));
+    assert!(model.notes.is_empty());
+}
+
+#[test]
+fn a_state_has_the_batch_on_another_axis() {
+    let inputs = vec![value("x", &["1", "1", "8"]), value("h", &["2", "1", "8"])];
+    let nodes = nodes_of("first = Gather h zero; rows = Reshape x flat; y = Add rows first");
+    let zero = vec![ints("zero", &[0]), ints("flat", &[1, 8])];
+    let file = model(graph(inputs, zero, nodes, &["y"]));
+    for model in [load_with(&file, &freed()).unwrap(), loaded(&file)] {
+        assert_eq!(outputs(&model), "f32[1,N,8]");
+        let types: Vec<String> =
+            model.graph.inputs().map(|v| model.graph.ty(v).to_string()).collect();
+        assert_eq!(types, ["f32[N,1,8]", "f32[2,N,8]"]);
+        assert_eq!(notes(&model), ["the size 1 of `x`, `h` was freed: it is the batch"]);
+    }
 }

@@ -157,5 +157,5 @@ fn wrong_calls_are_refused() {
     assert!(error.contains("it has 2 operands, the function 1"), "{error}");
     let broken = function("F", &["a"], &["b"], nodes_of("b = Exp c"));
     let error = refusal(load(&calling(vec![broken], vec![call("F", &["x"], &["y"])])));
-    assert!(error.contains("uses `the_y/c`, which nothing gives"), "{error}");
+    assert!(error.contains("uses `the_y/c`, which is not defined"), "{error}");
 }

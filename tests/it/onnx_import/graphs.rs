@@ -50,13 +50,13 @@ fn nodes_may_stand_in_any_order_but_not_in_a_cycle() {
 #[test]
 fn names_must_be_given_once() {
     let error = chain(nodes_of("y = Relu z"));
-    assert_eq!(error, "node `the_y` uses `z`, which nothing gives");
+    assert_eq!(error, "node `the_y` uses `z`, which is not defined");
     let error = chain(nodes_of("y = Relu x; y = Exp x"));
     assert_eq!(error, "`y` is given twice: node `the_y`, and node `the_y`");
     let error = chain(nodes_of("x = Relu x"));
     assert_eq!(error, "`x` is given twice: an input or initializer, and node `the_x`");
     let error = chain(vec![]);
-    assert_eq!(error, "an output of the model uses `y`, which nothing gives");
+    assert_eq!(error, "an output of the model uses `y`, which is not defined");
     let double = vec![value("x", &["N", "4"]), value("x", &["N", "4"])];
     let nodes = nodes_of("y = Relu x");
     let error = refusal(load(&model(graph(double, vec![], nodes.clone(), &["y"]))));

@@ -94,7 +94,7 @@ fn wrong_tensors_are_refused() {
         ),
         (
             TensorProto { int32_data: varints(&[300]), ..packed(DataType::Uint8, &[1]) },
-            "300 is no element of type u8",
+            "300 is not an element of type u8",
         ),
         (
             TensorProto { int64_data: vec![vec![0x80].into()], ..packed(DataType::Int64, &[0]) },

@@ -145,7 +145,7 @@ fn what_operators_state_is_true() {
             let error = wrong(&case, &operands, &results)
                 .or(wrong_sums(&case, &operands, &results))
                 .or((!is_inside(&case, &operands, &results)).then_some("its interval is wrong"))
-                .or((!is_same(&case, &operands, &results)).then_some("it is no identity"));
+                .or((!is_same(&case, &operands, &results)).then_some("it is not an identity"));
             failed.extend(error.map(|error| format!("{name}, seed {seed}: {error}: {case}")));
             let known: Vec<_> = operands.iter().map(interval).collect();
             if case.op.interval(results[0].dtype(), &known).is_some() {

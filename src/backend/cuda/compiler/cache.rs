@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::nvrtc::Compiled;
-use crate::codegen::{Arch, Form, Key};
+use crate::codegen::{Arch, CodeFormat, Key};
 
 /// The first bytes of every file; they change with the form of the file.
 const MAGIC: &[u8; 18] = b"fanwise kernels 1\n";
@@ -26,7 +26,7 @@ pub const DEFAULT_LIMIT: u64 = 1 << 30;
 /// work.
 const ABANDONED: Duration = Duration::from_hours(1);
 
-/// How such files begin.
+/// The prefix of such files.
 const TEMPORARY: &str = ".writing-";
 
 /// A folder of compiled units.
@@ -59,12 +59,12 @@ impl Cache {
         &self.folder
     }
 
-    fn path(&self, key: &Key, arch: Arch, form: Form) -> PathBuf {
+    fn path(&self, key: &Key, arch: Arch, form: CodeFormat) -> PathBuf {
         self.folder.join(format!("{key}-{arch}.{form}"))
     }
 
     /// The unit of this key, unless it is absent or damaged. It counts as used now.
-    pub fn get(&self, key: &Key, arch: Arch, form: Form) -> Option<Compiled> {
+    pub fn get(&self, key: &Key, arch: Arch, form: CodeFormat) -> Option<Compiled> {
         let path = self.path(key, arch, form);
         // To open a pipe would wait for its writer.
         let size = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?.len();
@@ -83,7 +83,7 @@ impl Cache {
 
     /// Writes a unit, in place of what has its key, and removes those used longest ago until the
     /// rest fit. One that alone is too large is not written.
-    pub fn put(&self, key: &Key, arch: Arch, form: Form, unit: &Compiled) -> io::Result<()> {
+    pub fn put(&self, key: &Key, arch: Arch, form: CodeFormat, unit: &Compiled) -> io::Result<()> {
         let bytes = encode(unit, key);
         if bytes.len() as u64 > self.limit {
             return Ok(());
@@ -181,7 +181,7 @@ fn is_unit(name: &str) -> bool {
         key.len() == 64
             && key.bytes().all(|b| b.is_ascii_hexdigit())
             && arch.parse::<Arch>().is_ok()
-            && [Form::Cubin, Form::Ptx].iter().any(|f| f.name() == form)
+            && [CodeFormat::Cubin, CodeFormat::Ptx].iter().any(|f| f.name() == form)
     })
 }
 
@@ -227,7 +227,7 @@ mod tests {
 
     use super::{Cache, Compiled, DEFAULT_LIMIT, HEADER, TEMPORARY, decode, encode};
     use crate::codegen::testing::copy;
-    use crate::codegen::{Arch, Form, Key, key, options, units};
+    use crate::codegen::{Arch, CodeFormat, Key, key, options, units};
 
     fn arch() -> Arch {
         "sm_80".parse().unwrap()
@@ -235,7 +235,7 @@ mod tests {
 
     fn key_of(number: i32) -> Key {
         let unit = units(&[Arc::new(copy("float"))]).unwrap().remove(0);
-        key(&unit, &options(arch(), Form::Cubin), &number.to_string())
+        key(&unit, &options(arch(), CodeFormat::Cubin), &number.to_string())
     }
 
     fn unit(bytes: usize) -> Compiled {
@@ -251,14 +251,14 @@ mod tests {
     #[test]
     fn what_is_put_is_got() {
         let (_folder, cache) = cache(DEFAULT_LIMIT);
-        assert_eq!(cache.get(&key_of(1), arch(), Form::Cubin), None);
+        assert_eq!(cache.get(&key_of(1), arch(), CodeFormat::Cubin), None);
         assert_eq!((cache.list().unwrap(), cache.clear().unwrap()), (Vec::new(), (0, 0)));
         for bytes in [0, 1, 1000] {
-            cache.put(&key_of(1), arch(), Form::Cubin, &unit(bytes)).unwrap();
-            assert_eq!(cache.get(&key_of(1), arch(), Form::Cubin), Some(unit(bytes)));
+            cache.put(&key_of(1), arch(), CodeFormat::Cubin, &unit(bytes)).unwrap();
+            assert_eq!(cache.get(&key_of(1), arch(), CodeFormat::Cubin), Some(unit(bytes)));
         }
-        assert_eq!(cache.get(&key_of(2), arch(), Form::Cubin), None);
-        assert_eq!(cache.get(&key_of(1), arch(), Form::Ptx), None);
+        assert_eq!(cache.get(&key_of(2), arch(), CodeFormat::Cubin), None);
+        assert_eq!(cache.get(&key_of(1), arch(), CodeFormat::Ptx), None);
         assert_eq!(cache.list().unwrap().len(), 1);
         let other = cache.folder().join("notes.txt");
         fs::write(&other, "mine").unwrap();
@@ -270,7 +270,7 @@ mod tests {
     fn damaged_files_are_ignored_and_replaced() {
         let (_folder, cache) = cache(DEFAULT_LIMIT);
         let (key, whole) = (key_of(1), unit(100));
-        cache.put(&key, arch(), Form::Cubin, &whole).unwrap();
+        cache.put(&key, arch(), CodeFormat::Cubin, &whole).unwrap();
         let path: PathBuf = cache.folder().join(&cache.list().unwrap()[0].name);
         let bytes = fs::read(&path).unwrap();
         for at in 0..bytes.len() {
@@ -291,12 +291,12 @@ mod tests {
             assert_eq!(decode(&lying, &key), None, "{image} {log}");
         }
         fs::write(&path, &bytes[..50]).unwrap();
-        assert_eq!(cache.get(&key, arch(), Form::Cubin), None);
-        cache.put(&key, arch(), Form::Cubin, &whole).unwrap();
-        assert_eq!(cache.get(&key, arch(), Form::Cubin), Some(whole));
+        assert_eq!(cache.get(&key, arch(), CodeFormat::Cubin), None);
+        cache.put(&key, arch(), CodeFormat::Cubin, &whole).unwrap();
+        assert_eq!(cache.get(&key, arch(), CodeFormat::Cubin), Some(whole));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert_eq!(cache.get(&key, arch(), Form::Cubin), None, "a folder");
+        assert_eq!(cache.get(&key, arch(), CodeFormat::Cubin), None, "a folder");
     }
 
     #[test]
@@ -304,23 +304,23 @@ mod tests {
         let one = encode(&unit(1000), &key_of(0)).len() as u64;
         let (_folder, cache) = cache(3 * one);
         for number in 0..3 {
-            cache.put(&key_of(number), arch(), Form::Cubin, &unit(1000)).unwrap();
-            let path = cache.path(&key_of(number), arch(), Form::Cubin);
+            cache.put(&key_of(number), arch(), CodeFormat::Cubin, &unit(1000)).unwrap();
+            let path = cache.path(&key_of(number), arch(), CodeFormat::Cubin);
             let at =
                 SystemTime::now() - Duration::from_secs(1000 - u64::from(number.unsigned_abs()));
             fs::File::open(path).unwrap().set_modified(at).unwrap();
         }
-        assert!(cache.get(&key_of(0), arch(), Form::Cubin).is_some(), "used now");
+        assert!(cache.get(&key_of(0), arch(), CodeFormat::Cubin).is_some(), "used now");
         let left = cache.folder().join(format!("{TEMPORARY}1"));
         fs::write(&left, "half").unwrap();
         let old = SystemTime::now() - Duration::from_hours(2);
         fs::File::open(&left).unwrap().set_modified(old).unwrap();
-        cache.put(&key_of(3), arch(), Form::Cubin, &unit(1000)).unwrap();
+        cache.put(&key_of(3), arch(), CodeFormat::Cubin, &unit(1000)).unwrap();
         let there: Vec<bool> =
-            (0..4).map(|n| cache.get(&key_of(n), arch(), Form::Cubin).is_some()).collect();
+            (0..4).map(|n| cache.get(&key_of(n), arch(), CodeFormat::Cubin).is_some()).collect();
         assert_eq!(there, [true, false, true, true]);
         assert!(!left.exists());
-        cache.put(&key_of(4), arch(), Form::Cubin, &unit(10_000)).unwrap();
+        cache.put(&key_of(4), arch(), CodeFormat::Cubin, &unit(10_000)).unwrap();
         assert_eq!(cache.list().unwrap().len(), 3, "too large to keep");
     }
 
@@ -329,17 +329,17 @@ mod tests {
     fn what_was_never_completed_takes_part_of_the_limit() {
         let one = encode(&unit(1000), &key_of(0)).len() as u64;
         let (_folder, cache) = cache(3 * one);
-        cache.put(&key_of(0), arch(), Form::Cubin, &unit(1000)).unwrap();
+        cache.put(&key_of(0), arch(), CodeFormat::Cubin, &unit(1000)).unwrap();
         let [old, young] = ["1", "2"].map(|n| cache.folder().join(format!("{TEMPORARY}{n}")));
         for path in [&old, &young] {
             fs::write(path, vec![0; 1000]).unwrap();
         }
         let at = SystemTime::now() - Duration::from_hours(2);
         fs::File::open(&old).unwrap().set_modified(at).unwrap();
-        cache.put(&key_of(1), arch(), Form::Cubin, &unit(1000)).unwrap();
+        cache.put(&key_of(1), arch(), CodeFormat::Cubin, &unit(1000)).unwrap();
         assert!(!old.exists() && young.exists());
         assert_eq!(cache.list().unwrap().len(), 2);
-        cache.put(&key_of(2), arch(), Form::Cubin, &unit(1000)).unwrap();
+        cache.put(&key_of(2), arch(), CodeFormat::Cubin, &unit(1000)).unwrap();
         assert!(young.exists());
         assert_eq!(cache.list().unwrap().len(), 2, "no place beside what another writes");
     }
@@ -349,12 +349,12 @@ mod tests {
     fn a_pipe_in_place_of_a_file_is_not_waited_for() {
         let (_folder, cache) = cache(DEFAULT_LIMIT);
         fs::create_dir_all(cache.folder()).unwrap();
-        let path = cache.path(&key_of(1), arch(), Form::Cubin);
+        let path = cache.path(&key_of(1), arch(), CodeFormat::Cubin);
         let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
-        assert_eq!(cache.get(&key_of(1), arch(), Form::Cubin), None);
-        cache.put(&key_of(1), arch(), Form::Cubin, &unit(10)).unwrap();
-        assert_eq!(cache.get(&key_of(1), arch(), Form::Cubin), Some(unit(10)));
+        assert_eq!(cache.get(&key_of(1), arch(), CodeFormat::Cubin), None);
+        cache.put(&key_of(1), arch(), CodeFormat::Cubin, &unit(10)).unwrap();
+        assert_eq!(cache.get(&key_of(1), arch(), CodeFormat::Cubin), Some(unit(10)));
     }
 
     #[test]
@@ -363,14 +363,14 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         let cache = Cache::new(&file, DEFAULT_LIMIT);
-        assert_eq!(cache.get(&key_of(1), arch(), Form::Cubin), None);
-        assert!(cache.put(&key_of(1), arch(), Form::Cubin, &unit(1)).is_err());
+        assert_eq!(cache.get(&key_of(1), arch(), CodeFormat::Cubin), None);
+        assert!(cache.put(&key_of(1), arch(), CodeFormat::Cubin, &unit(1)).is_err());
     }
 
     #[test]
     fn only_names_of_units_are_units() {
         let (_folder, cache) = cache(DEFAULT_LIMIT);
-        let name = cache.path(&key_of(1), arch(), Form::Ptx);
+        let name = cache.path(&key_of(1), arch(), CodeFormat::Ptx);
         let name = name.file_name().unwrap().to_str().unwrap();
         assert!(super::is_unit(name));
         for other in ["", "-", "a-sm_80.ptx", &name[1..], &format!("{name}.bak"), "notes.txt"] {

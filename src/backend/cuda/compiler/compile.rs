@@ -7,7 +7,7 @@ use std::thread;
 use super::cache::Cache;
 use super::nvrtc::{Compiled, KernelError, Nvrtc};
 use crate::backend::cuda::driver::probe::NvrtcSearch;
-use crate::codegen::{self, Arch, Form, Key, Unit, options};
+use crate::codegen::{self, Arch, CodeFormat, Key, Unit, options};
 
 /// The stack of a thread that compiles: the compiler's own recursion is deep on long expressions.
 const STACK: usize = 16 << 20;
@@ -26,7 +26,7 @@ pub struct Compiler {
 pub struct Module {
     /// The name of what is compiled, for all devices of one architecture.
     pub key: Key,
-    /// What it was compiled to.
+    /// The form that it was compiled to.
     pub compiled: Compiled,
     /// True if it was on disk.
     pub from_cache: bool,
@@ -69,7 +69,7 @@ impl Compiler {
         &self,
         units: &[Unit],
         arch: Arch,
-        form: Form,
+        form: CodeFormat,
         progress: &AtomicU64,
     ) -> Result<Modules, KernelError> {
         self.nvrtc.check(arch)?;
@@ -89,12 +89,12 @@ impl Compiler {
     }
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Work<'a> {
     compiler: &'a Compiler,
     units: &'a [Unit],
     arch: Arch,
-    form: Form,
+    form: CodeFormat,
     options: Vec<String>,
     /// The first unit that nobody has taken.
     next: AtomicUsize,
@@ -151,10 +151,10 @@ impl Work<'_> {
             return Ok(Module { key, compiled, from_cache: true });
         }
         let nvrtc = &self.compiler.nvrtc;
-        let compiled = if self.compiler.keeps_ptx && self.form == Form::Cubin {
+        let compiled = if self.compiler.keeps_ptx && self.form == CodeFormat::Cubin {
             let (compiled, ptx) = nvrtc.compile_both(unit, self.arch)?;
-            let key = codegen::key(unit, &options(self.arch, Form::Ptx), nvrtc.identity());
-            self.keep(cache, &key, Form::Ptx, &ptx);
+            let key = codegen::key(unit, &options(self.arch, CodeFormat::Ptx), nvrtc.identity());
+            self.keep(cache, &key, CodeFormat::Ptx, &ptx);
             compiled
         } else {
             nvrtc.compile(unit, self.arch, self.form)?
@@ -164,7 +164,7 @@ impl Work<'_> {
     }
 
     /// Writes a unit to the cache.
-    fn keep(&self, cache: &Cache, key: &Key, form: Form, compiled: &Compiled) {
+    fn keep(&self, cache: &Cache, key: &Key, form: CodeFormat, compiled: &Compiled) {
         if let Err(error) = cache.put(key, self.arch, form, compiled) {
             let mut first = self.cache_error.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(format!("{}: {error}", cache.folder().display()));

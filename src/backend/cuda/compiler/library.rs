@@ -16,7 +16,7 @@ use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version};
 /// The oldest NVRTC that says for which architectures it compiles, and gives machine code.
 const OLDEST: Version = Version { major: 11, minor: 2 };
 
-/// What a function of NVRTC returns: 0, or the number of an error.
+/// The return code of a function of NVRTC: 0, or the number of an error.
 pub(crate) type Code = c_int;
 
 /// The newest NVRTC all of whose codes cudarc knows: another one, as a value of cudarc's enum,
@@ -30,7 +30,7 @@ const NAMES: &[&str] = if cfg!(windows) {
     &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]
 };
 
-/// Where packages and toolkits have the library below their folder.
+/// The folders of packages and toolkits that may have the library.
 const BELOW: [&str; 8] = [
     "",
     "lib",
@@ -106,7 +106,7 @@ impl Functions {
 pub(crate) struct Failed {
     /// The function.
     pub(crate) function: &'static str,
-    /// What the library calls the error.
+    /// The library's name of the error.
     pub(crate) code: String,
 }
 
@@ -150,7 +150,7 @@ impl Loaded {
         Some(file.metadata().ok()?.len())
     }
 
-    /// What a function returned, as a result.
+    /// The return code of a function, as a result.
     pub(crate) fn check(self, function: &'static str, code: Code) -> Result<(), Failed> {
         if code == 0 {
             return Ok(());
@@ -192,20 +192,21 @@ pub(crate) fn find(search: &NvrtcSearch) -> Result<Loaded, ProbeError> {
     static LOADING: Mutex<()> = Mutex::new(());
     let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     let newest = search.driver.map_or(c_int::MAX, |driver| driver.major);
-    let mut met = Met { newest, newer: None, unusable: Vec::new() };
+    let mut candidates = Candidates { newest, newer: None, unusable: Vec::new() };
     if let Some(folder) = &search.folder {
-        let found = met.in_folder(folder).or(met.newer);
+        let found = candidates.in_folder(folder).or(candidates.newer);
         return found.map(with_cudarc).ok_or_else(|| ProbeError::NvrtcFolder {
             folder: folder.clone(),
-            reason: met.unusable.into_iter().next().unwrap_or("no such file".to_owned()),
+            reason: candidates.unusable.into_iter().next().unwrap_or("no such file".to_owned()),
         });
     }
-    let named = NAMES.iter().find_map(|name| met.on_path(name));
-    let found = named.or_else(|| search.candidates.iter().find_map(|folder| met.in_folder(folder)));
-    found.or(met.newer).map(with_cudarc).ok_or_else(|| ProbeError::Nvrtc {
+    let named = NAMES.iter().find_map(|name| candidates.on_path(name));
+    let found =
+        named.or_else(|| search.candidates.iter().find_map(|folder| candidates.in_folder(folder)));
+    found.or(candidates.newer).map(with_cudarc).ok_or_else(|| ProbeError::Nvrtc {
         driver: search.driver,
         looked: search.candidates.clone(),
-        unusable: met.unusable,
+        unusable: candidates.unusable,
     })
 }
 
@@ -234,17 +235,17 @@ fn identity(library: &Library) -> Option<usize> {
     function.ok().map(|address| address.addr())
 }
 
-/// What a search has met.
-struct Met {
+/// The candidates that a search has found.
+struct Candidates {
     /// The newest major version that fits.
     newest: c_int,
     /// The first that is newer.
     newer: Option<Loaded>,
-    /// What cannot be used, and why.
+    /// Libraries that cannot be used, and why.
     unusable: Vec<String>,
 }
 
-impl Met {
+impl Candidates {
     /// NVRTC under this name of the library path, if it fits.
     fn on_path(&mut self, name: &str) -> Option<Loaded> {
         // A name that the system does not find is none of interest.
@@ -371,8 +372,8 @@ fn load((path, library): Open, folder: Option<&Path>) -> Result<Loaded, String> 
 
 /// The version that a library says it is.
 fn version(library: &Library) -> Result<Version, String> {
-    type Ask = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Code;
-    let ask: Ask = function!(library, "nvrtcVersion");
+    type VersionFn = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Code;
+    let ask: VersionFn = function!(library, "nvrtcVersion");
     let mut version = Version { major: 0, minor: 0 };
     // SAFETY: it stores two numbers.
     match unsafe { ask(&raw mut version.major, &raw mut version.minor) } {

@@ -8,7 +8,7 @@ use super::library::{self, Failed, Loaded};
 use super::program::Program;
 use super::resources::{self, Resources};
 use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version};
-use crate::codegen::{Arch, Form, Unit, options};
+use crate::codegen::{Arch, CodeFormat, Unit, options};
 use crate::types::{Diagnostic, Hint};
 
 /// Why kernels could not be compiled.
@@ -49,7 +49,7 @@ pub enum KernelError {
         kernels: String,
         /// For what they were compiled.
         arch: Arch,
-        /// What the compiler said.
+        /// The log of the compiler.
         log: String,
         /// The lines around the first error.
         excerpt: String,
@@ -86,12 +86,12 @@ fn list(archs: &[Arch]) -> String {
 pub struct Compiled {
     /// Machine code, or PTX without the NUL at its end.
     pub image: Vec<u8>,
-    /// What the compiler said.
+    /// The log of the compiler.
     pub log: String,
 }
 
 impl Compiled {
-    /// What each kernel takes of a multiprocessor; nothing is known of PTX.
+    /// The resources of each kernel; unknown for PTX.
     pub fn resources(&self) -> Vec<Resources> {
         resources::parse(&self.log)
     }
@@ -115,7 +115,7 @@ impl fmt::Debug for Nvrtc {
     }
 }
 
-/// What the library is given to compile.
+/// The input of a compilation.
 struct Given {
     text: CString,
     options: Vec<CString>,
@@ -187,38 +187,47 @@ impl Nvrtc {
     /// architecture itself; where this version does not know it, machine code of the nearest that
     /// the device runs, or PTX of the newest of earlier architectures, which the device's driver
     /// compiles.
-    pub(crate) fn for_device(&self, arch: Arch, form: Form) -> Result<(Arch, Form), KernelError> {
+    pub(crate) fn for_device(
+        &self,
+        arch: Arch,
+        form: CodeFormat,
+    ) -> Result<(Arch, CodeFormat), KernelError> {
         let known = self.archs.clone();
         let nearest = nearest(&known, self.version(), arch, form);
         nearest.ok_or_else(|| KernelError::Device { arch, version: self.version(), known })
     }
 
     /// Compiles a unit.
-    pub fn compile(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Compiled, KernelError> {
+    pub fn compile(
+        &self,
+        unit: &Unit,
+        arch: Arch,
+        form: CodeFormat,
+    ) -> Result<Compiled, KernelError> {
         let given = self.given(unit, arch, form)?;
         let (program, log) = self.program(unit, arch, &given)?;
         let image = match form {
-            Form::Ptx => program.ptx()?,
-            Form::Cubin => program.cubin()?,
+            CodeFormat::Ptx => program.ptx()?,
+            CodeFormat::Cubin => program.cubin()?,
         };
         Ok(Compiled { image, log })
     }
 
     /// Compiles a unit to machine code; and the PTX on the way there, which is that of
-    /// [`Form::Ptx`].
+    /// [`CodeFormat::Ptx`].
     pub(crate) fn compile_both(
         &self,
         unit: &Unit,
         arch: Arch,
     ) -> Result<(Compiled, Compiled), KernelError> {
-        let given = self.given(unit, arch, Form::Cubin)?;
+        let given = self.given(unit, arch, CodeFormat::Cubin)?;
         let (program, log) = self.program(unit, arch, &given)?;
         let ptx = Compiled { image: program.ptx()?, log: String::new() };
         Ok((Compiled { image: program.cubin()?, log }, ptx))
     }
 
     /// The text and the options that the library is given.
-    fn given(&self, unit: &Unit, arch: Arch, form: Form) -> Result<Given, KernelError> {
+    fn given(&self, unit: &Unit, arch: Arch, form: CodeFormat) -> Result<Given, KernelError> {
         self.check(arch)?;
         let text = CString::new(unit.text.as_str());
         let text = text.map_err(|_| wrong(unit, arch, "the text has a NUL"))?;
@@ -256,7 +265,12 @@ const TEGRA: [u16; 6] = [53, 62, 72, 87, 101, 110];
 
 /// What a device of architecture `arch` runs, among what a compiler of this version knows: see
 /// [`Nvrtc::for_device`].
-fn nearest(known: &[Arch], version: Version, arch: Arch, form: Form) -> Option<(Arch, Form)> {
+fn nearest(
+    known: &[Arch],
+    version: Version,
+    arch: Arch,
+    form: CodeFormat,
+) -> Option<(Arch, CodeFormat)> {
     let number = arch.number();
     if known.iter().any(|known| known.number() == number) {
         let own = version >= OWN_FEATURES;
@@ -269,12 +283,12 @@ fn nearest(known: &[Arch], version: Version, arch: Arch, form: Form) -> Option<(
             && !TEGRA.contains(&number)
             && !TEGRA.contains(&known.number())
     };
-    let cubin = || earlier().filter(runs).max().map(|near| (near, Form::Cubin));
-    let ptx = || earlier().max().map(|near| (near, Form::Ptx));
-    if form == Form::Cubin { cubin().or_else(ptx) } else { ptx() }
+    let cubin = || earlier().filter(runs).max().map(|near| (near, CodeFormat::Cubin));
+    let ptx = || earlier().max().map(|near| (near, CodeFormat::Ptx));
+    if form == CodeFormat::Cubin { cubin().or_else(ptx) } else { ptx() }
 }
 
-/// What the compiler said of a unit that it does not compile.
+/// The compiler's log of a unit that it rejects.
 fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
     let mut kernels = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
     let rest = kernels.len().saturating_sub(3);
@@ -287,7 +301,7 @@ fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Form, Version, nearest};
+    use super::{CodeFormat, Version, nearest};
     use crate::codegen::Arch;
 
     #[test]
@@ -300,8 +314,9 @@ mod tests {
             let found = nearest(known, version, Arch::of_device(major, minor), form);
             found.map(|(arch, form)| format!("{arch} {form}"))
         };
-        let cubin =
-            |known, version, device| of(known, version, device, Form::Cubin).unwrap_or_default();
+        let cubin = |known, version, device| {
+            of(known, version, device, CodeFormat::Cubin).unwrap_or_default()
+        };
         assert_eq!(cubin(&new, 13, (9, 0)), "sm_90a cubin");
         assert_eq!(cubin(&new, 13, (8, 6)), "sm_86 cubin");
         // Later minor versions of a major one that is known, and later major ones.
@@ -314,8 +329,8 @@ mod tests {
         let (with, without) = (archs(&[80, 87]), archs(&[80, 86]));
         assert_eq!(cubin(&with, 11, (8, 9)), "sm_80 cubin");
         assert_eq!(cubin(&without, 12, (8, 7)), "sm_86 ptx");
-        assert_eq!(of(&new, 13, (10, 3), Form::Ptx), Some("sm_100 ptx".to_owned()));
-        assert_eq!(of(&new, 13, (7, 0), Form::Cubin), None);
-        assert_eq!(of(&[], 13, (9, 0), Form::Cubin), None);
+        assert_eq!(of(&new, 13, (10, 3), CodeFormat::Ptx), Some("sm_100 ptx".to_owned()));
+        assert_eq!(of(&new, 13, (7, 0), CodeFormat::Cubin), None);
+        assert_eq!(of(&[], 13, (9, 0), CodeFormat::Cubin), None);
     }
 }

@@ -67,7 +67,7 @@ impl<'a> Program<'a> {
         self.library.check(COMPILE, compiled)
     }
 
-    /// What the compiler said.
+    /// The log of the compiler.
     pub(crate) fn log(&self) -> Result<String, Failed> {
         let log = match self.library.own() {
             None => {
@@ -127,7 +127,7 @@ impl Drop for Program<'_> {
             // SAFETY: as above.
             Some(functions) => (unsafe { (functions.destroy)(&raw mut self.handle) }) == 0,
         };
-        debug_assert!(is_destroyed, "it fails only for a handle that is no program");
+        debug_assert!(is_destroyed, "it fails only for a handle that is not a program");
     }
 }
 

@@ -1,6 +1,6 @@
-//! What a compiled kernel takes of a multiprocessor, from the log of its compilation.
+//! Resources of compiled kernels, read from the log of their compilation.
 
-/// What one kernel takes.
+/// The resources of one kernel on a multiprocessor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// The name of its function.

@@ -10,7 +10,7 @@ use super::nvrtc::{KernelError, Nvrtc};
 use crate::backend::cuda::NvrtcSearch;
 use crate::codegen::testing::copy;
 use crate::codegen::unit::entry_name;
-use crate::codegen::{Arch, Form, Kernel, Unit, units};
+use crate::codegen::{Arch, CodeFormat, Kernel, Unit, units};
 
 fn compiler(cache: Option<Cache>) -> Compiler {
     let folder = std::env::var_os("FANWISE_NVRTC").map(PathBuf::from);
@@ -35,7 +35,7 @@ fn a_unit_becomes_machine_code_and_ptx() {
     let units = of(vec![copy("float"), copy("double"), copy("unsigned char")]);
     let progress = AtomicU64::new(0);
     for target in ["sm_80", "sm_90a"] {
-        let modules = compiler.compile(&units, arch(target), Form::Cubin, &progress).unwrap();
+        let modules = compiler.compile(&units, arch(target), CodeFormat::Cubin, &progress).unwrap();
         let compiled = &modules.modules[0].compiled;
         assert!(compiled.image.starts_with(b"\x7fELF"), "{target}");
         let mut found: Vec<_> = compiled.resources().into_iter().map(|r| r.name).collect();
@@ -44,7 +44,7 @@ fn a_unit_becomes_machine_code_and_ptx() {
         names.sort();
         assert_eq!(found, names);
         assert!(compiled.resources().iter().all(|r| r.registers > 0 && r.spill_stores == 0));
-        let modules = compiler.compile(&units, arch(target), Form::Ptx, &progress).unwrap();
+        let modules = compiler.compile(&units, arch(target), CodeFormat::Ptx, &progress).unwrap();
         let text = String::from_utf8(modules.modules[0].compiled.image.clone()).unwrap();
         assert!(text.contains(&format!(".entry {}(", entry_name(&copy("float")))), "{text}");
         assert!(text.contains(&format!(".target {target}")) && !text.ends_with('\0'));
@@ -59,21 +59,22 @@ fn what_does_not_compile_shows_the_lines() {
     let mut wrong = copy("float");
     wrong.params.remove(2);
     let progress = AtomicU64::new(0);
-    let failed = compiler.compile(&of(vec![wrong]), arch("sm_80"), Form::Cubin, &progress);
+    let failed = compiler.compile(&of(vec![wrong]), arch("sm_80"), CodeFormat::Cubin, &progress);
     let said = failed.unwrap_err().to_string();
     assert!(said.contains("identifier \"COUNT\" is undefined"), "{said}");
     assert!(said.contains("kernels/copy.cu(10): error"), "{said}");
     assert!(said.contains(">   10 |     for (i64 i"), "{said}");
-    let failed = compiler.compile(&of(vec![copy("float")]), arch("sm_20"), Form::Cubin, &progress);
+    let failed =
+        compiler.compile(&of(vec![copy("float")]), arch("sm_20"), CodeFormat::Cubin, &progress);
     let said = failed.unwrap_err().to_string();
     assert!(said.contains("does not compile for sm_20; it knows sm_75, sm_80"), "{said}");
     let newest = *compiler.nvrtc().archs().last().unwrap();
     let newer = Arch::of_device(newest.number() / 10 + 1, 0);
-    let of_device = |arch| compiler.nvrtc().for_device(arch, Form::Cubin).unwrap();
-    assert_eq!(of_device(newer), (newest, Form::Ptx));
-    assert_eq!(of_device(arch("sm_80")), (arch("sm_80"), Form::Cubin));
+    let of_device = |arch| compiler.nvrtc().for_device(arch, CodeFormat::Cubin).unwrap();
+    assert_eq!(of_device(newer), (newest, CodeFormat::Ptx));
+    assert_eq!(of_device(arch("sm_80")), (arch("sm_80"), CodeFormat::Cubin));
     let nul = Unit { text: "\0".to_owned(), entries: Vec::new() };
-    let failed = compiler.nvrtc().compile(&nul, arch("sm_80"), Form::Cubin);
+    let failed = compiler.nvrtc().compile(&nul, arch("sm_80"), CodeFormat::Cubin);
     assert!(matches!(failed, Err(KernelError::Compile { .. })));
 }
 
@@ -89,17 +90,19 @@ fn the_second_time_the_cache_has_it() {
         assert_eq!(modules.cache_error, None);
         modules.modules.into_iter().next().unwrap()
     };
-    let first = run(Form::Cubin, "sm_80");
-    let second = run(Form::Cubin, "sm_80");
+    let first = run(CodeFormat::Cubin, "sm_80");
+    let second = run(CodeFormat::Cubin, "sm_80");
     assert_eq!((first.from_cache, second.from_cache), (false, true));
     assert_eq!(first.compiled, second.compiled);
-    assert!(!run(Form::Cubin, "sm_90a").from_cache && !run(Form::Ptx, "sm_80").from_cache);
+    assert!(
+        !run(CodeFormat::Cubin, "sm_90a").from_cache && !run(CodeFormat::Ptx, "sm_80").from_cache
+    );
     assert_eq!(store.list().unwrap().len(), 3);
     for file in store.list().unwrap() {
         std::fs::write(folder.path().join(file.name), "damaged").unwrap();
     }
-    let again = run(Form::Cubin, "sm_80");
-    assert!(!again.from_cache && run(Form::Cubin, "sm_80").from_cache);
+    let again = run(CodeFormat::Cubin, "sm_80");
+    assert!(!again.from_cache && run(CodeFormat::Cubin, "sm_80").from_cache);
 }
 
 #[test]
@@ -118,13 +121,14 @@ fn cudarc_and_the_library_itself_give_the_same() {
     assert!(known.is_cudarcs() || files.any(is_other), "{}", known.path().display());
     assert!(!own.is_cudarcs());
     let units = of(vec![copy("float")]);
-    for form in [Form::Cubin, Form::Ptx] {
+    for form in [CodeFormat::Cubin, CodeFormat::Ptx] {
         let compile = |nvrtc: &Nvrtc| nvrtc.compile(&units[0], arch("sm_80"), form).unwrap().image;
         assert_eq!(compile(known), compile(&own));
     }
     let mut wrong = copy("float");
     wrong.params.remove(2);
     let wrong = of(vec![wrong]);
-    let fail = |nvrtc: &Nvrtc| nvrtc.compile(&wrong[0], arch("sm_80"), Form::Ptx).unwrap_err();
+    let fail =
+        |nvrtc: &Nvrtc| nvrtc.compile(&wrong[0], arch("sm_80"), CodeFormat::Ptx).unwrap_err();
     assert_eq!(fail(known), fail(&own));
 }

@@ -12,8 +12,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use super::deferred_free::DeferredFree;
 use super::error::{ProbeError, Version};
-use super::frees::Frees;
 use super::sys;
 use crate::backend::DriverError;
 use crate::backend::host::lock;
@@ -75,13 +75,13 @@ fn owned(text: *const std::ffi::c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// How long a device may make no progress unless the options say otherwise.
+/// The default time for which a device may make no progress.
 pub(crate) const WATCHDOG: Duration = Duration::from_mins(1);
 
 /// The code of work that is not done.
 pub(crate) const NOT_READY: u32 = sys::CUresult::CUDA_ERROR_NOT_READY as u32;
 
-/// What a call returned, as a result.
+/// The return code of a call, as a result.
 pub(crate) fn check(call: &'static str, code: sys::Code) -> Result<(), DriverError> {
     if code == sys::SUCCESS { Ok(()) } else { Err(DriverError::new(call, code)) }
 }
@@ -144,7 +144,7 @@ impl Gpu {
         self.ordinal
     }
 
-    /// What the driver says of the device under this name; 0 for a number that is negative.
+    /// An attribute of the device; 0 if the driver reports a negative number.
     pub(crate) fn attribute(self, attribute: sys::CUdevice_attribute) -> Result<u32, DriverError> {
         let mut value = 0;
         // SAFETY: it stores a number; the device is valid.
@@ -196,7 +196,7 @@ impl Gpu {
 }
 
 /// Memory of devices that is kept for later, beside what is in use.
-pub(crate) trait Spare: fmt::Debug + Send + Sync {
+pub(crate) trait Reclaim: fmt::Debug + Send + Sync {
     /// Gives up what there is of it on a device; true if there was any.
     fn give_up(&self, on: &Context) -> bool;
 }
@@ -206,8 +206,8 @@ pub(crate) trait Spare: fmt::Debug + Send + Sync {
 pub(crate) struct Context {
     gpu: Gpu,
     raw: sys::CUcontext,
-    frees: Frees,
-    spares: Mutex<Vec<Weak<dyn Spare>>>,
+    deferred_free: DeferredFree,
+    reclaimable: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
 // SAFETY: the driver's contexts may be used from any thread; the handle is only passed to it.
@@ -222,27 +222,28 @@ impl Context {
         // SAFETY: it stores a context where `raw` is; the device is valid.
         let retained = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, gpu.raw) };
         check("cuDevicePrimaryCtxRetain", retained)?;
-        let (frees, spares) = (Frees::new(limit), Mutex::default());
-        Ok(Arc::new(Self { gpu, raw, frees, spares }))
+        let (deferred_free, reclaimable) = (DeferredFree::new(limit), Mutex::default());
+        Ok(Arc::new(Self { gpu, raw, deferred_free, reclaimable }))
     }
 
-    /// Where its memory goes when it is no longer used.
-    pub(crate) fn frees(&self) -> &Frees {
-        &self.frees
+    /// The queue for memory that is no longer used.
+    pub(crate) fn deferred_free(&self) -> &DeferredFree {
+        &self.deferred_free
     }
 
     /// Says of memory on the device that it can be had back.
-    pub(crate) fn keep(&self, spare: &Arc<dyn Spare>) {
-        let mut spares = lock(&self.spares);
-        spares.retain(|known| known.strong_count() > 0);
-        spares.push(Arc::downgrade(spare));
+    pub(crate) fn keep(&self, memory: &Arc<dyn Reclaim>) {
+        let mut reclaimable = lock(&self.reclaimable);
+        reclaimable.retain(|known| known.strong_count() > 0);
+        reclaimable.push(Arc::downgrade(memory));
     }
 
     /// Gives up what a program keeps on the device for later, as memory is wanted; true if one
     /// keeps any.
-    pub(crate) fn give_up_spares(&self) -> bool {
-        let spares: Vec<_> = lock(&self.spares).iter().filter_map(Weak::upgrade).collect();
-        spares.iter().any(|spare| spare.give_up(self))
+    pub(crate) fn reclaim_all(&self) -> bool {
+        let reclaimable: Vec<_> =
+            lock(&self.reclaimable).iter().filter_map(Weak::upgrade).collect();
+        reclaimable.iter().any(|memory| memory.give_up(self))
     }
 
     /// The device's number.

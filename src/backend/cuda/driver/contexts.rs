@@ -17,7 +17,8 @@ pub(crate) struct Contexts(Mutex<Open>);
 #[derive(Debug, Default)]
 struct Open {
     contexts: BTreeMap<u32, Arc<Context>>,
-    /// The pairs of GPUs of which the first was asked to reach the second.
+    /// The pairs of GPUs whose peer access was requested. The driver fails a second request, so
+    /// each is made once.
     asked: BTreeSet<(u32, u32)>,
 }
 
@@ -38,7 +39,7 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Lets each of some GPUs reach the others where it can. On a failure says which GPU it is of.
+    /// Enables peer access between GPUs that support it. An error has the number of its GPU.
     pub(crate) fn connect<'a>(
         &self,
         contexts: impl Iterator<Item = &'a Arc<Context>>,
@@ -68,8 +69,8 @@ pub(crate) fn ordinal(
     contexts.get(d)?.as_ref().map(|context| context.ordinal())
 }
 
-/// The other devices of a program on the GPU of one.
-pub(crate) fn beside(
+/// The other logical devices of a program on the GPU of `device`: a sticky error breaks them too.
+pub(crate) fn colocated(
     program: &Program,
     contexts: &[Option<Arc<Context>>],
     device: Device,

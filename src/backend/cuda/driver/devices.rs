@@ -35,7 +35,7 @@ pub struct Devices {
     pub failed: Vec<(usize, DriverError)>,
 }
 
-/// What the driver shows; none where it runs and there is no GPU.
+/// The devices that the driver reports; none if it runs without a GPU.
 pub fn devices() -> Result<Devices, ProbeError> {
     let driver = context::start()?;
     let count = context::count().map_err(|error| ProbeError::DriverFailed(error.to_string()))?;

@@ -38,7 +38,7 @@ pub enum ProbeError {
         driver: Option<Version>,
         /// The folders beside the library path.
         looked: Vec<PathBuf>,
-        /// What was found, and why it cannot be used.
+        /// The library that was found, and why it cannot be used.
         unusable: Vec<String>,
     },
     /// The folder that was named does not have NVRTC.
@@ -46,7 +46,7 @@ pub enum ProbeError {
     NvrtcFolder {
         /// The folder.
         folder: PathBuf,
-        /// What was found.
+        /// The candidates that were found.
         reason: String,
     },
 }
@@ -90,7 +90,7 @@ impl fmt::Display for Suits {
     }
 }
 
-/// What was found and is of no use.
+/// Candidates that were found and cannot be used.
 struct Unusable<'a>(&'a [String]);
 
 impl fmt::Display for Unusable<'_> {

@@ -33,7 +33,7 @@ impl Global {
         loop {
             match Self::from_free(context, bytes) {
                 Err(error) if error.is_out_of_memory() => {
-                    if !context.give_up_spares() {
+                    if !context.reclaim_all() {
                         // Something may have given way for another meanwhile.
                         return Self::from_free(context, bytes);
                     }
@@ -75,7 +75,7 @@ impl Drop for Global {
     fn drop(&mut self) {
         let (context, address) = (self.context.clone(), self.address);
         if self.bytes > 0 {
-            self.context.frees().free(move || {
+            self.context.deferred_free().free(move || {
                 // An error here is one of work done before, and was reported when that was waited
                 // for.
                 if let Ok(_current) = context.enter() {
@@ -142,7 +142,7 @@ impl Pinned {
         Some(unsafe { slice::from_raw_parts(start.as_ptr(), range.len()) })
     }
 
-    /// Where a range begins; `None` where it does not lie inside.
+    /// The beginning of a range; `None` if it does not lie inside.
     pub(crate) fn pointer(&self, range: Range<usize>) -> Option<NonNull<u8>> {
         if range.start > range.end || range.end > self.bytes {
             return None;
@@ -156,7 +156,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let (context, address) = (self.context.clone(), self.start.as_ptr().expose_provenance());
         if self.bytes > 0 {
-            self.context.frees().free(move || {
+            self.context.deferred_free().free(move || {
                 if let Ok(_current) = context.enter() {
                     let start = ptr::with_exposed_provenance_mut(address);
                     // SAFETY: the memory was taken by `new` and is freed once; a stream that copies

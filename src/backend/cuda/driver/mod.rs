@@ -3,9 +3,9 @@
 
 pub(crate) mod context;
 pub(crate) mod contexts;
+mod deferred_free;
 pub(crate) mod devices;
 pub(crate) mod error;
-mod frees;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod probe;

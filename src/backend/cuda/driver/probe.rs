@@ -11,7 +11,8 @@ pub fn driver() -> Result<Version, ProbeError> {
     sys::open()
 }
 
-/// Where NVRTC is looked for. The library reads no environment; its caller says.
+/// The search path for NVRTC. The library reads no environment variables; the caller gives the
+/// path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NvrtcSearch {
     /// The folder that must have it; without one, the library path and then `candidates` are tried.

@@ -1,4 +1,4 @@
-//! How fast a GPU copies at most: what copies of programs are compared with.
+//! Copy bandwidth of a GPU, the ceiling for the copies of programs.
 
 use std::sync::Arc;
 use std::thread;

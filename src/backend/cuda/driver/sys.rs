@@ -204,9 +204,9 @@ fn load(library: Library) -> Result<Driver, ProbeError> {
 
 /// The version of CUDA that a driver says it is of.
 fn version(library: &Library) -> Result<Version, ProbeError> {
-    type Ask = unsafe extern "C" fn(*mut c_int) -> Code;
+    type VersionFn = unsafe extern "C" fn(*mut c_int) -> Code;
     // SAFETY: the driver's function of this name has this type, with the results as a number.
-    let ask = unsafe { library.get::<Ask>(b"cuDriverGetVersion") };
+    let ask = unsafe { library.get::<VersionFn>(b"cuDriverGetVersion") };
     let ask = ask.map_err(|_| ProbeError::DriverFailed("it has no version".to_owned()))?;
     let mut number = 0;
     // SAFETY: it stores a number.

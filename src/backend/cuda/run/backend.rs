@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::executor::CudaExecutable;
 use super::health::Health;
-use super::parts::{Bytes, Held, Parts};
+use super::parts::{Bytes, HostParams, Parts};
 use super::pinned::{Elements, NotStaged, STAGING, Staging, failed, not_pinned};
 use super::plan::{Loaded, Params, planned};
 use super::trace::Trace;
@@ -22,13 +22,13 @@ use crate::backend::cuda::driver::error::{ProbeError, Version, nvrtc_package};
 use crate::backend::cuda::driver::memory::{Global, Pinned, PinnedPool};
 use crate::backend::cuda::driver::module::{Function, Module};
 use crate::backend::{Backend, CUDA, CompileError, DriverError, Executable, params};
-use crate::codegen::{self, Arch, Call, Form, Kernel};
+use crate::codegen::{self, Arch, Call, CodeFormat, Kernel};
 use crate::ir::Weights;
 use crate::lower::{self, Action, Program, Storage};
 use crate::types::invariant::invariant;
 use crate::types::{Device, Order, Tensor};
 
-/// How the CUDA backend works.
+/// Options of the CUDA backend.
 #[derive(Clone)]
 pub struct CudaOptions {
     /// The GPUs, by their numbers; all where it is empty. `gpu:0` of a program is the first of
@@ -37,19 +37,19 @@ pub struct CudaOptions {
     /// The logical GPUs that stand on them, dealt round; as many as there are GPUs where it is
     /// `None`. Only GPUs that a program uses are opened.
     pub logical: Option<u32>,
-    /// What compiles kernels.
+    /// The compiler of kernels.
     pub compiler: Compiler,
-    /// What they are compiled to.
-    pub form: Form,
-    /// How long a device may make no progress; [`Duration::MAX`] is for ever.
+    /// The form of compiled kernels.
+    pub form: CodeFormat,
+    /// The time for which a device may make no progress; [`Duration::MAX`] is for ever.
     pub watchdog: Duration,
-    /// What runs are recorded in. Work is then launched piece by piece, not as graphs.
+    /// The trace of runs. With it, work is launched piece by piece, not as graphs.
     pub trace: Option<Arc<Trace>>,
     /// The threads that compute what runs on the host.
     pub threads: usize,
-    /// Whether launches are captured in graphs.
+    /// True if launches are captured in graphs.
     pub graphs: bool,
-    /// How far the compilation of kernels is.
+    /// The progress of kernel compilation.
     pub progress: Arc<CompileProgress>,
 }
 
@@ -60,7 +60,7 @@ impl CudaOptions {
             devices: Vec::new(),
             logical: None,
             compiler,
-            form: Form::Cubin,
+            form: CodeFormat::Cubin,
             watchdog: WATCHDOG,
             trace: None,
             threads,
@@ -70,7 +70,7 @@ impl CudaOptions {
     }
 }
 
-/// How many units of kernels are compiled, of how many.
+/// The number of compiled units of kernels, and of all.
 #[derive(Debug, Default)]
 pub struct CompileProgress {
     /// Those that are done.
@@ -137,12 +137,12 @@ impl Cuda {
 
     /// What may be why a device does not load kernels, in words: the compiler is newer than the
     /// driver.
-    fn hint(&self, form: Form) -> String {
+    fn hint(&self, form: CodeFormat) -> String {
         let version = self.options.compiler.nvrtc().version();
         let newer = match form {
             // Machine code is of a major version, text of a minor one.
-            Form::Cubin => version.major > self.driver.major,
-            Form::Ptx => version > self.driver,
+            CodeFormat::Cubin => version.major > self.driver.major,
+            CodeFormat::Ptx => version > self.driver,
         };
         if newer {
             let driver = self.driver;
@@ -196,7 +196,7 @@ impl Cuda {
             host_params[*i as usize] = Some((*tensor).clone());
         }
         let pinned_params = pin(&program, &host, &pool)?;
-        let held = Held { tensors: Arc::new(host_params), pinned: Arc::new(pinned_params) };
+        let held = HostParams { tensors: Arc::new(host_params), pinned: Arc::new(pinned_params) };
         let (program, contexts) = (Arc::new(program), Arc::new(contexts));
         let parts = Parts {
             health: Health::new(program.clone(), contexts.clone()),
@@ -208,7 +208,7 @@ impl Cuda {
             updates,
             commits,
             pool,
-            intakes: Arc::default(),
+            staging_pool: Arc::default(),
             cpu: self.cpu.clone(),
             watchdog: self.options.watchdog,
             trace: self.options.trace.clone(),
@@ -330,11 +330,11 @@ struct Uploaded {
     bytes: Vec<u64>,
 }
 
-/// What puts parameters in the memory of GPUs.
+/// Uploads parameters to GPUs.
 struct Upload<'a> {
     program: &'a Program,
     pool: &'a PinnedPool,
-    /// How long a device may make no progress.
+    /// The time for which a device may make no progress.
     limit: Duration,
 }
 
@@ -401,7 +401,7 @@ impl Upload<'_> {
                 return failed(device, &what(), error);
             }
             let (name, asked) = (name.to_owned(), bytes as u64);
-            // A device that does not tell has none free that is known of.
+            // For the message only: a driver that does not answer has no known free memory.
             let free = context.free_memory().unwrap_or(0);
             CompileError::OutOfMemory { device, name, asked, planned, free }
         })?;

@@ -6,15 +6,15 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::intake::{Devices, Intake, Leftover, NotBrought, Shared};
-use super::job::{Board, Job};
-use super::parts::{Bytes, Held, Parts};
+use super::job::{Job, Progress};
+use super::parts::{Bytes, HostParams, Parts};
 use super::pinned::{NotTaken, stage, stage_inputs};
 use super::plan::{HostBlocks, Plan, Source};
-use super::slot::{Ended, Slot};
-use super::slots::{SlotPool, Taken};
+use super::slot::{RunEnd, Slot};
+use super::slots::{ReservedSlot, SlotPool};
+use super::staging::{Devices, Leftover, Shared, StagedInputs, StagingError};
 use super::variables::{Variables, update_blocks};
-use crate::backend::cuda::driver::context::Spare;
+use crate::backend::cuda::driver::context::Reclaim;
 use crate::backend::cuda::driver::memory::{HostBlock, Pinned};
 use crate::backend::host::{DeviceMemory, Events, lock};
 use crate::backend::size::port_bytes;
@@ -60,7 +60,7 @@ struct Batch {
 struct CudaStaged<'a> {
     executable: &'a CudaExecutable,
     batch: Batch,
-    intake: Shared,
+    staged_inputs: Shared,
 }
 
 impl Staged for CudaStaged<'_> {
@@ -69,14 +69,14 @@ impl Staged for CudaStaged<'_> {
     }
 
     fn run(self: Box<Self>) -> Result<RunOutput, RunError> {
-        self.executable.execute(&self.batch, || lock(&self.intake).take())
+        self.executable.execute(&self.batch, || lock(&self.staged_inputs).take())
     }
 }
 
 impl Drop for CudaStaged<'_> {
     fn drop(&mut self) {
         let parts = &self.executable.parts;
-        let left = parts.intakes.drop_staged(&self.intake, &self.executable.devices());
+        let left = parts.staging_pool.drop_staged(&self.staged_inputs, &self.executable.devices());
         self.executable.settle(left);
     }
 }
@@ -92,14 +92,14 @@ impl fmt::Debug for CudaExecutable {
 
 impl CudaExecutable {
     /// Of these parts; the host holds these parameters, and `weights` are the elements of all.
-    pub(super) fn new(parts: Parts, held: Held, weights: Weights) -> Self {
+    pub(super) fn new(parts: Parts, held: HostParams, weights: Weights) -> Self {
         let variables = Variables::new(&parts.program, held, weights);
         let parts = Arc::new(parts);
         let slots = SlotPool::new(parts.clone());
         // Of a program what is cheaper to have again gives way first.
-        let spares: [Arc<dyn Spare>; 2] = [parts.intakes.clone(), slots.spare()];
-        for spare in &spares {
-            parts.contexts.iter().flatten().for_each(|context| context.keep(spare));
+        let reclaimable: [Arc<dyn Reclaim>; 2] = [parts.staging_pool.clone(), slots.reclaimable()];
+        for reclaimable in &reclaimable {
+            parts.contexts.iter().flatten().for_each(|context| context.keep(reclaimable));
         }
         Self { parts, plans: Mutex::default(), slots, variables }
     }
@@ -199,25 +199,25 @@ impl CudaExecutable {
     }
 
     /// Takes what a run had back: what inputs came to, then its slot.
-    fn end(&self, slot: Slot, job: &Job, ended: &Ended) {
+    fn end(&self, slot: Slot, job: &Job, ended: &RunEnd) {
         if let (false, Err(error)) = (ended.is_clean, &ended.result) {
             self.parts.health.die(error);
         }
-        let intake = lock(&job.intake).take();
-        match intake.map(Arc::try_unwrap) {
-            Some(Ok(intake)) if !ended.is_abandoned => {
-                self.settle(self.parts.intakes.take_back(intake, &self.devices()));
+        let staged_inputs = lock(&job.staged_inputs).take();
+        match staged_inputs.map(Arc::try_unwrap) {
+            Some(Ok(staged_inputs)) if !ended.is_abandoned => {
+                self.settle(self.parts.staging_pool.take_back(staged_inputs, &self.devices()));
             }
             // A device is still at work in it, or a worker that does not come back has it.
-            Some(Ok(intake)) => mem::forget(intake),
-            Some(Err(intake)) => mem::forget(intake),
+            Some(Ok(staged_inputs)) => mem::forget(staged_inputs),
+            Some(Err(staged_inputs)) => mem::forget(staged_inputs),
             None => {}
         }
         self.slots.end(slot, ended);
     }
 
-    /// The run of a batch in a slot, without an intake.
-    fn job(&self, batch: &Batch, taken: &Taken) -> Result<Job, RunError> {
+    /// The run of a batch in a slot, without staged inputs.
+    fn job(&self, batch: &Batch, taken: &ReservedSlot) -> Result<Job, RunError> {
         let (parts, Batch { tensors, plan, options, .. }) = (&self.parts, batch);
         let planned = parts.pinned_bytes(plan)?;
         let pinned = match &batch.pinned {
@@ -242,12 +242,12 @@ impl CudaExecutable {
             params: held.tensors,
             memory: Mutex::new(memory),
             blocks,
-            intake: Mutex::default(),
+            staged_inputs: Mutex::default(),
             arenas: taken.arenas.clone(),
             contexts: parts.contexts.clone(),
-            marks: taken.slot.marks.clone(),
+            gpu_events: taken.slot.gpu_events.clone(),
             events: Events::new(parts.program.events),
-            board: Board::new(parts.program.devices.len()),
+            worker_progress: Progress::new(parts.program.devices.len()),
             progress: options.progress.clone(),
             trace: parts.trace.as_ref().map(|trace| trace.run(&parts.program.name)),
             graphs: parts.graphs,
@@ -255,20 +255,22 @@ impl CudaExecutable {
         })
     }
 
-    /// Runs a batch; `intake` gives what its inputs have come to before.
+    /// Runs a batch; `staged inputs` gives what its inputs have come to before.
     fn execute(
         &self,
         batch: &Batch,
-        intake: impl FnOnce() -> Option<Intake>,
+        staged_inputs: impl FnOnce() -> Option<StagedInputs>,
     ) -> Result<RunOutput, RunError> {
         let parts = &self.parts;
-        let _turn = self.variables.turn(&parts.program);
+        let _guard = self.variables.begin_run(&parts.program);
         parts.health.check()?;
         let taken = self.slots.take(&batch.plan)?;
         let ready = parts.health.check().and_then(|()| self.job(batch, &taken));
         let slot = taken.slot;
         let job = match ready {
-            Ok(job) => Arc::new(Job { intake: Mutex::new(intake().map(Arc::new)), ..job }),
+            Ok(job) => {
+                Arc::new(Job { staged_inputs: Mutex::new(staged_inputs().map(Arc::new)), ..job })
+            }
             Err(error) => {
                 self.slots.give_back(slot);
                 return Err(error);
@@ -351,13 +353,13 @@ impl Executable for CudaExecutable {
         options: &RunOptions,
     ) -> Result<Box<dyn Staged + 'a>, RunError> {
         let batch = self.batch(inputs, options)?;
-        let intakes = &self.parts.intakes;
-        let brought = intakes.bring(&batch.plan, batch.pinned.as_ref(), &self.devices());
-        let intake = brought.map_err(|NotBrought { error, left }| {
+        let staging_pool = &self.parts.staging_pool;
+        let staged = staging_pool.stage(&batch.plan, batch.pinned.as_ref(), &self.devices());
+        let staged_inputs = staged.map_err(|StagingError { error, left }| {
             self.settle(left);
             error
         })?;
-        Ok(Box::new(CudaStaged { executable: self, batch, intake }))
+        Ok(Box::new(CudaStaged { executable: self, batch, staged_inputs }))
     }
 
     fn weights(&self) -> Result<Weights, RunError> {

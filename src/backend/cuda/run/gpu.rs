@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::{Failure, Job, Left, Outcome, State, Steps};
+use super::job::{DeviceState, Failure, Job, Outcome, Steps, WorkerState};
 use super::parts::IN_FLIGHT;
 use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
 use super::report::Report;
@@ -18,7 +18,8 @@ use crate::lower::{Action, Lane};
 use crate::op::{Binary, Op, OpError};
 use crate::types::KernelClass;
 
-/// Graphs of this many batch sizes are kept.
+/// The number of batch sizes whose graphs are kept. Graphs take device memory, so an embedder that
+/// runs every batch size must not keep one set for each; the least recently used goes first.
 const KEPT_SIZES: usize = 16;
 
 /// A GPU with its streams, in the hands of its worker.
@@ -42,9 +43,9 @@ pub(super) struct Gpu {
     /// Before and after each unit of work.
     timers: Vec<(Event, Event)>,
     sizes: VecDeque<Size>,
-    /// What kernels say of elements that name no entry.
+    /// The report of kernels on invalid elements, such as an index outside its axis.
     report: Report,
-    /// The units of this run whose work is on the streams, and those of them that are in the trace.
+    /// The number of units of this run that are on the streams, and of those that are in the trace.
     put: usize,
     traced: usize,
     /// True if there is work, or a wait, on `compute` that `uploads` does not wait for.
@@ -57,13 +58,14 @@ pub(super) struct Gpu {
 #[derive(Debug)]
 struct Size {
     n: i64,
-    /// The arena's address in the graphs.
+    /// The arena's address in the graphs, which hold it as a constant: with another arena they
+    /// would write to freed memory.
     arena: u64,
     /// One for each unit of work that was captured.
     graphs: Vec<Option<Graph>>,
     /// The longest time that a unit took.
     longest: Duration,
-    /// True once every kernel was waited for.
+    /// True once every kernel has run alone without an error.
     is_proven: bool,
 }
 
@@ -94,7 +96,7 @@ struct Unit<'a> {
     tasks: &'a Range<usize>,
 }
 
-/// Where a run is recorded.
+/// The trace of a run.
 #[derive(Clone, Copy)]
 struct Record<'a> {
     trace: &'a Recorder,
@@ -136,17 +138,18 @@ impl Gpu {
             job.stop(self.d);
         }
         let sticky = result.as_ref().is_err_and(Failure::is_sticky);
-        let left = match (&result, sticky) {
-            (Ok(_), _) => Left::Clean,
-            (Err(_), true) => job.settle(self.streams()).max(Left::Broken),
+        let device_state = match (&result, sticky) {
+            (Ok(_), _) => DeviceState::Clean,
+            (Err(_), true) => job.settle(self.streams()).max(DeviceState::Broken),
             (Err(_), false) => job.settle(self.streams()),
         };
         let result = match result {
             Ok(time) => Ok(Some(time)),
+            // None: it ended because of another device, whose error is reported.
             Err(failure) => job.error(self.d, failure).map_or(Ok(None), Err),
         };
-        job.board.mark(self.d, Steps::of(0), State::Idle);
-        Outcome { result, left }
+        job.worker_progress.mark(self.d, Steps::of(0), WorkerState::Idle);
+        Outcome { result, device_state }
     }
 
     fn streams(&self) -> [&Stream; 3] {
@@ -200,7 +203,7 @@ impl Gpu {
             }
         }
         if let Some(trace) = &job.trace
-            && let Err(error) = self.record_inlet(job, Record { trace, start })
+            && let Err(error) = self.record_staging(job, Record { trace, start })
             && result.is_ok()
         {
             return Err(error.into());
@@ -271,24 +274,27 @@ impl Gpu {
     }
 
     /// Adds the inputs that came before the run to the trace, if they have arrived.
-    fn record_inlet(
+    fn record_staging(
         &self,
         job: &Job,
         Record { trace, start }: Record<'_>,
     ) -> Result<(), DriverError> {
-        // One that was taken before may have an inlet that this batch does not use.
-        let intake = lock(&job.intake).clone().filter(|_| job.plan.gpus[self.d].inlet > 0);
-        let Some(inlet) = intake.as_ref().and_then(|intake| intake.inlet(self.d)) else {
+        // One that was taken before may have a staging buffer that this batch does not use.
+        let staged_inputs =
+            lock(&job.staged_inputs).clone().filter(|_| job.plan.gpus[self.d].staging > 0);
+        let Some(staging) =
+            staged_inputs.as_ref().and_then(|staged_inputs| staged_inputs.staging(self.d))
+        else {
             return Ok(());
         };
-        if !inlet.arrived.is_reached()? {
+        if !staging.arrived.is_reached()? {
             return Ok(());
         }
         trace.add([Span {
             track: format!("{} inputs", job.program.devices[self.d].device),
             name: "inputs".into(),
-            start: start + 1e3 * f64::from(inlet.begun.since(&self.base)?),
-            length: 1e3 * f64::from(inlet.arrived.since(&inlet.begun)?),
+            start: start + 1e3 * f64::from(staging.begun.since(&self.base)?),
+            length: 1e3 * f64::from(staging.arrived.since(&staging.begun)?),
             kind: Kind::Work,
         }]);
         Ok(())
@@ -305,6 +311,7 @@ impl Gpu {
             longest: Duration::ZERO,
             is_proven: false,
         });
+        // The graphs hold addresses of the old arena.
         if size.arena != arena {
             size.graphs.clear();
             size.arena = arena;
@@ -315,8 +322,9 @@ impl Gpu {
             (true, false) => Mode::Replayed,
         };
         if mode != Mode::Proving {
-            // Nobody sees how far a unit is, nor one of another run beside it.
-            job.board.allow(size.longest.saturating_mul(IN_FLIGHT));
+            // A unit shows no progress until it ends, and shares the GPU with the other runs in
+            // flight: without this allowance the watchdog would end a run that is only slow.
+            job.worker_progress.allow(size.longest.saturating_mul(IN_FLIGHT));
         }
         self.sizes.truncate(KEPT_SIZES - 1);
         self.sizes.push_front(size);
@@ -346,20 +354,21 @@ impl Gpu {
         mode: Mode,
     ) -> Result<(), Failure> {
         let Unit { at: u, tasks: range } = unit;
-        job.board.mark(self.d, Self::steps(plan, range), State::Device);
+        job.worker_progress.mark(self.d, Self::steps(plan, range), WorkerState::Device);
         job.events.check()?;
         let Placed { lane, task, .. } = &plan.tasks[range.start];
         match task {
             Task::Wait(event) => {
-                job.board.mark(self.d, Self::steps(plan, range), State::Other);
+                job.worker_progress.mark(self.d, Self::steps(plan, range), WorkerState::Other);
                 if job.trace.is_some() {
                     self.stream(*lane).record(&self.timers[u].0)?;
                 }
                 job.events.wait(*event)?;
-                if let Some(Some(mark)) = job.marks.get(*event as usize) {
+                if let Some(Some(mark)) = job.gpu_events.get(*event as usize) {
                     self.stream(*lane).wait(mark)?;
                 }
-                // What the other lane touched is free only behind this.
+                // The buffers of the other lane are free only after this wait, so uploads, which
+                // may overwrite them, have to wait for `compute` again.
                 self.is_computing |= *lane == Lane::Compute;
                 if job.trace.is_some() {
                     self.stream(*lane).record(&self.timers[u].1)?;
@@ -367,16 +376,16 @@ impl Gpu {
             }
             Task::Record(event) => {
                 self.join_uploads()?;
-                if let Some(Some(mark)) = job.marks.get(*event as usize) {
+                if let Some(Some(mark)) = job.gpu_events.get(*event as usize) {
                     self.stream(*lane).record(mark)?;
                 }
                 job.events.record(*event);
             }
-            Task::Upload { from, to, bytes, inlet } => {
+            Task::Upload { from, to, bytes, staging } => {
                 self.join_compute()?;
                 let to = to.address(job.arenas[self.d]);
                 self.uploads.record(&self.timers[u].0)?;
-                self.upload(job, *from, *inlet, Target { address: to, bytes: *bytes })?;
+                self.upload(job, *from, *staging, Target { address: to, bytes: *bytes })?;
                 self.uploads.record(&self.timers[u].1)?;
                 self.is_uploading = true;
             }
@@ -395,7 +404,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies bytes of the host, or of the inlet to which they have come from there.
+    /// Copies bytes of the host, or of the staging buffer to which they have come from there.
     fn upload(
         &self,
         job: &Job,
@@ -403,10 +412,12 @@ impl Gpu {
         at: Option<usize>,
         Target { address, bytes }: Target,
     ) -> Result<(), Failure> {
-        let intake = lock(&job.intake).clone();
-        if let (Some(at), Some(inlet)) = (at, intake.as_ref().and_then(|i| i.inlet(self.d))) {
-            self.uploads.wait(&inlet.arrived)?;
-            return Ok(self.uploads.copy(inlet.address() + at as u64, address, bytes)?);
+        let staged_inputs = lock(&job.staged_inputs).clone();
+        if let (Some(at), Some(staging)) =
+            (at, staged_inputs.as_ref().and_then(|i| i.staging(self.d)))
+        {
+            self.uploads.wait(&staging.arrived)?;
+            return Ok(self.uploads.copy(staging.address() + at as u64, address, bytes)?);
         }
         let missing = || StepError::Internal("the source is not staged".to_owned());
         let block = job.blocks.block(from).ok_or_else(missing)?;
@@ -441,9 +452,9 @@ impl Gpu {
     ) -> Result<(), Failure> {
         let stream = self.stream(plan.tasks[unit.start].lane);
         let mark = |range: &Range<usize>| {
-            job.board.mark(self.d, Self::steps(plan, range), State::Device);
+            job.worker_progress.mark(self.d, Self::steps(plan, range), WorkerState::Device);
         };
-        // A call that fails is that of one task.
+        // Each task is marked by itself, so that a call that fails names its step.
         let put = |at: usize| {
             mark(&(at..at + 1));
             self.task(job, stream, &plan.tasks[at].task)
@@ -463,7 +474,8 @@ impl Gpu {
         let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
         if !captured {
             let graph = match stream.capture(|| unit.clone().try_for_each(put)) {
-                // It takes memory, which launches do not.
+                // An instantiated graph takes memory, which launches do not: the run goes on
+                // without one.
                 Err(Failure::Driver(error)) if is_short_of_graph(&error) => return one_by_one(),
                 graph => graph?,
             };
@@ -487,7 +499,7 @@ impl Gpu {
         match task {
             Task::Launch { function, grid, arguments } => {
                 let value = |argument: &Argument| match argument {
-                    Argument::Place(place) => place.address(arena),
+                    Argument::DeviceAddress(place) => place.address(arena),
                     Argument::Size(size) => size.cast_unsigned(),
                     Argument::Report => self.report.address(),
                 };
@@ -525,7 +537,7 @@ impl Gpu {
             let is_work = !matches!(task, Task::Wait(_) | Task::Record(_));
             if is_work {
                 let (before, after) = &self.timers[u];
-                job.board.mark(self.d, Self::steps(plan, unit), State::Device);
+                job.worker_progress.mark(self.d, Self::steps(plan, unit), WorkerState::Device);
                 job.poll(|| after.is_reached())?;
                 let taken = f64::from(after.since(before)?);
                 (time, longest) = (time + taken, longest.max(taken));
@@ -549,7 +561,7 @@ impl Gpu {
     /// does.
     fn check_report(&self, job: &Job) -> Result<(), Failure> {
         let Some((step, position)) = self.report.first() else { return Ok(()) };
-        job.board.mark(self.d, Steps::of(step), State::Device);
+        job.worker_progress.mark(self.d, Steps::of(step), WorkerState::Device);
         let (_, name) = job.position(self.d);
         let action = job.program.devices[self.d].steps.get(step).map(|step| &step.action);
         let launch = match action {

@@ -1,4 +1,4 @@
-//! Whether the devices of a program can be used, and the errors of calls outside of runs.
+//! The health of a program's devices, and the errors of calls outside of runs.
 
 use std::sync::{Arc, Mutex};
 
@@ -43,6 +43,7 @@ impl Health {
 
     /// Fails if an earlier run has left a device unusable.
     pub(super) fn check(&self) -> Result<(), RunError> {
+        // None: no run has failed in a way that lasts.
         self.dead().map_or(Ok(()), |error| Err(RunError::Dead(Box::new(error))))
     }
 
@@ -57,6 +58,8 @@ impl Health {
 
     /// Remembers that no device can be used after this error, the first one.
     pub(super) fn die(&self, error: &RunError) {
+        // The first error is kept: later ones follow from it, since a lost context fails every
+        // call.
         lock(&self.dead).get_or_insert_with(|| error.clone());
     }
 
@@ -69,7 +72,7 @@ impl Health {
     pub(super) fn failed_at(&self, d: usize, at: Purpose<'_>, error: DriverError) -> RunError {
         let sticky = error.is_sticky();
         let device = self.device(d);
-        let beside = if sticky { self.beside(device) } else { Vec::new() };
+        let beside = if sticky { self.colocated(device) } else { Vec::new() };
         let (label, op, error) = (at.label.to_owned(), at.op, Box::new(error));
         let error = RunError::Driver { device, label, op, error, beside };
         if sticky {
@@ -79,7 +82,7 @@ impl Health {
     }
 
     /// The other devices on the GPU of one.
-    pub(super) fn beside(&self, device: Device) -> Vec<Device> {
-        contexts::beside(&self.program, &self.contexts, device)
+    pub(super) fn colocated(&self, device: Device) -> Vec<Device> {
+        contexts::colocated(&self.program, &self.contexts, device)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::{Failure, Job, Left, Outcome, State, Steps};
+use super::job::{DeviceState, Failure, Job, Outcome, Steps, WorkerState};
 use super::plan::HostTask;
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
@@ -130,17 +130,18 @@ impl Host {
             job.stop(HOST);
         }
         let sticky = result.as_ref().is_err_and(Failure::is_sticky);
-        let left = match (&result, sticky) {
-            (Ok(_), _) => Left::Clean,
-            (Err(_), true) => job.settle(self.streams()).max(Left::Broken),
+        let device_state = match (&result, sticky) {
+            (Ok(_), _) => DeviceState::Clean,
+            (Err(_), true) => job.settle(self.streams()).max(DeviceState::Broken),
             (Err(_), false) => job.settle(self.streams()),
         };
         let result = match result {
             Ok(time) => Ok(Some(time)),
+            // None: it ended because of another device, whose error is reported.
             Err(failure) => job.error(HOST, failure).map_or(Ok(None), Err),
         };
-        job.board.mark(HOST, Steps::of(0), State::Idle);
-        Outcome { result, left }
+        job.worker_progress.mark(HOST, Steps::of(0), WorkerState::Idle);
+        Outcome { result, device_state }
     }
 
     fn work(&mut self, job: &Job) -> Result<Duration, Failure> {
@@ -163,7 +164,7 @@ impl Host {
         for (device, download) in self.downloads.iter().enumerate() {
             let last = download.as_ref().and_then(|download| download.steps.last());
             if let (Ok(_), Some(step)) = (&result, last) {
-                job.board.mark(HOST, Steps::of(*step), State::Device);
+                job.worker_progress.mark(HOST, Steps::of(*step), WorkerState::Device);
             }
             // After a failure what is known of them; of a device that is broken nothing is.
             match download.as_ref().map(|download| download.end(job, device)) {
@@ -180,10 +181,10 @@ impl Host {
     fn tasks(&mut self, job: &Job, steps: &HostSteps<'_>) -> Result<Duration, Failure> {
         let mut time = Duration::ZERO;
         for (step, task) in &job.plan.host {
-            job.board.mark(HOST, Steps::of(*step), State::Device);
+            job.worker_progress.mark(HOST, Steps::of(*step), WorkerState::Device);
             job.events.check()?;
             self.wait(job, *step, task)?;
-            let begin = Begin::now(job);
+            let begin = TaskStart::now(job);
             self.task(job, steps, *step, task)?;
             if matches!(task, HostTask::Launch | HostTask::Copy { .. }) {
                 time += begin.clock.elapsed();
@@ -192,7 +193,7 @@ impl Host {
             }
             job.count(1);
         }
-        let begin = Begin::now(job);
+        let begin = TaskStart::now(job);
         self.join(job)?;
         trace(job, || WAIT.into(), Kind::Wait, &begin);
         Ok(time)
@@ -200,15 +201,15 @@ impl Host {
 
     /// Waits for what has to be there before a task.
     fn wait(&mut self, job: &Job, step: usize, task: &HostTask) -> Result<(), Failure> {
-        let begin = Begin::now(job);
+        let begin = TaskStart::now(job);
         match task {
             HostTask::Wait(event) => {
-                job.board.mark(HOST, Steps::of(step), State::Other);
+                job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Other);
                 job.events.wait(*event)?;
             }
             HostTask::Record(_) | HostTask::Copy { .. } | HostTask::Launch => {
                 self.join(job)?;
-                job.board.mark(HOST, Steps::of(step), State::Device);
+                job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Device);
             }
             HostTask::Download { .. } => return Ok(()),
         }
@@ -226,7 +227,7 @@ impl Host {
         let internal = |reason: &str| StepError::Internal(reason.to_owned());
         match task {
             HostTask::Wait(event) => {
-                if let Some(Some(mark)) = job.marks.get(*event as usize) {
+                if let Some(Some(mark)) = job.gpu_events.get(*event as usize) {
                     // Which GPU recorded it is not said; a copy from any may be meant.
                     for (d, download) in self.downloads.iter().enumerate() {
                         let Some(download) = download else { continue };
@@ -237,7 +238,7 @@ impl Host {
             HostTask::Record(event) => job.events.record(*event),
             HostTask::Download { device, from, to, bytes } => {
                 let download = self.downloads.get_mut(*device).and_then(Option::as_mut);
-                let download = download.ok_or_else(|| internal("the source is no GPU"))?;
+                let download = download.ok_or_else(|| internal("the source is not a GPU"))?;
                 let block = job.blocks.block(*to);
                 let block = block.ok_or_else(|| internal("the destination is not pinned"))?;
                 let from = from.address(job.arenas[*device]);
@@ -249,7 +250,7 @@ impl Host {
                 steps.copy(steps.location(*from), steps.location(*to), &job.memory)?;
             }
             HostTask::Launch => {
-                job.board.mark(HOST, Steps::of(step), State::Host);
+                job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Host);
                 if let Action::Launch(launch) = &steps.program.steps[step].action {
                     steps.launch(job.plan.kernels.of(step), launch, &job.memory)?;
                 }
@@ -261,7 +262,7 @@ impl Host {
     /// Waits for the copies from GPUs.
     fn join(&mut self, job: &Job) -> Result<(), Failure> {
         for (step, device) in self.pending.drain(..) {
-            job.board.mark(HOST, Steps::of(step), State::Device);
+            job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Device);
             if let Some(Some(download)) = self.downloads.get(device) {
                 job.poll(|| download.stream.is_idle())?;
             }
@@ -271,20 +272,20 @@ impl Host {
 }
 
 /// When a task of the host began.
-struct Begin {
+struct TaskStart {
     clock: Instant,
     /// The time in the trace, in microseconds, if there is one.
     in_trace: Option<f64>,
 }
 
-impl Begin {
+impl TaskStart {
     fn now(job: &Job) -> Self {
         Self { clock: Instant::now(), in_trace: job.trace.as_ref().map(Recorder::now) }
     }
 }
 
 /// Adds what the host has done since a time to the trace.
-fn trace(job: &Job, name: impl FnOnce() -> Arc<str>, kind: Kind, begin: &Begin) {
+fn trace(job: &Job, name: impl FnOnce() -> Arc<str>, kind: Kind, begin: &TaskStart) {
     let (Some(trace), Some(start)) = (&job.trace, begin.in_trace) else { return };
     let track = job.program.devices[HOST].device.to_string();
     let length = begin.clock.elapsed().as_secs_f64() * 1e6;

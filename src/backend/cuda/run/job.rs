@@ -1,12 +1,12 @@
-//! One run as its workers see it, and how far they are.
+//! The shared state of one run, and the progress of its workers.
 
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::intake::Intake;
 use super::plan::{HostBlocks, Plan};
+use super::staging::StagedInputs;
 use super::trace::Recorder;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::driver::context::Context;
@@ -30,21 +30,20 @@ pub(super) struct Job {
     pub(super) memory: Mutex<DeviceMemory<HostBlock>>,
     /// The same memory, inputs and parameters, for copies by devices.
     pub(super) blocks: HostBlocks,
-    /// What inputs have come to before the run.
-    pub(super) intake: Mutex<Option<Arc<Intake>>>,
+    /// The staging buffers to which inputs were uploaded before the run.
+    pub(super) staged_inputs: Mutex<Option<Arc<StagedInputs>>>,
     /// The address of each device's arena.
     pub(super) arenas: Vec<u64>,
     /// The contexts of the devices; none for the host.
     pub(super) contexts: Arc<Vec<Option<Arc<Context>>>>,
     /// The program's events that GPUs record.
-    pub(super) marks: Arc<Vec<Option<Event>>>,
-    /// Which of the program's events are recorded, as far as the host knows, and whether a device
-    /// has failed.
+    pub(super) gpu_events: Arc<Vec<Option<Event>>>,
+    /// The program's events that the host has seen recorded, and whether a device has failed.
     pub(super) events: Events,
-    pub(super) board: Board,
+    pub(super) worker_progress: Progress,
     pub(super) progress: Option<Arc<AtomicU64>>,
     pub(super) trace: Option<Recorder>,
-    /// Whether launches that were done once are captured and replayed.
+    /// True if launches that were done once are captured and replayed.
     pub(super) graphs: bool,
     pub(super) cpu: Cpu,
 }
@@ -60,7 +59,7 @@ impl Job {
     /// The steps that a device is at, and their operator, in words.
     pub(super) fn position(&self, d: usize) -> (String, &'static str) {
         let steps = &self.program.devices[d].steps;
-        let Steps { first, last } = self.board.steps(d);
+        let Steps { first, last } = self.worker_progress.steps(d);
         let Some(step) = steps.get(first) else { return (String::new(), "none") };
         let op = match &step.action {
             Action::Launch(launch) if launch.class == KernelClass::Update => "update",
@@ -79,7 +78,7 @@ impl Job {
     /// their sources.
     pub(super) fn worker(&self, d: usize) -> Device {
         let devices = &self.program.devices;
-        let step = devices[d].steps.get(self.board.steps(d).first);
+        let step = devices[d].steps.get(self.worker_progress.steps(d).first);
         match step.map(|step| &step.action) {
             Some(Action::Copy { device, .. }) if devices[d].device == Device::HOST => {
                 devices[*device].device
@@ -91,7 +90,7 @@ impl Job {
 
     /// Ends all devices' work, since that of one is over.
     pub(super) fn stop(&self, d: usize) {
-        self.board.end(d);
+        self.worker_progress.end(d);
         self.events.stop();
     }
 
@@ -105,26 +104,26 @@ impl Job {
             self.events.check()?;
             pause.wait();
         }
-        self.board.tick();
+        self.worker_progress.tick();
         Ok(())
     }
 
     /// Waits until streams are idle, whatever has failed, or the watchdog has given up.
-    pub(super) fn settle<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> Left {
+    pub(super) fn settle<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> DeviceState {
         let settle = |stream: &Stream| {
             let mut pause = Pause::default();
             loop {
                 match stream.is_idle() {
-                    Ok(true) => return Left::Clean,
-                    Ok(false) if !self.board.is_overdue() => pause.wait(),
-                    Ok(false) => return Left::Busy,
-                    Err(_) => return Left::Broken,
+                    Ok(true) => return DeviceState::Clean,
+                    Ok(false) if !self.worker_progress.is_overdue() => pause.wait(),
+                    Ok(false) => return DeviceState::Busy,
+                    Err(_) => return DeviceState::Broken,
                 }
             }
         };
-        // Each of them, also behind one that failed.
-        // What has no streams is not at work.
-        streams.into_iter().map(settle).max().unwrap_or(Left::Clean)
+        // All streams, also those after one that failed: each may still use memory.
+        // None: a device without streams is not at work.
+        streams.into_iter().map(settle).max().unwrap_or(DeviceState::Clean)
     }
 
     /// The error of a device that ended early; none where it did so because of another.
@@ -138,7 +137,7 @@ impl Job {
             Failure::Of(d, error) => (self.program.devices[d].device, error),
         };
         let beside = if error.is_sticky() {
-            contexts::beside(&self.program, &self.contexts, device)
+            contexts::colocated(&self.program, &self.contexts, device)
         } else {
             Vec::new()
         };
@@ -192,12 +191,12 @@ pub(super) struct Outcome {
     /// The time that its steps took; none if it ended because of another.
     pub(super) result: Result<Option<Duration>, RunError>,
     /// The state in which it leaves the device.
-    pub(super) left: Left,
+    pub(super) device_state: DeviceState,
 }
 
 /// The state in which a run leaves a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Left {
+pub(super) enum DeviceState {
     /// It can be used again.
     Clean,
     /// Its work failed in a way that lasts.
@@ -208,7 +207,7 @@ pub(super) enum Left {
 
 /// The present activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum WorkerState {
     /// Nothing.
     Idle = 0,
     /// It waits for its device.
@@ -236,7 +235,7 @@ impl Steps {
 }
 
 /// The progress of the workers of a run.
-pub(super) struct Board {
+pub(super) struct Progress {
     rows: Vec<Row>,
     ticks: AtomicU64,
     overdue: AtomicBool,
@@ -253,7 +252,7 @@ struct Row {
     state: AtomicUsize,
 }
 
-impl Board {
+impl Progress {
     pub(super) fn new(devices: usize) -> Self {
         let rows = (0..devices).map(|_| Row::default()).collect();
         let (ticks, overdue) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -265,7 +264,7 @@ impl Board {
         lock(&self.ended).push(d);
     }
 
-    /// How many devices' work ended before that of one.
+    /// The number of devices whose work ended before that of `d`.
     pub(super) fn ended_before(&self, d: usize) -> usize {
         let ended = lock(&self.ended);
         // All of them ended before one that has not.
@@ -273,7 +272,7 @@ impl Board {
     }
 
     /// Says that a device is at these steps, and what it waits for.
-    pub(super) fn mark(&self, d: usize, steps: Steps, state: State) {
+    pub(super) fn mark(&self, d: usize, steps: Steps, state: WorkerState) {
         let row = &self.rows[d];
         row.first.store(steps.first, Ordering::Relaxed);
         row.last.store(steps.last, Ordering::Relaxed);
@@ -305,18 +304,18 @@ impl Board {
         self.allowance.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// How long devices may work without a sign of progress, beside what is always allowed.
+    /// The time for which devices may work without progress, besides the watchdog's limit.
     pub(super) fn allowance(&self) -> Duration {
         Duration::from_micros(self.allowance.load(Ordering::Relaxed))
     }
 
     /// True if a device is in this state.
-    pub(super) fn is(&self, d: usize, state: State) -> bool {
+    pub(super) fn is(&self, d: usize, state: WorkerState) -> bool {
         self.rows[d].state.load(Ordering::Relaxed) == state as usize
     }
 
     /// True if any device is in this state.
-    pub(super) fn any(&self, state: State) -> bool {
+    pub(super) fn any(&self, state: WorkerState) -> bool {
         (0..self.rows.len()).any(|d| self.is(d, state))
     }
 
@@ -335,11 +334,13 @@ impl Board {
 struct Pause(u32);
 
 impl Pause {
-    /// Looks without a pause but for other threads.
+    /// The number of queries that only yield to other threads: even the shortest sleep may be
+    /// longer than the kernel that it waits for.
     const EAGER: u32 = 200;
     /// The shortest pause.
     const SHORTEST: Duration = Duration::from_micros(10);
-    /// How often the pause may double.
+    /// The number of times that the pause doubles, to 0.64 ms: a long wait takes little of a core,
+    /// and the end of work is noticed soon enough.
     const DOUBLINGS: u32 = 6;
 
     fn wait(&mut self) {

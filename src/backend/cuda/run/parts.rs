@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::health::Health;
-use super::intake::Intakes;
 use super::plan::{Loaded, Params, Plan, Updates};
+use super::staging::StagingPool;
 use super::trace::Trace;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::driver::context::Context;
@@ -17,11 +17,11 @@ use crate::backend::{DriverError, RunError, params};
 use crate::lower::Program;
 use crate::types::{Device, Tensor};
 
-/// The runs that may be in flight at the same time: while one computes, the inputs of the next are
-/// copied.
+/// The number of runs in flight at the same time: while one computes, the inputs of the next are
+/// uploaded. Each takes an arena of its own on every device.
 pub(super) const IN_FLIGHT: u32 = 2;
 
-/// What puts new elements in the place of old ones on a device.
+/// The copies that replace the old elements of parameters on a device.
 pub(super) struct Commit {
     /// The device's position.
     pub(super) device: usize,
@@ -29,7 +29,7 @@ pub(super) struct Commit {
     pub(super) copies: Vec<Replacement>,
 }
 
-/// The place of new elements and that of the old ones in the memory of a device.
+/// The addresses of new elements and of the old ones that they replace on a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replacement {
     pub(super) new: u64,
@@ -39,7 +39,7 @@ pub(super) struct Replacement {
 
 /// The parameters that the host holds, and those of them from which GPUs copy.
 #[derive(Clone)]
-pub(super) struct Held {
+pub(super) struct HostParams {
     pub(super) tensors: Arc<Vec<Option<Tensor>>>,
     pub(super) pinned: Arc<BTreeMap<u32, Arc<Pinned>>>,
 }
@@ -66,13 +66,13 @@ pub(super) struct Parts {
     pub(super) updates: Vec<Updates>,
     pub(super) commits: Vec<Commit>,
     pub(super) pool: PinnedPool,
-    pub(super) intakes: Arc<Intakes>,
+    pub(super) staging_pool: Arc<StagingPool>,
     pub(super) cpu: Cpu,
     pub(super) watchdog: Duration,
     pub(super) trace: Option<Arc<Trace>>,
     pub(super) graphs: bool,
     pub(super) health: Health,
-    /// What went wrong without harm when the program was readied.
+    /// Warnings of the preparation of the program.
     pub(super) warnings: Vec<String>,
 }
 

@@ -18,7 +18,7 @@ use crate::lower::{
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, KernelClass, Order};
 
-/// Bytes to which what lies in an inlet is aligned, as copies like it.
+/// Bytes to which what lies in a staging buffer is aligned, as copies like it.
 const ALIGNMENT: usize = 256;
 
 /// The kernel of a launch, loaded on its device, and how it is called.
@@ -37,14 +37,14 @@ pub(super) type Updates = BTreeMap<u32, Arc<Global>>;
 
 /// A place in a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DeviceAddress {
     /// So many bytes into the arena.
     Arena(usize),
     /// At an address.
     Fixed(u64),
 }
 
-impl Place {
+impl DeviceAddress {
     /// Its address, with the arena's.
     pub(super) fn address(self, arena: u64) -> u64 {
         match self {
@@ -68,12 +68,12 @@ pub(super) enum Task {
     Wait(u32),
     /// Records an event.
     Record(u32),
-    /// Copies from the host; an input that came before the run from so far into the device's inlet.
-    Upload { from: HostPlace, to: Place, bytes: usize, inlet: Option<usize> },
+    /// Copies from the host, or a staged input from this offset of the device's staging buffer.
+    Upload { from: HostPlace, to: DeviceAddress, bytes: usize, staging: Option<usize> },
     /// Copies from another GPU, by its position.
-    Receive { device: usize, from: Place, to: Place, bytes: usize },
+    Receive { device: usize, from: DeviceAddress, to: DeviceAddress, bytes: usize },
     /// Copies in the device's memory.
-    Copy { from: Place, to: Place, bytes: usize },
+    Copy { from: DeviceAddress, to: DeviceAddress, bytes: usize },
     /// Runs a kernel.
     Launch { function: Arc<Function>, grid: [u32; 3], arguments: Vec<Argument> },
 }
@@ -82,14 +82,14 @@ pub(super) enum Task {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
     /// An address.
-    Place(Place),
+    DeviceAddress(DeviceAddress),
     /// A number.
     Size(i64),
     /// The address of the word that the GPU's worker owns.
     Report,
 }
 
-/// What a step does on the host.
+/// The task of a step on the host.
 #[derive(Debug)]
 pub(super) enum HostTask {
     /// Waits for an event.
@@ -97,7 +97,7 @@ pub(super) enum HostTask {
     /// Records an event.
     Record(u32),
     /// Copies from a GPU, by its position.
-    Download { device: usize, from: Place, to: HostPlace, bytes: usize },
+    Download { device: usize, from: DeviceAddress, to: HostPlace, bytes: usize },
     /// Copies in the host's memory, between the buffers with these positions.
     Copy { from: BufferId, to: BufferId },
     /// Runs a kernel of the CPU.
@@ -132,17 +132,17 @@ pub(super) struct Placed {
     pub(super) task: Task,
 }
 
-/// What a GPU does at one batch size.
+/// The plan of a GPU for one batch size.
 #[derive(Debug, Default)]
 pub(super) struct GpuPlan {
     /// The tasks, in the order of their steps.
     pub(super) tasks: Vec<Placed>,
     /// The tasks in groups, in order.
     pub(super) phases: Vec<Phase>,
-    /// Whether a kernel may say that an element names no entry.
+    /// True if a kernel may report an invalid element.
     pub(super) reports: bool,
     /// Bytes of the inputs that it copies from the host.
-    pub(super) inlet: usize,
+    pub(super) staging: usize,
 }
 
 /// A program at one batch size.
@@ -151,7 +151,7 @@ pub(super) struct Plan {
     pub(super) bound: Arc<Bound>,
     /// For each device what it does; nothing for the host.
     pub(super) gpus: Vec<GpuPlan>,
-    /// What the host does.
+    /// The tasks of the host.
     pub(super) host: Vec<(usize, HostTask)>,
     pub(super) kernels: StepKernels,
     /// For each device one more than the highest byte of its arena that a step touches.
@@ -167,7 +167,7 @@ struct At {
     buffer: BufferId,
 }
 
-/// What plans are made from.
+/// The source of plans.
 pub(super) struct Source<'a> {
     pub(super) program: &'a Program,
     /// For each step of each device the kernels that it launches on a GPU.
@@ -212,7 +212,7 @@ impl Source<'_> {
         }
         let used = self.program.devices.iter().zip(&bound.devices).map(|(device, bound)| {
             let active = device.steps.iter().zip(&bound.active).filter(|(_, active)| **active);
-            // Without steps nothing is touched.
+            // None: without steps nothing is touched.
             active.map(|(step, _)| highest(bound, step)).max().unwrap_or(0)
         });
         let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|placed| {
@@ -226,19 +226,19 @@ impl Source<'_> {
         Ok(Plan { used: used.collect(), host: self.host(&bound)?, kernels, staged, gpus, bound })
     }
 
-    fn place(&self, bound: &Bound, d: usize, buffer: BufferId) -> Option<Place> {
+    fn place(&self, bound: &Bound, d: usize, buffer: BufferId) -> Option<DeviceAddress> {
         let device = &self.program.devices[d];
         let at = &bound.devices[d].locations[buffer.index()];
         match at.space {
-            Space::Arena => Some(Place::Arena(at.offset)),
+            Space::Arena => Some(DeviceAddress::Arena(at.offset)),
             Space::Param(i) => {
                 let order = device.buffer(device.root(buffer)).order;
                 let held = self.params.get(d)?.get(&(i, order))?;
-                Some(Place::Fixed(held.address() + at.offset as u64))
+                Some(DeviceAddress::Fixed(held.address() + at.offset as u64))
             }
             Space::Update(i) => {
                 let new = self.updates.get(d)?.get(&i)?;
-                Some(Place::Fixed(new.address() + at.offset as u64))
+                Some(DeviceAddress::Fixed(new.address() + at.offset as u64))
             }
             Space::Input(_) | Space::Output(_) => None,
         }
@@ -274,7 +274,7 @@ impl Source<'_> {
             };
             tasks.extend(task.map(placed));
         }
-        let inlet = inlets(&mut tasks, &self.program.inputs);
+        let staging = assign_staging(&mut tasks, &self.program.inputs);
         let phases = phases(&tasks);
         let reports = tasks.iter().any(|placed| match &placed.task {
             Task::Launch { arguments, .. } => {
@@ -286,7 +286,7 @@ impl Source<'_> {
             | Task::Receive { .. }
             | Task::Copy { .. } => false,
         });
-        Ok(GpuPlan { tasks, phases, reports, inlet })
+        Ok(GpuPlan { tasks, phases, reports, staging })
     }
 
     /// The copy into a buffer of a GPU; none where it has no bytes.
@@ -306,7 +306,7 @@ impl Source<'_> {
         let to = self.place(bound, d, to.buffer).ok_or_else(outside)?;
         if source == 0 {
             let from = host_place(at(from));
-            return Ok(Some(Task::Upload { from, to, bytes, inlet: None }));
+            return Ok(Some(Task::Upload { from, to, bytes, staging: None }));
         }
         let from = self.place(bound, source, from.buffer).ok_or_else(outside)?;
         Ok(Some(if source == d {
@@ -346,7 +346,7 @@ impl Source<'_> {
             op.fails_at(bound.n).map_err(|e| error(Box::new(e)))?;
         }
         let argument = |arg: &Arg| match arg {
-            Arg::Buffer(b) => self.place(bound, d, *b).map(Argument::Place),
+            Arg::Buffer(b) => self.place(bound, d, *b).map(Argument::DeviceAddress),
             Arg::Size(size) => Some(Argument::Size(size.eval(bound.n))),
             Arg::Report => Some(Argument::Report),
             Arg::Step => Some(Argument::Size(report::number(at))),
@@ -396,17 +396,19 @@ fn host_place(at: &Location) -> HostPlace {
     HostPlace { space: at.space, offset: at.offset }
 }
 
-/// Gives the inputs that tasks copy from the host their places in the inlet; the bytes of all.
+/// Assigns places in the staging buffer to the inputs that tasks copy from the host; returns the
+/// bytes of all.
 /// Those without axes may be set until the run begins, and come with it.
-fn inlets(tasks: &mut [Placed], inputs: &[Port]) -> usize {
+fn assign_staging(tasks: &mut [Placed], inputs: &[Port]) -> usize {
     let mut end: usize = 0;
     for placed in tasks {
-        if let Task::Upload { from: HostPlace { space: Space::Input(i), .. }, bytes, inlet, .. } =
-            &mut placed.task
+        if let Task::Upload {
+            from: HostPlace { space: Space::Input(i), .. }, bytes, staging, ..
+        } = &mut placed.task
             && inputs.get(*i as usize).is_some_and(|port| port.ty.rank() > 0)
         {
             let at = end.next_multiple_of(ALIGNMENT);
-            *inlet = Some(at);
+            *staging = Some(at);
             end = at + *bytes;
         }
     }

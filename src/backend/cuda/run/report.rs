@@ -1,4 +1,4 @@
-//! What kernels say of elements that an operator cannot take: a word of a device, as
+//! Reports of kernels on elements that an operator cannot take: a word of a device, as
 //! `kernels/include/report.cuh` writes it.
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::gpu::Gpu;
 use super::host::Host;
-use super::job::{Job, Left, Outcome, State, Steps};
+use super::job::{DeviceState, Job, Outcome, Steps, WorkerState};
 use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::contexts;
 use crate::backend::cuda::driver::memory::{Global, PIN};
@@ -18,10 +18,10 @@ use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Bound, Program};
 use crate::types::invariant::invariant;
 
-/// A job for a worker, and where to say that it is done.
+/// A job for a worker, and the channel for its outcome.
 type Order = (Arc<Job>, mpsc::Sender<(usize, Outcome)>);
 
-/// A thread that does what one device has to do in every run.
+/// The thread that runs the steps of one device.
 #[derive(Debug)]
 struct Worker {
     orders: Option<mpsc::Sender<Order>>,
@@ -40,7 +40,8 @@ impl Worker {
             for (job, reply) in orders {
                 let outcome = catch_unwind(AssertUnwindSafe(|| run(&job)));
                 let outcome = outcome.unwrap_or_else(|panic| panicked(&job, d, &*panic));
-                // What the job holds is given back before the run ends.
+                // Dropped before the reply: once all have replied, the run gives its slot back, and
+                // no worker may still hold the job's buffers then.
                 drop(job);
                 // Nobody waits for a device that was given up.
                 drop(reply.send((d, outcome)));
@@ -64,11 +65,13 @@ impl Drop for Worker {
 fn panicked(job: &Job, d: usize, panic: &(dyn Any + Send)) -> Outcome {
     job.stop(d);
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    // None: a panic with another payload has no text.
+    let text = text.unwrap_or_default();
     let (device, (label, _)) = (job.program.devices[d].device, job.position(d));
-    job.board.mark(d, Steps::of(0), State::Idle);
+    job.worker_progress.mark(d, Steps::of(0), WorkerState::Idle);
     let error = RunError::Internal { device, label, reason: format!("panic: {text}") };
-    Outcome { result: Err(error), left: Left::Busy }
+    Outcome { result: Err(error), device_state: DeviceState::Busy }
 }
 
 /// The resources of one run in flight.
@@ -78,11 +81,11 @@ pub(super) struct Slot {
     /// freed.
     workers: Vec<Worker>,
     /// The program's events that GPUs record.
-    pub(super) marks: Arc<Vec<Option<Event>>>,
+    pub(super) gpu_events: Arc<Vec<Option<Event>>>,
     arenas: Vec<Option<Global>>,
 }
 
-/// Why there is no slot.
+/// The error of making or reserving a slot.
 pub(super) enum SlotError {
     /// A call failed for something of the device at a position; with the bytes that were asked for,
     /// where they are known.
@@ -104,7 +107,7 @@ impl SlotError {
 }
 
 /// The outcome of a run.
-pub(super) struct Ended {
+pub(super) struct RunEnd {
     /// For each device the time that its steps took.
     pub(super) result: Result<Vec<Duration>, RunError>,
     /// True if the devices can be used again.
@@ -120,7 +123,7 @@ impl Slot {
         program: &Program,
         contexts: &[Option<Arc<Context>>],
     ) -> Result<Self, SlotError> {
-        let mut marks: Vec<Option<Event>> = (0..program.events).map(|_| None).collect();
+        let mut gpu_events: Vec<Option<Event>> = (0..program.events).map(|_| None).collect();
         let mut workers = Vec::with_capacity(contexts.len());
         for (d, (device, context)) in program.devices.iter().zip(contexts).enumerate() {
             let failed =
@@ -129,7 +132,7 @@ impl Slot {
             let worker = if let Some(context) = context {
                 for step in &device.steps {
                     if let Action::Record(event) = step.action
-                        && let Some(mark) = marks.get_mut(event as usize)
+                        && let Some(mark) = gpu_events.get_mut(event as usize)
                     {
                         *mark =
                             Some(Event::new(context, false).map_err(|error| failed((d, error)))?);
@@ -144,7 +147,7 @@ impl Slot {
             workers.push(worker.map_err(|error| SlotError::Thread(d, error))?);
         }
         let arenas = contexts.iter().map(|_| None).collect();
-        Ok(Self { workers, marks: Arc::new(marks), arenas })
+        Ok(Self { workers, gpu_events: Arc::new(gpu_events), arenas })
     }
 
     /// Makes the arenas large enough; the address of each.
@@ -176,7 +179,7 @@ impl Slot {
     }
 
     /// Runs a job. A device that makes no progress for `limit` ends it.
-    pub(super) fn run(&self, job: &Arc<Job>, limit: Duration) -> Ended {
+    pub(super) fn run(&self, job: &Arc<Job>, limit: Duration) -> RunEnd {
         let (reply, replies) = mpsc::channel();
         for worker in &self.workers {
             if let Some(orders) = &worker.orders {
@@ -187,9 +190,16 @@ impl Slot {
         drop(reply);
         let mut outcomes: Vec<Option<Outcome>> = self.workers.iter().map(|_| None).collect();
         let stuck = watch(job, &replies, &mut outcomes, limit);
-        let left = outcomes.iter().map(|o| o.as_ref().map_or(Left::Busy, |o| o.left)).max();
-        let left = invariant(left, "that a program runs on a device");
-        let (is_clean, is_abandoned) = (stuck.is_none() && left == Left::Clean, left == Left::Busy);
+        let state = |outcome: &Option<Outcome>| {
+            // None: without a reply the device may still be at work.
+            outcome.as_ref().map_or(DeviceState::Busy, |outcome| outcome.device_state)
+        };
+        let device_state = outcomes.iter().map(state).max();
+        let device_state = invariant(device_state, "that a program runs on a device");
+        let (is_clean, is_abandoned) = (
+            stuck.is_none() && device_state == DeviceState::Clean,
+            device_state == DeviceState::Busy,
+        );
         let mut times = Vec::with_capacity(outcomes.len());
         let mut errors = Vec::new();
         let mut is_stopped = false;
@@ -197,7 +207,7 @@ impl Slot {
             match outcome.map(|outcome| outcome.result) {
                 Some(Ok(Some(time))) => times.push(time),
                 Some(Ok(None)) => is_stopped = true,
-                Some(Err(error)) => errors.push((job.board.ended_before(d), error)),
+                Some(Err(error)) => errors.push((job.worker_progress.ended_before(d), error)),
                 None => {}
             }
         }
@@ -206,13 +216,13 @@ impl Slot {
             label: String::new(),
             reason: "a device ended without an error".to_owned(),
         };
-        // A device that failed is why another one waits for ever.
+        // An error comes before "stuck": a device that failed is why another one waits for ever.
         let result = match nearest(job, errors).or(stuck) {
             Some(error) => Err(error),
             None if is_stopped || is_abandoned => Err(silent()),
             None => Ok(times),
         };
-        Ended { result, is_clean, is_abandoned }
+        RunEnd { result, is_clean, is_abandoned }
     }
 }
 
@@ -255,17 +265,20 @@ fn watch(
     outcomes: &mut [Option<Outcome>],
     limit: Duration,
 ) -> Option<RunError> {
+    // Replies wake the thread at once; this only bounds how late a hang is noticed.
     const LOOK: Duration = Duration::from_millis(20);
-    let (mut ticks, mut since, mut stuck) = (job.board.ticks(), Instant::now(), None);
+    let (mut ticks, mut since, mut stuck) = (job.worker_progress.ticks(), Instant::now(), None);
     while outcomes.iter().any(Option::is_none) {
         match replies.recv_timeout(LOOK.min(limit)) {
             Ok((d, outcome)) => outcomes[d] = Some(outcome),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let now = job.board.ticks();
-                if now != ticks || job.board.any(State::Host) {
+                let now = job.worker_progress.ticks();
+                if now != ticks || job.worker_progress.any(WorkerState::Host) {
                     (ticks, since) = (now, Instant::now());
-                } else if since.elapsed() > limit.saturating_add(job.board.allowance()) {
+                } else if since.elapsed() > limit.saturating_add(job.worker_progress.allowance()) {
+                    // The second limit in a row: the workers were asked to stop and did not, so
+                    // the run leaks what they use instead of waiting for ever.
                     if stuck.is_some() {
                         break;
                     }
@@ -288,18 +301,21 @@ fn give_up(job: &Arc<Job>, limit: Duration) -> RunError {
         let (label, op) = job.position(d);
         RunError::Stuck { device: job.worker(d), label, op, limit }
     };
-    // Where they are is not known any more when they end.
-    let at_work = (0..job.program.devices.len()).filter(|d| !job.board.is(*d, State::Idle));
+    // Their positions are read before the events stop: workers that end overwrite them.
+    let at_work =
+        (0..job.program.devices.len()).filter(|d| !job.worker_progress.is(*d, WorkerState::Idle));
     let at_work: BTreeMap<usize, RunError> = at_work.map(|d| (d, error(d))).collect();
-    let on_device = at_work.keys().copied().filter(|d| job.board.is(*d, State::Device));
-    let on_device: Vec<(usize, usize)> = on_device.map(|d| (d, job.board.steps(d).first)).collect();
+    let on_device =
+        at_work.keys().copied().filter(|d| job.worker_progress.is(*d, WorkerState::Device));
+    let on_device: Vec<(usize, usize)> =
+        on_device.map(|d| (d, job.worker_progress.steps(d).first)).collect();
     job.events.stop();
-    job.board.give_up();
+    job.worker_progress.give_up();
     let alone = match on_device[..] {
         [(only, _)] => Some(only),
         _ => waits_for_none(job, on_device),
     };
-    // The host, where all have ended meanwhile.
+    // 0 is the host: all workers have ended meanwhile.
     let at = alone.or_else(|| at_work.keys().next().copied()).unwrap_or(0);
     at_work.get(&at).cloned().unwrap_or_else(|| error(at))
 }
@@ -311,7 +327,7 @@ fn waits_for_none(job: &Arc<Job>, devices: Vec<(usize, usize)>) -> Option<usize>
     let job = Arc::clone(job);
     let ask = move || {
         let reached = |(d, steps): &(usize, usize)| are_reached(&job, *d, *steps);
-        // Nobody waits for an answer that comes too late.
+        // Ok(()) or an error: nobody waits for an answer that comes too late.
         found.send(devices.into_iter().find(reached).map(|(d, _)| d)).unwrap_or(());
     };
     thread::Builder::new().name("fanwise-watchdog".to_owned()).spawn(ask).ok()?;
@@ -323,7 +339,7 @@ fn are_reached(job: &Job, d: usize, steps: usize) -> bool {
     let done = job.program.devices[d].steps.iter().take(steps);
     done.filter_map(|step| {
         let Action::Wait(event) = step.action else { return None };
-        job.marks.get(event as usize)?.as_ref()
+        job.gpu_events.get(event as usize)?.as_ref()
     })
     .all(|mark| mark.is_reached() != Ok(false))
 }

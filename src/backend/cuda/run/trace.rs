@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-/// What a stream that waits is said to do.
+/// The label of a stream that waits.
 pub(super) const WAIT: &str = "wait";
 
 /// The record of one run.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::parts::{Bytes, Commit, Held, Parts, Replacement, update_size};
+use super::parts::{Bytes, Commit, HostParams, Parts, Replacement, update_size};
 use super::pinned::{Elements, NotStaged, Staging, not_pinned};
 use super::plan::{Params, Updates, planned};
 use super::slots::SlotPool;
@@ -28,17 +28,18 @@ pub(super) struct Variables {
     /// write.
     gate: RwLock<()>,
     /// The parameters that the host holds.
-    held: Mutex<Held>,
+    held: Mutex<HostParams>,
     /// The elements of the parameters that no run changes, of a program that changes others.
     fixed: Mutex<Weights>,
 }
 
-/// A run's turn: alone where it changes parameters.
-pub(super) enum Turn<'a> {
+/// The guard of a run: exclusive if it changes parameters, which runs beside it would read half
+/// changed.
+pub(super) enum RunGuard<'a> {
     /// Beside others.
-    Among { _turn: RwLockReadGuard<'a, ()> },
+    Shared { _guard: RwLockReadGuard<'a, ()> },
     /// Alone.
-    Alone { _turn: RwLockWriteGuard<'a, ()> },
+    Exclusive { _guard: RwLockWriteGuard<'a, ()> },
 }
 
 fn failed(device: Device, name: &str, error: DriverError) -> CompileError {
@@ -105,7 +106,7 @@ fn new_elements(
         if !error.is_out_of_memory() {
             return failed(device, name, error);
         }
-        // A device that does not tell has none free that is known of.
+        // For the message only: a device whose driver does not answer has no known free memory.
         let free = context.free_memory().unwrap_or(0);
         let (name, asked) = (name.to_string(), bytes as u64);
         let planned = planned(program, &program.devices[d]);
@@ -115,7 +116,7 @@ fn new_elements(
 
 impl Variables {
     /// The parameters with which an executable begins: what the host holds, and all elements.
-    pub(super) fn new(program: &Program, held: Held, weights: Weights) -> Self {
+    pub(super) fn new(program: &Program, held: HostParams, weights: Weights) -> Self {
         let of = |i: u32| program.params.get(i as usize).map(|port| &*port.name);
         let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
         let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
@@ -125,16 +126,18 @@ impl Variables {
     }
 
     /// Waits for the turn of a run.
-    pub(super) fn turn(&self, program: &Program) -> Turn<'_> {
+    pub(super) fn begin_run(&self, program: &Program) -> RunGuard<'_> {
         if program.updates.is_empty() {
-            Turn::Among { _turn: self.gate.read().unwrap_or_else(PoisonError::into_inner) }
+            RunGuard::Shared { _guard: self.gate.read().unwrap_or_else(PoisonError::into_inner) }
         } else {
-            Turn::Alone { _turn: self.gate.write().unwrap_or_else(PoisonError::into_inner) }
+            RunGuard::Exclusive {
+                _guard: self.gate.write().unwrap_or_else(PoisonError::into_inner),
+            }
         }
     }
 
-    /// What the host holds.
-    pub(super) fn held(&self) -> Held {
+    /// The parameters on the host.
+    pub(super) fn held(&self) -> HostParams {
         lock(&self.held).clone()
     }
 
@@ -176,7 +179,7 @@ impl Variables {
     }
 
     /// What the host holds after a run, in the memory where that computed it.
-    fn with_blocks(&self, parts: &Parts, blocks: Vec<HostBlock>) -> Result<Held, RunError> {
+    fn with_blocks(&self, parts: &Parts, blocks: Vec<HostBlock>) -> Result<HostParams, RunError> {
         let program = &parts.program;
         let own: BTreeSet<u32> = params::updates(&program.devices[0]).map(|(i, _)| i).collect();
         let held = self.held();
@@ -194,7 +197,7 @@ impl Variables {
                 *pinned = new;
             }
         }
-        Ok(Held { tensors: Arc::new(tensors), pinned: Arc::new(pinned) })
+        Ok(HostParams { tensors: Arc::new(tensors), pinned: Arc::new(pinned) })
     }
 
     /// The elements that the parameters have now, of a program that changes some.
@@ -252,7 +255,7 @@ impl Variables {
             if error.code == NOT_READY {
                 slots.abandon();
             }
-            let beside = parts.health.beside(*device);
+            let beside = parts.health.colocated(*device);
             let error = RunError::Driver { device: *device, label, op: "memory", error, beside };
             parts.health.die(&error);
         }
@@ -267,8 +270,12 @@ impl Variables {
         Ok(())
     }
 
-    /// What the host holds, with these elements.
-    fn with(&self, parts: &Parts, new: &BTreeMap<u32, &Tensor>) -> Result<Held, CompileError> {
+    /// The parameters on the host, with these elements.
+    fn with(
+        &self,
+        parts: &Parts,
+        new: &BTreeMap<u32, &Tensor>,
+    ) -> Result<HostParams, CompileError> {
         let (program, held) = (&parts.program, self.held());
         let (mut tensors, mut pinned) = ((*held.tensors).clone(), (*held.pinned).clone());
         for (i, tensor) in new {
@@ -290,7 +297,7 @@ impl Variables {
                 *held = block.pinned().clone();
             }
         }
-        Ok(Held { tensors: Arc::new(tensors), pinned: Arc::new(pinned) })
+        Ok(HostParams { tensors: Arc::new(tensors), pinned: Arc::new(pinned) })
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) trait Setting: Sized {
         Self::read(n, name)?.or(default).ok_or_else(|| wrong(name, "is missing"))
     }
 
-    /// What is written for it; none where it is left out.
+    /// The value that is written; `None` if it is omitted.
     fn write(&self) -> Result<Option<Attribute<'_>>, Refused>;
 }
 

@@ -20,7 +20,9 @@ fn constant(n: &mut Node<'_, '_>) -> Done {
     } else if let Some(x) = n.opt_ints("value_ints")? {
         Tensor::new(&[x.len()], &x)?
     } else {
-        return Err(NodeError::Unsupported("a constant that is no tensor of numbers".to_owned()));
+        return Err(NodeError::Unsupported(
+            "a constant that is not a tensor of numbers".to_owned(),
+        ));
     };
     n.constant(tensor);
     Ok(())

@@ -58,7 +58,7 @@ impl Export for Dft {
         let axis = self.axis(w.ty(0)?.rank()).map_err(|e| e.to_string())?;
         let last = w.ty(0)?.rank() - 1;
         let mut operands = w.operands()?;
-        for number in [self.length, axis.try_into().map_err(|_| "the axis is no number")?] {
+        for number in [self.length, axis.try_into().map_err(|_| "the axis is not a number")?] {
             operands.push(w.tensor(&Tensor::scalar(number))?);
         }
         let inverse = [("inverse", self.inverse.into())];

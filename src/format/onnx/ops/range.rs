@@ -27,7 +27,7 @@ fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
     let count = ((limit - start) / delta).ceil();
     if count.is_nan() || count > MAX_SIZE as f64 {
-        let reason = format!("{start} to {limit} by {delta} is no range");
+        let reason = format!("{start} to {limit} by {delta} is not a range");
         return Err(OpError::Value { operand: 2, reason }.into());
     }
     #[expect(clippy::cast_possible_truncation, reason = "an integer in 0..=MAX_SIZE")]

@@ -40,11 +40,11 @@ pub(super) fn imports(all: &mut Imports) {
     all.add("RNN", 6, rnn);
 }
 
-/// What all cells have, and the operands.
+/// Attributes that all cells share, and the operands.
 fn common(n: &mut Node<'_, '_>) -> Result<(CellSettings, Vec<Value>), NodeError> {
     let direction = n.choice("direction", "forward", &DIRECTIONS)?;
     let batch_first = n.opset >= 14 && n.flag("layout", false)?;
-    // Said which results there are, which the node says too.
+    // QuotedMessage which results there are, which the node says too.
     if n.opset < 7 {
         n.opt_int("output_sequence")?;
     }
@@ -89,7 +89,7 @@ fn functions<const K: usize>(
     for name in &names {
         let known = FUNCTIONS.iter().find(|known| known.onnx.eq_ignore_ascii_case(name));
         let Some(&Function { own, parameters, .. }) = known else {
-            return Err(wrong("activations", format!("names `{name}`, which is no function")));
+            return Err(wrong("activations", format!("names `{name}`, which is not a function")));
         };
         let alpha = if parameters > 0 { alphas.next() } else { None };
         let beta = if parameters > 1 { betas.next() } else { None };
@@ -193,7 +193,7 @@ impl Cell<'_> {
     /// and behind.
     fn write(&self, w: &mut Writer<'_>) -> Written {
         let hidden = w.shape(2)?.last().and_then(Dim::as_const);
-        let hidden = hidden.ok_or("the size of its state is no constant")?;
+        let hidden = hidden.ok_or("the size of its state is not a constant")?;
         let operands = self.operands(w)?;
         let Functions { names, alphas, betas } = self.functions()?;
         let mut given = vec![

@@ -47,7 +47,7 @@ fn floats(n: &Node<'_, '_>, i: usize) -> Result<Option<Vec<f32>>, NodeError> {
     Ok(Some(list).filter(|list| !list.is_empty()))
 }
 
-/// How a resize interpolates, as the node says it; the axes are to come.
+/// Interpolation of a resize as the node declares it, without the axes.
 fn interpolation(n: &mut Node<'_, '_>) -> Result<Resize, NodeError> {
     let known = if n.opset < 11 { &MODES[..2] } else { &MODES };
     let mode = n.choice("mode", "nearest", known)?;
@@ -95,7 +95,7 @@ fn scaled(dim: &Dim, scale: f32) -> Result<(Dim, f32), NodeError> {
         let text = format!("a resize by {scale} of an axis of {dim} elements");
         return Err(NodeError::Unsupported(text));
     };
-    #[expect(clippy::cast_possible_truncation, reason = "the operator refuses what is no size")]
+    #[expect(clippy::cast_possible_truncation, reason = "the operator checks the size")]
     let size = (scale * length as f32).floor() as i64;
     Ok((size.into(), scale))
 }
@@ -120,7 +120,7 @@ fn sized(dims: &[Dim], target: &[Dim], policy: &str) -> Result<Vec<(Dim, f32)>, 
     // No axis, no scale.
     let all = all.unwrap_or(1.0);
     let size = |dim: &Dim| match dim.as_const() {
-        #[expect(clippy::cast_possible_truncation, reason = "the operator refuses what is no size")]
+        #[expect(clippy::cast_possible_truncation, reason = "the operator checks the size")]
         Some(length) => Ok((Dim::from((all * length as f32).round() as i64), all)),
         None => scaled(dim, all),
     };

@@ -154,7 +154,7 @@ impl Export for Reverse {
     }
 }
 
-/// What a slice takes of some axes.
+/// Ranges of a slice on some axes.
 struct Bounds<'a> {
     from: &'a [Dim],
     to: &'a [Dim],

@@ -9,7 +9,7 @@ use crate::types::DType;
 pub(super) fn stash(n: &mut Node<'_, '_>, x: Value) -> Result<(DType, DType), NodeError> {
     let stash = n.opt_dtype("stash_type")?.unwrap_or(DType::F32);
     if !stash.is_float() {
-        return Err(wrong("stash_type", format!("is {stash}, which is no float")));
+        return Err(wrong("stash_type", format!("is {stash}, which is not a float")));
     }
     Ok((stash, if stash == DType::F64 { DType::F64 } else { n.dtype(x) }))
 }

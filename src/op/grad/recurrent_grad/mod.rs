@@ -43,7 +43,7 @@ op! {
     /// meet, its slope is that of the side below; a bound counts as within it. Floats are computed
     /// in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
     pub struct RecurrentGrad = "recurrent_grad" {
-        /// Which cell it is.
+        /// The kind of cell.
         pub cell: CellKind;
         pub settings: CellSettings
     }
@@ -74,7 +74,7 @@ impl RecurrentGrad {
         Ok(())
     }
 
-    /// For each result that every step has a part of, the elements of that part, in states.
+    /// Elements per step of each per-step result, in states.
     fn widths(&self) -> SmallVec<[usize; 4]> {
         match self.cell {
             CellKind::Lstm if self.settings.peepholes => smallvec![4, 1, 1, 3],

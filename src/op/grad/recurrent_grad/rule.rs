@@ -6,7 +6,7 @@ use crate::op::recurrent::{CellKind, Recurrent};
 use crate::op::{Backward, Formula, RuleError, Term};
 use crate::types::{Dim, Shape};
 
-/// What all gradients are made of: matrices with a row for each step of each sequence.
+/// Operands of all gradients: matrices with a row for each step of each sequence.
 struct Steps {
     /// The gradients of what the gates sum up, `D*G*H` wide.
     sums: Term,
@@ -164,7 +164,7 @@ impl Steps {
         at.rows(a, 1, from.clone(), from + count)
     }
 
-    /// Of the gradients `sums` of all steps the one of `x`.
+    /// The gradient of `x` from the gradients `sums` of all steps.
     fn of_x(&self, at: &mut Backward<'_>, sums: Term, w: Term) -> Result<Term, RuleError> {
         let width = Dim::from(self.directions * self.gates * self.hidden);
         let input = at.shape(w)[2].clone();
@@ -172,7 +172,7 @@ impl Steps {
         at.matmul(sums, w)
     }
 
-    /// Of the weights of the state.
+    /// The gradient of the recurrent weights.
     fn of_r(&self, at: &mut Backward<'_>) -> Result<Term, RuleError> {
         let sums = self.recurrent.unwrap_or(self.sums);
         let mut parts = Vec::new();
@@ -195,7 +195,7 @@ impl Steps {
         at.reshape(all, &shape.into_iter().map(Dim::from).collect())
     }
 
-    /// Of both biases.
+    /// The gradient of both biases.
     fn of_bias(&self, at: &mut Backward<'_>) -> Result<Term, RuleError> {
         let shape: Shape =
             [self.directions, self.gates * self.hidden].into_iter().map(Dim::from).collect();

@@ -11,13 +11,13 @@ pub(super) struct Given<R> {
     widths: Vec<usize>,
 }
 
-/// What a step was computed from, and what it gave.
+/// Inputs and results of a step of the forward pass.
 struct Step<R> {
     time: usize,
     /// The state and the cell state before it.
     state: Vec<R>,
     cell: Vec<R>,
-    /// What the functions of the gates are applied to, and what they give.
+    /// Pre-activations of the gates, and their activations.
     sums: Vec<R>,
     gates: Vec<R>,
     /// Of a GRU what the reset gate is applied to after the product, or the state that passed it.
@@ -29,7 +29,7 @@ struct Step<R> {
 
 /// The gradients of the sums of a step, and of the states before it.
 struct Back<R> {
-    /// Of what the gates sum up.
+    /// The gradient of the gates' pre-activations.
     sums: Vec<R>,
     /// Of a GRU what the gates' products with the state and their biases get.
     recurrent: Vec<R>,
@@ -103,7 +103,7 @@ impl<R: Real> Given<R> {
     }
 }
 
-/// What the peepholes of the input, output and forget gate of an LSTM get from a step.
+/// The contribution of a step to the gradients of the LSTM peepholes (input, output, forget).
 fn peephole_products<R: Real>(step: &Step<R>, sums: &[R], hidden: usize) -> Vec<R> {
     let seen = [&step.cell, &step.next, &step.cell];
     let gates = sums.chunks_exact(hidden.max(1)).zip(seen);

@@ -1,39 +1,41 @@
-//! What the pass writes into, and how values reach a replica.
+//! State of the rewrite: the graph being written, and access to values as a replica sees them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::once::Once;
+use super::update_nodes::UpdateNodes;
 use crate::analysis::ClaimMap;
-use crate::ir::{Graph, NodeId, NodeKind, Origin, ParamId, Place, Placement, ResultInfo, Value};
+use crate::ir::{
+    DevicePlacement, Graph, NodeId, NodeKind, Origin, ParamId, Placement, ResultInfo, Value,
+};
 use crate::op::{CopyOp, Op, Slice};
 use crate::pass::replicate::options::{Merge, Replicate, WeightPlacement};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, Shard, Split, TensorType};
 
-/// The template, what is known of it, and the graph that replaces it as far as it is written.
+/// The template with its claims and split, and the replicated graph as far as it is written.
 pub(in super::super) struct Rewrite<'a> {
     pub(super) template: &'a Graph,
     pub(super) claims: &'a ClaimMap,
     pub(super) split: &'a Split,
     pub(super) merge_device: Device,
     pub(super) out: Graph,
-    /// The inputs of `out`, by the template's input node.
+    /// The inputs of `out`, by input node of the template.
     pub(super) inputs: Vec<Option<Value>>,
     /// The node of each parameter on the devices that hold it, by parameter and device.
     pub(super) params: Vec<Option<Value>>,
-    /// The names of inputs and merged outputs that clones might take, and must not.
+    /// Names of inputs and merged outputs with a dot, which clones must not take.
     pub(super) reserved: BTreeSet<Arc<str>>,
-    /// For each output the first output that is the same value.
-    pub(super) first: Vec<usize>,
-    /// What joins the values of all replicas, by the template's node.
-    pub(super) joined: Vec<Option<Joined>>,
-    /// The same, by the value of the template whose parts are joined.
+    /// By output: the first output with the same value.
+    pub(super) first_output: Vec<usize>,
+    /// The results of collectives, by node of the template.
+    pub(super) joined: Vec<Option<CollectiveResult>>,
+    /// The merged values, by value of the template whose parts they join.
     pub(super) merged: HashMap<Value, Value>,
-    /// What is written once for all replicas, for the updates.
-    pub(super) once: Once,
+    /// The nodes that are written once, for updates.
+    pub(super) update_nodes: UpdateNodes,
 }
 
 /// The values of one replica.
@@ -43,11 +45,12 @@ pub(super) struct Replica {
     pub(super) rows: Dim,
     pub(super) from: Dim,
     pub(super) to: Dim,
-    /// The clone's results, by the template's node.
+    /// The results of the clones, by node of the template.
     pub(super) values: Vec<SmallVec<[Value; 1]>>,
-    /// The suffix of its names.
+    /// The suffix of the names of its values.
     pub(super) suffix: String,
-    /// The type that was asked for last, and what it is on the replica's rows.
+    /// The last type looked up and its form on the replica's rows: neighbouring nodes mostly have
+    /// equal types, and replacing `N` in formulas is slow.
     pub(super) last: Option<(TensorType, TensorType)>,
 }
 
@@ -64,32 +67,34 @@ impl Replica {
         }
     }
 
-    pub(super) fn place(&self) -> Place {
-        Place { device: self.device, replica: Some(self.index) }
+    /// The placement of the replica's nodes.
+    pub(super) fn placement(&self) -> DevicePlacement {
+        DevicePlacement { device: self.device, replica: Some(self.index) }
     }
 
-    /// The places of its rows on the axis that has them.
+    /// The range of its rows on the axis of a shard, which has `inner` entries for each row.
     pub(super) fn range(&self, shard: Shard) -> (Dim, Dim) {
         let inner = int::<i64>(shard.inner);
         (self.from.clone() * inner, self.to.clone() * inner)
     }
 
+    /// The replica's form of a value that it has.
     pub(super) fn get(&self, value: Value) -> Value {
         self.values[value.node.index()][value.output as usize]
     }
 }
 
-/// What joins the replicas' parts.
+/// The result of a collective.
 #[derive(Clone, Copy)]
-pub(super) enum Joined {
-    /// The whole.
+pub(super) enum CollectiveResult {
+    /// The whole value, the same for all replicas.
     Whole(Value),
     /// A node with a result for each replica.
     Each(NodeId),
 }
 
-impl Joined {
-    /// What a replica sees of the template's result number `output`.
+impl CollectiveResult {
+    /// The value that a replica uses for the template's result number `output`.
     pub(super) fn result(self, output: u32, replica: u32) -> Value {
         match self {
             Self::Whole(whole) => Value { output, ..whole },
@@ -99,6 +104,7 @@ impl Joined {
 }
 
 impl<'a> Rewrite<'a> {
+    /// An empty graph with the template's parameters, placed by the options.
     pub(in super::super) fn new(
         template: &'a Graph,
         claims: &'a ClaimMap,
@@ -111,6 +117,8 @@ impl<'a> Rewrite<'a> {
         };
         let mut out = Graph::new(template.name());
         let nodes = template.len() * split.replicas();
+        // Room for the clones, and an eighth more for slices and copies: growing would copy the
+        // graph.
         out.reserve(nodes + nodes / 8, nodes * 2);
         out.set_split(Some(split.clone()));
         for param in template.params() {
@@ -125,14 +133,14 @@ impl<'a> Rewrite<'a> {
         // A clone's name has a dot before its suffix, so that only names with a dot can be taken.
         let names = template.inputs().chain(template.outputs().iter().map(|o| o.value));
         let names = names.map(|v| template.info(v).name.clone());
-        let once = Once::new(template, claims);
-        let names = names.chain(once.names(template));
+        let update_nodes = UpdateNodes::new(template, claims);
+        let names = names.chain(update_nodes.names(template));
         let reserved = names.filter(|name| name.contains('.')).collect();
         let params = vec![None; template.params().len() * split.replicas()];
         let inputs = vec![None; template.id_bound()];
         let mut seen = HashMap::new();
         let outputs = template.outputs().iter().enumerate();
-        let first = outputs.map(|(i, o)| *seen.entry(o.value).or_insert(i)).collect();
+        let first_output = outputs.map(|(i, o)| *seen.entry(o.value).or_insert(i)).collect();
         let joined = vec![None; template.id_bound()];
         Self {
             template,
@@ -143,19 +151,19 @@ impl<'a> Rewrite<'a> {
             inputs,
             params,
             reserved,
-            first,
+            first_output,
             joined,
             merged: HashMap::new(),
-            once,
+            update_nodes,
         }
     }
 
-    /// The replica's form of a value of the template, on its device.
-    pub(super) fn own(&mut self, replica: &mut Replica, value: Value) -> Value {
+    /// The replica's form of a value of the template, on its device; copied there at the first use.
+    pub(super) fn local(&mut self, replica: &mut Replica, value: Value) -> Value {
         if replica.values[value.node.index()].is_empty() {
             let node = self.template.node(value.node);
             let brought = match (node.kind(), self.joined[value.node.index()]) {
-                (NodeKind::Param(param), _) => smallvec![self.bring_param(replica, *param)],
+                (NodeKind::Param(param), _) => smallvec![self.copy_param(replica, *param)],
                 (_, Some(joined)) => (0u32..)
                     .zip(node.results())
                     .map(|(output, result)| {
@@ -170,8 +178,9 @@ impl<'a> Rewrite<'a> {
         replica.get(value)
     }
 
-    /// Whether replicas draw their own rows of this node's numbers, and no others.
-    pub(super) fn is_drawn_apart(&self, id: NodeId) -> bool {
+    /// True if replicas can draw their own rows of this node's random numbers alone: every user
+    /// takes own rows, in one block. Drawing all of them would repeat the work on each replica.
+    pub(super) fn draws_own_rows(&self, id: NodeId) -> bool {
         let template = self.template;
         let users = template.users(id);
         let rows = |user: NodeId| {
@@ -184,16 +193,16 @@ impl<'a> Rewrite<'a> {
             && !template.is_kept(Value { node: id, output: 0 })
     }
 
-    /// Where a replica has its rows of an operator's first result.
+    /// The shard of an operator's first result.
     pub(super) fn own_shard(&self, id: NodeId) -> Option<Shard> {
         self.claims.get(Value { node: id, output: 0 }).shard()
     }
 
-    /// The replica's rows of a draw, without the others.
+    /// The replica's rows of a random draw, drawn alone.
     pub(super) fn draw_rows(&mut self, replica: &Replica, id: NodeId) -> Option<Value> {
         let [whole] = *self.template.operands(id) else { return None };
         let Some(Op::Random(draw)) = self.template.node(whole.node).op() else { return None };
-        let shard = self.own_shard(id).filter(|_| self.is_drawn_apart(whole.node))?;
+        let shard = self.own_shard(id).filter(|_| self.draws_own_rows(whole.node))?;
         let (from, to) = replica.range(shard);
         let part = draw.rows(shard.axis, &from, &to)?;
         let info = self.template.info(Value { node: id, output: 0 });
@@ -201,27 +210,27 @@ impl<'a> Rewrite<'a> {
         let ty = info.ty.at_rows(&replica.rows);
         let results = smallvec![ResultInfo { name, ty, ints: None }];
         let origin = self.template.node(id).origin().clone();
-        let node = self.out.add_typed(part.into(), &[], results, replica.place(), origin);
+        let node = self.out.add_typed(part.into(), &[], results, replica.placement(), origin);
         Some(Value { node, output: 0 })
     }
 
-    /// The replica's rows of a value that it holds whole.
+    /// A slice of the replica's rows of a value that it holds whole.
     pub(super) fn own_rows(&mut self, replica: &Replica, id: NodeId, whole: Value) -> Value {
         let info = self.template.info(Value { node: id, output: 0 });
         let Some(shard) = self.own_shard(id) else { return whole };
         let (from, to) = replica.range(shard);
         let name = self.free_name(&info.name, &replica.suffix);
         let op = Slice::rows(shard.axis, from, to).into();
-        self.add(op, whole, name, info.ty.at_rows(&replica.rows), replica.place())
+        self.add(op, whole, name, info.ty.at_rows(&replica.rows), replica.placement())
     }
 
-    /// The new graph's value of an input of the template.
+    /// The new value of an input of the template.
     pub(super) fn input(&self, input: Value) -> Value {
         let what = "that inputs are written before what takes them";
         invariant(self.inputs[input.node.index()], what)
     }
 
-    /// The replica's rows of an input on the host, or all of it where it carries no batch.
+    /// A slice, on the host, of the replica's rows of an input; all of an input without a batch.
     pub(super) fn slice_input(&mut self, replica: &Replica, input: Value) -> Value {
         let info = self.template.info(input);
         let whole = self.input(input);
@@ -229,18 +238,18 @@ impl<'a> Rewrite<'a> {
         let (from, to) = replica.range(shard);
         let op = Slice::rows(shard.axis, from, to);
         let name = self.free_name(&info.name, &replica.suffix);
-        let place = Place { device: Device::HOST, replica: Some(replica.index) };
+        let place = DevicePlacement { device: Device::HOST, replica: Some(replica.index) };
         self.add(op.into(), whole, name, info.ty.at_rows(&replica.rows), place)
     }
 
-    /// The parameter as the replica's device sees it.
-    pub(super) fn bring_param(&mut self, replica: &Replica, id: ParamId) -> Value {
+    /// The parameter on the replica's device: its own copy, or a copy made in each run.
+    pub(super) fn copy_param(&mut self, replica: &Replica, id: ParamId) -> Value {
         let name = self.out.param(id).name.clone();
         let held = self.held_param(id, replica.device);
         self.copy_to(replica, replica.device, held, &name, ".w")
     }
 
-    /// The parameter on the device that holds it, as `device` sees it.
+    /// The parameter on the device that holds it for `device`.
     pub(super) fn held_param(&mut self, id: ParamId, device: Device) -> Value {
         let home = self.out.param(id).placement.seen_from(device);
         let column = self.out.homes(id).iter().position(|held| *held == home);
@@ -254,7 +263,7 @@ impl<'a> Rewrite<'a> {
         held
     }
 
-    /// `value` on `device`: a copy, unless it is there.
+    /// `value` on `device`: a copy, unless it is there already.
     pub(super) fn copy_to(
         &mut self,
         replica: &Replica,
@@ -267,18 +276,19 @@ impl<'a> Rewrite<'a> {
             return value;
         }
         let name = self.name(name, replica.index, suffix);
-        let place = Place { device, replica: Some(replica.index) };
+        let place = DevicePlacement { device, replica: Some(replica.index) };
         let ty = self.out.ty(value).clone();
         self.add(CopyOp {}.into(), value, name, ty, place)
     }
 
+    /// Adds an operator with one operand and a known type. A copy keeps known elements.
     pub(super) fn add(
         &mut self,
         op: Op,
         operand: Value,
         name: Arc<str>,
         ty: TensorType,
-        place: Place,
+        place: DevicePlacement,
     ) -> Value {
         let ints = self.out.info(operand).ints.clone().filter(|_| matches!(op, Op::CopyOp(_)));
         let results = smallvec![ResultInfo { name, ty, ints }];
@@ -288,11 +298,11 @@ impl<'a> Rewrite<'a> {
         }
     }
 
-    /// The whole of a value, where something joined the replicas' parts of it already.
+    /// The whole of a value, if a collective or a merge made it already.
     pub(super) fn whole(&self, value: Value) -> Option<Value> {
         match self.joined[value.node.index()] {
-            Some(joined @ Joined::Whole(_)) => Some(joined.result(value.output, 0)),
-            Some(Joined::Each(_)) | None => self.merged.get(&value).copied(),
+            Some(joined @ CollectiveResult::Whole(_)) => Some(joined.result(value.output, 0)),
+            Some(CollectiveResult::Each(_)) | None => self.merged.get(&value).copied(),
         }
     }
 
@@ -301,6 +311,7 @@ impl<'a> Rewrite<'a> {
         self.free_name(name, &format!(".r{index}{suffix}"))
     }
 
+    /// A name that is not reserved: `name` with `suffix`, and underscores if that is taken.
     pub(super) fn free_name(&self, name: &str, suffix: &str) -> Arc<str> {
         let mut wanted = String::with_capacity(name.len() + suffix.len());
         wanted.push_str(name);

@@ -154,7 +154,7 @@ fn steps_that_do_not_fit_are_refused() {
         (crop(4, usize::MAX, usize::MAX), "no part"),
         (Step::CentreCrop { height: 3, width: 5 }, "no part of 3 by 5"),
         (Step::Scale(f32::INFINITY), "finite"),
-        (Step::Subtract(Tensor::zeros(DType::F32, &[3, 4, 2]).unwrap()), "is no mean of images"),
+        (Step::Subtract(Tensor::zeros(DType::F32, &[3, 4, 2]).unwrap()), "is not a mean of images"),
         (Step::Normalise { mean: vec![0.0; 3], deviation: vec![1.0; 3] }, "2 channels"),
         (Step::Normalise { mean: vec![0.0; 2], deviation: vec![1.0, 0.0] }, "not 0"),
     ] {

@@ -118,19 +118,19 @@ fn texts() -> Vec<Case> {
     let node =
         |number: u32| inside(&field(1, &[field(4, b"Relu"), field(number, &wrong)].concat()));
     vec![
-        bytes("a node's name is no text", node(3)),
-        bytes("an operator is no text", node(4)),
-        bytes("an operand is no text", node(1)),
+        bytes("a node's name is not valid text", node(3)),
+        bytes("an operator is not valid text", node(4)),
+        bytes("an operand is not valid text", node(1)),
         bytes(
-            "an attribute's name is no text",
+            "an attribute's name is not valid text",
             inside(&field(
                 1,
                 &[field(4, b"Relu"), field(1, b"x"), field(2, b"y"), field(5, &field(1, &wrong))]
                     .concat(),
             )),
         ),
-        bytes("an input's name is no text", inside(&field(11, &field(1, &wrong)))),
-        bytes("the graph's name is no text", inside(&field(2, &wrong))),
+        bytes("an input's name is not valid text", inside(&field(11, &field(1, &wrong)))),
+        bytes("the graph's name is not valid text", inside(&field(2, &wrong))),
     ]
 }
 

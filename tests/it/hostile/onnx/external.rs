@@ -96,7 +96,7 @@ pub(super) fn cases() -> Vec<Case> {
         range("an offset of 2^64-1", "18446744073709551615", "16"),
         range("an offset of 2^64", "18446744073709551616", "16"),
         range("a negative offset", "-1", "16"),
-        range("an offset that is no number", "0x10", "16"),
+        range("an offset that is not a number", "0x10", "16"),
         range("an empty offset", "", "16"),
         range("a length that is too short", "0", "15"),
         range("a length that is too long", "0", "17"),

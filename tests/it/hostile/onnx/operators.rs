@@ -129,7 +129,7 @@ fn attributes() -> Vec<Case> {
             "an attribute that refers to a call",
             leaky(AttributeProto { ref_attr_name: Some("a".to_owned()), ..float("alpha", 0.5) }),
         ),
-        one("a slope that is no number", leaky(float("alpha", f32::NAN))),
+        one("a slope that is not a number", leaky(float("alpha", f32::NAN))),
         one("axis 2^63-1", flat(i64::MAX)),
         one("axis -2^63", softmax(i64::MIN)),
         one("axis 2 of 2", softmax(2)),

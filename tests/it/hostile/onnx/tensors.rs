@@ -150,7 +150,7 @@ fn places() -> Vec<Case> {
             vec![with(node("Constant", &[], &["c"]), string("value_string", "c")), add()],
         ),
         nodes(
-            "a constant that is no tensor",
+            "a constant that is not a tensor",
             vec![],
             vec![with(node("Constant", &[], &["c"]), string("value", "c")), add()],
         ),

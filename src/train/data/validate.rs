@@ -1,4 +1,4 @@
-//! Rows that no training learns from: classes that a model has not, numbers that are not finite.
+//! Validation of rows: classes are those of the model, and numbers are finite.
 
 use super::{Change, Column, DataError, RowKey, column};
 use crate::types::{DType, Quoted, Tensor};
@@ -14,9 +14,9 @@ pub(crate) struct ClassRange {
     pub ignored: Option<i64>,
 }
 
-/// Leaves rows as they are, and fails where one holds what no model can learn from.
+/// Leaves rows as they are, and fails for one that no model can learn from.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sound {
+pub(crate) struct RowValidator {
     /// Columns whose floats are finite.
     pub finite: Vec<String>,
     /// Columns whose numbers are classes.
@@ -25,7 +25,7 @@ pub(crate) struct Sound {
     pub ones: Vec<String>,
 }
 
-impl Change for Sound {
+impl Change for RowValidator {
     fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
         Ok(before.to_vec())
     }
@@ -80,7 +80,7 @@ fn not_finite(tensor: &Tensor) -> Option<(usize, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClassRange, Sound};
+    use super::{ClassRange, RowValidator};
     use crate::train::data::{Change, Column, RowKey};
     use crate::types::{DType, Tensor};
 
@@ -91,7 +91,7 @@ mod tests {
             Column::new("y", DType::I64, &[]),
             Column::new("z", DType::F32, &[2]),
         ];
-        let sound = Sound {
+        let sound = RowValidator {
             finite: vec!["x".to_owned()],
             classes: vec![ClassRange { column: "y".to_owned(), classes: 3, ignored: Some(-1) }],
             ones: vec!["z".to_owned()],

@@ -1,4 +1,4 @@
-//! Options of what a model is trained and evaluated for.
+//! Options of losses, metrics, regularisation and the optimizer.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -8,9 +8,9 @@ use crate::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute,
 use anyhow::{Context, bail};
 use clap::Args;
 
-/// What a model is trained or evaluated for.
+/// Losses, metrics and penalties.
 #[derive(Args)]
-pub(crate) struct AimArgs {
+pub(crate) struct ObjectiveArgs {
     /// Loss of every output, or of one, such as `mse` (required)
     ///
     /// Settings follow a colon: `categorical_crossentropy:smoothing=0.1`,
@@ -104,7 +104,7 @@ fn named<T: FromStr>(text: &str) -> (Option<&str>, &str) {
     known.map_or((None, text), |(output, name)| (Some(output), name))
 }
 
-impl AimArgs {
+impl ObjectiveArgs {
     /// The options, each with whether it is given.
     pub(crate) fn given(&self) -> Vec<(&'static str, bool)> {
         vec![
@@ -156,7 +156,7 @@ impl AimArgs {
         Ok(losses)
     }
 
-    /// What a graph is trained for.
+    /// The training settings of a graph.
     pub(crate) fn training(&self, graph: &Graph, optimizer: Optimizer) -> anyhow::Result<Training> {
         let mut losses = self.losses(graph)?;
         let metrics = of_outputs("metrics", &self.metrics, &mut losses, |loss| &mut loss.metrics)?;
@@ -206,7 +206,7 @@ fn of_outputs(
     Ok(all)
 }
 
-/// What only training has.
+/// Optimizer and other options of training alone.
 #[derive(Args)]
 pub(crate) struct OptimizerArgs {
     /// Optimizer and its settings, such as `sgd:momentum=0.9` [default: rmsprop]
@@ -248,7 +248,7 @@ impl OptimizerArgs {
         ]
     }
 
-    /// Whether a learning rate is given.
+    /// Returns true if `--learning-rate` is given.
     pub(crate) const fn has_rate(&self) -> bool {
         self.learning_rate.is_some()
     }
@@ -262,14 +262,14 @@ impl OptimizerArgs {
         Ok(optimizer)
     }
 
-    /// Sets what only training has.
+    /// Applies the options of training alone.
     pub(crate) fn apply(&self, training: &mut Training, seed: u32) {
         training.frozen = self.freeze.iter().cloned().collect();
         training.learned = self.train.iter().cloned().collect();
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
         let momentum = self.batch_norm_momentum.map(|part| part as f32);
         training.mode = Mode { momentum, seed: seed.into() };
-        // Nothing is computed again unless asked for.
+        // By default all activations are kept.
         training.recompute = self.recompute.unwrap_or_default();
     }
 }
@@ -335,14 +335,14 @@ mod tests {
         assert_eq!(read(&text).unwrap(), expected);
         assert!(read(&text) == read(&text.replace("delta=2", "delta=2.0")));
         for (text, part) in [
-            ("accuracy,from_logits=true", "`from_logits=true`: `true` is no metric"),
+            ("accuracy,from_logits=true", "`from_logits=true`: `true` is not a metric"),
             ("mse,huber:delta=x,auc", "huber has no setting `delta=x`"),
             (
                 "a=precission",
-                "`a=precission`: `precission` is no metric (did you mean `precision`?)",
+                "`a=precission`: `precission` is not a metric (did you mean `precision`?)",
             ),
-            ("", "`` is no metric"),
-            ("mse,", "`` is no metric"),
+            ("", "`` is not a metric"),
+            ("mse,", "`` is not a metric"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

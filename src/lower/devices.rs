@@ -6,10 +6,11 @@ use crate::ir::{Graph, NodeId};
 use crate::op::Op;
 use crate::types::{Device, KernelClass};
 
-/// The device on which every node runs: its own, or the host for an operator that the target has no
-/// kernel for and cannot evaluate by reference. A view is where its operand is. What combines the
-/// values of replicas is on the host at first, too.
-pub(super) fn devices(
+/// Returns the device on which each node runs: its own, or the host if the target has no kernel for
+/// its operator and cannot evaluate it by reference. A view stays with its operand. A collective
+/// falls back to the host here; [`run_on_devices`](super::collectives::run_on_devices) moves it to
+/// its members later.
+pub(super) fn assign(
     graph: &Graph,
     order: &[NodeId],
     roles: &[Role],
@@ -29,22 +30,24 @@ pub(super) fn devices(
             }
             Role::External
             | Role::Copy
-            | Role::Join
+            | Role::Concat
             | Role::First
             | Role::Received
             | Role::Launch
-            | Role::Absorbed => own,
+            | Role::Fused => own,
         };
     }
     devices
 }
 
-/// True if the host runs the node: the device has no kernel, or the kernel needs several parts.
+/// True if the host runs the node: the device has no kernel, or the kernel combines the parts of
+/// several devices.
 fn is_offloaded(graph: &Graph, id: NodeId, kernels: &dyn Kernels) -> bool {
     let node = graph.node(id);
     let on = kernels.on(node.place().device);
     let Some(op) = node.op() else { return false };
-    // A scan of one part gives none of it.
+    // An exclusive scan over one part reads none of it, so it stays off the device even if it
+    // belongs to a replica.
     let joins = node.place().replica.is_none() || matches!(op, Op::ExclusiveScan(_));
     match on.supports(op, &Types::of(graph, id)).kernel {
         None => on.host().is_some(),

@@ -1,37 +1,41 @@
-//! Offsets for regions of one arena, each live over a range of steps.
+//! Offset assignment: places regions with live ranges into one arena (offline dynamic storage
+//! allocation, as in XLA's heap simulator). The problem is NP-hard, so several greedy heuristics
+//! compete, and the lower bound of [`peak_live`] ends the search early.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes that are live from one step to another, both included.
+/// A region that is live from step `first` to step `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct LiveRange {
     pub(super) size: usize,
     pub(super) first: usize,
     pub(super) last: usize,
 }
 
-impl Item {
-    fn meets(self, other: Self) -> bool {
+impl LiveRange {
+    fn overlaps(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
-/// Above this number of items only the methods run whose cost is nearly linear.
+/// The most items for the greedy methods, whose cost is quadratic in the number of items. Beyond
+/// it only [`linear_scan`] runs, whose cost is nearly linear.
 const MAX_QUADRATIC: usize = 8192;
 
-/// Attempts at repairing the best order found, of so many items at most.
+/// The repairs of the best order, and the most items for which it is repaired: each repair costs
+/// one quadratic pass.
 const REPAIRS: usize = 64;
 const MAX_REPAIRED: usize = 2048;
 
-/// An offset for each item so that no two that are live at the same step overlap, and the bytes
-/// taken.
+/// Returns an offset for each item, and the size of the arena. No two items that are live at the
+/// same step overlap.
 ///
-/// The best of several greedy methods: in the order of size, of the breadth of the steps (the bytes
-/// live there), of the start, each into the tightest gap; then the same with the item that ends
-/// highest moved to the front.
-pub(super) fn plan(items: &[Item]) -> (Vec<usize>, usize) {
-    let bound = live(items);
-    let mut best = sweep(items);
+/// The result is the best of several greedy methods: items in the order of size, of breadth (the
+/// bytes that are live at a step) and of start, each placed into the tightest gap; then the best of
+/// these orders again, with the item that ends highest moved to the front.
+pub(super) fn assign_offsets(items: &[LiveRange]) -> (Vec<usize>, usize) {
+    let bound = peak_live(items);
+    let mut best = linear_scan(items);
     if best.1 == bound || items.len() > MAX_QUADRATIC {
         return best;
     }
@@ -49,6 +53,8 @@ pub(super) fn plan(items: &[Item]) -> (Vec<usize>, usize) {
         }
     }
     let mut order = best_order;
+    // The item that ends highest determines the size of the arena. Placing it first gives it a low
+    // offset, at the cost of the others; repeated, this often removes a single outlier.
     let repairs = if items.len() > MAX_REPAIRED { 0 } else { REPAIRS };
     for _ in 0..repairs {
         let found = greedy(items, &order);
@@ -66,14 +72,15 @@ pub(super) fn plan(items: &[Item]) -> (Vec<usize>, usize) {
     best
 }
 
-/// The most bytes that are live at one step: no plan takes fewer.
-pub(super) fn live(items: &[Item]) -> usize {
+/// Returns the peak of live bytes over the steps, a lower bound for every arena.
+pub(super) fn peak_live(items: &[LiveRange]) -> usize {
     let mut changes: Vec<(usize, bool, usize)> = Vec::with_capacity(2 * items.len());
     for item in items {
         changes.push((item.first, true, item.size));
         changes.push((item.last + 1, false, item.size));
     }
-    // At one step the ends (false) come before the beginnings.
+    // At one step `false` (an end) sorts before `true` (a start): an item that ends at step 3 frees
+    // its bytes before an item that starts at step 4 takes them.
     changes.sort_unstable();
     let (mut now, mut most) = (0usize, 0usize);
     for (_, begins, size) in changes {
@@ -83,20 +90,21 @@ pub(super) fn live(items: &[Item]) -> usize {
     most
 }
 
-fn by_size(items: &[Item]) -> Vec<usize> {
+fn by_size(items: &[LiveRange]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by_key(|i| (std::cmp::Reverse(items[*i].size), items[*i].first));
     order
 }
 
-fn by_start(items: &[Item]) -> Vec<usize> {
+fn by_start(items: &[LiveRange]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by_key(|i| (items[*i].first, std::cmp::Reverse(items[*i].size)));
     order
 }
 
-/// The items of the fullest step first, large before small, then those of the next.
-fn by_breadth(items: &[Item]) -> Vec<usize> {
+/// The order by breadth: the items of the step with the most live bytes, large before small, then
+/// the items of the next step.
+fn by_breadth(items: &[LiveRange]) -> Vec<usize> {
     let mut changes: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for item in items {
         changes.entry(item.first).or_default().0 += item.size;
@@ -121,17 +129,18 @@ fn by_breadth(items: &[Item]) -> Vec<usize> {
     order
 }
 
-/// Places the items in this order, each into the tightest gap between those placed that it meets.
-fn greedy(items: &[Item], order: &[usize]) -> (Vec<usize>, usize) {
+/// Places the items in this order, each into the tightest gap between the placed items that are
+/// live at the same time (best fit).
+fn greedy(items: &[LiveRange], order: &[usize]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; items.len()];
-    // With their places, by which they are ordered.
-    let mut placed: Vec<(Item, usize)> = Vec::with_capacity(items.len());
+    // Ordered by offset, so that one walk finds all gaps.
+    let mut placed: Vec<(LiveRange, usize)> = Vec::with_capacity(items.len());
     let mut total = 0;
     for i in order {
         let item = items[*i];
         let (mut end, mut best): (usize, Option<(usize, usize)>) = (0, None);
         for (other, start) in &placed {
-            if !other.meets(item) {
+            if !other.overlaps(item) {
                 continue;
             }
             if *start > end {
@@ -151,8 +160,9 @@ fn greedy(items: &[Item], order: &[usize]) -> (Vec<usize>, usize) {
     (offsets, total)
 }
 
-/// Places the items in the order in which they become live, each into the tightest free block.
-fn sweep(items: &[Item]) -> (Vec<usize>, usize) {
+/// Places the items in the order of their starts, each into the tightest free block: the linear
+/// scan of register allocators, with a free list.
+fn linear_scan(items: &[LiveRange]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; items.len()];
     let mut free: BTreeMap<usize, usize> = BTreeMap::new();
     let mut ends: BTreeSet<(usize, usize)> = BTreeSet::new();
@@ -165,6 +175,8 @@ fn sweep(items: &[Item]) -> (Vec<usize>, usize) {
         }
         let fits = free.iter().filter(|(_, size)| **size >= item.size);
         let fit = fits.min_by_key(|(offset, size)| (**size, **offset)).map(|(o, s)| (*o, *s));
+        // A free block at the end of the arena may be too small and still saves bytes: the arena
+        // grows by the difference only.
         let tail = free.last_key_value().map(|(o, s)| (*o, *s)).filter(|(o, s)| o + s == total);
         let (offset, size) = fit.or(tail).unwrap_or((total, 0));
         free.remove(&offset);
@@ -178,7 +190,8 @@ fn sweep(items: &[Item]) -> (Vec<usize>, usize) {
     (offsets, total)
 }
 
-/// Adds a block to the free ones, joined with its neighbours.
+/// Adds a block to the free list and merges it with adjacent blocks, so that a later, larger item
+/// fits.
 fn release(free: &mut BTreeMap<usize, usize>, offset: usize, size: usize) {
     if size == 0 {
         return;
@@ -201,14 +214,14 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    use super::{Item, greedy, live, plan, sweep};
+    use super::{LiveRange, assign_offsets, greedy, linear_scan, peak_live};
 
-    fn assert_sound(items: &[Item], offsets: &[usize], total: usize) {
+    fn assert_sound(items: &[LiveRange], offsets: &[usize], total: usize) {
         for (i, a) in items.iter().enumerate() {
             assert!(offsets[i] + a.size <= total);
             for (j, b) in items.iter().enumerate().take(i) {
                 let apart = offsets[i] + a.size <= offsets[j] || offsets[j] + b.size <= offsets[i];
-                assert!(apart || !a.meets(*b) || a.size == 0 || b.size == 0, "{i} and {j}");
+                assert!(apart || !a.overlaps(*b) || a.size == 0 || b.size == 0, "{i} and {j}");
             }
         }
     }
@@ -217,27 +230,29 @@ mod tests {
     fn no_two_live_items_overlap() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         for count in 0..60 {
-            let items: Vec<Item> = (0..count)
+            let items: Vec<LiveRange> = (0..count)
                 .map(|_| {
                     let first = rng.random_range(0..40);
                     let last = first + rng.random_range(0..8);
-                    Item { size: 64 * rng.random_range(0..20), first, last }
+                    LiveRange { size: 64 * rng.random_range(0..20), first, last }
                 })
                 .collect();
             let order: Vec<usize> = (0..count).collect();
-            for (offsets, total) in [sweep(&items), greedy(&items, &order), plan(&items)] {
+            for (offsets, total) in
+                [linear_scan(&items), greedy(&items, &order), assign_offsets(&items)]
+            {
                 assert_sound(&items, &offsets, total);
-                assert!(total >= live(&items));
+                assert!(total >= peak_live(&items));
             }
-            let (_, total) = plan(&items);
-            assert!(total <= sweep(&items).1);
+            let (_, total) = assign_offsets(&items);
+            assert!(total <= linear_scan(&items).1);
         }
     }
 
     #[test]
     fn a_chain_takes_its_widest_pair() {
-        let items: Vec<Item> =
-            (0..100).map(|i| Item { size: 64 * (1 + i % 7), first: i, last: i + 1 }).collect();
-        assert_eq!(plan(&items).1, live(&items));
+        let items: Vec<LiveRange> =
+            (0..100).map(|i| LiveRange { size: 64 * (1 + i % 7), first: i, last: i + 1 }).collect();
+        assert_eq!(assign_offsets(&items).1, peak_live(&items));
     }
 }

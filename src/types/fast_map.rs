@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 
 /// A hash table. Its function is seeded by chance, as that of the standard library, and takes a
 /// fraction of the time.
-pub(crate) type Table<K, V> = HashMap<K, V, RandomState>;
+pub(crate) type FastMap<K, V> = HashMap<K, V, RandomState>;
 
 /// The keys of a hash table.
-pub(crate) type Keys<K> = HashSet<K, RandomState>;
+pub(crate) type FastSet<K> = HashSet<K, RandomState>;

@@ -1,27 +1,28 @@
-//! Long lines: what is known of parts of them is folded by one launch, and joined by another that
-//! brings the line to its scale.
+//! Two-pass kernels for long lines: the first launch computes partial results of parts of each
+//! line, the second combines them and normalises the line. One block per line would leave most of
+//! the device idle if there are few long lines.
 
 use super::reduce;
 use super::{Call, CodegenError, Context, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, blocks, line};
-use crate::codegen::lines::{Lines, PART, channel_parts, product};
-use crate::lower::{BufferId, Parts};
+use crate::codegen::builder::{Builder, block_count, grid_x};
+use crate::codegen::lines::{Lines, PART, channel_partials, product};
+use crate::lower::{BufferId, Partials};
 use crate::op::Reduce;
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, Shape, TensorType};
 
-/// The elements of a line from which on a distribution or a normalisation of it is computed in
-/// parts: such lines are read once more than those that a block takes alone.
+/// The elements of a line from which on a softmax or a normalisation takes two passes. The second
+/// pass reads the line once more, which pays off only for long lines.
 const VERY_LONG: i64 = 16 * reduce::PART;
 
 /// Threads of a block.
 const THREADS: i64 = 256;
 
-/// What the first launch computes of the parts of long lines.
-pub(super) enum LongLine {
-    /// The parts of a reduction.
+/// The first pass over long lines.
+pub(super) enum TwoPass {
+    /// Partial results of a reduction.
     Reduce(Reduce),
-    /// The mean and the spread of each part, of lines that lie one behind the other.
+    /// The mean and the sum of squared deviations of each part, for contiguous lines.
     Statistics {
         /// Elements of a line.
         size: i64,
@@ -30,41 +31,41 @@ pub(super) enum LongLine {
     },
 }
 
-/// The size of a line behind the axis `from`, if it is worth two launches. Lines through the batch
-/// are not taken apart, as their size is none of a sample.
-fn long(from: usize, size: &Dim) -> Option<i64> {
+/// The size of a line behind the axis `from`, if it is worth two launches. Lines that span the
+/// batch are excluded: their size is not one of a sample.
+fn long_size(from: usize, size: &Dim) -> Option<i64> {
     size.as_const().filter(|size| from > 0 && *size >= VERY_LONG)
 }
 
-impl LongLine {
-    /// The parts of a reduction along these axes, if its lines are long.
+impl TwoPass {
+    /// The partial results of a reduction along these axes, if its lines are long.
     pub(super) fn along(
         shape: &Shape,
         axes: std::ops::Range<usize>,
         reduce: fn(Vec<i64>) -> Reduce,
     ) -> Option<Self> {
-        long(axes.start, &product(shape.get(axes.clone())?))?;
+        long_size(axes.start, &product(shape.get(axes.clone())?))?;
         Some(Self::Reduce(reduce(axes.map(int::<i64>).collect())))
     }
 
-    /// The statistics of so many lines behind the axis `from`, if they are long.
+    /// The partial statistics of `lines` lines behind the axis `from`, if they are long.
     pub(super) fn statistics(from: usize, size: &Dim, lines: Dim) -> Option<Self> {
-        Some(Self::Statistics { size: long(from, size)?, lines })
+        Some(Self::Statistics { size: long_size(from, size)?, lines })
     }
 
-    /// What the first launch gives.
-    fn parts(&self, x: &TensorType) -> Option<Parts> {
+    /// The type of the partial results.
+    fn parts(&self, x: &TensorType) -> Option<Partials> {
         match self {
             Self::Reduce(op) => reduce::parts(op, x),
             Self::Statistics { size, lines } => {
-                let ty = channel_parts(&Dim::from(*size), lines.clone(), 2);
-                Some(Parts { ty, reads: 1 })
+                let ty = channel_partials(&Dim::from(*size), lines.clone(), 2);
+                Some(Partials { ty, reads: 1 })
             }
         }
     }
 
     /// The call of the first launch.
-    pub(super) fn first(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
+    pub(super) fn first_pass(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([x], [parts]) = (context.operands()?, context.results()?);
         let (size, lines) = match self {
             Self::Reduce(op) => return reduce::lines(context, op, [x, parts], true),
@@ -83,39 +84,42 @@ impl LongLine {
         b.define("LANES", THREADS);
         b.flag("ALONG", true);
         let tiles = lines.clone() * b.ty(parts).shape[1].clone();
-        let grid = line(blocks(&tiles, 1));
+        let grid = grid_x(block_count(&tiles, 1));
         Ok(b.finish("batch_statistics.cu", int::<u32>(THREADS), String::new(), grid))
     }
 }
 
-/// A kernel for lines of `f32`, in two launches where they are long.
-pub(super) fn supported(class: KernelClass, types: &Types<'_>, long: Option<&LongLine>) -> Support {
+/// Support for lines of `f32`, in two launches if they are long.
+pub(super) fn supported(class: KernelClass, types: &Types<'_>, long: Option<&TwoPass>) -> Support {
     let x = types.operands.first();
     let parts = long.zip(x).and_then(|(long, x)| long.parts(x));
     Support { parts, ..Support::by(class) }.when(types.are(DType::F32))
 }
 
-/// The operands of a launch without the parts that it takes.
-pub(super) fn without_parts<'a>(context: &Context<'a>, long: Option<&LongLine>) -> &'a [BufferId] {
+/// The operands of a launch without the partial results.
+pub(super) fn without_partials<'a>(
+    context: &Context<'a>,
+    long: Option<&TwoPass>,
+) -> &'a [BufferId] {
     let operands = &context.launch.operands;
     &operands[..operands.len().saturating_sub(usize::from(long.is_some()))]
 }
 
-/// Finishes the call that brings lines to their scale: `files` are those of lines that one block
-/// takes, and of long ones.
+/// Finishes the call of the last launch: `files` are the kernels for lines of one block, and for
+/// long ones.
 pub(super) fn finish(
     context: &Context<'_>,
     b: Builder<'_>,
     lines: Lines,
     files: [&'static str; 2],
-    long: Option<&LongLine>,
+    long: Option<&TwoPass>,
 ) -> Result<Call, CodegenError> {
     let part = match long {
         None => return Ok(lines.finish(b, files[0])),
-        Some(LongLine::Reduce(_)) => reduce::PART,
-        Some(LongLine::Statistics { .. }) => PART,
+        Some(TwoPass::Reduce(_)) => reduce::PART,
+        Some(TwoPass::Statistics { .. }) => PART,
     };
     let parts = context.launch.operands.last();
     let parts = parts.ok_or_else(|| context.unsupported("it has no parts"))?;
-    Ok(lines.finish_long(b, files[1], *parts, part))
+    Ok(lines.finish_second_pass(b, files[1], *parts, part))
 }

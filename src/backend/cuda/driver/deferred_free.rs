@@ -1,4 +1,4 @@
-//! Memory on its way back to the driver.
+//! Deferred frees of device memory.
 //!
 //! To free memory waits for all that a device computes, which may never end. So a thread of each
 //! context frees, and who gives memory back waits for it no longer than a device may make no
@@ -11,25 +11,25 @@ use std::time::Duration;
 
 use crate::backend::host::lock;
 
-/// What frees memory, and what is dropped when that is done.
+/// The call that frees memory, and the sender that is dropped when it has returned.
 type Order = (Box<dyn FnOnce() + Send>, mpsc::Sender<()>);
 
-/// Where the memory of a context goes when it is no longer used.
+/// The queue of a context for memory that is no longer used.
 #[derive(Debug)]
-pub(crate) struct Frees {
+pub(crate) struct DeferredFree {
     limit: Duration,
     /// To the thread, once there was something to free.
     orders: Mutex<Option<mpsc::Sender<Order>>>,
     is_late: Arc<AtomicBool>,
 }
 
-impl Frees {
+impl DeferredFree {
     /// For a device that may make no progress for so long.
     pub(crate) fn new(limit: Duration) -> Self {
         Self { limit, orders: Mutex::default(), is_late: Arc::default() }
     }
 
-    /// How long a device may make no progress.
+    /// The time for which a device may make no progress.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
@@ -49,6 +49,7 @@ impl Frees {
     pub(crate) fn free(&self, free: impl FnOnce() + Send + 'static) {
         let (done, freed) = mpsc::channel();
         if let Err((free, _)) = self.order((Box::new(free), done)) {
+            // No thread could be started: a call that may block is better than leaked memory.
             free();
         } else if !self.is_late() {
             let late = freed.recv_timeout(self.limit) == Err(mpsc::RecvTimeoutError::Timeout);
@@ -75,6 +76,7 @@ fn start(is_late: Arc<AtomicBool>) -> Option<mpsc::Sender<Order>> {
     let work = move || {
         for (free, done) in orders {
             free();
+            // Frees run in order, so one that returns shows that the device makes progress again.
             is_late.store(false, Ordering::Relaxed);
             drop(done);
         }
@@ -88,28 +90,28 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::Frees;
+    use super::DeferredFree;
 
     #[test]
     fn who_gives_memory_back_waits_no_longer_than_allowed() {
-        let frees = Frees::new(Duration::from_millis(20));
+        let deferred_free = DeferredFree::new(Duration::from_millis(20));
         let (told, heard) = mpsc::channel();
         let tell = |number: u32| {
             let told = told.clone();
             move || told.send(number).unwrap()
         };
-        frees.free(tell(1));
-        assert_eq!((heard.try_recv(), frees.is_late()), (Ok(1), false));
+        deferred_free.free(tell(1));
+        assert_eq!((heard.try_recv(), deferred_free.is_late()), (Ok(1), false));
         let (resume, halt) = mpsc::channel::<()>();
-        frees.free(move || assert!(halt.recv().is_err()));
-        assert!(frees.is_late());
-        frees.free(tell(2));
+        deferred_free.free(move || assert!(halt.recv().is_err()));
+        assert!(deferred_free.is_late());
+        deferred_free.free(tell(2));
         assert_eq!(heard.try_recv(), Err(mpsc::TryRecvError::Empty));
         drop(resume);
         assert_eq!(heard.recv(), Ok(2));
-        frees.free(tell(3));
+        deferred_free.free(tell(3));
         assert_eq!(heard.recv(), Ok(3));
-        while frees.is_late() {
+        while deferred_free.is_late() {
             std::thread::yield_now();
         }
     }

@@ -1,22 +1,22 @@
-//! What the commands of training tell: lines, objects, a bar.
+//! Output of the training commands: lines, JSON objects and a progress bar.
 
 use std::time::Duration;
 
 use crate::Error;
-use crate::train::{Epoch, Logs, Observer, Progress, ProgressMeter, TrainError, Watch};
+use crate::train::{Epoch, Logs, Observer, Progress, ProgressMeter, TrainError, TrainState};
 use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::cli::args::Format;
 use crate::cli::ui;
 
-/// `loss 0.1234  accuracy 0.9`.
-pub(super) fn told(logs: &Logs, before: &str) -> String {
+/// The loss and metrics in one line: `loss 0.123400  accuracy 0.9000`.
+pub(super) fn summary_line(logs: &Logs, before: &str) -> String {
     let metrics = logs.metrics.iter().map(|(name, x)| format!("  {before}{name} {x:.4}"));
     format!("{before}loss {:.6}{}", logs.loss, metrics.collect::<String>())
 }
 
-/// Everything of an epoch, with all digits.
+/// An epoch as JSON, with all digits.
 fn numbers(epoch: &Epoch) -> serde_json::Value {
     let mut all = serde_json::Map::new();
     all.insert("epoch".to_owned(), json!(epoch.epoch));
@@ -27,26 +27,26 @@ fn numbers(epoch: &Epoch) -> serde_json::Value {
     all.into()
 }
 
-/// Tells what an epoch gave, on standard output.
+/// Prints a line for each epoch on standard output.
 pub(super) struct Report {
     pub(super) format: Format,
 }
 
 impl Observer for Report {
-    fn epoch(&mut self, watch: &Watch<'_>) -> Result<bool, Error> {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
         let line = match self.format {
             Format::Json => numbers(epoch).to_string(),
             Format::Text => {
                 let validation = epoch.validation.as_ref();
                 let validation =
-                    validation.map_or(String::new(), |v| format!("  {}", told(v, "val_")));
+                    validation.map_or(String::new(), |v| format!("  {}", summary_line(v, "val_")));
                 let rate = epoch.training.rows as f64 / epoch.seconds.max(1e-9);
                 format!(
                     "epoch {}/{}  {}{validation}  {:.2} s, {rate:.0} rows/s",
                     epoch.epoch + 1,
                     watch.epochs,
-                    told(&epoch.training, ""),
+                    summary_line(&epoch.training, ""),
                     epoch.seconds,
                 )
             }
@@ -56,7 +56,7 @@ impl Observer for Report {
     }
 }
 
-/// Shows how far an epoch is on standard error, if that is a terminal.
+/// Progress bar of an epoch on standard error, if that is a terminal.
 pub(super) fn bar() -> Option<Box<dyn Observer>> {
     let bar = ProgressBar::new(0);
     if bar.is_hidden() {
@@ -81,7 +81,7 @@ pub(super) fn bar() -> Option<Box<dyn Observer>> {
         let left = left.map_or(String::new(), |left| {
             format!("  {} left", FormattedDuration(Duration::from_secs(left.as_secs())))
         });
-        bar.set_message(format!("{}{rate}{left}", told(&at.logs, "")));
+        bar.set_message(format!("{}{rate}{left}", summary_line(&at.logs, "")));
     };
     Some(Box::new(ProgressMeter::new(show)))
 }

@@ -1,96 +1,100 @@
-//! What joins the values of all replicas, and is written once for all of them.
+//! Collectives: operators on the parts of all replicas, written once on the device that merges.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::writer::{Joined, Replica, Rewrite};
-use crate::ir::{NodeId, NodeKind, Place, Value};
+use super::writer::{CollectiveResult, Replica, Rewrite};
+use crate::ir::{DevicePlacement, NodeId, NodeKind, Value};
 use crate::op::{AllReduce, ExclusiveScan, First, MergeTopK, Op, Traits};
 use crate::pass::PassError;
 use crate::types::{Claim, Device, Dim};
 
 impl Rewrite<'_> {
+    /// True for a node that is written once on the device that merges.
     pub(super) fn is_collective(&self, id: NodeId) -> bool {
-        self.joins(id) || self.reshapes_joined(id)
+        self.is_exchange(id) || self.reshapes_gathered(id)
     }
 
-    /// True of what joins the values of all replicas.
-    fn joins(&self, id: NodeId) -> bool {
+    /// True for a collective on parts that differ between replicas.
+    fn is_exchange(&self, id: NodeId) -> bool {
         let joins = self.template.node(id).op().is_some_and(|op| op.is(Traits::COLLECTIVE));
-        // Of what is whole on every replica it is an operator like others.
+        // On a whole value a collective is an identity, cloned like any operator.
         let parts = |v: &Value| self.claims.get(*v) != Claim::Invariant;
         joins && self.template.operands(id).first().is_some_and(parts)
     }
 
-    /// True of a reshape of gathered rows, which is done once, where they are gathered.
-    pub(super) fn reshapes_joined(&self, id: NodeId) -> bool {
+    /// True for a reshape of gathered rows. It restores the order of rows in blocks, and done once
+    /// where rows are gathered it costs one view instead of one for each replica.
+    pub(super) fn reshapes_gathered(&self, id: NodeId) -> bool {
         let gathers = |v: Value| {
-            matches!(self.template.node(v.node).op(), Some(Op::AllGather(_))) && self.joins(v.node)
+            matches!(self.template.node(v.node).op(), Some(Op::AllGather(_)))
+                && self.is_exchange(v.node)
         };
         matches!(self.template.node(id).op(), Some(Op::Reshape(_)))
             && matches!(*self.template.operands(id), [v] if gathers(v))
     }
 
-    /// What joins the values of all replicas, where outputs are merged.
-    pub(super) fn collective(
+    /// Writes a collective on the device that merges outputs.
+    pub(super) fn write_collective(
         &mut self,
         id: NodeId,
         replicas: &mut [Replica],
     ) -> Result<(), PassError> {
         let operands = self.template.operands(id);
         let Some(operand) = operands.first().copied() else { return Ok(()) };
-        if let Some(Joined::Whole(gathered)) = self.joined[operand.node.index()] {
-            return self.reshape_joined(id, gathered);
+        if let Some(CollectiveResult::Whole(gathered)) = self.joined[operand.node.index()] {
+            return self.reshape_gathered(id, gathered);
         }
         let node = self.template.node(id);
-        // An input is whole already.
+        // An input is whole on the host before it is sliced: no exchange is needed.
         if let (NodeKind::Input, Some(whole)) =
             (self.template.node(operand.node).kind(), self.inputs[operand.node.index()])
         {
-            self.joined[id.index()] = Some(Joined::Whole(whole));
+            self.joined[id.index()] = Some(CollectiveResult::Whole(whole));
             return Ok(());
         }
         let scans = matches!(node.op(), Some(Op::ExclusiveScan(_)));
+        // The same parts are joined once, whoever asks; a scan has another result for each replica.
         if let (Some(whole), false) = (self.merged.get(&operand), scans) {
-            self.joined[id.index()] = Some(Joined::Whole(*whole));
+            self.joined[id.index()] = Some(CollectiveResult::Whole(*whole));
             return Ok(());
         }
         let mut parts = Vec::with_capacity(replicas.len() * operands.len());
         for replica in replicas {
             for operand in &operands {
-                let part = self.own(replica, *operand);
+                let part = self.local(replica, *operand);
                 let name = self.template.info(*operand).name.clone();
                 parts.push(self.copy_to(replica, self.merge_device, part, &name, ".h"));
             }
         }
-        let op = self.joining(node.op(), operand);
+        let op = self.collective_op(node.op(), operand);
+        // A scan has one result for each replica, any other collective the template's results.
         let names: SmallVec<[Arc<str>; 1]> = match node.results() {
             [each] if scans => (0..self.split.replicas())
                 .map(|r| self.free_name(&each.name, &format!(".r{r}")))
                 .collect(),
             results => (0u32..)
                 .zip(results)
-                .map(|(output, _)| self.joined_name(Value { node: id, output }))
+                .map(|(output, _)| self.collective_name(Value { node: id, output }))
                 .collect(),
         };
-        let place = Place { device: self.merge_device, replica: None };
+        let place = DevicePlacement { device: self.merge_device, replica: None };
         let new = self.out.add(op, &parts, &names, place, node.origin().clone())?;
         let whole = Value { node: new, output: 0 };
         if scans {
-            self.joined[id.index()] = Some(Joined::Each(new));
+            self.joined[id.index()] = Some(CollectiveResult::Each(new));
             return Ok(());
         }
-        self.joined[id.index()] = Some(Joined::Whole(whole));
+        self.joined[id.index()] = Some(CollectiveResult::Whole(whole));
         if node.results().len() == 1 {
             self.merged.insert(operand, whole);
         }
         Ok(())
     }
 
-    /// The operator that joins the replicas' parts of `operand`, of one that does so in the
-    /// template.
-    fn joining(&self, op: Option<&Op>, operand: Value) -> Op {
+    /// The template's collective with the rows or entries of all replicas in its attributes.
+    fn collective_op(&self, op: Option<&Op>, operand: Value) -> Op {
         match op {
             Some(Op::AllGather(gather)) => gather.clone().into(),
             Some(Op::ExclusiveScan(scan)) => {
@@ -111,21 +115,21 @@ impl Rewrite<'_> {
         (0..self.split.replicas()).filter_map(|r| self.split.rows(r)).collect()
     }
 
-    /// Reshapes gathered rows where they are.
-    fn reshape_joined(&mut self, id: NodeId, gathered: Value) -> Result<(), PassError> {
+    /// Writes a reshape of gathered rows on the device that gathered them.
+    fn reshape_gathered(&mut self, id: NodeId, gathered: Value) -> Result<(), PassError> {
         let node = self.template.node(id);
         let Some(op) = node.op() else { return Ok(()) };
         let place = self.out.node(gathered.node).place();
         let (name, origin) =
-            (self.joined_name(Value { node: id, output: 0 }), node.origin().clone());
+            (self.collective_name(Value { node: id, output: 0 }), node.origin().clone());
         let node = self.out.add(op.clone(), &[gathered], &[name], place, origin)?;
-        self.joined[id.index()] = Some(Joined::Whole(Value { node, output: 0 }));
+        self.joined[id.index()] = Some(CollectiveResult::Whole(Value { node, output: 0 }));
         Ok(())
     }
 
-    /// The name of what joins the replicas' values, where outputs are merged: if it is an output,
-    /// that of its copy on the host is the template's.
-    fn joined_name(&self, value: Value) -> Arc<str> {
+    /// The name of a collective's result. For an output that is merged on a GPU, the copy on the
+    /// host gets the template's name.
+    fn collective_name(&self, value: Value) -> Arc<str> {
         let name = &self.template.info(value).name;
         let is_output = || self.template.outputs().iter().any(|o| o.value == value);
         if self.merge_device != Device::HOST && is_output() {
@@ -135,7 +139,8 @@ impl Rewrite<'_> {
         }
     }
 
-    /// What combines the replicas' parts of a value with this claim.
+    /// The operator that merges parts with this claim: an all-reduce of partial values, else the
+    /// value of the first replica that has rows.
     pub(super) fn combine(&self, claim: Claim) -> Op {
         let rows = self.rows();
         match claim.partial() {

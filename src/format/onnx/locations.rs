@@ -1,4 +1,4 @@
-//! Where nodes stand in a file, for those who look for them there.
+//! Locations of nodes in an ONNX file, for error messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,34 +9,34 @@ use super::{Budget, ImportError, external};
 
 /// A node of a model's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodePlace {
+pub(crate) struct NodeLocation {
     /// Its position among the nodes of the file's graph, from 0.
-    pub index: usize,
+    pub(crate) index: usize,
     /// Its operator, after its domain where that is not ONNX's own.
-    pub op: String,
-    /// Whether it calls a function of the model, in which that stands what was looked for.
-    pub inside: bool,
+    pub(crate) op: String,
+    /// Whether the label is that of a node inside the function that this node calls.
+    pub(crate) inside: bool,
 }
 
-/// Where the nodes with these labels stand in the model at `path`, as far as they are found. The
+/// The locations of the nodes with these labels in the model at `path`, as far as they exist. The
 /// label of a node is the origin that it has in the graph: its name, or its first result; inside a
-/// function, the call stands before it.
+/// function, the label of the call precedes it.
 ///
 /// # Errors
 /// If the file is no model.
-pub fn places(
+pub(crate) fn locate(
     path: &Path,
     labels: &BTreeSet<&str>,
-) -> Result<BTreeMap<String, NodePlace>, ImportError> {
+) -> Result<BTreeMap<String, NodeLocation>, ImportError> {
     let store = Store::open(path, &Budget::new(u64::MAX))?;
     let file = File::new(external::Folder::of(path, store).structure())?;
-    let mut found: BTreeMap<String, NodePlace> = BTreeMap::new();
+    let mut found: BTreeMap<String, NodeLocation> = BTreeMap::new();
     for (index, span) in file.graph.nodes.iter().enumerate() {
         let head = file.head(*span)?;
         let results = head.outputs.iter().copied();
         let label = [head.name].into_iter().chain(results).find(|name| !name.is_empty());
         let Some(label) = label else { continue };
-        let place = |inside| NodePlace { index, op: head.full_op(), inside };
+        let place = |inside| NodeLocation { index, op: head.full_op(), inside };
         if labels.contains(label) {
             found.insert(label.to_owned(), place(false));
         }

@@ -1,22 +1,21 @@
-//! What brings a value to replicas in another form: combined, gathered, or only a replica's own
-//! rows of it.
+//! Redistribution of values between replicas: all-reduce, all-gather, and slices of own rows.
 
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Action, At, Cause, Repair, Writer};
+use super::{Action, Cause, InsertionPoint, Repair, Writer};
 use crate::ir::{GraphError, ParamId, Value};
 use crate::op::{AllGather, AllReduce, ConstantOfShape, Emit, Formula, Op, OwnRows, Traits, rules};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Claim, Code, Dim, Shard, TensorType};
 
-/// The most operators in a row that are moved behind `own_rows`.
+/// The longest chain of operators that a slice of own rows moves through: a bound on recursion.
 const MOST_OPERATORS: usize = 64;
 
 impl<'g> Writer<'g> {
-    /// The value with the claim `to`, where it has the claim `from`.
-    pub(super) fn bring(
+    /// The value redistributed from the claim `from` to the claim `to`; records the repair.
+    pub(super) fn redistribute(
         &mut self,
         value: Value,
         from: Claim,
@@ -29,12 +28,12 @@ impl<'g> Writer<'g> {
             Claim::Shard(_) => Action::AllGather,
             Claim::Invariant | Claim::Own | Claim::Mixed => Action::OwnRows,
         };
-        self.note(cause, action, Some(value));
-        self.brought(value, from, to)
+        self.record(cause, action, Some(value));
+        self.materialize(value, from, to)
     }
 
-    /// The claim that a value of equal elements may have as well, which meets rows in the blocks
-    /// `met`.
+    /// The claim with rows in the blocks `met` that a constant of equal elements may have instead
+    /// of `claim`: any distribution of equal elements is right.
     pub(super) fn filled(&self, value: Value, claim: Claim, met: Option<Shard>) -> Option<Claim> {
         let (own, met) = (claim.shard()?, met?);
         let fills = matches!(self.out.node(value.node).op(), Some(Op::ConstantOfShape(_)));
@@ -42,13 +41,13 @@ impl<'g> Writer<'g> {
         fits.then_some(Claim::Shard(Shard { axis: own.axis, ..met }))
     }
 
-    /// A value of equal elements anew, with its rows in blocks.
-    fn refill(&mut self, value: Value, to: Shard) -> Result<Value, GraphError> {
+    /// A constant of equal elements written again, with its rows in blocks.
+    fn refill_blocks(&mut self, value: Value, to: Shard) -> Result<Value, GraphError> {
         let Some(Op::ConstantOfShape(fill)) = self.out.node(value.node).op().cloned() else {
             return Ok(value);
         };
         let key = (value, "constant_of_shape", to.outer);
-        if let Some(known) = self.brought.get(&key) {
+        if let Some(known) = self.redistributed.get(&key) {
             return Ok(*known);
         }
         let label = self.out.info(value).name.clone();
@@ -59,35 +58,36 @@ impl<'g> Writer<'g> {
         let new = self.derived(value, &name, rows).op(apart, &[])?;
         let name = format!("{label}.again");
         let new = self.derived(value, &name, Claim::Shard(to)).view(new, shape.to_vec())?;
-        self.brought.insert(key, new);
+        self.redistributed.insert(key, new);
         Ok(new)
     }
 
-    /// What brings the value to replicas, which there is once.
-    fn brought(&mut self, value: Value, from: Claim, to: Claim) -> Result<Value, GraphError> {
+    /// The redistributed value, written at its first use.
+    fn materialize(&mut self, value: Value, from: Claim, to: Claim) -> Result<Value, GraphError> {
         if let (Claim::Shard(_), Claim::Shard(to)) = (from, to) {
-            return self.refill(value, to);
+            return self.refill_blocks(value, to);
         }
         let shard = from.shard().or(to.shard());
-        // What is neither cut nor to be cut is brought whole, which no axis changes.
+        // A value without rows is redistributed whole, for which the axis does not matter.
         let (axis, outer) = shard.map_or((0, 1), |s| (s.axis, s.outer));
         let axis = if outer > 1 { 1 } else { int::<i64>(axis) };
-        let (bring, suffix): (Op, _) = match from {
+        let (exchange, suffix): (Op, _) = match from {
             Claim::Partial(by) => (AllReduce { by, rows: vec![Dim::n()] }.into(), ".all"),
             Claim::Shard(_) => (AllGather { axis }.into(), ".all"),
             Claim::Invariant | Claim::Own | Claim::Mixed => (OwnRows { axis }.into(), ".own"),
         };
-        let key = (value, bring.name(), outer);
-        if let Some(known) = self.brought.get(&key) {
+        let key = (value, exchange.name(), outer);
+        if let Some(known) = self.redistributed.get(&key) {
             return Ok(*known);
         }
         let label = self.out.info(value).name.clone();
         let new = match shard.filter(|s| s.outer > 1) {
-            None if matches!(bring, Op::OwnRows(_)) => {
+            None if matches!(exchange, Op::OwnRows(_)) => {
                 return self.own_rows(value, to, MOST_OPERATORS);
             }
-            None => self.derived(value, &format!("{label}{suffix}"), to).op(bring, &[value])?,
-            // With the blocks on an axis before it, the batch is outermost on its own.
+            None => self.derived(value, &format!("{label}{suffix}"), to).op(exchange, &[value])?,
+            // Rows in several blocks: with the blocks on an axis of their own, the rows on the next
+            // axis are one block, and a view restores the shape.
             Some(shard) => {
                 let shape = self.out.ty(value).shape.clone();
                 let blocks = blocks(&shape, shard);
@@ -101,53 +101,54 @@ impl<'g> Writer<'g> {
                 };
                 let parts = format!("{label}.blocks");
                 let new = if let Some(draw) = draw {
-                    self.left = true;
+                    self.has_dead_nodes = true;
                     self.derived(value, &parts, apart(from)).op(draw, &[])?
                 } else {
                     self.derived(value, &parts, apart(from)).view(value, blocks)?
                 };
                 let name = format!("{parts}{suffix}");
-                let new = self.derived(value, &name, apart(to)).op(bring, &[new])?;
+                let new = self.derived(value, &name, apart(to)).op(exchange, &[new])?;
                 let name = format!("{label}{suffix}");
                 self.derived(value, &name, to).view(new, shape.to_vec())?
             }
         };
-        self.brought.insert(key, new);
+        self.redistributed.insert(key, new);
         Ok(new)
     }
 
-    /// A replica's rows of a value that it holds whole. Where they are made of rows of what the
-    /// whole is made of, by at most `most` operators in a row, the replica makes no others.
+    /// A replica's rows of a value that it holds whole. The slice moves up through at most `most`
+    /// operators that compute rows from rows, so that the replica computes its own rows only.
     fn own_rows(&mut self, value: Value, to: Claim, most: usize) -> Result<Value, GraphError> {
         let key = (value, "own_rows", 1);
-        if let Some(known) = self.brought.get(&key) {
+        if let Some(known) = self.redistributed.get(&key) {
             return Ok(*known);
         }
         let name = format!("{}.own", self.out.info(value).name);
-        let new = if let Some((op, operands)) = self.made_of_rows(value, to).filter(|_| most > 0) {
-            let mut own: SmallVec<[Value; 4]> = SmallVec::new();
-            for (operand, claim) in operands {
-                own.push(match claim {
-                    Some(claim) => self.own_rows(operand, claim, most - 1)?,
-                    None => operand,
-                });
-            }
-            self.left = true;
-            self.derived(value, &name, to).op(op, &own)?
-        } else {
-            // Entries of replicas are the first axis.
-            let axis = to.shard().map_or(0, |shard| shard.axis);
-            let axis = int::<i64>(axis);
-            self.derived(value, &name, to).op(OwnRows { axis }, &[value])?
-        };
-        self.brought.insert(key, new);
+        let new =
+            if let Some((op, operands)) = self.computed_from_rows(value, to).filter(|_| most > 0) {
+                let mut own: SmallVec<[Value; 4]> = SmallVec::new();
+                for (operand, claim) in operands {
+                    own.push(match claim {
+                        Some(claim) => self.own_rows(operand, claim, most - 1)?,
+                        None => operand,
+                    });
+                }
+                self.has_dead_nodes = true;
+                self.derived(value, &name, to).op(op, &own)?
+            } else {
+                // Values that differ between replicas have an entry for each on axis 0.
+                let axis = to.shard().map_or(0, |shard| shard.axis);
+                let axis = int::<i64>(axis);
+                self.derived(value, &name, to).op(OwnRows { axis }, &[value])?
+            };
+        self.redistributed.insert(key, new);
         Ok(new)
     }
 
-    /// The operator that makes rows `to` of its operands' rows, if one made the value; with the
-    /// operands, and the claims of those of which it takes rows.
+    /// The operator that computed a value, if it computes rows `to` from rows of its operands; with
+    /// the operands, and the claim of each operand that has to be sliced.
     #[expect(clippy::type_complexity, reason = "it is taken apart at once")]
-    fn made_of_rows(
+    fn computed_from_rows(
         &self,
         value: Value,
         to: Claim,
@@ -167,32 +168,33 @@ impl<'g> Writer<'g> {
         same.then(|| (op.clone(), operands.into_iter().zip(own).collect()))
     }
 
-    /// Takes in an operator whose result has this claim, placed where the value `of` is.
+    /// An emitter of operators whose results have this claim, placed with the value `of`.
     fn derived<'w>(&'w mut self, of: Value, name: &'w str, claim: Claim) -> Derived<'w, 'g> {
         Derived { writer: self, of, name, claim }
     }
 
-    /// The value of an output: of rows in several blocks what joins them block by block.
+    /// The new value of an output; rows in several blocks are gathered block by block.
     pub(super) fn output(&mut self, old: Value) -> Result<Value, GraphError> {
         let value = self.new_value(old);
         let claim = self.claim(value);
         let shard = claim.shard().filter(|s| s.outer > 1 && self.options.allowed != Repair::None);
         let Some(shard) = shard else { return Ok(value) };
-        if !self.brought.contains_key(&(value, "all_gather", shard.outer)) {
+        if !self.redistributed.contains_key(&(value, "all_gather", shard.outer)) {
             let node = self.template.node(old.node);
             if let Some(op) = node.op() {
                 let label = node.label().to_owned();
-                let at = At { place: node.place(), origin: node.origin().clone(), label };
+                let at =
+                    InsertionPoint { place: node.place(), origin: node.origin().clone(), label };
                 let refusal = rules::in_blocks(0, shard);
                 let cause = Cause { refusal: &refusal, op, at: &at };
-                self.note(cause, Action::Blocks, Some(value));
+                self.record(cause, Action::Blocks, Some(value));
             }
         }
-        self.brought(value, claim, Claim::Invariant)
+        self.materialize(value, claim, Claim::Invariant)
     }
 
-    /// The value that a parameter holds after a run: the whole of one that has parts, where they
-    /// may be exchanged.
+    /// The new value of an update, all-reduced if it is partial and exchanges are allowed: every
+    /// device that holds the parameter needs the whole.
     pub(super) fn update(&mut self, param: ParamId, old: Value) -> Result<Value, GraphError> {
         let value = self.new_value(old);
         let claim = self.claim(value);
@@ -200,13 +202,14 @@ impl<'g> Writer<'g> {
         let node = self.template.node(old.node);
         let Some(op) = node.op().filter(|_| parts) else { return Ok(value) };
         let label = node.label().to_owned();
-        let at = At { place: node.place(), origin: node.origin().clone(), label };
+        let at = InsertionPoint { place: node.place(), origin: node.origin().clone(), label };
         let name = &self.template.param(param).name;
         let reason = format!("gives each replica a part of what the parameter `{name}` is to hold");
         let refusal = rules::refuse(Code::NotPerSample, 0, reason);
-        self.bring(value, claim, Claim::Invariant, Cause { refusal: &refusal, op, at: &at })
+        self.redistribute(value, claim, Claim::Invariant, Cause { refusal: &refusal, op, at: &at })
     }
 
+    /// A name that no value has: `name` with `suffix`, and a number if that is taken.
     pub(super) fn fresh(&mut self, name: &str, suffix: &str) -> Arc<str> {
         let mut wanted: Arc<str> = format!("{name}{suffix}").into();
         let mut number = 1;
@@ -219,7 +222,7 @@ impl<'g> Writer<'g> {
     }
 }
 
-/// Takes in an operator whose result is brought to replicas.
+/// Emitter of operators derived from a value, with a known claim.
 struct Derived<'w, 'g> {
     writer: &'w mut Writer<'g>,
     of: Value,
@@ -243,8 +246,7 @@ impl Emit for Derived<'_, '_> {
     }
 }
 
-/// The shape of a value whose blocks stand apart from its rows:
-/// `[blocks, rows of one, what is behind]`.
+/// The shape with blocks, rows and the axes behind them apart: `[blocks, rows of one, behind]`.
 fn blocks(shape: &[Dim], shard: Shard) -> Vec<Dim> {
     let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
     let behind = shape.get(shard.axis + 1..);

@@ -1,5 +1,5 @@
-//! The exchange stream of a device: sums over replicas that only updates read run beside the
-//! computing. Data-parallel training spends its exchange on gradients. No later step of the
+//! The exchange stream of a device: an all-reduce whose result only updates read overlaps with
+//! computation. Data-parallel training spends its exchange on gradients. No later step of the
 //! backward pass reads the sum of a gradient, only the update of its weight does. Such a sum may
 //! therefore run on a second stream while the device computes the next gradient. This file
 //! decides which nodes go there, orders the steps so that they can overlap, and tells the memory
@@ -16,18 +16,18 @@ use crate::types::Device;
 /// Moves each `all_reduce` that only updates read to the exchange stream, and reorders the nodes
 /// so that the replicas proceed side by side. The order changes only if at least one node moved:
 /// a graph without such sums (every inference graph) keeps the order that the schedule chose.
-pub(super) fn set_aside(layout: &mut Layout<'_>) {
-    let apart = for_updates(layout);
+pub(super) fn assign_exchange_stream(layout: &mut Layout<'_>) {
+    let on_exchange = update_only_nodes(layout);
     let graph = layout.graph;
     let mut any = false;
     for (id, collective) in &mut layout.collectives {
-        if apart[id.index()] && matches!(graph.node(*id).op(), Some(Op::AllReduce(_))) {
+        if on_exchange[id.index()] && matches!(graph.node(*id).op(), Some(Op::AllReduce(_))) {
             collective.lane = Lane::Exchange;
             any = true;
         }
     }
     if any {
-        layout.order = side_by_side(layout);
+        layout.order = list_schedule(layout);
     }
 }
 
@@ -35,61 +35,68 @@ pub(super) fn set_aside(layout: &mut Layout<'_>) {
 /// so one walk from its end sees every user of a node before the node itself. A node that
 /// belongs to a replica is never marked, even if only updates read it: its device computes it in
 /// turn, as one more step of the replica.
-fn for_updates(layout: &Layout<'_>) -> Vec<bool> {
+fn update_only_nodes(layout: &Layout<'_>) -> Vec<bool> {
     let graph = layout.graph;
-    let mut apart = vec![true; graph.id_bound()];
-    graph.outputs().iter().for_each(|output| apart[output.value.node.index()] = false);
+    let mut on_exchange = vec![true; graph.id_bound()];
+    graph.outputs().iter().for_each(|output| on_exchange[output.value.node.index()] = false);
     for id in layout.order.iter().rev() {
-        apart[id.index()] &= graph.node(*id).place().replica.is_none();
-        if !apart[id.index()] {
-            layout.operands(*id).iter().for_each(|v| apart[v.node.index()] = false);
+        on_exchange[id.index()] &= graph.node(*id).place().replica.is_none();
+        if !on_exchange[id.index()] {
+            layout.operands(*id).iter().for_each(|v| on_exchange[v.node.index()] = false);
         }
     }
-    apart
+    on_exchange
 }
 
 /// A list schedule: every device keeps its own order, and the devices take turns. In order of
 /// precedence, the next node is
-/// - a marked node (see [`at_once`]) whose operands are all there, so that an exchange starts as
-///   early as possible and has the most computing to overlap with;
-/// - the next node of the device that has done the fewest nodes, of those whose next node is
-///   ready;
+/// - a node of the exchange stream (see [`exchange_nodes`]) whose operands are ready, so that an
+///   exchange starts as early as possible and overlaps with the most computation;
+/// - the next node of the device with the fewest scheduled nodes, among the devices whose next
+///   node is ready;
 /// - the next of the other collectives, which make devices wait for each other and hence come
 ///   only when no device can go on without them. The last choice needs no test for readiness.
 ///   Take the earliest node of the old order that is not placed yet. All its operands come
 ///   before it, so it is ready. A marked node would be in `ready`, and a device's node would be
-///   the front of its queue. If both are exhausted, the node is the front of `joins`. The same
+///   the front of its queue. If both are exhausted, the node is the front of `barriers`. The same
 ///   argument shows that the loop ends only when all nodes are placed.
-fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
+fn list_schedule(layout: &Layout<'_>) -> Vec<NodeId> {
     let bound = layout.graph.id_bound();
-    let mut missing = vec![0usize; bound];
+    // A node that reads a value twice counts it twice here and is listed twice among its users, so
+    // the counter reaches 0 exactly when the last operand is scheduled.
+    let mut unmet = vec![0usize; bound];
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); bound];
     for id in &layout.order {
         let operands = layout.operands(*id);
-        missing[id.index()] = operands.len();
+        unmet[id.index()] = operands.len();
         operands.iter().for_each(|v| users[v.node.index()].push(*id));
     }
-    let apart = at_once(layout, &users);
+    let on_exchange = exchange_nodes(layout, &users);
     let mut devices: BTreeMap<Device, (usize, VecDeque<NodeId>)> = BTreeMap::new();
-    let (mut joins, mut ready) = (VecDeque::new(), VecDeque::new());
+    // A `BTreeMap`, because ties between devices are broken by their order: the same graph gives
+    // the same program in every process.
+    let (mut barriers, mut ready) = (VecDeque::new(), VecDeque::new());
     for id in &layout.order {
-        if apart[id.index()] {
-            ready.extend((missing[id.index()] == 0).then_some(*id));
+        if on_exchange[id.index()] {
+            ready.extend((unmet[id.index()] == 0).then_some(*id));
         } else if layout.collectives.contains_key(id) {
-            joins.push_back(*id);
+            barriers.push_back(*id);
         } else {
             devices.entry(layout.device(*id)).or_default().1.push_back(*id);
         }
     }
     let mut out = Vec::with_capacity(layout.order.len());
+    // Only the exchange nodes have a global ready queue. The nodes of a device keep the order of
+    // the schedule, which places late nodes right before their uses to keep lifetimes short.
     loop {
-        let is_ready = |id: &NodeId| missing[id.index()] == 0;
+        let is_ready = |id: &NodeId| unmet[id.index()] == 0;
         let next = ready.pop_front().or_else(|| {
-            // The device that has done the fewest goes on.
+            // Round robin by progress. The replicas do the same work, so their gradients become
+            // ready at about the same time and no device waits long for the parts of its peers.
             let queues =
                 devices.values_mut().filter(|(_, queue)| queue.front().is_some_and(is_ready));
             let Some((done, queue)) = queues.min_by_key(|(done, _)| *done) else {
-                return joins.pop_front();
+                return barriers.pop_front();
             };
             *done += 1;
             queue.pop_front()
@@ -97,8 +104,8 @@ fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
         let Some(next) = next else { return out };
         out.push(next);
         for user in &users[next.index()] {
-            missing[user.index()] -= 1;
-            if missing[user.index()] == 0 && apart[user.index()] {
+            unmet[user.index()] -= 1;
+            if unmet[user.index()] == 0 && on_exchange[user.index()] {
                 ready.push_back(*user);
             }
         }
@@ -106,30 +113,32 @@ fn side_by_side(layout: &Layout<'_>) -> Vec<NodeId> {
 }
 
 /// Marks the nodes on the exchange stream, and the views and joins that only feed them. A join
-/// counts because its operands lie in place (see [`Role::Join`]): it takes no step of its own on
+/// counts because its operands lie in place (see [`Role::Concat`]): it takes no step of its own on
 /// the compute stream. A node without users stays unmarked; nothing waits for it.
-fn at_once(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
-    let mut apart = vec![false; users.len()];
+fn exchange_nodes(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
+    let mut on_exchange = vec![false; users.len()];
     for id in layout.order.iter().rev() {
         let own = &users[id.index()];
-        let joins = matches!(layout.role(*id), Role::View | Role::Join);
-        apart[id.index()] = match layout.collectives.get(id) {
+        let is_alias = matches!(layout.role(*id), Role::View | Role::Concat);
+        on_exchange[id.index()] = match layout.collectives.get(id) {
             Some(collective) => collective.lane == Lane::Exchange,
-            None => joins && !own.is_empty() && own.iter().all(|user| apart[user.index()]),
+            None => is_alias && !own.is_empty() && own.iter().all(|user| on_exchange[user.index()]),
         };
     }
-    apart
+    on_exchange
 }
 
 impl DeviceProgram {
-    /// For each step, the last step during which it may still run. The memory plan keeps the
-    /// buffers of the step until then. A step of the compute stream ends where it stands. A step
-    /// of the exchange stream has ended when the compute stream has waited for an event that the
-    /// exchange stream recorded behind it: a stream is in order, so the event implies all steps
-    /// before it. Several such waits may exist and the first one decides, hence the minimum
-    /// while walking back. Without any wait the step may run until the end of the program, which
-    /// is written as the number of steps.
-    pub(super) fn ends(&self) -> Vec<usize> {
+    /// Returns, for each step, the last step during which it may still run. The memory plan keeps
+    /// the buffers of the step until then. A step of the compute stream ends where it stands. A
+    /// step of the exchange stream has ended when the compute stream has waited for an event that
+    /// the exchange stream recorded behind it: a stream is in order, so the event implies all steps
+    /// before it. Several such waits may exist and the first one decides, hence the minimum while
+    /// walking back. Without any wait the step may run until the end of the program, which is
+    /// written as the number of steps.
+    pub(super) fn completions(&self) -> Vec<usize> {
+        // Walking back sees the wait of the compute stream before the record that it waits for,
+        // and the record before the exchange steps that it covers.
         let mut waits: BTreeMap<u32, usize> = BTreeMap::new();
         let mut ends: Vec<usize> = (0..self.steps.len()).collect();
         let mut end = self.steps.len();

@@ -1,4 +1,4 @@
-//! One node for small values that are computed alike.
+//! Common-subexpression elimination of small values.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,13 +7,14 @@ use std::fmt::Write as _;
 use crate::ir::{Builder, GraphError, NodeKind, Value};
 use crate::op::{Attr, Traits};
 
-/// The bytes up to which values are compared.
+/// The largest size in bytes of values that are compared. Scalars and short vectors are what rules
+/// repeat; sharing a large value could keep it in memory for longer.
 const SMALL: i64 = 64;
 
-/// Makes all that takes a small value take the first one that is computed alike: an equal constant,
-/// or an equal operator of the same values. What rules write for each parameter anew, as the
-/// learning rate in its type, is computed once.
-pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
+/// Replaces small values by the first equal one: an equal constant, or an equal operator on the
+/// same operands. Rules write some values for each parameter anew, such as the learning rate in its
+/// type; they are computed once.
+pub(super) fn cse_small(b: &mut Builder) -> Result<(), GraphError> {
     let mut firsts: BTreeMap<(String, Vec<Value>), Value> = BTreeMap::new();
     let ids: Vec<_> = b.graph().ids().collect();
     for id in ids {
@@ -22,11 +23,12 @@ pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
         if result.ty.bytes().as_const().is_none_or(|bytes| bytes > SMALL) {
             continue;
         }
-        // Each may give other results than its twin.
+        // Draws and other unrepeatable operators differ from run to run, though they are equal.
         if op.is(Traits::UNREPEATABLE) {
             continue;
         }
         let mut text = format!("{op:?}");
+        // The debug form of a tensor attribute may show rounded elements: the key takes its bytes.
         for (_, attr) in op.attrs() {
             if let Attr::Tensor(elements) = attr {
                 let _ = write!(text, " {} {:?}", elements.tensor_type(), elements.bytes());
@@ -43,7 +45,7 @@ pub(super) fn share_small(b: &mut Builder) -> Result<(), GraphError> {
 
 #[cfg(test)]
 mod tests {
-    use super::share_small;
+    use super::cse_small;
     use crate::ir::{Builder, Value};
     use crate::op::{Binary, Cast, Constant, ConstantOfShape, Unary};
     use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -73,7 +75,7 @@ mod tests {
         for (i, value) in all.concat().into_iter().enumerate() {
             b.output(&format!("y{i}"), value);
         }
-        share_small(&mut b).unwrap();
+        cse_small(&mut b).unwrap();
         let (graph, _) = b.finish();
         let values: Vec<Value> = graph.outputs().iter().map(|o| o.value).collect();
         let same: Vec<bool> = (0..4).map(|i| values[i] == values[i + 4]).collect();

@@ -1,6 +1,9 @@
-//! What only updates need, and no sample changes: it is written once, not for each replica, so that
-//! it is computed also where a replica has no rows. What one device holds is computed where outputs
-//! are merged and copied there, what is mirrored on each device that holds it.
+//! Nodes for updates that no sample changes, such as the step of an optimizer.
+//!
+//! They are written once instead of for each replica: a replica without rows is skipped in a run,
+//! and its updates would then be missing. Values of a parameter on one device are computed where
+//! outputs are merged and copied to it; values of a mirrored parameter on each device that holds
+//! it.
 
 use std::sync::Arc;
 
@@ -9,20 +12,23 @@ use crate::ir::{Graph, NodeId, NodeKind, Value};
 use crate::op::{Op, Traits};
 use crate::types::Claim;
 
+/// Classification of the nodes of a template by whether updates and replicas need them.
+///
 /// The nodes of a template that are written once.
 #[derive(Default)]
-pub(super) struct Once {
-    /// Which nodes these are, by node, and which of them no replica needs. Empty where nothing is
-    /// updated.
+pub(super) struct UpdateNodes {
+    /// By node: whether it is written for updates, and whether no replica needs it. Empty in a
+    /// graph without updates.
     nodes: Vec<(bool, bool)>,
 }
 
-impl Once {
+impl UpdateNodes {
+    /// Classifies the nodes in one backward sweep from the updates.
     pub(super) fn new(template: &Graph, claims: &ClaimMap) -> Self {
         if template.updates().is_empty() {
             return Self::default();
         }
-        let free = free(template, claims);
+        let recomputable = recomputable(template, claims);
         let mut nodes = vec![(false, false); template.id_bound()];
         let updates = template.updates().iter().flat_map(|update| &update.values);
         for value in updates.clone() {
@@ -34,23 +40,26 @@ impl Once {
             let i = id.index();
             let users = template.users(*id);
             let reaches = nodes[i].0 || users.iter().any(|(user, ..)| nodes[user.index()].0);
+            // A node that replicas need as well is written once more for updates where parameters
+            // and whole inputs suffice for it; else updates take it from the first replica.
             let only = !is_output[i] && users.iter().all(|(user, ..)| nodes[user.index()].1);
             let only = reaches && only && is_whole(template, claims, *id);
-            nodes[i] = (only || (reaches && free[i]), only);
+            nodes[i] = (only || (reaches && recomputable[i]), only);
         }
         Self { nodes }
     }
 
-    /// True of a node that no replica needs.
-    pub(super) fn only(&self, id: NodeId) -> bool {
+    /// True for a node that no replica needs.
+    pub(super) fn is_update_only(&self, id: NodeId) -> bool {
         self.nodes.get(id.index()).is_some_and(|(_, only)| *only)
     }
 
-    pub(super) fn has(&self, id: NodeId) -> bool {
+    /// True for a node that is written for updates.
+    pub(super) fn contains(&self, id: NodeId) -> bool {
         self.nodes.get(id.index()).is_some_and(|(once, _)| *once)
     }
 
-    /// The names that its nodes have, and those that copies for it might take.
+    /// The names that must stay free for these nodes and their copies.
     pub(super) fn names(&self, template: &Graph) -> Vec<Arc<str>> {
         if self.nodes.is_empty() {
             return Vec::new();
@@ -60,33 +69,32 @@ impl Once {
     }
 }
 
-/// True of an operator that no sample changes, of values that none changes, and that brings nothing
-/// to replicas.
+/// True for an operator with whole operands and results that is no redistribution.
 fn is_whole(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
     let node = template.node(id);
     let brings = |op: &Op| op.is(Traits::COLLECTIVE) || matches!(op, Op::OwnRows(_) | Op::First(_));
     let gathers = |v: &Value| matches!(template.node(v.node).op(), Some(Op::AllGather(_)));
     let Some(op) = node.op().filter(|op| !brings(op)) else { return false };
     let operands = template.operands(id);
-    // What reshapes gathered rows is written once in any case.
+    // A reshape of gathered rows is written once with the gather.
     let reshapes = matches!(op, Op::Reshape(_)) && operands.iter().any(gathers);
     let results = (0u32..).zip(node.results()).map(|(output, _)| Value { node: id, output });
     !reshapes && operands.into_iter().chain(results).all(|v| claims.get(v) == Claim::Invariant)
 }
 
-/// Which operators depend on parameters, constants and whole inputs alone: they are computed again
-/// for the updates rather than taken from a replica.
-fn free(template: &Graph, claims: &ClaimMap) -> Vec<bool> {
-    let mut free = vec![false; template.id_bound()];
+/// The nodes, by index, that depend on parameters, constants and whole inputs alone. Updates
+/// compute them again rather than take them from a replica.
+fn recomputable(template: &Graph, claims: &ClaimMap) -> Vec<bool> {
+    let mut recomputable = vec![false; template.id_bound()];
     for id in claims.order() {
-        free[id.index()] = match template.node(*id).kind() {
+        recomputable[id.index()] = match template.node(*id).kind() {
             NodeKind::Param(_) => true,
             NodeKind::Input => claims.get(Value { node: *id, output: 0 }) == Claim::Invariant,
             NodeKind::Op(_) => {
                 is_whole(template, claims, *id)
-                    && template.operands(*id).iter().all(|v| free[v.node.index()])
+                    && template.operands(*id).iter().all(|v| recomputable[v.node.index()])
             }
         };
     }
-    free
+    recomputable
 }

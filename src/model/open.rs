@@ -1,0 +1,189 @@
+//! The sizes of a file that are not the batch and stay open: lengths of sequences, heights, widths.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::options::{FOLDED, FreeBatch, LoadOptions, import_options};
+use super::{ModelError, batch, parameterised};
+use crate::Error;
+use crate::format::onnx::{self, ImportError, UnboundDim};
+use crate::ir::{ContentHash, Model, OpenSize, Specialize};
+
+/// The numbers that open sizes get where no inputs are given, tried in this order: steps of a
+/// sequence, pixels of an image whose positions are embedded, samples of a sound, cells of a small
+/// grid.
+const STATED: [i64; 5] = [128, 224, 512, 16000, 7];
+
+/// The models of an ONNX file whose batch is found.
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    /// The options, with the batch declared and without the open sizes.
+    options: LoadOptions,
+    sizes: Vec<OpenSize>,
+    stated: Vec<i64>,
+    /// The contents of the file's tensors when it was read first.
+    contents: BTreeMap<Arc<str>, ContentHash>,
+}
+
+impl Specialize for OpenFile {
+    fn sizes(&self) -> &[OpenSize] {
+        &self.sizes
+    }
+
+    fn stated(&self) -> &[i64] {
+        &self.stated
+    }
+
+    fn at(&self, numbers: &[i64]) -> Result<Model, Error> {
+        let mut options = self.options.clone();
+        let names = self.sizes.iter().map(|size| size.name.clone());
+        options.dims.extend(names.zip(numbers.iter().copied()));
+        let model =
+            onnx::import(&self.path, &import_options(&options)).map_err(ModelError::from)?;
+        let model = parameterised(model, &options)?;
+        let changed = contents(&model)
+            .into_iter()
+            .find(|(name, content)| self.contents.get(name).is_some_and(|first| first != content));
+        match changed {
+            Some((name, _)) => {
+                let (param, file) = (name.to_string(), self.path.display().to_string());
+                let what = "the file changed after it was read".to_owned();
+                Err(ModelError::Changed { param, file, what, fits: false }.into())
+            }
+            None => Ok(model),
+        }
+    }
+}
+
+/// The contents of the parameters that do not depend on sizes, as folded ones do.
+fn contents(model: &Model) -> BTreeMap<Arc<str>, ContentHash> {
+    let params = model.graph.params().iter().filter(|p| !p.source.key.starts_with(FOLDED));
+    params.map(|param| (param.name.clone(), param.hash)).collect()
+}
+
+/// Reads an ONNX file. Sizes that it leaves open beside the batch get numbers, which each run may
+/// choose again; for training they must be bound.
+pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
+    match onnx::import(path, &import_options(options)) {
+        Ok(model) => {
+            let batch = batch::axis_of(&model.graph);
+            let model = parameterised(model, options)?;
+            // A batch that leads no input may be another size: steps, or a width.
+            if batch == Some(0) || (batch.is_some() && batch::may_be_split(&model)) {
+                return Ok(model);
+            }
+            Ok(freed(path, options).unwrap_or(model))
+        }
+        Err(error @ ImportError::Input { fixed: true, .. }) => {
+            freed(path, options).ok_or_else(|| error.into())
+        }
+        Err(ImportError::Batches(candidates)) => {
+            let found = match batch::choose(path, options, candidates) {
+                Ok(found) => found,
+                Err(error) => return freed(path, options).ok_or_else(|| error.into()),
+            };
+            if options.for_training {
+                return Err(found.refusal().into());
+            }
+            let declared = LoadOptions { batch_axis: found.axes(), ..options.clone() };
+            let mut model = state(path, &declared, &found.others)?;
+            model.notes.insert(0, found.note());
+            Ok(model)
+        }
+        Err(ImportError::UnboundDims(others)) if !options.for_training => {
+            state(path, options, &others)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The model with a constant size of its inputs freed, if it may be split along this one: then each
+/// row is computed from itself alone, so that a graph which is right for the file's number of rows
+/// is right for every number. A freed graph that mixes rows may hold numbers that stand for the
+/// batch, which types do not show.
+fn freed(path: &Path, options: &LoadOptions) -> Option<Model> {
+    if options.free_batch != FreeBatch::Proved {
+        return None;
+    }
+    let options = LoadOptions { free_batch: FreeBatch::Always, ..options.clone() };
+    let model = match onnx::import(path, &import_options(&options)) {
+        Ok(model) => parameterised(model, &options).ok(),
+        Err(ImportError::UnboundDims(others)) if !options.for_training => {
+            state(path, &options, &others).ok()
+        }
+        Err(_) => None,
+    };
+    model.filter(batch::may_be_split)
+}
+
+/// The model where `others` have the first of the [`STATED`] numbers for which its types agree.
+fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Model, ModelError> {
+    let mut failed = None;
+    for number in STATED {
+        let stated: Vec<i64> = others
+            .iter()
+            .map(|size| composed(&size.name, others, number).unwrap_or(number))
+            .collect();
+        let mut bound = options.clone();
+        bound.dims.extend(others.iter().map(|size| size.name.clone()).zip(stated.iter().copied()));
+        let model = match onnx::import(path, &import_options(&bound)) {
+            Ok(model) => model,
+            Err(error) => {
+                failed.get_or_insert(error);
+                continue;
+            }
+        };
+        let mut model = parameterised(model, &bound)?;
+        let size = |UnboundDim { name, input, axis }: &UnboundDim| OpenSize {
+            name: name.clone(),
+            input: input.clone(),
+            axis: *axis,
+        };
+        model.open = Some(Arc::new(OpenFile {
+            path: path.to_owned(),
+            options: options.clone(),
+            sizes: others.iter().map(size).collect(),
+            stated,
+            contents: contents(&model),
+        }));
+        return Ok(model);
+    }
+    Err(failed.unwrap_or_else(|| ImportError::UnboundDims(others.to_vec())).into())
+}
+
+/// The number of a size whose name composes those of others, such as `past_length + length`, where
+/// each of these is `number`; `None` for a name that does not.
+fn composed(name: &str, others: &[UnboundDim], number: i64) -> Option<i64> {
+    let factor = |text: &str| match text.trim().parse::<i64>() {
+        Ok(constant) => Some(constant),
+        Err(_) => others.iter().any(|size| size.name == text.trim()).then_some(number),
+    };
+    let product = |text: &str| text.split('*').try_fold(1i64, |p, t| p.checked_mul(factor(t)?));
+    name.split('+').try_fold(0i64, |sum, term| sum.checked_add(product(term)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::composed;
+    use crate::format::onnx::UnboundDim;
+
+    #[test]
+    fn names_that_compose_others_follow_them() {
+        let open =
+            |name: &str| UnboundDim { name: name.to_owned(), input: "x".to_owned(), axis: 1 };
+        let others = [open("past"), open("length"), open("past + length")];
+        for (name, expected) in [
+            ("past + length", Some(16)),
+            ("past+1", Some(9)),
+            ("2*length + past", Some(24)),
+            ("past + steps", None),
+            ("x[1]", None),
+            ("9223372036854775807 + past", None),
+            ("past + ", None),
+        ] {
+            assert_eq!(composed(name, &others, 8), expected, "{name}");
+        }
+    }
+}

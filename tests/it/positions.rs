@@ -1,0 +1,166 @@
+//! Lookups by numbers that are computed from the number of the row, as exporters write attention
+//! masks and `x[arange(N), index]`: simplification makes them lookups within the row where they
+//! are, and the graph then splits; where they are not, results stay what they were.
+
+use fanwise::ir::{Graph, Model, Weights, parse, verify};
+use fanwise::pass::{SimplifyOptions, simplify};
+use fanwise::types::Tensor;
+use fanwise::{Error, Session};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+fn graph(body: &str) -> Graph {
+    let text = format!("fanwise 1\nsymbol N >= 0\n{body}");
+    let graph = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    verify(&graph).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    graph
+}
+
+fn simplified(graph: &Graph) -> Graph {
+    let (mut simple, mut weights) = (graph.clone(), Weights::default());
+    simplify(&mut simple, &mut weights, SimplifyOptions::default()).unwrap();
+    verify(&simple).unwrap_or_else(|e| panic!("{e}\n{simple}"));
+    assert!(weights.is_empty(), "numbers of rows are no parameters");
+    simple
+}
+
+fn session(graph: &Graph, gpus: Option<u32>) -> Result<Session, Error> {
+    let builder = Session::builder(Model::new(graph.clone(), Weights::default()));
+    gpus.map_or_else(
+        || Session::new(Model::new(graph.clone(), Weights::default())),
+        |gpus| builder.gpus(gpus).build(),
+    )
+}
+
+/// The rows `rows` of `x: f32[N,a,b]`, each element with its own value, and for each an entry.
+fn inputs(rows: usize, [a, b]: [usize; 2], rng: &mut ChaCha8Rng) -> [(&'static str, Tensor); 2] {
+    let elements: Vec<f32> = (0u16..).take(rows * a * b).map(f32::from).collect();
+    let entries: Vec<i64> =
+        (0..rows).map(|_| rng.random_range(0..i64::try_from(a).unwrap())).collect();
+    [
+        ("x", Tensor::new(&[rows, a, b], &elements).unwrap()),
+        ("entry", Tensor::new(&[rows], &entries).unwrap()),
+    ]
+}
+
+/// Fails unless the graph gives, on one device and on several, what it gives without
+/// simplification; `splits` says whether it may be split then.
+fn check(body: &str, sizes: [usize; 2], splits: bool, rng: &mut ChaCha8Rng) {
+    let original = graph(body);
+    let simple = simplified(&original);
+    let one = session(&original, None).unwrap();
+    let others: Vec<Session> = match session(&simple, Some(2)) {
+        Ok(two) if splits => {
+            vec![session(&simple, None).unwrap(), two, session(&simple, Some(3)).unwrap()]
+        }
+        Err(_) if !splits => vec![session(&simple, None).unwrap()],
+        Ok(_) => panic!("is split\n{simple}"),
+        Err(error) => panic!("{error}\n{simple}"),
+    };
+    for rows in 0..8 {
+        let given = inputs(rows, sizes, rng);
+        let expected = one.run(given.clone());
+        for other in &others {
+            match (&expected, other.run(given.clone())) {
+                (Ok(expected), Ok(found)) => {
+                    assert_eq!(expected["y"], found["y"], "{rows} rows of {body}\n{simple}");
+                }
+                (Err(_), Err(_)) => {}
+                (expected, found) => {
+                    panic!("{:?}, {:?}: {body}", expected.is_ok(), found.is_ok());
+                }
+            }
+        }
+    }
+}
+
+/// The numbers `a*row + r` for the entries `r` of `rests`, written in one of several ways, as `%at`
+/// of the type `i64[N,k]`.
+fn numbers(a: i64, rests: &[i64], rng: &mut ChaCha8Rng) -> String {
+    let k = rests.len();
+    let listed = rests.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+    let constant = format!("  %rest : i64[{k}] = constant() {{value=i64[{k}] [{listed}]}}\n");
+    let scalar = |name: &str, value: i64| {
+        format!("  %{name} : i64[] = constant() {{value=i64[] [{value}]}}\n")
+    };
+    let range = "  %rows : i64[N] = range() {limit=N}\n  %column : i64[N,1] = unsqueeze(%rows) {axes=[1]}\n";
+    let product = format!("{}  %first : i64[N,1] = mul(%column, %a)\n", scalar("a", a));
+    match rng.random_range(0..4) {
+        0 => format!("{range}{constant}{product}  %at : i64[N,{k}] = add(%first, %rest)\n"),
+        // The multiples are a range themselves; the row is subtracted as often as it is too much.
+        1 => format!(
+            "  %rows : i64[N] = range() {{delta={}, limit={}*N}}\n  %one : i64[N] = range() {{limit=N}}\n\
+             {constant}  %some : i64[N] = sub(%rows, %one)\n  %first : i64[N,1] = reshape(%some) {{shape=[N, 1]}}\n  \
+             %at : i64[N,{k}] = add(%rest, %first)\n", a + 1, a + 1),
+        // Twice the number, halved.
+        2 => format!(
+            "{range}{constant}{}{}  %first : i64[N,1] = mul(%column, %a)\n  %both : i64[N,{k}] = add(%first, %twice)\n  \
+             %at : i64[N,{k}] = div(%both, %two)\n",
+            scalar("a", 2 * a), scalar("two", 2)
+        ).replace("%both :", &format!("%twice : i64[{k}] = add(%rest, %rest)\n  %both :")),
+        // Repeated for each entry before anything is added, from the transposed.
+        _ => format!(
+            "{range}{constant}{product}  %turned : i64[1,N] = transpose(%first) {{perm=[1, 0]}}\n  \
+             %wide : i64[{k},N] = expand(%turned) {{shape=[{k}, N]}}\n  \
+             %back : i64[N,{k}] = transpose(%wide) {{perm=[1, 0]}}\n  %at : i64[N,{k}] = add(%back, %rest)\n"
+        ),
+    }
+}
+
+#[test]
+fn entries_of_the_own_row_are_looked_up_in_it() {
+    let mut rng = ChaCha8Rng::seed_from_u64(21);
+    for _ in 0..60 {
+        let [a, b] = [rng.random_range(1..5usize), rng.random_range(1..4usize)];
+        let own = i64::try_from(a).unwrap();
+        let rests: Vec<i64> =
+            (0..rng.random_range(1..6)).map(|_| rng.random_range(0..own)).collect();
+        let (k, flat) = (rests.len(), format!("[{a}*N, {b}]").replace("[1*N", "[N"));
+        let body = |at: &str, x: &str, gather: &str| {
+            let ty = flat.replace(", ", ",");
+            format!(
+                "graph @g(%x: f32[N,{a},{b}], %entry: i64[N]) -> (y: f32[N,{k},{b}]) {{\n{at}  \
+                 %flat : f32{ty} = reshape({x}) {{shape={flat}}}\n  %y : f32[N,{k},{b}] = {gather}\n  return %y\n}}\n"
+            )
+        };
+        let good = numbers(own, &rests, &mut rng);
+        check(&body(&good, "%x", "gather(%flat, %at)"), [a, b], true, &mut rng);
+        // One entry too far, and another stride: they reach into other rows, or beyond the last.
+        let mut far = rests.clone();
+        far[0] = own;
+        let far = numbers(own, &far, &mut rng);
+        check(&body(&far, "%x", "gather(%flat, %at)"), [a, b], false, &mut rng);
+        let steep = numbers(own + 1, &rests, &mut rng);
+        check(&body(&steep, "%x", "gather(%flat, %at)"), [a, b], false, &mut rng);
+        let mut back = rests.clone();
+        back[0] = -1;
+        let back = numbers(own, &back, &mut rng);
+        check(&body(&back, "%x", "gather(%flat, %at)"), [a, b], false, &mut rng);
+    }
+}
+
+#[test]
+fn an_element_of_each_row_may_be_named_by_an_input() {
+    let mut rng = ChaCha8Rng::seed_from_u64(22);
+    let head = "graph @g(%x: f32[N,4,3], %entry: i64[N]) -> (y: f32[N,3]) {\n  %rows : i64[N] = range() {limit=N}\n";
+    let coordinates = "  %a : i64[N,1] = unsqueeze(%rows) {axes=[1]}\n  %b : i64[N,1] = unsqueeze(%entry) {axes=[1]}\n";
+    let by_row = format!(
+        "{head}{coordinates}  %at : i64[N,2] = concat(%a, %b) {{axis=-1}}\n  %y : f32[N,3] = gather_nd(%x, %at)\n  return %y\n}}\n"
+    );
+    check(&by_row, [4, 3], true, &mut rng);
+    // The other way around the rows are picked by the input.
+    let by_input = by_row.replace("concat(%a, %b)", "concat(%b, %a)");
+    check(&by_input, [4, 3], false, &mut rng);
+    // The position of the largest element is below 4, an input may be anything.
+    let flat = |entry: &str| {
+        format!(
+            "{head}  %four : i64[] = constant() {{value=i64[] [4]}}\n  %first : i64[N] = mul(%rows, %four)\n{entry}  \
+             %at : i64[N] = add(%first, %own)\n  %flat : f32[4*N,3] = reshape(%x) {{shape=[4*N, 3]}}\n  \
+             %y : f32[N,3] = gather(%flat, %at)\n  return %y\n}}\n"
+        )
+    };
+    let rest = "  %own : i64[N] = mod(%entry, %four)\n";
+    check(&flat(rest), [4, 3], true, &mut rng);
+    let identity = "  %own : i64[N] = identity(%entry)\n";
+    check(&flat(identity), [4, 3], false, &mut rng);
+}
