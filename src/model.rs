@@ -30,6 +30,7 @@ use crate::zoo;
 pub use self::error::ModelError;
 use self::options::{FOLDED, import_options, simplified};
 pub use self::options::{FreeBatch, LoadOptions};
+use self::params::parameterised;
 pub(crate) use self::places::locate;
 pub use crate::ir::Model;
 
@@ -261,15 +262,6 @@ fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
     let head = head(path)?;
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     Ok((!head.starts_with(b"fanwise ") && !is_json).then_some(path))
-}
-
-/// The model with the parameters that are asked for, simplified.
-fn parameterised(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
-    let Some(path) = &options.params else { return simplified(model, options) };
-    params::replace(&mut model, path, options.max_memory)?;
-    let mut model = simplified(model, options)?;
-    model.notes.extend(params::missing(&model, path));
-    Ok(model)
 }
 
 fn io(path: &Path, error: std::io::Error) -> ModelError {

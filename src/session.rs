@@ -117,8 +117,8 @@ impl Session {
     /// Runs a batch: every input by name, those that carry the batch with the same number of rows.
     ///
     /// # Errors
-    /// If an input is missing or does not fit, the run fails, or no graph is readied for the sizes of
-    /// these inputs.
+    /// If an input is missing or does not fit, the run fails, or no graph is readied for the sizes
+    /// of these inputs.
     pub fn run<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
@@ -162,8 +162,8 @@ impl Session {
 }
 
 impl Others {
-    /// The graph for the sizes of these inputs, `None` if it is the stated one. It is readied without
-    /// the lock, so that runs of other sizes go on; two threads may both ready one.
+    /// The graph for the sizes of these inputs, `None` if it is the stated one. It is readied
+    /// without the lock, so that runs of other sizes go on; two threads may both ready one.
     fn find(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Option<Arc<Ready>>, Error> {
         let sizes = numbers(&*self.open, inputs);
         if sizes == self.open.stated() {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::options::{FOLDED, FreeBatch, LoadOptions, import_options};
-use super::{ModelError, batch, parameterised};
+use super::params::parameterised;
+use super::{ModelError, batch};
 use crate::Error;
 use crate::format::onnx::{self, ImportError, UnboundDim};
 use crate::ir::{ContentHash, Model, OpenSize, Specialize};

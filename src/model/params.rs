@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::ModelError;
-use super::options::FOLDED;
+use super::options::{FOLDED, LoadOptions, simplified};
 use crate::format::{Budget, npz, safetensors};
 use crate::ir::{ContentHash, Model, ParamId, Source};
 use crate::types::{Note, Quoted, Tensor};
@@ -24,6 +24,15 @@ pub(super) fn read(path: &Path, max_memory: u64) -> Result<BTreeMap<String, Tens
         Some("npz") => Ok(npz::read(path, budget)?),
         _ => Err(ModelError::ParamsForm(path.display().to_string())),
     }
+}
+
+/// The model with the parameters that are asked for, simplified.
+pub(super) fn parameterised(mut model: Model, options: &LoadOptions) -> Result<Model, ModelError> {
+    let Some(path) = &options.params else { return simplified(model, options) };
+    replace(&mut model, path, options.max_memory)?;
+    let mut model = simplified(model, options)?;
+    model.notes.extend(missing(&model, path));
+    Ok(model)
 }
 
 /// Gives parameters of the model, before it is simplified, the elements of those of their names.

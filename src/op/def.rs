@@ -81,8 +81,8 @@ pub trait OpDef: OpText {
         self.traits().contains(Traits::MOVES).then(all)??.into_iter().reduce(Interval::with)
     }
 
-    /// The numbers of rows in the result, where operands have some, or the operator makes them. Only
-    /// asked for results of type `i64`.
+    /// The numbers of rows in the result, where operands have some, or the operator makes them.
+    /// Only asked for results of type `i64`.
     fn positions(&self, _operands: &[PositionOperand<'_>], _y: &TensorType) -> Option<Positions> {
         None
     }

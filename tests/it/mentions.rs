@@ -17,13 +17,14 @@ const NAMED: &[(&str, usize, &str)] = &[
     ("Unary", 16, "a family: its own folder, and whoever fuses it or reads a formula in it"),
     ("Reduce", 15, "a family: its own folder, its kernels, and the operators made of it"),
     ("Slice", 12, "what divides the batch between replicas"),
-    ("AllReduce", 11, "a collective"),
-    ("ExclusiveScan", 9, "a collective"),
+    ("AllReduce", 12, "a collective"),
+    ("ExclusiveScan", 10, "a collective"),
     (
         "BatchNorm",
         10,
         "a step of chains with vectors of its own; training makes it another operator",
     ),
+    ("Concat", 9, "what joins the rows of replicas, and the coordinates of elements"),
     ("Reshape", 9, "what folds the batch into blocks of rows"),
 ];
 

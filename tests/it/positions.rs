@@ -83,26 +83,36 @@ fn numbers(a: i64, rests: &[i64], rng: &mut ChaCha8Rng) -> String {
     let scalar = |name: &str, value: i64| {
         format!("  %{name} : i64[] = constant() {{value=i64[] [{value}]}}\n")
     };
-    let range = "  %rows : i64[N] = range() {limit=N}\n  %column : i64[N,1] = unsqueeze(%rows) {axes=[1]}\n";
+    let range = "  %rows : i64[N] = range() {limit=N}\n\
+        %column : i64[N,1] = unsqueeze(%rows) {axes=[1]}\n";
     let product = format!("{}  %first : i64[N,1] = mul(%column, %a)\n", scalar("a", a));
     match rng.random_range(0..4) {
         0 => format!("{range}{constant}{product}  %at : i64[N,{k}] = add(%first, %rest)\n"),
         // The multiples are a range themselves; the row is subtracted as often as it is too much.
         1 => format!(
-            "  %rows : i64[N] = range() {{delta={}, limit={}*N}}\n  %one : i64[N] = range() {{limit=N}}\n\
-             {constant}  %some : i64[N] = sub(%rows, %one)\n  %first : i64[N,1] = reshape(%some) {{shape=[N, 1]}}\n  \
-             %at : i64[N,{k}] = add(%rest, %first)\n", a + 1, a + 1),
+            "  %rows : i64[N] = range() {{delta={}, limit={}*N}}\n\
+                %one : i64[N] = range() {{limit=N}}\n\
+             {constant}  %some : i64[N] = sub(%rows, %one)\n\
+                 %first : i64[N,1] = reshape(%some) {{shape=[N, 1]}}\n  \
+             %at : i64[N,{k}] = add(%rest, %first)\n",
+            a + 1,
+            a + 1
+        ),
         // Twice the number, halved.
         2 => format!(
-            "{range}{constant}{}{}  %first : i64[N,1] = mul(%column, %a)\n  %both : i64[N,{k}] = add(%first, %twice)\n  \
+            "{range}{constant}{}{}  %first : i64[N,1] = mul(%column, %a)\n\
+                %both : i64[N,{k}] = add(%first, %twice)\n  \
              %at : i64[N,{k}] = div(%both, %two)\n",
-            scalar("a", 2 * a), scalar("two", 2)
-        ).replace("%both :", &format!("%twice : i64[{k}] = add(%rest, %rest)\n  %both :")),
+            scalar("a", 2 * a),
+            scalar("two", 2)
+        )
+        .replace("%both :", &format!("%twice : i64[{k}] = add(%rest, %rest)\n  %both :")),
         // Repeated for each entry before anything is added, from the transposed.
         _ => format!(
             "{range}{constant}{product}  %turned : i64[1,N] = transpose(%first) {{perm=[1, 0]}}\n  \
              %wide : i64[{k},N] = expand(%turned) {{shape=[{k}, N]}}\n  \
-             %back : i64[N,{k}] = transpose(%wide) {{perm=[1, 0]}}\n  %at : i64[N,{k}] = add(%back, %rest)\n"
+             %back : i64[N,{k}] = transpose(%wide) {{perm=[1, 0]}}\n\
+                 %at : i64[N,{k}] = add(%back, %rest)\n"
         ),
     }
 }
@@ -120,7 +130,9 @@ fn entries_of_the_own_row_are_looked_up_in_it() {
             let ty = flat.replace(", ", ",");
             format!(
                 "graph @g(%x: f32[N,{a},{b}], %entry: i64[N]) -> (y: f32[N,{k},{b}]) {{\n{at}  \
-                 %flat : f32{ty} = reshape({x}) {{shape={flat}}}\n  %y : f32[N,{k},{b}] = {gather}\n  return %y\n}}\n"
+                 %flat : f32{ty} = reshape({x}) {{shape={flat}}}\n\
+                     %y : f32[N,{k},{b}] = {gather}\n\
+                     return %y\n}}\n"
             )
         };
         let good = numbers(own, &rests, &mut rng);
@@ -142,10 +154,14 @@ fn entries_of_the_own_row_are_looked_up_in_it() {
 #[test]
 fn an_element_of_each_row_may_be_named_by_an_input() {
     let mut rng = ChaCha8Rng::seed_from_u64(22);
-    let head = "graph @g(%x: f32[N,4,3], %entry: i64[N]) -> (y: f32[N,3]) {\n  %rows : i64[N] = range() {limit=N}\n";
-    let coordinates = "  %a : i64[N,1] = unsqueeze(%rows) {axes=[1]}\n  %b : i64[N,1] = unsqueeze(%entry) {axes=[1]}\n";
+    let head = "graph @g(%x: f32[N,4,3], %entry: i64[N]) -> (y: f32[N,3]) {\n\
+        %rows : i64[N] = range() {limit=N}\n";
+    let coordinates = "  %a : i64[N,1] = unsqueeze(%rows) {axes=[1]}\n\
+        %b : i64[N,1] = unsqueeze(%entry) {axes=[1]}\n";
     let by_row = format!(
-        "{head}{coordinates}  %at : i64[N,2] = concat(%a, %b) {{axis=-1}}\n  %y : f32[N,3] = gather_nd(%x, %at)\n  return %y\n}}\n"
+        "{head}{coordinates}  %at : i64[N,2] = concat(%a, %b) {{axis=-1}}\n\
+            %y : f32[N,3] = gather_nd(%x, %at)\n\
+            return %y\n}}\n"
     );
     check(&by_row, [4, 3], true, &mut rng);
     // The other way around the rows are picked by the input.
@@ -154,8 +170,10 @@ fn an_element_of_each_row_may_be_named_by_an_input() {
     // The position of the largest element is below 4, an input may be anything.
     let flat = |entry: &str| {
         format!(
-            "{head}  %four : i64[] = constant() {{value=i64[] [4]}}\n  %first : i64[N] = mul(%rows, %four)\n{entry}  \
-             %at : i64[N] = add(%first, %own)\n  %flat : f32[4*N,3] = reshape(%x) {{shape=[4*N, 3]}}\n  \
+            "{head}  %four : i64[] = constant() {{value=i64[] [4]}}\n\
+                %first : i64[N] = mul(%rows, %four)\n{entry}  \
+             %at : i64[N] = add(%first, %own)\n\
+                 %flat : f32[4*N,3] = reshape(%x) {{shape=[4*N, 3]}}\n  \
              %y : f32[N,3] = gather(%flat, %at)\n  return %y\n}}\n"
         )
     };

@@ -31,8 +31,8 @@ impl Positions {
         Some(Self { axis: rows.axis + rank.checked_sub(operand.ty.rank())?, ..rows })
     }
 
-    /// The rows in another shape of the same elements in the same order: the axis of size `N` behind
-    /// as many entries.
+    /// The rows in another shape of the same elements in the same order: the axis of size `N`
+    /// behind as many entries.
     pub(crate) fn viewed(self, from: &Shape, to: &Shape) -> Option<Self> {
         let before = |shape: &Shape, axis: usize| {
             shape.iter().take(axis).cloned().fold(Dim::ONE, |p, d| p * d)

@@ -3,6 +3,7 @@
 //! Formulas and defaults are those of Keras 3, but for the two conventions of `rmsprop`: the
 //! epsilon is added to the root (`outside`, Keras before 3) or under it (`inside`).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -274,9 +275,14 @@ impl FromStr for Optimizer {
                 Self::NAMES.join(", ")
             ))
         })?;
+        let mut given = BTreeSet::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-            optimizer.set(names::setting(key), value)?;
+            let key = names::setting(key);
+            if !given.insert(key) {
+                return Err(ParseValueError::new(format!("{key} is given twice")));
+            }
+            optimizer.set(key, value)?;
         }
         Ok(optimizer)
     }
@@ -312,7 +318,8 @@ impl Optimizer {
             ParseValueError::new(format!("{key} cannot be {}: {expected}", Quoted(value)))
         };
         let number = || value.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
-        let positive = || number().ok_or_else(|| wrong("write a number that is not negative"));
+        let positive =
+            || number().ok_or_else(|| wrong("write a finite number that is not negative"));
         let count = || {
             let count = value.parse::<u32>().ok().filter(|n| *n >= 1);
             count.ok_or_else(|| wrong("write a whole number from 1 on"))
@@ -322,12 +329,12 @@ impl Optimizer {
             "weight_decay" => self.weight_decay = positive()?,
             "clipvalue" | "clipnorm" | "global_clipnorm" => {
                 let limit = number().filter(|x| *x > 0.0);
-                let limit = limit.ok_or_else(|| wrong("write a number above 0"))?;
-                let clips = [self.clipvalue, self.clipnorm, self.global_clipnorm];
+                let limit = limit.ok_or_else(|| wrong("write a finite number above 0"))?;
                 // Two limits would depend on the order in which they apply.
-                if clips.iter().any(Option::is_some) {
+                let [None, None, None] = [self.clipvalue, self.clipnorm, self.global_clipnorm]
+                else {
                     return Err(wrong("gradients are clipped in one way only"));
-                }
+                };
                 match key {
                     "clipvalue" => self.clipvalue = Some(limit),
                     "clipnorm" => self.clipnorm = Some(limit),
@@ -355,18 +362,21 @@ impl Optimizer {
                     let found = number().filter(|x| *x < 1.0);
                     *part = found.ok_or_else(|| wrong("write a number from 0 to below 1"))?;
                 } else {
-                    let known = self.settings();
-                    return Err(ParseValueError::new(format!(
-                        "{} has no setting {}{}; it has {}",
-                        self.name(),
-                        Quoted(key),
-                        DidYouMean(key, &known),
-                        known.join(", ")
-                    )));
+                    return Err(self.no_setting(key));
                 }
             }
         }
         Ok(())
+    }
+
+    fn no_setting(&self, key: &str) -> ParseValueError {
+        let (name, known) = (self.name(), self.settings());
+        ParseValueError::new(format!(
+            "{name} has no setting {}{}; it has {}",
+            Quoted(key),
+            DidYouMean(key, &known),
+            known.join(", ")
+        ))
     }
 }
 

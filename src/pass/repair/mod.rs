@@ -418,18 +418,33 @@ impl<'g> Writer<'g> {
                 continue;
             }
             if let Ok(judged) = self.judge(op, operands, &wanted, results) {
-                let mut wanted_operands: SmallVec<[Value; 4]> = operands.into();
-                for (value, (from, to)) in
-                    wanted_operands.iter_mut().zip(claims.iter().zip(&wanted))
-                {
-                    if from != to {
-                        *value = self.redistribute(*value, *from, *to, cause)?;
-                    }
-                }
-                return Ok(self.finish(op, &wanted_operands, results, at, judged));
+                let operands = self.redistribute_all(operands, &claims, &wanted, cause)?;
+                return Ok(self.finish(op, &operands, results, at, judged));
             }
         }
         Err(Failure::Refused)
+    }
+
+    /// The operands with the wanted claims.
+    fn redistribute_all(
+        &mut self,
+        operands: &[Value],
+        claims: &[Claim],
+        wanted: &[Claim],
+        cause: Cause<'_>,
+    ) -> Result<SmallVec<[Value; 4]>, GraphError> {
+        let changes = operands.iter().zip(claims.iter().zip(wanted));
+        changes
+            .map(
+                |(value, (from, to))| {
+                    if from == to {
+                        Ok(*value)
+                    } else {
+                        self.redistribute(*value, *from, *to, cause)
+                    }
+                },
+            )
+            .collect()
     }
 
     /// Writes an operator that may be split.

@@ -10,9 +10,9 @@ use crate::types::{DType, Dim, FastMap};
 /// Rewrites lookups that each row makes in its own part of a value, by numbers that are computed
 /// from the number of the row.
 ///
-/// Exporters take a `[N, a, …]` value as `[N*a, …]` and look the entries `a*row + r` up, or give the
-/// row as the first coordinate of an element. Where `0 <= r < a` is known, entry `r` of the row is
-/// the same element; looked up in this way nothing numbers the rows of the whole batch.
+/// Exporters take a `[N, a, …]` value as `[N*a, …]` and look the entries `a*row + r` up, or give
+/// the row as the first coordinate of an element. Where `0 <= r < a` is known, entry `r` of the row
+/// is the same element; looked up in this way nothing numbers the rows of the whole batch.
 pub(super) fn run(
     graph: &mut Graph,
     weights: &mut Weights,
@@ -142,8 +142,8 @@ impl Numbers {
     }
 
     /// What is added to the rows' part in a value, as a value: for a uniform one as the first row
-    /// has it, with the size 1 on the rows' axis. `None` where an operator takes parts of both kinds
-    /// at one size only.
+    /// has it, with the size 1 on the rows' axis. `None` where an operator takes parts of both
+    /// kinds at one size only.
     fn rest(&mut self, graph: &mut Graph, value: Value) -> Option<Value> {
         let known = self.known.get(&value).copied();
         let Some(Known { rows: Some(_), is_uniform, .. }) = known else {
