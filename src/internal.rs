@@ -2,6 +2,7 @@
 
 pub use crate::analysis::random::random_inputs;
 pub use crate::analysis::sums::{Sums, Unexplained};
+pub use crate::backend::ahead::run_each;
 #[cfg(feature = "cpu")]
 pub use crate::backend::cpu::conv::{ConvPlan, conv};
 #[cfg(feature = "cpu")]
@@ -20,6 +21,8 @@ pub use crate::backend::cuda::compiler::cache::{Cache, DEFAULT_LIMIT, decode};
 pub use crate::backend::cuda::compiler::compile::Compiler;
 #[cfg(feature = "cuda")]
 pub use crate::backend::cuda::compiler::resources::{Resources, parse as parse_resources};
+#[cfg(feature = "cuda")]
+pub use crate::backend::cuda::driver::devices::{count, devices};
 #[cfg(feature = "cuda")]
 pub use crate::backend::cuda::driver::probe::driver;
 pub use crate::backend::cuda::driver::rates::copy_rates;
@@ -40,9 +43,25 @@ pub use crate::ir::print::Printer;
 #[cfg(feature = "cpu")]
 pub use crate::lower::chain::{Chain, ChainStep};
 pub use crate::lower::check::check;
+pub use crate::op::all_gather::AllGather;
+pub use crate::op::all_reduce::AllReduce;
+pub use crate::op::batch_norm_train::BatchNormTrain;
+pub use crate::op::copy::CopyOp;
 pub use crate::op::def::{
     Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
 };
+pub use crate::op::dropout_train::DropoutTrain;
+pub use crate::op::exclusive_scan::ExclusiveScan;
+pub use crate::op::first::First;
+pub use crate::op::grad::batch_norm_grad::BatchNormGrad;
+pub use crate::op::grad::conv_weight_grad::ConvWeightGrad;
+pub use crate::op::grad::grid_sample_grad::GridSampleGrad;
+pub use crate::op::grad::pool_grad::PoolGrad;
+pub use crate::op::grad::recurrent_grad::RecurrentGrad;
+pub use crate::op::merge_top_k::MergeTopK;
+pub use crate::op::narrow::Narrow;
+pub use crate::op::own_rows::OwnRows;
+pub use crate::op::segment_sum::SegmentSum;
 pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};
 pub use crate::op::support::interval::Interval;

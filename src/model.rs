@@ -169,7 +169,7 @@ pub fn save(
 }
 
 /// A model that was loaded, with other elements of some of its parameters.
-pub struct Retrained<'a> {
+pub(crate) struct Retrained<'a> {
     /// What [`load`] made it of.
     pub spec: &'a str,
     /// Its graph.

@@ -29,7 +29,7 @@ pub fn run_each<T: Send, E: From<RunError> + Send>(
 /// # Errors
 /// The first one, of a batch or of `run`. What comes before it has run, what comes behind it does
 /// not.
-pub fn stage_each<T: Send, E: From<RunError> + Send>(
+pub(crate) fn stage_each<T: Send, E: From<RunError> + Send>(
     executable: &dyn Executable,
     options: &RunOptions,
     batches: impl Iterator<Item = Result<(T, BTreeMap<String, Tensor>), E>> + Send,

@@ -1,6 +1,6 @@
 //! Running programs: the interface of every backend, and the backends for CPUs and for GPUs.
 
-mod ahead;
+pub(crate) mod ahead;
 #[cfg(feature = "cpu")]
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -19,7 +19,7 @@ mod size;
 #[cfg(feature = "cuda")]
 use crate::codegen::CudaKernels;
 
-pub use ahead::{run_each, stage_each};
+pub(crate) use ahead::{run_each, stage_each};
 #[cfg(feature = "cpu")]
 pub use cpu::{CPU, Cpu, CpuExecutable};
 pub use error::{CompileError, DriverError, RunError};

@@ -173,7 +173,7 @@ impl Graph {
     ///
     /// # Panics
     /// If the id is of another graph.
-    pub fn homes(&self, id: ParamId) -> &[Device] {
+    pub(crate) fn homes(&self, id: ParamId) -> &[Device] {
         match &self.param(id).placement {
             Placement::Shared(home) => std::slice::from_ref(home),
             Placement::Mirrored => &self.mirrors,
@@ -197,7 +197,7 @@ impl Graph {
     }
 
     /// One more than the largest index of a node.
-    pub fn id_bound(&self) -> usize {
+    pub(crate) fn id_bound(&self) -> usize {
         self.flow.node_indices().next_back().map_or(0, |i| i.index() + 1)
     }
 

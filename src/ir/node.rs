@@ -13,7 +13,7 @@ pub struct NodeId(pub(super) u32);
 
 impl NodeId {
     /// A number below the graph's [`id_bound`](super::Graph::id_bound), for tables indexed by node.
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -161,7 +161,6 @@ pub struct Output {
 pub struct Update {
     /// The parameter.
     pub param: ParamId,
-    /// One value for each device that holds the parameter, in the order of
-    /// [`Graph::homes`](super::Graph::homes).
+    /// One value for each device that holds the parameter, in the order of the split's devices.
     pub values: SmallVec<[Value; 1]>,
 }

@@ -6,11 +6,11 @@
 //! the text form, its cases, its kernel. `grad` has the operators that gradients are made of,
 //! `support` what operators share.
 
-mod all_gather;
-mod all_reduce;
+pub(crate) mod all_gather;
+pub(crate) mod all_reduce;
 mod arg;
 mod batch_norm;
-mod batch_norm_train;
+pub(crate) mod batch_norm_train;
 mod binary;
 mod bit_cast;
 mod blocks;
@@ -23,24 +23,24 @@ mod constant;
 mod constant_of_shape;
 mod conv;
 mod conv_transpose;
-mod copy;
+pub(crate) mod copy;
 mod custom;
 pub(crate) mod def;
 mod dft;
 mod dims;
 mod dropout;
-mod dropout_train;
+pub(crate) mod dropout_train;
 mod dynamic_quantize;
 mod einsum;
-mod exclusive_scan;
+pub(crate) mod exclusive_scan;
 mod expand;
 mod external;
-mod first;
+pub(crate) mod first;
 mod flatten;
 mod gather;
 mod gather_at;
 mod gemm;
-mod grad;
+pub(crate) mod grad;
 mod grid_sample;
 mod group_norm;
 mod identity;
@@ -50,10 +50,10 @@ mod lp_norm;
 mod lrn;
 mod matmul;
 mod max_unpool;
-mod merge_top_k;
-mod narrow;
+pub(crate) mod merge_top_k;
+pub(crate) mod narrow;
 mod one_hot;
-mod own_rows;
+pub(crate) mod own_rows;
 mod pad;
 mod pool;
 mod quantize;
@@ -67,7 +67,7 @@ mod reverse;
 mod reverse_sequence;
 mod scan;
 mod scatter;
-mod segment_sum;
+pub(crate) mod segment_sum;
 mod shape;
 mod size;
 mod slice;
@@ -125,85 +125,85 @@ pub(crate) use support::testing;
 use support::{declare, index, interval, numeric, ranked, rows, view, wide};
 
 ops! {
-    batch_norm::BatchNorm,
-    batch_norm_train::BatchNormTrain,
-    batch_norm_grad::BatchNormGrad,
-    conv::Conv,
-    conv_transpose::ConvTranspose,
-    conv_weight_grad::ConvWeightGrad,
-    gemm::Gemm,
-    lrn::Lrn,
-    matmul::MatMul,
-    pool::Pool,
-    pool_grad::PoolGrad,
-    blocks::Blocks,
-    resize::Resize,
-    grid_sample::GridSample,
-    grid_sample_grad::GridSampleGrad,
-    col2im::Col2Im,
-    max_unpool::MaxUnpool,
-    unary::Unary,
-    binary::Binary,
-    compare::Compare,
-    logic::Logic,
-    classify::Classify,
-    where_::Where,
-    cast::Cast,
-    bit_cast::BitCast,
-    quantize::Quantize,
-    dynamic_quantize::DynamicQuantize,
-    reduce::Reduce,
-    narrow::Narrow,
-    arg::Arg,
-    softmax::Softmax,
-    concat::Concat,
-    slice::Slice,
-    reshape::Reshape,
-    copy::CopyOp,
-    identity::Identity,
-    dropout::Dropout,
-    dropout_train::DropoutTrain,
-    first::First,
-    all_reduce::AllReduce,
-    all_gather::AllGather,
-    exclusive_scan::ExclusiveScan,
-    own_rows::OwnRows,
-    dims::Dims,
-    constant::Constant,
-    flatten::Flatten,
-    squeeze::Squeeze,
-    unsqueeze::Unsqueeze,
-    transpose::Transpose,
-    expand::Expand,
-    tile::Tile,
-    gather::Gather,
-    gather_at::GatherAt,
-    scatter::Scatter,
-    segment_sum::SegmentSum,
-    top_k::TopK,
-    merge_top_k::MergeTopK,
-    sort::Sort,
-    reverse::Reverse,
-    one_hot::OneHot,
-    shape::ShapeOp,
-    size::SizeOp,
-    constant_of_shape::ConstantOfShape,
-    range::Range,
-    random::Random,
-    split::SplitOp,
-    pad::Pad,
-    layer_norm::LayerNorm,
-    group_norm::GroupNorm,
-    lp_norm::LpNorm,
-    scan::Scan,
-    dft::Dft,
-    trilu::Trilu,
-    einsum::Einsum,
-    reverse_sequence::ReverseSequence,
-    recurrent::Recurrent,
-    recurrent_grad::RecurrentGrad,
-    external::External,
-    custom::Custom,
+    pub batch_norm::BatchNorm,
+    pub(crate) batch_norm_train::BatchNormTrain,
+    pub(crate) batch_norm_grad::BatchNormGrad,
+    pub conv::Conv,
+    pub conv_transpose::ConvTranspose,
+    pub(crate) conv_weight_grad::ConvWeightGrad,
+    pub gemm::Gemm,
+    pub lrn::Lrn,
+    pub matmul::MatMul,
+    pub pool::Pool,
+    pub(crate) pool_grad::PoolGrad,
+    pub blocks::Blocks,
+    pub resize::Resize,
+    pub grid_sample::GridSample,
+    pub(crate) grid_sample_grad::GridSampleGrad,
+    pub col2im::Col2Im,
+    pub max_unpool::MaxUnpool,
+    pub unary::Unary,
+    pub binary::Binary,
+    pub compare::Compare,
+    pub logic::Logic,
+    pub classify::Classify,
+    pub where_::Where,
+    pub cast::Cast,
+    pub bit_cast::BitCast,
+    pub quantize::Quantize,
+    pub dynamic_quantize::DynamicQuantize,
+    pub reduce::Reduce,
+    pub(crate) narrow::Narrow,
+    pub arg::Arg,
+    pub softmax::Softmax,
+    pub concat::Concat,
+    pub slice::Slice,
+    pub reshape::Reshape,
+    pub(crate) copy::CopyOp,
+    pub identity::Identity,
+    pub dropout::Dropout,
+    pub(crate) dropout_train::DropoutTrain,
+    pub(crate) first::First,
+    pub(crate) all_reduce::AllReduce,
+    pub(crate) all_gather::AllGather,
+    pub(crate) exclusive_scan::ExclusiveScan,
+    pub(crate) own_rows::OwnRows,
+    pub dims::Dims,
+    pub constant::Constant,
+    pub flatten::Flatten,
+    pub squeeze::Squeeze,
+    pub unsqueeze::Unsqueeze,
+    pub transpose::Transpose,
+    pub expand::Expand,
+    pub tile::Tile,
+    pub gather::Gather,
+    pub gather_at::GatherAt,
+    pub scatter::Scatter,
+    pub(crate) segment_sum::SegmentSum,
+    pub top_k::TopK,
+    pub(crate) merge_top_k::MergeTopK,
+    pub sort::Sort,
+    pub reverse::Reverse,
+    pub one_hot::OneHot,
+    pub shape::ShapeOp,
+    pub size::SizeOp,
+    pub constant_of_shape::ConstantOfShape,
+    pub range::Range,
+    pub random::Random,
+    pub split::SplitOp,
+    pub pad::Pad,
+    pub layer_norm::LayerNorm,
+    pub group_norm::GroupNorm,
+    pub lp_norm::LpNorm,
+    pub scan::Scan,
+    pub dft::Dft,
+    pub trilu::Trilu,
+    pub einsum::Einsum,
+    pub reverse_sequence::ReverseSequence,
+    pub recurrent::Recurrent,
+    pub(crate) recurrent_grad::RecurrentGrad,
+    pub external::External,
+    pub custom::Custom,
 }
 
 /// The operator of a framework, as it is given to a builder or a gradient rule.

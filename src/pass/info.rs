@@ -2,7 +2,7 @@
 
 /// The entry of a pass in lists such as `fanwise passes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PassInfo {
+pub(crate) struct PassInfo {
     /// The pass's name.
     pub name: &'static str,
     /// A description in one sentence.

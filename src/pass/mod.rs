@@ -24,7 +24,7 @@ pub use gradient::{
     training,
 };
 pub(crate) use gradient::{LossInputs, STEP, class_axis};
-pub use info::PassInfo;
+pub(crate) use info::PassInfo;
 pub use refusal::SplitRefused;
 pub(crate) use repair::grouped;
 pub use repair::{Action, AppliedRepair, BatchStatistics, Repair, RepairOptions};
@@ -35,6 +35,6 @@ pub use simplify::{SimplifyOptions, simplify};
 pub use stages::{Proven, Repaired, repair, replicate};
 
 /// All passes, in the order in which they run.
-pub fn passes() -> impl Iterator<Item = PassInfo> {
+pub(crate) fn passes() -> impl Iterator<Item = PassInfo> {
     simplify::PASSES.iter().map(|p| p.info).chain([repair::INFO, replicate::INFO])
 }

@@ -62,7 +62,7 @@ mod history;
 mod monitor;
 mod observer;
 mod options;
-pub mod plot;
+pub(crate) mod plot;
 mod run;
 mod schedule;
 mod stage;

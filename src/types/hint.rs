@@ -94,7 +94,7 @@ impl Hint {
 
     /// Advice to give a setting these values, each written as an option's value would be; a switch
     /// has none.
-    pub fn set<V: Into<String>>(
+    pub(crate) fn set<V: Into<String>>(
         setting: Setting,
         values: impl IntoIterator<Item = V>,
         advice: impl Into<Cow<'static, str>>,
@@ -104,12 +104,12 @@ impl Hint {
     }
 
     /// Advice to turn a switch on.
-    pub fn turn_on(setting: Setting, advice: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn turn_on(setting: Setting, advice: impl Into<Cow<'static, str>>) -> Self {
         Self::set(setting, [] as [String; 0], advice)
     }
 
     /// The setting to change, and its new values.
-    pub fn change(&self) -> Option<(Setting, &[String])> {
+    pub(crate) fn change(&self) -> Option<(Setting, &[String])> {
         self.change.as_ref().map(|(setting, values)| (*setting, values.as_slice()))
     }
 

@@ -21,8 +21,9 @@ mod tensor_type;
 
 pub use claim::{Claim, Code, Combine, Refusal, Shard};
 pub use device::{Device, DeviceKind};
+pub use dim::Dim;
 pub(crate) use dim::MAX_SIZE;
-pub use dim::{Dim, Symbol};
+pub(crate) use dim::Symbol;
 pub use dtype::DType;
 pub(crate) use fast_map::{FastMap, FastSet};
 pub use hint::{Diagnostic, Hint, Note, Setting};

@@ -89,7 +89,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The names of the models, ascending, each with a description of a few words. Nothing is built.
-pub fn descriptions() -> impl Iterator<Item = (&'static str, &'static str)> {
+pub(crate) fn descriptions() -> impl Iterator<Item = (&'static str, &'static str)> {
     MODELS.iter().map(|entry| (entry.name, entry.about))
 }
 

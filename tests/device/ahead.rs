@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use fanwise::backend::{CUDA, Executable, RunError, RunOptions, RunOutput, Staged, run_each};
+use fanwise::backend::{CUDA, Executable, RunError, RunOptions, RunOutput, Staged};
+use fanwise::internal::run_each;
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::lower;
 use fanwise::types::Tensor;

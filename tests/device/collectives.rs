@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use fanwise::backend::{CUDA, Executable};
 use fanwise::internal::check;
+use fanwise::internal::{AllGather, AllReduce, CopyOp, ExclusiveScan, MergeTopK};
 use fanwise::ir::{Builder, DevicePlacement, Graph, Origin, Value, Weights, parse, verify};
 use fanwise::lower::{Action, DeviceProgram, Program, Step, lower};
 use fanwise::op::{
-    AllGather, AllReduce, Binary, Concat, CopyOp, ExclusiveScan, Expand, MatMul, MergeTopK, Op,
-    Reduce, Reshape, Scan, Slice, TopK, Transpose, Unary,
+    Binary, Concat, Expand, MatMul, Op, Reduce, Reshape, Scan, Slice, TopK, Transpose, Unary,
 };
 use fanwise::pass::{
     BatchStatistics, Merge, Repair, RepairOptions, Replicate, WeightPlacement, repair,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use fanwise::backend::cuda::{Cuda, Trace, count};
+use fanwise::backend::cuda::{Cuda, Trace};
 use fanwise::backend::{CUDA, CompileError, Executable, RunOptions};
+use fanwise::internal::count;
 use fanwise::ir::{Graph, Weights, parse, verify};
 use fanwise::lower::{Program, lower};
 use fanwise::types::{DType, Tensor};

@@ -1,10 +1,11 @@
 //! A graph of the operators that pick, place, order and scan elements, which no model of the zoo
 //! has.
 
+use fanwise::internal::SegmentSum;
 use fanwise::ir::{Builder, Graph, Value};
 use fanwise::op::{
     Arg, Gather, GatherAt, Lrn, OneHot, Op, Reduction, Reverse, ReverseSequence, Scan, Scatter,
-    SegmentSum, Sort, TopK, Transpose, Trilu,
+    Sort, TopK, Transpose, Trilu,
 };
 use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 

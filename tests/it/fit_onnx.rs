@@ -4,8 +4,9 @@ use std::path::Path;
 
 use fanwise::format::onnx::{self, ImportOptions, import};
 use fanwise::format::{Budget, npz, safetensors};
+use fanwise::internal::BatchNormTrain;
 use fanwise::ir::{Builder, Weights};
-use fanwise::op::{BatchNormTrain, Identity, MatMul, Unary};
+use fanwise::op::{Identity, MatMul, Unary};
 use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::{Backend, Cpu, RunOptions};
+use fanwise::internal::BatchNormTrain;
 use fanwise::internal::OpDef;
 use fanwise::ir::{self, Builder, Graph, Value, Weights};
 use fanwise::op::{
-    BatchNormTrain, Binary, CellKind, CellSettings, Conv, Direction, External, Flatten, Gather,
-    GatherAt, Gemm, Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,
+    Binary, CellKind, CellSettings, Conv, Direction, External, Flatten, Gather, GatherAt, Gemm,
+    Pool, Recurrent, Reduce, Reduction, Scatter, Softmax, Transpose, Unary,
 };
 use fanwise::pass::{self, GradientError, Repair, Replicate, differentiate};
 use fanwise::types::{DType, Device, Dim, Shape, Tensor, TensorType};

@@ -5,8 +5,9 @@ use rand_chacha::ChaCha8Rng;
 use smallvec::SmallVec;
 
 use fanwise::internal::OpDef;
+use fanwise::internal::{AllReduce, Narrow};
 use fanwise::internal::{Operand, SplitOperand};
-use fanwise::op::{AllReduce, Narrow, Op};
+use fanwise::op::Op;
 use fanwise::types::{Claim, Combine, DType, Dim, Shape, Shard, Tensor, TensorType};
 
 /// A generator for a test's cases; the same seed gives the same cases.

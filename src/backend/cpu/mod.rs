@@ -44,9 +44,9 @@ use super::{Backend, CompileError, Executable};
 use crate::ir::Weights;
 use crate::lower::{self, Program};
 pub use executable::CpuExecutable;
+pub use kernel::CPU;
 #[cfg(feature = "cuda")]
 pub(super) use kernel::StepKernels;
-pub use kernel::{CPU, CpuKernels};
 
 /// The CPU backend: any number of virtual devices that share a pool of worker threads.
 #[derive(Clone, Debug)]

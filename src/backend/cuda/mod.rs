@@ -16,8 +16,12 @@ pub(crate) use compiler::compile::Compiler;
 pub use compiler::nvrtc::KernelError;
 pub(crate) use compiler::nvrtc::Nvrtc;
 pub(crate) use compiler::resources::Resources;
-pub use driver::devices::{DeviceInfo, Devices, count, devices};
+pub(crate) use driver::devices::count;
+#[cfg(feature = "cli")]
+pub(crate) use driver::devices::{Devices, devices};
 pub(crate) use driver::probe;
-pub use driver::probe::{NvrtcSearch, ProbeError, Version};
+#[cfg(feature = "cli")]
+pub(crate) use driver::probe::Version;
+pub use driver::probe::{NvrtcSearch, ProbeError};
 pub use run::backend::{CompileProgress, Cuda, CudaOptions};
 pub use run::trace::Trace;

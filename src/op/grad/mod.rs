@@ -1,7 +1,7 @@
 //! Operators that gradients are made of.
 
-pub(in crate::op) mod batch_norm_grad;
-pub(in crate::op) mod conv_weight_grad;
-pub(in crate::op) mod grid_sample_grad;
-pub(in crate::op) mod pool_grad;
-pub(in crate::op) mod recurrent_grad;
+pub(crate) mod batch_norm_grad;
+pub(crate) mod conv_weight_grad;
+pub(crate) mod grid_sample_grad;
+pub(crate) mod pool_grad;
+pub(crate) mod recurrent_grad;

@@ -263,8 +263,8 @@ pub(crate) use family;
 
 /// The list of all operators: a module and a type for each line, one variant of `Op`.
 macro_rules! ops {
-    ($($(#[$meta:meta])* $module:ident::$op:ident),* $(,)?) => {
-        $(pub use $module::$op;)*
+    ($($(#[$meta:meta])* $vis:vis $module:ident::$op:ident),* $(,)?) => {
+        $($vis use $module::$op;)*
 
         /// An operator with its attributes.
         #[derive(Clone, Debug, PartialEq)]

@@ -12,7 +12,7 @@ use crate::format::{self, FileError};
 ///
 /// # Errors
 /// If the name does not end in `.svg`, or the file cannot be written.
-pub fn write(path: &Path, history: &History) -> Result<(), FileError> {
+pub(crate) fn write(path: &Path, history: &History) -> Result<(), FileError> {
     if path.extension().is_none_or(|extension| extension != "svg") {
         return Err(FileError::content(path, "curves are drawn as .svg"));
     }

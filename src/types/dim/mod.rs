@@ -23,11 +23,11 @@ pub const MAX_SIZE: i64 = 1 << 48;
 /// After import a graph knows one symbol, [`Symbol::BATCH`]; the others stand for sizes that a file
 /// names and that are bound or equated while it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Symbol(pub u32);
+pub(crate) struct Symbol(pub(crate) u32);
 
 impl Symbol {
     /// The number of rows of the global batch, written `N`.
-    pub const BATCH: Self = Self(0);
+    pub(crate) const BATCH: Self = Self(0);
 }
 
 /// An integer that may depend on the batch size `N >= 0`.

@@ -158,7 +158,7 @@ fn write(path: &str, found: &Map<String, Value>) -> Result<(), String> {
 
 /// What is measured, on what, and what the tests gave.
 fn head(scope: &Scope) -> Result<Map<String, Value>, String> {
-    let devices = cuda::devices().map_err(|e| e.to_string())?;
+    let devices = fanwise::internal::devices().map_err(|e| e.to_string())?;
     let device = devices.devices.first();
     let head = json!({
         "date": scope.date,

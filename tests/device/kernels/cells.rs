@@ -1,9 +1,9 @@
 //! Recurrent cells, their gradients, and draws.
 
+use fanwise::internal::RecurrentGrad;
 use fanwise::ir::Value;
 use fanwise::op::{
-    Activation, Binary, Cast, CellKind, CellSettings, Direction, Random, Recurrent, RecurrentGrad,
-    Transpose,
+    Activation, Binary, Cast, CellKind, CellSettings, Direction, Random, Recurrent, Transpose,
 };
 use fanwise::types::{DType, Dim};
 

@@ -1,10 +1,11 @@
 //! Elements picked and placed by number, and lines of numbers, exactly as the reference evaluation
 //! has them.
 
+use fanwise::internal::SegmentSum;
 use fanwise::ir::Value;
 use fanwise::op::{
     Arg, Binary, Cast, Gather, GatherAt, Lrn, OneHot, Op, Reduction, Reverse, ReverseSequence,
-    Scan, Scatter, SegmentSum, Sort, Squeeze, TopK, Transpose, Trilu, Unary,
+    Scan, Scatter, Sort, Squeeze, TopK, Transpose, Trilu, Unary,
 };
 use fanwise::types::{DType, Element, Tensor};
 use rand::Rng;

@@ -1,10 +1,8 @@
 //! What only training has: gradients of windows, dropped elements, statistics of the batch.
 
+use fanwise::internal::{BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, PoolGrad};
 use fanwise::ir::Value;
-use fanwise::op::{
-    BatchNormGrad, BatchNormTrain, Binary, Cast, Conv, ConvWeightGrad, DropoutTrain, Pool,
-    PoolGrad, Range, Unary,
-};
+use fanwise::op::{Binary, Cast, Conv, Pool, Range, Unary};
 use fanwise::types::{DType, Tensor};
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};

@@ -4,11 +4,13 @@ use rand::Rng;
 
 use super::Generator;
 use super::draw::{Case, Draw, Held, N, case, named};
+use fanwise::internal::{
+    BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, GridSampleGrad, PoolGrad,
+};
 use fanwise::op::{
-    Attr, BatchNorm, BatchNormGrad, BatchNormTrain, BlockOrder, Blocks, Col2Im, Conv,
-    ConvTranspose, ConvWeightGrad, DropoutTrain, DynamicQuantize, Einsum, Gemm, GridPadding,
-    GridSample, GridSampleGrad, GroupNorm, LayerNorm, Lrn, MatMul, MaxUnpool, Pool, PoolGrad,
-    Resize, ResizeMode,
+    Attr, BatchNorm, BlockOrder, Blocks, Col2Im, Conv, ConvTranspose, DynamicQuantize, Einsum,
+    Gemm, GridPadding, GridSample, GroupNorm, LayerNorm, Lrn, MatMul, MaxUnpool, Pool, Resize,
+    ResizeMode,
 };
 use fanwise::op::{Coordinates, Nearest};
 use fanwise::types::{DType, Dim};

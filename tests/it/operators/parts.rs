@@ -5,10 +5,11 @@ use rand::seq::SliceRandom;
 
 use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
+use fanwise::internal::SegmentSum;
 use fanwise::op::{
     Attr, Concat, Expand, Flatten, Gather, GatherAt, OneHot, Pad, PadMode, Reduction, Reshape,
-    ReverseSequence, Scatter, SegmentSum, ShapeOp, SizeOp, Slice, SplitOp, Squeeze, Tile, TopK,
-    Transpose, Trilu, Unsqueeze,
+    ReverseSequence, Scatter, ShapeOp, SizeOp, Slice, SplitOp, Squeeze, Tile, TopK, Transpose,
+    Trilu, Unsqueeze,
 };
 use fanwise::types::{DType, Dim};
 

@@ -5,9 +5,10 @@ use rand::Rng;
 use super::Generator;
 use super::draw::{Case, Draw, N, case, named};
 use fanwise::internal::OpRead;
+use fanwise::internal::{CopyOp, Narrow};
 use fanwise::op::{
-    Attr, Binary, BitCast, Cast, Classify, Compare, Constant, ConstantOfShape, CopyOp, Dft,
-    Dropout, Identity, Logic, Narrow, Quantize, Random, Range, Reduce, Unary, Where,
+    Attr, Binary, BitCast, Cast, Classify, Compare, Constant, ConstantOfShape, Dft, Dropout,
+    Identity, Logic, Quantize, Random, Range, Reduce, Unary, Where,
 };
 use fanwise::types::{Combine, DType, Dim};
 

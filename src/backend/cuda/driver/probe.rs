@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+pub use super::error::ProbeError;
+pub(crate) use super::error::Version;
 pub(crate) use super::error::nvrtc_package;
-pub use super::error::{ProbeError, Version};
 use super::sys;
 
 /// The version of CUDA of the driver, if one can be used.
