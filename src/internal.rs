@@ -25,6 +25,7 @@ pub use crate::backend::cuda::compiler::resources::{Resources, parse as parse_re
 pub use crate::backend::cuda::driver::devices::{count, devices};
 #[cfg(feature = "cuda")]
 pub use crate::backend::cuda::driver::probe::driver;
+#[cfg(feature = "cuda")]
 pub use crate::backend::cuda::driver::rates::copy_rates;
 #[cfg(feature = "cuda")]
 pub use crate::backend::cuda::run::executor::CudaExecutable;
@@ -40,7 +41,6 @@ pub use crate::codegen::program::kernels;
 pub use crate::codegen::unit::{Unit, entry_name, units};
 pub use crate::ir::param::ContentHash;
 pub use crate::ir::print::Printer;
-#[cfg(feature = "cpu")]
 pub use crate::lower::chain::{Chain, ChainStep};
 pub use crate::lower::check::check;
 pub use crate::op::all_gather::AllGather;
@@ -50,6 +50,7 @@ pub use crate::op::copy::CopyOp;
 pub use crate::op::def::{
     Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
 };
+pub use crate::op::dims::Dims;
 pub use crate::op::dropout_train::DropoutTrain;
 pub use crate::op::exclusive_scan::ExclusiveScan;
 pub use crate::op::first::First;
@@ -70,17 +71,22 @@ pub use crate::pass::explain::headline;
 pub use crate::pass::gradient::class_axis;
 pub use crate::pass::gradient::fixed_parameters;
 pub use crate::pass::report::claims_text;
+#[cfg(feature = "train")]
 pub use crate::train::data::change::Change;
 #[cfg(feature = "train")]
 pub use crate::train::data::cifar::Cifar;
 #[cfg(feature = "images")]
 pub use crate::train::data::decode::decode_image;
-#[cfg(feature = "train")]
+#[cfg(feature = "images")]
 pub use crate::train::data::folder::Folder;
+#[cfg(feature = "train")]
 pub use crate::train::data::labels::SAMPLE_MASK;
+#[cfg(feature = "train")]
 pub use crate::train::data::labels::SAMPLE_WEIGHT;
 #[cfg(feature = "train")]
 pub use crate::train::data::source::row;
 #[cfg(feature = "train")]
 pub use crate::train::data::table::Table;
+#[cfg(feature = "train")]
+pub use crate::train::stage::replicated;
 pub use crate::types::dim::MAX_SIZE;

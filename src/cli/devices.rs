@@ -41,12 +41,12 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "cuda")]
 fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
     let failed = |(ordinal, error): &(usize, _)| {
-        let is_listed = found.devices.iter().any(|device| device.ordinal == *ordinal);
+        let is_listed = found.list.iter().any(|device| device.ordinal == *ordinal);
         let what = if is_listed { "does not report its peers" } else { "cannot be used" };
         format!("gpu:{ordinal} {what}: {error}")
     };
     let mut unseen: Vec<_> = found.failed.iter().map(failed).collect();
-    if found.devices.is_empty() && unseen.is_empty() {
+    if found.list.is_empty() && unseen.is_empty() {
         let visible = visible.map_or(String::new(), |visible| {
             let is = if visible.is_empty() { "empty".to_owned() } else { format!("`{visible}`") };
             format!("CUDA_VISIBLE_DEVICES is {is}; unset it or name existing GPUs; ")
@@ -63,7 +63,7 @@ fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
 /// Fails where the driver shows no GPU that can be used, and says why.
 #[cfg(feature = "cuda")]
 pub(crate) fn require(found: &Devices) -> anyhow::Result<()> {
-    if found.devices.is_empty() {
+    if found.list.is_empty() {
         let unseen = unseen(found, visible().as_deref()).join("; ");
         anyhow::bail!("{unseen}; or run on the CPU with `--target cpu`");
     }
@@ -139,7 +139,7 @@ impl Gpus {
         let Ok(found) = &self.devices else { return Vec::new() };
         let (driver, version) = (found.driver, nvrtc.version());
         let mut missing: Vec<_> = newer(version, driver, self.named).into_iter().collect();
-        for gpu in &found.devices {
+        for gpu in &found.list {
             match nvrtc.for_device(gpu.arch, CodeFormat::Cubin) {
                 Err(error) => missing.push(format!("gpu:{}: {error}", gpu.ordinal)),
                 Ok((arch, CodeFormat::Ptx)) if version > driver => missing.push(format!(
@@ -161,11 +161,11 @@ impl Gpus {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        if self.devices.as_ref().map_or(0, |found| found.devices.len()) == 0 {
+        if self.devices.as_ref().map_or(0, |found| found.list.len()) == 0 {
             text += "gpu     none found; `--gpus N` runs N virtual devices on the CPU\n";
         }
         if let Ok(found) = &self.devices {
-            for gpu in &found.devices {
+            for gpu in &found.list {
                 let device = format!("gpu:{}", gpu.ordinal);
                 let peers = match gpu.peers.as_slice() {
                     [] => "no peers".to_owned(),
@@ -200,7 +200,7 @@ impl Gpus {
         let gpus: Vec<_> = self
             .devices
             .iter()
-            .flat_map(|found| &found.devices)
+            .flat_map(|found| &found.list)
             .map(|gpu| {
                 json!({
                     "device": format!("gpu:{}", gpu.ordinal),
@@ -263,7 +263,7 @@ mod tests {
     const NEW: Version = Version { major: 13, minor: 0 };
 
     fn none() -> Devices {
-        Devices { driver: OLD, devices: Vec::new(), failed: Vec::new() }
+        Devices { driver: OLD, list: Vec::new(), failed: Vec::new() }
     }
 
     #[test]

@@ -167,7 +167,7 @@ struct Wanted {
 #[cfg(feature = "cuda")]
 impl Wanted {
     fn new(named: Option<Arch>) -> anyhow::Result<Self> {
-        let first = || Some(crate::backend::cuda::devices().ok()?.devices.first()?.arch);
+        let first = || Some(crate::backend::cuda::devices().ok()?.list.first()?.arch);
         match named.or_else(first) {
             Some(arch) => Ok(Self { arch, is_named: named.is_some() }),
             None => {

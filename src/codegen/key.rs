@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Unit;
+use crate::types::{ParseValueError, Quoted};
 
 /// An architecture of NVIDIA GPUs, as `sm_80` or `sm_90a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,16 +59,15 @@ impl fmt::Display for Arch {
     }
 }
 
-/// An error of parsing an [`Arch`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an architecture; write sm_80, sm_90a …")]
-pub struct ArchError(String);
-
 impl FromStr for Arch {
-    type Err = ArchError;
+    type Err = ParseValueError;
 
-    fn from_str(text: &str) -> Result<Self, ArchError> {
-        let wrong = || ArchError(text.chars().take(40).collect());
+    fn from_str(text: &str) -> Result<Self, ParseValueError> {
+        let wrong = || {
+            let shown = Quoted(text);
+            let message = format!("{shown} is not an architecture; write sm_80, sm_90a …");
+            ParseValueError::new(message)
+        };
         let rest = text.strip_prefix("sm_").ok_or_else(wrong)?;
         let (digits, features) = match rest.strip_suffix(['a', 'f']) {
             Some(digits) if rest.ends_with('a') => (digits, Features::Own),

@@ -150,7 +150,7 @@ impl Graph {
     }
 
     /// The values that a run hands out or keeps: the outputs, then those of the updates, in order.
-    pub fn kept(&self) -> impl Iterator<Item = Value> + '_ {
+    pub(crate) fn kept(&self) -> impl Iterator<Item = Value> + '_ {
         let updates = self.updates.iter().flat_map(|update| update.values.iter().copied());
         self.outputs.iter().map(|output| output.value).chain(updates)
     }

@@ -185,7 +185,7 @@ impl AttrValue for ResultTypes {
 }
 
 /// Callback of a foreign operator: returns the results from the operands, or an error message.
-pub type Function = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>, String> + Send + Sync;
+pub(crate) type Function = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>, String> + Send + Sync;
 
 /// The callback of a foreign operator. It has no text form: a graph that is read has none.
 #[derive(Clone, Default)]

@@ -27,7 +27,7 @@ pub(crate) mod copy;
 mod custom;
 pub(crate) mod def;
 mod dft;
-mod dims;
+pub(crate) mod dims;
 mod dropout;
 pub(crate) mod dropout_train;
 mod dynamic_quantize;
@@ -92,7 +92,7 @@ pub(crate) use def::{
 };
 pub(crate) use dft::DftSizes;
 pub(crate) use einsum::Labels;
-pub use external::{Assume, Callback, Function, ResultTypes};
+pub use external::Assume;
 pub use grid_sample::GridPadding;
 pub(crate) use group_norm::GroupSizes;
 pub(crate) use matmul::MatMulSizes;
@@ -168,7 +168,7 @@ ops! {
     pub(crate) all_gather::AllGather,
     pub(crate) exclusive_scan::ExclusiveScan,
     pub(crate) own_rows::OwnRows,
-    pub dims::Dims,
+    pub(crate) dims::Dims,
     pub constant::Constant,
     pub flatten::Flatten,
     pub squeeze::Squeeze,

@@ -14,7 +14,7 @@
 //! | [`Finite`] | ends one whose loss is no finite number |
 //! | [`LearningRate`] | sets the learning rate of every batch |
 //! | [`ProgressMeter`] | tells how far an epoch is |
-//! | [`CsvLog`], [`Plot`], [`EventLog`] | write the history: table, curves, `TensorBoard` |
+//! | [`CsvLog`], [`EventLog`] | write the history: as a table, for `TensorBoard` |
 //!
 //! ```
 //! use fanwise::Session;
@@ -65,12 +65,13 @@ mod options;
 pub(crate) mod plot;
 mod run;
 mod schedule;
-mod stage;
+pub(crate) mod stage;
 mod targets;
 mod trainer;
 
+pub(crate) use callback::Plot;
 pub use callback::{
-    CsvLog, EarlyStopping, EventLog, Finite, Keep, LearningRate, ModelCheckpoint, Plot, Progress,
+    CsvLog, EarlyStopping, EventLog, Finite, Keep, LearningRate, ModelCheckpoint, Progress,
     ProgressMeter,
 };
 pub use checkpoint::Checkpoint;
@@ -81,6 +82,6 @@ pub use monitor::Monitor;
 pub use observer::{Observer, TrainState};
 pub use options::{Distribution, TrainerOptions};
 pub use schedule::{Plateau, Schedule};
-pub(crate) use stage::Evaluator;
-pub use stage::{Predictor, replicated};
+pub use stage::Predictor;
+pub(crate) use stage::{Evaluator, replicated};
 pub use trainer::Trainer;

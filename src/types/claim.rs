@@ -224,7 +224,7 @@ impl Code {
     ];
 
     /// The code as printed, `R0104`.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::NoBatchAxis => "R0001",
             Self::AmbiguousBatchAxis => "R0002",

@@ -30,7 +30,7 @@ impl Shape {
     }
 
     /// Appends an axis.
-    pub fn push(&mut self, dim: Dim) {
+    pub(crate) fn push(&mut self, dim: Dim) {
         Arc::make_mut(&mut self.0).push(dim);
     }
 

@@ -161,7 +161,7 @@ impl Split {
     }
 
     /// The rule that gave the offsets.
-    pub fn rule(&self) -> &ShardRule {
+    pub(crate) fn rule(&self) -> &ShardRule {
         &self.rule
     }
 

@@ -170,7 +170,7 @@ impl Tensor {
     }
 
     /// The number of axes.
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.dims.len()
     }
 

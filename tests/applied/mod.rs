@@ -250,7 +250,7 @@ impl Applied {
         let results: Vec<TensorType> = inferred.into_iter().map(|r| r.ty).collect();
         let claims = match self.op.split(&split, &results) {
             Err(refusal) => {
-                return format!("{} by operand {}", refusal.code.name(), refusal.operand);
+                return format!("{} by operand {}", refusal.code, refusal.operand);
             }
             Ok(claims) => claims,
         };

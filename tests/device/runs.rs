@@ -122,7 +122,7 @@ fn memory_runs_out() {
     let mut rng = ChaCha8Rng::seed_from_u64(6);
     let batch = inputs(&graph, 2, &mut rng);
     let before = outputs(&run, &batch);
-    let memory = fanwise::internal::devices().unwrap().devices[0].memory;
+    let memory = fanwise::internal::devices().unwrap().list[0].memory;
     let fits = |n: &i64| run.bind(*n).unwrap().devices[1].planned as u64 <= memory;
     let Some(n) = (0..18).map(|i| 1 << i).find(|n| !fits(n)) else {
         return;

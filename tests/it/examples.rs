@@ -125,14 +125,14 @@ fn explanations_are_true() {
         let wide = text.lines().find(|line| line.chars().count() > 110);
         assert_eq!(wide, None, "{code}: fits a terminal");
         assert!((10..=45).contains(&text.lines().count()), "{code}: fits a screen");
-        let examples = examples(code.name(), text, Some(code));
+        let examples = examples(&code.to_string(), text, Some(code));
         let refused = examples.iter().any(|e| e.says == Says::Refused(code));
         let without = text.contains("There is no example") || text.contains("there is no example");
         assert!(refused != without, "{code}: an example, or why there is none");
         for example in &examples {
-            assert_true(code.name(), example);
+            assert_true(&code.to_string(), example);
             if example.says == Says::Refused(code) && text.contains("`--repair=comm`") {
-                assert_accepted(code.name(), example, Repair::Comm);
+                assert_accepted(&code.to_string(), example, Repair::Comm);
             }
         }
     }

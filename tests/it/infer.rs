@@ -273,7 +273,7 @@ fn evaluate(
         dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= ELEMENTS)
     };
     let small = types.iter().chain(results.iter().map(|r| &r.ty)).all(|ty| count(ty).is_some());
-    if !small || ints.iter().flatten().flatten().any(|d| !d.is_const()) {
+    if !small || ints.iter().flatten().flatten().any(|d| d.as_const().is_none()) {
         return;
     }
     let tensors: Vec<Tensor> = types

@@ -192,7 +192,9 @@ pub(crate) fn evaluate(
             values.insert(Value { node: id, output }, result);
         }
     }
-    Ok(graph.kept().map(|value| values[&value].clone()).collect())
+    let updates = graph.updates().iter().flat_map(|update| update.values.iter().copied());
+    let kept = graph.outputs().iter().map(|output| output.value).chain(updates);
+    Ok(kept.map(|value| values[&value].clone()).collect())
 }
 
 pub(crate) fn run(executable: &CpuExecutable, inputs: &BTreeMap<String, Tensor>) -> Vec<Tensor> {

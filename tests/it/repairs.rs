@@ -63,7 +63,7 @@ fn verdict(graph: &Graph, allowed: Repair) -> String {
     match replicate(graph, &options(3, ShardRule::Balanced, allowed)) {
         Ok(_) => "ok".to_owned(),
         Err(PassError::Refused(refused)) => {
-            let mut codes: Vec<&str> = refused.iter().map(|r| r.code.name()).collect();
+            let mut codes: Vec<String> = refused.iter().map(|r| r.code.to_string()).collect();
             codes.dedup();
             codes.join("+")
         }

@@ -5,6 +5,7 @@ mod blocks;
 mod reference;
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::ops::Range;
 
 use fanwise::ir::{Builder, Graph, Origin, Value, Weights};
@@ -105,11 +106,9 @@ impl Generator {
 
     fn inputs(&mut self) {
         for i in 0..self.pick(1..4) {
-            let mut shape: Shape = [Dim::n()].into_iter().collect();
             let rank = *[1, 1, 2, 3, 3].choose(&mut self.rng).unwrap();
-            for _ in 0..rank {
-                shape.push(self.rng.random_range(1..7).into());
-            }
+            let sizes = (0..rank).map(|_| self.rng.random_range(1..7).into());
+            let shape: Shape = iter::once(Dim::n()).chain(sizes.collect::<Vec<_>>()).collect();
             let value = self.builder.input(&format!("x{i}"), TensorType::new(self.dtype, shape));
             self.rows.push(value);
         }

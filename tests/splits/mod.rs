@@ -257,7 +257,7 @@ fn split(op: &Op, operands: &[(&Tensor, Claim)]) -> Result<(Vec<Claim>, Vec<Tens
         .zip(operands)
         .map(|(ty, (_, claim))| SplitOperand { claim: *claim, ty })
         .collect();
-    let claims = op.split(&split, &results).map_err(|r| r.code.name().to_owned())?;
+    let claims = op.split(&split, &results).map_err(|r| r.code.to_string())?;
     assert_eq!(claims.len(), results.len(), "{op:?}: one claim for each result");
     for (claim, ty) in claims.iter().zip(&results) {
         if let Some(s) = claim.shard() {

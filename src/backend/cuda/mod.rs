@@ -10,7 +10,7 @@ pub(crate) mod driver;
 pub(crate) mod run;
 
 pub use crate::codegen::error::CodegenError;
-pub use crate::codegen::key::{Arch, ArchError, CodeFormat};
+pub use crate::codegen::key::{Arch, CodeFormat};
 pub(crate) use compiler::cache::{self, Cached};
 pub(crate) use compiler::compile::Compiler;
 pub use compiler::nvrtc::KernelError;

@@ -47,7 +47,7 @@ impl<'g> Verified<'g> {
     }
 
     /// Its nodes in topological order, as [`Graph::order`] gives them.
-    pub fn order(&self) -> &[NodeId] {
+    pub(crate) fn order(&self) -> &[NodeId] {
         &self.order
     }
 }

@@ -35,9 +35,9 @@ impl Observer for CsvLog {
     }
 }
 
-/// Draws the history to a file, `.png` or `.svg`.
+/// Draws the history to a file, as SVG.
 #[derive(Clone, Debug)]
-pub struct Plot {
+pub(crate) struct Plot {
     /// The file.
     pub path: PathBuf,
 }

@@ -9,7 +9,8 @@ mod rate;
 mod stop;
 
 pub use events::EventLog;
-pub use files::{CsvLog, Plot};
+pub use files::CsvLog;
+pub(crate) use files::Plot;
 pub use keep::{Keep, ModelCheckpoint};
 pub use progress::{Progress, ProgressMeter};
 pub use rate::LearningRate;

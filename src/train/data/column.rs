@@ -42,7 +42,7 @@ impl Column {
     }
 
     /// The bytes of one row; `None` where they cannot be counted.
-    pub fn bytes(&self) -> Option<usize> {
+    pub(crate) fn bytes(&self) -> Option<usize> {
         self.elements()?.checked_mul(self.dtype.bytes())
     }
 }
@@ -106,7 +106,7 @@ impl<'a> RowMut<'a> {
     ///
     /// # Panics
     /// If there is no such column: a bug in the caller.
-    pub fn bytes(&mut self, column: usize) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self, column: usize) -> &mut [u8] {
         self.cells[column]
     }
 

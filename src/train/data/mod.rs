@@ -78,6 +78,7 @@ pub use error::DataError;
 pub use files::{OpenOptions, open};
 #[cfg(feature = "images")]
 pub(crate) use folder::Folder;
+#[cfg(feature = "images")]
 pub use folder::FolderOptions;
 pub use images::{Fill, Images, Layout, Step};
 pub use labels::ClassWeights;

@@ -137,7 +137,7 @@ impl Dim {
     }
 
     /// True if the value is the same for every batch size.
-    pub fn is_const(&self) -> bool {
+    pub(crate) fn is_const(&self) -> bool {
         self.as_const().is_some()
     }
 

@@ -159,13 +159,13 @@ fn write(path: &str, found: &Map<String, Value>) -> Result<(), String> {
 /// What is measured, on what, and what the tests gave.
 fn head(scope: &Scope) -> Result<Map<String, Value>, String> {
     let devices = fanwise::internal::devices().map_err(|e| e.to_string())?;
-    let device = devices.devices.first();
+    let device = devices.list.first();
     let head = json!({
         "date": scope.date,
         "commit": scope.commit,
         "device": device.map(|d| d.name.clone()),
         "arch": device.map(|d| d.arch.to_string()),
-        "gpus": devices.devices.len(),
+        "gpus": devices.list.len(),
         "driver": devices.driver.to_string(),
         "nvrtc": compiler(None).nvrtc().version().to_string(),
         "batch": scope.batch,

@@ -48,9 +48,9 @@ const CHOICE: &str = "its interval is narrower, or carries nothing to the condit
 
 /// The shape that the operands have when they are broadcast.
 fn broadcast(operands: &[Tensor]) -> Vec<usize> {
-    let rank = operands.iter().map(Tensor::rank).max().unwrap_or(0);
+    let rank = operands.iter().map(|x| x.dims().len()).max().unwrap_or(0);
     let size = |axis: usize, x: &Tensor| {
-        let before = rank - x.rank();
+        let before = rank - x.dims().len();
         axis.checked_sub(before).map_or(1, |axis| x.dims()[axis])
     };
     let widest = |axis| operands.iter().map(|x| size(axis, x)).max().unwrap_or(1);

@@ -65,8 +65,8 @@ fn wrong(case: &Case, operands: &[Tensor], results: &[Tensor]) -> Option<&'stati
             return Some("the elements are not those of the operand in another type");
         }
     }
-    let largest = operands.iter().map(Tensor::rank).max();
-    if traits.contains(Traits::ELEMENTWISE) && largest != Some(results[0].rank()) {
+    let largest = operands.iter().map(|x| x.dims().len()).max();
+    if traits.contains(Traits::ELEMENTWISE) && largest != Some(results[0].dims().len()) {
         return Some("the result has not the axes of the operands");
     }
     None

@@ -29,9 +29,9 @@ pub struct Devices {
     /// The version of CUDA of the driver.
     pub driver: Version,
     /// The GPUs by their number.
-    pub devices: Vec<DeviceInfo>,
+    pub list: Vec<DeviceInfo>,
     /// The GPUs by their number of which a question failed, and how. One of which more than a peer
-    /// is unknown is not among `devices`.
+    /// is unknown is not in `list`.
     pub failed: Vec<(usize, DriverError)>,
 }
 
@@ -39,8 +39,8 @@ pub struct Devices {
 pub fn devices() -> Result<Devices, ProbeError> {
     let driver = context::start()?;
     let count = context::count().map_err(|error| ProbeError::DriverFailed(error.to_string()))?;
-    let (devices, failed) = list(count, device, |gpu: Gpu, other| gpu.can_reach(other));
-    Ok(Devices { driver, devices, failed })
+    let (list, failed) = examine_all(count, device, |gpu: Gpu, other| gpu.can_reach(other));
+    Ok(Devices { driver, list, failed })
 }
 
 /// The number of GPUs; none where the driver is missing or does not start.
@@ -49,7 +49,7 @@ pub fn count() -> usize {
 }
 
 /// The first so many GPUs, by what `ask` and `reach` tell of them, and what these fail to tell.
-fn list<G: Copy>(
+fn examine_all<G: Copy>(
     count: u32,
     ask: impl Fn(u32) -> Result<(G, DeviceInfo), DriverError>,
     reach: impl Fn(G, G) -> Result<bool, DriverError>,
@@ -93,7 +93,7 @@ fn device(ordinal: u32) -> Result<(Gpu, DeviceInfo), DriverError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceInfo, list};
+    use super::{DeviceInfo, examine_all};
     use crate::backend::DriverError;
     use crate::codegen::Arch;
 
@@ -115,7 +115,7 @@ mod tests {
             (3, 0) => Err(error("cuDeviceCanAccessPeer")),
             (_, other) => Ok(other != 2),
         };
-        let (devices, failed) = list(4, ask, reach);
+        let (devices, failed) = examine_all(4, ask, reach);
         let peers: Vec<_> = devices.iter().map(|d| (d.ordinal, d.peers.as_slice())).collect();
         assert_eq!(peers, [(0, &[3][..]), (2, &[0, 3]), (3, &[])]);
         assert_eq!(failed, [(1, error("cuDeviceTotalMem")), (3, error("cuDeviceCanAccessPeer"))]);
