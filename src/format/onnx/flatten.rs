@@ -11,7 +11,7 @@ use super::{ImportError, UnsupportedOp};
 use crate::types::FastMap;
 
 /// The nodes of a model's body.
-/// At most so many: a bound for hostile files: a node of a few bytes takes far more in memory.
+/// The bound is for hostile files: a node of a few bytes takes far more in memory.
 const MAX_NODES: usize = 1 << 20;
 
 /// The operators that are listed as not supported, and the nodes of each: the rest are counted.
