@@ -70,6 +70,7 @@ pub(crate) fn cache(args: &CacheCommand) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "cuda")]
 fn show(format: Format, folder: &str, files: &[crate::backend::cuda::Cached]) -> String {
     let total = files.iter().map(|file| file.bytes).sum();
+    // A time that lies ahead, after the clock was set back, counts as now.
     let age = |file: &crate::backend::cuda::Cached| file.used.elapsed().unwrap_or_default();
     match format {
         Format::Text => {

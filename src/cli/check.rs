@@ -86,6 +86,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let check = Check { args, runner: &runner, model: &model, inputs };
     let single = args.replicate.single(&args.model, &model.graph, runner.place())?;
     let run = |graph: &Graph| check.run(graph, &check.inputs);
+    // Both on the same backend: kernels of two backends round differently.
     let ran = runner.traced(|| Ok((run(&single.graph)?, run(graph)?)));
     let (one, many) = args.inputs.with_input_note(ran)?;
     exec::note_empty(graph, one.n);
@@ -126,6 +127,8 @@ impl Check<'_> {
             .map(|(i, ((name, a), (other, b)))| {
                 let label = labels.get(i).copied().unwrap_or(Label::RowExact);
                 let difference = largest_difference(a, b);
+                // Relative to the largest magnitude: where terms cancel, a small sum has the error
+                // of large terms.
                 let rounding = a.dtype().rounding() * largest(a);
                 let near = label == Label::Reassociated && difference <= rounding;
                 let (same, verdict) = match (name == other, a == b) {
@@ -138,6 +141,7 @@ impl Check<'_> {
                 Row { name, ty: a.tensor_type().to_string(), label, same, difference, verdict }
             })
             .collect();
+        // Outputs with another promise have to be equal in every bit.
         let follows = |row: &Row<'_>| {
             !row.same && matches!(row.label, Label::Reassociated | Label::Discontinuous)
         };

@@ -176,6 +176,7 @@ impl CompileArgs {
         }
         let given = [("--learning-rate", self.optimizer.has_rate())];
         ui::note_idle(&given, "here: the learning rate is an input of the step");
+        // The text of kernels depends on no architecture and is not cached.
         let compiled = has(|e| matches!(e.kind, Kind::Kernels(Kernels::Compiled(_))));
         let given = [("--cache-dir", self.cache.is_given()), ("--arch", self.arch.is_some())];
         let given = given.map(|(name, given)| (name, given && !compiled));
@@ -201,6 +202,7 @@ impl CompileArgs {
 
 /// The name of a file that may not be there, the same however its folder is named.
 fn one_name(path: &Path) -> PathBuf {
+    // The file need not exist, but its folder does: that much of the path can be resolved.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).canonicalize();
     let named = folder.ok().zip(path.file_name()).map(|(folder, name)| folder.join(name));
@@ -228,6 +230,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let usual = [Emit { kind: usual, training: false, path: None }];
     let emits = if args.emit.is_empty() { &usual[..] } else { &args.emit };
     let Model { graph: template, weights, .. } = args.model.load()?;
+    // These show the model as it was given, also one that may not be split.
     let before = |e: &Emit| {
         e.training || matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims | Kind::Onnx)
     };
@@ -341,6 +344,7 @@ fn write(emit: &Emit, text: &str) -> anyhow::Result<()> {
 
 fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let mut text = text.to_owned();
+    // Files end as what is printed does: with a newline.
     if !text.ends_with('\n') {
         text.push('\n');
     }

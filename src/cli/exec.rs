@@ -72,6 +72,7 @@ fn random_inputs(
     max_memory: u64,
 ) -> anyhow::Result<BTreeMap<String, Tensor>> {
     let rows = i64::from(rows);
+    // Counted before memory is taken; saturating, because the rows are the user's.
     let bytes = graph.inputs().map(|v| graph.ty(v).bytes().eval(rows));
     let bytes = bytes.fold(0, i64::saturating_add);
     let needed = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -150,6 +151,8 @@ fn repeat(
     let batches = (0..times).map(|_| Ok(((), inputs.clone())));
     run_each(executable, options, batches, |(), output| {
         durations.push(begin.elapsed());
+        // The time of a run reaches from the outputs before to its own: what is prefetched
+        // meanwhile is not counted twice.
         (begin, last) = (Instant::now(), Some(output));
         Ok::<_, RunError>(())
     })
@@ -171,6 +174,7 @@ fn show(what: &'static str, progress: &dyn Fn() -> (u64, u64), finished: &Atomic
     bar.set_message(what);
     while !finished.load(Ordering::Acquire) {
         thread::sleep(TICK);
+        // Short work shows no bar, which would only flicker.
         if bar.is_hidden() && start.elapsed() > PATIENCE {
             bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
         }

@@ -47,7 +47,9 @@ pub(crate) fn completions(
 }
 
 pub(crate) fn man(args: &ManArgs, command: Command) -> anyhow::Result<ExitCode> {
+    // `help` has no options of its own and would get an empty page.
     let mut command = command.disable_help_subcommand(true);
+    // Full names of the commands below, and with them names of pages, are made here.
     command.build();
     match &args.out {
         None => ui::out(&page(&command)?.1)?,

@@ -107,10 +107,12 @@ impl Emitted {
         let total = units.len() as u64;
         let progress = || (done.load(Ordering::Relaxed), total);
         // Machine code comes first, and leaves the PTX for the other form in the cache.
+        // Without a named architecture the two forms may be for different ones.
         let both = options.both && options.arch.is_some() && options.cache.folder().is_some();
         let compiler = if both { compiler.keeping_ptx() } else { compiler };
         let compile = |form| compiler.compile(units, arch, form, &done);
         let modules = exec::watched("compiling kernels", &progress, || {
+            // Compiled once for both forms, whichever is written first.
             if both && form == CodeFormat::Ptx {
                 compile(CodeFormat::Cubin)?;
                 done.store(0, Ordering::Relaxed);
@@ -134,6 +136,7 @@ impl Emitted {
             }
             emitted.files.push((name, module.compiled.image.clone()));
         }
+        // Resources, such as registers, are known of machine code only.
         emitted.index = match form {
             CodeFormat::Cubin => ui::table(&HEAD, &rows),
             CodeFormat::Ptx => {

@@ -76,6 +76,7 @@ pub(crate) fn report(error: &Error, as_json: bool) -> ExitCode {
     let broken_pipe = |e: &(dyn std::error::Error + 'static)| {
         e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     };
+    // A reader such as `head` has seen enough: that is no failure.
     if error.chain().any(broken_pipe) {
         return ExitCode::SUCCESS;
     }
@@ -87,6 +88,7 @@ pub(crate) fn report(error: &Error, as_json: bool) -> ExitCode {
         ui::say(&object(code, message, &hints).to_string());
         return ExitCode::from(BAD_INPUT);
     }
+    // Codes of refusals have a page of their own in `explain`.
     if let Some(code) = code.filter(|code| code.starts_with('R')) {
         text = format!("{text}\n   = note: see `fanwise explain {code}`");
     }
@@ -132,6 +134,7 @@ pub(crate) fn written(setting: Setting, values: &[String]) -> String {
 
 /// A word as a shell takes it.
 fn quoted(word: &str) -> String {
+    // What no shell gives a meaning; everything else is quoted.
     let plain = |c: char| c.is_alphanumeric() || "-_=.,:/@+%".contains(c);
     if word.chars().all(plain) {
         word.to_owned()

@@ -51,9 +51,11 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    // Before the run, whose outputs would be lost.
     args.outputs.as_deref().map(exec::check_outputs).transpose()?;
     let limit = args.model.max_memory();
     let runner = args.target.runner()?;
+    // The model is read for the sizes of the arrays.
     let given = args.inputs.read(limit)?;
     let model = args.model.load_for(given.as_ref())?;
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;

@@ -33,6 +33,8 @@ impl<'a> Builder<'a> {
         let buffer = self.device.buffer(id);
         let rank = buffer.ty.rank();
         match buffer.order {
+            // The samples, the spatial axes, the channels. Without a spatial axis the orders are
+            // the same.
             Order::ChannelsLast if rank > 2 => {
                 std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).collect()
             }
@@ -129,6 +131,7 @@ impl<'a> Builder<'a> {
         self.params.push(ParamDecl::Write("word".to_owned(), "u64"));
         self.args.push(Arg::Report);
         self.params.push(ParamDecl::Size("STEP".to_owned()));
+        // Larger for earlier steps, so that the first of several errors is kept.
         self.args.push(Arg::Step);
     }
 
@@ -224,6 +227,7 @@ pub(super) fn c_type(dtype: DType) -> &'static str {
         DType::F16 => "f16",
         DType::Bf16 => "bf16",
         DType::U16 => "u16",
+        // A truth value is a byte that is 0 or 1.
         DType::U8 | DType::Bool => "u8",
     }
 }
@@ -240,6 +244,7 @@ pub(super) fn bits_type(dtype: DType) -> &'static str {
 
 /// A number as a CUDA literal of type `double` or `float`.
 pub(super) fn number(x: f64, ty: DType) -> String {
+    // `{:?}` always has a point or an exponent, so that the literal is no integer.
     if ty == DType::F64 && x.is_finite() {
         return format!("{x:?}");
     }

@@ -147,6 +147,7 @@ pub(super) fn of_float(op: &Unary, x: &str, ty: DType) -> String {
         Unary::Reciprocal => format!("{} / {x}", literal(1.0)),
         Unary::Floor => library("floor"),
         Unary::Ceil => library("ceil"),
+        // Half to even, which ONNX asks for; `round` goes away from 0.
         Unary::Round => library("rint"),
         Unary::Erf => call("erf_of"),
         Unary::Sin => library("sin"),
@@ -243,6 +244,7 @@ fn compare(op: &Compare, a: &Element, b: &Element) -> String {
         Compare::Greater => ">",
         Compare::GreaterOrEqual => ">=",
     };
+    // A truth value is a byte in memory.
     format!("(u8)({} {relation} {})", a.real(), b.real())
 }
 
@@ -251,6 +253,8 @@ fn logic(op: &Logic, a: &Element, b: &Element) -> String {
     let (a, b) = (&a.text, &b.text);
     match op {
         Logic::Not => format!("(u8)({a} == 0)"),
+        // A truth value is a byte that is 0 or 1: on those the operators of bits are those of
+        // logic.
         Logic::And | Logic::BitwiseAnd => format!("({ty})({a} & {b})"),
         Logic::Or | Logic::BitwiseOr => format!("({ty})({a} | {b})"),
         Logic::Xor | Logic::BitwiseXor => format!("({ty})({a} ^ {b})"),

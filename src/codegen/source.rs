@@ -101,6 +101,7 @@ enum Line<'a> {
 fn line(text: &str) -> Line<'_> {
     let directive = text.trim().strip_prefix('#').map(str::trim_start);
     match directive {
+        // Each shared file is in a unit once; the compiler would warn of the pragma in a main file.
         Some(rest) if rest.trim_start_matches("pragma").trim() == "once" => Line::Nothing,
         Some(rest) => {
             let name = rest.strip_prefix("include").map(str::trim_start);
@@ -197,6 +198,8 @@ pub(super) fn shared(file: &str) -> String {
     for text in invariant(text(file), "that shared files are in the library").lines() {
         match line(text) {
             Line::Text(text) => out += text,
+            // Included files come before this one; the line stays, empty, so that numbers are
+            // right.
             Line::Nothing | Line::Include(_) => {}
         }
         out.push('\n');

@@ -81,6 +81,7 @@ fn hash(kernel: &Kernel) -> String {
         add(value);
     }
     add(&kernel.expression);
+    // The declarations, not the buffers: launches of one kernel differ in their arguments.
     add(&params(kernel));
     add(&kernel.threads.to_string());
     add(&kernel.shared.to_string());

@@ -104,6 +104,7 @@ pub fn map_from(
         };
         let from = start.checked_add(header.length);
         let part = from.and_then(|from| Some(from..from.checked_add(header.bytes)?));
+        // The place comes from the archive, and may lie anywhere.
         let part = part.filter(|part| part.end <= file.len());
         let part = part.ok_or_else(|| FileError::tensor(path, name, "its elements are cut off"))?;
         Ok(Array::new(header.dtype, &header.dims, file.slice(part)))
@@ -146,6 +147,7 @@ fn each<F: Read + Seek, T>(
     };
     let left = Cell::new(MAX_LIST);
     let mut archive = ZipArchive::new(Limited { file, left: &left }).map_err(not_zip)?;
+    // From here on each entry has a size of its own that bounds it.
     left.set(u64::MAX);
     let mut found = BTreeMap::new();
     for i in 0..archive.len() {
@@ -155,6 +157,8 @@ fn each<F: Read + Seek, T>(
         let wrong = |reason: String| FileError::tensor(path, &name, reason);
         let mut entry = archive.by_index(i).map_err(|e| wrong(unreadable(&e)))?;
         let header = npy::read_header(&mut entry).map_err(wrong)?;
+        // The entry's size is the archive's word, the header's that of the array: they must agree
+        // before memory is taken for either.
         let declared = (header.length as u64).checked_add(header.bytes as u64);
         if declared != Some(entry.size()) {
             let reason = format!(

@@ -73,6 +73,8 @@ impl<'g> Writer<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
         let rows = |split: &Split| {
             let rows = (0u32..).take(split.replicas()).map(|i| {
+                // A size that equals the rows of its replica is written `n<i>@dp`; a constant is
+                // shorter.
                 let rows = split.rows(i as usize).filter(|rows| !rows.is_const());
                 rows.map(|rows| (rows, i))
             });
@@ -86,6 +88,7 @@ impl<'g> Writer<'g> {
         let graph = self.graph;
         self.out.push_str("fanwise 1\nsymbol N >= 0\n");
         let devices = devices(graph, order);
+        // A graph that runs on the host alone is written without devices.
         let plain = devices == [Device::HOST] && graph.split().is_none();
         if !plain {
             push(&mut self.out, format_args!("device {}", Commas(&devices)));
@@ -181,6 +184,7 @@ impl<'g> Writer<'g> {
         let graph = self.graph;
         let ops = || order.iter().filter(|n| graph.node(**n).op().is_some());
         let plain = ops().all(|n| graph.node(*n).place() == DevicePlacement::HOST);
+        // Neighbouring nodes of one place share a block. The order is not changed for it.
         let mut open = None;
         for n in ops() {
             let place = graph.node(*n).place();
@@ -209,6 +213,7 @@ impl<'g> Writer<'g> {
             self.value(output.value, Device::HOST);
         }
         if graph.split().is_some() {
+            // A comment for the reader: what is promised of each output.
             let labels = graph.labels_in(order);
             for (i, label) in labels.iter().enumerate() {
                 push(&mut self.out, format_args!("{}{label}", if i > 0 { ", " } else { "  ; " }));
@@ -301,6 +306,7 @@ impl<'g> Writer<'g> {
         };
         self.out.push('@');
         push_name(&mut self.out, &info.name);
+        // Only what the reader could not know is written.
         if node.place().device != graph.param(*id).placement.seen_from(device) {
             push(&mut self.out, format_args!(" on {}", node.place().device));
         }

@@ -95,6 +95,7 @@ fn set_guards(layout: &mut Layout<'_>) -> Result<(), LowerError> {
             stack.extend(operands.iter().take(each).map(|v| v.node));
         }
     }
+    // Whatever such a part is computed from has to run as well.
     while let Some(id) = stack.pop() {
         if layout.guard(id) == Guard::Rows(0) {
             layout.guards[id.index()] = Guard::First(0);

@@ -50,6 +50,8 @@ pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
 /// there, and the step that wrote them. Ranges are disjoint.
 type Written = BTreeMap<usize, (usize, BufferId, usize)>;
 
+/// The steps of one device at one batch size, one after the other. Which of them may overlap is
+/// decided apart, in `check_overlap`.
 struct Simulation<'a> {
     program: &'a Program,
     bound: &'a Bound,
@@ -181,9 +183,11 @@ impl Simulation<'_> {
     /// some.
     fn read(&self, i: usize, buffer: BufferId) -> Result<usize, MemoryError> {
         let at = self.at(buffer);
+        // A buffer may be written in parts, by several steps: each range is followed to its writer.
         let (mut from, end, root) = (at.offset, at.offset + at.bytes, self.device.root(buffer));
         let mut last = 0;
         if matches!(at.space, Space::Input(_) | Space::Param(_)) {
+            // They are complete before the first step.
             return Ok(last);
         }
         while from < end {

@@ -229,6 +229,7 @@ impl Emitter<'_> {
             Role::First => self.select_first(id),
             Role::Launch => self.launch(id)?,
         }
+        // Behind the last of the node's steps, whatever their number.
         self.defined[id.index()] = self.now(device);
         Ok(())
     }

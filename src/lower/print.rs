@@ -29,6 +29,7 @@ impl fmt::Display for Program {
 }
 
 impl Program {
+    /// A device with its replicas, its buffers by number, and its steps in order.
     fn print_device(&self, f: &mut fmt::Formatter<'_>, device: &DeviceProgram) -> fmt::Result {
         write!(f, "{}", device.device)?;
         for r in &device.replicas {
@@ -46,6 +47,8 @@ impl Program {
         Ok(())
     }
 
+    /// A step as one line: `aside` for the exchange lane, `if GUARD:` where it may be skipped, then
+    /// what it does. Waits and records belong to no operator and so have no label.
     fn print_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
         if step.lane == Lane::Exchange {
             f.write_str("aside ")?;
@@ -79,6 +82,8 @@ impl Program {
     }
 }
 
+/// The operator with its own operands, then the fused chain, which names the others where it uses
+/// them.
 fn print_kernel(f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
     let (operands, others) = launch.split_operands();
     f.write_str(" = ")?;

@@ -47,6 +47,7 @@ impl MemoryReport<'_> {
             let rows: i64 =
                 device.replicas.iter().filter_map(|r| self.bound.rows.get(*r as usize)).sum();
             let rows = if device.replicas.is_empty() { "-".to_owned() } else { rows.to_string() };
+            // The planned bytes over the least that any plan needs: what fragmentation costs.
             let ratio = match bound.live {
                 0 => "-".to_owned(),
                 live => format!("{:.3}", bound.planned as f64 / live as f64),
@@ -81,6 +82,7 @@ struct Held {
     updates: usize,
 }
 
+/// A parameter may have several buffers that are the same memory: it counts once.
 fn held(device: &DeviceProgram, bound: &BoundDevice) -> Held {
     let (mut held, mut seen) = (Held::default(), BTreeSet::new());
     for (buffer, at) in device.buffers.iter().zip(&bound.locations) {
@@ -115,6 +117,7 @@ fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice
         }
     }
     let mut regions: Vec<_> = device.regions.iter().filter(|r| at(r.buffer).bytes > 0).collect();
+    // By place, then by time: a reader sees what shares the same bytes.
     regions.sort_by_key(|r| (at(r.buffer).offset, r.first));
     for region in regions {
         let (place, steps) = (at(region.buffer), format!("{}..={}", region.first, region.last));

@@ -131,6 +131,7 @@ impl AllReduce {
     fn join(&self, parts: &[(&Tensor, i64)], y: &mut Tensor) -> Result<(), OpError> {
         fn all<W: Wide>(parts: &[(&Tensor, i64)], y: &mut [f64]) {
             let results = y.len() / W::WIDTH;
+            // Component-major: component `c` of result `i` lies at `c * results + i`.
             let read = |part: &Tensor, i: usize| {
                 W::read(|component| part.as_slice::<f64>()[component * results + i])
             };
@@ -158,6 +159,7 @@ impl AllReduce {
         let parts: Vec<(&[F], f64)> =
             parts.iter().map(|(x, n)| (x.as_slice(), *n as f64)).collect();
         let total = parts.iter().fold(0.0, |sum, (_, n)| sum + n);
+        // One buffer for all elements: the parts of one element side by side.
         let mut values = vec![0.0f64; parts.len()];
         for (i, y) in y.iter_mut().enumerate() {
             for (value, (part, _)) in values.iter_mut().zip(&parts) {
@@ -170,11 +172,15 @@ impl AllReduce {
                 Combine::Prod | Combine::WideProd => values.iter().product(),
                 Combine::Max => largest().unwrap_or(f64::NAN),
                 Combine::Min => values.iter().copied().reduce(smaller).unwrap_or(f64::NAN),
+                // `m + ln(sum of e^(v - m))`: shifted by the largest, no power overflows. An
+                // infinite `m` is not subtracted, because `inf - inf` is NaN.
                 Combine::Lse => {
                     let m = largest().filter(|m| m.is_finite()).unwrap_or(0.0);
                     m + Real::ln(sum(&|v| Real::exp(v - m)))
                 }
                 Combine::L2 => sum(&|v| v * v).sqrt(),
+                // Replicas may have different numbers of rows: the mean of means weights each by
+                // its own.
                 Combine::Mean => {
                     let weighted =
                         values.iter().zip(&parts).fold(0.0, |sum, (v, (_, n))| sum + v * n);
@@ -190,6 +196,8 @@ impl AllReduce {
             let values =
                 parts.iter().filter_map(|(x, _)| x.as_slice::<I>().get(i)).map(|x| x.wide());
             let combined = match self.by {
+                // Wrapped after each factor: a product of a few 64-bit integers is beyond 128 bits.
+                // Modulo the type's size the result is the same.
                 Combine::Prod | Combine::WideProd => {
                     values.reduce(|a, b| I::wrap(a.wrapping_mul(b)).wide())
                 }
@@ -206,6 +214,8 @@ impl AllReduce {
     fn bools(&self, parts: &[(&Tensor, i64)], y: &mut Tensor) {
         for (i, y) in y.bytes_mut().iter_mut().enumerate() {
             let mut values = parts.iter().filter_map(|(x, _)| x.bytes().get(i)).map(|b| *b != 0);
+            // Of truth values the greatest is "or", the least "and"; type inference admits no other
+            // combiner.
             let any = self.by == Combine::Max;
             *y = u8::from(if any { values.any(|b| b) } else { values.all(|b| b) });
         }

@@ -54,6 +54,7 @@ impl Arg {
             Self::Min { .. } => x < best,
         };
         let equal = x == best || (nan && best_nan);
+        // Once a NaN is found nothing is beyond it; a later one counts as a tie.
         (!best_nan && (beyond || nan)) || (equal && self.parts().2)
     }
 
@@ -70,6 +71,8 @@ impl Arg {
         }
         for (x, places) in x.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
             places.fill(0);
+            // Row by row, so that memory is read in order; a column remembers where its best one
+            // was.
             for (i, row) in x.chunks_exact(inner).enumerate() {
                 for (column, (value, place)) in row.iter().zip(places.iter_mut()).enumerate() {
                     if self.takes(value, &x[*place * inner + column]) {
@@ -121,6 +124,7 @@ impl OpDef for Arg {
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
         match axis("axis", listed, rank) {
             Ok(own) if own != batch => {
+                // An axis that goes moves those behind it.
                 let axis = if own < batch && !keepdims { batch - 1 } else { batch };
                 Ok(smallvec![Claim::Shard(Shard { axis, ..shard })])
             }

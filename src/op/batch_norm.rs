@@ -109,6 +109,8 @@ impl OpDef for BatchNorm {
         }
         match operands.first().and_then(|x| x.claim.shard()) {
             None => Ok(rules::invariant(1)),
+            // Given statistics are the same for every sample: elements only meet their channel's
+            // numbers.
             Some(shard) if shard.axis != 1 => Ok(smallvec![Claim::Shard(shard)]),
             Some(_) => Err(rules::refuse(
                 Code::WindowAxis,
@@ -146,6 +148,9 @@ impl OpDef for BatchNorm {
             [at.operand(0)?, at.operand(1)?, at.operand(3)?, at.operand(4)?];
         let dy = at.dy()?;
         let to = at.ty(x).dtype;
+        // With `d = sqrt(var + epsilon)` the result is `(x - mean) * scale / d + bias`: `dx = dy *
+        // scale / d`, `dscale = sum of dy * (x - mean) / d`, `dbias = sum of dy`, `dmean = -scale /
+        // d * sum of dy`, `dvar = -scale / (2 d^3) * sum of dy * (x - mean)`.
         let deviation = at.shift(var, self.epsilon.into())?;
         let deviation = at.sqrt(deviation)?;
         let factor = at.div(scale, deviation)?;

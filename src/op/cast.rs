@@ -118,6 +118,8 @@ impl OpDef for Cast {
 
 /// Elements on their way from one type to another: as `f64` from a float, as `i128` from an integer
 /// or `bool`.
+/// Both hold every element of the types they come from exactly, so that an element is rounded once,
+/// and a pair of types needs no loop of its own.
 const CHUNK: usize = 256;
 
 fn read_floats(x: &Tensor, from: usize, to: &mut [f64]) {

@@ -79,6 +79,8 @@ impl OpDef for Col2Im {
         let Some((i, shard @ Shard { axis, inner, .. })) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
+        // Rows on the axis of the channels keep their channels together where a row holds all taps
+        // of each.
         let taps = self.kernel.iter().try_fold(1u64, |all, size| {
             u64::try_from(*size).ok().and_then(|size| all.checked_mul(size))
         });
@@ -121,6 +123,8 @@ impl OpDef for Col2Im {
             [0, 0].into_iter().chain(windows.iter().map(move |a| size(side(a))))
         };
         let pads = pads(|a| a.before).chain(pads(|a| a.after)).collect();
+        // The sum scatters each element to one place of the padded image: its gradient is what is
+        // there. In the padding, which the image leaves out, that is 0.
         let padded = at.pad(dy, pads, 0.0)?;
         let plane: i64 = windows.iter().map(|a| size(a.before + a.input + a.after)).product();
         let channels = at.shape(dy).iter().take(2).cloned().collect::<Vec<Dim>>();
@@ -145,6 +149,7 @@ fn places(windows: &[WindowAxis]) -> Vec<i64> {
         let next = |from: &[usize], count: usize, step: usize| -> Vec<usize> {
             from.iter().flat_map(|at| (0..count).map(move |i| at * size + i * step)).collect()
         };
+        // Positions of taps relative to their window, and of windows in the plane, each row-major.
         taps = next(&taps, axis.kernel, axis.dilation);
         starts = next(&starts, axis.output, axis.stride);
     }

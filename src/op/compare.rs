@@ -45,6 +45,7 @@ impl Compare {
         let holds = match self {
             Self::Equal => ints::equal(a, b)?,
             Self::Less => ints::less(a, b)?,
+            // Sizes are totally ordered: what is not greater is less or equal.
             Self::LessOrEqual => !ints::less(b, a)?,
             Self::Greater => ints::less(b, a)?,
             Self::GreaterOrEqual => !ints::less(a, b)?,
@@ -62,6 +63,8 @@ impl OpDef for Compare {
         let [Some(a), Some(b)] = *operands else { return None };
         Some(match self {
             Self::Equal => {
+                // Intervals prove equality of single numbers only, but inequality of any that do
+                // not meet.
                 let same = a.constant().is_some() && a == b;
                 truth(same, a.high < b.low || b.high < a.low)
             }

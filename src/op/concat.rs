@@ -117,6 +117,8 @@ impl OpDef for Concat {
 
     fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         match operands.split_first() {
+            // Elements move and are not computed with: parts of one combiner, joined, are parts of
+            // the joined value.
             Some((x, rest)) if rest.iter().all(|y| y.claim == x.claim) => Ok(smallvec![x.claim]),
             _ => Err(rules::needs_whole(operands)),
         }
@@ -131,6 +133,7 @@ impl OpDef for Concat {
         let mut y = Tensor::zeros(first.dtype(), &dims)?;
         let outer: usize = dims[..axis].iter().product();
         let width = dims[axis + 1..].iter().product::<usize>() * first.dtype().bytes();
+        // Of each of the `outer` blocks an operand has `run` consecutive bytes, the result `total`.
         let (total, out) = (dims[axis] * width, y.bytes_mut());
         let mut at = 0;
         for x in operands {
@@ -154,6 +157,7 @@ impl OpDef for Concat {
         let parts: Vec<Dim> = (0..at.operands())
             .map(|i| Ok(at.shape(at.operand(i)?)[axis].clone()))
             .collect::<Result<_, RuleError>>()?;
+        // Each operand gets the entries of the gradient that are its own.
         let parts = at.split(dy, self.axis, parts)?;
         for (i, part) in parts.into_iter().enumerate() {
             at.give(i, part);

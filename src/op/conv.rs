@@ -160,6 +160,8 @@ impl OpDef for Conv {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (x, w, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         if at.wants(0) {
+            // Every product of the forward pass is linear in `x`: the transposed convolution takes
+            // the gradients back through the same windows.
             let output_padding = self.left_over(&at.shape(x), &at.shape(w), &at.shape(dy))?;
             let transpose = ConvTranspose {
                 strides: self.strides.clone(),
@@ -183,6 +185,8 @@ impl OpDef for Conv {
 }
 
 /// All channels of all samples of a result that is not empty.
+/// Sums run over the channels, ascending, and over the taps of each; a channel of the result reads
+/// the `each` channels of its group.
 fn convolve<T: Wide>(
     windows: &[WindowAxis],
     y: &mut Tensor,
@@ -215,6 +219,7 @@ fn convolve<T: Wide>(
 }
 
 /// The axes, with neighbours of which every window is one element taken as one axis.
+/// The innermost loop gets longer, and no sum changes: such an axis has one tap.
 fn merged(windows: &[WindowAxis]) -> Windows {
     let plain = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.after == 0;
     let mut all = Windows::new();
@@ -234,6 +239,8 @@ fn merged(windows: &[WindowAxis]) -> Windows {
 fn accumulate<T: Wide>(axes: &[WindowAxis], y: &mut [T], x: &[T], w: &[T]) {
     let Some((axis, inner)) = axes.split_first() else { return };
     if inner.is_empty() {
+        // Taps outside, windows inside: neighbouring results are computed together, and each still
+        // adds its taps in their order.
         for (tap, w) in w.iter().enumerate() {
             let outputs = axis.outputs(tap);
             if outputs.is_empty() {

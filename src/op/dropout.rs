@@ -45,6 +45,7 @@ impl OpDef for Dropout {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         check_rate(self.rate)?;
+        // A model that uses the mask at inference gets one that keeps everything.
         let mask = self.mask.then(|| TensorType::new(DType::Bool, x.ty.shape.clone()));
         results(std::iter::once(x.ty.clone()).chain(mask))
     }

@@ -70,6 +70,7 @@ impl OpDef for Expand {
             let reason = format!("repeats {}, which is whole on every replica", x.ty);
             return Err(rules::refuse(Code::BakedBatch, 0, reason));
         }
+        // Shapes are aligned at the right: new axes come in front.
         let axis = |s: Shard| s.axis + y.rank().saturating_sub(x.ty.rank());
         let rows = x.claim.shard().map_or(rows, |s| Shard { axis: axis(s), ..s });
         Ok(smallvec![Claim::Shard(rows)])
@@ -93,6 +94,7 @@ impl OpDef for Expand {
         let from = strided::distances(x.dims());
         let axes: SmallVec<[strided::Axis; 6]> = (0..rank)
             .map(|i| match at(x.dims(), i) {
+                // A distance of 0 reads the one element again and again.
                 1 => (at(&wanted, i), 0),
                 size => (size, from[i + x.rank() - rank]),
             })

@@ -67,6 +67,7 @@ impl OpDef for Gather {
         let picked = axis("axis", self.axis, data.ty.rank()).unwrap_or(0);
         let claim = match (data.claim.shard(), indices.claim.shard()) {
             (None, None) => return rules::whole_results(results),
+            // A number counts rows of the whole batch, of which a replica holds a part.
             (Some(s), _) if s.axis == picked => {
                 return Err(rules::refuse(
                     Code::Reorders,
@@ -78,7 +79,9 @@ impl OpDef for Gather {
                 let reason = format!("picks by rows of numbers from rows on axis {}", s.axis);
                 return Err(rules::refuse(Code::Misaligned, 1, reason));
             }
+            // Each replica picks by its own numbers from a table that all of them hold.
             (None, Some(s)) => Shard { axis: picked + s.axis, ..s },
+            // The axes of the numbers stand where the picked axis was: what lies behind it moves.
             (Some(s), None) if s.axis > picked => {
                 Shard { axis: s.axis - 1 + indices.ty.rank(), ..s }
             }

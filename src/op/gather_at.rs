@@ -52,7 +52,10 @@ impl GatherAt {
     fn split_elements(own: usize, data: Claim, indices: Claim) -> Result<Claim, Refusal> {
         match (data.shard(), indices.shard()) {
             (Some(s), _) if s.axis == own => Err(picks(0)),
+            // Beside the axis an index and the element that it names have equal coordinates: rows
+            // pick from the same rows.
             (Some(s), Some(i)) if s == i => Ok(Claim::Shard(s)),
+            // Along the axis each index stands for itself, and every replica holds all data.
             (None, Some(i)) if i.axis == own => Ok(Claim::Shard(i)),
             (Some(_), Some(_)) => {
                 Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
@@ -76,9 +79,12 @@ impl GatherAt {
             )),
             (Some(s), Some(i)) if s == i && s.axis < batch => Ok(Claim::Shard(s)),
             (Some(s), _) if (batch..picked).contains(&s.axis) => Err(picks(0)),
+            // The rows lie within the blocks: whichever block is named, a replica has its own rows
+            // of it.
             (Some(s), None) if s.axis >= picked => {
                 Ok(Claim::Shard(Shard { axis: s.axis - picked + rows, ..s }))
             }
+            // Each row of coordinates stands for itself, and every replica holds all data.
             (None, Some(i)) if i.axis >= batch => Ok(Claim::Shard(i)),
             (Some(_), Some(_)) => {
                 Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
@@ -202,6 +208,7 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let elements = |dims: &[Dim]| dims.iter().fold(Dim::ONE, |n, d| n * d.clone());
     let picked = &from[batch..behind];
     let block = elements(&from[behind..]);
+    // The row-major number of a block: each coordinate times the blocks behind its axis.
     let steps = (1..=picked.len()).map(|i| elements(&picked[i..])).collect();
     let number = at.cast(indices, DType::I64)?;
     let sizes = at.dims(picked.to_vec())?;

@@ -98,6 +98,7 @@ impl OpDef for Gemm {
         let along = |x: &SplitOperand<'_>, axis| {
             x.claim.shard().filter(|s| s.axis == axis).map(|s| (s.outer, s.inner))
         };
+        // Where both factors have the rows along the summed axis, each replica sums its own terms.
         let terms = along(a, k).filter(|terms| along(b, usize::from(self.trans_b)) == Some(*terms));
         // An addend would be added by every replica.
         if terms.is_some() && c.is_empty() {
@@ -150,6 +151,8 @@ impl OpDef for Gemm {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (a, b, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
+        // `da = alpha * dy b^T` and `db = alpha * a^T dy`; a factor that is given as its transpose
+        // gets the transpose of that, as a product in the other order.
         let product = |trans_a, trans_b| Self { alpha: self.alpha, beta: 1.0, trans_a, trans_b };
         if at.wants(0) {
             let da = if self.trans_a {
@@ -242,6 +245,8 @@ impl Gemm {
         let b = if self.trans_b { transposed::<T>(b)? } else { b.clone() };
         let y = y.as_mut_slice::<T>();
         product(y, a.as_slice::<T>(), b.as_slice::<T>(), a.dims()[1], n);
+        // The factor multiplies the sum, not its terms: with a factor of 1 the bits are those of a
+        // plain product.
         for y in y.iter_mut() {
             *y = alpha * *y;
         }

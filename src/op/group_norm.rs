@@ -99,6 +99,7 @@ impl GroupNorm {
         let size = channels * inner;
         let blocks = x.chunks_exact(size).zip(y.as_mut_slice::<F>().chunks_exact_mut(size));
         for (i, (x, y)) in blocks.enumerate() {
+            // Groups follow one another within each sample.
             let from = i % groups * channels;
             let own = from..from + channels;
             self.normalise(x, y, &scale[own.clone()], &bias[own], inner);
@@ -144,6 +145,7 @@ impl OpDef for GroupNorm {
         let across = "takes its statistics over the samples of the batch";
         match rules::first_shard(operands) {
             None => Ok(rules::invariant(1)),
+            // The statistics are those of a group of channels of one sample.
             Some((0, shard)) if shard.axis == 0 => {
                 for i in 1..operands.len() {
                     rules::whole(operands, i, Code::BatchStatistics, across)?;
@@ -188,6 +190,8 @@ impl OpDef for GroupNorm {
         };
         let each = channels.exact_div(&groups).unwrap_or(channels);
         let behind = shape.iter().skip(2).fold(each, |n, d| n * d.clone());
+        // A group of a sample is a line: the gradient is that of a layer normalisation of lines,
+        // with the scale, which belongs to the channel, applied before.
         let lines: Shape = [shape[0].clone(), groups, behind].into_iter().collect();
         let grouped = at.reshape(x, &lines)?;
         let normal = Normal::new(at, grouped, &[2], true, epsilon.into())?;

@@ -72,6 +72,7 @@ impl LayerNorm {
         match *self {
             Self::Layer { epsilon, .. } => rows::moments(x, F::Real::of(epsilon.into())),
             Self::Rms { epsilon, .. } => {
+                // The mean of squares is not centred: RMS normalisation takes no mean off.
                 let count = F::Real::of(x.len() as f64);
                 let mean = rows::sum(x, |x: F| x.real() * x.real()) / count;
                 let inverse = F::Real::of(1.0) / (mean + F::Real::of(epsilon.into())).sqrt();
@@ -131,6 +132,8 @@ impl LayerNorm {
             let (mean, factor) = self.normalise(x, y, scale, shift);
             each(mean, factor);
         }
+        // Rows without elements have no pass through the loop; their statistics, of nothing, are
+        // all alike.
         if size == 0 {
             let (mean, factor) = self.moments::<F>(&[]);
             each(mean, factor);

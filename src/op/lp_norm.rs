@@ -30,6 +30,8 @@ op! {
 impl LpNorm {
     fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
         let zero = F::Real::of(0.0);
+        // Rows of a few neighbouring columns are copied side by side, so that the sums of all of
+        // them run over consecutive memory.
         let mut columns: Vec<F::Real> = Vec::new();
         let block = (size * inner).max(1);
         for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
@@ -80,6 +82,7 @@ impl OpDef for LpNorm {
         let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
         match axis("axis", self.axis, rank) {
+            // A vector lies within one sample.
             Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
             _ => {
                 let reason = "normalises over the samples of the batch";
@@ -120,6 +123,8 @@ impl OpDef for LpNorm {
         let norm =
             if self.p == 1 { Reduce::L1 { axes, keepdims } } else { Reduce::L2 { axes, keepdims } };
         let norm = at.op(norm, &[x])?;
+        // From `y = x / n`: `dx = (dy - n' * sum of dy * y) / n`, where the slope of the norm `n'`
+        // is the sign of `x` for p = 1 and `x / n = y` for p = 2.
         let weighted = at.mul(dy, y)?;
         let sum = at.sum(weighted, &along)?;
         let direction = if self.p == 1 { at.sign(x)? } else { y };

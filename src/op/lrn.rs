@@ -51,6 +51,7 @@ impl Lrn {
             ceil_mode: false,
             count_include_pad: true,
         };
+        // The mean counts channels beyond both ends as zeros, so that `size` times it is the sum.
         let mean = at.op(mean, &[plane])?;
         let sum = at.scale(mean, self.size as f64)?;
         at.reshape(sum, &shape)
@@ -79,6 +80,7 @@ impl OpDef for Lrn {
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         match rules::first_shard(operands) {
             None => Ok(rules::invariant(1)),
+            // Neighbours are other channels at the same place of the same sample.
             Some((_, shard)) if shard.axis != 1 => Ok(smallvec![Claim::Shard(shard)]),
             Some((i, _)) => {
                 let reason = "normalises by neighbouring samples of the batch, its channels";
@@ -111,6 +113,9 @@ impl OpDef for Lrn {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         let (before, after) = ((self.size - 1) / 2, self.size / 2);
         let share = f64::from(self.alpha) / self.size as f64;
+        // With `B = bias + share * (sum of x^2 over the neighbours)` and `y = x * B^-beta`: `dx =
+        // dy * B^-beta - 2 * share * beta * x * (sum of dy * y / B)`, where the sum is over the
+        // channels that have this one for a neighbour: the same window, mirrored.
         let squares = at.square(x)?;
         let sums = self.neighbours(at, squares, before, after)?;
         let base = at.scale(sums, share)?;

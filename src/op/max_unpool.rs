@@ -66,6 +66,7 @@ impl OpDef for MaxUnpool {
         let mut y = Tensor::zeros(x.dtype(), &dims)?;
         let (width, count) = (x.dtype().bytes(), y.len());
         let to = y.bytes_mut();
+        // In ascending order, so that of several elements at one position the last stays.
         let elements = x.bytes().chunks_exact(width);
         for (element, place) in elements.zip(places.as_slice::<i64>()) {
             let at = usize::try_from(*place).ok().filter(|at| *at < count).ok_or_else(|| {

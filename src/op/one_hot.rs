@@ -58,11 +58,13 @@ impl OpDef for OneHot {
             return rules::whole_results(results);
         };
         rules::whole(operands, 1, Code::NotPerSample, "takes its two values from samples")?;
+        // A replica would evaluate the depth at its own number of rows.
         if self.depth.depends_on_batch() {
             let reason = format!("gives each sample {} entries", self.depth);
             return Err(rules::refuse(Code::BakedBatch, first, reason));
         }
         let own = self.own(numbers.ty.rank()).unwrap_or(0);
+        // The new axis moves the rows where it comes before them.
         let axis = s.axis + usize::from(own <= s.axis);
         Ok(smallvec![Claim::Shard(Shard { axis, ..s })])
     }
@@ -76,6 +78,7 @@ impl OpDef for OneHot {
         let mut y = Tensor::zeros(values.dtype(), &dims)?;
         let inner: usize = numbers.dims()[own..].iter().product();
         let width = values.dtype().bytes();
+        // Bytes are copied: the values may have any type.
         let (off, on) = values.bytes().split_at(width);
         for element in y.bytes_mut().chunks_exact_mut(width) {
             element.copy_from_slice(off);

@@ -112,6 +112,8 @@ impl Quantize {
         f: &mut dyn FnMut(ScaledRun),
     ) -> Result<(), OpError> {
         let sizes: Vec<Option<i64>> = scale.dims().iter().map(|d| i64::try_from(*d).ok()).collect();
+        // Entry `a` of the axis at outer position `o` has the scale `o * per_outer + a / block *
+        // per_entry`. Scales of blocks also follow the axes behind, by a step for each element.
         let (axis, block, per_outer, per_entry, step) = match self.layout(x.rank(), &sizes)? {
             Layout::All => (0, usize::MAX, 0, 0, 0),
             Layout::Entries(axis) => (axis, 1, 0, 1, 0),
@@ -146,6 +148,8 @@ impl Quantize {
         let zeros = zero.map_or_else(|| vec![0.0; scales.len()], Tensor::to_f64);
         self.runs(x, scale, &mut |ScaledRun { elements, mut scale, step }| {
             for (y, x) in y[elements.clone()].iter_mut().zip(&numbers[elements]) {
+                // The bounds lie far outside of every type that is quantised to, whatever the zero
+                // point adds; with them an infinite ratio stays a number.
                 let ratio = (*x / scales[scale]).round_ties_even().to_f64();
                 *y = zeros[scale] + if ratio.is_nan() { 0.0 } else { ratio.clamp(-1e9, 1e9) };
                 scale += step;
@@ -235,6 +239,8 @@ impl OpDef for Quantize {
             Ok(Layout::All) => {
                 first == 0 && operands[1..].iter().all(|s| s.claim.shard().is_none())
             }
+            // Rows along the axis of the scales need the scales of the same rows, other rows need
+            // all of them.
             Ok(Layout::Entries(axis)) => {
                 let whole = operands[1..].iter().all(|s| s.claim.shard().is_none());
                 let rows = |s: &SplitOperand<'_>| {
@@ -243,6 +249,7 @@ impl OpDef for Quantize {
                 first == 0
                     && if shard.axis == axis { operands[1..].iter().all(rows) } else { whole }
             }
+            // A block along the rows could reach from one replica's into the next one's.
             Ok(Layout::Blocks(axis, _)) => shard.axis != axis && operands.iter().all(sharded),
             Err(_) => false,
         };
@@ -321,6 +328,8 @@ impl OpDef for Quantize {
         if matches!(self, Self::Quantize { .. }) || !at.wants(1) {
             return Ok(());
         }
+        // Elements and zero points are integers: only scales have a gradient, the sum of `dy * (x -
+        // zero)` over the elements that share one.
         let (x, scale, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         let own = at.shape(scale);
         // With scales of 1 the differences of elements and zero points.
@@ -342,6 +351,7 @@ impl OpDef for Quantize {
                 let whole = own[axis].clone() * block;
                 let mut apart = own.to_vec();
                 apart.insert(axis + 1, block.into());
+                // Zeros fill up the last block, which may be shorter.
                 let whole = at.spread(terms, axis, &Dim::ZERO, 1, &whole)?;
                 let apart = at.reshape(whole, &apart.into_iter().collect())?;
                 at.sum(apart, &[axis + 1])?

@@ -35,10 +35,12 @@ impl Range {
         let (low, high) =
             if self.delta > 0 { (&self.start, &self.limit) } else { (&self.limit, &self.start) };
         let distance = high.clone() - low.clone();
+        // A difference beyond 64 bits is not exact, and would give a wrong length.
         if distance.clone() + low.clone() != *high {
             return Err(wrong("limit", format!("{high} is too far from {low}")));
         }
         let step = Dim::from(self.delta.saturating_abs());
+        // `ceil(distance / |delta|)`.
         let length = (distance - 1).floor_div(&step) + 1;
         Ok(if length.is_nonnegative() { length } else { length.maximum(&Dim::ZERO) })
     }
@@ -116,6 +118,7 @@ impl OpDef for Range {
         if self.dtype == DType::I32 {
             for out in y.as_mut_slice::<i32>() {
                 *out = i32::try_from(next).unwrap_or(i32::MAX);
+                // The number behind the last may be beyond the type; it is not written.
                 next = next.saturating_add(self.delta);
             }
         } else {

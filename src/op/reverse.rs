@@ -57,6 +57,8 @@ impl OpDef for Reverse {
             let size = x.dims()[axis];
             let width = x.dims()[axis + 1..].iter().product::<usize>() * x.dtype().bytes();
             for block in y.bytes_mut().chunks_exact_mut(size * width) {
+                // Of an odd number of entries the middle one is the first of `back`, and meets none
+                // in `front`.
                 let (front, back) = block.split_at_mut(size / 2 * width);
                 let pairs = front.chunks_exact_mut(width).zip(back.rchunks_exact_mut(width));
                 pairs.for_each(|(a, b)| a.swap_with_slice(b));

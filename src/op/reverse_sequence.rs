@@ -79,6 +79,7 @@ impl OpDef for ReverseSequence {
             (Some(s), Some(l)) if s.axis == batch && l == Shard { axis: 0, ..s } => {
                 Ok(smallvec![Claim::Shard(s)])
             }
+            // Rows within a step: all sequences and their lengths are on every replica.
             (Some(s), None) if s.axis != batch => Ok(smallvec![Claim::Shard(s)]),
             (Some(_), None) => {
                 let reason = "has lengths of all samples on every replica";
@@ -105,6 +106,8 @@ impl OpDef for ReverseSequence {
         let (low, high) = (batch.min(time), batch.max(time));
         let middle: usize = dims[low + 1..high].iter().product();
         let width = dims[high + 1..].iter().product::<usize>() * x.dtype().bytes();
+        // The elements of a block lie on `[low, middle, high]`, of which one of `low` and `high` is
+        // the axis of the sequences and the other that of the steps.
         let block = dims[low] * middle * dims[high];
         for (at, out) in y.bytes_mut().chunks_exact_mut(width).enumerate() {
             let (i, j) = (at / (middle * dims[high]) % dims[low], at % dims[high]);
@@ -127,6 +130,7 @@ impl OpDef for ReverseSequence {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, lengths) = (at.dy()?, at.operand(1)?);
+        // Reversing twice is the identity: the operator is its own gradient.
         let dx = at.op(self.clone(), &[dy, lengths])?;
         at.give(0, dx);
         Ok(())

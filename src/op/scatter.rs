@@ -149,6 +149,7 @@ impl Scatter {
         let chosen = at.equal(updates, read)?;
         let (own, others) = (at.cast(stays, to)?, at.cast(chosen, to)?);
         let count = at.op(self.with(Reduction::Add), &[own, indices, others])?;
+        // Each result counts the element itself and all updates that equal it.
         let share = at.div(dy, count)?;
         let kept = at.only(stays, share)?;
         at.give(0, kept);
@@ -320,6 +321,7 @@ impl OpDef for Scatter {
         };
         match reduction {
             Reduction::Add => {
+                // A sum passes its gradient on to every term.
                 let own = at.op(gather, &[dy, indices])?;
                 at.give(0, dy);
                 at.give(2, own);
@@ -329,6 +331,7 @@ impl OpDef for Scatter {
                 let updates = at.operand(2)?;
                 let shape = at.shape(updates);
                 let nothing = at.zeros(updates, &shape)?;
+                // An element that is overwritten does not reach the result.
                 let kept = at.op(self.clone(), &[dy, indices, nothing])?;
                 at.give(0, kept);
                 if at.wants(2) {

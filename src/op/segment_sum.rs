@@ -81,10 +81,12 @@ impl OpDef for SegmentSum {
         let [x, ids] = operands else { return rules::whole_results(results) };
         match (x.claim.shard(), ids.claim.shard()) {
             (None, None) => rules::whole_results(results),
+            // Each replica sums its own rows into all segments; the sums of the replicas are added.
             (Some(x), Some(ids)) if x.axis == 0 && x == ids => {
                 let by = if self.wide { Combine::WideSum } else { Combine::Sum };
                 Ok(smallvec![Claim::Partial(by)])
             }
+            // Sums run over axis 0 and leave the others apart.
             (Some(x), None) if x.axis != 0 => {
                 let axis = x.axis + usize::from(self.wide);
                 Ok(smallvec![Claim::Shard(Shard { axis, ..x })])
@@ -122,6 +124,7 @@ impl OpDef for SegmentSum {
             let to = y.as_mut_slice::<f64>();
             for (i, sum) in sums.iter().enumerate() {
                 if self.wide {
+                    // Component-major: the components are the first axis.
                     (0..LargeSum::WIDTH).for_each(|c| to[c * sums.len() + i] = sum.component(c));
                 } else {
                     to[i] = sum.value();
@@ -163,6 +166,7 @@ impl OpDef for SegmentSum {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, segments) = (at.dy()?, at.operand(1)?);
+        // Every row gets the gradient of its segment.
         let dx = at.gather(dy, segments, 0)?;
         at.give(0, dx);
         Ok(())

@@ -54,6 +54,8 @@ impl Slice {
                 return Err(wrong(format!("{axis} is not an axis of {ty}")));
             };
             let ordered = |a: &Dim, b: &Dim| (b.clone() - a.clone()).is_nonnegative();
+            // The order must hold for every `N`: bounds are not moved into the axis when the graph
+            // runs.
             let inside = match step {
                 0 => false,
                 s if s > 0 => {
@@ -78,6 +80,7 @@ impl Slice {
 
 /// The number of elements from `start` to before `end` by `step`.
 fn length(start: &Dim, end: &Dim, step: i64) -> Dim {
+    // `ceil(distance / |step|)`.
     let distance = if step > 0 { end.clone() - start.clone() } else { start.clone() - end.clone() };
     let step = step.saturating_abs();
     (distance + (step - 1)).floor_div(&step.into())
@@ -124,12 +127,15 @@ impl OpDef for Slice {
         };
         let mut kept = shard;
         for (on, start, end, step) in self.bounds() {
+            // A replica would evaluate such a bound at its own number of rows.
             if on != shard.axis && (start.depends_on_batch() || end.depends_on_batch()) {
                 let reason =
                     format!("takes {start}..{end} of axis {on}, which depends on the batch size");
                 return Err(rules::refuse(Code::BakedBatch, i, reason));
             }
             if on == shard.axis {
+                // Whole blocks of rows stay with their rows; any other range cuts through the
+                // batch.
                 let blocks = (shard.blocks(start), shard.blocks(end));
                 kept.outer = match blocks {
                     (Some(from), Some(to)) if from < to && step == 1 => to - from,

@@ -71,6 +71,7 @@ impl OpDef for SplitOp {
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
         match axis("axis", self.axis, rank) {
             Ok(axis) if axis == shard.axis => {
+                // A part of whole blocks of rows keeps every row with its replica.
                 let part = |size: &Dim| {
                     let outer = shard.blocks(size).filter(|blocks| *blocks > 0)?;
                     Some(Claim::Shard(Shard { outer, ..shard }))
@@ -78,6 +79,7 @@ impl OpDef for SplitOp {
                 let parts = self.sizes.iter().map(part).collect::<Option<Claims>>();
                 parts.ok_or_else(|| rules::refuse(Code::Reorders, i, "cuts the batch into parts"))
             }
+            // A replica would evaluate such a size at its own number of rows.
             _ if self.sizes.iter().any(Dim::depends_on_batch) => {
                 let reason = "cuts another axis at places that depend on the batch size";
                 Err(rules::refuse(Code::BakedBatch, i, reason))

@@ -47,6 +47,7 @@ impl OpDef for Tile {
         let Some((i, shard)) = rules::first_shard(operands) else {
             return rules::whole_results(results);
         };
+        // Repeated as a whole, an axis of blocks of rows is one of more such blocks.
         let times = self.repeats.get(shard.axis).and_then(|times| u64::try_from(*times).ok());
         match times.and_then(|times| shard.outer.checked_mul(times)) {
             Some(outer) if outer > 0 => Ok(smallvec![Claim::Shard(Shard { outer, ..shard })]),
@@ -70,6 +71,7 @@ impl OpDef for Tile {
             x.dims().iter().zip(strided::distances(x.dims())).zip(&self.repeats)
         {
             dims.push(size.saturating_mul(*count));
+            // Repeats are an axis of their own, which reads the same elements again.
             axes.extend([(*count, 0), (*size, distance)]);
         }
         let mut y = Tensor::zeros(x.dtype(), &dims)?;
@@ -84,6 +86,7 @@ impl OpDef for Tile {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, shape) = (at.dy()?, at.shape(at.operand(0)?));
         let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
+        // The sum over the copies: each axis is taken apart into its repeats and its entries.
         let apart: Shape = shape
             .iter()
             .zip(&self.repeats)

@@ -91,6 +91,7 @@ impl OpDef for Transpose {
         let dy = at.dy()?;
         let mut perm = vec![0; self.perm.len()];
         for (to, from) in self.perm.iter().enumerate() {
+            // The inverse permutation.
             perm[*from] = to;
         }
         let dx = at.op(Self { perm }, &[dy])?;

@@ -38,6 +38,7 @@ impl OpDef for Trilu {
     fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
         let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
         let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+        // Matrices lie on the last two axes: rows before them are matrices as a whole.
         if shard.axis + 2 < rank {
             return Ok(smallvec![Claim::Shard(shard)]);
         }
@@ -76,6 +77,7 @@ impl OpDef for Trilu {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
+        // Elements that became zeros have no gradient: the same triangle stays.
         let dx = at.op(self.clone(), &[dy])?;
         at.give(0, dx);
         Ok(())

@@ -41,6 +41,8 @@ impl Net {
         let absent = self.op(&at("absent"), crate::op::Compare::Equal, &[mask, zero])?;
         let absent = self.op(&at("number"), Cast { to: DType::F32 }, &[absent])?;
         let absent = self.op(&at("axes"), Unsqueeze { axes: vec![1, 2] }, &[absent])?;
+        // As in BERT (Devlin et al. 2019): finite, so that a row whose tokens are all absent has no
+        // NaN, and low enough for its exponential to be 0 in `f32`.
         let low = Constant { value: Tensor::scalar(-10_000.0f32) };
         let low = self.op(&at("low"), low, &[])?;
         self.op(&name, Binary::Mul, &[absent, low])
@@ -102,6 +104,7 @@ impl Net {
         let name = self.layer(name);
         let [tokens, width] = [self.size(x, 1), self.size(x, 2)];
         let at = |kind: &str| format!("{name}.{kind}");
+        // Keys get their last two axes exchanged at once, for the product with the queries.
         let mut parts = Vec::new();
         for (kind, perm) in
             [("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])]
@@ -110,6 +113,7 @@ impl Net {
             parts.push(self.split_heads(&at(kind), y, heads, perm)?);
         }
         let size = width / usize::try_from(heads).unwrap_or(1);
+        // Scaled dot products (Vaswani et al. 2017, section 3.2.1).
         let factor = Constant { value: Tensor::scalar(1.0 / (size as f32).sqrt()) };
         let factor = self.op(&at("factor"), factor, &[])?;
         let scores = self.op(&at("products"), MatMul {}, &[parts[0], parts[1]])?;

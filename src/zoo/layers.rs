@@ -41,6 +41,7 @@ pub(super) struct Conv {
     filters: usize,
     kernel: usize,
     stride: usize,
+    /// "same" padding: `ceil(size / stride)` windows on each axis.
     same: bool,
     bias: bool,
     depthwise: bool,
@@ -146,6 +147,7 @@ impl Net {
         if let Some(numbers) = &mut self.numbers {
             let number = numbers.entry(name.clone()).or_insert(0);
             *number += 1;
+            // Counted within the scope: a model inside a model numbers its own layers.
             name = format!("{name}_{number}");
         }
         self.builder.set_origin(Origin::new(name.as_str()));
@@ -240,6 +242,7 @@ impl Net {
     /// A convolution whose result is named `value`, with the kernel `kernel`, a parameter's name.
     fn conv(&mut self, value: &str, kernel: &str, x: Value, conv: Conv) -> Layer<Value> {
         let Conv { filters, kernel: taps, stride, .. } = conv;
+        // Depthwise, every channel is a group of its own: kernels are `[filters, 1, taps, taps]`.
         let groups = if conv.depthwise { filters } else { 1 };
         let channels = self.channels(x) / groups;
         let init = Init::Glorot {
@@ -272,6 +275,8 @@ impl Net {
         let name = self.layer(name);
         let channels = self.channels(x);
         let (fan_in, fan_out) = (times * times * channels, times * times * filters);
+        // As Keras counts them for a kernel over the image: the channels on each side times the
+        // taps.
         let init = Init::Glorot { fan_in, fan_out };
         let kernel =
             self.param(&format!("{name}.kernel"), &[channels, filters, times, times], init)?;
@@ -300,6 +305,7 @@ impl Net {
         let depthwise = Conv { filters: self.channels(x), depthwise: true, bias: false, ..conv };
         let kernel = format!("{name}.depthwise_kernel");
         let x = self.conv(&format!("{name}.depthwise"), &kernel, x, depthwise)?;
+        // The stride and the padding belong to the depthwise half.
         let pointwise = Conv { kernel: 1, stride: 1, ..conv };
         self.conv(&name, &format!("{name}.pointwise_kernel"), x, pointwise)
     }
@@ -309,6 +315,8 @@ impl Net {
     pub(super) fn batch_norm(&mut self, name: &str, x: Value, epsilon: f32) -> Layer<Value> {
         let name = self.layer(name);
         let channels = [self.channels(x)];
+        // Keras starts gamma and the moving variance at 1, beta and the moving mean at 0; drawn
+        // near these, no channel is like another and no normalisation is the identity.
         let mut operands = vec![x];
         for (kind, center) in
             [("gamma", 1.0), ("beta", 0.0), ("moving_mean", 0.0), ("moving_variance", 1.0)]

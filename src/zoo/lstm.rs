@@ -12,6 +12,7 @@ const WORDS: usize = 20_000;
 pub(super) fn layers(net: &mut Net) -> Layer<()> {
     let (length, known, units) = (net.steps(LENGTH), net.width(WORDS), net.width(64));
     let words = net.integers("words", &[length]);
+    // 128 features in the published model, twice the 64 units of each direction.
     let x = net.embedding("embedding", words, known, 2 * units)?;
     let lstm = Recurrent::lstm(units).bidirectional();
     let x = net.recurrent("bidirectional_1", x, lstm.sequences())?;

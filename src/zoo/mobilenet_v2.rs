@@ -4,6 +4,8 @@
 use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;
 
+/// Keras's own MobileNetV2, whose layer names these are, has an epsilon of 1e-3 in every batch
+/// normalization.
 fn bn(net: &mut Net, name: &str, x: Value) -> Layer<Value> {
     net.batch_norm(name, x, 1e-3)
 }
@@ -34,13 +36,17 @@ fn block(
     if stride == 1 {
         depthwise = depthwise.same();
     } else {
+        // A stride of 2 over an even size needs one column and one row more, at the end: the
+        // padding "same" would give the same, here it is a layer of its own as in Keras.
         y = net.zero_pad(&name("pad"), y, [0, 1])?;
     }
     y = net.depthwise_conv2d(&name("depthwise"), y, depthwise)?;
     y = bn(net, &name("depthwise_BN"), y)?;
     y = relu6(net, &name("depthwise_relu"), y)?;
+    // No activation follows: the bottleneck is linear (section 3.2).
     y = net.conv2d(&name("project"), y, Conv::new(filters, 1).no_bias())?;
     y = bn(net, &name("project_BN"), y)?;
+    // The shortcut has no layer of its own, so it exists only where the shape stays.
     if stride == 1 && channels == filters { net.add(&name("add"), [x, y]) } else { Ok(y) }
 }
 

@@ -20,6 +20,7 @@ fn encoder(net: &mut Net, x: Value) -> Layer<Value> {
         let filters = net.width(16);
         let mut y = net.conv2d("conv", x, Conv::new(filters, 3).stride(2).same())?;
         y = net.activation("relu", y, Activation::Relu)?;
+        // Its convolution keeps the channels, so that the block can add its operand.
         y = block(net, y)?;
         net.average_all("pool", y)
     })

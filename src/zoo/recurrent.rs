@@ -40,6 +40,7 @@ impl Recurrent {
             direction: if self.both { Direction::Both } else { Direction::Forward },
             batch_first: true,
             bias: true,
+            // Keras's GRU applies the reset gate after the product, with a bias of its own.
             reset_after: !self.lstm,
             ..CellSettings::default()
         };
@@ -53,6 +54,8 @@ impl Net {
         let at = |kind: &str| format!("{name}.{kind}");
         let Recurrent { lstm, units, both, sequences } = layer;
         let (steps, features) = (self.size(x, 1), self.size(x, 2));
+        // The gates of a cell: an LSTM has input, output, forget and candidate; a GRU update, reset
+        // and candidate.
         let (directions, width) = (1 + usize::from(both), if lstm { 4 } else { 3 } * units);
         let init = |fan_in| Init::Glorot { fan_in, fan_out: width };
         let kernel = self.param(&at("kernel"), &[directions, width, features], init(features))?;
@@ -61,6 +64,7 @@ impl Net {
         // An LSTM has one bias, a GRU one beside each kernel.
         let biases = if lstm { width } else { 2 * width };
         let mut bias = self.param(&at("bias"), &[directions, biases], Init::near(0.0))?;
+        // The operator takes a bias beside each kernel: that beside the recurrent one is 0 here.
         if lstm {
             let pads = vec![0, 0, 0, int(width)];
             let both = Pad { mode: PadMode::Constant, pads, value: 0.0 };
@@ -70,6 +74,8 @@ impl Net {
         let names: Vec<&str> = results.iter().take(2 + usize::from(lstm)).map(|n| &**n).collect();
         let states = self.ops(&names, layer.op(), &[x, kernel, recurrent, bias])?;
         let features = Dim::from(int(directions * units));
+        // `[N, steps, directions, units]` and `[N, directions, units]`: Keras puts the directions
+        // side by side, which is a view.
         let (states, shape) = if sequences {
             (states[0], vec![Dim::n(), int(steps).into(), features])
         } else {

@@ -23,6 +23,7 @@ fn block(net: &mut Net, name: &str, x: Value, filters: usize, stride: usize) -> 
     let part = |i: usize| format!("{name}_{i}");
     let mut residual = x;
     if net.channels(x) != 4 * filters {
+        // A projection, with the block's stride (option B of section 4.1).
         residual = conv_bn(net, &part(0), x, Conv::new(4 * filters, 1).stride(stride))?;
     }
     let mut y = conv_bn(net, &part(1), x, Conv::new(filters, 1).stride(stride))?;
@@ -42,6 +43,8 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     x = relu(net, "conv1_relu", x)?;
     x = net.zero_pad("pool1_pad", x, [1, 1])?;
     x = net.max_pool("pool1_pool", x, 3, 2)?;
+    // The 50-layer column of table 1: conv2_x has no stride, as the pooling before it halves the
+    // size.
     for (stack, filters, blocks) in [(2, 64, 3), (3, 128, 4), (4, 256, 6), (5, 512, 3)] {
         for i in 1..=blocks {
             let stride = if i == 1 && stack > 2 { 2 } else { 1 };

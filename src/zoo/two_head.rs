@@ -7,6 +7,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     let aux = net.input("aux", &[2]);
     let h = net.activation("h", x, Activation::Relu)?;
     let logits = net.linear("logits", h, 3)?;
+    // As many features as `aux` has: the score is their dot product.
     let p = net.linear("p", h, 2)?;
     let q = net.multiply("q", [p, aux])?;
     let score = net.sum_features("score", q)?;

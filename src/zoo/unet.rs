@@ -24,6 +24,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
             let x = block(net, x, filters)?;
             Ok((x, net.max_pool("max_pooling2d", x, 2, 2)?))
         })?;
+        // What a level keeps returns on the way up: pooling loses where things are.
         skipped.push((level, filters, kept));
         x = pooled;
     }
@@ -31,6 +32,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
         let x = block(net, x, bottom)?;
         net.dropout("dropout", x, 0.5)
     })?;
+    // The way up meets the levels in reverse.
     for (level, filters, kept) in skipped.into_iter().rev() {
         x = net.scope(&format!("up_{level}"), |net| {
             let x = net.conv2d_transpose("conv2d_transpose", x, filters, 2)?;
@@ -39,6 +41,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
         })?;
     }
     x = net.conv2d("scores", x, Conv::new(2, 1))?;
+    // The softmax is over the classes of each pixel, the last axis.
     x = net.channels_last("pixels", x)?;
     x = net.activation("segments", x, Activation::Softmax)?;
     net.output("segments", x);

@@ -4,6 +4,7 @@
 use super::layers::{Activation, Conv, Layer, Net};
 use super::recurrent::Recurrent;
 
+/// The features of one image; time is part of the batch here.
 fn image(net: &mut Net, x: crate::ir::Value) -> Layer<crate::ir::Value> {
     let mut x = net.channels_first("images", x)?;
     for (i, filters) in [16, 32].into_iter().enumerate() {

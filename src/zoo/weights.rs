@@ -53,6 +53,8 @@ pub(super) fn draw(
     tensor.as_mut_slice::<f32>().par_chunks_mut(PART).enumerate().for_each(|(i, part)| {
         let key = blake3::hash(format!("zoo:{model}/{name}#{i}").as_bytes());
         let mut random = ChaCha8Core::from_seed(*key.as_bytes());
+        // Whole blocks are taken from the cipher: each element is one word of them, by its
+        // position.
         let mut block = <ChaCha8Core as BlockRngCore>::Results::default();
         for elements in part.chunks_mut(block.as_ref().len()) {
             random.generate(&mut block);

@@ -45,6 +45,8 @@ fn downsample(
     y = relu(net, &name("sepconv2"), y)?;
     y = sepconv(net, &name("sepconv2"), y, filters[1])?;
     y = net.max_pool_same(&name("pool"), y, 3, 2)?;
+    // Keras numbers additions in order: 1 to 3 in the entry flow, 4 to 11 in the middle, 12 at the
+    // exit.
     let add = if block == 13 { 12 } else { i };
     net.add(&format!("add_{add}"), [y, residual])
 }
@@ -58,9 +60,11 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
     x = net.conv2d("block1_conv2", x, Conv::new(second, 3).no_bias())?;
     x = bn(net, "block1_conv2", x)?;
     x = relu(net, "block1_conv2", x)?;
+    // The rest of the entry flow.
     x = downsample(net, 2, 1, x, [128, 128])?;
     x = downsample(net, 3, 2, x, [256, 256])?;
     x = downsample(net, 4, 3, x, [728, 728])?;
+    // The middle flow: eight times the same block, whose shortcut is the identity.
     for block in 5..13 {
         let mut y = x;
         for i in 1..4 {
@@ -71,6 +75,7 @@ pub(super) fn layers(net: &mut Net) -> Layer<()> {
         x = net.add(&format!("add_{}", block - 1), [y, x])?;
     }
     x = downsample(net, 13, 4, x, [728, 1024])?;
+    // The end of the exit flow, with activations behind the convolutions.
     for (i, filters) in [(1, 1536), (2, 2048)] {
         let name = format!("block14_sepconv{i}");
         x = sepconv(net, &name, x, filters)?;

@@ -28,6 +28,7 @@ impl Depthwise {
             return;
         };
         let (apart, windows) = phases.memory();
+        // Phases turn a strided convolution into one of stride 1, whose rows are contiguous.
         scratch::own(apart + windows, |memory| {
             let (apart, windows) = memory.split_at_mut(apart);
             phases.fill(x, 0.0, apart);
@@ -65,6 +66,8 @@ fn add_taps(axes: &[WindowAxis], y: &mut [f32], x: &[f32], w: &[f32]) {
 }
 
 /// As [`add_taps`], on the last axis.
+/// Taps are the outer loop, so that the inner one runs over neighbouring windows and is vectorised;
+/// each window still adds its taps in ascending order.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
 fn add_row(axis: &WindowAxis, y: &mut [f32], x: &[f32], w: &[f32]) {

@@ -61,6 +61,7 @@ impl<'a> Epilogue<'a> {
                 for (list, at) in [&mut scale, &mut bias, &mut mean, &mut var].into_iter().zip(at) {
                     *list = operands.get(*at)?.get(..size)?;
                 }
+                // The factors of the reference, so that the bits are its own.
                 let (scale, shift) = BatchNorm::scale_shift(scale, bias, mean, var, op.epsilon);
                 (inner > 0 && size > 0).then_some(Step::ScaleShift { scale, shift, inner })
             }
@@ -80,6 +81,8 @@ impl<'a> Epilogue<'a> {
     /// If an operand with the shape of the value ends before: a bug in the caller.
     pub fn apply(&self, x: &mut [f32], at: usize) {
         for (i, x) in x.chunks_mut(BLOCK).enumerate() {
+            // All steps on one block before the next block: it stays in the nearest cache between
+            // them.
             for step in &self.steps {
                 step.apply(x, at + i * BLOCK);
             }
@@ -172,6 +175,8 @@ impl Apply2<f32> for Left<'_, '_> {
     }
 }
 
+/// Where an operand varies along one axis, runs of elements meet consecutive elements of it
+/// (`inner` of 1) or one of them.
 #[inline]
 fn zip(x: &mut [f32], at: usize, operand: Operand<'_>, f: impl Fn(f32, f32) -> f32) {
     let with_slice = |x: &mut [f32], y: &[f32]| {

@@ -63,10 +63,12 @@ impl CpuExecutable {
             check(&plan.bound)?;
             plan
         } else {
+            // The plan itself is small; kernels and arenas are made after the check.
             let bound = self.program.bind(n)?;
             check(&bound)?;
             Arc::new(Prepared::new(&self.program, Arc::new(bound)))
         };
+        // The most recently used is in front, so that the end is what is forgotten.
         plans.truncate(KEPT_PLANS - 1);
         plans.push_front(plan.clone());
         Ok(plan)
@@ -90,6 +92,7 @@ impl CpuExecutable {
                 None => Tensor::zeros(DType::U8, &[device.planned]).map_err(allocation)?,
             };
             let mut outputs = Vec::new();
+            // Outputs are new for each run, because the caller keeps them.
             if program.device == Device::HOST {
                 for port in &self.program.outputs {
                     let dims = port.ty.shape.at(bound.n);
@@ -139,6 +142,8 @@ impl Executable for CpuExecutable {
         options: &RunOptions,
     ) -> Result<RunOutput, RunError> {
         let (n, inputs) = inputs::check(&self.program, inputs)?;
+        // The turn comes before the parameters are read: they must not change while the run has
+        // them.
         let mut spares = self.variables.turn(&self.program);
         let held = self.variables.held();
         let param_bytes = variables::bytes(&held);
@@ -166,9 +171,12 @@ impl Executable for CpuExecutable {
             outputs.extend(memory.outputs);
             updates.push(memory.updates);
         }
+        // The parameters are locked for writing below, which waits for all readers.
         drop(held);
         *lock(&self.arenas) = Some(arenas);
         if let Some(spares) = &mut spares {
+            // A run that failed leaves the parameters as they were: some devices may lack their
+            // updates.
             if done.is_ok() {
                 self.variables.replace(&self.program, &mut updates);
             }

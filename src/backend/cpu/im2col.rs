@@ -39,8 +39,10 @@ impl Unfold {
         let mut taps: Vec<Tap> = Vec::with_capacity(outer_taps * last.kernel);
         for outer_tap in 0..outer_taps {
             for tap in 0..last.kernel {
+                // The windows of a row of the image that meet no padding under this tap.
                 let inside = last.outputs(tap);
                 let mut all = Tap::default();
+                // The windows may begin and end within a row of the output.
                 let mut at = windows.start;
                 while at < windows.end {
                     let (row, start) = (at / last.output, at % last.output);
@@ -99,6 +101,8 @@ impl Tap {
             self.zeros.push(end..run.to.start);
         }
         match self.runs.last_mut() {
+            // Source and destination advance alike, so one copy over both is right up to the gap,
+            // which the zeros then overwrite.
             Some(last) if step == 1 && run.from + last.to.start == last.from + run.to.start => {
                 last.to.end = run.to.end;
             }

@@ -94,6 +94,7 @@ pub fn gemm(
         let down = if size(2) == 1 { 0 } else { size(1) };
         Addend { data: c.data, factor: op.beta, down, across: usize::from(size(1) != 1) }
     });
+    // Terms are neighbours in both operands: sums run along memory, in lanes.
     let lanes = !op.trans_a && op.trans_b;
     Product { a: left, b: right, lanes, alpha: op.alpha, addend, epilogue }.compute(y, 0);
 }
@@ -156,9 +157,12 @@ impl Product<'_> {
         if y.is_empty() {
             return;
         }
+        // The shape of a tile changes no result: an element is the same chain of sums in every
+        // tile.
         let width = WIDTH.min(columns.next_multiple_of(LINE));
         let across = columns.div_ceil(width);
         let each = rows.saturating_mul(width).saturating_mul(terms.max(1));
+        // About eight tiles at least, unless their work would not be worth a task each.
         let blocks = 8usize.div_ceil(across).min(each / WORTH).max(1);
         let most = if self.lanes { WIDTH } else { HEIGHT };
         let height = rows.div_ceil(blocks).next_multiple_of(6).min(most);
@@ -176,6 +180,7 @@ impl Product<'_> {
     fn tile(&self, tile: Tile<'_>, first: usize) {
         let (rows, columns) = (tile.pieces.len(), tile.columns.len());
         let stride = columns.next_multiple_of(LINE);
+        // A copy pays off once several rows read it.
         let packed = rows >= PACKED_ROWS;
         let operand = if packed { MAX_TERMS.min(self.a.columns()) * stride } else { 0 };
         scratch::own(operand + rows * stride, |memory| {
@@ -187,6 +192,8 @@ impl Product<'_> {
             if columns < stride {
                 operand.fill(0.0);
             }
+            // Chunks of the terms follow from their number alone; all but the first add to what is
+            // there.
             for part in chunks(self.a.columns()) {
                 let a = self.a.block(tile.rows(), part.clone());
                 let mut b = self.b.block(part.clone(), tile.columns.clone());
@@ -237,6 +244,7 @@ impl Product<'_> {
         let origin = Origin { first, columns: self.b.columns() };
         store(tile, computed, origin, self.epilogue, |row, y, sums| {
             y.copy_from_slice(sums);
+            // Multiplied after the sum, as the reference does; a factor of 1 changes no bit.
             if self.alpha.to_bits() != 1.0f32.to_bits() {
                 for y in y.iter_mut() {
                     *y *= self.alpha;

@@ -41,6 +41,7 @@ pub(crate) fn join(plan: &JoinPlan, operands: &[&[f32]], y: &mut [f32]) {
     if total == 0 {
         return;
     }
+    // A block of the result holds a run of each operand, one behind the other.
     let each = (WORTH / total).max(1);
     y.par_chunks_exact_mut(total).with_min_len(each).enumerate().for_each(|(i, y)| {
         let mut rest = y;

@@ -50,6 +50,7 @@ impl PoolPlan {
         if axes.len() > 2 {
             return Ok(None);
         }
+        // Rows of few windows leave most lanes of a vector idle.
         let few = axes.last().is_none_or(|a| a.output < FEW);
         let phases = if few { None } else { Phases::new(&axes) };
         let counts = include.map_or_else(Vec::new, |include| counts(&axes, include));
@@ -66,6 +67,7 @@ impl PoolPlan {
 fn counts(axes: &[WindowAxis], include: bool) -> Vec<f32> {
     let count = |a: &WindowAxis, o: usize| if include { a.padded_taps(o) } else { a.taps(o).len() };
     let all = axes.iter().fold(vec![1usize], |outer, axis| {
+        // A window without an element has the sum 0, which a divisor of 1 keeps.
         let own = |o: usize| count(axis, o).max(1);
         outer.iter().flat_map(|n| (0..axis.output).map(move |o| n.saturating_mul(own(o)))).collect()
     });
@@ -88,6 +90,7 @@ pub(crate) fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
         (None, true) => each_window(&plan.axes, x, y, f32::NEG_INFINITY, greater),
         (None, false) => each_window(&plan.axes, x, y, 0.0, |sum, x| sum + x),
     });
+    // Divided once after the sum, as the reference does.
     if !plan.greatest {
         y.par_chunks_exact_mut(windows).with_min_len(each).for_each(|y| {
             vectorised!(for (y, count) in y.iter_mut().zip(&plan.counts) {
@@ -140,6 +143,7 @@ fn each_window(
         let (first_row, row_taps, stride) = match rows {
             [axis] => {
                 let (first, taps) = seen(axis, i / columns.output);
+                // The distance of two rows under neighbouring taps.
                 (first, taps, axis.dilation * columns.input)
             }
             _ => (0, 0..1, 0),

@@ -84,6 +84,8 @@ impl Panels {
                 let mut sums = [0.0f32; PANEL];
                 for (b, x) in data.as_chunks::<PANEL>().0.iter().zip(a) {
                     for (sum, b) in sums.iter_mut().zip(b) {
+                        // The terms are the outer loop: a sum takes them in order, and the columns
+                        // of a panel side by side.
                         *sum = x.mul_add(*b, *sum);
                     }
                 }
@@ -157,12 +159,14 @@ pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut
     let SequenceSizes { steps, rows, hidden, directions, .. } = sizes;
     let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);
     let weights: Vec<Packed> = (0..directions).map(|d| Packed::new(&sequence(d))).collect();
+    // How sequences are cut into blocks changes no result: none depends on another.
     let tasks = rayon::current_num_threads().div_ceil(directions);
     let block = rows.div_ceil(tasks).clamp(LEAST, BLOCK);
     let blocks = rows.div_ceil(block);
     let done = (0..directions * blocks).into_par_iter().map(|i| {
         let (direction, first) = (i / blocks, i % blocks * block);
         let rows = first..(first + block).min(rows);
+        // Each task has its own memory, because the results interleave the blocks' sequences.
         let mut all = vec![0.0; rows.len() * steps * hidden];
         let last =
             sequence(direction).run(rows.clone(), &weights[direction], |time, row, state| {

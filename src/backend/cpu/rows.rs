@@ -47,6 +47,7 @@ pub fn softmax(plan: &SoftmaxPlan, x: &[f32], y: &mut [f32]) {
     let blocks = y.par_chunks_exact_mut(block).zip(x.par_chunks_exact(block));
     blocks.with_min_len(each(block)).for_each(|(y, x)| {
         if *inner == 1 {
+            // The row's function works in place.
             y.copy_from_slice(x);
             vectorised!(op.row(y));
         } else {
@@ -135,6 +136,8 @@ impl ReducePlan {
         let gone = i64::try_from(kept).ok()?;
         let rank = i64::try_from(dims.len()).ok()?;
         // The axes before the first reduced one are taken as one.
+        // Counted among the axes of a part, whose first stands for all those that were taken
+        // together.
         let shift = |axis: &i64| if *axis < 0 { axis + rank } else { *axis } - gone + 1;
         let (axes, keepdims) = op.parts();
         let axes = axes.iter().map(shift).collect();
@@ -176,6 +179,7 @@ pub fn reduce(plan: &ReducePlan, x: &[f32], y: &mut [f32]) {
     if part == 0 || results == 0 {
         return;
     }
+    // The first axis is reduced, so nothing could be cut along it; channels are the tasks instead.
     if let (Some((channels, width)), true) = (plan.channels, x.len() > WORTH) {
         return reduce_channels(&plan.op, channels, width, x, y);
     }

@@ -126,11 +126,13 @@ impl Run<'_> {
                 let name = format!("fanwise-{}", self.program.devices[d].device);
                 let thread =
                     thread::Builder::new().name(name).spawn_scoped(scope, move || self.device(d));
+                // The other devices would wait for this one.
                 if thread.is_err() {
                     self.events.stop();
                 }
                 threads.push((d, thread));
             }
+            // The calling thread works as well.
             let host = self.device(0);
             let others = threads.into_iter().map(|(d, thread)| match thread {
                 Ok(thread) => {
@@ -161,6 +163,8 @@ impl Run<'_> {
         let mut all: Vec<Done> = self.program.devices.iter().map(|_| Done::default()).collect();
         let mut outcomes: Vec<Option<Outcome>> = all.iter().map(|_| None).collect();
         let mut moved = true;
+        // A round in which no device takes a step is a deadlock, which no correct program has; it
+        // is reported below instead of waited for.
         while moved {
             moved = false;
             for (d, (done, ended)) in all.iter_mut().zip(&mut outcomes).enumerate() {
@@ -228,6 +232,7 @@ impl Run<'_> {
                     Action::Wait(_) => {}
                     Action::Record(event) => self.events.record(*event),
                     Action::Copy { device, from, to } => {
+                        // A device that failed stops the others before their next step.
                         self.events.check()?;
                         self.copy(d, *device, *from, *to)?;
                         done.note(start, highest(bound, step));
@@ -265,6 +270,7 @@ impl Run<'_> {
         if from.bytes != to.bytes {
             return Err(internal("source and destination differ in size").into());
         }
+        // Replicas without rows copy nothing, and a buffer without bytes has no place.
         if to.bytes == 0 {
             return Ok(());
         }

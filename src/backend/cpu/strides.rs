@@ -84,6 +84,7 @@ impl StridedPlan {
         let count = |sizes: &mut dyn Iterator<Item = usize>| sizes.product::<usize>();
         let moved = count(&mut axes.iter().map(|(size, _)| *size));
         (moved == count(&mut result.iter().copied())).then_some(())?;
+        // Tasks are cut along the first axis that has more than one entry.
         let skip = axes.iter().position(|(size, _)| *size != 1).unwrap_or(axes.len());
         let axes = axes.into_iter().skip(skip).collect();
         Some(Self { first, axes })
@@ -101,8 +102,11 @@ pub fn strided(plan: &StridedPlan, x: &[f32], y: &mut [f32]) {
         return;
     };
     let row: usize = inner.iter().map(|(size, _)| size).product();
+    // Whole rows of the first axis: a task begins where that axis has its next entry.
     let many = (WORTH / row.max(1)).max(1);
     y.par_chunks_mut(many * row).enumerate().for_each(|(i, y)| {
+        // A distance may be negative, as that of a slice backwards; the place itself lies in the
+        // operand.
         let moved = distance.wrapping_mul((i * many).cast_signed());
         let mut axes: SmallVec<[Axis; 6]> = smallvec![(y.len() / row, *distance)];
         axes.extend_from_slice(inner);
@@ -143,6 +147,7 @@ impl Apply2<f32> for Runs<'_> {
         vectorised!(for run in list {
             let Run { out, len, starts: [i, j], steps } = *run;
             let y = &mut y[out - from..][..len];
+            // Along a run an operand moves by one element or stays.
             match steps {
                 [0, 0] => y.fill(f(a[i], b[j])),
                 [0, _] => {

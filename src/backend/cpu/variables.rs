@@ -83,6 +83,7 @@ pub(super) fn tensors(
         };
         let ty = &device.buffer(*buffer).ty;
         let dims = ty.shape.at(0);
+        // A caller may still hold the elements of a parameter before the last run.
         let fits = |t: &Tensor| t.dtype() == ty.dtype && *t.dims() == *dims && !t.is_shared();
         tensors.push(match spare.filter(fits) {
             Some(spare) => spare,
@@ -116,6 +117,7 @@ impl Variables {
             for (i, _) in params::updates(device) {
                 let held = held[program.updates[i as usize] as usize].as_mut();
                 let held = invariant(held, "that a device holds the parameters that it changes");
+                // What the parameter was becomes the memory of the next update.
                 std::mem::swap(held, &mut new[i as usize]);
             }
         }
@@ -140,6 +142,7 @@ impl Variables {
         let _turn = lock(&self.spares);
         let ports = program.params.iter().enumerate();
         let ports: BTreeMap<&str, usize> = ports.map(|(i, port)| (&*port.name, i)).collect();
+        // Everything is checked and copied before anything changes: a failure leaves all as it was.
         let mut new: Vec<(usize, usize, Tensor)> = Vec::new();
         let held = self.held();
         for (name, tensor) in weights.iter() {
@@ -159,6 +162,7 @@ impl Variables {
                 }
             }
         }
+        // The lock for writing waits for all readers, this one included.
         drop(held);
         let mut held = self.params.write().unwrap_or_else(PoisonError::into_inner);
         for (d, i, tensor) in new {

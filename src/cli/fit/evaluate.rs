@@ -71,6 +71,7 @@ impl EvaluateArgs {
             }
             return Ok(source);
         };
+        // Names are numbered in the data that defines them, and looked up in the others.
         let known = rows::open(path, graph, &[], limit)?;
         if known.classes().is_empty() {
             bail!(
@@ -104,10 +105,12 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let runner = target.runner()?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
+    // Nothing is updated: the optimizer is there because an objective is declared with one.
     let training = args.objective.training(&model.graph, Optimizer::default())?;
     let options =
         TrainerOptions { training, distribution: distribution(replicate, &runner, limit, false)? };
     let options = options.for_columns(source.columns());
+    // No augmentation: the numbers are those of the data as they are.
     let images = data.images(&model.graph, &*source, None, limit)?;
     let prepare = || Evaluator::new(&model, &options, runner.backend());
     let evaluator = ui::stage("prepare", prepare)?;
@@ -130,6 +133,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let BaseArgs { model, replicate, target, data } = &args.base;
     data.check_normal()?;
+    // Before the run, whose outputs would be lost.
     exec::check_outputs(&args.outputs)?;
     let limit = model.max_memory();
     let runner = target.runner()?;

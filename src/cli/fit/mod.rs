@@ -79,6 +79,7 @@ pub(crate) fn fit(
     let checkpoint =
         checkpoint.with_context(|| format!("{} has no checkpoint", folder.display()))?;
     let settings = settings::of_this_run(all, line, Some(&checkpoint.settings))?;
+    // What the checkpoint was trained with holds again; an option that contradicts it is an error.
     let args = settings::resumed(all, line, folder, &checkpoint.settings)?;
     fit_from(&args, Some(checkpoint), settings)
 }
@@ -116,6 +117,7 @@ fn fit_from(
     note_untrained(&trainer);
     let changed = trainer.changed().map(str::to_owned).collect();
     let template = Template { spec: args.base.model.spec(), graph, changed, limit };
+    // Before training, whose result could not be written otherwise.
     args.files.save.as_ref().map_or(Ok(()), |path| template.check(path, &trainer))?;
     args.check_numbers(&trainer, validation.is_some())?;
     let keeper = args.keeper(settings, validation.is_some());
@@ -136,6 +138,8 @@ fn fit_from(
     runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?))?;
     if let Some(path) = &args.files.save {
         trainer.check()?;
+        // `--keep best` also says which weights are saved: those of the best epoch, not of the
+        // last.
         best.map_or(Ok(()), |folder| take_best(&mut trainer, &folder, limit))?;
         template.save(path, &trainer)?;
     }
@@ -169,6 +173,8 @@ fn note_untrained(trainer: &Trainer) {
     for (name, why) in trainer.untrained() {
         reasons.entry(why).or_default().push(name);
     }
+    // Running statistics follow the batches in every training; that they have no gradient is no
+    // news.
     for (why, names) in reasons.into_iter().filter(|(why, _)| !why.contains("running statistic")) {
         const SHOWN: usize = 4;
         let shown = names.iter().take(SHOWN).map(|n| format!("`{n}`")).collect::<Vec<_>>();

@@ -41,6 +41,7 @@ impl Observer for Report {
                 let validation = epoch.validation.as_ref();
                 let validation =
                     validation.map_or(String::new(), |v| format!("  {}", summary_line(v, "val_")));
+                // A clock may see no time pass in a very short epoch.
                 let rate = epoch.training.rows as f64 / epoch.seconds.max(1e-9);
                 format!(
                     "epoch {}/{}  {}{validation}  {:.2} s, {rate:.0} rows/s",
@@ -70,6 +71,7 @@ pub(super) fn bar() -> Option<Box<dyn Observer>> {
             bar.finish_and_clear();
             return;
         }
+        // One bar serves all epochs.
         if bar.is_finished() {
             bar.reset();
         }

@@ -91,12 +91,14 @@ fn parsed(all: &Command, line: &[OsString]) -> anyhow::Result<ArgMatches> {
 
 /// The values of an option as texts.
 fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
+    // A run may go on from another working folder.
     let place = |text: &OsStr| absolute(text).unwrap_or_else(|_| text.into()).into_os_string();
     let file = FILES.contains(&id);
     let text = |raw: &OsStr| (if file { place(raw) } else { raw.to_owned() }).into_string().ok();
     matches.get_raw(id).into_iter().flatten().filter_map(text).collect()
 }
 
+/// Positional arguments, such as the model, belong to one run alone.
 fn is_kept(arg: &Arg) -> bool {
     arg.get_long().is_some() && !OWN.contains(&arg.get_id().as_str())
 }
@@ -210,6 +212,7 @@ fn is_near(file: &Path, checkpoint: &Path) -> bool {
 fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> anyhow::Result<()> {
     for (id, other) in [("validation", "validation_split"), ("validation_split", "validation")] {
         let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        // A share of 0 is no validation, which contradicts nothing.
         let holds = |values: &&Vec<String>| !values.iter().all(|value| alike(value, "0"));
         let Some(before) = kept.get(other).filter(holds).filter(|_| given) else { continue };
         let long = |id: &str| id.replace('_', "-");

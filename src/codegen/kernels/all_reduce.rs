@@ -68,6 +68,7 @@ fn combine(
     b.flag("FLOAT", dtype.is_float());
     b.flag("FLAGS", dtype == DType::Bool);
     b.flag("SCAN", scans);
+    // The numbers are those of `all_reduce.cu`.
     b.define(
         "BY",
         match by {
@@ -102,6 +103,7 @@ fn neutral(by: Combine, dtype: DType) -> String {
         DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => {
             ("-(T)infinity()".to_owned(), "(T)infinity()".to_owned())
         }
+        // C++ has no negative literals: the minus is applied to a number that would not fit.
         DType::I64 => ("(-9223372036854775807ll - 1)".to_owned(), format!("{}ll", i64::MAX)),
         DType::U64 => ("0".to_owned(), format!("{}ull", u64::MAX)),
         DType::I32 => ("(-2147483647 - 1)".to_owned(), i32::MAX.to_string()),

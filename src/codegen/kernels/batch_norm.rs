@@ -117,6 +117,8 @@ fn batch<'a>(
     b.size("TERMS", &(shape[0].clone() * product(&shape[2..])));
     b.size("CHANNELS", &shape[1]);
     b.size("WIDTH", &width);
+    // Where channels are neighbours in memory, a warp reads the same place of 32 of them; else all
+    // lanes of a block read along one channel.
     let lines = if width == Dim::ONE { LINES } else { 1 };
     b.define("LINES", lines);
     b.define("LANES", THREADS / lines);
@@ -151,6 +153,7 @@ fn statistics(
 /// `batch_norm.cu`.
 fn normalised(mut b: Builder<'_>, x: BufferId, parts: BufferId) -> Call {
     b.read("parts", parts);
+    // No more blocks for a channel than there are parts of it.
     let slices = b.ty(parts).shape[1].clone().maximum(&Dim::ONE).minimum(&SLICES.into());
     let grid = grid_x(across(&b, x) * slices);
     b.finish("batch_norm.cu", int::<u32>(THREADS), String::new(), grid)

@@ -58,6 +58,8 @@ fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
         let (own, steps) = (&b.ty(id).shape, b.strides(id));
         let behind = shape.rank().saturating_sub(own.rank());
         let step = |axis: usize| match axis.checked_sub(behind) {
+            // A stride of 0 repeats an axis of size 1; axes that the operand lacks are repeated as
+            // well.
             Some(a) if own[a] != Dim::ONE => steps[a].clone(),
             _ => Dim::ZERO,
         };
@@ -67,6 +69,7 @@ fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
     let (Some(a), Some(second), 2..=3) = (operands.first(), operands.get(1), operands.len()) else {
         return Err(context.unsupported("it has not two or three operands"));
     };
+    // Of two operands the second stands twice, which keeps no axes from being merged.
     let all = [*a, *second, *operands.last().unwrap_or(second)].map(steps);
     // A nest of few axes: every axis costs a division per element, and contiguous ones merge only
     // if they are contiguous in all operands.

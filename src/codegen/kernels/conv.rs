@@ -132,6 +132,7 @@ impl Shape {
         };
         let first = windows::product(&windows, |a| a.input);
         let second = windows::product(&windows, |a| a.output);
+        // The windows of a transposed convolution lie on its result.
         let (inputs, outputs) = if transposed { (second, first) } else { (first, second) };
         let groups = groups.max(1);
         Self {
@@ -163,6 +164,7 @@ impl Shape {
     /// the input of a strip is short enough to be unrolled.
     fn suits_depthwise(&self) -> bool {
         let strip = int::<usize>(STRIP);
+        // The elements from the first to the last that the windows of a strip see.
         let span = |a: &WindowAxis| {
             let places = (strip - 1).saturating_mul(a.stride);
             places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))

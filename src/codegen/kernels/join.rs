@@ -68,6 +68,7 @@ struct Rows {
 
 impl Rows {
     fn new(b: &Builder<'_>, axis: usize, parts: &[BufferId], whole: BufferId) -> Self {
+        // In memory order: what lies behind the joined axis there belongs to one run of a row.
         let (order, shape) = (b.axes(whole), &b.ty(whole).shape);
         let at = order.iter().position(|a| *a == axis);
         let at = invariant(at, "that rows are joined along an axis of the result");
@@ -105,6 +106,8 @@ fn concat_or_split(
     }
     let Rows { count: rows, mut row, mut sizes, mut starts } = Rows::new(&b, axis, parts, whole);
     let aligned = parts.iter().chain([&whole]).all(|id| b.is_aligned(*id));
+    // Vectors of four elements need every run and its offset in units of four; offsets are sums of
+    // runs.
     let wide = aligned
         && b.ty(whole).dtype.bytes() == 4
         && divisible_by_four(&row)
@@ -113,6 +116,7 @@ fn concat_or_split(
         let all = sizes.iter_mut().chain(&mut starts).chain([&mut row]);
         all.for_each(|size| *size = size.floor_div(&4.into()));
     }
+    // Elements are copied as bits: one kernel serves all types of a width, and no NaN changes.
     let ty = if wide { "uint4" } else { bits_type(b.ty(whole).dtype) };
     let names: Vec<String> = (0..parts.len()).map(|i| format!("part{i}")).collect();
     for (name, id) in names.iter().zip(parts) {
@@ -136,6 +140,8 @@ fn concat_or_split(
     b.list("SIZES", &sizes);
     b.list("STARTS", &starts);
     let most = sizes.iter().fold(Dim::ZERO, |most, size| most.maximum(size)) * rows;
+    // The grid has a row of blocks for each part, as long as the largest part needs; blocks beyond
+    // the end of a smaller part do nothing.
     let count = int::<i64>(parts.len());
     let grid = [block_count(&most, i64::from(THREADS)), count.into(), Dim::ONE];
     Ok(b.finish("join.cu", THREADS, String::new(), grid))

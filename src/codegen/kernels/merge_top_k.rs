@@ -29,6 +29,7 @@ impl CudaOp for MergeTopK {
             return Err(context.unsupported("its candidates are not in rows"));
         };
         let dtype = b.ty(y).dtype;
+        // The operands alternate: the values of each part, then their places.
         for (i, pair) in operands.chunks_exact(2).enumerate() {
             b.read(&format!("values{i}"), pair[0]);
             b.read(&format!("places{i}"), pair[1]);
@@ -48,6 +49,7 @@ impl CudaOp for MergeTopK {
             *from = own.clone() + entries.clone();
             Some(own)
         };
+        // A running sum: the place of each part's first entry on the whole axis.
         let from: Vec<Dim> = self.entries.iter().scan(Dim::ZERO, next).collect();
         b.list("COUNTS", &counts);
         b.list("FROM", &from);
@@ -57,6 +59,7 @@ impl CudaOp for MergeTopK {
         b.size("BLOCKS", &blocks_before);
         b.size("INNER", &inner);
         b.size("K", &self.k);
+        // The grid has a row of blocks for each part, as long as the longest part needs.
         let most = counts.iter().fold(Dim::ZERO, |most, count| most.maximum(count));
         let candidates = most * blocks_before * inner;
         let parts = int::<i64>(parts);

@@ -56,6 +56,7 @@ impl CudaOp for Slice {
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [x] = context.operands()?;
         let bounds = Builder::new(context.device).strides(x);
+        // A slice reads from the sum of its starts on, each times its axis's stride.
         let mut first = Dim::ZERO;
         for (axis, start) in self.axes.iter().zip(&self.starts) {
             first = first + start.clone() * bounds[*axis].clone();
@@ -94,6 +95,8 @@ impl CudaOp for Tile {
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         strided_copy(context, &Dim::ZERO, |b, steps, [x, y]| {
+            // An axis is walked as two: its repeats, which go back to the start (stride 0), and its
+            // entries.
             let count = |a: usize| Dim::from(int::<i64>(self.repeats[a]));
             let pair =
                 |a: usize| [(count(a), Dim::ZERO), (b.ty(x).shape[a].clone(), steps[a].clone())];
@@ -146,6 +149,8 @@ impl CudaOp for Blocks {
             let [n, c, h, w] = [0, 1, 2, 3].map(|a| shape[a].clone());
             let [of_n, of_c, of_h, of_w] = [0, 1, 2, 3].map(|a| own[a].clone());
             if deepens {
+                // Row and column within a block become digits of the result's channel, before the
+                // operand's own channel (DCR) or behind it (CRD).
                 let parts = [(by.clone(), of_h.clone()), (by.clone(), of_w.clone()), (c, of_c)];
                 let [row, column, channel] = parts;
                 let [first, second, third] = match mode {
@@ -156,6 +161,8 @@ impl CudaOp for Blocks {
                     ((h.floor_div(&by), of_h * by.clone()), (w.floor_div(&by), of_w * by));
                 return vec![(n, of_n), first, second, third, rows, columns];
             }
+            // The channel that an element comes from is `(row * block + column) * deep + channel`
+            // (DCR), or `(channel * block + row) * block + column` (CRD).
             let deep = c.floor_div(&(by.clone() * by.clone()));
             let (channel, row, column) = match mode {
                 BlockOrder::Dcr => {
@@ -224,6 +231,8 @@ fn strided_copy(
 /// The matrices, columns and rows, if a copy transposes matrices.
 fn matrix_transpose(walk: &LoopNest<1>) -> Option<(Dim, Dim, Dim)> {
     let (matrices, columns, rows, step) = match walk.axes() {
+        // The result walks columns outside, which are neighbours in the operand, and rows inside,
+        // which lie a whole row apart.
         [(columns, [one]), (rows, [step])] if *one == Dim::ONE => (Dim::ONE, columns, rows, step),
         [(matrices, [matrix]), (columns, [one]), (rows, [step])]
             if *one == Dim::ONE && *matrix == rows.clone() * columns.clone() =>

@@ -44,6 +44,8 @@ impl Lined for LayerNorm {
     fn norm(&self, x: &TensorType) -> Option<Norm> {
         let axes = self.first_axis(x.rank())?..x.rank();
         let (size, lines) = (product(&x.shape[axes.clone()]), product(&x.shape[..axes.start]));
+        // The kinds are those of `norm.cu`: 0 by mean and variance, 1 by the mean of squares, 2 and
+        // 3 by the norms of p = 1 and p = 2.
         let (kind, epsilon, long) = match self {
             Self::Layer { epsilon, .. } => {
                 (0, *epsilon, TwoPass::statistics(axes.start, &size, lines))
@@ -63,6 +65,7 @@ impl Lined for GroupNorm {
             Self::Group { epsilon, groups } => (*epsilon, Dim::from(*groups)),
             Self::Instance { epsilon } => (*epsilon, channels.clone()),
         };
+        // A group of channels of a sample is contiguous in row-major order, and so is a line.
         let (each, width) = (channels.floor_div(&count), product(&x.shape[2..]));
         let lines = x.shape[0].clone() * count.clone();
         let long = TwoPass::statistics(1, &(each.clone() * width.clone()), lines);

@@ -40,6 +40,9 @@ impl CudaOp for Pool {
         let windows = self.windows(b.ty(x)).map_err(|e| context.unsupported(e.to_string()))?;
         let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
         let (inputs, outputs) = (size(|a| a.input), size(|a| a.output));
+        // With the channels last a window's elements lie `inner` channels apart, and threads take
+        // neighbouring channels. In row-major order every channel of every sample is an image of
+        // its own.
         let (outer, inner) = if b.is_channels_last(x) && b.is_channels_last(y) {
             (shape[0].clone(), shape[1].clone())
         } else if b.is_row_major(x) && b.is_row_major(y) {
@@ -51,6 +54,7 @@ impl CudaOp for Pool {
             if divisible_by_four(&inner) && b.is_aligned(x) && b.is_aligned(y) { 4 } else { 1 };
         b.read("x", x);
         b.write("y", y);
+        // The numbers are those of `pool.cu`.
         let (kind, exponent, padding) = match self {
             Self::Max { .. } => (0, 1, false),
             Self::Average { count_include_pad, .. } => (1, 1, *count_include_pad),

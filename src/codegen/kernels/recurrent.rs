@@ -110,8 +110,11 @@ impl<'a> Cell<'a> {
             ("dy", gradient),
             ("dlast", gradient),
             ("dlast_cell", gradient && lstm),
+            // The partial results of the first launch come behind the operator's own operands.
             ("gates", true),
         ];
+        // The operator lists its operands in this order, without those that its attributes do not
+        // announce.
         let names = all.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
         names.zip(operands).for_each(|(name, id)| b.read(name, *id));
     }
@@ -119,6 +122,8 @@ impl<'a> Cell<'a> {
 
 /// The sequences of a block: their states stay in 48 KiB of shared memory, three numbers for each
 /// element of the padded state.
+/// 48 KiB is what every architecture gives a block without a request for more; `MAX_HIDDEN`
+/// elements of 4 bytes, three times, fill it.
 fn together(hidden: i64) -> i64 {
     // Padded to a multiple of four for vector loads of the states.
     let padded = (hidden.max(1) + 3) / 4 * 4;

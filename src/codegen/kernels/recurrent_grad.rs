@@ -26,6 +26,7 @@ fn slope(op: &Activation) -> Option<String> {
             Unary::Softplus => "sigmoid(x)".to_owned(),
             Unary::LeakyRelu { alpha } => step(0.0, 1.0, &float(alpha)),
             Unary::ThresholdedRelu { alpha } => step(alpha, 1.0, "0.0f"),
+            // Below 0, `y = alpha * (e^x - 1)`: the slope `alpha * e^x` is `y + alpha`.
             Unary::Elu { alpha } => step(0.0, 1.0, &format!("y + {}", float(alpha))),
             Unary::HardSigmoid { alpha, .. } => {
                 format!("y > 0.0f && y < 1.0f ? {} : 0.0f", float(alpha))
@@ -49,11 +50,13 @@ impl Cell<'_> {
         let all = [
             ("sums", true),
             ("states", true),
+            // A plain RNN keeps nothing beside its sums.
             ("kept", self.kind < 2),
             ("products", self.peepholes),
             ("initial_grad", self.initial),
             ("initial_cell_grad", self.initial && lstm),
         ];
+        // The operator lists its results in this order, without those that the cell does not have.
         let names = all.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
         names.zip(results).for_each(|(name, id)| b.write(name, *id));
     }

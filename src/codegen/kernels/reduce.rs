@@ -99,6 +99,7 @@ pub(super) fn lines(
     b.define("TAKES_PARTS", 0);
     b.define("PART", PART);
     b.size("PARTS", &parts);
+    // The divisor of a mean: all elements of a line, of which a part has some.
     b.size("MEMBERS", &size);
     let components = op.accumulator(b.ty(x).dtype);
     values(&mut b, op, components, [x, y]);
@@ -178,6 +179,7 @@ fn values(b: &mut Builder<'_>, op: &Reduce, components: Option<usize>, [x, y]: [
     b.define("COMPONENTS", components.unwrap_or(0));
 }
 
+/// The number by which `reduce.cu` knows the reduction.
 fn kind(op: &Reduce) -> u8 {
     match op {
         Reduce::Sum { .. } => 0,

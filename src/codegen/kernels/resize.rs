@@ -42,6 +42,8 @@ impl CudaOp for Resize {
         for a in b.axes(y) {
             sizes.push(to[a].clone());
             steps.push(distances[a].clone());
+            // The tables of all axes lie one behind the other: this is where those of the axis
+            // begin.
             firsts.push(places.len());
             let Some(i) = self.axes.iter().position(|axis| *axis == a) else {
                 taps.push(0);
@@ -67,6 +69,7 @@ impl CudaOp for Resize {
             let weight = |k: usize| axis.weights.get(k).map_or(1.0, |w| *w as f32);
             weights.extend((0..axis.places.len()).map(|k| float(weight(k))));
         }
+        // C++ has no empty arrays; where no axis is resized, nothing reads these.
         if places.is_empty() {
             (places, weights) = (vec!["0".to_owned()], vec!["1.0f".to_owned()]);
         }

@@ -12,6 +12,7 @@ use super::flat::{Given, ValueId};
 use super::wire::Span;
 
 /// Calls of functions inside functions.
+/// A bound on the recursion of the expansion.
 const MAX_DEPTH: usize = 64;
 
 /// The nodes that calls expand to, the calls included.
@@ -118,6 +119,8 @@ impl<'a> Calls<'a> {
         let mut names = callee.inputs.clone();
         names.sort_unstable();
         let open = &self.open;
+        // ONNX forbids recursion; the functions that are open are the way here, which names the
+        // cycle.
         Err(if let Some(first) = open.iter().position(|n| *n == number) {
             let shown = |n: &usize| Quoted(&file.functions[*n].name).to_string();
             let cycle: Vec<String> = open[first..].iter().chain([&number]).map(shown).collect();

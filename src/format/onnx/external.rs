@@ -50,6 +50,7 @@ impl Folder {
 
     /// Gives back the memory of elements that were copied.
     pub(super) fn release(&self, elements: &[u8]) {
+        // Below that, pages hold the elements of other tensors, too.
         if elements.len() < PART {
             return;
         }
@@ -71,6 +72,7 @@ impl Folder {
         bytes: u64,
     ) -> Result<Bytes, String> {
         for key in ["location", "offset", "length"] {
+            // Which of them a reader takes is not specified.
             if entries.iter().filter(|e| e.key.as_deref() == Some(key)).count() > 1 {
                 return Err(format!("the {key} of its elements is given twice"));
             }
@@ -108,6 +110,7 @@ impl Folder {
             let size = data.len();
             format!("bytes {offset} to {offset}+{bytes} are beyond the {size} bytes of {shown}")
         };
+        // Both numbers are the file's: the sum may overflow.
         let end = offset.checked_add(bytes).filter(|end| *end <= data.len() as u64);
         let (Ok(from), Some(Ok(to))) = (usize::try_from(offset), end.map(usize::try_from)) else {
             return Err(beyond());
@@ -127,6 +130,7 @@ impl Folder {
             return Err(format!("{shown} is not a path inside the model's folder"));
         }
         let path = folder.join(relative);
+        // The components were checked as they are written; links in them are only known now.
         let path = path.canonicalize().map_err(|e| format!("cannot read {shown}: {e}"))?;
         if !path.starts_with(folder) {
             return Err(format!("{shown} is a link to a file outside the model's folder"));

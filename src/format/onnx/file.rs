@@ -111,12 +111,15 @@ impl File {
     /// Finds the parts of the model that `data` holds.
     pub(super) fn new(data: Bytes) -> Result<Self, ImportError> {
         let whole = Span::new(0..data.len())?;
+        // The version comes first: fields of a newer form may mean something else.
         for field in Fields::of(&data, whole) {
             let (1, Content::Number(version)) = field? else { continue };
             if !(1..=NEWEST).contains(&version) {
                 return Err(ImportError::Version(version.cast_signed()));
             }
         }
+        // A damaged or hostile file may repeat the field; protobuf would merge the two into one
+        // graph.
         let graphs = parts(&data, whole, 7)?;
         let [graph] = graphs[..] else {
             let found = graphs.len();
@@ -143,10 +146,14 @@ impl File {
         let mut head = Head::default();
         for field in Fields::of(&self.data, node) {
             let (number, Content::Part(part)) = field? else { continue };
+            // Checked while they are collected, not after: an operand of a few bytes takes more in
+            // memory.
             if head.inputs.len().max(head.outputs.len()) > MAX_OPERANDS {
                 let reason = format!("a node has more than {MAX_OPERANDS} operands or results");
                 return Err(WireError { at: part.range().start, reason });
             }
+            // Field numbers of `NodeProto`; what is not read here, such as texts for people, is
+            // skipped.
             match number {
                 1 => head.inputs.push(text(&self.data, part)?),
                 2 => head.outputs.push(text(&self.data, part)?),
@@ -163,6 +170,7 @@ impl File {
 
     fn has_graph(&self, attribute: Span) -> Result<bool, WireError> {
         for field in Fields::of(&self.data, attribute) {
+            // A graph, or a list of graphs: the fields `g` and `graphs` of `AttributeProto`.
             if matches!(field?, (6 | 11, Content::Part(_))) {
                 return Ok(true);
             }
@@ -267,6 +275,7 @@ impl File {
 
     /// Fails if the part at `span` takes more than may be once it is decoded.
     fn check(&self, span: Span, bytes: usize) -> Result<(), ImportError> {
+        // In proportion to the file: a small file cannot ask for much memory.
         let limit = self.data.len().saturating_mul(4).saturating_add(SPARE);
         if bytes > limit {
             let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
@@ -362,6 +371,7 @@ fn opsets(data: &[u8], span: Span, number: u64) -> Result<Opsets, WireError> {
         let name = domain(last_text(data, import, 1)?);
         let before = opsets.insert(name.to_owned(), version);
         let at = import.range().start;
+        // Both names of ONNX's own domain may be given: alike, they do not contradict each other.
         if before.is_some_and(|before| before != version) {
             let reason = format!("the operator set {} has two versions", Quoted(name));
             return Err(WireError { at, reason });

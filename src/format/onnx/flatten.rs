@@ -11,6 +11,7 @@ use super::{ImportError, UnsupportedOp};
 use crate::types::FastMap;
 
 /// The nodes of a model's body.
+/// The bound is for hostile files: a node of a few bytes takes far more in memory.
 const MAX_NODES: usize = 1 << 20;
 
 /// The operators that are listed as not supported, and the nodes of each: the rest are counted.
@@ -21,6 +22,7 @@ struct Flattener<'a> {
     file: &'a File,
     /// Returns true if the operator of a node is supported.
     supported: &'a dyn Fn(&Head<'_>) -> bool,
+    /// The values of the body by name. Names inside a function are local to each of its calls.
     ids: FastMap<&'a str, ValueId>,
     flat: Flat<'a>,
     unsupported: BTreeMap<String, UnsupportedOp>,
@@ -46,6 +48,7 @@ pub(super) fn flatten<'a>(
     };
     flattener.boundary()?;
     flattener.body()?;
+    // All of them are collected first, so that one import names everything that is missing.
     if !flattener.unsupported.is_empty() {
         return Err(ImportError::Unsupported(flattener.unsupported.into_values().collect()));
     }
@@ -57,6 +60,7 @@ pub(super) fn flatten<'a>(
 
 impl<'a> Flattener<'a> {
     fn id(&mut self, name: &'a str) -> Result<ValueId, ImportError> {
+        // ONNX's way to leave out an operand before others, or a result.
         if name.is_empty() {
             return Ok(NONE);
         }
@@ -138,6 +142,8 @@ impl<'a> Flattener<'a> {
         let file = self.file;
         let function = &file.functions[number];
         let callee = self.calls.callee(file, number)?;
+        // Functions that call functions can expand exponentially: each call is charged before its
+        // nodes are laid out.
         let objection = self.calls.check(file, number, &callee, site);
         let charge = |()| self.calls.charge(function, site.span.len());
         if let Err(reason) = objection.and_then(charge) {
@@ -145,6 +151,7 @@ impl<'a> Flattener<'a> {
             return Err(ImportError::Call { node, function: function.name.clone(), reason });
         }
         let scope = self.scope(function, &callee, site)?;
+        // A call may leave out operands at its end.
         let given = site.inputs.iter().copied().chain(std::iter::repeat(NONE));
         let mut locals: HashMap<&'a str, ValueId> =
             callee.inputs.iter().copied().zip(given).collect();
@@ -163,6 +170,8 @@ impl<'a> Flattener<'a> {
             let head = file.head(*node)?;
             let mut local = |name: &&'a str| match locals.get(*name) {
                 Some(id) => Ok(*id),
+                // A function sees its own names only: what is not an input of it is a value of this
+                // call.
                 None if name.is_empty() => Ok(NONE),
                 None => {
                     let id = self.flat.add_value(scope, name)?;
@@ -195,6 +204,7 @@ impl<'a> Flattener<'a> {
             let name = given.name().to_owned();
             let known = callee.attributes.binary_search(&name.as_str()).is_ok()
                 || attributes.contains_key(&name);
+            // A call inside a function may pass on an attribute of its caller by reference.
             if let Some((given, bytes)) = caller.resolve(given).filter(|_| known) {
                 attributes.insert(name, (given, bytes.max(site.span.len())));
             }

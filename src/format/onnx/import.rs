@@ -28,6 +28,8 @@ pub(super) fn run(
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
     let file = File::new(folder.structure())?;
+    // ONNX's own operators are known by name. What the user assumes holds for all others, and
+    // cannot replace a known meaning.
     let own = |head: &Head<'_>| head.domain().is_empty() && ops::find(head.op).is_some();
     let assume = &options.assume;
     let assumed = |head: &Head<'_>| !assume.is_empty() && assume.contains_key(&head.full_op());
@@ -51,6 +53,7 @@ pub(super) fn run(
     };
     parts.unify(&mut inputs, &mut tensors)?;
     inputs.note();
+    // The builds above were dry: only this one makes tensors.
     let model = parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)?;
     tensors.check()?;
     Ok(model)
@@ -80,6 +83,7 @@ impl Parts<'_> {
         }
         let mut classes =
             Classes { symbols: (1u32..).take(found).collect(), fixed: BTreeSet::new() };
+        // Each turn joins two symbols, fixes at least one class, or is the last.
         while classes.symbols.iter().any(|symbol| *symbol != BATCH) {
             let Some(failed) = self.try_sizes(inputs, tensors, &classes) else { break };
             let fixed = match differing(&failed) {
@@ -197,6 +201,8 @@ impl Parts<'_> {
         let mut notes = inputs.notes.clone();
         self.outputs(&mut state, &mut notes)?;
         let (mut graph, mut weights) = state.builder.finish();
+        // Weights that only removed nodes read are not the model's: they would be loaded, and
+        // counted.
         graph.remove_unused();
         let used: BTreeSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
         weights.retain(|name| used.contains(name));

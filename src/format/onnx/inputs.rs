@@ -58,6 +58,8 @@ impl Inputs {
         flat: &Flat<'_>,
         options: &ImportOptions,
     ) -> Result<Self, ImportError> {
+        // Before IR version 4 every initializer had to be an input as well: such an input is a
+        // weight with a default, not an operand of a run.
         let defaults: BTreeSet<ValueId> = flat.initializers.iter().copied().collect();
         let spans = flat.inputs.iter().zip(&file.graph.inputs);
         let declared = spans.filter(|(id, _)| !defaults.contains(id));
@@ -160,6 +162,7 @@ impl Inputs {
                 self.notes.push(Note::ignored(vec![Setting::FreeBatch], why));
                 Ok(false)
             }
+            // Every number is a multiple of 0: nothing could tell where the batch flows.
             Some((Input { name, .. }, Size::Constant(0))) => {
                 Err(wrong(name, "its leading size is 0, which cannot be freed".to_owned()))
             }
@@ -185,6 +188,8 @@ impl Inputs {
         for input in 0..self.all.len() {
             let Some(size) = self.all[input].sizes.first() else { continue };
             let (next, freed) = (self.classes.len(), is_freed(size, self.freed));
+            // The first leading size is the batch by definition; any other that equals it may be a
+            // constant by chance.
             if freed && next > 0 {
                 self.constants.insert(next);
             }
@@ -195,6 +200,7 @@ impl Inputs {
         for input in 0..self.all.len() {
             for axis in 1..self.all[input].sizes.len() {
                 let next = self.classes.len();
+                // Beyond the limit a size simply stays the constant that the file says.
                 if next < MAX_OPEN_SIZES && is_freed(&self.all[input].sizes[axis], self.freed) {
                     self.constants.insert(next);
                     self.classify(input, axis, &mut named);
@@ -211,6 +217,7 @@ impl Inputs {
 
     /// Makes these classes constants again.
     pub(super) fn bake(&mut self, classes: &BTreeSet<usize>) {
+        // Without a freed size no class was a constant before.
         let Some(freed) = self.freed else { return };
         self.constants.retain(|class| !classes.contains(class));
         for size in self.all.iter_mut().flat_map(|input| &mut input.sizes) {

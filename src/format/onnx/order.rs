@@ -79,11 +79,14 @@ impl Flat<'_> {
         if let Some(id) = self.outputs.iter().find(|id| !given(id)) {
             return Err(self.undefined(*id, "an output of the model".to_owned()));
         }
+        // The usual case takes no memory: ONNX asks writers to sort the nodes.
         if uses(&self.nodes, &producers).all(|(user, producer)| producer < user) {
             return Ok(());
         }
         let mut waiting = vec![0u32; self.nodes.len()];
         uses(&self.nodes, &producers).for_each(|(user, _)| waiting[user as usize] += 1);
+        // `waiting` counts the uses of results that are not there yet, not the nodes: a node may
+        // use two results of another.
         let order = ready_first(&mut waiting, &Users::of(&self.nodes, &producers));
         if order.len() < self.nodes.len() {
             return Err(self.cycle(&producers, &waiting));
@@ -117,6 +120,7 @@ impl Flat<'_> {
         let Some(mut at) = waiting.iter().position(|w| *w > 0) else {
             return ImportError::Internal("where nodes form a cycle, one waits".to_owned());
         };
+        // First upstream until a node is met twice, which lies on a cycle; then once around it.
         let mut seen = vec![false; waiting.len()];
         while let Some(before) = stuck(at).filter(|_| !std::mem::replace(&mut seen[at], true)) {
             at = before;
@@ -155,6 +159,7 @@ impl Flat<'_> {
             }
         }
         let mut producers = vec![Producer::Undefined; self.values()];
+        // An initializer with the name of an input is that input's default.
         for id in self.inputs.iter().chain(&self.initializers) {
             producers[*id as usize] = Producer::GraphInput;
         }

@@ -45,6 +45,7 @@ pub(super) fn read(
         &proto.double_data,
         &proto.uint64_data,
     ];
+    // Which of them a reader takes is not specified: two readers could see two models.
     if (external || proto.raw_data.is_some()) && typed.iter().any(|runs| !runs.is_empty()) {
         return Err(wrong("its elements are given twice".to_owned()));
     }
@@ -54,6 +55,8 @@ pub(super) fn read(
         proto.raw_data.as_ref().map(|raw| folder.elements(raw))
     };
     if let Some(raw) = raw {
+        // The length is compared before the charge, the charge comes before the memory: a header
+        // that claims more than the file holds costs nothing.
         length(raw.len())?;
         budget.charge(name, bytes as u64)?;
         let tensor = of_raw(dtype, &dims, &raw).map_err(|e| wrong(e.to_string()))?;
@@ -140,6 +143,8 @@ impl<'a> Numbers<'a> {
             ("int64_data", &proto.int64_data, 0),
             ("uint64_data", &proto.uint64_data, 0),
         ];
+        // The specification assigns each element type one field. `int32_data` also holds everything
+        // narrower, halves as the integer of their bits.
         let (own, runs, width) = fields[match dtype {
             DType::F32 => 0,
             DType::F64 => 1,
@@ -162,6 +167,7 @@ impl<'a> Numbers<'a> {
 
     fn count(&self) -> Result<usize, String> {
         let ends = |run: &Bytes| match self.width {
+            // The last byte of a varint, and no other, has its highest bit clear.
             0 => Ok(run.iter().filter(|b| **b < 0x80).count()),
             w if run.len().is_multiple_of(w) => Ok(run.len() / w),
             w => Err(format!("{} bytes are no packed numbers of {w} bytes", run.len())),

@@ -130,6 +130,8 @@ impl<'g> Writer<'g> {
             if !used.insert(name.clone()) {
                 return Err(name);
             }
+            // Inputs and parameters keep their own names; an output of them gets a node of its own
+            // later.
             if graph.node(output.value.node).op().is_some() {
                 names.entry(output.value).or_insert(name);
             }
@@ -240,6 +242,7 @@ impl<'g> Writer<'g> {
         given: Attributes<'_>,
     ) {
         let attribute = given.iter().map(|(name, value)| attribute(name, value)).collect();
+        // ONNX asks for names of nodes that are unique where they are given: values' names are.
         let name = output.first().cloned();
         let op_type = Some(op.to_owned());
         self.nodes.push(NodeProto {
@@ -309,6 +312,7 @@ impl<'g> Writer<'g> {
 
     /// One number of a type, without axes.
     pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> Result<String, Refused> {
+        // Rounded as the operators round their attributes.
         let one = converted(&Tensor::scalar(x), dtype).map_err(|e| e.to_string())?;
         self.tensor(&one)
     }

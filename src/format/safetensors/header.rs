@@ -54,6 +54,7 @@ impl<'de, E, F: FnMut(&str, Entry<'_>) -> Result<(), E>> Visitor<'de> for Entrie
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(Text(name)) = map.next_key::<Text<'de>>()? {
+            // Texts of the writer, by specification; no tensor can have this name.
             if name == "__metadata__" {
                 map.next_value::<IgnoredAny>()?;
                 continue;
@@ -61,6 +62,7 @@ impl<'de, E, F: FnMut(&str, Entry<'_>) -> Result<(), E>> Visitor<'de> for Entrie
             let entry = map.next_value::<Entry<'de>>()?;
             if let Err(error) = (self.each)(&name, entry) {
                 *self.failed = Some(error);
+                // Serde's own error ends the reading; that of the caller is kept beside it.
                 return Err(de::Error::custom("stopped"));
             }
         }
@@ -82,6 +84,8 @@ impl<'de> Deserialize<'de> for Text<'de> {
             fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
                 Ok(Text(Cow::Borrowed(text)))
             }
+            // A name with escapes is decoded, and so is not a part of the header as it lies in the
+            // file.
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
                 Ok(Text(Cow::Owned(text.to_owned())))
             }
@@ -101,6 +105,8 @@ impl<'de> Deserialize<'de> for Entry<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry<'de>, A::Error> {
                 let (mut dtype, mut dims, mut bytes) = (None, None, None);
                 while let Some(Text(key)) = map.next_key::<Text<'de>>()? {
+                    // JSON does not say which of two equal fields counts: two readers could see two
+                    // tensors.
                     let twice = match &*key {
                         "dtype" => dtype.replace(map.next_value::<Text<'de>>()?.0).is_some(),
                         "shape" => dims.replace(map.next_value::<Sizes>()?.0).is_some(),
@@ -140,6 +146,7 @@ impl<'de> Deserialize<'de> for Sizes {
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sizes, A::Error> {
                 let mut sizes = SmallVec::new();
                 while let Some(size) = list.next_element()? {
+                    // Checked while the list is read, before it grows.
                     if sizes.len() == MAX_RANK {
                         let message = format_args!("a tensor has at most {MAX_RANK} axes");
                         return Err(de::Error::custom(message));

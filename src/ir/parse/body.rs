@@ -39,6 +39,7 @@ impl Parser<'_> {
                 }
             }
         }
+        // The signature declared names and types; the values follow here, in its order.
         for (i, (name, ty)) in std::mem::take(&mut self.outputs).into_iter().enumerate() {
             if i > 0 {
                 self.values.scan.expect(",")?;
@@ -51,6 +52,8 @@ impl Parser<'_> {
         self.values.scan.expect("}")
     }
 
+    /// A block `on DEVICE`, with the replica that its nodes belong to where there is one: they run
+    /// only where that replica has rows, which the text repeats for the reader.
     fn block(&mut self) -> ScanResult<()> {
         let mut place = DevicePlacement { device: self.device()?, replica: None };
         if self.values.scan.eat_word("replica") {
@@ -94,6 +97,8 @@ impl Parser<'_> {
         self.assembly.update(param, values).map_err(|message| Fault::new(at, message))
     }
 
+    /// One operation. Types are written for each result and inferred again: a text cannot claim a
+    /// type that the operator does not have.
     fn op(&mut self, place: DevicePlacement) -> ScanResult<()> {
         let written = self.results()?;
         let from = self.values.scan.next();
@@ -105,6 +110,7 @@ impl Parser<'_> {
         self.values.scan.expect("(")?;
         let mut operands: SmallVec<[Value; 4]> = SmallVec::new();
         while !self.values.scan.eat(")") {
+            // Every list is bounded before it grows: the text may be hostile.
             self.values.fits(operands.len())?;
             operands.push(self.operand(place.device)?);
             if self.values.scan.peek() != Some(b')') {
@@ -157,6 +163,7 @@ impl Parser<'_> {
                     format!("an operator has at most {MAX_ATTRS} attributes"),
                 ));
             }
+            // Which of two would count is not defined.
             if attrs.iter().any(|(other, _)| other == name) {
                 return Err(Fault::new(
                     at,
@@ -214,6 +221,7 @@ impl Parser<'_> {
             let mut nodes = Vec::new();
             loop {
                 let (name, at) = self.name("%", "a value such as `%x`")?;
+                // The origin belongs to the node, which its first result names.
                 let value = self.assembly.value(&name).filter(|v| v.output == 0);
                 let op =
                     |v: &Value| matches!(self.assembly.graph.node(v.node).kind(), NodeKind::Op(_));

@@ -128,6 +128,8 @@ impl<'a> Values<'a> {
 
     /// The size that `text` says: a number, a formula of `N`, or the rows of a replica.
     fn formula(&mut self, text: &'a str, from: usize) -> ScanResult<Dim> {
+        // 18 digits fit an `i64`: plain numbers, by far the most sizes, need no parser and no
+        // memory.
         let short = text.len() <= 18 && !text.is_empty();
         if short && text.bytes().all(|b| b.is_ascii_digit()) {
             return Ok(Dim::from(text.bytes().fold(0, |n, b| n * 10 + i64::from(b - b'0'))));
@@ -136,6 +138,7 @@ impl<'a> Values<'a> {
             return Ok(dim.clone());
         }
         let at = from..from + text.len();
+        // `n3@dp`: the rows of replica 3.
         let alias = text.strip_suffix(SPLIT).and_then(|t| t.strip_suffix('@'));
         let dim = if let Some(replica) = alias.and_then(|t| t.strip_prefix('n')) {
             let i: Option<usize> = replica.parse().ok();
@@ -149,6 +152,8 @@ impl<'a> Values<'a> {
         } else {
             text.parse().map_err(|e| Fault::new(at, format!("{e}")))?
         };
+        // A text repeats few formulas many times; one of many different ones does not fill the
+        // memory.
         if self.formulas.len() < MAX_REMEMBERED {
             self.formulas.insert(text, dim.clone());
         }
@@ -166,6 +171,7 @@ impl<'a> Values<'a> {
         }
         let word = self.scan.word();
         match self.scan.peek() {
+            // A word before a bracket is an element type: what follows is a tensor.
             Some(b'[') => {
                 let dtype = word.parse();
                 let dtype = dtype.map_err(|e| Fault::new(self.scan.since(from), format!("{e}")))?;
@@ -242,6 +248,7 @@ impl<'a> Values<'a> {
         self.list(|values| {
             let at = values.scan.next();
             let text = values.scan.formula();
+            // Too many elements are counted on for the message, and take no memory.
             found += 1;
             if found > count {
                 return Ok(());
@@ -270,12 +277,15 @@ fn float(text: &str) -> Option<f64> {
         _ => {}
     }
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b".eE+-".contains(&b));
+    // What distinguishes a float from an integer in the text.
     let fraction = text.bytes().any(|b| b".eE".contains(&b));
     if plain && fraction { text.parse().ok().filter(|x: &f64| x.is_finite()) } else { None }
 }
 
 /// Appends the element that `text` says; `None` if it says none of this type.
 fn push_element(bytes: &mut Vec<u8>, dtype: DType, word: &str) -> Option<()> {
+    // A NaN of other bits than the usual one is written by its bits, so that every tensor reads
+    // back as it was.
     let bits = word.strip_prefix("nan(").and_then(|t| t.strip_suffix(')'));
     let plain = word.bytes().all(|b| b.is_ascii_digit() || b".eE+-".contains(&b));
     let text = if plain || matches!(word, "inf" | "-inf" | "nan") { word } else { "" };
@@ -292,6 +302,7 @@ fn push_element(bytes: &mut Vec<u8>, dtype: DType, word: &str) -> Option<()> {
                     Some(x).filter(|x| x.is_nan())?
                 }
                 None if text == "nan" => <$t>::NAN,
+                // A number that is too large for the type is an error and not an infinity.
                 None => Some($read).filter(|x: &$t| x.is_finite() || text.ends_with("inf"))?,
             };
             bytes.extend_from_slice(&x.to_ne_bytes());

@@ -100,6 +100,8 @@ impl<'g> Check<'g> {
             let at = Line::Signature.at(LinePart::Operand(i));
             let info = self.graph.info(value);
             self.name(&info.name, at);
+            // Parameters have constant sizes; an input's may depend on the batch, and must not be
+            // negative for any size of it.
             let possible = info.ty.shape.is_valid()
                 && info.ty.shape.iter().all(|d| d.is_const() || d.is_nonnegative());
             if has_other_symbols(&info.ty.shape) {
@@ -143,6 +145,7 @@ impl<'g> Check<'g> {
                 let message = format!("`{}` is updated twice", param.name);
                 self.errors.add(Rule::V14, at, message, "keep one of the updates");
             }
+            // One value for each device that holds the parameter, in the order of the devices.
             let homes = self.graph.homes(update.param);
             if homes.len() != update.values.len() {
                 let (devices, values) = (homes.len(), update.values.len());
@@ -253,6 +256,8 @@ impl<'g> Check<'g> {
         let infos = operands.iter().map(|v| self.graph.info(*v));
         let inputs: SmallVec<[Operand<'_>; 4]> =
             infos.map(|info| Operand { ty: &info.ty, ints: info.ints.as_deref() }).collect();
+        // Types are inferred again from the operands: what is stored is a claim that a pass may
+        // have broken.
         let inferred = match op.infer(&inputs) {
             Ok(inferred) => inferred,
             Err(error) => {

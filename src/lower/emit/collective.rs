@@ -129,8 +129,11 @@ impl Emitter<'_> {
             let ty = self.graph.ty(Value { node: id, output }).clone();
             match result {
                 Some(value) => results.push(self.result(*value, device, ty)?),
+                // A scan is launched for each result by itself.
                 None if all => {}
                 None => {
+                    // The kernel writes all results: one that the member does not need gets memory
+                    // that nobody reads.
                     let name = self.graph.info(Value { node: id, output }).name.clone();
                     let (storage, order) = (Storage::Arena, Order::RowMajor);
                     results.push(self.add_buffer(device, Buffer { name, ty, storage, order })?);
@@ -181,6 +184,7 @@ impl Emitter<'_> {
         let parts = collective.parts.len();
         for (own, value) in member.results.iter().enumerate() {
             let Some(value) = *value else { continue };
+            // Without its own part: the scan is exclusive.
             let range = if scan.reverse { own + 1..parts } else { 0..own };
             let rows = scan.rows[range.clone()].to_vec();
             let op = ExclusiveScan { rows, ..scan.clone() };
@@ -252,6 +256,7 @@ impl Emitter<'_> {
         let buffer =
             Buffer { storage: Storage::Arena, ..self.devices[source].buffer(from).clone() };
         let to = self.add_buffer(device, buffer)?;
+        // Without rows the part's replica writes nothing, and there is nothing to copy.
         let guard = self.layout.guard(part.node);
         self.push(device, label, guard, Action::Copy { device: source, from, to });
         Ok(to)

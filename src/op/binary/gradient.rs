@@ -19,6 +19,8 @@ impl Binary {
         Ok(())
     }
 
+    /// The gradient of the first operand, in the shape of the result: the caller sums it over the
+    /// axes that were broadcast.
     fn left(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
         match self {
             Self::Add | Self::Sub | Self::Mod { .. } => Ok(dy),
@@ -37,6 +39,7 @@ impl Binary {
                 at.mul(dy, slope)
             }
             Self::Max | Self::Min => self.chosen([a, b, dy], at),
+            // `b` where `a` is above 0, else 0: flat in `a`, and linear in `b`.
             Self::ReluGrad => at.scale(dy, 0.0),
             Self::Prelu => {
                 let below = at.mul(dy, b)?;
@@ -46,11 +49,13 @@ impl Binary {
         }
     }
 
+    /// The gradient of the second operand, as [`Self::left`] gives that of the first.
     fn right(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
         match self {
             Self::Add => Ok(dy),
             Self::Sub => at.neg(dy),
             Self::Mul => at.mul(dy, a),
+            // `-a / b^2`, as `-y / b`: the square could overflow where the quotient does not.
             Self::Div => {
                 let y = at.result(0)?;
                 let share = at.div(y, b)?;
@@ -77,6 +82,7 @@ impl Binary {
                 let quotient = at.mul(dy, quotient)?;
                 at.neg(quotient)
             }
+            // Ties split evenly, so the order of the operands does not matter.
             Self::Max | Self::Min => self.chosen([b, a, dy], at),
             Self::ReluGrad => at.op(Self::ReluGrad, &[a, dy]),
             Self::Prelu => {

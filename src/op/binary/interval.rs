@@ -11,15 +11,18 @@ pub(super) fn binary(op: &Binary, dtype: DType, a: Interval, b: Interval) -> Opt
         Binary::Add => Interval::within(dtype, al + bl, ah + bh),
         Binary::Sub => Interval::within(dtype, al - bh, ah - bl),
         Binary::Mul => {
+            // A product is linear in each factor, so its extremes are at the corners.
             let products = [al * bl, al * bh, ah * bl, ah * bh];
             let (low, high) = products
                 .iter()
                 .fold((products[0], products[0]), |(low, high), x| (low.min(*x), high.max(*x)));
             Interval::within(dtype, low, high)
         }
+        // By a positive number the quotient, cut to its integral part, grows with the dividend.
         Binary::Div if bl == bh && bl > 0 && !dtype.is_float() => {
             Interval::within(dtype, al / bl, ah / bl)
         }
+        // Dividends below the divisor are their own remainders.
         Binary::Mod { .. } if bl == bh && bl > 0 && 0 <= al && ah < bl => Some(a),
         // Its sign is that of the divisor, or of the dividend.
         Binary::Mod { fmod } if bl == bh && bl > 0 && (!fmod || al >= 0) => {
@@ -61,6 +64,7 @@ pub(super) fn positions(
             Positions::sum(aligned(a), negative)
         }
         Binary::Mul => match (aligned(a), aligned(b)) {
+            // A product of two numbers that both count rows would not grow evenly with the row.
             (Some(rows), None) => scaled(rows, constant(b)?),
             (None, Some(rows)) => scaled(rows, constant(a)?),
             _ => None,

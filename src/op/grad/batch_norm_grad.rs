@@ -27,6 +27,7 @@ op! {
 }
 
 /// The sums of `terms` over the elements of each channel.
+/// `terms(c, i)` gives the term of element `i`, which belongs to channel `c`.
 fn sums(
     channels: usize,
     width: usize,
@@ -89,6 +90,8 @@ impl OpDef for BatchNormGrad {
                 let reason = "takes the batch for the channels it normalises";
                 Err(rules::refuse(Code::WindowAxis, 0, reason))
             }
+            // Each replica has its own statistics; the gradients of scale and bias are sums over
+            // its rows.
             (Some(shard), _) if self.local => {
                 let sum = Claim::Partial(Combine::Sum);
                 Ok(smallvec![Claim::Shard(shard), sum, sum])
@@ -111,6 +114,8 @@ impl OpDef for BatchNormGrad {
             let count = (v.len() / channels) as f64;
             let mean: Vec<f64> =
                 sums(channels, width, v.len(), |_, i| v[i]).iter().map(|s| s / count).collect();
+            // The variance by deviations from the mean: the difference of two large sums would lose
+            // digits.
             let squares =
                 sums(channels, width, v.len(), |c, i| (v[i] - mean[c]) * (v[i] - mean[c]));
             let deviation = |s: &f64| (s / count + f64::from(self.epsilon)).sqrt();

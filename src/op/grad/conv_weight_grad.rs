@@ -104,6 +104,7 @@ impl OpDef for ConvWeightGrad {
             [x, dy] => match (x.claim.shard(), dy.claim.shard()) {
                 (None, None) => Ok(rules::invariant(1)),
                 (Some(s @ Shard { axis: 0, .. }), Some(t)) if s == t => {
+                    // A sum over samples: each replica has that over its own.
                     Ok(smallvec![Claim::Partial(Combine::Sum)])
                 }
                 (Some(Shard { axis: 0, .. }), _) | (None, Some(Shard { axis: 0, .. })) => {
@@ -164,6 +165,7 @@ fn correlate<T: Wide>(
     for (x, dy) in x.chunks_exact(c * plane).zip(dy.chunks_exact(m * out)) {
         for (channel, dy) in dy.chunks_exact(out).enumerate() {
             let x = &x[channel / per_group * each * plane..][..each * plane];
+            // A channel of the result meets the channels of its group alone.
             let dw = &mut dw[channel * each * taps..][..each * taps];
             for (x, dw) in x.chunks_exact(plane).zip(dw.chunks_exact_mut(taps)) {
                 products(windows, dw, x, dy);

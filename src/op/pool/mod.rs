@@ -113,6 +113,8 @@ impl Pool {
         }
         let some = at.is_above(y, 0.0)?;
         let each = at.only(some, each)?;
+        // The gradient of a mean divides by the elements of the window; a norm is a sum, so the
+        // count is multiplied back.
         let counts = PoolGrad::counts(&self.windows(at.ty(x))?)?;
         let counts = at.constant(y, counts)?;
         let each = at.mul(each, counts)?;
@@ -166,6 +168,7 @@ impl OpDef for Pool {
         if shard.axis > 1 {
             return Err(rules::refuse(Code::WindowAxis, i, "slides windows along the batch"));
         }
+        // Positions count from the first element of the whole operand, samples included.
         if self.has_indices() {
             let reason = "gives positions within the whole batch";
             return Err(rules::refuse(Code::GlobalIndex, i, reason));

@@ -78,6 +78,9 @@ impl OpDef for Recurrent {
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));
         let directions = dim(direction.count());
         let width = hidden.clone() * dim(self.kind.gates());
+        // `G` gates of `H` elements for each of `D` directions. The weights of the operand are `[D,
+        // G*H, I]`, those of the state `[D, G*H, H]`, the bias `[D, 2*G*H]` (of the operand, then
+        // of the state), the peepholes `[D, 3*H]`.
         shape(
             operands,
             1,
@@ -100,6 +103,8 @@ impl OpDef for Recurrent {
             shape(operands, i, std::slice::from_ref(batch), "the lengths")?;
         }
         let (batch, steps, hidden) = (batch.clone(), steps.clone(), hidden.clone());
+        // The states of all steps, and those after the last: ONNX's shapes, with the batch moved to
+        // the front where it comes first in the operand.
         let (all, last) = if batch_first {
             (
                 vec![batch.clone(), steps, directions.clone(), hidden.clone()],
@@ -134,6 +139,8 @@ impl OpDef for Recurrent {
         };
         let (places, (_, batch_first)) = (self.places(), self.order());
         let batch = usize::from(!batch_first);
+        // A sequence meets no other: rows stay apart where the operand, the lengths and the states
+        // at the beginning have the same rows and the weights are whole.
         for (i, operand) in operands.iter().enumerate() {
             let axis = match Some(i) {
                 Some(0) => Some(batch),

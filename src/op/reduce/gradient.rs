@@ -36,6 +36,7 @@ impl Reduce {
                 let share = at.div(dy, count)?;
                 at.mul(chosen, share)?
             }
+            // The product of the others, not `y / x`: an element may be 0.
             Self::Prod { .. } | Self::WideProd { .. } => {
                 let others = others(at, x, &axes)?;
                 at.mul(others, dy)?
@@ -44,17 +45,20 @@ impl Reduce {
                 let sign = at.sign(x)?;
                 at.mul(sign, dy)?
             }
+            // `x / y`; at the origin, where there is no slope, 0.
             Self::L2 { .. } => {
                 let some = at.is_above(y, 0.0)?;
                 let share = at.div(dy, y)?;
                 let share = at.only(some, share)?;
                 at.mul(x, share)?
             }
+            // `1 / sum of x` for every element.
             Self::LogSum { .. } => {
                 let sum = at.sum(x, &axes)?;
                 let share = at.div(dy, sum)?;
                 at.expand(share, &shape)?
             }
+            // The softmax: `e^(x - y)`, whose exponent is at most 0.
             Self::LogSumExp { .. } => {
                 let shifted = at.sub(x, y)?;
                 let share = at.exp(shifted)?;
@@ -80,6 +84,7 @@ fn others(at: &mut Backward<'_>, x: Term, axes: &[usize]) -> Result<Term, RuleEr
     let count = axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
     let rows: Shape = moved.iter().take(shape.len() - axes.len()).cloned().chain([count]).collect();
     let behind = at.transpose(x, perm.clone())?;
+    // Several reduced axes become one line, over which both scans run.
     let line = at.reshape(behind, &rows)?;
     let scan = |reverse| Scan::Prod { axis: -1, exclusive: true, reverse };
     let (before, behind) = (at.op(scan(false), &[line])?, at.op(scan(true), &[line])?);

@@ -109,6 +109,7 @@ pub(crate) use settings;
 macro_rules! equal_as_printed {
     ($op:ident) => {
         impl PartialEq for $op {
+            // Not derived: `-0.0` and `0.0` are different attributes, and a NaN equals itself.
             fn eq(&self, other: &Self) -> bool {
                 use $crate::op::OpText;
                 self.name() == other.name() && self.attrs() == other.attrs()
@@ -118,6 +119,8 @@ macro_rules! equal_as_printed {
 }
 pub(crate) use equal_as_printed;
 
+/// Attributes at their default are not printed, so that a text stays valid and short when an
+/// operator gets a further attribute with a default.
 macro_rules! print_attr {
     ($attrs:ident, $field:ident, $value:expr, $ty:ty, $default:expr) => {{
         let default: $ty = $default;
@@ -134,6 +137,7 @@ macro_rules! print_attr {
 }
 pub(crate) use print_attr;
 
+/// Without a default an attribute must be given.
 macro_rules! read_attr {
     ($reader:ident, $field:ident, $default:expr) => {
         $reader.take(stringify!($field), Some($default))?

@@ -47,11 +47,13 @@ impl Unary {
             | Self::Celu { .. }
             | Self::HardSigmoid { .. } => self.pieces(at, [x, y, dy]),
             Self::Sign | Self::Floor | Self::Ceil | Self::Round => at.scale(dy, 0.0),
+            // `1 / (2 sqrt(x))`, by the result.
             Self::Sqrt => {
                 let twice = at.scale(y, 2.0)?;
                 at.div(dy, twice)
             }
             Self::Log => at.div(dy, x),
+            // `x / (1 + |x|)` has the slope `1 / (1 + |x|)^2` on both sides of 0.
             Self::Softsign => {
                 let size = at.op(Self::Abs, &[x])?;
                 let size = at.shift(size, 1.0)?;
@@ -121,12 +123,15 @@ impl Unary {
                 let (alpha, gamma) = (f64::from(alpha), f64::from(gamma));
                 Self::exponential(at, [x, y, dy], alpha * gamma, gamma)
             }
+            // Below 0, `alpha * (e^(x / alpha) - 1)` has the slope `e^(x / alpha)`.
             Self::Celu { alpha } => {
                 let power = at.scale(x, 1.0 / f64::from(alpha))?;
                 let power = at.op(Self::Exp, &[power])?;
                 let below = at.mul(dy, power)?;
                 above(at, x, 0.0, dy, below)
             }
+            // `clip(alpha * x + beta, 0, 1)`: by the result it is known whether the line or a bound
+            // holds.
             Self::HardSigmoid { alpha, .. } => {
                 let (up, down) = (at.is_above(y, 0.0)?, at.is_below(y, 1.0)?);
                 let slope = at.scale(dy, alpha.into())?;
@@ -156,6 +161,8 @@ impl Unary {
         reason = "the inverses of sine, cosine and hyperbolic tangent"
     )]
     fn inverse(&self, at: &mut Backward<'_>, x: Term) -> Result<Term, RuleError> {
+        // asin, acos (but for its sign): `sqrt(1 - x^2)`; atan: `1 + x^2`; atanh: `1 - x^2`; asinh:
+        // `sqrt(x^2 + 1)`; acosh: `sqrt(x^2 - 1)`.
         let square = at.square(x)?;
         let (rest, root) = match self {
             Self::Atan => (at.shift(square, 1.0)?, false),
@@ -177,10 +184,12 @@ impl Unary {
     fn slope(&self, at: &mut Backward<'_>, x: Term, y: Term) -> Result<Term, RuleError> {
         match *self {
             Self::Abs => at.op(Self::Sign, &[x]),
+            // `-1 / x^2 = -y^2`.
             Self::Reciprocal => {
                 let square = at.square(y)?;
                 at.neg(square)
             }
+            // `2 / sqrt(pi) * e^(-x^2)`.
             Self::Erf => {
                 let square = at.square(x)?;
                 let less = at.neg(square)?;
@@ -192,6 +201,7 @@ impl Unary {
                 let sine = at.op(Self::Sin, &[x])?;
                 at.neg(sine)
             }
+            // `1 / cos(x)^2 = 1 + y^2`.
             Self::Tan => {
                 let square = at.square(y)?;
                 at.shift(square, 1.0)
@@ -199,6 +209,7 @@ impl Unary {
             Self::Sinh => at.op(Self::Cosh, &[x]),
             Self::Cosh => at.op(Self::Sinh, &[x]),
             Self::Tanh => one_less_square(at, y),
+            // `y * (1 - y)`.
             Self::Sigmoid => {
                 let square = at.square(y)?;
                 at.sub(y, square)
@@ -224,6 +235,8 @@ impl Unary {
                 let rest = at.mul(inside, bell)?;
                 at.add(s, rest)
             }
+            // `x * s` with `s = clip(x / 6 + 1 / 2, 0, 1)`: `s + x / 6` between the corners, where
+            // the slope of `s` is 1 / 6, and `s` outside.
             Self::HardSwish => {
                 let gate = Self::HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 };
                 let s = at.op(gate, &[x])?;
@@ -233,6 +246,8 @@ impl Unary {
                 let sloped = at.only(down, sloped)?;
                 at.add(s, sloped)
             }
+            // `x * t` with `t = tanh(softplus(x))`: `t + x * (1 - t^2) * sigmoid(x)`, as the slope
+            // of softplus is the sigmoid.
             Self::Mish => {
                 let plus = at.op(Self::Softplus, &[x])?;
                 let t = at.op(Self::Tanh, &[plus])?;
@@ -250,6 +265,8 @@ impl Unary {
 /// The derivative of the product of `x` and the normal distribution function.
 fn gelu(at: &mut Backward<'_>, x: Term, form: GeluForm) -> Result<Term, RuleError> {
     match form {
+        // `x * P(x)` with the distribution function `P(x) = (1 + erf(x / sqrt(2))) / 2`: `P(x) + x
+        // * p(x)` with the density `p(x) = e^(-x^2 / 2) / sqrt(2 pi)`.
         GeluForm::Exact => {
             let inside = at.scale(x, 1.0 / SQRT_2)?;
             let erf = at.op(Unary::Erf, &[inside])?;
@@ -261,6 +278,9 @@ fn gelu(at: &mut Backward<'_>, x: Term, form: GeluForm) -> Result<Term, RuleErro
             let rest = at.mul(x, density)?;
             at.add(share, rest)
         }
+        // `x * (1 + t) / 2` with `t = tanh(r * (x + c * x^3))`, `r = sqrt(2 / pi)` and `c =
+        // 0.044715` (Hendrycks and Gimpel 2016): `(1 + t) / 2 + x * (1 - t^2) * r * (1 + 3 c x^2) /
+        // 2`.
         GeluForm::Tanh => {
             const CUBIC: f64 = 0.044_715;
             let root = (2.0 / PI).sqrt();

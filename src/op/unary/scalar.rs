@@ -69,11 +69,14 @@ impl Unary {
             Self::Mish => v.apply(inlined!(|x| mish(x))),
             Self::Gelu { approximate: GeluForm::Exact } => v.apply(inlined!(|x| gelu(x))),
             Self::Gelu { approximate: GeluForm::Tanh } => v.apply(inlined!(|x| gelu_tanh(x))),
+            // `ln(1 + e^x)`: with the exponent `-|x|` no power overflows, and the logarithm keeps
+            // what is small.
             Self::Softplus => v.apply(inlined!(|x| positive_part(x) + (-x.abs()).exp().ln_1p())),
             Self::Softsign => v.apply(|x| x / (R::of(1.0) + x.abs())),
             Self::LeakyRelu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x)),
             Self::ThresholdedRelu { alpha } => v.apply(|x| threshold(x, of(alpha))),
             Self::Shrink { bias, lambd } => v.apply(|x| shrink(x, of(lambd), of(bias))),
+            // `e^x - 1` by one function: near 0 the difference would lose its digits.
             Self::Elu { alpha } => v.apply(inlined!(|x| below_zero(x, |x| of(alpha) * x.exp_m1()))),
             Self::Selu { alpha, gamma } => {
                 v.apply(inlined!(|x| of(gamma) * below_zero(x, |x| of(alpha) * x.exp_m1())))
@@ -103,6 +106,7 @@ impl Unary {
     /// The function on a known element of an operand of type `dtype`, where the result is known.
     #[expect(clippy::wildcard_enum_match_arm, reason = "of the others no formula is known")]
     pub(super) fn known(&self, dtype: DType, x: &Dim) -> Option<Dim> {
+        // Computed in 128 bits; `constant` gives nothing where the type would wrap.
         if let Some(c) = x.as_const() {
             return ints::constant(dtype, self.int(c.into())?);
         }
@@ -128,6 +132,7 @@ fn truncate(bound: f64) -> i128 {
     bound as i128
 }
 
+/// 1, -1 or 0 by the sign; a NaN stays.
 #[inline(always)]
 fn sign<R: Real>(x: R) -> R {
     let zero = R::of(0.0);
@@ -158,6 +163,7 @@ fn shrink<R: Real>(x: R, limit: R, bias: R) -> R {
     if x < -limit { x + bias } else { above }
 }
 
+/// Bounds are compared so that a NaN stays, and the upper one wins where they cross.
 #[inline(always)]
 fn clip<R: Real>(x: R, low: R, high: R) -> R {
     let x = if x < low { low } else { x };

@@ -36,6 +36,7 @@ pub(super) fn clip(
     for Trained { name, gradient, .. } in steps {
         let name = format!("{name}.clipped");
         *gradient = emit_formula(b, &name, "the clipping of gradients", |at| {
+            // Each limit sees what the one before left.
             let mut g = *gradient;
             let to = at.ty(g).dtype;
             if let Some(limit) = optimizer.clipvalue {

@@ -63,6 +63,8 @@ pub(super) fn update(
             let step = StepScalars { rate, number, product };
             let (mut new, mut kept) = step::write(at, optimizer, *value, *gradient, &slots, step)?;
             if let Some(last) = position.last {
+                // Between the steps of the optimizer nothing changes: neither parameters nor what
+                // it remembers.
                 new = at.choose(last, new, *value)?;
                 for (kept, old) in kept.iter_mut().zip(&slots) {
                     *kept = at.choose(last, *kept, *old)?;
@@ -99,6 +101,7 @@ fn optimizer_step(
     let batches = f64::from(optimizer.gradient_accumulation_steps);
     emit_formula(b, STEP, "the accumulation of gradients", |at| {
         let batches = at.number(step, batches)?;
+        // Integers: the quotient is the number of whole steps before this batch.
         let whole = at.div(step, batches)?;
         let number = at.shift(whole, 1.0)?;
         let rest = at.rem(next, batches)?;

@@ -46,6 +46,7 @@ impl<'g> Writer<'g> {
         let Some(Op::ConstantOfShape(fill)) = self.out.node(value.node).op().cloned() else {
             return Ok(value);
         };
+        // One redistribution serves all users of a value.
         let key = (value, "constant_of_shape", to.outer);
         if let Some(known) = self.redistributed.get(&key) {
             return Ok(*known);
@@ -70,6 +71,7 @@ impl<'g> Writer<'g> {
         let shard = from.shard().or(to.shard());
         // A value without rows is redistributed whole, for which the axis does not matter.
         let (axis, outer) = shard.map_or((0, 1), |s| (s.axis, s.outer));
+        // Rows in blocks are moved to axis 1 first, behind the blocks.
         let axis = if outer > 1 { 1 } else { int::<i64>(axis) };
         let (exchange, suffix): (Op, _) = match from {
             Claim::Partial(by) => (AllReduce { by, rows: vec![Dim::n()] }.into(), ".all"),

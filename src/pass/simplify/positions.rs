@@ -178,8 +178,11 @@ impl Numbers {
             return Ok(None);
         };
         let shape = graph.ty(data).shape.clone();
+        // The rows' part of the axis has to be as long as the distance between the numbers of two
+        // rows.
         let own = shape[axis].exact_div(&Dim::n()).and_then(|own| own.as_const());
         let Some(own) = own.filter(|own| *own == rows.stride) else { return Ok(None) };
+        // Within `0..own` the number stays in its own row.
         if rest.low < 0 || rest.high >= own || (!is_uniform && (axis > 0 || rows.axis > 0)) {
             return Ok(None);
         }

@@ -21,12 +21,15 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Done {
     let spatial = spatial.ok_or_else(|| n.not_known(1))?;
     let shape = n.shape(theta).clone();
     let axes = if spatial.len() == 2 { 2 } else { 3 };
+    // A freed batch may still stand as a number in the size that the node is given.
     let batch = n.freed().map(Dim::from);
     let suits = shape.rank() == 3
         && matches!(spatial.len(), 2 | 3)
         && shape[1] == axes.into()
         && shape[2] == (axes + 1).into()
         && (shape[0] == size[0] || (!shape[0].is_const() && batch.as_ref() == size.first()));
+    // With `align_corners` the first and the last element lie at -1 and 1: the formula divides by
+    // `size - 1`.
     let least = if align { 2 } else { 1 };
     if !suits || spatial.iter().any(|s| *s < least) {
         let text = format!("a grid of the size {size:?} by the transforms {}", n.ty(theta));
@@ -48,6 +51,8 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Done {
 /// The positions of all elements of an image in -1..1, row-major, the last axis first, and a 1
 /// behind each.
 fn positions(sizes: &[i64], align: bool, dtype: DType) -> Result<Tensor, NodeError> {
+    // Aligned corners span -1..=1 from centre to centre: `2 i / (size - 1) - 1`. Otherwise the
+    // edges of the image are -1 and 1, and the centres lie at `(2 i + 1) / size - 1`.
     let place = |i: i64, size: i64| {
         if align {
             2.0 * i as f64 / (size - 1) as f64 - 1.0
@@ -58,6 +63,8 @@ fn positions(sizes: &[i64], align: bool, dtype: DType) -> Result<Tensor, NodeErr
     let mut all = Vec::new();
     for point in 0..sizes.iter().product::<i64>() {
         let mut rest = point;
+        // Row-major numbers hold the last axis in their lowest digit, and a grid names it first (x
+        // before y).
         for size in sizes.iter().rev() {
             all.push(place(rest % size, *size));
             rest /= size;

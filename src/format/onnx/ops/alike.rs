@@ -52,6 +52,8 @@ settings! {
     String: |n, name| n.opt_string(name), |x| Some(x.as_str().into());
     Option<i64>: |n, name| Ok(n.opt_int(name)?.map(Some)), |x| x.map(Into::into);
     Vec<i64>: |n, name| n.opt_ints(name), |x| (!x.is_empty()).then(|| x.as_slice().into());
+    // GridSample renamed its modes in opset 20. Both spellings are read, the first of a meaning is
+    // written.
     #GeluForm: ["none" Exact, "tanh" Tanh];
     #GridPadding: ["zeros" Zeros, "border" Border, "reflection" Reflection];
     #Reduction: ["none" None, "add" Add, "mul" Mul, "max" Max, "min" Min];
@@ -124,6 +126,8 @@ macro_rules! alike {
                 use super::alike::Setting as _;
                 let op = self;
                 #[allow(unreachable_patterns, reason = "all are there, or one has two names")]
+                // A meaning that the table has under two names is written by the first arm that
+                // matches.
                 match op {
                     $($($path)::+ { $($($field,)*)? .. } => super::alike::same(w, $name, vec![$($(
                         (alike!(@attribute $field $($attribute)?), $field.write()?)

@@ -46,6 +46,8 @@ fn repeat_heads(n: &mut Node<'_, '_>, x: Value, count: &Dim) -> Result<Value, No
     let times = count.exact_div(own).filter(|_| own.as_const() != Some(0)).ok_or_else(|| {
         NodeError::Unsupported(format!("attention of {count} heads to {own} heads"))
     })?;
+    // Grouped queries: head `h` of the queries reads head `h / times` of the keys, so that copies
+    // of a head must be neighbours. The new axis is therefore behind the heads, not before.
     let each = n.unsqueeze(x, vec![2])?;
     let shape = vec![batch.clone(), own.clone(), times, length.clone(), size.clone()];
     let all = n.broadcast(each, shape)?;
@@ -122,6 +124,8 @@ fn given_mask(
         if let Some(last) = pads.last_mut() {
             *last = missing;
         }
+        // Keys beyond the end of the mask are hidden from all queries. A mask of one key broadcasts
+        // instead, which the condition above excludes.
         let value = if truth { 0.0 } else { f64::NEG_INFINITY };
         mask = n.pad(mask, pads, value)?;
     }
@@ -142,6 +146,8 @@ fn masked(n: &mut Node<'_, '_>, scores: Value, past: &Dim) -> Result<Value, Node
             let text = format!("a causal mask behind {past} keys").to_owned();
             return Err(NodeError::Unsupported(text));
         };
+        // Query `i` stands behind the `past` keys and sees keys up to `past + i`: what lies above
+        // that diagonal is hidden.
         let shape = vec![queries.clone(), keys.clone()];
         let value = float(dtype, f64::NEG_INFINITY)?;
         let hidden = n.filled(shape, value)?;
@@ -150,12 +156,14 @@ fn masked(n: &mut Node<'_, '_>, scores: Value, past: &Dim) -> Result<Value, Node
         y = n.add(y, mask)?;
     }
     if let Some(counts) = n.optional(6) {
+        // Operand 6 says of each sample how many of its keys, from the first on, are not padding.
         let numbers = n.count_to(keys.clone(), n.dtype(counts))?;
         let counts = n.unsqueeze(counts, vec![1, 2, 3])?;
         let seen = n.less(numbers, counts)?;
         let mask = additive(n, seen, dtype)?;
         y = n.add(y, mask)?;
     }
+    // A sum broadcasts both ways: a mask of more or larger axes would enlarge the scores.
     if n.shape(y) == n.shape(scores) {
         return Ok(y);
     }
@@ -233,6 +241,7 @@ fn attention(n: &mut Node<'_, '_>) -> Done {
         n.last(0).convert(y, own)?;
         return Ok(());
     }
+    // Operands of three axes have a result of three: `[B, H, S, D]` becomes `[B, S, H * D]`.
     let hidden = count * n.shape(v)[3].clone();
     let shape = vec![n.shape(q)[0].clone(), n.shape(q)[2].clone(), hidden];
     let y = n.cast(y, own)?;

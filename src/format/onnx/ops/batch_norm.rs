@@ -27,6 +27,7 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
         return Err(NodeError::Unsupported(text));
     }
     let x = n.operand(0)?;
+    // Without positions behind the channels there is nothing that the flag could change.
     if n.opset < 9 && !n.flag("spatial", true)? && n.shape(x).rank() > 2 {
         let text = "batch normalization with statistics for each position".to_owned();
         return Err(NodeError::Unsupported(text));

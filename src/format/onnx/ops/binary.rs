@@ -41,6 +41,7 @@ fn prelu(n: &mut Node<'_, '_>) -> Done {
 }
 
 /// The operands joined pair by pair from the left.
+/// The order fixes how a sum of floats is rounded: from the left, as the node lists the operands.
 fn chain(n: &mut Node<'_, '_>, op: Binary) -> Done {
     match &n.operands()?[..] {
         [] => Err(NodeError::Missing { operand: 0 }),
@@ -58,6 +59,7 @@ fn chain(n: &mut Node<'_, '_>, op: Binary) -> Done {
     }
 }
 
+/// The sum from the left, rounded in the operands' type, over their number.
 fn mean(n: &mut Node<'_, '_>) -> Done {
     let operands = n.operands()?;
     let Some((first, rest)) = operands.split_first() else {

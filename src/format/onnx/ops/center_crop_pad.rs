@@ -27,12 +27,14 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Done {
     for (axis, target) in axes.iter().zip(&targets) {
         named.push((named_axis("axes", *axis, shape.rank())?, target));
     }
+    // The file names axes in any order, `Slice` in ascending order.
     named.sort_by_key(|(axis, _)| *axis);
     if named.windows(2).any(|pair| pair[0].0 == pair[1].0) {
         return Err(wrong("axes", "names an axis twice"));
     }
     for (axis, target) in named {
         let size = &shape[axis];
+        // An axis that keeps its size stays out of both operators: it may be open, as the batch is.
         if size == target {
             continue;
         }

@@ -9,6 +9,8 @@ pub(super) fn imports(all: &mut Imports) {
 }
 
 fn constant(n: &mut Node<'_, '_>) -> Done {
+    // A valid node has exactly one of these attributes. Strings and sparse tensors, which it may
+    // have too, are not tensors of numbers here.
     let tensor = if let Some(tensor) = n.tensor("value")? {
         tensor
     } else if let Some(x) = n.opt_float("value_float")? {
@@ -41,6 +43,7 @@ impl Export for Dims {
         if !self.scalar {
             return w.done("Identity", vec![sizes], &[]);
         }
+        // A vector of one element reshaped to no axes is a scalar.
         let none = w.ints(&[])?;
         w.done("Reshape", vec![sizes, none], &[])
     }

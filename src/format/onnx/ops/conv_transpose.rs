@@ -25,6 +25,8 @@ impl Spread {
     /// The size of each axis without padding.
     fn reach(&self) -> Vec<i64> {
         let ConvTranspose { strides, dilations, output_padding, .. } = &self.op;
+        // `(size - 1) * stride + (kernel - 1) * dilation + 1 + output_padding`. The numbers are the
+        // file's, so the arithmetic saturates.
         let one = |(axis, (size, taps)): (usize, (&i64, &i64))| {
             let steps = size.saturating_sub(1).saturating_mul(at(strides, axis, 1));
             let extent = taps.saturating_sub(1).saturating_mul(at(dilations, axis, 1));

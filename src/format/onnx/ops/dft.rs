@@ -17,6 +17,7 @@ fn dft(n: &mut Node<'_, '_>) -> Done {
     let (inverse, one_sided) = (n.flag("inverse", false)?, n.flag("onesided", false)?);
     let axis = if n.opset < 20 { n.int("axis", 1)? } else { n.opt_single(2)?.unwrap_or(-2) };
     let at = named_axis("axis", axis, n.shape(x).rank())?;
+    // An inverse of a one-sided spectrum is real: `length / 2 + 1` entries stand for `length`.
     let mirrored = inverse && one_sided;
     let length = match (n.opt_single(1)?, n.shape(x)[at].as_const()) {
         (Some(length), _) => length,
@@ -44,6 +45,8 @@ fn unfolded(n: &mut Node<'_, '_>, axis: usize, length: i64) -> Result<Value, Nod
         x = n.op(Slice::rows(axis, Dim::ZERO, middle.into()), &[x])?;
     }
     let entries = n.shape(x)[axis].as_const().ok_or_else(|| n.not_known(0))?;
+    // `X[length - k]` is the conjugate of `X[k]`: together they give twice the real part. Entry 0
+    // and, where the length is even, the middle one are their own mirror images.
     let single = |k: i64| k == 0 || 2 * k == length;
     let factors: Vec<f32> = (0..entries).map(|k| if single(k) { 1.0 } else { 2.0 }).collect();
     let mut dims = vec![factors.len()];

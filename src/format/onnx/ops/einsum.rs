@@ -47,6 +47,8 @@ fn size(n: &Node<'_, '_>, of: Labelled<'_>, label: u8) -> Option<Dim> {
 }
 
 /// True where no operand has a label twice, and a label of both has one size.
+/// A label that one operand has twice is a diagonal, and sizes that differ broadcast: a product of
+/// matrices has neither.
 fn is_product(n: &Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>) -> bool {
     let once = |own: &[u8]| own.iter().enumerate().all(|(i, l)| !own[..i].contains(l));
     let same = |label: &u8| !b.labels.contains(label) || size(n, a, *label) == size(n, b, *label);
@@ -56,6 +58,8 @@ fn is_product(n: &Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>) -> bool {
 /// Labels in the order of their use in a product of matrices.
 type Names = SmallVec<[u8; 8]>;
 
+/// `[outer, rows, summed]` times `[outer, summed, columns]`, its axes put in the order of the
+/// result. `outer` are labels of both operands and the result, `summed` of both operands alone.
 fn product(n: &mut Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>, labels: &Labels) -> Done {
     let result = &labels.result;
     let both = |l: &u8| a.labels.contains(l) && b.labels.contains(l);

@@ -27,6 +27,7 @@ fn group_norm(n: &mut Node<'_, '_>) -> Done {
         let Some(each) = each.filter(|each| *each > 0) else {
             return Err(wrong("num_groups", format!("is {groups} for {}", n.ty(x))));
         };
+        // `[G]` to `[C]`, each element repeated for the `C / G` neighbouring channels of its group.
         let spread = |n: &mut Node<'_, '_>, v: Value| {
             let column = n.unsqueeze(v, vec![1])?;
             let shape = vec![Dim::from(groups), Dim::from(each)];
@@ -41,6 +42,7 @@ fn group_norm(n: &mut Node<'_, '_>) -> Done {
     if compute == own {
         return n.result(op, &[x, scale, bias]);
     }
+    // `stash_type` asks for a wider type than the operand's; only the result returns to it.
     let operands = [n.cast(x, compute)?, n.cast(scale, compute)?, n.cast(bias, compute)?];
     let y = n.op(op, &operands)?;
     n.last(0).convert(y, own)?;

@@ -91,6 +91,8 @@ fn convolved(
     w: Source,
     bias: Option<Value>,
 ) -> Result<Value, NodeError> {
+    // A difference of two bytes lies in -255..=255, so a product is below 2^16 and an `f64` holds
+    // sums of 2^37 of them exactly, in whatever order they are added.
     let conv = conv_of(n, x.x, w.x)?;
     let behind = n.shape(w.x).rank().saturating_sub(1);
     let mut operands = vec![x.integers(n, DType::F64, 0)?, w.integers(n, DType::F64, behind)?];
@@ -122,6 +124,8 @@ fn requantized(n: &mut Node<'_, '_>, sums: Value, scales: Value) -> Done {
         let expected = "a scalar or a vector of a known size is supported".to_owned();
         return Err(OpError::Shape { operand: 7, found: n.ty(zero).clone(), expected }.into());
     };
+    // The sums are scaled already: the quantisation by ones that is left rounds, saturates and adds
+    // the zero point.
     n.charge(&TensorType { dtype: DType::F32, shape: n.shape(zero).clone() })?;
     let mut value = Tensor::zeros(DType::F32, &sizes)?;
     value.as_mut_slice::<f32>().fill(1.0);
@@ -150,6 +154,8 @@ fn conv(n: &mut Node<'_, '_>) -> Done {
     }
     let (left, right) = (single(n, 1, DType::F32)?, single(n, 4, DType::F32)?);
     let to = single(n, 6, DType::F32)?;
+    // Only the weights may have a scale for each channel: a channel of the result is a sum over
+    // those of `x`, which needs one scale for all of them.
     for (operand, scale) in [(1, left), (6, to), (7, n.operand(7)?)] {
         if n.shape(scale).iter().any(|size| *size != Dim::ONE) {
             let expected = "it must have one element".to_owned();

@@ -37,6 +37,8 @@ fn scale_shift(
             n.last(0).add(scaled, shift)?
         }
     };
+    // ONNX broadcasts scale and shift to the operand only. The products and sums used here
+    // broadcast both ways, so more axes would give the result another shape.
     let fits = |other: Option<Value>| other.is_none_or(|v| n.shape(v).rank() <= shape.rank());
     if fits(scale) && fits(shift) {
         return Ok(());
@@ -52,6 +54,8 @@ fn layer_norm(n: &mut Node<'_, '_>) -> Done {
     let statistics = n.wants(1) || n.wants(2);
     let op = LayerNorm::Layer { axis, epsilon, statistics };
     let own = n.dtype(x);
+    // The operator takes scale and shift as rows of the operand's own type. In all other cases it
+    // normalises alone, and what follows scales and shifts.
     let direct = compute == own
         && is_row(n, x, first, scale)
         && shift.is_none_or(|shift| is_row(n, x, first, shift));
@@ -69,6 +73,7 @@ fn layer_norm(n: &mut Node<'_, '_>) -> Done {
         scale_shift(n, results[0], own, Some(scale), shift)?;
         results
     };
+    // The mean and the inverse deviation have the type that `stash_type` names, not that of `x`.
     for (i, result) in results.iter().enumerate().skip(1) {
         if n.wants(i) {
             n.last(i).convert(*result, stash)?;
@@ -83,6 +88,7 @@ fn rms_norm(n: &mut Node<'_, '_>) -> Done {
     let (_, compute) = stash(n, x)?;
     let first = named_axis("axis", axis, n.shape(x).rank())?;
     let op = LayerNorm::Rms { axis, epsilon };
+    // Unlike LayerNormalization, the result has the type of the scale.
     let own = n.dtype(scale);
     if compute == own && n.dtype(x) == own && is_row(n, x, first, scale) {
         return n.result(op, &[x, scale]);

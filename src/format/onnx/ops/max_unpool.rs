@@ -41,6 +41,8 @@ impl Export for MaxUnpool {
     /// The windows that make the sizes asked for, with steps of one.
     fn export(&self, w: &mut Writer<'_>) -> Written {
         let shape = w.shape(0)?;
+        // The indices say where elements go. The windows say only how large the result is, and with
+        // steps of one a window of `size - length + 1` makes `size` of `length`.
         let window = |(size, length): (&Dim, &Dim)| {
             Some(size.as_const()? - length.as_const()? + 1).filter(|window| *window > 0)
         };

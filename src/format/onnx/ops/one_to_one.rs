@@ -35,6 +35,7 @@ alike! {
     Lrn { "LRN" first 1 => Lrn { alpha = 1e-4, beta = 0.75, bias = 1.0, size }, }
     MatMul { "MatMul" first 2 => MatMul, }
     Scatter {
+        // Opset 11 renamed `Scatter`. Of two names with one meaning the first is the one written.
         "ScatterElements" all 3 => Scatter::Elements { axis = 0, reduction = Reduction::None },
         "Scatter" all 3 => Scatter::Elements { axis = 0, reduction = Reduction::None },
         "ScatterND" all 3 => Scatter::Nd { reduction = Reduction::None },

@@ -46,6 +46,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Done {
     let (axis, block) = layout(n)?;
     // It is for results that are floats.
     n.flag("saturate", true)?;
+    // `precision` may ask for a quotient of fewer bits, whose rounding the operator does not have.
     let computed = if n.dtype(x) == DType::F64 { DType::F64 } else { DType::F32 };
     if let Some(other) = opt_dtype(n, "precision")?.filter(|dtype| *dtype != computed) {
         return Err(wrong(
@@ -105,6 +106,8 @@ impl Export for Quantize {
         match *self {
             Self::Quantize { axis, block, to } => {
                 let mut given = vec![("axis", axis.into()), ("block_size", block.into())];
+                // With a zero point, its type is that of the result, and no attribute says it
+                // again.
                 if w.operands()?.len() < 3 {
                     given.push(("output_dtype", to.into()));
                 }

@@ -44,7 +44,7 @@ pub(super) fn imports(all: &mut Imports) {
 fn common(n: &mut Node<'_, '_>) -> Result<(CellSettings, Vec<Value>), NodeError> {
     let direction = n.choice("direction", "forward", &DIRECTIONS)?;
     let batch_first = n.opset >= 14 && n.flag("layout", false)?;
-    // QuotedMessage which results there are, which the node says too.
+    // It says which results there are, which the list of the node's results says too.
     if n.opset < 7 {
         n.opt_int("output_sequence")?;
     }
@@ -104,6 +104,7 @@ fn functions<const K: usize>(
         return Err(wrong("activations", reason));
     }
     let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
+    // The operator has one set of functions, which both directions apply.
     if texts[..K] != texts[texts.len() - K..] {
         let text = "directions with different functions".to_owned();
         return Err(NodeError::Unsupported(text));
@@ -125,6 +126,7 @@ fn lstm(n: &mut Node<'_, '_>) -> Done {
     match (settings.initial, cell) {
         (false, None) => {}
         (true, Some(cell)) => operands.push(cell),
+        // ONNX takes zeros for a state that is left out; the operator takes both states or none.
         (true, None) => {
             let state = *operands.last().ok_or(NodeError::Missing { operand: 5 })?;
             let cell = zeros(n, state)?;
@@ -217,6 +219,7 @@ impl Cell<'_> {
             results.iter().map(|name| w.fresh(&format!("{name}.steps"))).collect();
         w.push(self.name, operands, turned.clone(), &given);
         for (i, (from, to)) in turned.into_iter().zip(results).enumerate() {
+            // ONNX has `[steps, directions, N, hidden]` and `[directions, N, hidden]`.
             let perm: &[i64] = if i == 0 { &[2, 0, 1, 3] } else { &[1, 0, 2] };
             w.push("Transpose", vec![from], vec![to], &[("perm", Attribute::Ints(perm))]);
         }
@@ -246,6 +249,7 @@ impl Cell<'_> {
             });
             next += 1;
         }
+        // ONNX leaves out operands at the end; the empty name is for those before others.
         while all.last().is_some_and(String::is_empty) {
             all.pop();
         }

@@ -56,6 +56,8 @@ fn interpolation(n: &mut Node<'_, '_>) -> Result<Resize, NodeError> {
         sizes: Vec::new(),
         scales: Vec::new(),
         mode,
+        // Before opset 11 there is one rule for positions, `i / scale`, and one for rounding, and
+        // no attribute names them.
         nearest: Nearest::Simple,
         coordinates: Coordinates::Asymmetric,
         cubic: -0.75,
@@ -96,6 +98,8 @@ fn scaled(dim: &Dim, scale: f32) -> Result<(Dim, f32), NodeError> {
         return Err(NodeError::Unsupported(text));
     };
     #[expect(clippy::cast_possible_truncation, reason = "the operator checks the size")]
+    // The product is rounded to `f32` before the floor, as runtimes compute it: in `f64` some
+    // scales would give another size.
     let size = (scale * length as f32).floor() as i64;
     Ok((size.into(), scale))
 }
@@ -113,6 +117,8 @@ fn sized(dims: &[Dim], target: &[Dim], policy: &str) -> Result<Vec<(Dim, f32)>, 
     let scales = dims.iter().zip(target).map(scale).collect::<Result<Vec<f32>, _>>()?;
     let all = match policy {
         "stretch" => return Ok(target.iter().cloned().zip(scales).collect()),
+        // Both policies scale all axes alike, by the smallest or the largest of the scales, so that
+        // the image keeps its proportions.
         "not_larger" => scales.iter().copied().reduce(f32::min),
         "not_smaller" => scales.iter().copied().reduce(f32::max),
         other => return Err(wrong("keep_aspect_ratio_policy", format!("is `{other}`"))),
@@ -188,10 +194,13 @@ struct AxisPart {
 fn resized(n: &mut Node<'_, '_>, x: Value, mut op: Resize, mut parts: Vec<AxisPart>) -> Done {
     let shape = n.shape(x).clone();
     let bits = f32::to_bits;
+    // Neither the batch nor the channels are resized as a rule. Removing what stays keeps sizes
+    // that are not constants out of the operator.
     parts.retain(|part| {
         let whole = part.start.abs() < 1e-9 && (part.end - 1.0).abs() < 1e-9;
         !whole || bits(part.scale) != bits(1.0) || part.size != shape[part.axis]
     });
+    // The file names axes in any order, the operator in ascending order.
     parts.sort_by_key(|part| part.axis);
     if parts.is_empty() {
         n.last(0).identity(x)?;
@@ -249,6 +258,8 @@ impl Export for Resize {
         let coordinates = word(&COORDINATES, &self.coordinates)?;
         let (shape, axes) = (w.shape(0)?, &self.axes);
         let lengths: Vec<i64> = axes.iter().filter_map(|a| shape.get(*a)?.as_const()).collect();
+        // ONNX takes sizes or scales, not both. From sizes a runtime computes these ratios: only
+        // where the operator's scales have the same bits may the sizes be written.
         let own = |(length, size): (&i64, &i64)| *size as f32 / *length as f32;
         let ratios: Vec<f32> = lengths.iter().zip(&self.sizes).map(own).collect();
         let mut operands = w.operands()?;

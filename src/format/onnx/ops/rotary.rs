@@ -59,12 +59,14 @@ fn rotary(n: &mut Node<'_, '_>) -> Done {
     }
     let (cos, sin) = (angles(n, 1)?, angles(n, 2)?);
     let half = turned / 2;
+    // A pair is two neighbours, or an element and that half of the turned ones further on.
     let (a, b) = if interleaved {
         (part(n, x, 0..turned, 2)?, part(n, x, 1..turned, 2)?)
     } else {
         (part(n, x, 0..half, 1)?, part(n, x, half..turned, 1)?)
     };
     let mut both = Vec::new();
+    // The rotation of a pair: `(a, b)` becomes `(cos a - sin b, sin a + cos b)`.
     for (first, second) in [(cos, sin), (sin, cos)] {
         let left = n.mul(first, a)?;
         let right = n.mul(second, b)?;
@@ -72,6 +74,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Done {
         if n.shape(sum) != n.shape(a) {
             return Err(shape_error(n, 1, cos, "it must have an angle for each pair of elements"));
         }
+        // On an axis of their own the two results of a pair become neighbours again.
         both.push(if interleaved { n.unsqueeze(sum, vec![4])? } else { sum });
     }
     let mut y = n.concat(&both, -1)?;
@@ -80,6 +83,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Done {
         let shape = others.chain([turned.into()]).collect();
         y = n.view(y, shape)?;
     }
+    // The elements of a head beyond `rotary_embedding_dim` pass unchanged.
     if turned < size {
         let rest = part(n, x, turned..size, 1)?;
         y = n.concat(&[y, rest], -1)?;

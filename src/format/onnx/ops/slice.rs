@@ -31,6 +31,7 @@ fn slice(n: &mut Node<'_, '_>) -> Done {
         return Err(NodeError::Unsupported(text));
     }
     let shape = n.shape(x).clone();
+    // Sorted by axis: the file names axes in any order, the operator in ascending order.
     let mut ranges = BTreeMap::new();
     for (((start, end), axis), step) in starts.iter().zip(&ends).zip(&axes).zip(&steps) {
         let at = named_axis("axes", *axis, shape.rank())?;
@@ -82,9 +83,13 @@ fn bounds(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Result<(Dim, Dim, i6
     if step > 0 {
         let start = inside(&start, 0, size);
         let end = inside(&end, 0, size);
+        // A range that ends before its start is empty. The operator takes `end - start` for a size,
+        // which must not be negative.
         let end = if at_least(&end, &start) { end } else { end.maximum(&start) };
         Ok((start, end, step))
     } else {
+        // Backwards, -1 is the bound before the first entry; ONNX's own -1, the last entry, is
+        // resolved by now.
         let last = size.clone() - 1;
         // Of an empty axis both bounds are -1.
         let mut start = inside(&start, -1, &last);

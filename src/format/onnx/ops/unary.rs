@@ -40,6 +40,8 @@ alike! {
         "LeakyRelu" first 1 => Unary::LeakyRelu { alpha = 0.01 },
         "ThresholdedRelu" first 1 => Unary::ThresholdedRelu { alpha = 1.0 },
         "Elu" first 1 => Unary::Elu { alpha = 1.0 },
+        // The specification prints the defaults of Selu as the decimal expansions of two `f32`:
+        // 1.67326319217681884765625 and 1.05070102214813232421875.
         "Selu" first 1 => Unary::Selu { alpha = 1.673_263_2, gamma = 1.050_701 },
         "Shrink" first 1 => Unary::Shrink { bias = 0.0, lambd = 0.5 },
         "Gelu" first 1 => Unary::Gelu { approximate = GeluForm::Exact },
@@ -62,6 +64,7 @@ fn others(all: &mut Imports) {
 /// Bounds that are constants become attributes, others are operands of a maximum and a minimum.
 fn clip(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
+    // Before opset 11 the bounds are attributes.
     if n.opset < 11 {
         let min = n.opt_float("min")?.map(f64::from);
         let max = n.opt_float("max")?.map(f64::from);
@@ -71,6 +74,8 @@ fn clip(n: &mut Node<'_, '_>) -> Done {
     if known(1) && known(2) {
         let (min, max) = (n.opt_number(1), n.opt_number(2));
         for i in [1, 2] {
+            // An attribute has no type: once the bound is one, nothing else would notice that its
+            // type is not the operand's.
             if let Some(bound) = n.optional(i).filter(|bound| n.dtype(*bound) != n.dtype(x)) {
                 let (expected, found) = (n.dtype(x).to_string(), n.dtype(bound));
                 return Err(OpError::DType { operand: i, expected, found }.into());
@@ -79,6 +84,7 @@ fn clip(n: &mut Node<'_, '_>) -> Done {
         return n.result(Unary::Clip { min, max }, &[x]);
     }
     match (n.optional(1), n.optional(2)) {
+        // The specified order: where the bounds cross, every element becomes the upper one.
         (Some(min), Some(max)) => {
             let low = n.max(x, min)?;
             n.result(Binary::Min, &[low, max])
@@ -114,10 +120,12 @@ fn write_clip(w: &mut Writer<'_>, min: Option<f64>, max: Option<f64>) -> Written
     w.done("Clip", operands, &[])
 }
 
+/// `x * sigmoid(alpha * x)`: the operator `Swish` came with opset 24, after the one written.
 fn write_swish(w: &mut Writer<'_>, alpha: f32) -> Written {
     let (dtype, operands) = (w.ty(0)?.dtype, w.operands()?);
     let x = &operands[0];
     let mut inner = x.clone();
+    // A factor of exactly 1 changes no bit.
     if alpha.to_bits() != 1.0f32.to_bits() {
         let alpha = w.scalar(dtype, alpha.into())?;
         inner = w.emit("Mul", &[x, &alpha], &[])?;

@@ -25,6 +25,7 @@ pub(super) fn imports(all: &mut Imports) {
 fn reshape(n: &mut Node<'_, '_>) -> Done {
     let (x, mut target) = (n.operand(0)?, n.sizes(1)?);
     let allow_zero = n.flag("allowzero", false)?;
+    // The file may hold its batch size among the target's numbers.
     if let Some(size) = n.freed() {
         target = free::reshape(size, n.shape(x), target, allow_zero)?;
     }
@@ -50,6 +51,8 @@ fn squeeze(n: &mut Node<'_, '_>) -> Done {
 impl Export for Reshape {
     fn export(&self, w: &mut Writer<'_>) -> Written {
         let open = self.shape.iter().filter(|size| size.as_const().is_none()).count();
+        // An axis of no element needs `allowzero`, beside which ONNX forbids -1; without it, 0
+        // would copy the operand's size.
         let has_zero = self.shape.contains(&Dim::ZERO);
         let shape = if open == 1 && !has_zero {
             // The open size is the one that follows from the others.

@@ -168,6 +168,7 @@ impl Steps {
     fn of_x(&self, at: &mut Backward<'_>, sums: Term, w: Term) -> Result<Term, RuleError> {
         let width = Dim::from(self.directions * self.gates * self.hidden);
         let input = at.shape(w)[2].clone();
+        // `dx = sums W`, over the gates of all directions at once.
         let w = at.reshape(w, &[width, input].into_iter().collect())?;
         at.matmul(sums, w)
     }
@@ -175,11 +176,13 @@ impl Steps {
     /// The gradient of the recurrent weights.
     fn of_r(&self, at: &mut Backward<'_>) -> Result<Term, RuleError> {
         let sums = self.recurrent.unwrap_or(self.sums);
+        // `dR = sums^T states` for each direction, whose gates and states are columns of their own.
         let mut parts = Vec::new();
         for d in 0..self.directions {
             let first = d * self.gates;
             let state = self.columns(at, self.states, d, 1)?;
             if let Some(passed) = self.passed {
+                // The candidate, the third gate, multiplies the state that passed the reset gate.
                 let both = self.columns(at, sums, first, 2)?;
                 parts.push(transposed_product(at, both, state)?);
                 let (own, passed) =
@@ -201,6 +204,7 @@ impl Steps {
             [self.directions, self.gates * self.hidden].into_iter().map(Dim::from).collect();
         let own = total(at, self.sums)?;
         let own = at.reshape(own, &shape)?;
+        // Both biases are added to one sum, except where the reset gate scales the second.
         let state = match self.recurrent {
             Some(recurrent) => {
                 let sums = total(at, recurrent)?;

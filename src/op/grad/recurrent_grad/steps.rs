@@ -72,6 +72,8 @@ impl<R: Real> Given<R> {
         let last = |i: usize| dys.get(i).map(|dy| dy[own..own + hidden].to_vec());
         let mut state = last(1).unwrap_or_default();
         let mut cell = last(2).unwrap_or_default();
+        // The steps are computed again, forwards: the forward pass keeps none of their intermediate
+        // values.
         for step in steps(sequence, row).iter().rev() {
             let at = sizes.states(step.time, d, row) * hidden;
             add(&mut state, &dys[0][at..at + hidden]);
@@ -114,6 +116,8 @@ fn peephole_products<R: Real>(step: &Step<R>, sums: &[R], hidden: usize) -> Vec<
 fn steps<R: Real>(sequence: &Sequence<'_, R>, row: usize) -> Vec<Step<R>> {
     let sizes = sequence.sizes;
     let width = sequence.cell.kind.gates() * sizes.hidden;
+    // The first half of a bias belongs to the products with the operand, the second to those with
+    // the state.
     let (own, _) = sequence.bias.split_at(sequence.bias.len() / 2);
     let mut state = sequence.begin(sequence.initial, row..row + 1);
     let mut cell = sequence.begin(sequence.initial_cell, row..row + 1);
@@ -151,6 +155,7 @@ fn applied<R: Real>(sequence: &Sequence<'_, R>, function: usize, sums: &[R]) -> 
 
 /// The derivative of what [`applied`] gives.
 fn slope<R: Real>(sequence: &Sequence<'_, R>, function: usize, sum: R, gate: R) -> R {
+    // Beyond the bound the function sees the bound itself, whatever the sum.
     let beyond = sequence.cell.clip.is_some_and(|bound| sum.abs() > R::of(bound.into()));
     let inside = sequence.cell.functions[function].slope(sum, gate);
     inside.filter(|_| !beyond).unwrap_or_else(|| R::of(0.0))
@@ -162,12 +167,16 @@ fn peephole<R: Real>(sequence: &Sequence<'_, R>, gate: usize, i: usize) -> R {
     sequence.peepholes.get(at).copied().unwrap_or_else(|| R::of(0.0))
 }
 
+/// With the gates input `i`, output `o`, forget `f` and candidate `g`, in this order in memory: `c'
+/// = f * c + i * g` and `h' = o * s(c')`.
 fn lstm<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> (Vec<R>, Vec<R>) {
     let hidden = sequence.sizes.hidden;
     let (_, bias) = sequence.bias.split_at(sequence.bias.len() / 2);
     add(&mut step.sums, &product(sequence.r, 4 * hidden, &step.state));
     add(&mut step.sums, bias);
     for i in 0..hidden {
+        // The input and the forget gate see the cell state before the step, the output gate that
+        // after it: its sum is completed further down.
         for gate in [0, 2] {
             let sum = &mut step.sums[gate * hidden + i];
             *sum = *sum + peephole(sequence, gate, i) * step.cell[i];
@@ -194,6 +203,9 @@ fn lstm<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> (Vec<R>, Vec
     (state, step.next.clone())
 }
 
+/// `do = dh * s(c')` and `dc' = dc + dh * o * s'(c') + do * P_o`, from which `di = dc' * g`, `df =
+/// dc' * c`, `dg = dc' * i`, each times the slope of its gate's function. To the step before goes
+/// `dc = dc' * f + di * P_i + df * P_f`; `P` are the peepholes.
 fn lstm_back<R: Real>(
     sequence: &Sequence<'_, R>,
     step: &Step<R>,
@@ -215,6 +227,7 @@ fn lstm_back<R: Real>(
         let curve = sequence.cell.functions[2].slope(next, shown).unwrap_or_else(|| R::of(0.0));
         let d_cell = dc[i] + dh[i] * output * curve + d_output * peep(1);
         let (mut d_input, d_forget) = (d_cell * candidate, d_cell * step.cell[i]);
+        // The forget gate is `1 - i`: its gradient goes to the input gate, negated.
         if coupled {
             d_input = d_input - d_forget;
         }
@@ -230,6 +243,9 @@ fn lstm_back<R: Real>(
     Back { recurrent: Vec::new(), sums, state, cell: dc }
 }
 
+/// With the gates update `z`, reset `r` and candidate `g`, in this order in memory: `h' = (1 - z) *
+/// g + z * h`. The candidate sees `R (r * h)`, or `r * (R h + b)` where the reset gate comes after
+/// the product.
 fn gru<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> Vec<R> {
     let hidden = sequence.sizes.hidden;
     let (_, bias) = sequence.bias.split_at(sequence.bias.len() / 2);
@@ -259,10 +275,14 @@ fn gru<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> Vec<R> {
     (0..hidden).map(mixed).collect()
 }
 
+/// `dz = dh * (h - g)` and `dg = dh * (1 - z)`, each times the slope of its gate's function. The
+/// reset gate gets what reaches the product it scales; the state gets `dh * z` and what flows back
+/// through all three products.
 fn gru_back<R: Real>(sequence: &Sequence<'_, R>, step: &Step<R>, dh: &[R]) -> Back<R> {
     let hidden = dh.len();
     let (both, last) = sequence.r.split_at(2 * hidden * hidden);
     let mut sums = vec![R::of(0.0); 3 * hidden];
+    // Update and reset gate have the first function, the candidate the second.
     let through = |gate: usize, i: usize, g: R| {
         let at = gate * hidden + i;
         g * slope(sequence, gate / 2, step.sums[at], step.gates[at])
