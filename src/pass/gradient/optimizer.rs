@@ -279,7 +279,8 @@ impl FromStr for Optimizer {
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
             let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
             let key = names::setting(key);
-            if !given.insert(key) {
+            // `epsilon` has a value and a place, which are two settings.
+            if !given.insert((key, value.parse::<f64>().is_ok())) {
                 return Err(ParseValueError::new(format!("{key} is given twice")));
             }
             optimizer.set(key, value)?;
