@@ -175,8 +175,7 @@ impl Executable for CpuExecutable {
         drop(held);
         *lock(&self.arenas) = Some(arenas);
         if let Some(spares) = &mut spares {
-            // A run that failed leaves the parameters as they were: some devices may lack their
-            // updates.
+            // After a failure some devices lack their updates: the parameters stay as they were.
             if done.is_ok() {
                 self.variables.replace(&self.program, &mut updates);
             }

@@ -138,8 +138,7 @@ fn fit_from(
     runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?))?;
     if let Some(path) = &args.files.save {
         trainer.check()?;
-        // `--keep best` also says which weights are saved: those of the best epoch, not of the
-        // last.
+        // `--keep best` also says which weights are saved: not those of the last epoch.
         best.map_or(Ok(()), |folder| take_best(&mut trainer, &folder, limit))?;
         template.save(path, &trainer)?;
     }

@@ -78,29 +78,19 @@ impl OpDef for Recurrent {
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));
         let directions = dim(direction.count());
         let width = hidden.clone() * dim(self.kind.gates());
-        // `G` gates of `H` elements for each of `D` directions. The weights of the operand are `[D,
-        // G*H, I]`, those of the state `[D, G*H, H]`, the bias `[D, 2*G*H]` (of the operand, then
-        // of the state), the peepholes `[D, 3*H]`.
-        shape(
-            operands,
-            1,
-            &[directions.clone(), width.clone(), input.clone()],
-            "the weights of the operand",
-        )?;
-        shape(
-            operands,
-            2,
-            &[directions.clone(), width.clone(), hidden.clone()],
-            "the weights of the state",
-        )?;
-        if let Some(i) = places.bias {
-            shape(operands, i, &[directions.clone(), width * 2], "the bias")?;
-        }
-        if let Some(i) = places.peepholes {
-            shape(operands, i, &[directions.clone(), hidden.clone() * 3], "the peepholes")?;
-        }
-        if let Some(i) = places.lengths {
-            shape(operands, i, std::slice::from_ref(batch), "the lengths")?;
+        // `G` gates of `H` elements for each of `D` directions: the weights of the operand are
+        // `[D, G*H, I]`, those of the state `[D, G*H, H]`, the bias `[D, 2*G*H]` (of the operand,
+        // then of the state), the peepholes `[D, 3*H]`.
+        let of = |sizes: &[&Dim]| sizes.iter().copied().cloned().collect::<Vec<_>>();
+        let wanted = [
+            (Some(1), of(&[&directions, &width, input]), "the weights of the operand"),
+            (Some(2), of(&[&directions, &width, hidden]), "the weights of the state"),
+            (places.bias, of(&[&directions, &(width.clone() * 2)]), "the bias"),
+            (places.peepholes, of(&[&directions, &(hidden.clone() * 3)]), "the peepholes"),
+            (places.lengths, of(&[batch]), "the lengths"),
+        ];
+        for (place, sizes, name) in wanted {
+            place.map_or(Ok(()), |i| shape(operands, i, &sizes, name))?;
         }
         let (batch, steps, hidden) = (batch.clone(), steps.clone(), hidden.clone());
         // The states of all steps, and those after the last: ONNX's shapes, with the batch moved to

@@ -21,10 +21,12 @@ impl Reduce {
         let (y, dy) = (at.reshape(y, &kept)?, at.reshape(dy, &kept)?);
         let dx = match self {
             Self::Sum { .. } | Self::WideSum { .. } => at.expand(dy, &shape)?,
-            Self::Mean { .. } => {
-                let count = axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
-                let count = at.size(dy, count)?;
-                let share = at.div(dy, count)?;
+            // `1 / count` and `1 / sum of x` for every element.
+            Self::Mean { .. } | Self::LogSum { .. } => {
+                let count = || axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
+                let log = matches!(self, Self::LogSum { .. });
+                let total = if log { at.sum(x, &axes)? } else { at.size(dy, count())? };
+                let share = at.div(dy, total)?;
                 at.expand(share, &shape)?
             }
             Self::Max { .. } | Self::Min { .. } => {
@@ -51,12 +53,6 @@ impl Reduce {
                 let share = at.div(dy, y)?;
                 let share = at.only(some, share)?;
                 at.mul(x, share)?
-            }
-            // `1 / sum of x` for every element.
-            Self::LogSum { .. } => {
-                let sum = at.sum(x, &axes)?;
-                let share = at.div(dy, sum)?;
-                at.expand(share, &shape)?
             }
             // The softmax: `e^(x - y)`, whose exponent is at most 0.
             Self::LogSumExp { .. } => {

@@ -32,25 +32,28 @@ fn angles(n: &mut Node<'_, '_>, i: usize) -> Result<Value, NodeError> {
     n.unsqueeze(table, vec![2])
 }
 
-/// Pairs of elements of each head turned by the angle of their position.
-fn rotary(n: &mut Node<'_, '_>) -> Done {
-    let x = n.operand(0)?;
-    let whole = n.shape(x).clone();
-    let (interleaved, dim) = (n.flag("interleaved", false)?, n.int("rotary_embedding_dim", 0)?);
+/// The operand as `[B, S, H, D]`: batch, steps, heads and their elements.
+fn in_heads(n: &mut Node<'_, '_>, x: Value) -> Result<Value, NodeError> {
     let count = n.opt_int("num_heads")?;
-    // [B, S, H, D] from now on.
-    let x = match &whole[..] {
-        [_, _, _, _] => n.transpose(x, vec![0, 2, 1, 3])?,
+    match &n.shape(x).clone()[..] {
+        [_, _, _, _] => n.transpose(x, vec![0, 2, 1, 3]),
         [batch, length, hidden] => {
             let count = count.ok_or_else(|| wrong("num_heads", "is missing"))?;
             let size = hidden.exact_div(&Dim::from(count)).filter(|_| count > 0);
             let text = || wrong("num_heads", format!("is {count} for {}", n.ty(x)));
             let size = size.ok_or_else(text)?;
-            let shape = vec![batch.clone(), length.clone(), Dim::from(count), size];
-            n.view(x, shape)?
+            n.view(x, vec![batch.clone(), length.clone(), Dim::from(count), size])
         }
-        _ => return Err(shape_error(n, 0, x, "it must have 3 or 4 axes")),
-    };
+        _ => Err(shape_error(n, 0, x, "it must have 3 or 4 axes")),
+    }
+}
+
+/// Pairs of elements of each head turned by the angle of their position.
+fn rotary(n: &mut Node<'_, '_>) -> Done {
+    let x = n.operand(0)?;
+    let whole = n.shape(x).clone();
+    let (interleaved, dim) = (n.flag("interleaved", false)?, n.int("rotary_embedding_dim", 0)?);
+    let x = in_heads(n, x)?;
     let size = n.shape(x).last().and_then(Dim::as_const).unwrap_or(-1);
     let turned = if dim == 0 { size } else { dim };
     if turned % 2 != 0 || !(0..=size).contains(&turned) {
