@@ -47,9 +47,14 @@ impl Found {
     }
 }
 
+/// True if a size is named as people name the batch.
+pub(super) fn has_its_name(size: &UnboundDim) -> bool {
+    NAMES.contains(&size.name.as_str())
+}
+
 /// The one size that leads an input and has a name that the batch has.
 fn named(candidates: &[BatchCandidate]) -> Option<&BatchCandidate> {
-    let is_batch = |s: &UnboundDim| s.axis == 0 && NAMES.contains(&s.name.as_str());
+    let is_batch = |s: &UnboundDim| s.axis == 0 && has_its_name(s);
     let mut found = candidates.iter().filter(|c| c.sizes.iter().any(is_batch));
     found.next().filter(|_| found.next().is_none())
 }

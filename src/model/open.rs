@@ -111,7 +111,10 @@ fn freed(path: &Path, options: &LoadOptions) -> Option<Model> {
     let options = LoadOptions { free_batch: FreeBatch::Always, ..options.clone() };
     let model = match onnx::import(path, &import_options(&options)) {
         Ok(model) => parameterised(model, &options).ok(),
-        Err(ImportError::UnboundDims(others)) if !options.for_training => {
+        // An open size that is named as the batch is no length, even where nothing splits along it.
+        Err(ImportError::UnboundDims(others))
+            if !options.for_training && !others.iter().any(batch::has_its_name) =>
+        {
             state(path, &options, &others).ok()
         }
         Err(_) => None,

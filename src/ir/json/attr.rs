@@ -15,6 +15,9 @@ use crate::op::Attr;
 use crate::types::{DType, MAX_RANK, Quoted, Tensor};
 
 /// A float as a string.
+///
+/// JSON has no infinities and no NaN, and its readers differ in the last bit of long numbers; the
+/// shortest digits that read back as the same float need a string.
 struct Float(f64);
 
 impl Serialize for Float {
@@ -30,6 +33,8 @@ impl Serialize for Float {
 impl<'de> Deserialize<'de> for Float {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = Cow::<'de, str>::deserialize(d)?;
+        // The parser of floats also takes words such as `infinity` and `+NaN`, which no writer
+        // gives: one value has one spelling.
         let plain = text.bytes().all(|b| b.is_ascii_digit() || b".eE+-".contains(&b));
         let special = matches!(&*text, "inf" | "-inf" | "nan");
         let x: Option<f64> = if plain || special { text.parse().ok() } else { None };
@@ -75,6 +80,7 @@ impl<'de> Deserialize<'de> for Attrs {
                             format_args!("an operator has at most {MAX_ATTRS} attributes");
                         return Err(de::Error::custom(message));
                     }
+                    // A map would keep the last of two without a word.
                     if attrs.iter().any(|(other, _)| *other == name) {
                         let message =
                             format_args!("the attribute {} is given twice", Quoted(&name));
@@ -104,6 +110,7 @@ enum AttrIn {
     Tensor(TensorIn),
 }
 
+// Reading and writing have a type each: what is read owns its parts, what is written borrows them.
 impl From<AttrIn> for Attr {
     fn from(attr: AttrIn) -> Self {
         match attr {
@@ -118,6 +125,7 @@ impl From<AttrIn> for Attr {
     }
 }
 
+/// The value of an attribute as it is written.
 struct AttrOut<'a>(&'a Attr);
 
 impl Serialize for AttrOut<'_> {
@@ -174,11 +182,13 @@ fn little_endian(dtype: DType, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// A tensor that was read; its elements are as many as its sizes say.
 struct TensorIn(Tensor);
 
 impl<'de> Deserialize<'de> for TensorIn {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let TensorForm { dtype: Text(dtype), dims, data } = TensorForm::deserialize(d)?;
+        // Before the digits are decoded: two for each byte of the largest constant.
         if data.len() > 2 * MAX_CONSTANT * dtype.bytes() {
             let message = format_args!("a constant has at most {MAX_CONSTANT} elements");
             return Err(de::Error::custom(message));
@@ -191,6 +201,7 @@ impl<'de> Deserialize<'de> for TensorIn {
         let bytes: Option<Vec<u8>> = data.as_bytes().chunks(2).map(byte).collect();
         let bytes =
             bytes.ok_or_else(|| de::Error::custom("`data` holds pairs of hexadecimal digits"))?;
+        // Kernels read a `bool` as a byte that is 0 or 1; another would be neither true nor false.
         if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
             return Err(de::Error::custom("a `bool` is 00 or 01"));
         }

@@ -49,6 +49,7 @@ pub(super) struct GraphForm<'a> {
     pub(super) outputs: &'a RawValue,
 }
 
+/// The split: one offset more than there are devices, the first `0`, the last `N`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SplitForm {
@@ -59,6 +60,7 @@ pub(super) struct SplitForm {
     pub(super) offsets: Vec<Size>,
 }
 
+/// A parameter: its type, and where its weights are.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ParamForm<'a> {
@@ -89,6 +91,7 @@ pub(super) struct ValueForm<'a> {
     pub(super) shape: Vec<Size>,
 }
 
+/// A node: operator, operands by name, attributes, and its place.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NodeForm<'a> {
@@ -108,6 +111,7 @@ pub(super) struct NodeForm<'a> {
     pub(super) origin: Option<Cow<'a, str>>,
 }
 
+/// An output: the name that callers use, and the value that it shows.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OutputForm<'a> {
@@ -117,6 +121,7 @@ pub(super) struct OutputForm<'a> {
     pub(super) value: OperandForm<'a>,
 }
 
+/// What a parameter holds after a run, a value for each device that holds it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UpdateForm<'a> {

@@ -46,6 +46,8 @@ pub fn from_json(text: &str) -> Result<Graph, JsonError> {
 
 /// As [`from_json`]; the operators of a framework are those in `ops`.
 pub fn from_json_with(text: &str, ops: &CustomOps) -> Result<Graph, JsonError> {
+    // Format and version are read alone, so that a text of a later version is named as such and not
+    // by its first unknown field.
     let head: HeadForm<'_> =
         serde_json::from_str(text).map_err(|e| JsonError::Syntax(e.to_string()))?;
     match (head.format.as_deref(), head.version) {
@@ -84,6 +86,7 @@ pub fn from_json_with(text: &str, ops: &CustomOps) -> Result<Graph, JsonError> {
     Ok(assembly.graph)
 }
 
+/// The error at an element of a list, or at the whole of it.
 fn wrong(list: &str, at: Option<usize>, message: impl Into<String>) -> JsonError {
     let place = at.map_or_else(|| list.to_owned(), |i| format!("{list}[{i}]"));
     JsonError::Graph { place, message: message.into() }
@@ -96,6 +99,8 @@ fn list<'a, T: Deserialize<'a>>(
     list: &'a RawValue,
     each: impl FnMut(usize, T) -> Result<(), JsonError>,
 ) -> Result<(), JsonError> {
+    // serde's errors carry only a text; the error of an element is kept beside the visitor, which
+    // stops by an error of no meaning.
     let mut failed = None;
     let read = serde_json::Deserializer::from_str(list.get()).deserialize_seq(Elements {
         each,
@@ -112,7 +117,9 @@ fn list<'a, T: Deserialize<'a>>(
 fn in_text(text: &str, part: &str, error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     let said = error.to_string();
+    // serde_json counts from the beginning of the part that it was given.
     let said = said.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&said);
+    // A raw value borrows from the text, so that its place is the distance of the two pointers.
     let start = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
     let before = text.get(..start).unwrap_or_default();
     let lines = before.bytes().filter(|b| *b == b'\n').count();
@@ -121,6 +128,7 @@ fn in_text(text: &str, part: &str, error: &serde_json::Error) -> String {
     format!("{said} at line {} column {}", lines + line, shift + column)
 }
 
+/// The visitor of a list, which hands each element on before the next is read.
 struct Elements<'f, F, T> {
     each: F,
     failed: &'f mut Option<JsonError>,
@@ -151,6 +159,8 @@ where
     }
 }
 
+/// Declares a parameter; `blake3` of its bytes is in hexadecimal digits, and is compared when its
+/// weights are read.
 fn param(assembly: &mut Assembly, form: ParamForm<'_>) -> Result<(), String> {
     let hash = form.blake3.parse();
     let hash = hash.map_err(|()| "a hash has sixteen hexadecimal digits".to_owned())?;
@@ -160,13 +170,18 @@ fn param(assembly: &mut Assembly, form: ParamForm<'_>) -> Result<(), String> {
     assembly.param(Param { name: form.name.into(), ty, source, hash, placement })
 }
 
+/// The split: offsets are checked to rise from 0 to `N` by the type itself.
 fn split(form: SplitForm) -> Result<Split, String> {
     let devices = form.devices.into_iter().map(|device| device.0).collect();
     let offsets = form.offsets.into_iter().map(|offset| offset.0).collect();
     Split::with_offsets(devices, form.rule.0, offsets).map_err(|e| e.to_string())
 }
 
+/// Adds a node. Its results are typed again from the operands, and must have the types that are
+/// written.
 fn node(assembly: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<(), String> {
+    // A replica that the split has not would only be found by the verifier, which no longer knows
+    // the node's place in the text.
     let replicas = assembly.graph.split().map_or(0, Split::replicas);
     match form.replica {
         Some(_) if replicas == 0 => return Err("no split is declared".to_owned()),
@@ -192,9 +207,11 @@ fn node(assembly: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<
     })
 }
 
+/// Adds the update of a parameter: a value for each device that holds it.
 fn update(assembly: &mut Assembly, form: &UpdateForm<'_>) -> Result<(), String> {
     let param = assembly.param_id(&form.param)?;
     let values = form.values.iter().enumerate().map(|(i, value)| {
+        // A parameter is named as seen from the device that will hold the new value.
         let home = assembly.home(param, i);
         operand(assembly, value, home)
     });
@@ -202,6 +219,7 @@ fn update(assembly: &mut Assembly, form: &UpdateForm<'_>) -> Result<(), String> 
     assembly.update(param, values)
 }
 
+/// The value that an operand names, as a node on `user` sees it.
 fn operand(assembly: &mut Assembly, form: &OperandForm<'_>, user: Device) -> Result<Value, String> {
     let device = form.device.as_ref().map(|device| device.0);
     match (&form.value, &form.param, device) {

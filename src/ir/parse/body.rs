@@ -28,6 +28,7 @@ impl Parser<'_> {
         loop {
             match self.values.scan.peek() {
                 Some(b'%') => self.op(DevicePlacement::HOST)?,
+                // Words, not prefixes: a value is marked by `%`, so no name collides with them.
                 _ if self.values.scan.eat_word("on") => self.block()?,
                 _ if self.values.scan.eat_word("update") => self.update()?,
                 _ if self.values.scan.eat_word("return") => break,
@@ -46,6 +47,7 @@ impl Parser<'_> {
             }
             let from = self.values.scan.next();
             let value = self.operand(Device::HOST)?;
+            // The declared type must be that of the value: the signature is what callers rely on.
             let output = self.assembly.output(name, &ty, value);
             output.map_err(|message| Fault::new(self.values.scan.since(from), message))?;
         }
@@ -62,6 +64,7 @@ impl Parser<'_> {
             let replica = self.values.replica()?;
             let whole = self.values.scan.since(from);
             self.values.scan.keyword("if")?;
+            // The guard says nothing new; another one would promise what the executor does not do.
             if self.values.scan.word() != format!("n{replica}") {
                 let message = format!("a block of replica {replica} is guarded by its own rows");
                 let help = format!("write `if n{replica}@{SPLIT} > 0`");
@@ -88,6 +91,7 @@ impl Parser<'_> {
         let mut values: SmallVec<[Value; 1]> = SmallVec::new();
         loop {
             self.values.fits(values.len())?;
+            // Values stand in the order of the devices that hold the parameter.
             let home = self.assembly.home(param, values.len());
             values.push(self.operand(home)?);
             if !self.values.scan.eat(",") {
@@ -117,6 +121,7 @@ impl Parser<'_> {
                 self.values.scan.expect(",")?;
             }
         }
+        // The operator reads its attributes itself; only it knows which there are.
         let (attrs, places) = self.attrs()?;
         let op = self.ops.read(name, attrs).map_err(|e| {
             let named = |name: &str| places.iter().find(|p| self.values.scan.text(p) == name);
@@ -125,6 +130,7 @@ impl Parser<'_> {
         self.add(op, at, &operands, &written, place)
     }
 
+    /// The results to the left of `=`, each with its type.
     fn results(&mut self) -> ScanResult<SmallVec<[ParsedResult; 1]>> {
         let mut declared = SmallVec::new();
         loop {
@@ -143,6 +149,7 @@ impl Parser<'_> {
         Ok(declared)
     }
 
+    /// The attributes in braces, if there are any.
     fn attrs(&mut self) -> ScanResult<Attrs> {
         let (mut attrs, mut places) = (Vec::new(), Vec::new());
         if self.values.scan.peek() != Some(b'{') {
@@ -190,10 +197,12 @@ impl Parser<'_> {
             });
         }
         let (name, at) = self.name("@", "a parameter such as `@w`")?;
+        // Without `on`, the parameter is the one that its placement puts on the device of the user.
         let home = if self.values.scan.eat_word("on") { Some(self.device()?) } else { None };
         self.assembly.held(&name, home, device).map_err(|message| Fault::new(at, message))
     }
 
+    /// Adds the node, and places an error at the part of the line that is wrong.
     fn add(
         &mut self,
         op: Op,

@@ -9,6 +9,7 @@ use crate::types::{DType, Device, Dim, FastMap, MAX_RANK, Quoted, Shape, Tensor,
 /// The longest formula that is read: a bound on the work that a hostile text can ask for.
 const MAX_FORMULA: usize = 2048;
 /// The most different formulas that are remembered.
+/// Replicated graphs have a few formulas for each replica; this is far above them.
 const MAX_REMEMBERED: usize = 1 << 12;
 
 /// Parser of sizes, types, tensors and attribute values.
@@ -16,6 +17,7 @@ pub(super) struct Values<'a> {
     pub(super) scan: Scanner<'a>,
     /// The rows of each replica.
     pub(super) rows: Vec<Dim>,
+    /// Formulas that were parsed, by their text: reading them is slower than all else in a line.
     formulas: FastMap<&'a str, Dim>,
 }
 
@@ -24,6 +26,7 @@ impl<'a> Values<'a> {
         Self { scan: Scanner::new(text), rows: Vec::new(), formulas: FastMap::default() }
     }
 
+    /// A device: a kind and a number, such as `gpu:0`.
     pub(super) fn device(&mut self) -> ScanResult<Device> {
         let from = self.scan.next();
         let text = self.scan.run(|c| c.is_ascii_alphanumeric() || c == ':');
@@ -59,6 +62,7 @@ impl<'a> Values<'a> {
         Ok(i)
     }
 
+    /// An element type and sizes in brackets.
     pub(super) fn ty(&mut self) -> ScanResult<TensorType> {
         let from = self.scan.next();
         let word = self.scan.word();
@@ -70,6 +74,7 @@ impl<'a> Values<'a> {
         self.shape(dtype)
     }
 
+    /// Sizes in brackets as the type of a tensor, at most [`MAX_RANK`] of them.
     fn shape(&mut self, dtype: DType) -> ScanResult<TensorType> {
         self.scan.expect("[")?;
         let mut shape = Shape::scalar();
@@ -95,6 +100,7 @@ impl<'a> Values<'a> {
         self.list(Self::dim)
     }
 
+    /// Items in brackets with commas between them, none after the last.
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> ScanResult<T>) -> ScanResult<Vec<T>> {
         self.scan.expect("[")?;
         let mut items = Vec::new();
@@ -120,6 +126,7 @@ impl<'a> Values<'a> {
         Err(Fault::new(from..from, format!("a list has at most {MAX_LIST} elements")))
     }
 
+    /// One size.
     fn dim(&mut self) -> ScanResult<Dim> {
         let from = self.scan.next();
         let text = self.scan.formula();
@@ -139,6 +146,7 @@ impl<'a> Values<'a> {
         }
         let at = from..from + text.len();
         // `n3@dp`: the rows of replica 3.
+        // The printer writes the rows of a replica so, because their formula is long.
         let alias = text.strip_suffix(SPLIT).and_then(|t| t.strip_suffix('@'));
         let dim = if let Some(replica) = alias.and_then(|t| t.strip_prefix('n')) {
             let i: Option<usize> = replica.parse().ok();
@@ -202,6 +210,8 @@ impl<'a> Values<'a> {
         self.formula(text, from).map(Attr::Int)
     }
 
+    /// A list of integers or of floats. An empty one is of integers: attributes of either kind take
+    /// it.
     fn numbers(&mut self) -> ScanResult<Attr> {
         let from = self.scan.next();
         let (mut ints, mut floats) = (Vec::new(), Vec::new());
@@ -235,6 +245,7 @@ impl<'a> Values<'a> {
         let size = |d: &Dim| d.as_const().and_then(|c| usize::try_from(c).ok());
         let dims: Option<Vec<usize>> = ty.shape.iter().map(size).collect();
         let elements = |dims: &[usize]| dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        // The product of hostile sizes may overflow; it is known before memory is taken.
         let Some((dims, count)) = dims.and_then(|d| elements(&d).map(|n| (d, n))) else {
             return Err(Fault::new(self.scan.since(from), format!("no tensor is {ty}")));
         };

@@ -9,8 +9,11 @@ use crate::types::{Device, Dim, FastSet, Symbol, TensorType};
 pub(crate) const MAX_CONSTANT: usize = 1024;
 
 /// The operators that may run elsewhere than the replica they belong to.
+/// A copy runs where its result is needed. A slice runs where the whole batch is: only the rows of
+/// the replica need to travel.
 const MOVES: [&str; 2] = ["copy", "slice"];
 /// The operators of no replica that take what belongs to replicas.
+/// They run on one device for all, and are the only way out of a replica.
 const MERGES: [&str; 6] =
     ["all_gather", "all_reduce", "concat", "exclusive_scan", "first", "merge_top_k"];
 
@@ -32,6 +35,7 @@ impl<'g> Check<'g> {
         Self { graph, errors, names, held: FastSet::default() }
     }
 
+    /// The errors found, or nothing.
     pub(super) fn finish(self) -> Option<VerifyErrors> {
         let errors = self.errors.finish();
         (!errors.is_empty()).then_some(VerifyErrors(errors))
@@ -56,16 +60,21 @@ impl<'g> Check<'g> {
         let Some(mut at) = graph.ids().find(|n| waiting[n.index()] > 0) else { return };
         let mut path: Vec<NodeId> = Vec::new();
         let mut seen = vec![false; graph.id_bound()];
+        // Every node that is left has an operand that is left, or it would have been taken away:
+        // the walk ends only where it meets itself.
         while !std::mem::replace(&mut seen[at.index()], true) {
             path.push(at);
             let mut operands = graph.operands(at).into_iter();
             let Some(next) = operands.find(|v| waiting[v.node.index()] > 0) else { return };
             at = next.node;
         }
+        // The walk may have entered the cycle from outside: the path before the entry is no part of
+        // it.
         let from = path.iter().position(|n| *n == at).unwrap_or(0);
         let name = |n: &NodeId| {
             graph.node(*n).results().first().map_or_else(String::new, |r| format!("`{}`", r.name))
         };
+        // A long cycle is shown by its beginning.
         let names: Vec<String> = path[from..].iter().chain([&at]).take(12).map(name).collect();
         let message = format!("the value depends on itself: {}", names.join(" from "));
         self.errors.add(Rule::V3, Line::Op(at).at(LinePart::Whole), message, "break the cycle");
@@ -214,6 +223,8 @@ impl<'g> Check<'g> {
             let message = format!("`{}` belongs to a replica", param.name);
             self.errors.add(Rule::V9, at, message, "a parameter serves all replicas");
         }
+        // Passes compare values by node: one parameter as two nodes of one device would be read
+        // twice.
         if !self.held.insert((id, device)) {
             let message = format!("`{}` is two values on {device}", param.name);
             self.errors.add(Rule::V9, at, message, "use one of them everywhere");
@@ -224,6 +235,7 @@ impl<'g> Check<'g> {
         }
     }
 
+    /// V1, V2, V4 to V7, V12 and V13 for one operator.
     fn op_node(&mut self, id: NodeId, node: &'g Node, op: &'g Op) {
         if node.results().is_empty() {
             let message = format!("`{}` has no result", op.name());
@@ -283,6 +295,8 @@ impl<'g> Check<'g> {
                 let message = format!("`{}` is {}, not {}", found.name, expected.ty, found.ty);
                 let hint = format!("the operands are {}", types(inputs.iter().map(|x| x.ty)));
                 self.errors.add(Rule::V2, at, message, hint);
+            // Known integers decide shapes further on; stale ones would make two views of one
+            // graph.
             } else if expected.ints != found.ints {
                 let list = |ints: Option<&[Dim]>| match ints {
                     Some(ints) => format!("{:?}", &ints[..ints.len().min(8)]),
@@ -361,6 +375,7 @@ impl<'g> Check<'g> {
         for (slot, value) in operands.iter().enumerate() {
             let at = Line::Op(id).at(LinePart::Operand(slot));
             let other = self.graph.node(value.node).place();
+            // A copy is the only operator that reads from another device.
             if other.device != place.device && name != "copy" {
                 let message = format!(
                     "`{name}` runs on {}, its operand {slot} is on {}",
@@ -373,6 +388,8 @@ impl<'g> Check<'g> {
                     format!("copy it to {} first", place.device),
                 );
             }
+            // What belongs to no replica holds for every batch; what belongs to one exists only
+            // where that one has rows.
             let allowed = other.replica.is_none()
                 || other.replica == place.replica
                 || (place.replica.is_none() && MERGES.contains(&name));
