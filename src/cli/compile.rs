@@ -88,6 +88,7 @@ struct Emit {
     path: Option<PathBuf>,
 }
 
+/// What is written of a model or of a training step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Graph,
@@ -161,6 +162,7 @@ impl CompileArgs {
         let kernels = || self.emit.iter().any(|e| matches!(e.kind, Kind::Kernels(_)));
         match self.target {
             Some(TargetArg::Cuda) => &CUDA,
+            // Kernels are only CUDA's; asking for them names the target.
             Some(TargetArg::Auto) | None if kernels() => &CUDA,
             Some(TargetArg::Auto | TargetArg::Cpu) | None => &CPU,
         }
@@ -195,6 +197,7 @@ impl CompileArgs {
     /// The GPUs that the graph is replicated over: any number where it is compiled for another
     /// machine.
     fn place(&self) -> AvailableDevices {
+        // With an explicit target the graph may be for another machine: no GPU is looked for.
         let found = if self.target.is_some() { 0 } else { backend::gpu_count() };
         AvailableDevices { found, cuda: self.kernels().target() == lower::Kernels::target(&CUDA) }
     }
@@ -286,10 +289,12 @@ fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
         ..train::Distribution::default()
     };
     let graph = train::replicated(&graph, &place)?.into_owned();
+    // Before anything is written: a file that exists reads back.
     ir::verify(&graph).map_err(Error::from)?;
     Ok((graph, weights))
 }
 
+/// Writes a graph to standard output, or with its weights to a file.
 fn write_graph(
     args: &CompileArgs,
     emit: &Emit,
@@ -312,6 +317,7 @@ fn write_onnx(emit: &Emit, template: &Graph, weights: &Weights) -> anyhow::Resul
     Ok(model::export_onnx(path, template, weights).map_err(Error::from)?)
 }
 
+/// Lowers the graph and writes the program, its memory plan or its kernels.
 fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {
     let verified = ir::verify(graph).map_err(Error::from)?;
     let lower = || lower::lower(&verified, args.kernels());
@@ -321,6 +327,7 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
             let kind = Kind::Kernels(Kernels::Compiled(form));
             args.emit.iter().any(|e| e.kind == kind && e.training == emit.training)
         };
+        // Both forms come from one compilation.
         let both = is_wanted(CodeFormat::Ptx) && is_wanted(CodeFormat::Cubin);
         let options = kernels::For { arch: args.arch, cache: &args.cache, both };
         return kernels::emit(&program, what, emit.path.as_deref(), &options);
@@ -335,6 +342,7 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
     write(emit, &text)
 }
 
+/// Writes a text where it is wanted.
 fn write(emit: &Emit, text: &str) -> anyhow::Result<()> {
     match &emit.path {
         None => ui::out(text),

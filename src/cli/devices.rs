@@ -22,6 +22,7 @@ pub(crate) struct DevicesArgs {
     format: FormatArgs,
 }
 
+/// Runs `fanwise devices`. That GPUs are missing is what it reports, not a failure.
 pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let gpus = Gpus::find();
@@ -41,6 +42,7 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "cuda")]
 fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
     let failed = |(ordinal, error): &(usize, _)| {
+        // A GPU that works may still fail to answer about its peers.
         let is_listed = found.list.iter().any(|device| device.ordinal == *ordinal);
         let what = if is_listed { "does not report its peers" } else { "cannot be used" };
         format!("gpu:{ordinal} {what}: {error}")
@@ -51,6 +53,7 @@ fn unseen(found: &Devices, visible: Option<&str>) -> Vec<String> {
             let is = if visible.is_empty() { "empty".to_owned() } else { format!("`{visible}`") };
             format!("CUDA_VISIBLE_DEVICES is {is}; unset it or name existing GPUs; ")
         });
+        // The driver is there and answers: what hides GPUs lies outside it.
         unseen.push(format!(
             "libcuda is installed (CUDA {}), but shows no GPU: {visible}start a container with \
              `--gpus all` (NVIDIA Container Toolkit); give the user access to /dev/nvidia*",
@@ -85,6 +88,7 @@ const NAMED: &str = " and unset FANWISE_NVRTC, or set it to that package's folde
 #[cfg(feature = "cuda")]
 fn newer(nvrtc: Version, driver: Version, named: bool) -> Option<String> {
     let (package, named) = (nvrtc_package(Some(driver)), if named { NAMED } else { "" });
+    // Within a major version drivers load what later compilers of it made.
     (nvrtc.major > driver.major).then(|| {
         format!(
             "the driver supports CUDA {driver} and may not load what NVRTC {nvrtc} compiles: `pip \

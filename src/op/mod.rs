@@ -125,6 +125,7 @@ pub(crate) use support::testing;
 use support::{declare, index, interval, numeric, ranked, rows, view, wide};
 
 ops! {
+    // Layers with weights, and what their gradients are made of.
     pub batch_norm::BatchNorm,
     pub(crate) batch_norm_train::BatchNormTrain,
     pub(crate) batch_norm_grad::BatchNormGrad,
@@ -142,6 +143,7 @@ ops! {
     pub(crate) grid_sample_grad::GridSampleGrad,
     pub col2im::Col2Im,
     pub max_unpool::MaxUnpool,
+    // Element by element.
     pub unary::Unary,
     pub binary::Binary,
     pub compare::Compare,
@@ -152,10 +154,12 @@ ops! {
     pub bit_cast::BitCast,
     pub quantize::Quantize,
     pub dynamic_quantize::DynamicQuantize,
+    // Over axes.
     pub reduce::Reduce,
     pub(crate) narrow::Narrow,
     pub arg::Arg,
     pub softmax::Softmax,
+    // Elements moved or seen otherwise; the collectives of a replicated graph.
     pub concat::Concat,
     pub slice::Slice,
     pub reshape::Reshape,
@@ -170,12 +174,14 @@ ops! {
     pub(crate) own_rows::OwnRows,
     pub(crate) dims::Dims,
     pub constant::Constant,
+    // Shapes.
     pub flatten::Flatten,
     pub squeeze::Squeeze,
     pub unsqueeze::Unsqueeze,
     pub transpose::Transpose,
     pub expand::Expand,
     pub tile::Tile,
+    // Elements chosen by numbers that are computed.
     pub gather::Gather,
     pub gather_at::GatherAt,
     pub scatter::Scatter,
@@ -185,11 +191,13 @@ ops! {
     pub sort::Sort,
     pub reverse::Reverse,
     pub one_hot::OneHot,
+    // Sizes as numbers, and tensors that depend on them alone.
     pub shape::ShapeOp,
     pub size::SizeOp,
     pub constant_of_shape::ConstantOfShape,
     pub range::Range,
     pub random::Random,
+    // Parts of a tensor, norms, transforms, sequences.
     pub split::SplitOp,
     pub pad::Pad,
     pub layer_norm::LayerNorm,
@@ -202,6 +210,7 @@ ops! {
     pub reverse_sequence::ReverseSequence,
     pub recurrent::Recurrent,
     pub(crate) recurrent_grad::RecurrentGrad,
+    // Operators that only others can run.
     pub external::External,
     pub custom::Custom,
 }

@@ -93,12 +93,15 @@ impl<F: Float> Apply2<F::Real> for Updates<'_, F> {
 }
 
 impl Scatter {
+    /// How an update and the element in its place become one.
     const fn reduction(&self) -> Reduction {
         match *self {
             Self::Elements { reduction, .. } | Self::Nd { reduction } => reduction,
         }
     }
 
+    /// Writes the updates into `y`: update `i` is the `run` elements from `places[i]` on. They are
+    /// applied in their order, so that floats have the same sum on every device.
     fn update(
         &self,
         y: &mut Tensor,
@@ -109,6 +112,7 @@ impl Scatter {
         if run == 0 {
             return Ok(());
         }
+        // Without a function the bytes are copied, whatever their type.
         let Some(function) = self.reduction().function() else {
             let width = y.dtype().bytes() * run;
             let element = y.dtype().bytes();
@@ -144,6 +148,7 @@ impl Scatter {
         let (data, indices, updates) = (at.operand(0)?, at.operand(1)?, at.operand(2)?);
         let (y, dy) = (at.result(0)?, at.dy()?);
         let to = at.ty(dy).dtype;
+        // Equality is exact: the result is one of the numbers, not computed from them.
         let stays = at.equal(data, y)?;
         let read = at.op(gather.clone(), &[y, indices])?;
         let chosen = at.equal(updates, read)?;
@@ -171,6 +176,7 @@ impl Scatter {
             let shape = at.shape(data);
             let one = at.number(data, 1.0)?;
             let ones = at.expand(one, &shape)?;
+            // The product of the updates alone, in the element's place.
             let factor = at.op(self.clone(), &[ones, indices, updates])?;
             let own = at.mul(dy, factor)?;
             at.give(0, own);
@@ -190,6 +196,7 @@ impl Scatter {
         let product = at.mul(dy, product)?;
         let product = at.op(gather.clone(), &[product, indices])?;
         let zeros = at.op(gather, &[zeros, indices])?;
+        // The factors that are 0, without this one: it has a slope only where no other is.
         let beside = at.sub(zeros, others)?;
         let alone = at.is(beside, 0.0)?;
         let share = at.div(product, divisor)?;
@@ -237,6 +244,7 @@ impl OpDef for Scatter {
             }
             Self::Nd { .. } => {
                 let count = coordinates(data, indices, 0)?;
+                // One update for each row of indices: the elements that its coordinates leave open.
                 let rows = indices.ty.shape.iter().take(indices.ty.rank() - 1);
                 rows.chain(data.ty.shape.iter().skip(count)).cloned().collect()
             }
@@ -260,6 +268,7 @@ impl OpDef for Scatter {
         else {
             return rules::whole_results(results);
         };
+        // Updates of split rows into a tensor that all devices hold: each would hold its own only.
         let Some(s) = data.claim.shard() else {
             let reason = "writes what several samples give into one value";
             return Err(rules::refuse(Code::NotPerSample, first, reason));
@@ -273,6 +282,8 @@ impl OpDef for Scatter {
             Self::Nd { .. } => {
                 let count = row_length(indices.ty);
                 let rows = indices.ty.rank().saturating_sub(1);
+                // The axes behind the coordinates move along: a batch there is the same in the data
+                // and in the updates.
                 let beside = |u: crate::types::Shard| {
                     (u.outer, u.inner) == (s.outer, s.inner) && u.axis + count == s.axis + rows
                 };

@@ -10,16 +10,19 @@ pub(super) struct Fault {
 }
 
 impl Fault {
+    /// A fault at these bytes of the text.
     pub(super) fn new(at: Range<usize>, message: impl Into<String>) -> Self {
         Self { at, message: message.into(), help: None }
     }
 
+    /// With what the writer of the text can do.
     pub(super) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 }
 
+/// What was read, or why it cannot be.
 pub(super) type ScanResult<T> = Result<T, Fault>;
 
 /// Reads a text from left to right, past blanks and the comments from `;` to the end of a line.
@@ -33,6 +36,7 @@ impl<'a> Scanner<'a> {
         Self { text, at: 0 }
     }
 
+    /// What was not read yet.
     fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }
@@ -67,6 +71,7 @@ impl<'a> Scanner<'a> {
         self.at = to;
     }
 
+    /// The first byte of what comes next.
     pub(super) fn peek(&mut self) -> Option<u8> {
         let at = self.next();
         self.text.as_bytes().get(at).copied()
@@ -82,6 +87,7 @@ impl<'a> Scanner<'a> {
         found
     }
 
+    /// Takes a symbol, which must come next.
     pub(super) fn expect(&mut self, symbol: &str) -> ScanResult<()> {
         if self.eat(symbol) { Ok(()) } else { Err(self.expected(&format!("`{symbol}`"))) }
     }
@@ -99,6 +105,7 @@ impl<'a> Scanner<'a> {
             Some(c) if is_word(c) => self.rest().find(|c| !is_word(c)).unwrap_or(self.rest().len()),
             Some(c) => c.len_utf8(),
         };
+        // A hostile word may be as long as the text.
         let found: String = self.rest()[..len].chars().take(40).collect();
         Fault::new(from..from + len, format!("expected {what}, found `{}`", found.escape_debug()))
     }
@@ -120,6 +127,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Takes a word, which must come next.
     pub(super) fn keyword(&mut self, word: &str) -> ScanResult<()> {
         let from = self.next();
         if self.word() == word {
@@ -153,6 +161,7 @@ impl<'a> Scanner<'a> {
     /// A string, with its escapes resolved.
     pub(super) fn string(&mut self, what: &str) -> ScanResult<Cow<'a, str>> {
         let (from, raw) = self.quoted(what)?;
+        // Borrowed where nothing is escaped, as in nearly every text.
         unescape(raw, from)
     }
 
@@ -189,6 +198,7 @@ impl<'a> Scanner<'a> {
         for (i, b) in rest.bytes().enumerate() {
             match b {
                 b'(' => depth += 1,
+                // A bracket too many is left to the parser of formulas, which says what is wrong.
                 b')' => depth = depth.saturating_sub(1),
                 b',' if depth > 0 => {}
                 b',' | b']' | b'}' | b'\n' | b';' | b'"' => {

@@ -45,6 +45,7 @@ fn elements(operands: &[Operand<'_>], lengths: Option<usize>) -> Result<(), OpEr
     dtype(operands, 0, DType::is_float, "a float")?;
     let float = operands[0].ty.dtype;
     for i in 1..operands.len() {
+        // Lengths count steps; they are the only operand that is not computed with.
         if Some(i) == lengths {
             dtype(operands, i, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
         } else {
@@ -74,6 +75,7 @@ impl OpDef for Recurrent {
         elements(operands, places.lengths)?;
         let (direction, batch_first) = self.order();
         let ([a, b, input], [_, _, hidden]) = (three(0, x)?, three(2, r)?);
+        // `layout` of ONNX, `time_major` of Keras, `batch_first` of PyTorch.
         let (steps, batch) = if batch_first { (b, a) } else { (a, b) };
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));
         let directions = dim(direction.count());

@@ -141,6 +141,7 @@ impl CudaExecutable {
             };
             Arc::new(source.plan(Arc::new(bound))?)
         };
+        // The latest comes first, so that the one that was used longest ago goes.
         plans.truncate(KEPT_PLANS - 1);
         plans.push_front(plan.clone());
         Ok(plan)
@@ -227,6 +228,7 @@ impl CudaExecutable {
             })?,
         };
         let memory = self.memory(&plan.bound, planned)?;
+        // The guard of the run holds off those who would change them meanwhile.
         let held = self.variables.held();
         let blocks = HostBlocks {
             arena: memory.arena.pinned().clone(),
@@ -265,6 +267,7 @@ impl CudaExecutable {
         let _guard = self.variables.begin_run(&parts.program);
         parts.health.check()?;
         let taken = self.slots.take(&batch.plan)?;
+        // Asked again: a run that had the slot before may have broken a device.
         let ready = parts.health.check().and_then(|()| self.job(batch, &taken));
         let slot = taken.slot;
         let job = match ready {
@@ -281,12 +284,15 @@ impl CudaExecutable {
             trace.fail(error);
         }
         self.end(slot, &job, &ended);
+        // Only now: the slot and what was staged are taken back also after a failure.
         let times = ended.result?;
         let (blocks, updates) = {
             let mut memory = lock(&job.memory);
             (mem::take(&mut memory.outputs), mem::take(&mut memory.updates))
         };
         let outputs = self.outputs(batch.n, blocks)?;
+        // Outputs come first: memory that is not to be had for them leaves the parameters as they
+        // were.
         if !parts.program.updates.is_empty() {
             self.variables.commit(parts, &self.slots, updates)?;
         }
@@ -308,6 +314,7 @@ impl CudaExecutable {
             .collect()
     }
 
+    /// What each device did, for the report of a run.
     fn stats(&self, plan: &Plan, times: &[Duration]) -> Vec<DeviceStats> {
         let devices = self.parts.program.devices.iter().zip(times).enumerate();
         let stats = devices.map(|(d, (device, time))| {

@@ -48,6 +48,7 @@ struct Target<'a> {
 }
 
 impl Download {
+    /// A stream and its events on the GPU of a context.
     fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
         Ok(Self {
             context: context.clone(),
@@ -74,6 +75,7 @@ impl Download {
     fn copy(&mut self, step: usize, from: u64, to: &Target<'_>) -> Result<(), DriverError> {
         let at = self.steps.len();
         if self.timers.len() == at {
+            // Events are kept from run to run: a batch size has the same copies each time.
             let timed = || Event::new(&self.context, true);
             self.timers.push((timed()?, timed()?));
         }
@@ -118,6 +120,7 @@ impl Host {
         Ok(Self { downloads, pending: Vec::new() })
     }
 
+    /// The streams of all GPUs.
     fn streams(&self) -> impl Iterator<Item = &Stream> {
         self.downloads.iter().flatten().map(|download| &download.stream)
     }
@@ -132,6 +135,7 @@ impl Host {
         let sticky = result.as_ref().is_err_and(Failure::is_sticky);
         let device_state = match (&result, sticky) {
             (Ok(_), _) => DeviceState::Clean,
+            // After a sticky error the driver answers nothing more in this process.
             (Err(_), true) => job.settle(self.streams()).max(DeviceState::Broken),
             (Err(_), false) => job.settle(self.streams()),
         };
@@ -144,6 +148,7 @@ impl Host {
         Outcome { result, device_state }
     }
 
+    /// Does the tasks, and tells the other workers if one of them failed.
     fn work(&mut self, job: &Job) -> Result<Duration, Failure> {
         let inputs: Vec<&Tensor> = job.inputs.iter().collect();
         let steps = HostSteps {
@@ -173,6 +178,7 @@ impl Host {
                 Some(Err(_)) | None => {}
             }
         }
+        // Steps that move nothing at this batch size count as done for the progress bar.
         job.count(steps.program.steps.len().saturating_sub(job.plan.host.len()));
         Ok(result? + Duration::from_secs_f64(copied.max(0.0) / 1e3))
     }
@@ -217,6 +223,7 @@ impl Host {
         Ok(())
     }
 
+    /// Does one task, for which everything is there.
     fn task(
         &mut self,
         job: &Job,
@@ -244,6 +251,7 @@ impl Host {
                 let from = from.address(job.arenas[*device]);
                 let to = Target { block, offset: to.offset, bytes: *bytes };
                 download.copy(step, from, &to)?;
+                // Waited for where the bytes are needed, so that copies from several GPUs overlap.
                 self.pending.push((step, *device));
             }
             HostTask::Copy { from, to } => {

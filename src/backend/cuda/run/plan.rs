@@ -356,6 +356,7 @@ impl Source<'_> {
         Ok(Some(Task::Launch { function: loaded.function.clone(), grid, arguments }))
     }
 
+    /// What the host does at this batch size, in the order of its steps.
     fn host(&self, bound: &Bound) -> Result<Vec<(usize, HostTask)>, RunError> {
         let (device, own): (&DeviceProgram, &BoundDevice) =
             (&self.program.devices[0], &bound.devices[0]);
@@ -392,6 +393,7 @@ impl Source<'_> {
     }
 }
 
+/// The place of a buffer in the memory of the host.
 fn host_place(at: &Location) -> HostPlace {
     HostPlace { space: at.space, offset: at.offset }
 }

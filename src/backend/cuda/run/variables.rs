@@ -42,6 +42,7 @@ pub(super) enum RunGuard<'a> {
     Exclusive { _guard: RwLockWriteGuard<'a, ()> },
 }
 
+/// The error of the driver while the update of a parameter was prepared.
 fn failed(device: Device, name: &str, error: DriverError) -> CompileError {
     let what = format!("the update of `{name}`");
     CompileError::Driver { device, what, error: Box::new(error) }
@@ -77,12 +78,15 @@ pub(super) fn prepare(
                 let name = &program.params[*param as usize].name;
                 CompileError::Internal(format!("{} changes `{name}` without it", device.device))
             })?;
+            // Two logical devices of one GPU hold the same memory: it is copied once.
             if new.len() > 0 && seen.insert((context.ordinal(), old.address())) {
                 let (old, bytes) = (old.address(), new.len());
                 copies.push(Replacement { new: new.address(), old, bytes });
             }
             own.insert(i, Arc::new(new));
         }
+        // A stream of its own: the copies wait for the whole run, and nothing of the run waits for
+        // them.
         let stream = Stream::new(context);
         let stream = stream.map_err(|error| failed(device.device, "parameters", error))?;
         commits.push(Commit { device: d, stream, copies });
@@ -121,6 +125,7 @@ impl Variables {
         let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
         let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
         let mut fixed = weights;
+        // A program that changes nothing is never asked for its parameters.
         fixed.retain(|name| !changed.is_empty() && known.contains(name) && !changed.contains(name));
         Self { gate: RwLock::default(), held: Mutex::new(held), fixed: Mutex::new(fixed) }
     }
@@ -148,6 +153,8 @@ impl Variables {
         slots: &SlotPool,
         blocks: Vec<HostBlock>,
     ) -> Result<(), RunError> {
+        // Computed before the copies begin: what may still fail, fails while the old elements are
+        // whole.
         let held = self.with_blocks(parts, blocks)?;
         let put = |commit: &Commit| {
             let mut copies = commit.copies.iter();
@@ -205,6 +212,7 @@ impl Variables {
         if parts.program.updates.is_empty() {
             return Err(RunError::Parameters(parts.program.target.name));
         }
+        // No run may change a parameter while others are read.
         let _still = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         parts.health.check()?;
         let mut weights = lock(&self.fixed).clone();
@@ -216,6 +224,7 @@ impl Variables {
                 continue;
             }
             let on = |d: usize| parts.params.get(d)?.get(&(*param, Order::RowMajor));
+            // All devices that hold a parameter hold the same bits: the first that does is read.
             let found = (0..parts.params.len()).find_map(|d| Some((d, on(d)?)));
             let (d, global) = found.ok_or_else(|| RunError::Internal {
                 device: Device::HOST,
@@ -249,6 +258,8 @@ impl Variables {
         let held = self.with(parts, &new)?;
         let writes = writes(parts, &new);
         let staging = staging(parts, &writes)?;
+        // Memory was taken before: from here on only the driver can fail, and then the state is
+        // torn.
         let written = write_all(parts, &writes, staging);
         if let Err(CompileError::Driver { device, what, error }) = &written {
             let (label, error) = (what.clone(), error.clone());

@@ -20,6 +20,7 @@ struct Function {
     parameters: usize,
 }
 
+/// The functions that ONNX names. Names are compared without case, as ONNX Runtime does.
 const FUNCTIONS: [Function; 11] = [
     Function { onnx: "Relu", own: "relu", parameters: 0 },
     Function { onnx: "Tanh", own: "tanh", parameters: 0 },
@@ -91,8 +92,10 @@ fn functions<const K: usize>(
         let Some(&Function { own, parameters, .. }) = known else {
             return Err(wrong("activations", format!("names `{name}`, which is not a function")));
         };
+        // ONNX's lists have an entry only for the functions that take one, in their order.
         let alpha = if parameters > 0 { alphas.next() } else { None };
         let beta = if parameters > 1 { betas.next() } else { None };
+        // ONNX gives defaults for the others; for these two it names none.
         if parameters > 1 && own != "hard_sigmoid" && (alpha.is_none() || beta.is_none()) {
             let reason = format!("names `{name}`, whose parameters are not given");
             return Err(wrong("activations", reason));
@@ -113,6 +116,7 @@ fn functions<const K: usize>(
     all.try_into().map_err(|_| wrong("activations", "are not as many as the cell needs"))
 }
 
+/// `LSTM`: gates by `sigmoid`, candidate and output by `tanh` where the node names no functions.
 fn lstm(n: &mut Node<'_, '_>) -> Done {
     let (mut settings, mut operands) = common(n)?;
     let functions = functions(n, settings.direction, ["sigmoid", "tanh", "tanh"])?;
@@ -144,6 +148,8 @@ fn lstm(n: &mut Node<'_, '_>) -> Done {
     n.results(3, Recurrent { kind: CellKind::Lstm, settings }, &operands)
 }
 
+/// `GRU`. `linear_before_reset` applies the reset gate behind the product with the state, as cuDNN
+/// and Keras do.
 fn gru(n: &mut Node<'_, '_>) -> Done {
     let (mut settings, operands) = common(n)?;
     [settings.gate, settings.candidate] = functions(n, settings.direction, ["sigmoid", "tanh"])?;
@@ -151,6 +157,7 @@ fn gru(n: &mut Node<'_, '_>) -> Done {
     n.results(2, Recurrent { kind: CellKind::Gru, settings }, &operands)
 }
 
+/// `RNN`: one function and no gates.
 fn rnn(n: &mut Node<'_, '_>) -> Done {
     let (mut settings, operands) = common(n)?;
     [settings.candidate] = functions(n, settings.direction, ["tanh"])?;
@@ -211,6 +218,7 @@ impl Cell<'_> {
         }
         given.extend(self.settings.clip.map(|clip| ("clip", clip.into())));
         given.extend(self.own.map(|own| (own, true.into())));
+        // ONNX Runtime does not run `layout = 1`, so that it is never written.
         if !self.settings.batch_first {
             return w.done(self.name, operands, &given);
         }
