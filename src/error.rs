@@ -96,22 +96,22 @@ impl From<VerifyErrors> for Error {
     }
 }
 
-impl Error {
+impl Diagnostic for Error {
     /// The stable code: `E0100` to `E0199` for models and files, `E02…` for graphs, `E03…` for
     /// passes, `E04…` for lowering, `E05…` for running, `E06…` for training; a graph that may not
     /// be split has the `R…` code of the first operator that forbids it.
-    pub fn code(&self) -> &'static str {
+    fn code(&self) -> &'static str {
         self.diagnostic().map_or("E0201", Diagnostic::code)
     }
 
     /// The ways out that are known, the most likely one first.
-    pub fn hints(&self) -> Vec<Hint> {
+    fn hints(&self) -> Vec<Hint> {
         self.diagnostic().map_or_else(Vec::new, Diagnostic::hints)
     }
 
     /// The whole diagnostic; `word` puts its hints into the words of a program, as
     /// [`Hint::worded`] helps to do.
-    pub fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
+    fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
         match self.diagnostic() {
             // These two say more than the error of the layer, which has no hints.
             // A proof that fails is no mistake of the user's, and has no hints.
@@ -119,7 +119,9 @@ impl Error {
             _ => self.to_string(),
         }
     }
+}
 
+impl Error {
     /// The error of a layer; `None` of a damaged graph, whose errors are a list.
     fn diagnostic(&self) -> Option<&dyn Diagnostic> {
         Some(match self {

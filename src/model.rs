@@ -69,7 +69,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         let read = open::read(path, options);
         let unread = matches!(
             read,
-            Err(ModelError::Onnx(ImportError::Malformed(_) | ImportError::Graphs { .. }))
+            Err(ModelError::Onnx(ImportError::Malformed { .. } | ImportError::Graphs { .. }))
         );
         if let Some(kind) = kind::of_text(&head).filter(|_| unread) {
             return Err(kind.error(path));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::ui;
 use crate::pass::PassError;
-use crate::types::{Hint, Setting};
+use crate::types::{Diagnostic, Hint, Setting};
 
 /// The exit code of usage errors and bad input.
 pub(crate) const BAD_INPUT: u8 = 2;
@@ -37,7 +37,7 @@ impl Parts {
             add(&mut parts.message, if refused { &said } else { &plain });
             // An error of the system names a file that cannot be written or read.
             let io = || cause.is::<io::Error>().then_some("E0100");
-            parts.code = parts.code.or_else(|| found.map(crate::Error::code).or_else(io));
+            parts.code = parts.code.or_else(|| found.map(|e| e.code()).or_else(io));
             if let Some(found) = found {
                 parts.hints = refusal_hints(found);
                 parts.hints.extend(found.hints());

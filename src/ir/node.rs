@@ -63,7 +63,7 @@ pub struct Origin(pub Option<Arc<str>>);
 
 impl Origin {
     /// The origin with this name.
-    pub fn new(name: impl Into<Arc<str>>) -> Self {
+    pub(crate) fn new(name: impl Into<Arc<str>>) -> Self {
         Self(Some(name.into()))
     }
 }

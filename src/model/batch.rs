@@ -76,13 +76,17 @@ pub(super) fn choose(
     if let Some(batch) = named(&candidates).filter(|_| all_open) {
         return found(batch, "no other open size that leads an input has such a name");
     }
-    if candidates.len() > MOST || !all_open {
+    if !all_open {
         return Err(ImportError::Batches(candidates));
     }
-    let splits = |c: &&BatchCandidate| splits_along(path, options, c, &candidates);
-    let good: Vec<&BatchCandidate> = candidates.iter().filter(splits).collect();
-    let leads = |c: &&BatchCandidate| c.sizes.iter().any(|s| s.axis == 0);
-    let leading: Vec<&BatchCandidate> = candidates.iter().filter(leads).collect();
+    let splits = |c: &BatchCandidate| splits_along(path, options, c, &candidates);
+    let tried = if candidates.len() <= MOST { &candidates[..] } else { &[] };
+    let good: Vec<&BatchCandidate> = tried.iter().filter(|c| splits(c)).collect();
+    // Where two of them are inputs of one operator, neither is the batch without the other.
+    if let Some(batch) = united(&candidates).filter(|batch| good.is_empty() && splits(batch)) {
+        return found(&batch, "they lead inputs, and the model may be split along them as one");
+    }
+    let leading: Vec<&BatchCandidate> = candidates.iter().filter(|c| leads(c)).collect();
     match (&*good, &*leading) {
         ([one], _) => found(one, "along no other open size may the model be split"),
         ([], [one]) => found(one, "no other open size stands first in an input"),
@@ -91,12 +95,31 @@ pub(super) fn choose(
     }
 }
 
+fn leads(candidate: &BatchCandidate) -> bool {
+    candidate.sizes.iter().any(|s| s.axis == 0)
+}
+
+/// The leading sizes whose names say nothing, as one size: an exporter numbers each, though callers
+/// give all of them the batch.
+fn united(candidates: &[BatchCandidate]) -> Option<BatchCandidate> {
+    let numbered = |name: &str| {
+        let digits = name.strip_prefix('s').unwrap_or_default();
+        !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+    };
+    let says_nothing = |s: &UnboundDim| s.name.ends_with(']') || numbered(&s.name);
+    let nameless = candidates.iter().filter(|c| leads(c) && c.sizes.iter().all(says_nothing));
+    let nameless: Vec<&BatchCandidate> = nameless.collect();
+    let sizes = nameless.iter().flat_map(|c| c.sizes.iter().cloned()).collect();
+    (nameless.len() > 1).then_some(BatchCandidate { sizes })
+}
+
 /// The open sizes of the other candidates.
 fn others<'c>(
     batch: &'c BatchCandidate,
     candidates: &'c [BatchCandidate],
 ) -> impl Iterator<Item = &'c UnboundDim> {
-    candidates.iter().filter(move |c| *c != batch).flat_map(BatchCandidate::open)
+    let apart = move |c: &&BatchCandidate| c.sizes.iter().all(|s| !batch.sizes.contains(s));
+    candidates.iter().filter(apart).flat_map(BatchCandidate::open)
 }
 
 /// True if the model may be split along `batch`, where numbers stand for the other sizes.

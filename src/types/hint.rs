@@ -88,7 +88,7 @@ pub struct Hint {
 
 impl Hint {
     /// Advice that needs no setting, as an imperative clause.
-    pub fn advice(advice: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn advice(advice: impl Into<Cow<'static, str>>) -> Self {
         Self { advice: advice.into(), change: None }
     }
 

@@ -23,7 +23,7 @@ pub enum ShardRule {
 
 impl ShardRule {
     /// The row offsets `o_0..=o_k` of `k` replicas over the batch `N`.
-    pub fn offsets(&self, k: u32) -> Result<Vec<Dim>, SplitError> {
+    pub(crate) fn offsets(&self, k: u32) -> Result<Vec<Dim>, SplitError> {
         if k == 0 {
             return Err(SplitError::NoReplica);
         }

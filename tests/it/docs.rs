@@ -9,7 +9,7 @@ use std::process::Command;
 use fanwise::internal::headline;
 use fanwise::ir::{parse, verify};
 use fanwise::op::Op;
-use fanwise::types::{Code, ShardRule};
+use fanwise::types::{Code, Device, ShardRule, Split};
 
 use crate::{operators, source};
 
@@ -162,9 +162,10 @@ fn the_table_of_errors_has_the_codes_of_the_code() {
 fn the_table_of_shard_rules_is_true() {
     let page = read("docs/replicate.md");
     for rule in ["remainder-last", "balanced", "ceil", "weighted:3,1,1,1,1,1,1,1"] {
-        let offsets = rule.parse::<ShardRule>().unwrap().offsets(8).unwrap();
-        let at: Vec<i64> = offsets.iter().map(|o| o.eval(31)).collect();
-        let rows: Vec<String> = at.windows(2).map(|o| (o[1] - o[0]).to_string()).collect();
+        let devices = (0..8).map(Device::gpu).collect();
+        let split = Split::new(devices, rule.parse::<ShardRule>().unwrap()).unwrap();
+        let rows = (0..8).map(|i| split.rows(i).unwrap().eval(31).to_string());
+        let rows: Vec<String> = rows.collect();
         let row = rows.join(" ");
         let line = page.lines().find(|l| l.starts_with(&format!("| `{rule}`"))).unwrap_or_default();
         assert!(line.ends_with(&format!("| {row} |")), "{rule}: {row}, not {line}");

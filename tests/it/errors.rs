@@ -68,7 +68,8 @@ fn the_hints_of_every_error_reach_the_command_line() {
             implementors.insert(name.to_owned());
         }
     }
-    assert!(implementors.len() > NESTED.len(), "{implementors:?}");
+    // That of the whole library is the one that the command line asks.
+    assert!(implementors.remove("Error") && implementors.len() > NESTED.len(), "{implementors:?}");
     let whole = &files.iter().find(|file| file.path == "src/error.rs").unwrap().code;
     let direct = |name: &str| whole.contains(&format!("(#[from] {name})"));
     for name in &implementors {

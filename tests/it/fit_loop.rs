@@ -18,7 +18,7 @@ use fanwise::train::{
     LearningRate, ModelCheckpoint, Monitor, Observer, Progress, ProgressMeter, TrainState, Trainer,
     TrainerOptions, Validation,
 };
-use fanwise::types::{DType, Tensor};
+use fanwise::types::{DType, Diagnostic, Tensor};
 
 use crate::fit::{line, rows, through_a_folder};
 
@@ -307,7 +307,7 @@ fn what_cannot_be_done_ends_a_training_with_a_reason() {
     };
     let mut none = LearningRate::new(|watch, rate| if watch.done < 2 { rate } else { f64::NAN });
     let error = fit(waves(12).into(), &mut none);
-    assert_eq!(error.code(), "E0613");
+    assert_eq!(Diagnostic::code(&error), "E0613");
     let text = "the learning rate of batch 3 of epoch 1 became NaN; it has to be a finite number \
         from 0 on";
     assert_eq!(error.to_string(), text);

@@ -13,7 +13,7 @@ use fanwise::pass::{
     Merge, PassError, Repair, Replicate, SimplifyOptions, WeightPlacement, repair, replicate,
     simplify,
 };
-use fanwise::types::{DType, Device, ShardRule, Target, Tensor};
+use fanwise::types::{DType, Device, ShardRule, Split, Target, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value as Json, json};
@@ -132,10 +132,10 @@ fn ways(count: u32) -> Vec<Replicate> {
             (Merge::Gpu, ShardRule::Balanced),
             (Merge::Cpu, ShardRule::Weighted(uneven.clone())),
         ] {
-            if rule.offsets(count).is_err() {
+            let devices: Vec<Device> = (0..count).map(Device::gpu).collect();
+            if Split::new(devices.clone(), rule.clone()).is_err() {
                 continue;
             }
-            let devices = (0..count).map(Device::gpu).collect();
             let how = Replicate::over(devices);
             ways.push(Replicate { rule, merge, weights, repair: Repair::Comm, ..how });
         }

@@ -188,7 +188,7 @@ impl Generator {
             numbers => numbers.iter().map(String::as_str).collect(),
         };
         let origin = if self.chance() {
-            Origin::new(format!("layer {}", self.operators))
+            Origin(Some(format!("layer {}", self.operators).into()))
         } else {
             Origin::default()
         };

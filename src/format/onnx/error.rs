@@ -15,8 +15,13 @@ pub enum ImportError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The bytes are not an ONNX model.
-    #[error("not an ONNX model: {0}")]
-    Malformed(WireError),
+    #[error("not an ONNX model: byte {at}: {reason}")]
+    Malformed {
+        /// The position in the file.
+        at: usize,
+        /// The problem at that byte.
+        reason: String,
+    },
     /// The file holds no graph, or several.
     #[error("not an ONNX model: {found} graphs where one is expected")]
     Graphs {
@@ -241,10 +246,9 @@ pub enum NodeError {
     Memory(#[from] OverBudget),
 }
 
-// The wire error is part of the text, and so no source.
 impl From<WireError> for ImportError {
-    fn from(error: WireError) -> Self {
-        Self::Malformed(error)
+    fn from(WireError { at, reason }: WireError) -> Self {
+        Self::Malformed { at, reason }
     }
 }
 
@@ -469,7 +473,7 @@ impl Diagnostic for ImportError {
             Self::Input { fixed: true, .. } => {
                 vec![Hint::turn_on(Setting::FreeBatch, "make the fixed size symbolic")]
             }
-            Self::Malformed(_)
+            Self::Malformed { .. }
             | Self::Graphs { .. }
             | Self::Opset { .. }
             | Self::Duplicate { .. }

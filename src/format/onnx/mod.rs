@@ -30,6 +30,7 @@ mod save;
 mod state;
 mod store;
 mod tensor;
+pub(crate) mod weights;
 mod wire;
 mod writer;
 
@@ -46,14 +47,14 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::Budget;
-use crate::ir::{Model, Weights};
+use crate::ir::Model;
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
 pub(crate) use locations::locate;
 pub use options::ImportOptions;
 pub(crate) use save::initializer_names;
 pub(crate) use save::with_initializers;
-pub use wire::WireError;
+pub(crate) use weights::initializers;
 
 /// Reads the model at `path`. Its parameters name `path` as their source. Elements of tensors stay
 /// in the files where they lie, mapped into memory: these must not be written to while the model
@@ -65,40 +66,6 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError
     let budget = Budget::new(options.max_memory);
     let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
     import::run(&path.display().to_string(), folder, budget, options)
-}
-
-/// Reads the tensors of the model at `path` for which `wanted` is true: its initializers and the
-/// values of its `Constant` nodes. The rest of the graph is not read.
-///
-/// # Errors
-/// If the file is no model, or these tensors cannot be read within `budget`.
-pub fn initializers(
-    path: &Path,
-    budget: &mut Budget,
-    wanted: impl Fn(&str) -> bool,
-) -> Result<Weights, ImportError> {
-    let mut folder = external::Folder::of(path, store::Store::open(path, budget)?);
-    let file = file::File::new(folder.structure())?;
-    let mut weights = Weights::default();
-    for span in &file.graph.initializers {
-        let name = file.tensor_name(*span)?;
-        if wanted(name) {
-            let tensor = tensor::read(&file.tensor(*span)?, name, &mut folder, budget)?;
-            weights.insert(name, tensor);
-        }
-    }
-    for span in &file.graph.nodes {
-        let head = file.head(*span)?;
-        let [name, ..] = head.outputs[..] else { continue };
-        if head.op != "Constant" || head.has_graph || !wanted(name) {
-            continue;
-        }
-        for proto in file.attributes(*span)?.iter().filter_map(|a| a.t.as_ref()) {
-            weights.insert(name, tensor::read(proto, name, &mut folder, budget)?);
-        }
-    }
-    folder.check()?;
-    Ok(weights)
 }
 
 /// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their

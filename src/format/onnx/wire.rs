@@ -9,7 +9,7 @@ use std::ops::Range;
 /// A part of the file that is no protocol buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at}: {reason}")]
-pub struct WireError {
+pub(crate) struct WireError {
     /// The position in the file.
     pub at: usize,
     /// The problem at that byte.

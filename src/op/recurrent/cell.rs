@@ -26,7 +26,7 @@ names! {
 
 impl Direction {
     /// The number of directions.
-    pub const fn count(self) -> usize {
+    pub(crate) const fn count(self) -> usize {
         if matches!(self, Self::Both) { 2 } else { 1 }
     }
 }

@@ -24,7 +24,7 @@ names! {
 
 impl CellKind {
     /// The gates, which are the blocks of the weights.
-    pub const fn gates(self) -> usize {
+    pub(crate) const fn gates(self) -> usize {
         match self {
             Self::Lstm => 4,
             Self::Gru => 3,

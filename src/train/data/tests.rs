@@ -12,7 +12,7 @@ use super::{
     Categorical, Cifar, ClassWeights, Fill, Images, Layout, Names, SAMPLE_WEIGHT, Statistics, Step,
     split,
 };
-use crate::types::{DType, Tensor};
+use crate::types::{DType, Diagnostic, Tensor};
 
 /// Rows that hold their number; `read` counts, and fails or panics at a row.
 struct Numbers {
@@ -155,7 +155,7 @@ fn the_first_row_that_fails_is_told_and_nothing_follows() {
         assert!(batches.next().unwrap().is_ok());
         let error = batches.next().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "the source of the data failed: no row 17");
-        assert_eq!(crate::Error::from(error).code(), "E0603");
+        assert_eq!(Diagnostic::code(&crate::Error::from(error)), "E0603");
         assert!(batches.next().is_none() && batches.next().is_none());
         let source = Numbers { panics: Some(3), ..numbers(40) };
         let options = LoaderOptions { threads, ..in_order() };

@@ -114,7 +114,8 @@ fn case(net: &mut Net, i: usize) -> Case {
         11 => 1100,
         _ => net.size(70),
     };
-    let direction = [Direction::Forward, Direction::Reverse, Direction::Both][i / 3 % 3];
+    let all = [(Direction::Forward, 1), (Direction::Reverse, 1), (Direction::Both, 2)];
+    let (direction, directions) = all[i / 3 % 3];
     let [batch_first, bias, lengths, initial] =
         [i.is_multiple_of(2), i % 4 != 1, (i / 2).is_multiple_of(2), i % 5 > 1];
     let peepholes = i.is_multiple_of(6);
@@ -135,12 +136,13 @@ fn case(net: &mut Net, i: usize) -> Case {
         gate: if lstm || gru { gate } else { Activation::SIGMOID },
         hidden: if lstm { state } else { Activation::TANH },
     };
-    let kind = [CellKind::Lstm, CellKind::Gru, CellKind::Rnn][i % 3];
-    let (op, gates) = (Recurrent { kind, settings }, kind.gates());
+    let kinds = [(CellKind::Lstm, 4), (CellKind::Gru, 3), (CellKind::Rnn, 1)];
+    let (kind, gates) = kinds[i % 3];
+    let op = Recurrent { kind, settings };
     let given = Given { batch_first, bias, lengths, initial, peepholes };
-    let operands = given.operands(net, (gates, direction.count()), [steps, input, hidden]);
+    let operands = given.operands(net, (gates, directions), [steps, input, hidden]);
     let results = if gates == 4 { 3 } else { 2 };
-    Case { op, operands, results, given, dims: [steps, direction.count(), hidden] }
+    Case { op, operands, results, given, dims: [steps, directions, hidden] }
 }
 
 pub(super) fn random(net: &mut Net, i: usize) -> Vec<Value> {

@@ -4,7 +4,8 @@ use prost::Message;
 
 use super::{floats, graph, ints, load, load_with, model, nodes_of, refusal, value, zeros};
 use fanwise::format::Budget;
-use fanwise::format::onnx::{ImportError, ImportOptions, import, initializers};
+use fanwise::format::onnx::{ImportError, ImportOptions, import};
+use fanwise::internal::initializers;
 use fanwise::ir::Model;
 use fanwise::types::{DType, Tensor};
 use support::proto::tensor_proto::{DataLocation, DataType};

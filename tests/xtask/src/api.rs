@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// The public items that there may be: types, functions and methods. The goal is 600.
-const ITEMS: usize = 610;
+/// The public items that there may be: types, functions and methods.
+const ITEMS: usize = 600;
 
 /// The names that the hidden module may have, which tests and benches use.
 const HIDDEN: usize = 100;
