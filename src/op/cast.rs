@@ -7,7 +7,7 @@ use super::interval::{FALSE, truth};
 use super::real::Real;
 use super::{
     Backward, Claims, Formula, Gradient, Interval, Known, OpDef, OpError, Operand, PositionOperand,
-    Positions, Results, RuleError, SplitOperand, Traits, ints, rules,
+    Positions, Ratio, Results, RuleError, SplitOperand, Traits, ints, rules,
 };
 use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
 
@@ -52,6 +52,15 @@ impl OpDef for Cast {
             return Some(truth(0 < x.low || x.high < 0, x == FALSE));
         }
         Interval::within(dtype, x.low.into(), x.high.into())
+    }
+
+    fn ratio(&self, to: DType, operands: &[Ratio]) -> Option<Ratio> {
+        match to {
+            // Half floats count no further than 2048.
+            DType::F16 | DType::Bf16 | DType::Bool => None,
+            to if to.is_float() => operands.first().cloned(),
+            _ => operands.first()?.truncated(),
+        }
     }
 
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     Attr, AttrError, AttrReader, Backward, Gradient, Interval, Lookup, Op, OpError,
-    PositionOperand, Positions, RuleError, Statistics, Traits, rules,
+    PositionOperand, Positions, Ratio, RuleError, Statistics, Traits, rules,
 };
 use crate::types::{Claim, Combine, DType, Dim, Refusal, Tensor, TensorType};
 
@@ -84,6 +84,12 @@ pub trait OpDef: OpText {
     /// The numbers of rows in the result, where operands have some, or the operator makes them.
     /// Only asked for results of type `i64`.
     fn positions(&self, _operands: &[PositionOperand<'_>], _y: &TensorType) -> Option<Positions> {
+        None
+    }
+
+    /// The element of a result of type `dtype` where those of the operands are these, of what works
+    /// element by element. Floats are followed as if they did not round sizes.
+    fn ratio(&self, _dtype: DType, _operands: &[Ratio]) -> Option<Ratio> {
         None
     }
 

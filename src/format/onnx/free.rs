@@ -103,10 +103,13 @@ pub(super) fn expand(size: i64, input: &Shape, mut target: Vec<Dim>) -> Vec<Dim>
     target
 }
 
+/// From this number on a bound means the end of an axis, and from its negative on its begin, where
+/// the size depends on the batch. ONNX recommends the largest number of 32 bits; exporters also
+/// write a billion.
+pub(super) const FAR: i64 = 1_000_000_000;
+
 /// Refuses a range of the batch axis with fixed ends: they may stand for the batch.
 pub(super) fn slice(axis: usize, start: &Dim, end: &Dim, step: i64) -> Result<(), NodeError> {
-    // What exporters write for "to the end" is at least this.
-    const FAR: i64 = i32::MAX as i64;
     let (first, last) = (start.as_const(), end.as_const());
     let whole = match step {
         1 => first == Some(0) && last.is_none_or(|e| e >= FAR),

@@ -187,6 +187,7 @@ impl Parts<'_> {
             initializers,
             values: vec![None; flat.values()],
             constants: BTreeMap::new(),
+            followed: BTreeMap::new(),
             source: source.into(),
             dry,
             referred: 0,

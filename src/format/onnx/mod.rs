@@ -17,6 +17,7 @@ mod external;
 mod file;
 mod flat;
 mod flatten;
+mod follow;
 mod foreign;
 mod free;
 mod import;

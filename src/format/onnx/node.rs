@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::NodeError;
 use super::flat::{FlatNode, NONE, ValueId, shortened};
@@ -400,6 +400,11 @@ impl<'r, 'a> Node<'r, 'a> {
         self.state.known(self.optional(i)?)
     }
 
+    /// The only element of a float, where it is a known integer, which may depend on the batch.
+    pub(super) fn whole_number(&self, value: Value) -> Option<Dim> {
+        self.state.whole_number(value)
+    }
+
     /// The single element of operand `i`, where it is a constant of the file and a float can hold
     /// it.
     pub(super) fn opt_number(&self, i: usize) -> Option<f64> {
@@ -483,7 +488,7 @@ impl<'r, 'a> Node<'r, 'a> {
     pub(super) fn results(&mut self, count: usize, op: impl Into<Op>, operands: &[Value]) -> Done {
         let names: Vec<Cow<'_, str>> = (0..count).map(|i| self.result_name(i)).collect();
         let names: Vec<&str> = names.iter().map(|n| &**n).collect();
-        let values = self.state.builder.ops(&names, op, operands)?;
+        let values = self.state.add(op.into(), operands, |b, op, x| b.ops(&names, op, x))?;
         for (i, value) in values.into_iter().enumerate() {
             self.set(i, value);
         }
@@ -520,7 +525,7 @@ impl Emit for Node<'_, '_> {
 
     fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, NodeError> {
         let name = format!("{}.{}", self.base, op.name());
-        Ok(self.state.builder.all(&name, op, operands)?.into())
+        Ok(self.state.add(op, operands, |b, op, x| b.all(&name, op, x))?.into())
     }
 }
 
@@ -540,9 +545,9 @@ impl Emit for Last<'_, '_, '_> {
 
     fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, NodeError> {
         let name = self.node.result_name(self.result);
-        let value = self.node.state.builder.op(&name, op, operands)?;
-        self.node.set(self.result, value);
-        Ok(smallvec![value])
+        let values = self.node.state.add(op, operands, |b, op, x| b.ops(&[&name], op, x))?;
+        self.node.set(self.result, values[0]);
+        Ok(values.into())
     }
 }
 

@@ -8,11 +8,12 @@ use super::declared::Declared;
 use super::external::Folder;
 use super::file::File;
 use super::flat::{Flat, FlatNode, NONE, ValueId};
+use super::follow::{Element, Followed, KnownOperand, follow, numbers};
 use super::proto::TensorProto;
 use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
-use crate::ir::{Builder, Source, Value};
-use crate::op;
+use crate::ir::{Builder, GraphError, ResultInfo, Source, Value};
+use crate::op::{self, Op, Operand};
 use crate::types::{Dim, FastMap, Tensor, TensorType};
 
 /// Tensors of integers up to this number of elements stand in the graph, where their values can be
@@ -72,6 +73,8 @@ pub(super) struct State<'a> {
     pub(super) values: Vec<Option<Value>>,
     /// The tensors of values that do not depend on a run.
     pub(super) constants: BTreeMap<Value, Tensor>,
+    /// The elements of float results that depend on the batch alone.
+    pub(super) followed: BTreeMap<Value, Vec<Element>>,
     /// The file by the name it was given.
     pub(super) source: Arc<str>,
     /// Whether only types are read, not elements.
@@ -144,6 +147,55 @@ impl State<'_> {
         };
         self.constants.insert(value, tensor);
         value
+    }
+
+    /// Adds an operator by `with`, and notes what is known of its result. Integers that are known
+    /// are given as such, so that they may say sizes.
+    pub(super) fn add(
+        &mut self,
+        op: Op,
+        operands: &[Value],
+        with: impl FnOnce(&mut Builder, Op, &[Value]) -> Result<Vec<Value>, GraphError>,
+    ) -> Result<Vec<Value>, NodeError> {
+        let known = operands.iter().map(|value| {
+            let ResultInfo { ty, ints, .. } = self.builder.graph().info(*value);
+            let operand = Operand { ty, ints: ints.as_deref() };
+            Some(KnownOperand { operand, elements: self.elements(*value)? })
+        });
+        let known: Option<Vec<KnownOperand<'_>>> = known.collect();
+        match known.and_then(|known| follow(&op, &known)) {
+            None => Ok(with(&mut self.builder, op, operands)?),
+            Some(Followed::Integers(known)) => Ok(with(&mut self.builder, known, &[])?),
+            Some(Followed::Floats(elements)) => {
+                let values = with(&mut self.builder, op, operands)?;
+                for value in &values {
+                    match numbers(&elements, self.builder.graph().ty(*value)) {
+                        Some(tensor) => drop(self.constants.insert(*value, tensor)),
+                        None => drop(self.followed.insert(*value, elements.clone())),
+                    }
+                }
+                Ok(values)
+            }
+        }
+    }
+
+    /// The elements of a value, where they are known and few.
+    fn elements(&self, value: Value) -> Option<Vec<Element>> {
+        if let Some(ints) = &self.builder.graph().info(value).ints {
+            return ints.iter().map(Element::integer).collect();
+        }
+        if let Some(followed) = self.followed.get(&value) {
+            return Some(followed.clone());
+        }
+        let tensor = self.known(value).filter(|t| t.dtype().is_float())?;
+        let few = tensor.len() <= op::infer::MAX_INTS;
+        few.then(|| tensor.to_f64().into_iter().map(Element::Number).collect())
+    }
+
+    /// The only element of a value, where it is a known integer.
+    pub(super) fn whole_number(&self, value: Value) -> Option<Dim> {
+        let [element] = &self.elements(value)?[..] else { return None };
+        element.size()
     }
 
     /// The tensor of a value that is one of the file's.

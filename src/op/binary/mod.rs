@@ -18,7 +18,7 @@ use super::element::{Float, Int, for_dtype, in_reals, reals};
 use super::infer::{broadcast, dtype, not_a_number, result_with_ints, same_dtype, two};
 use super::{
     Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, PositionOperand,
-    Positions, Results, RuleError, SplitOperand, Traits, ints, rules,
+    Positions, Ratio, Results, RuleError, SplitOperand, Traits, ints, rules,
 };
 use crate::op::real::Real;
 use crate::types::{Claim, Combine, DType, Refusal, Tensor, TensorType};
@@ -75,6 +75,20 @@ impl OpDef for Binary {
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(a), Some(b)] = *operands else { return None };
         interval::binary(self, dtype, a, b)
+    }
+
+    fn ratio(&self, dtype: DType, operands: &[Ratio]) -> Option<Ratio> {
+        let [a, b] = operands else { return None };
+        match self {
+            Self::Add => a.joined(b, |a, b| a + b),
+            Self::Sub => a.joined(b, |a, b| a - b),
+            Self::Mul => a.times(b),
+            Self::Div if dtype.is_float() => a.over(b),
+            Self::Div => a.over(b)?.truncated(),
+            Self::Min => a.joined(b, |a, b| a.minimum(&b)),
+            Self::Max => a.joined(b, |a, b| a.maximum(&b)),
+            Self::Pow | Self::Mod { .. } | Self::Prelu | Self::ReluGrad => None,
+        }
     }
 
     fn positions(&self, operands: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {

@@ -15,6 +15,7 @@ pub(in crate::op) mod lookup;
 pub(in crate::op) mod numeric;
 pub(in crate::op) mod positions;
 pub(in crate::op) mod ranked;
+pub(in crate::op) mod ratio;
 pub(crate) mod real;
 pub(in crate::op) mod rows;
 pub(crate) mod rules;

@@ -15,7 +15,7 @@ use super::declare::family;
 use super::element::{Int, for_dtype, in_reals};
 use super::infer::{dtype, one, result_with_ints};
 use super::{
-    Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
+    Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Ratio, Results, RuleError,
     SplitOperand, Traits, ints, rules,
 };
 use crate::op::real::Real;
@@ -217,6 +217,19 @@ impl OpDef for Unary {
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(x)] = *operands else { return None };
         interval::unary(self, dtype, x)
+    }
+
+    fn ratio(&self, _: DType, operands: &[Ratio]) -> Option<Ratio> {
+        let [x] = operands else { return None };
+        if *self == Self::Neg {
+            x.negated()
+        } else if *self == Self::Floor {
+            x.floor()
+        } else if *self == Self::Ceil {
+            x.negated()?.floor()?.negated()
+        } else {
+            x.integer().filter(|_| *self == Self::Round).and(Some(x.clone()))
+        }
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

@@ -1,7 +1,7 @@
 //! Numbers in equal steps.
 
 use super::{Done, Export, Imports, Node, NodeError, Writer, Written};
-use crate::op::{OpError, Range};
+use crate::op::{Cast, Formula, OpError, Range};
 use crate::types::{DType, Dim, Element, MAX_SIZE, Shape, Tensor, TensorType};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -23,6 +23,13 @@ fn range(n: &mut Node<'_, '_>) -> Done {
 /// The number of elements is computed in `f64`, each element as `start + i * delta` in its own
 /// type.
 fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
+    if let Some([start, limit, delta]) = whole(n)? {
+        let dims = [&start, &limit].into_iter().any(Dim::depends_on_batch);
+        if let Some(delta) = delta.as_const().filter(|_| dims) {
+            let numbers = n.op(Range { delta, dtype: DType::I64, limit, start }, &[])?;
+            return n.result(Cast { to: dtype }, &[numbers]);
+        }
+    }
     let one = |i: usize| n.opt_number(i).ok_or_else(|| n.not_known(i));
     let (start, limit, delta) = (one(0)?, one(1)?, one(2)?);
     let count = ((limit - start) / delta).ceil();
@@ -52,6 +59,13 @@ fn float_range(n: &mut Node<'_, '_>, dtype: DType) -> Done {
     };
     n.constant(tensor);
     Ok(())
+}
+
+/// Start, limit and distance, where they are known integers.
+fn whole(n: &Node<'_, '_>) -> Result<Option<[Dim; 3]>, NodeError> {
+    let [start, limit, delta] = [n.operand(0)?, n.operand(1)?, n.operand(2)?];
+    let of = |value| n.whole_number(value);
+    Ok(of(start).zip(of(limit)).zip(of(delta)).map(|((start, limit), delta)| [start, limit, delta]))
 }
 
 fn steps<T: Element>(count: i64, element: impl Fn(f64) -> T) -> Result<Tensor, NodeError> {

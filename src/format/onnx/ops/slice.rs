@@ -53,10 +53,6 @@ fn slice(n: &mut Node<'_, '_>) -> Done {
     n.result(op, &[x])
 }
 
-/// From this number on a bound means the end of an axis, and from its negative on its begin: ONNX
-/// recommends the largest number of 32 bits where the size is not known.
-const END: i64 = i32::MAX as i64;
-
 /// The bounds of a slice inside an axis of `size` entries.
 fn bounds(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Result<(Dim, Dim, i64), NodeError> {
     if step == 0 {
@@ -64,7 +60,7 @@ fn bounds(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Result<(Dim, Dim, i6
     }
     let from_start = |bound: &Dim| {
         // No size is as large as the largest half of all numbers.
-        let end = if size.depends_on_batch() { END } else { i64::MAX / 2 };
+        let end = if size.depends_on_batch() { free::FAR } else { i64::MAX / 2 };
         match bound.as_const() {
             Some(c) if c >= end => return Ok(size.clone()),
             Some(c) if c <= -end => return Ok(Dim::from(-1)),

@@ -1,7 +1,7 @@
 //! The same elements under another shape, in another order, or repeated.
 
 use super::{Done, Export, Imports, Node, NodeError, Writer, Written, free, longs, wrong};
-use crate::op::{Expand, OpError, Reshape, Squeeze, Tile, Transpose, Unsqueeze};
+use crate::op::{Expand, Formula, OpError, Reshape, Squeeze, Tile, Transpose, Unsqueeze};
 use crate::types::Dim;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -33,14 +33,15 @@ fn reshape(n: &mut Node<'_, '_>) -> Done {
     n.result(Reshape { shape: shape.to_vec() }, &[x])
 }
 
-/// Without `axes`, every axis of size 1 goes; which these are must not depend on the batch.
+/// Without `axes`, every axis of size 1 goes. One whose size depends on the batch stays, also where
+/// a batch makes it 1: a graph has one shape for all batches.
 fn squeeze(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
     if let Some(axes) = n.list("axes", 13, 1)? {
         return n.result(Squeeze { axes }, &[x]);
     }
-    if let Some(open) = n.shape(x).iter().find(|d| !d.is_const()) {
-        let text = format!("a squeeze without axes of a value with the size {open}");
+    if let Some(open) = n.shape(x).iter().find(|d| n.freed() == Some(1) && !d.is_const()) {
+        let text = format!("a squeeze without axes of a value with the freed size {open}");
         return Err(NodeError::Unsupported(text));
     }
     let ones = (0i64..).zip(n.shape(x).iter()).filter(|(_, d)| **d == Dim::ONE);
@@ -108,12 +109,40 @@ impl Export for Expand {
 }
 
 fn tile(n: &mut Node<'_, '_>) -> Done {
+    let repeats = n.sizes(1)?;
+    let Some(numbers) = repeats.iter().map(Dim::as_const).collect::<Option<Vec<i64>>>() else {
+        return tile_by_sizes(n, &repeats);
+    };
     let count = |r: i64| {
         let reason = || format!("{r} repeats are not possible");
         usize::try_from(r).map_err(|_| OpError::Value { operand: 1, reason: reason() })
     };
-    let repeats = n.numbers(1)?.into_iter().map(count).collect::<Result<_, _>>()?;
+    let repeats = numbers.into_iter().map(count).collect::<Result<_, _>>()?;
     n.of_first(1, Tile { repeats })
+}
+
+/// Repeats that depend on the batch: each axis gets one of them before it, which is expanded.
+fn tile_by_sizes(n: &mut Node<'_, '_>, repeats: &[Dim]) -> Done {
+    let x = n.operand(0)?;
+    let shape = n.shape(x).clone();
+    if repeats.len() != shape.rank() {
+        let reason = format!("{} repeats for {} axes", repeats.len(), shape.rank());
+        return Err(OpError::Value { operand: 1, reason }.into());
+    }
+    if let Some(repeat) = repeats.iter().find(|r| !r.is_nonnegative()) {
+        let reason = format!("{repeat} repeats are not possible for every batch");
+        return Err(OpError::Value { operand: 1, reason }.into());
+    }
+    let each = |one: bool| {
+        let pairs = repeats.iter().zip(shape.iter());
+        let pairs = pairs.map(|(r, d)| [if one { Dim::ONE } else { r.clone() }, d.clone()]);
+        pairs.flatten().collect::<Vec<Dim>>()
+    };
+    let apart = n.view(x, each(true))?;
+    let repeated = n.expand(apart, &each(false).into_iter().collect())?;
+    let whole = repeats.iter().zip(shape.iter()).map(|(r, d)| r.clone() * d.clone()).collect();
+    n.last(0).view(repeated, whole)?;
+    Ok(())
 }
 
 impl Export for Tile {
