@@ -2,7 +2,9 @@ use smallvec::SmallVec;
 
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value, Weights};
-use crate::op::{Concat, Formula, Gather, GatherAt, Interval, Op, PositionOperand, Positions};
+use crate::op::{
+    Concat, Formula, Gather, GatherAt, Interval, Op, PositionOperand, Positions, Reduction, Scatter,
+};
 use crate::pass::PassError;
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, FastMap};
@@ -30,6 +32,7 @@ pub(super) fn run(
         let new = match lookup(graph, id) {
             Some(Lookup::Entries(axis)) => numbers.entries(graph, id, axis)?,
             Some(Lookup::Coordinates) => numbers.coordinates(graph, id)?,
+            Some(Lookup::Updates(reduction)) => numbers.updates(graph, id, reduction)?,
             None => None,
         };
         let old = Value { node: id, output: 0 };
@@ -47,6 +50,8 @@ enum Lookup {
     Entries(usize),
     /// Elements by coordinates, the first of which is the row.
     Coordinates,
+    /// Elements by coordinates, to which updates are written.
+    Updates(Reduction),
 }
 
 /// The lookup of a node, if it is one among all rows by numbers of type `i64`.
@@ -60,11 +65,12 @@ fn lookup(graph: &Graph, id: NodeId) -> Option<Lookup> {
     let found = match graph.node(id).op()? {
         Op::Gather(Gather { axis }) => Lookup::Entries(along(*axis, data.rank())?),
         Op::GatherAt(GatherAt::Nd { batch_dims: 0 }) => Lookup::Coordinates,
+        Op::Scatter(Scatter::Nd { reduction }) => Lookup::Updates(*reduction),
         _ => return None,
     };
     let axis = match found {
         Lookup::Entries(axis) => axis,
-        Lookup::Coordinates => 0,
+        Lookup::Coordinates | Lookup::Updates(_) => 0,
     };
     data.shape.get(axis).is_some_and(Dim::depends_on_batch).then_some(found)
 }
@@ -208,34 +214,63 @@ impl Numbers {
         graph.beside(id, name).transpose(picked, perm).map(Some)
     }
 
-    /// The elements that each row looks up among its own, where the first coordinate is the row.
-    fn coordinates(&mut self, graph: &mut Graph, id: NodeId) -> Result<Option<Value>, GraphError> {
+    /// The coordinates behind the row, where the first is the row and no other number of it.
+    fn behind_the_row(&self, graph: &Graph, id: NodeId) -> Option<SmallVec<[Value; 4]>> {
         let operands = graph.operands(id);
         let (data, indices) = (operands[0], operands[1]);
-        let parts = graph.operands(indices.node);
-        let Some(Op::Concat(Concat { axis })) = graph.node(indices.node).op() else {
-            return Ok(None);
-        };
+        let Op::Concat(Concat { axis }) = graph.node(indices.node).op()? else { return None };
         let rank = graph.ty(indices).rank();
         let last = *axis == -1 || usize::try_from(*axis).is_ok_and(|axis| axis + 1 == rank);
-        let [row, others @ ..] = parts.as_slice() else { return Ok(None) };
+        let parts = graph.operands(indices.node);
+        let [row, others @ ..] = parts.as_slice() else { return None };
         let number = Positions { axis: 0, stride: 1 };
         let is_row = self.known.get(row).is_some_and(|known| {
             known.rows == Some(number) && known.rest == Some(Interval::one(0))
         });
         let of_rows = graph.ty(data).shape.first() == Some(&Dim::n());
         let one = graph.ty(*row).shape.last() == Some(&Dim::ONE);
-        if !last || rank < 2 || !is_row || !of_rows || !one || others.is_empty() {
-            return Ok(None);
-        }
+        let found = last && rank > 1 && is_row && of_rows && one && !others.is_empty();
+        found.then(|| others.into())
+    }
+
+    /// The elements that each row looks up among its own, where the first coordinate is the row.
+    fn coordinates(&self, graph: &mut Graph, id: NodeId) -> Result<Option<Value>, GraphError> {
+        let Some(others) = self.behind_the_row(graph, id) else { return Ok(None) };
+        let data = graph.operands(id)[0];
         let name = graph.node(id).label().to_owned();
-        let others = match others {
-            [other] => *other,
-            several => {
-                graph.beside(id, format!("{name}.coordinates")).op(Concat { axis: -1 }, several)?
+        let others = match others[..] {
+            [other] => other,
+            _ => {
+                graph.beside(id, format!("{name}.coordinates")).op(Concat { axis: -1 }, &others)?
             }
         };
         graph.beside(id, name).op(GatherAt::Nd { batch_dims: 1 }, &[data, others]).map(Some)
+    }
+
+    /// The updates that each row writes to its own entries of axis 1, where the coordinates are the
+    /// row and one entry.
+    fn updates(
+        &self,
+        graph: &mut Graph,
+        id: NodeId,
+        reduction: Reduction,
+    ) -> Result<Option<Value>, GraphError> {
+        let Some(others) = self.behind_the_row(graph, id) else { return Ok(None) };
+        let (operands, name) = (graph.operands(id), graph.node(id).label().to_owned());
+        let (data, updates) = (operands[0], operands[2]);
+        let [entry] = others[..] else { return Ok(None) };
+        let shape = graph.ty(updates).shape.clone();
+        let mut sizes = graph.ty(entry).shape.to_vec();
+        // `[N, K, 1]`: K entries of each row.
+        if sizes.len() != 3 || sizes[2] != Dim::ONE || sizes[..2] != shape[..2] {
+            return Ok(None);
+        }
+        sizes.truncate(2);
+        sizes.resize(shape.rank(), Dim::ONE);
+        let entry = graph.beside(id, format!("{name}.entry")).view(entry, sizes)?;
+        let entries = graph.beside(id, format!("{name}.entries")).expand(entry, &shape)?;
+        let scatter = Scatter::Elements { axis: 1, reduction };
+        graph.beside(id, name).op(scatter, &[data, entries, updates]).map(Some)
     }
 }
 
