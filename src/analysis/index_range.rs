@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value};
+use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value, Weights};
 use crate::op::{self, Interval, Op, Traits};
 use crate::types::{DType, Dim, TensorType};
 
@@ -30,6 +30,31 @@ pub(crate) fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
     let inputs = order.iter().filter(|id| matches!(graph.node(**id).kind(), NodeKind::Input));
     let named = |id: &NodeId| Some((graph.node(*id).results()[0].name.clone(), caps[id.index()]?));
     inputs.filter(|id| is_drawn(graph, **id)).filter_map(named).collect()
+}
+
+/// True if a lookup by numbers that follow from no input may reach beyond its axis, as that of
+/// positions does in a sequence that is longer than their table.
+pub(crate) fn may_look_beyond(graph: &Graph, weights: &Weights) -> bool {
+    let Ok(order) = graph.order() else { return false };
+    let mut known = Intervals(vec![None; graph.id_bound()]);
+    for id in &order {
+        let node = graph.node(*id);
+        let [result] = node.results() else { continue };
+        let operands = graph.operands(*id).into_iter().map(|value| known.0[value.node.index()]);
+        known.0[id.index()] = match node.kind() {
+            NodeKind::Input => None,
+            NodeKind::Param(param) => {
+                weights.get(&graph.param(*param).name).and_then(Interval::of_tensor)
+            }
+            NodeKind::Op(op) => operands.collect::<Option<Vec<_>>>().and_then(|all| {
+                let all: Vec<Option<Interval>> = all.into_iter().map(Some).collect();
+                op.interval(result.ty.dtype, &all)
+            }),
+        };
+    }
+    let lookups = order.iter().filter_map(|id| lookup(graph, *id));
+    let mut found = lookups.filter_map(|l| known.0[l.source.node.index()].map(|x| l.admits(x)));
+    found.any(|is_valid| !is_valid)
 }
 
 /// True for an input of integers.

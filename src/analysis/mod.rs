@@ -10,6 +10,7 @@ pub(crate) mod sums;
 pub(crate) use claims::judge;
 pub(crate) use claims::survey;
 pub use claims::{ClaimMap, NoClaims, Refused, claims};
+pub(crate) use index_range::may_look_beyond;
 pub use proof::{Proof, ProofError, ProofRule, Violation, prove};
 pub(crate) use random::random_inputs;
 pub(crate) use summary::summary;

@@ -37,7 +37,7 @@ impl Parts {
             add(&mut parts.message, if refused { &said } else { &plain });
             // An error of the system names a file that cannot be written or read.
             let io = || cause.is::<io::Error>().then_some("E0100");
-            parts.code = parts.code.or_else(|| found.map(|e| e.code()).or_else(io));
+            parts.code = parts.code.or_else(|| found.map(Diagnostic::code).or_else(io));
             if let Some(found) = found {
                 parts.hints = refusal_hints(found);
                 parts.hints.extend(found.hints());

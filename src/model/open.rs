@@ -8,6 +8,7 @@ use super::options::{FOLDED, FreeBatch, LoadOptions, import_options};
 use super::params::parameterised;
 use super::{ModelError, batch};
 use crate::Error;
+use crate::analysis;
 use crate::format::onnx::{self, ImportError, UnboundDim};
 use crate::ir::{ContentHash, Model, OpenSize, Specialize};
 
@@ -122,39 +123,55 @@ fn freed(path: &Path, options: &LoadOptions) -> Option<Model> {
     model.filter(batch::may_be_split)
 }
 
-/// The model where `others` have the first of the [`STATED`] numbers for which its types agree.
+/// The model where `others` have the first of the [`STATED`] numbers for which its types agree and
+/// no table of positions is too short.
 fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Model, ModelError> {
-    let mut failed = None;
+    let (mut failed, mut too_long) = (None, None);
     for number in STATED {
-        let stated: Vec<i64> = others
-            .iter()
-            .map(|size| composed(&size.name, others, number).unwrap_or(number))
-            .collect();
-        let mut bound = options.clone();
-        bound.dims.extend(others.iter().map(|size| size.name.clone()).zip(stated.iter().copied()));
-        let model = match onnx::import(path, &import_options(&bound)) {
-            Ok(model) => model,
-            Err(error) => {
-                failed.get_or_insert(error);
-                continue;
+        // What is too long for a table is so at every greater length.
+        if too_long.as_ref().is_some_and(|(long, _)| number >= *long) {
+            continue;
+        }
+        match stated(path, options, others, number) {
+            Ok(model) if analysis::may_look_beyond(&model.graph, &model.weights) => {
+                too_long.get_or_insert((number, model)).0 = number;
             }
-        };
-        let mut model = parameterised(model, &bound)?;
-        let size = |UnboundDim { name, input, axis }: &UnboundDim| OpenSize {
-            name: name.clone(),
-            input: input.clone(),
-            axis: *axis,
-        };
-        model.open = Some(Arc::new(OpenFile {
-            path: path.to_owned(),
-            options: options.clone(),
-            sizes: others.iter().map(size).collect(),
-            stated,
-            contents: contents(&model),
-        }));
-        return Ok(model);
+            Ok(model) => return Ok(model),
+            Err(error @ ModelError::Onnx(_)) => drop(failed.get_or_insert(error)),
+            Err(error) => return Err(error),
+        }
     }
-    Err(failed.unwrap_or_else(|| ImportError::UnboundDims(others.to_vec())).into())
+    match too_long {
+        Some((_, model)) => Ok(model),
+        None => Err(failed.unwrap_or_else(|| ImportError::UnboundDims(others.to_vec()).into())),
+    }
+}
+
+/// The model where `others` have this number, or what their names compose of it.
+fn stated(
+    path: &Path,
+    options: &LoadOptions,
+    others: &[UnboundDim],
+    number: i64,
+) -> Result<Model, ModelError> {
+    let stated: Vec<i64> =
+        others.iter().map(|size| composed(&size.name, others, number).unwrap_or(number)).collect();
+    let mut bound = options.clone();
+    bound.dims.extend(others.iter().map(|size| size.name.clone()).zip(stated.iter().copied()));
+    let mut model = parameterised(onnx::import(path, &import_options(&bound))?, &bound)?;
+    let size = |UnboundDim { name, input, axis }: &UnboundDim| OpenSize {
+        name: name.clone(),
+        input: input.clone(),
+        axis: *axis,
+    };
+    model.open = Some(Arc::new(OpenFile {
+        path: path.to_owned(),
+        options: options.clone(),
+        sizes: others.iter().map(size).collect(),
+        stated,
+        contents: contents(&model),
+    }));
+    Ok(model)
 }
 
 /// The number of a size whose name composes those of others, such as `past_length + length`, where

@@ -55,11 +55,12 @@ impl OpDef for Cast {
     }
 
     fn ratio(&self, to: DType, operands: &[Ratio]) -> Option<Ratio> {
-        match to {
-            // Half floats count no further than 2048.
-            DType::F16 | DType::Bf16 | DType::Bool => None,
-            to if to.is_float() => operands.first().cloned(),
-            _ => operands.first()?.truncated(),
+        let x = operands.first()?;
+        // Half floats count no further than 2048.
+        if matches!(to, DType::F32 | DType::F64) {
+            Some(x.clone())
+        } else {
+            x.truncated().filter(|_| to.is_integer())
         }
     }
 

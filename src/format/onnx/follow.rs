@@ -1,14 +1,18 @@
-//! The elements of small tensors, followed while a model is read: exporters compute sizes in floats.
+//! The elements of small tensors, followed while a model is read: exporters compute sizes in
+//! floats.
 //!
 //! What depends on the batch is a [`Ratio`], and is followed as if floats did not round it: a batch
 //! for which they do has millions of rows, and its sizes would be wrong in the model itself.
 //! Everything else is computed as the operators define it.
 
+use smallvec::{SmallVec, smallvec};
+
+use super::NodeError;
+use crate::ir::Value;
 use crate::op::broadcast::Broadcast;
-use crate::op::dims::Dims;
 use crate::op::infer::MAX_INTS;
-use crate::op::{Constant, Op, Operand, Ratio, Traits, converted};
-use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+use crate::op::{Emit, Formula, Op, Operand, Ratio, Traits, converted};
+use crate::types::{DType, Dim, Tensor, TensorType};
 
 /// An element that is known before the run.
 #[derive(Clone, Debug)]
@@ -21,10 +25,33 @@ pub(super) enum Element {
 
 /// What is known of a result before its operator is added.
 pub(super) enum Followed {
-    /// The operator that gives the same integers, of no operands.
-    Integers(Op),
+    /// Integers, which inference does not tell.
+    Integers(Integers),
     /// The elements of a float result.
     Floats(Vec<Element>),
+}
+
+/// The integers of a result.
+pub(super) enum Integers {
+    Numbers(Tensor),
+    /// That of a scalar, which depends on the batch.
+    Size(Dim),
+    /// Those of a vector, some of which depend on the batch.
+    Sizes(Vec<Dim>),
+}
+
+impl Integers {
+    /// Takes them in, in place of the operator that computes them, so that they may say sizes.
+    pub(super) fn emit(
+        self,
+        to: &mut impl Emit<Value = Value, Error = NodeError>,
+    ) -> Result<SmallVec<[Value; 2]>, NodeError> {
+        Ok(smallvec![match self {
+            Self::Numbers(tensor) => to.literal(tensor)?,
+            Self::Size(size) => to.dim(size)?,
+            Self::Sizes(sizes) => to.dims(sizes)?,
+        }])
+    }
 }
 
 impl Element {
@@ -74,7 +101,7 @@ pub(super) fn follow(op: &Op, operands: &[KnownOperand<'_>]) -> Option<Followed>
     if result.ty.dtype.is_float() {
         Some(Followed::Floats(found))
     } else {
-        integers(&found, &result.ty)
+        integers(&found, &result.ty).map(Followed::Integers)
     }
 }
 
@@ -82,7 +109,7 @@ pub(super) fn follow(op: &Op, operands: &[KnownOperand<'_>]) -> Option<Followed>
 fn computed(op: &Op, operands: &[KnownOperand<'_>], ty: &TensorType) -> Option<Vec<Element>> {
     // Where a ratio stands, 1 does: its results are replaced.
     let plain = operands.iter().map(|x| tensor(&x.elements, x.operand.ty));
-    let mut found: Vec<Element> = evaluated(op, plain.collect::<Option<_>>()?)?
+    let mut found: Vec<Element> = evaluated(op, &plain.collect::<Option<Vec<_>>>()?)?
         .to_f64()
         .into_iter()
         .map(Element::Number)
@@ -127,10 +154,10 @@ fn moved(op: &Op, operands: &[KnownOperand<'_>], ty: &TensorType) -> Option<Vec<
         }
     }
     let element = |at: i64| usize::try_from(at).ok().and_then(|at| all.get(at).copied().cloned());
-    evaluated(op, tensors)?.to_i64()?.into_iter().map(element).collect()
+    evaluated(op, &tensors)?.to_i64()?.into_iter().map(element).collect()
 }
 
-fn evaluated(op: &Op, operands: Vec<Tensor>) -> Option<Tensor> {
+fn evaluated(op: &Op, operands: &[Tensor]) -> Option<Tensor> {
     op.eval(&operands.iter().collect::<Vec<_>>()).ok()?.into_iter().next()
 }
 
@@ -149,14 +176,17 @@ pub(super) fn numbers(elements: &[Element], ty: &TensorType) -> Option<Tensor> {
     elements.iter().all(Element::is_number).then(|| tensor(elements, ty)).flatten()
 }
 
-/// The operator that gives these integers.
-fn integers(found: &[Element], ty: &TensorType) -> Option<Followed> {
+/// The integers, as far as the graph can state them.
+fn integers(found: &[Element], ty: &TensorType) -> Option<Integers> {
     if let Some(value) = numbers(found, ty) {
-        return Some(Followed::Integers(Constant { value }.into()));
+        return Some(Integers::Numbers(value));
     }
     if ty.rank() > 1 || ty.dtype != DType::I64 {
         return None;
     }
     let values = found.iter().map(Element::size).collect::<Option<Vec<Dim>>>()?;
-    Some(Followed::Integers(Dims { scalar: ty.shape == Shape::scalar(), values }.into()))
+    Some(match &values[..] {
+        [value] if ty.rank() == 0 => Integers::Size(value.clone()),
+        _ => Integers::Sizes(values),
+    })
 }

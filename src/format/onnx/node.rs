@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::NodeError;
 use super::flat::{FlatNode, NONE, ValueId, shortened};
+use super::follow::Followed;
 use super::inputs::Size;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, TensorProto};
@@ -488,7 +489,7 @@ impl<'r, 'a> Node<'r, 'a> {
     pub(super) fn results(&mut self, count: usize, op: impl Into<Op>, operands: &[Value]) -> Done {
         let names: Vec<Cow<'_, str>> = (0..count).map(|i| self.result_name(i)).collect();
         let names: Vec<&str> = names.iter().map(|n| &**n).collect();
-        let values = self.state.add(op.into(), operands, |b, op, x| b.ops(&names, op, x))?;
+        let values = self.state.builder.ops(&names, op, operands)?;
         for (i, value) in values.into_iter().enumerate() {
             self.set(i, value);
         }
@@ -524,8 +525,17 @@ impl Emit for Node<'_, '_> {
     }
 
     fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, NodeError> {
+        let followed = match self.state.follow(&op, operands) {
+            None => None,
+            Some(Followed::Floats(elements)) => Some(elements),
+            Some(Followed::Integers(known)) => return known.emit(self),
+        };
         let name = format!("{}.{}", self.base, op.name());
-        Ok(self.state.add(op, operands, |b, op, x| b.all(&name, op, x))?.into())
+        let values = self.state.builder.all(&name, op, operands)?;
+        if let (Some(elements), [value]) = (followed, &values[..]) {
+            self.state.note(*value, elements);
+        }
+        Ok(values.into())
     }
 }
 
@@ -544,10 +554,18 @@ impl Emit for Last<'_, '_, '_> {
     }
 
     fn emit(&mut self, op: Op, operands: &[Value]) -> Result<SmallVec<[Value; 2]>, NodeError> {
+        let followed = match self.node.state.follow(&op, operands) {
+            None => None,
+            Some(Followed::Floats(elements)) => Some(elements),
+            Some(Followed::Integers(known)) => return known.emit(self),
+        };
         let name = self.node.result_name(self.result);
-        let values = self.node.state.add(op, operands, |b, op, x| b.ops(&[&name], op, x))?;
-        self.node.set(self.result, values[0]);
-        Ok(values.into())
+        let value = self.node.state.builder.op(&name, op, operands)?;
+        if let Some(elements) = followed {
+            self.node.state.note(value, elements);
+        }
+        self.node.set(self.result, value);
+        Ok(smallvec![value])
     }
 }
 

@@ -12,7 +12,7 @@ use super::follow::{Element, Followed, KnownOperand, follow, numbers};
 use super::proto::TensorProto;
 use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
-use crate::ir::{Builder, GraphError, ResultInfo, Source, Value};
+use crate::ir::{Builder, ResultInfo, Source, Value};
 use crate::op::{self, Op, Operand};
 use crate::types::{Dim, FastMap, Tensor, TensorType};
 
@@ -149,33 +149,21 @@ impl State<'_> {
         value
     }
 
-    /// Adds an operator by `with`, and notes what is known of its result. Integers that are known
-    /// are given as such, so that they may say sizes.
-    pub(super) fn add(
-        &mut self,
-        op: Op,
-        operands: &[Value],
-        with: impl FnOnce(&mut Builder, Op, &[Value]) -> Result<Vec<Value>, GraphError>,
-    ) -> Result<Vec<Value>, NodeError> {
+    /// What is known of the result of an operator before it is added.
+    pub(super) fn follow(&self, op: &Op, operands: &[Value]) -> Option<Followed> {
         let known = operands.iter().map(|value| {
             let ResultInfo { ty, ints, .. } = self.builder.graph().info(*value);
             let operand = Operand { ty, ints: ints.as_deref() };
             Some(KnownOperand { operand, elements: self.elements(*value)? })
         });
-        let known: Option<Vec<KnownOperand<'_>>> = known.collect();
-        match known.and_then(|known| follow(&op, &known)) {
-            None => Ok(with(&mut self.builder, op, operands)?),
-            Some(Followed::Integers(known)) => Ok(with(&mut self.builder, known, &[])?),
-            Some(Followed::Floats(elements)) => {
-                let values = with(&mut self.builder, op, operands)?;
-                for value in &values {
-                    match numbers(&elements, self.builder.graph().ty(*value)) {
-                        Some(tensor) => drop(self.constants.insert(*value, tensor)),
-                        None => drop(self.followed.insert(*value, elements.clone())),
-                    }
-                }
-                Ok(values)
-            }
+        follow(op, &known.collect::<Option<Vec<_>>>()?)
+    }
+
+    /// Notes the elements of a float.
+    pub(super) fn note(&mut self, value: Value, elements: Vec<Element>) {
+        match numbers(&elements, self.builder.graph().ty(value)) {
+            Some(tensor) => drop(self.constants.insert(value, tensor)),
+            None => drop(self.followed.insert(value, elements)),
         }
     }
 
