@@ -182,3 +182,39 @@ fn an_element_of_each_row_may_be_named_by_an_input() {
     let identity = "  %own : i64[N] = identity(%entry)\n";
     check(&flat(identity), [4, 3], false, &mut rng);
 }
+
+#[test]
+fn updates_that_each_row_writes_are_its_own() {
+    let mut rng = ChaCha8Rng::seed_from_u64(23);
+    let body = |row: &str, parts: &str, reduction: &str| {
+        format!(
+            "graph @g(%x: f32[N,4,3], %entry: i64[N]) -> (y: f32[N,4,3]) {{\n\
+                %rows : i64[N] = range() {{limit=N}}\n{row}  \
+             %a : i64[N,1,1] = reshape(%row) {{shape=[N, 1, 1]}}\n\
+                %twice : i64[N,2,1] = expand(%a) {{shape=[N, 2, 1]}}\n\
+                %b : i64[N,1,1] = reshape(%entry) {{shape=[N, 1, 1]}}\n\
+                %zero : i64[] = constant() {{value=i64[] [0]}}\n\
+                %c : i64[N,1,1] = mul(%b, %zero)\n\
+                %own : i64[N,2,1] = concat(%b, %c) {{axis=1}}\n\
+                %at : i64[N,2,2] = concat({parts}) {{axis=-1}}\n\
+                %some : f32[N,2,3] = slice(%x) {{axes=[1], ends=[3], starts=[1], steps=[1]}}\n\
+                %new : f32[N,2,3] = neg(%some)\n\
+                %y : f32[N,4,3] = scatter_nd(%x, %at, %new){reduction}\n\
+                return %y\n}}\n"
+        )
+    };
+    let own = "  %row : i64[N] = identity(%rows)\n";
+    for reduction in ["", " {reduction=add}", " {reduction=mul}", " {reduction=max}"] {
+        check(&body(own, "%twice, %own", reduction), [4, 3], true, &mut rng);
+    }
+    // The entry names the row, the next row is written, or every second.
+    check(&body(own, "%own, %twice", ""), [4, 3], false, &mut rng);
+    let moved = |op: &str, by: i64| {
+        format!(
+            "  %by : i64[] = constant() {{value=i64[] [{by}]}}\n  %row : i64[N] = {op}(%rows, %by)\n"
+        )
+    };
+    for wrong in [moved("add", 1), moved("sub", 1), moved("mul", 2)] {
+        check(&body(&wrong, "%twice, %own", ""), [4, 3], false, &mut rng);
+    }
+}

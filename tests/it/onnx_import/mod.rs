@@ -6,6 +6,7 @@ mod foreign;
 mod functions;
 mod graphs;
 mod random;
+mod sizes;
 mod tensors;
 
 use prost::Message;
