@@ -5,6 +5,7 @@ mod damage;
 mod foreign;
 mod functions;
 mod graphs;
+mod lengths;
 mod random;
 mod sizes;
 mod tensors;

@@ -7,7 +7,7 @@ use super::*;
 
 /// The nodes of `text`; each `Cast` is to the type that its result's name begins with, `f32`, `f64`
 /// or `i64`, each `Concat` along axis 0.
-fn typed_nodes(text: &str) -> Vec<NodeProto> {
+pub(super) fn typed_nodes(text: &str) -> Vec<NodeProto> {
     let mut nodes = nodes_of(text);
     for node in nodes.iter_mut().filter(|node| node.op_type() == "Cast") {
         let to = match node.output[0].as_bytes()[0] {

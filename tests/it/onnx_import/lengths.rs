@@ -1,0 +1,98 @@
+//! Sizes that stay open beside the batch: each run chooses them by its inputs.
+
+use std::fs;
+use std::path::Path;
+
+use fanwise::Session;
+use fanwise::model::{self, LoadOptions};
+use fanwise::types::Tensor;
+use prost::Message;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::sizes::typed_nodes;
+use super::*;
+
+/// A softmax over the steps of `x: f32[batch,steps,4]`, to which their numbers are added.
+fn of_steps() -> ModelProto {
+    let text = "sizes = Shape x; l = Gather sizes one; fl = Cast l; r = Range f0 fl f1; \
+        u = Unsqueeze r around; a = Add x u; y = Softmax a";
+    let mut nodes = typed_nodes(text);
+    let last = nodes.pop().unwrap();
+    nodes.push(with(last, int("axis", 1)));
+    let one = TensorProto { dims: Vec::new(), ..ints("one", &[1]) };
+    let known =
+        vec![one, ints("around", &[0, 2]), floats("f0", &[], &[0.0]), floats("f1", &[], &[1.0])];
+    super::model(graph(vec![value("x", &["batch", "steps", "4"])], known, nodes, &["y"]))
+}
+
+fn written(folder: &Path, file: &ModelProto) -> String {
+    let path = folder.join("m.onnx");
+    fs::write(&path, file.encode_to_vec()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn random(rows: usize, steps: usize, rng: &mut ChaCha8Rng) -> Tensor {
+    let elements: Vec<f32> = (0..rows * steps * 4).map(|_| rng.random_range(-3.0..3.0)).collect();
+    Tensor::new(&[rows, steps, 4], &elements).unwrap()
+}
+
+#[test]
+fn each_length_is_compiled_once_and_gives_the_bits_of_the_fixed_graph() {
+    let (folder, mut rng) = (tempfile::tempdir().unwrap(), ChaCha8Rng::seed_from_u64(5));
+    let path = written(folder.path(), &of_steps());
+    let open = model::load(&path, &LoadOptions::default()).unwrap();
+    assert_eq!(open.open_sizes().collect::<Vec<_>>(), ["steps"]);
+    let session = Session::builder(open).gpus(3).build().unwrap();
+    let mut run = |steps: usize| {
+        let x = random(7, steps, &mut rng);
+        let size = i64::try_from(steps).unwrap();
+        let dims = [("steps".to_owned(), size)].into();
+        let fixed = model::load(&path, &LoadOptions { dims, ..LoadOptions::default() }).unwrap();
+        let expected = Session::new(fixed).unwrap().run([("x", x.clone())]).unwrap();
+        assert_eq!(session.run([("x", x)]).unwrap()["y"], expected["y"], "{steps} steps");
+        session.readied()
+    };
+    // The first graph has the length that was stated when the model was loaded.
+    assert_eq!([5, 12, 12, 7, 5, 12].map(&mut run), [2, 3, 3, 4, 4, 4]);
+    // Few are kept: after many others the first length is compiled again.
+    for steps in 20..30 {
+        run(steps);
+    }
+    let before = run(29);
+    assert_eq!([5, 5].map(&mut run), [before + 1, before + 1]);
+}
+
+#[test]
+fn lengths_that_contradict_each_other_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let inputs = vec![value("a", &["batch", "steps"]), value("b", &["batch", "steps"])];
+    let file = super::model(graph(inputs, vec![], nodes_of("y = Add a b"), &["y"]));
+    let model = model::load(&written(folder.path(), &file), &LoadOptions::default()).unwrap();
+    let session = Session::builder(model).gpus(2).build().unwrap();
+    let of = |steps: usize| Tensor::new(&[3, steps], &vec![1.0f32; 3 * steps]).unwrap();
+    assert_eq!(session.run([("a", of(4)), ("b", of(4))]).unwrap()["y"].dims(), [3, 4]);
+    let error = session.run([("a", of(4)), ("b", of(5))]).unwrap_err().to_string();
+    assert!(error.contains("`b`") && error.contains("5"), "{error}");
+}
+
+#[test]
+fn leading_sizes_that_say_nothing_are_one_where_the_model_splits_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = |names: [&str; 2], nodes: &str| {
+        let inputs = vec![value("a", &[names[0], "4"]), value("b", &[names[1], "4"])];
+        let file = super::model(graph(inputs, vec![], nodes_of(nodes), &["y", "z"]));
+        model::load(&written(folder.path(), &file), &LoadOptions::default())
+    };
+    // A shape that a value is given is a list of numbers, which equates no types.
+    let rows = "sizes = Shape a; y = Reshape b sizes; z = Relu a";
+    for names in [["s0", "s10"], ["?", "?"]] {
+        let found = load(names, rows).unwrap();
+        assert_eq!(outputs(&found), "f32[N,4] f32[N,4]");
+        let said = "they lead inputs, and the model may be split along them as one";
+        assert!(notes(&found)[0].ends_with(said), "{:?}", notes(&found));
+    }
+    // Names that say something, and inputs that have nothing to do with each other, are not one.
+    assert!(load(["users", "items"], rows).is_err());
+    assert!(load(["s0", "s10"], "y = Relu a; z = Relu b").is_err());
+}
