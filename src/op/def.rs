@@ -167,6 +167,12 @@ pub trait OpDef: OpText {
         None
     }
 
+    /// Of what writes updates at coordinates: the operator that writes each to an entry of axis 1
+    /// in its own row.
+    fn by_entries(&self) -> Option<Op> {
+        None
+    }
+
     /// The axis, negative from the end, if it joins its operands one after the other along one.
     fn joined(&self) -> Option<i64> {
         None

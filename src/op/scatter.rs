@@ -8,8 +8,8 @@ use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
 use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
 use super::{
-    Apply2, Backward, Binary, Claims, Formula, GatherAt, Gradient, Lookup, OpDef, OpError, Operand,
-    Results, RuleError, SplitOperand, Traits, rules,
+    Apply2, Backward, Binary, Claims, Formula, GatherAt, Gradient, Lookup, Op, OpDef, OpError,
+    Operand, Results, RuleError, SplitOperand, Traits, rules,
 };
 use crate::types::{Claim, Code, DType, Refusal, Shape, Tensor, TensorType};
 
@@ -223,6 +223,13 @@ impl OpDef for Scatter {
         match self {
             Self::Elements { axis, .. } => Lookup::along(operands, *axis, 1),
             Self::Nd { .. } => Lookup::blocks(operands, 0, 1),
+        }
+    }
+
+    fn by_entries(&self) -> Option<Op> {
+        match *self {
+            Self::Elements { .. } => None,
+            Self::Nd { reduction } => Some(Self::Elements { axis: 1, reduction }.into()),
         }
     }
 

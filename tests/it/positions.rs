@@ -211,7 +211,8 @@ fn updates_that_each_row_writes_are_its_own() {
     check(&body(own, "%own, %twice", ""), [4, 3], false, &mut rng);
     let moved = |op: &str, by: i64| {
         format!(
-            "  %by : i64[] = constant() {{value=i64[] [{by}]}}\n  %row : i64[N] = {op}(%rows, %by)\n"
+            "  %by : i64[] = constant() {{value=i64[] [{by}]}}\n\
+                %row : i64[N] = {op}(%rows, %by)\n"
         )
     };
     for wrong in [moved("add", 1), moved("sub", 1), moved("mul", 2)] {

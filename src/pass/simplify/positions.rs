@@ -2,9 +2,7 @@ use smallvec::SmallVec;
 
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value, Weights};
-use crate::op::{
-    Concat, Formula, Gather, GatherAt, Interval, Op, PositionOperand, Positions, Reduction, Scatter,
-};
+use crate::op::{Concat, Formula, Gather, GatherAt, Interval, Op, PositionOperand, Positions};
 use crate::pass::PassError;
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, FastMap};
@@ -32,7 +30,7 @@ pub(super) fn run(
         let new = match lookup(graph, id) {
             Some(Lookup::Entries(axis)) => numbers.entries(graph, id, axis)?,
             Some(Lookup::Coordinates) => numbers.coordinates(graph, id)?,
-            Some(Lookup::Updates(reduction)) => numbers.updates(graph, id, reduction)?,
+            Some(Lookup::Updates(scatter)) => numbers.updates(graph, id, scatter)?,
             None => None,
         };
         let old = Value { node: id, output: 0 };
@@ -50,23 +48,23 @@ enum Lookup {
     Entries(usize),
     /// Elements by coordinates, the first of which is the row.
     Coordinates,
-    /// Elements by coordinates, to which updates are written.
-    Updates(Reduction),
+    /// Elements by coordinates, to which updates are written; by entries this operator does it.
+    Updates(Op),
 }
 
 /// The lookup of a node, if it is one among all rows by numbers of type `i64`.
-#[expect(clippy::wildcard_enum_match_arm, reason = "no other operator looks rows up by number")]
 fn lookup(graph: &Graph, id: NodeId) -> Option<Lookup> {
     let operands = graph.operands(id);
     let (data, indices) = (graph.ty(*operands.first()?), graph.ty(*operands.get(1)?));
     if indices.dtype != DType::I64 || !indices.shape.iter().any(Dim::depends_on_batch) {
         return None;
     }
-    let found = match graph.node(id).op()? {
+    let op = graph.node(id).op()?;
+    #[expect(clippy::wildcard_enum_match_arm, reason = "others say whether they write updates")]
+    let found = match op {
         Op::Gather(Gather { axis }) => Lookup::Entries(along(*axis, data.rank())?),
         Op::GatherAt(GatherAt::Nd { batch_dims: 0 }) => Lookup::Coordinates,
-        Op::Scatter(Scatter::Nd { reduction }) => Lookup::Updates(*reduction),
-        _ => return None,
+        _ => Lookup::Updates(op.by_entries()?),
     };
     let axis = match found {
         Lookup::Entries(axis) => axis,
@@ -253,7 +251,7 @@ impl Numbers {
         &self,
         graph: &mut Graph,
         id: NodeId,
-        reduction: Reduction,
+        scatter: Op,
     ) -> Result<Option<Value>, GraphError> {
         let Some(others) = self.behind_the_row(graph, id) else { return Ok(None) };
         let (operands, name) = (graph.operands(id), graph.node(id).label().to_owned());
@@ -269,7 +267,6 @@ impl Numbers {
         sizes.resize(shape.rank(), Dim::ONE);
         let entry = graph.beside(id, format!("{name}.entry")).view(entry, sizes)?;
         let entries = graph.beside(id, format!("{name}.entries")).expand(entry, &shape)?;
-        let scatter = Scatter::Elements { axis: 1, reduction };
         graph.beside(id, name).op(scatter, &[data, entries, updates]).map(Some)
     }
 }
