@@ -23,7 +23,7 @@ fn of_steps() -> ModelProto {
     let one = TensorProto { dims: Vec::new(), ..ints("one", &[1]) };
     let known =
         vec![one, ints("around", &[0, 2]), floats("f0", &[], &[0.0]), floats("f1", &[], &[1.0])];
-    super::model(graph(vec![value("x", &["batch", "steps", "4"])], known, nodes, &["y"]))
+    model(graph(vec![value("x", &["batch", "steps", "4"])], known, nodes, &["y"]))
 }
 
 fn written(folder: &Path, file: &ModelProto) -> String {
@@ -67,7 +67,7 @@ fn each_length_is_compiled_once_and_gives_the_bits_of_the_fixed_graph() {
 fn lengths_that_contradict_each_other_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let inputs = vec![value("a", &["batch", "steps"]), value("b", &["batch", "steps"])];
-    let file = super::model(graph(inputs, vec![], nodes_of("y = Add a b"), &["y"]));
+    let file = model(graph(inputs, vec![], nodes_of("y = Add a b"), &["y"]));
     let model = model::load(&written(folder.path(), &file), &LoadOptions::default()).unwrap();
     let session = Session::builder(model).gpus(2).build().unwrap();
     let of = |steps: usize| Tensor::new(&[3, steps], &vec![1.0f32; 3 * steps]).unwrap();
@@ -81,7 +81,7 @@ fn leading_sizes_that_say_nothing_are_one_where_the_model_splits_so() {
     let folder = tempfile::tempdir().unwrap();
     let load = |names: [&str; 2], nodes: &str| {
         let inputs = vec![value("a", &[names[0], "4"]), value("b", &[names[1], "4"])];
-        let file = super::model(graph(inputs, vec![], nodes_of(nodes), &["y", "z"]));
+        let file = model(graph(inputs, vec![], nodes_of(nodes), &["y", "z"]));
         model::load(&written(folder.path(), &file), &LoadOptions::default())
     };
     // A shape that a value is given is a list of numbers, which equates no types.
