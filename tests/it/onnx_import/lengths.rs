@@ -73,7 +73,7 @@ fn lengths_that_contradict_each_other_are_errors() {
     let of = |steps: usize| Tensor::new(&[3, steps], &vec![1.0f32; 3 * steps]).unwrap();
     assert_eq!(session.run([("a", of(4)), ("b", of(4))]).unwrap()["y"].dims(), [3, 4]);
     let error = session.run([("a", of(4)), ("b", of(5))]).unwrap_err().to_string();
-    assert!(error.contains("`b`") && error.contains("5"), "{error}");
+    assert!(error.contains("`b`") && error.contains('5'), "{error}");
 }
 
 #[test]
