@@ -40,6 +40,8 @@ pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
 #[cfg(feature = "onnx")]
+pub use crate::format::onnx::ops::supported;
+#[cfg(feature = "onnx")]
 pub use crate::format::onnx::weights::initializers;
 pub use crate::ir::param::ContentHash;
 pub use crate::ir::print::Printer;

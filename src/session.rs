@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::Error;
-use crate::backend::{Backend, Cpu, Executable, RunOptions, RunOutput};
+use crate::backend::{Backend, Cpu, Executable, RunError, RunOptions, RunOutput};
 use crate::ir::{self, Graph, Model, Specialize, numbers};
 use crate::lower::Program;
 #[cfg(feature = "train")]
@@ -123,8 +123,15 @@ impl Session {
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
     ) -> Result<Outputs, Error> {
-        let inputs: BTreeMap<String, Tensor> =
-            inputs.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
+        let mut named = BTreeMap::new();
+        for (name, tensor) in inputs {
+            let name: String = name.into();
+            if named.contains_key(&name) {
+                return Err(RunError::InputTwice(name).into());
+            }
+            named.insert(name, tensor);
+        }
+        let inputs = named;
         let ready = match &self.others {
             None => Arc::clone(&self.stated),
             Some(others) => others.find(&inputs)?.unwrap_or_else(|| Arc::clone(&self.stated)),

@@ -153,6 +153,9 @@ pub enum RunError {
         /// The inputs that exist.
         known: Vec<String>,
     },
+    /// Two tensors are given for one input.
+    #[error("the input {} is given twice", Quoted(.0))]
+    InputTwice(String),
     /// An input has another element type.
     #[error("the input {} is {found}; it must be {expected}", Quoted(.name))]
     InputDType {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fanwise::internal::headline;
+use fanwise::internal::{headline, supported};
 use fanwise::ir::{parse, verify};
 use fanwise::op::Op;
 use fanwise::types::{Code, Device, ShardRule, Split};
@@ -76,6 +76,17 @@ fn the_table_of_operators_is_that_of_the_code() {
         writeln!(table, "| `{}` | {meaning} | {attributes} | `{}` |", op.name, op.file).unwrap();
     }
     generated("docs/operators.md", "src/op", &table);
+}
+
+#[test]
+fn the_operators_of_onnx_are_those_that_are_read() {
+    let mut table = String::new();
+    // One paragraph for each first letter.
+    for names in supported().chunk_by(|a, b| a.as_bytes()[0] == b.as_bytes()[0]) {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        writeln!(table, "- {}", names.join(", ")).unwrap();
+    }
+    generated("docs/onnx.md", "src/format/onnx/ops", &table);
 }
 
 /// The list of rules at the head of a module, whose first begins with `first`.

@@ -45,6 +45,10 @@ fn check(args: &FitArgs) -> anyhow::Result<()> {
         Some("n-invariant") | None => {}
         Some(other) => bail!("`--reproducible {other}`: the only mode is n-invariant"),
     }
+    let mut seen = BTreeSet::new();
+    if let Some((class, _)) = args.class_weight.iter().find(|(class, _)| !seen.insert(*class)) {
+        bail!("`--class-weight`: class {class} is given twice");
+    }
     let kept = files.checkpoint.is_some() || files.resume.is_some();
     let of_folder = files.checkpoint_every.is_some() || files.monitor.is_some();
     if !kept && (of_folder || files.keep != Keep::Last) {

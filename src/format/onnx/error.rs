@@ -406,12 +406,29 @@ fn list_unsupported(ops: &[UnsupportedOp]) -> String {
     text
 }
 
-/// The hint to assume a split rule of the first operator of another framework.
-fn assume(ops: &[UnsupportedOp]) -> Option<Hint> {
-    let (domain, name) = ops.iter().find_map(|op| op.op.split_once("::"))?;
-    let value = format!("{}.{}=rowwise(0)", Escaped(domain), Escaped(name));
-    let advice = "if it treats rows independently, assume so, which lets the graph be rewritten";
-    Some(Hint::set(Setting::Assume, [value], advice))
+/// The domains whose operators ONNX Runtime puts in place of others when it optimises a model.
+const OPTIMISED: [&str; 3] = ["com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"];
+
+/// The ways out where operators are not supported.
+fn without(ops: &[UnsupportedOp]) -> Vec<Hint> {
+    let foreign = || ops.iter().filter_map(|op| op.op.split_once("::"));
+    let mut hints = Vec::new();
+    if foreign().any(|(domain, _)| OPTIMISED.contains(&domain)) {
+        let advice = "give the model as it was before ONNX Runtime optimised it: that wrote these \
+            operators in place of ONNX's own";
+        hints.push(Hint::advice(advice));
+    }
+    // Of ONNX's own operators and those of its runtimes the meaning is known, and nothing runs them
+    // by an assumption.
+    let known = |domain: &str| OPTIMISED.contains(&domain) || domain.starts_with("ai.onnx");
+    if let Some((domain, name)) = foreign().find(|(domain, _)| !known(domain)) {
+        let value = format!("{}.{}=rowwise(0)", Escaped(domain), Escaped(name));
+        let advice = "if it treats rows independently, assume so: the graph can be rewritten, and \
+            is run by a program that brings the operator along";
+        hints.push(Hint::set(Setting::Assume, [value], advice));
+    }
+    hints.push(Hint::advice("docs/onnx.md lists the operators that are supported"));
+    hints
 }
 
 fn list_unbound(dims: &[UnboundDim]) -> String {
@@ -456,7 +473,7 @@ impl Diagnostic for ImportError {
                 vec![Hint::turn_on(Setting::MaxMemory, "raise the memory limit")]
             }
             Self::Version(_) => vec![Hint::advice("export the model with a supported version")],
-            Self::Unsupported(ops) => assume(ops).into_iter().collect(),
+            Self::Unsupported(ops) => without(ops),
             Self::UnboundDims(dims) => bind(dims.iter()).into_iter().collect(),
             Self::OtherSizes { others, .. } => bind(others.iter()).into_iter().collect(),
             Self::Batches(candidates) => {

@@ -15,7 +15,7 @@ use super::state::State;
 use super::tensor::element;
 use crate::ir::Value;
 use crate::op::{Emit, Formula, Op, OpError, converted};
-use crate::types::{DType, Dim, FastMap, Shape, Tensor, TensorType};
+use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Attributes that say nothing about the meaning of a node.
 const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
@@ -25,48 +25,6 @@ const MAX_REFERRED: usize = 1 << 26;
 
 /// Result of importing a node.
 pub(super) type Done = Result<(), NodeError>;
-
-/// Reads a node: adds the operators that mean the same.
-pub(super) type Convert = fn(&mut Node<'_, '_>) -> Done;
-
-/// Importer of an ONNX operator.
-pub(super) struct Import {
-    /// The most operands it takes.
-    pub(super) operands: usize,
-    pub(super) convert: Convert,
-}
-
-/// An operator that takes any number of operands.
-pub(super) const ANY: usize = usize::MAX;
-
-/// Importers of ONNX operators by name.
-#[derive(Default)]
-pub(super) struct Imports(FastMap<&'static str, Import>);
-
-impl Imports {
-    /// Adds an operator of at most so many operands.
-    pub(super) fn add(&mut self, name: &'static str, operands: usize, convert: Convert) {
-        let before = self.0.insert(name, Import { operands, convert });
-        debug_assert!(before.is_none(), "{name} is read twice");
-    }
-
-    /// Adds the operators of a table, which are read alike.
-    pub(super) fn table<T>(
-        &mut self,
-        rows: &[(&'static str, T)],
-        operands: usize,
-        convert: Convert,
-    ) {
-        for (name, _) in rows {
-            self.add(name, operands, convert);
-        }
-    }
-
-    /// The importer of the operator `name`, if it is supported.
-    pub(super) fn get(&self, name: &str) -> Option<&Import> {
-        self.0.get(name)
-    }
-}
 
 /// A node while it is converted.
 pub(super) struct Node<'r, 'a> {

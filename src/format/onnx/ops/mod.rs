@@ -27,6 +27,7 @@ mod group_norm;
 mod integer_products;
 mod layer_norm;
 mod logic;
+mod losses;
 mod max_unpool;
 mod mean_variance;
 mod one_hot;
@@ -54,7 +55,8 @@ mod windows;
 
 use std::sync::LazyLock;
 
-use super::node::{ANY, Done, Import, Imports, Node, float, wrong};
+use super::node::{Done, Node, float, wrong};
+use super::registry::{ANY, Import, Imports};
 use super::writer::{Attribute, Export, Refused, Writer, Written, long, longs, name, word};
 use super::{NodeError, free, tensor};
 use crate::op::Op;
@@ -103,6 +105,7 @@ stems! {
     integer_products,
     layer_norm: LayerNorm,
     logic: Logic,
+    losses,
     max_unpool: MaxUnpool,
     mean_variance,
     one_hot: OneHot,
@@ -131,4 +134,11 @@ stems! {
 /// How nodes of ONNX's operator `op` are read, where it is supported.
 pub(super) fn find(op: &str) -> Option<&'static Import> {
     IMPORTS.get(op)
+}
+
+/// The operators of ONNX's own domain that are read, in order.
+pub fn supported() -> Vec<&'static str> {
+    let mut names: Vec<&str> = IMPORTS.names().collect();
+    names.sort_unstable();
+    names
 }

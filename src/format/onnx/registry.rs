@@ -1,0 +1,51 @@
+//! The importers of ONNX's operators by name.
+
+use super::node::{Done, Node};
+use crate::types::FastMap;
+
+/// Reads a node: adds the operators that mean the same.
+pub(super) type Convert = fn(&mut Node<'_, '_>) -> Done;
+
+/// Importer of an ONNX operator.
+pub(super) struct Import {
+    /// The most operands it takes.
+    pub(super) operands: usize,
+    pub(super) convert: Convert,
+}
+
+/// An operator that takes any number of operands.
+pub(super) const ANY: usize = usize::MAX;
+
+/// Importers of ONNX operators by name.
+#[derive(Default)]
+pub(super) struct Imports(FastMap<&'static str, Import>);
+
+impl Imports {
+    /// Adds an operator of at most so many operands.
+    pub(super) fn add(&mut self, name: &'static str, operands: usize, convert: Convert) {
+        let before = self.0.insert(name, Import { operands, convert });
+        debug_assert!(before.is_none(), "{name} is read twice");
+    }
+
+    /// Adds the operators of a table, which are read alike.
+    pub(super) fn table<T>(
+        &mut self,
+        rows: &[(&'static str, T)],
+        operands: usize,
+        convert: Convert,
+    ) {
+        for (name, _) in rows {
+            self.add(name, operands, convert);
+        }
+    }
+
+    /// The importer of the operator `name`, if it is supported.
+    pub(super) fn get(&self, name: &str) -> Option<&Import> {
+        self.0.get(name)
+    }
+
+    /// The names of all operators that are read.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.keys().copied()
+    }
+}
