@@ -123,6 +123,7 @@ impl Session {
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
     ) -> Result<Outputs, Error> {
+        // A map made of the pairs would keep the last of two tensors for one input without a word.
         let mut named = BTreeMap::new();
         for (name, tensor) in inputs {
             let name: String = name.into();

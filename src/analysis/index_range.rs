@@ -41,6 +41,7 @@ pub(crate) fn may_look_beyond(graph: &Graph, weights: &Weights) -> bool {
         let node = graph.node(*id);
         let [result] = node.results() else { continue };
         let operands = graph.operands(*id).into_iter().map(|value| known.0[value.node.index()]);
+        // Of floats, and of what follows from inputs, nothing is known.
         known.0[id.index()] = match node.kind() {
             NodeKind::Input => None,
             NodeKind::Param(param) => {

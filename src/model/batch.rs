@@ -95,6 +95,7 @@ pub(super) fn choose(
     }
 }
 
+/// True if a size is the first of an input, where batches are.
 fn leads(candidate: &BatchCandidate) -> bool {
     candidate.sizes.iter().any(|s| s.axis == 0)
 }
@@ -102,6 +103,7 @@ fn leads(candidate: &BatchCandidate) -> bool {
 /// The leading sizes whose names say nothing, as one size: an exporter numbers each, though callers
 /// give all of them the batch.
 fn united(candidates: &[BatchCandidate]) -> Option<BatchCandidate> {
+    // The names of symbols of PyTorch: `s` and a number.
     let numbered = |name: &str| {
         let digits = name.strip_prefix('s').unwrap_or_default();
         !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())

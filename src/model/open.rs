@@ -127,6 +127,7 @@ fn freed(path: &Path, options: &LoadOptions) -> Option<Model> {
 /// no table of positions is too short.
 fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Model, ModelError> {
     let (mut failed, mut too_long) = (None, None);
+    // One number for all sizes: that of another is often the same, and types say where it is not.
     for number in STATED {
         // What is too long for a table is so at every greater length.
         if too_long.as_ref().is_some_and(|(long, _)| number >= *long) {

@@ -413,6 +413,7 @@ const OPTIMISED: [&str; 3] = ["com.microsoft", "com.microsoft.nchwc", "com.ms.in
 fn without(ops: &[UnsupportedOp]) -> Vec<Hint> {
     let foreign = || ops.iter().filter_map(|op| op.op.split_once("::"));
     let mut hints = Vec::new();
+    // The whole file is rewritten for one runtime: what it lacks is in the one that it was made of.
     if foreign().any(|(domain, _)| OPTIMISED.contains(&domain)) {
         let advice = "give the model as it was before ONNX Runtime optimised it: that wrote these \
             operators in place of ONNX's own";

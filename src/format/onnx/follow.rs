@@ -65,6 +65,7 @@ impl Element {
         matches!(self, Self::Number(_))
     }
 
+    /// The exact value, where it has few binary digits.
     fn ratio(&self) -> Option<Ratio> {
         match self {
             Self::Ratio(ratio) => Some(ratio.clone()),
@@ -86,6 +87,7 @@ pub(super) struct KnownOperand<'a> {
 
 /// What is known of the one result of an operator, where its inference alone does not tell.
 pub(super) fn follow(op: &Op, operands: &[KnownOperand<'_>]) -> Option<Followed> {
+    // What has no operands is a constant, or counts to a size, which inference follows.
     if operands.is_empty() || op.traits().contains(Traits::UNREPEATABLE) {
         return None;
     }
@@ -123,6 +125,7 @@ fn computed(op: &Op, operands: &[KnownOperand<'_>], ty: &TensorType) -> Option<V
     let out = ty.shape.as_const()?;
     let mut meetings: Vec<Vec<&Element>> = vec![Vec::new(); found.len()];
     for KnownOperand { operand, elements } in operands {
+        // For each element of the result, those of the operands that meet there.
         let plan = Broadcast::new(&out, [&operand.ty.shape.as_const()?]);
         plan.elements(|y, [x]| meetings[y].extend(elements.get(x)));
     }
@@ -157,6 +160,7 @@ fn moved(op: &Op, operands: &[KnownOperand<'_>], ty: &TensorType) -> Option<Vec<
     evaluated(op, &tensors)?.to_i64()?.into_iter().map(element).collect()
 }
 
+/// The first result on tensors; none where the operator refuses them, which the run will say.
 fn evaluated(op: &Op, operands: &[Tensor]) -> Option<Tensor> {
     op.eval(&operands.iter().collect::<Vec<_>>()).ok()?.into_iter().next()
 }

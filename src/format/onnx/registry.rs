@@ -23,6 +23,7 @@ pub(super) struct Imports(FastMap<&'static str, Import>);
 impl Imports {
     /// Adds an operator of at most so many operands.
     pub(super) fn add(&mut self, name: &'static str, operands: usize, convert: Convert) {
+        // Two files that claim one operator would hide each other by their order.
         let before = self.0.insert(name, Import { operands, convert });
         debug_assert!(before.is_none(), "{name} is read twice");
     }

@@ -176,6 +176,7 @@ impl State<'_> {
             return Some(followed.clone());
         }
         let tensor = self.known(value).filter(|t| t.dtype().is_float())?;
+        // Sizes are short lists; weights are not followed.
         let few = tensor.len() <= op::infer::MAX_INTS;
         few.then(|| tensor.to_f64().into_iter().map(Element::Number).collect())
     }

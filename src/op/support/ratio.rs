@@ -15,6 +15,7 @@ pub struct Ratio {
 impl Ratio {
     /// The ratio in its lowest form, where that is small.
     pub(crate) fn new(numerator: Dim, denominator: i64) -> Option<Self> {
+        // The sign is kept above, so that rounding down is that of the numerator.
         let sign = Dim::from(denominator.signum());
         let (numerator, denominator) = (numerator * sign, denominator.checked_abs()?);
         if denominator == 0 || denominator > MOST || !numerator.has_small_numbers() {
@@ -30,6 +31,7 @@ impl Ratio {
 
     /// A float of few binary digits, as the factors of sizes are.
     pub(crate) fn of(x: f64) -> Option<Self> {
+        // A NaN and the infinities are exact at no denominator.
         let exact = |d: &i64| (x * *d as f64).fract() == 0.0;
         let denominator = (0..=20).map(|bits| 1i64 << bits).find(exact)?;
         let numerator = x * denominator as f64;
@@ -56,15 +58,18 @@ impl Ratio {
         self.numerator.is_nonnegative().then(|| self.floor()).flatten()
     }
 
+    /// `-x`.
     pub(crate) fn negated(&self) -> Option<Self> {
         Self::new(-self.numerator.clone(), self.denominator)
     }
 
+    /// `x * y`.
     pub(crate) fn times(&self, other: &Self) -> Option<Self> {
         let denominator = self.denominator.checked_mul(other.denominator)?;
         Self::new(self.numerator.clone() * other.numerator.clone(), denominator)
     }
 
+    /// `x / y`, where `y` is a number or divides `x` for every batch.
     pub(crate) fn over(&self, other: &Self) -> Option<Self> {
         let [left, right, _] = self.common(other)?;
         match right.as_const() {

@@ -260,6 +260,7 @@ impl Numbers {
         let shape = graph.ty(updates).shape.clone();
         let mut sizes = graph.ty(entry).shape.to_vec();
         // `[N, K, 1]`: K entries of each row.
+        // Entries of more coordinates would have to become one number first.
         if sizes.len() != 3 || sizes[2] != Dim::ONE || sizes[..2] != shape[..2] {
             return Ok(None);
         }

@@ -48,6 +48,7 @@ fn loss(n: &mut Node<'_, '_>, scores: Value) -> Done {
         ("none", _) => n.last(0).identity(each)?,
         ("sum", _) => n.last(0).reduce_sum(each, axes, false)?,
         ("mean", None) => n.last(0).reduce_mean(each, axes, false)?,
+        // The mean of ONNX is that of the weights, not of the elements.
         ("mean", Some(weights)) => {
             let sum = n.reduce_sum(each, axes.clone(), false)?;
             let all = n.reduce_sum(weights, axes, false)?;
@@ -66,6 +67,7 @@ fn weighed(
     weights: Option<Value>,
     kept: Option<Value>,
 ) -> Result<Option<Value>, NodeError> {
+    // Operand 2 has a weight for each class of axis 1.
     let own = weights.map(|weights| n.gather(weights, at, 0)).transpose()?;
     let Some(kept) = kept else { return Ok(own) };
     let own = own.map_or_else(|| n.number(scores, 1.0), Ok)?;
