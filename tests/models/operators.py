@@ -485,3 +485,13 @@ def range_(rng, op):
         helper.make_node("Squeeze", ["vector"], ["count"]),
     ]
     return Case(op, [constant(0), "count", constant(int(rng.integers(1, 3)))], before=before)
+
+
+@of("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+def losses(rng, op):
+    shape = ["N", *sizes(rng, rng.integers(1, 4))]
+    named = Operand([shape[0], *shape[2:]], numbers(0, shape[1]), pick(rng, np.int64, np.int32))
+    weights = [Operand([shape[1]], "positive")] if rng.random() < 0.5 else []
+    outputs = pick(rng, 1, 2) if op == "SoftmaxCrossEntropyLoss" else 1
+    settings = {"ignore_index": pick(rng, None, 0, -1), "reduction": pick(rng, None, "none", "none", "sum", "mean")}
+    return Case(op, [Operand(shape), named, *weights], outputs=outputs, **settings)

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::peers::peers;
 use crate::python::Python;
 use crate::step::Step;
 use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_with, target, turn};
@@ -11,13 +12,14 @@ use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_wi
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
 /// All parts, the cheapest first.
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("features", features),
     ("package", package),
     ("drawn", drawn),
     ("fuzz", fuzz),
     ("matrices", matrices),
     ("whole", whole),
+    ("peers", || peers(None)),
 ];
 
 /// How much more of each fuzz target is run than for a change.

@@ -2,6 +2,7 @@
 
 mod api;
 mod full;
+mod peers;
 mod python;
 mod quick;
 mod step;
@@ -21,7 +22,10 @@ Commands:
   test    run every check that a change must pass
   full [PART]
           run what takes long as well, each part once for a commit, or one part again:
-          matrices, drawn, whole, fuzz, features, package
+          matrices, drawn, whole, fuzz, features, package, peers
+  peers [FOLDER]
+          export models by PyTorch and compare with ONNX Runtime; takes 9 GiB of disk outside
+          target/, by default in the user's cache
   bless   run the tests and accept every changed snapshot
   python  make the Python environment that tests compare with, and print its interpreter
 ";
@@ -36,6 +40,8 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["full"] => full::full(None),
         ["full", part] => full::full(Some(part)),
+        ["peers"] => peers::peers(None),
+        ["peers", folder] => peers::peers(Some(folder)),
         ["bless"] => bless(),
         ["python"] => Python::prepare(&target()).map(|p| say(&p.interpreter.to_string_lossy())),
         ["help" | "-h" | "--help"] => {

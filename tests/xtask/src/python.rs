@@ -33,20 +33,11 @@ const UNUSED: [&str; 2] = ["libnvrtc.alt.so.13", "libnvrtc-builtins.alt.so.13.0"
 impl Python {
     /// Makes the environment below `target`, unless it is there.
     pub(crate) fn prepare(target: &Path) -> Result<Self, Failure> {
-        let folder = target.join("python");
-        let bin = if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" };
-        let interpreter = folder.join(bin);
-        let requirements = root().join("tests/models/requirements.txt");
-        let wanted = fs::read_to_string(&requirements)
-            .map_err(|e| format!("cannot read {}: {e}", requirements.display()))?;
-        // Written last, so that its presence says that the installation was completed.
-        let stamp = folder.join("installed.txt");
-        if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
-            Self::make(&folder, &interpreter, &requirements)?;
-            Self::remove_unused(&Self::packages(&interpreter)?)?;
-            fs::write(&stamp, wanted)
-                .map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
-        }
+        // All that is needed is listed; of what is not imported the dependencies are not.
+        let options = ["--no-deps", "--no-compile", "--only-binary", ":all:"];
+        let clean = |interpreter: &Path| Self::remove_unused(&Self::packages(interpreter)?);
+        let listed = "tests/models/requirements.txt";
+        let interpreter = environment(&target.join("python"), listed, &options, clean)?;
         let onnx_data = Step::new(&interpreter, &["-c", DATA]).first_line()?.into();
         let packages = Self::packages(&interpreter)?;
         Ok(Self { interpreter, onnx_data, packages })
@@ -63,30 +54,50 @@ impl Python {
         }
         Ok(())
     }
+}
 
-    fn make(folder: &Path, interpreter: &Path, requirements: &Path) -> Result<(), Failure> {
-        if folder.exists() {
-            fs::remove_dir_all(folder)
-                .map_err(|e| format!("cannot remove {}: {e}", folder.display()))?;
-        }
-        let system = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"]
-            .into_iter()
-            .find(|name| Step::new(name, &["-c", CHECK]).succeeds())
-            .ok_or(
-                "the tests need Python 3.11 to 3.14 with its module `venv` (Debian: python3-venv)",
-            )?;
-        Step::new(system, &["-m", "venv", &folder.to_string_lossy()]).run()?;
+/// The interpreter of the environment in `folder` with the packages that the file `listed` pins;
+/// it is made, and `finish`ed, unless it is there.
+pub(crate) fn environment(
+    folder: &Path,
+    listed: &str,
+    options: &[&str],
+    finish: impl FnOnce(&Path) -> Result<(), Failure>,
+) -> Result<PathBuf, Failure> {
+    let bin = if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" };
+    let interpreter = folder.join(bin);
+    let requirements = root().join(listed);
+    let wanted = fs::read_to_string(&requirements)
+        .map_err(|e| format!("cannot read {}: {e}", requirements.display()))?;
+    // Written last, so that its presence says that the installation was completed.
+    let stamp = folder.join("installed.txt");
+    if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
+        make(folder, &interpreter)?;
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        // All that is needed is listed; of what is not imported the dependencies are not.
-        Step::new(interpreter, &pip)
-            .args(&[
-                "--no-deps",
-                "--no-compile",
-                "--only-binary",
-                ":all:",
-                "-r",
-                &requirements.to_string_lossy(),
-            ])
-            .run()
+        let requirements = requirements.to_string_lossy();
+        Step::new(&interpreter, &pip).args(options).args(&["-r", &requirements]).run()?;
+        finish(&interpreter)?;
+        fs::write(&stamp, wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))?;
+    }
+    Ok(interpreter)
+}
+
+/// An environment without packages, in place of what was there.
+fn make(folder: &Path, interpreter: &Path) -> Result<(), Failure> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .map_err(|e| format!("cannot remove {}: {e}", folder.display()))?;
+    }
+    let system = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"]
+        .into_iter()
+        .find(|name| Step::new(name, &["-c", CHECK]).succeeds())
+        .ok_or(
+            "the tests need Python 3.11 to 3.14 with its module `venv` (Debian: python3-venv)",
+        )?;
+    Step::new(system, &["-m", "venv", &folder.to_string_lossy()]).run()?;
+    if Step::new(interpreter, &["-c", ""]).succeeds() {
+        Ok(())
+    } else {
+        Err(format!("{} does not start", interpreter.display()))
     }
 }
