@@ -217,6 +217,7 @@ for name in TORCHVISION:
 MODELS.update({"timm_" + name: of_timm(name) for name in TIMM})
 
 
+@torch.no_grad()
 def export(name, way, path):
     torch.manual_seed(0)
     model, names, inputs, axes = MODELS[name]()
