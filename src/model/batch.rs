@@ -104,10 +104,8 @@ fn leads(candidate: &BatchCandidate) -> bool {
 /// give all of them the batch.
 fn united(candidates: &[BatchCandidate]) -> Option<BatchCandidate> {
     // The names of symbols of PyTorch: `s` and a number.
-    let numbered = |name: &str| {
-        let digits = name.strip_prefix('s').unwrap_or_default();
-        !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let numbered = |name: &str| name.strip_prefix('s').is_some_and(is_number);
     let says_nothing = |s: &UnboundDim| s.name.ends_with(']') || numbered(&s.name);
     let nameless = candidates.iter().filter(|c| leads(c) && c.sizes.iter().all(says_nothing));
     let nameless: Vec<&BatchCandidate> = nameless.collect();

@@ -110,7 +110,7 @@ pub use support::gradient::{RuleError, Term};
 pub(crate) use support::interval::Interval;
 pub(crate) use support::lookup::Lookup;
 pub(crate) use support::positions::{PositionOperand, Positions};
-pub(crate) use support::ratio::Ratio;
+pub(crate) use support::ratio::{MOST as MOST_FOLLOWED, Ratio};
 pub(crate) use support::traits::{Statistics, Traits};
 pub(crate) use support::{
     attr, broadcast, element, gradient, infer, ints, real, rules, strided, window,

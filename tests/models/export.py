@@ -225,31 +225,12 @@ def export(name, way, path):
     # A file that an interrupted export left would be taken for a whole one.
     unfinished = path + ".part"
     if way == "script":
-        torch.onnx.export(
-            model,
-            inputs,
-            unfinished,
-            input_names=names,
-            output_names=["y"],
-            dynamic_axes=axes,
-            opset_version=17,
-            dynamo=False,
-        )
+        own = {"dynamic_axes": axes, "opset_version": 17, "dynamo": False}
     else:
         open_sizes = tuple({axis: torch.export.Dim.DYNAMIC for axis in axes[name]} for name in names)
         shapes = (open_sizes,) if isinstance(model, First) else open_sizes
-        torch.onnx.export(
-            model,
-            inputs,
-            unfinished,
-            input_names=names,
-            output_names=["y"],
-            dynamic_shapes=shapes,
-            opset_version=18,
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        own = {"dynamic_shapes": shapes, "opset_version": 18, "dynamo": True, "external_data": False, "verbose": False}
+    torch.onnx.export(model, inputs, unfinished, input_names=names, output_names=["y"], **own)
     os.replace(unfinished, path)
 
 

@@ -11,7 +11,7 @@ use super::NodeError;
 use crate::ir::Value;
 use crate::op::broadcast::Broadcast;
 use crate::op::infer::MAX_INTS;
-use crate::op::{Emit, Formula, Op, Operand, Ratio, Traits, converted};
+use crate::op::{Emit, Formula, MOST_FOLLOWED, Op, Operand, Ratio, Traits, converted};
 use crate::types::{DType, Dim, Tensor, TensorType};
 
 /// An element that is known before the run.
@@ -111,11 +111,12 @@ pub(super) fn follow(op: &Op, operands: &[KnownOperand<'_>]) -> Option<Followed>
 fn computed(op: &Op, operands: &[KnownOperand<'_>], ty: &TensorType) -> Option<Vec<Element>> {
     // Where a ratio stands, 1 does: its results are replaced.
     let plain = operands.iter().map(|x| tensor(&x.elements, x.operand.ty));
-    let mut found: Vec<Element> = evaluated(op, &plain.collect::<Option<Vec<_>>>()?)?
-        .to_f64()
-        .into_iter()
-        .map(Element::Number)
-        .collect();
+    let y = evaluated(op, &plain.collect::<Option<Vec<_>>>()?)?.to_f64();
+    // `f64` does not hold every integer beyond; none of them is a size.
+    if !ty.dtype.is_float() && y.iter().any(|x| x.abs() > MOST_FOLLOWED as f64) {
+        return None;
+    }
+    let mut found: Vec<Element> = y.into_iter().map(Element::Number).collect();
     if operands.iter().all(|x| x.elements.iter().all(Element::is_number)) {
         return Some(found);
     }

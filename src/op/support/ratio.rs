@@ -3,7 +3,7 @@
 use crate::types::Dim;
 
 /// The largest denominator, and numerator that is a number: far above what sizes are divided by.
-const MOST: i64 = 1 << 40;
+pub(crate) const MOST: i64 = 1 << 40;
 
 /// `numerator / denominator`, exactly; the denominator is above 0.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ bitflags! {
     /// only `UNREPEATABLE`, `COLLECTIVE`, `REDUCES` and `SUMS_NARROW` warn, and must be stated.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Traits: u16 {
-        /// Every element of the results is an element of an operand, unchanged.
+        /// Every element of the results is an element of an operand, unchanged; which one, the
+        /// elements do not decide.
         const MOVES = 1;
         /// The result has each element of the operand once.
         const PERMUTES = 1 << 1 | Self::MOVES.bits();

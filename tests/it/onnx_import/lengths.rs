@@ -72,6 +72,8 @@ fn lengths_that_contradict_each_other_are_errors() {
     let session = Session::builder(model).gpus(2).build().unwrap();
     let of = |steps: usize| Tensor::new(&[3, steps], &vec![1.0f32; 3 * steps]).unwrap();
     assert_eq!(session.run([("a", of(4)), ("b", of(4))]).unwrap()["y"].dims(), [3, 4]);
+    let error = session.run([("a", of(4)), ("b", of(4)), ("a", of(4))]).unwrap_err();
+    assert_eq!(error.to_string(), "the input `a` is given twice");
     let error = session.run([("a", of(4)), ("b", of(5))]).unwrap_err().to_string();
     assert!(error.contains("`b`") && error.contains('5'), "{error}");
 }
