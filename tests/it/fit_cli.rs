@@ -416,6 +416,7 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         (&["--metrics", "acuracy"], "did you mean `accuracy`?"),
         (&["--optimizer", "adam:beta=1"], "adam has no setting `beta`"),
         (&["--class-weight", "0=-1"], "of at least 0"),
+        (&["--class-weight", "0=1,0=2"], "class 0 is given twice"),
         (&["--resume", &at("nowhere")], "has no checkpoint"),
         (
             &["--monitor", "val_loss", "--checkpoint", &at("kept")],
