@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::ir::{Graph, GraphError, NodeId, NodeKind};
+use crate::ir::{self, Graph, GraphError, NodeId, NodeKind};
 
 /// The rows and totals of a model's summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -17,6 +17,9 @@ pub(crate) struct Summary {
     pub parameters: i64,
     /// Their bytes.
     pub bytes: i64,
+    /// What the symbols in the types are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<String>,
 }
 
 /// An input or operator.
@@ -65,13 +68,14 @@ pub(crate) fn summary(graph: &Graph) -> Result<Summary, GraphError> {
             connected_to,
         });
     }
-    let elements = |p: &crate::ir::Param| p.ty.shape.elements().as_const().unwrap_or(0);
-    let bytes = |p: &crate::ir::Param| p.ty.bytes().as_const().unwrap_or(0);
+    let elements = |p: &ir::Param| p.ty.shape.elements().as_const().unwrap_or(0);
+    let bytes = |p: &ir::Param| p.ty.bytes().as_const().unwrap_or(0);
     Ok(Summary {
         name: graph.name().to_owned(),
         rows,
         parameters: graph.params().iter().map(elements).sum(),
         bytes: graph.params().iter().map(bytes).sum(),
+        sizes: ir::declared(graph.symbols()).collect(),
     })
 }
 
@@ -101,6 +105,9 @@ impl fmt::Display for Summary {
         let [a, b, c] = [width(0), width(1), width(2)];
         let rule = "─".repeat((a + b + c + 6 + width(3)).min(120));
         writeln!(f, "Model: {}", self.name)?;
+        for size in &self.sizes {
+            writeln!(f, "{size}")?;
+        }
         writeln!(f, "{rule}")?;
         writeln!(f, "{:a$}  {:b$}  {:>c$}  {}", head[0], head[1], head[2], head[3])?;
         writeln!(f, "{rule}")?;

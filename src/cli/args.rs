@@ -137,11 +137,14 @@ impl ModelArgs {
 
     /// Reads another model with the same options.
     pub(crate) fn load_other(&self, model: &str) -> anyhow::Result<Model> {
-        let model = self.read(model, false)?;
-        let stated = model.stated();
-        let model = noted(model);
-        show(&stated);
+        let model = noted(self.read(model, false)?);
+        show(&model.stated());
         Ok(model)
+    }
+
+    /// Reads the model; that open sizes have numbers in it is for the caller to say.
+    pub(crate) fn load_open(&self) -> anyhow::Result<Model> {
+        Ok(noted(self.read(&self.model, false)?))
     }
 
     /// Reads the model where the options are those of another.
@@ -184,7 +187,7 @@ fn noted(model: Model) -> Model {
     model
 }
 
-fn show(notes: &[Note]) {
+pub(crate) fn show(notes: &[Note]) {
     for note in notes {
         ui::note(note.worded(report::written));
     }
@@ -311,6 +314,19 @@ impl ReplicateArgs {
             note_virtual(devices.len());
         }
         self.over(model, template, devices)
+    }
+
+    /// A graph over the devices of another one.
+    pub(crate) fn apply_like<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        other: &Replicated<'_>,
+    ) -> anyhow::Result<Replicated<'a>> {
+        match other.graph.split() {
+            Some(split) => self.over(model, template, split.devices().to_vec()),
+            None => Ok(Replicated::whole(self.grouped(template)?)),
+        }
     }
 
     /// Says which options have no effect where no devices are asked for.

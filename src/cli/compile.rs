@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use crate::Error;
+use crate::analysis::Refused;
 use crate::backend;
 use crate::backend::{CPU, CUDA};
 use crate::codegen::{Arch, CodeFormat};
@@ -14,11 +15,12 @@ use crate::ir::{self, Graph, Weights};
 use crate::model::{self, GraphForm, Model};
 use crate::pass::{self, TrainingGraph};
 use crate::train;
+use crate::types::{Note, Quoted};
 use crate::{analysis, lower};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::cli::args::{AvailableDevices, BatchArgs, ModelArgs, ReplicateArgs, Replicated};
+use crate::cli::args::{AvailableDevices, BatchArgs, ModelArgs, ReplicateArgs, Replicated, show};
 use crate::cli::fit::{ObjectiveArgs, OptimizerArgs};
 use crate::cli::kernels::{self, Kernels};
 use crate::cli::target::{CacheArgs, TargetArg};
@@ -116,6 +118,37 @@ impl Kind {
     fn is_of_training(self) -> bool {
         use Kind::{Claims, Explain, GraphInput, GraphRepaired, Onnx, Summary};
         !matches!(self, GraphInput | GraphRepaired | Claims | Explain | Summary | Onnx)
+    }
+}
+
+/// What a text shows to people, who may read symbols for sizes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Model,
+    Split,
+}
+
+impl Emit {
+    /// What it shows to people. Files of graphs are read back and compared with their model, so that
+    /// their sizes are numbers.
+    fn shows(&self) -> Option<Shown> {
+        let is_file = self.path.is_some();
+        match self.kind {
+            _ if self.training => None,
+            Kind::Summary => Some(Shown::Model),
+            Kind::Claims | Kind::Explain => Some(Shown::Split),
+            Kind::GraphInput if !is_file => Some(Shown::Model),
+            Kind::Graph | Kind::GraphRepaired if !is_file => Some(Shown::Split),
+            Kind::GraphInput
+            | Kind::Graph
+            | Kind::GraphRepaired
+            | Kind::Json
+            | Kind::Dot
+            | Kind::Program
+            | Kind::Memory
+            | Kind::Kernels(_)
+            | Kind::Onnx => None,
+        }
     }
 }
 
@@ -232,47 +265,136 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     let usual = if args.replicate.is_of_many() { Kind::Explain } else { Kind::Summary };
     let usual = [Emit { kind: usual, training: false, path: None }];
     let emits = if args.emit.is_empty() { &usual[..] } else { &args.emit };
-    let Model { graph: template, weights, .. } = args.model.load()?;
+    let model = args.model.load_open()?;
+    let template = &model.graph;
     // These show the model as it was given, also one that may not be split.
     let before = |e: &Emit| {
         e.training || matches!(e.kind, Kind::GraphInput | Kind::Summary | Kind::Claims | Kind::Onnx)
     };
-    let replicated = if emits.iter().all(before) {
-        Replicated::of_one(&template)
+    let at_numbers = if emits.iter().all(before) {
+        Replicated::of_one(template)
     } else {
-        args.replicate.apply(&args.model, &template, args.place())?
+        args.replicate.apply(&args.model, template, args.place())?
+    };
+    let symbolic = match model.open_sizes().next() {
+        Some(_) => Symbolic::of(args, emits, &model, &at_numbers)?,
+        None => Symbolic::default(),
+    };
+    let shown = match &symbolic.split {
+        Some(split) => Some(args.replicate.apply_like(&args.model, &split.graph, &at_numbers)?),
+        None => None,
     };
     let trained = emits.iter().any(|emit| emit.training).then(|| training(args)).transpose()?;
     args.note_idle(emits);
     for emit in emits {
+        let model = symbolic.of_kind(emit).unwrap_or(&model);
+        let replicated = shown.as_ref().filter(|_| emit.shows() == Some(Shown::Split));
+        let replicated = replicated.unwrap_or(&at_numbers);
         let (graph, weights) = match trained.as_ref().filter(|_| emit.training) {
             Some((graph, weights)) => (graph, weights),
-            None => (&*replicated.graph, &weights),
+            None => (&*replicated.graph, &model.weights),
         };
-        match emit.kind {
-            Kind::GraphInput => write_graph(args, emit, &template, weights)?,
-            Kind::GraphRepaired => write_graph(args, emit, &replicated.template, weights)?,
-            Kind::Claims => {
-                let repaired = args.replicate.repaired(&template)?.into_graph();
-                write(emit, &pass::claims_text(&repaired).map_err(Error::from)?)?;
-            }
-            Kind::Explain => {
-                let Replicated { template, repairs, graph } = &replicated;
-                write(emit, &pass::report(template, repairs, graph).map_err(Error::from)?)?;
-            }
-            Kind::Graph | Kind::Json => write_graph(args, emit, graph, weights)?,
-            Kind::Summary => {
-                write(emit, &analysis::summary(&template).map_err(Error::from)?.to_string())?;
-            }
-            Kind::Onnx => write_onnx(emit, &template, weights)?,
-            Kind::Dot => write(emit, &ir::to_dot(graph))?,
-            Kind::Program | Kind::Memory | Kind::Kernels(_) => write_program(args, emit, graph)?,
-        }
+        write_kind(args, emit, &Made { template: &model.graph, replicated, graph, weights })?;
     }
     // The process ends: the system takes its memory back sooner than it is freed piece by piece.
-    std::mem::forget((replicated, trained));
-    std::mem::forget(template);
+    std::mem::forget((at_numbers, trained, shown));
+    std::mem::forget((model, symbolic));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The graphs of which a kind is written.
+struct Made<'a> {
+    /// The model as it was given.
+    template: &'a Graph,
+    /// What became of it on the devices.
+    replicated: &'a Replicated<'a>,
+    /// The replicas, or a step of training on the devices.
+    graph: &'a Graph,
+    weights: &'a Weights,
+}
+
+/// Writes one kind.
+fn write_kind(args: &CompileArgs, emit: &Emit, made: &Made<'_>) -> anyhow::Result<()> {
+    let Made { template, replicated, graph, weights } = *made;
+    match emit.kind {
+        Kind::GraphInput => write_graph(args, emit, template, weights),
+        Kind::GraphRepaired => write_graph(args, emit, &replicated.template, weights),
+        Kind::Claims => {
+            let repaired = args.replicate.repaired(template)?.into_graph();
+            write(emit, &pass::claims_text(&repaired).map_err(Error::from)?)
+        }
+        Kind::Explain => {
+            let Replicated { template, repairs, graph } = replicated;
+            write(emit, &pass::report(template, repairs, graph).map_err(Error::from)?)
+        }
+        Kind::Graph | Kind::Json => write_graph(args, emit, graph, weights),
+        Kind::Summary => {
+            write(emit, &analysis::summary(template).map_err(Error::from)?.to_string())
+        }
+        Kind::Onnx => write_onnx(emit, template, weights),
+        Kind::Dot => write(emit, &ir::to_dot(graph)),
+        Kind::Program | Kind::Memory | Kind::Kernels(_) => write_program(args, emit, graph),
+    }
+}
+
+/// The models whose open sizes are symbols, for people to read.
+#[derive(Default)]
+struct Symbolic {
+    /// For what shows the model alone.
+    model: Option<Model>,
+    /// For what shows its split as well, which is that of the model at the stated numbers.
+    split: Option<Model>,
+}
+
+impl Symbolic {
+    /// Makes those that `emits` show.
+    fn of(
+        args: &CompileArgs,
+        emits: &[Emit],
+        model: &Model,
+        replicated: &Replicated<'_>,
+    ) -> anyhow::Result<Self> {
+        let refused = |graph: &Graph| -> Result<Option<String>, String> {
+            let repaired = args.replicate.repaired(graph).map_err(|e| e.to_string())?;
+            let graph = repaired.graph();
+            let map = analysis::survey(graph).map_err(|e| e.to_string())?;
+            let shown = |Refused { node, refusal, .. }: &Refused| {
+                let label = Quoted(graph.node(*node).label());
+                format!("what is split depends on its number at {label}: {}", refusal.reason)
+            };
+            Ok(map.refused().first().map(shown))
+        };
+        let usable = |graph: &Graph| {
+            if let Some(reason) = refused(graph)?
+                && refused(&model.graph)?.is_none()
+            {
+                return Err(reason);
+            }
+            let applied = args.replicate.apply_like(&args.model, graph, replicated);
+            applied.map(drop).map_err(|e| e.to_string())
+        };
+        let shows = |shown| emits.iter().any(|emit| emit.shows() == Some(shown));
+        let made =
+            |shown, usable| if shows(shown) { model.symbolic(usable) } else { (None, vec![]) };
+        let (split, mut notes) = made(Shown::Split, &usable);
+        let (alone, others) = made(Shown::Model, &|_: &Graph| Ok(()));
+        let others: Vec<Note> = others.into_iter().filter(|note| !notes.contains(note)).collect();
+        notes.extend(others);
+        let symbolic = Self { model: alone, split };
+        if emits.iter().any(|emit| symbolic.of_kind(emit).is_none()) {
+            show(&model.stated());
+        }
+        show(&notes);
+        Ok(symbolic)
+    }
+
+    /// The one that a kind is written of.
+    fn of_kind(&self, emit: &Emit) -> Option<&Model> {
+        match emit.shows()? {
+            Shown::Model => self.model.as_ref(),
+            Shown::Split => self.split.as_ref(),
+        }
+    }
 }
 
 /// A step of training as it runs on its devices.

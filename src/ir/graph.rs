@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     ContentHash, DevicePlacement, Node, NodeId, NodeKind, Origin, Output, Param, ParamId,
-    Placement, ResultInfo, Source, Update, Value,
+    Placement, ResultInfo, SizeSymbol, Source, Update, Value,
 };
 use crate::op::{Op, OpError, Operand, Results};
 use crate::types::invariant::int;
@@ -50,6 +50,7 @@ pub struct Graph {
     split: Option<Split>,
     /// The devices of the split, each once.
     mirrors: Vec<Device>,
+    symbols: Vec<SizeSymbol>,
 }
 
 /// A change that a graph does not allow.
@@ -108,6 +109,7 @@ impl Graph {
             params: Vec::new(),
             split: None,
             mirrors: Vec::new(),
+            symbols: Vec::new(),
         }
     }
 
@@ -119,6 +121,16 @@ impl Graph {
     /// Sets its name.
     pub(crate) fn set_name(&mut self, name: impl Into<Arc<str>>) {
         self.name = name.into();
+    }
+
+    /// The sizes beside the batch that are symbols: with any, it is for people and has no program.
+    pub(crate) fn symbols(&self) -> &[SizeSymbol] {
+        &self.symbols
+    }
+
+    /// Sets the sizes that are symbols.
+    pub(crate) fn set_symbols(&mut self, symbols: Vec<SizeSymbol>) {
+        self.symbols = symbols;
     }
 
     /// The split of the batch that its replicas follow, if it was replicated.

@@ -39,6 +39,13 @@ pub(crate) trait Specialize: fmt::Debug + Send + Sync {
     /// # Errors
     /// If its types do not agree at these sizes, or the file changed.
     fn at(&self, numbers: &[i64]) -> Result<Model, Error>;
+
+    /// The model in which the sizes that are `kept`, by their order, are symbols; the others are as
+    /// stated.
+    ///
+    /// # Errors
+    /// If an operator needs the number of a size.
+    fn symbolic(&self, kept: &[bool]) -> Result<Model, Error>;
 }
 
 /// An open size of the inputs that is not the batch.
@@ -50,6 +57,26 @@ pub(crate) struct OpenSize {
     pub(crate) input: String,
     /// The axis on which it stands there.
     pub(crate) axis: usize,
+}
+
+/// An open size that a graph for people keeps as a symbol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SizeSymbol {
+    /// Its name in the file, or `INPUT[AXIS]` where it has none.
+    pub(crate) name: String,
+    /// The number that it is where the graph is run.
+    pub(crate) number: i64,
+}
+
+/// The most open sizes of which each is tried as the only one that needs a number.
+const MOST_TRIED: usize = 8;
+
+/// The lines that say what the symbols of a graph are.
+pub(crate) fn declared(symbols: &[SizeSymbol]) -> impl Iterator<Item = String> + '_ {
+    let line = |(order, size): (usize, &SizeSymbol)| {
+        format!("S{order} = {}  ; {}", size.number, Quoted(&size.name))
+    };
+    (1..).zip(symbols).map(line)
 }
 
 /// What a builder finishes, without notes.
@@ -81,6 +108,35 @@ impl Model {
             Note::from(text).with_hint(set)
         };
         sizes.map(note).collect()
+    }
+
+    /// The model in which open sizes are symbols, for people to read, as many as `usable` accepts and
+    /// the algebra of sizes holds; and the remarks why others are numbers. `None` if all of them are.
+    pub(crate) fn symbolic(
+        &self,
+        usable: &dyn Fn(&Graph) -> Result<(), String>,
+    ) -> (Option<Self>, Vec<Note>) {
+        let Some(open) = &self.open else { return (None, Vec::new()) };
+        let count = open.sizes().len();
+        let tried = |kept: &[bool]| {
+            let model = open.symbolic(kept).map_err(|error| error.to_string())?;
+            usable(&model.graph).map(|()| model)
+        };
+        let reason = match tried(&vec![true; count]) {
+            Ok(model) => return (Some(model), Vec::new()),
+            Err(reason) => reason,
+        };
+        // One of several sizes may be all that needs a number.
+        let others = |i: usize| (0..count).map(|j| j != i).collect::<Vec<bool>>();
+        let alone = || (0..count).find_map(|i| Some((i, tried(&others(i)).ok()?)));
+        let one = if (2..=MOST_TRIED).contains(&count) { alone() } else { None };
+        let numbers = one.as_ref().map_or(0..count, |(i, _)| *i..i + 1);
+        let note = |i: usize| {
+            let (name, number) = (Quoted(&open.sizes()[i].name), open.stated()[i]);
+            format!("the open size {name} (S{}) is printed as {number}: {reason}", i + 1).into()
+        };
+        let notes = numbers.map(note).collect();
+        (one.map(|(_, model)| model), notes)
     }
 
     /// The model for the open sizes that these inputs have.

@@ -8,7 +8,9 @@ use std::ops::Range;
 use super::text::{
     SPLIT, push, push_attr, push_dim, push_escaped, push_list, push_name, push_type,
 };
-use super::{DevicePlacement, Graph, Node, NodeId, NodeKind, Param, Placement, Update, Value};
+use super::{
+    DevicePlacement, Graph, Node, NodeId, NodeKind, Param, Placement, Update, Value, declared,
+};
 use crate::op::Attr;
 use crate::types::{Device, Dim, FastMap, Split};
 
@@ -87,6 +89,9 @@ impl<'g> Writer<'g> {
     fn header(&mut self, order: &[NodeId]) {
         let graph = self.graph;
         self.out.push_str("fanwise 1\nsymbol N >= 0\n");
+        for line in declared(graph.symbols()) {
+            push(&mut self.out, format_args!("symbol {line}\n"));
+        }
         let devices = devices(graph, order);
         // A graph that runs on the host alone is written without devices.
         let plain = devices == [Device::HOST] && graph.split().is_none();

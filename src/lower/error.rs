@@ -31,6 +31,9 @@ pub enum LowerError {
     /// The graph updates a parameter, and the target does not support it.
     #[error("the graph updates `{0}`; a program for this target has no variables")]
     Update(String),
+    /// A size beside the batch is a symbol: the graph is for people.
+    #[error("the size `{0}` is a symbol; a program needs its number")]
+    Symbol(String),
     /// A memory plan of the program is unsound: an internal error.
     #[error("internal error, please report it: the memory plan is not sound: {0}")]
     Unsound(#[from] MemoryError),

@@ -45,6 +45,9 @@ pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, Low
     if let (false, Some(update)) = (kernels.target().updates, graph.updates().first()) {
         return Err(LowerError::Update(graph.param(update.param).name.to_string()));
     }
+    if let Some(size) = graph.symbols().first() {
+        return Err(LowerError::Symbol(size.name.clone()));
+    }
     let layout = arrange::arrange(graph, kernels)?;
     let mut program = emit::emit(&layout)?;
     for d in 0..program.devices.len() {

@@ -146,6 +146,22 @@ pub(super) fn may_be_split(model: &Model) -> bool {
     repaired.is_ok_and(|repaired| analysis::claims(repaired.graph()).is_ok())
 }
 
+/// The inputs that carry the batch, each with the axis whose size it is; `None` if an input carries
+/// it on two axes, or some entries for each row.
+pub(super) fn axes_of(graph: &Graph) -> Option<BTreeMap<String, usize>> {
+    let mut axes = BTreeMap::new();
+    for input in graph.inputs() {
+        let shape = &graph.ty(input).shape;
+        for axis in (0..shape.rank()).filter(|axis| shape[*axis].depends_on_batch()) {
+            let before = axes.insert(graph.info(input).name.to_string(), axis);
+            if before.is_some() || shape[axis] != Dim::n() {
+                return None;
+            }
+        }
+    }
+    Some(axes)
+}
+
 /// The foremost axis of an input that carries the batch.
 pub(super) fn axis_of(graph: &Graph) -> Option<usize> {
     let axes = graph

@@ -9,7 +9,7 @@ use super::params::parameterised;
 use super::{ModelError, batch};
 use crate::Error;
 use crate::analysis;
-use crate::format::onnx::{self, ImportError, UnboundDim};
+use crate::format::onnx::{self, ImportError, ImportOptions, UnboundDim};
 use crate::ir::{ContentHash, Model, OpenSize, Specialize};
 
 /// The numbers that open sizes get where no inputs are given, tried in this order: steps of a
@@ -25,6 +25,8 @@ struct OpenFile {
     options: LoadOptions,
     sizes: Vec<OpenSize>,
     stated: Vec<i64>,
+    /// The inputs that carry the batch, and on which axis; `None` where this is not said so simply.
+    batch: Option<BTreeMap<String, usize>>,
     /// The contents of the file's tensors when it was read first.
     contents: BTreeMap<Arc<str>, ContentHash>,
 }
@@ -36,6 +38,22 @@ impl Specialize for OpenFile {
 
     fn stated(&self) -> &[i64] {
         &self.stated
+    }
+
+    fn symbolic(&self, kept: &[bool]) -> Result<Model, Error> {
+        let mut options = self.options.clone();
+        let mut symbols = BTreeMap::new();
+        for ((size, number), kept) in self.sizes.iter().zip(&self.stated).zip(kept) {
+            let to = if *kept { &mut symbols } else { &mut options.dims };
+            to.insert(size.name.clone(), *number);
+        }
+        let Some(batch) = &self.batch else {
+            return Err(ModelError::from(ImportError::UnboundDims(self.unbound())).into());
+        };
+        options.batch_axis.clone_from(batch);
+        let told = ImportOptions { symbols, ..import_options(&options) };
+        let model = onnx::import(&self.path, &told).map_err(ModelError::from)?;
+        Ok(parameterised(model, &options)?)
     }
 
     fn at(&self, numbers: &[i64]) -> Result<Model, Error> {
@@ -56,6 +74,17 @@ impl Specialize for OpenFile {
             }
             None => Ok(model),
         }
+    }
+}
+
+impl OpenFile {
+    fn unbound(&self) -> Vec<UnboundDim> {
+        let size = |OpenSize { name, input, axis }: &OpenSize| UnboundDim {
+            name: name.clone(),
+            input: input.clone(),
+            axis: *axis,
+        };
+        self.sizes.iter().map(size).collect()
     }
 }
 
@@ -170,6 +199,7 @@ fn stated(
         options: options.clone(),
         sizes: others.iter().map(size).collect(),
         stated,
+        batch: batch::axes_of(&model.graph),
         contents: contents(&model),
     }));
     Ok(model)

@@ -88,6 +88,7 @@ pub(super) fn import_options(options: &LoadOptions) -> ImportOptions {
         batch_axis: options.batch_axis.clone(),
         dims: options.dims.clone(),
         free_batch: options.free_batch == FreeBatch::Always,
+        symbols: BTreeMap::new(),
         assume: options.assume.clone(),
         max_memory: options.max_memory,
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::repair::AppliedRepair;
 use crate::analysis::{ClaimMap, survey};
-use crate::ir::{Graph, GraphError, NodeId, NodeKind, Placement, Update, Value};
+use crate::ir::{self, Graph, GraphError, NodeId, NodeKind, Placement, Update, Value};
 use crate::op::Op;
 use crate::types::{Claim, Dim, Split};
 
@@ -23,7 +23,7 @@ pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
     let width = lines.iter().map(|(value, ..)| value.chars().count()).max().unwrap_or(0).min(60);
     // An empty table has no width.
     let claims = lines.iter().map(|(_, claim, _)| claim.len()).max().unwrap_or(0);
-    let mut text = String::new();
+    let mut text: String = ir::declared(graph.symbols()).map(|line| line + "\n").collect();
     for (value, claim, id) in lines {
         let refused = map.refused().iter().find(|r| r.node == id);
         let reason = refused.map(|r| format!("  {}: {}", r.refusal.code, r.refusal.reason));
@@ -62,6 +62,7 @@ pub fn report(
         "devices",
         vec![graph.split().map_or_else(|| "1; nothing is split".to_owned(), devices)],
     );
+    section("sizes", ir::declared(template.symbols()).collect());
     section("inputs", template.inputs().map(|v| input(template, &map, v)).collect());
     section("values", vec![counts(template, &map)]);
     section("repairs", if done.is_empty() { vec!["none".to_owned()] } else { repairs(done) });

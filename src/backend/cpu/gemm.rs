@@ -16,6 +16,8 @@ use std::ops::Range;
 
 use gemm_common::Parallelism;
 
+use super::simd::vectorised;
+
 /// The largest number of terms that are summed in one call. It must not exceed the depth at which
 /// the crate cuts a sum itself, or the cut, and with it the bits, would follow from the whole size.
 pub(crate) const MAX_TERMS: usize = 512;
@@ -211,11 +213,11 @@ impl<'a> MatrixMut<'a> {
     /// Makes every NaN the same one: which of two that meet in a sum is kept follows from the order
     /// of an instruction's operands, which differs among the crate's loops for different sizes.
     fn unify_nans(&mut self) {
-        for i in 0..self.rows {
+        vectorised!(for i in 0..self.rows {
             for x in &mut self.data[i * self.row_stride..][..self.columns] {
                 *x = if x.is_nan() { f32::NAN } else { *x };
             }
-        }
+        });
     }
 }
 

@@ -18,6 +18,7 @@ use super::wire::Span;
 use super::{BatchCandidate, ImportError, NodeError, foreign, ops};
 use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, FastMap, Note, Symbol};
 
 /// Builds the model that `folder` holds.
@@ -51,6 +52,13 @@ pub(super) fn run(
         source,
         builds: Cell::new(0),
     };
+    if !options.symbols.is_empty() {
+        let symbol = |class| Dim::symbol(Symbol(int(class)));
+        let mut model = parts.build(&inputs, &mut tensors, &symbol, false)?;
+        tensors.check()?;
+        model.graph.set_symbols(inputs.symbols(options)?);
+        return Ok(model);
+    }
     parts.unify(&mut inputs, &mut tensors)?;
     inputs.note();
     // The builds above were dry: only this one makes tensors.

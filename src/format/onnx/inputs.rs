@@ -12,6 +12,7 @@ use super::proto::type_proto::Value as TypeValue;
 use super::proto::{TensorShapeProto, ValueInfoProto};
 use super::tensor::element;
 use super::{BatchCandidate, ImportError, UnboundDim};
+use crate::ir::SizeSymbol;
 use crate::types::{DType, Dim, MAX_RANK, Note, Setting, Shape, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
@@ -82,8 +83,23 @@ impl Inputs {
         } else {
             inputs.open();
         }
+        if !options.symbols.is_empty() {
+            inputs.open();
+        }
         inputs.check()?;
         Ok(inputs)
+    }
+
+    /// The sizes that stay symbols: all classes but the batch, which is the first.
+    pub(super) fn symbols(&self, options: &ImportOptions) -> Result<Vec<SizeSymbol>, ImportError> {
+        let others = self.classes.iter().skip(1).filter_map(|class| class.sizes.first());
+        let symbol = |UnboundDim { name, input, axis }: &UnboundDim| {
+            let open = || UnboundDim { name: name.clone(), input: input.clone(), axis: *axis };
+            let number = options.symbols.get(name).copied();
+            let number = number.ok_or_else(|| ImportError::UnboundDims(vec![open()]))?;
+            Ok(SizeSymbol { name: name.clone(), number })
+        };
+        others.map(symbol).collect()
     }
 
     /// The values of the inputs, with their names and types where class `i` has the size `size(i)`.

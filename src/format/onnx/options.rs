@@ -19,6 +19,9 @@ pub struct ImportOptions {
     /// the batch proves that they stand for it; one that may stand for it, and is not proved to, is
     /// an error.
     pub free_batch: bool,
+    /// The open sizes that stay symbols in a graph for people, by name, with the number that each
+    /// has where the graph is run. With any, `batch_axis` says the batch.
+    pub symbols: BTreeMap<String, i64>,
     /// What is assumed of operators that are not ONNX's own, by domain and name, `com.acme.Gate`:
     /// they become [`External`](crate::op::External), with the types that the file declares for
     /// their results. A function of the model of this name is still expanded.
@@ -34,6 +37,7 @@ impl Default for ImportOptions {
             batch_axis: BTreeMap::new(),
             dims: BTreeMap::new(),
             free_batch: false,
+            symbols: BTreeMap::new(),
             assume: BTreeMap::new(),
             max_memory: 16 << 30,
         }

@@ -20,7 +20,7 @@ use super::assemble::Assembly;
 use super::excerpt::Excerpt;
 use super::{ContentHash, Graph, Param, Placement, Source};
 use crate::op::CustomOps;
-use crate::types::{Device, Dim, ShardRule, Split, TensorType};
+use crate::types::{Device, Dim, MAX_SIZE, ShardRule, Split, TensorType};
 
 /// Why a text is no graph, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +135,9 @@ impl<'a> Parser<'a> {
 
     fn file(&mut self) -> ScanResult<()> {
         self.version()?;
+        while self.values.scan.eat_word("symbol") {
+            self.symbol()?;
+        }
         self.devices()?;
         if self.values.scan.eat_word("split") {
             self.split()?;
@@ -166,6 +169,23 @@ impl<'a> Parser<'a> {
         scan.keyword("N")?;
         scan.expect(">=")?;
         scan.expect("0")
+    }
+
+    /// `S1 = 128`: an open size, which is this number in the graph.
+    fn symbol(&mut self) -> ScanResult<()> {
+        let name = format!("S{}", self.values.symbols.len() + 1);
+        self.values.scan.keyword(&name)?;
+        self.values.scan.expect("=")?;
+        let from = self.values.scan.next();
+        let number: u64 = self.values.scan.number("a size")?;
+        match i64::try_from(number).ok().filter(|number| *number <= MAX_SIZE) {
+            Some(number) => self.values.symbols.push(number),
+            None => {
+                let message = format!("a size is at most {MAX_SIZE}");
+                return Err(Fault::new(self.values.scan.since(from), message));
+            }
+        }
+        self.values.fits(self.values.symbols.len())
     }
 
     fn devices(&mut self) -> ScanResult<()> {

@@ -17,13 +17,16 @@ pub(super) struct Values<'a> {
     pub(super) scan: Scanner<'a>,
     /// The rows of each replica.
     pub(super) rows: Vec<Dim>,
+    /// The numbers of the symbols `S1`, `S2` and so on.
+    pub(super) symbols: Vec<i64>,
     /// Formulas that were parsed, by their text: reading them is slower than all else in a line.
     formulas: FastMap<&'a str, Dim>,
 }
 
 impl<'a> Values<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { scan: Scanner::new(text), rows: Vec::new(), formulas: FastMap::default() }
+        let (rows, symbols) = (Vec::new(), Vec::new());
+        Self { scan: Scanner::new(text), rows, symbols, formulas: FastMap::default() }
     }
 
     /// A device: a kind and a number, such as `gpu:0`.
@@ -158,7 +161,7 @@ impl<'a> Values<'a> {
         } else if text.len() > MAX_FORMULA {
             return Err(Fault::new(from..from + 1, "the formula is too long"));
         } else {
-            text.parse().map_err(|e| Fault::new(at, format!("{e}")))?
+            Dim::parse(text, &self.symbols).map_err(|e| Fault::new(at, format!("{e}")))?
         };
         // A text repeats few formulas many times; one of many different ones does not fill the
         // memory.

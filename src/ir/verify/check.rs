@@ -113,7 +113,7 @@ impl<'g> Check<'g> {
             // negative for any size of it.
             let possible = info.ty.shape.is_valid()
                 && info.ty.shape.iter().all(|d| d.is_const() || d.is_nonnegative());
-            if has_other_symbols(&info.ty.shape) {
+            if self.has_other_symbols(&info.ty.shape) {
                 self.other_symbol(at);
             } else if !possible {
                 let message = format!("an input cannot be {}", info.ty);
@@ -243,7 +243,7 @@ impl<'g> Check<'g> {
         }
         for (i, result) in node.results().iter().enumerate() {
             self.name(&result.name, Line::Op(id).at(LinePart::Result(i)));
-            if has_other_symbols(&result.ty.shape) {
+            if self.has_other_symbols(&result.ty.shape) {
                 self.other_symbol(Line::Op(id).at(LinePart::Result(i)));
             }
         }
@@ -317,8 +317,8 @@ impl<'g> Check<'g> {
         let mut symbols = false;
         for (name, attr) in op.attrs() {
             match attr {
-                Attr::Int(dim) => symbols |= has_other_symbols(std::slice::from_ref(&dim)),
-                Attr::Ints(dims) => symbols |= has_other_symbols(&dims),
+                Attr::Int(dim) => symbols |= self.has_other_symbols(std::slice::from_ref(&dim)),
+                Attr::Ints(dims) => symbols |= self.has_other_symbols(&dims),
                 Attr::Tensor(tensor) if tensor.len() > MAX_CONSTANT => {
                     let message = format!("`{name}` has {} elements", tensor.len());
                     let hint =
@@ -335,6 +335,17 @@ impl<'g> Check<'g> {
         if symbols {
             self.other_symbol(at);
         }
+    }
+
+    /// True if a symbol other than `N` and those of the graph occurs.
+    fn has_other_symbols(&self, dims: &[Dim]) -> bool {
+        let mut found = false;
+        for dim in dims.iter().filter(|d| !d.is_const()) {
+            dim.symbols(&mut |s| {
+                found |= s != Symbol::BATCH && s.0 as usize > self.graph.symbols().len();
+            });
+        }
+        found
     }
 
     fn other_symbol(&mut self, at: ErrorLocation) {
@@ -403,15 +414,6 @@ impl<'g> Check<'g> {
             }
         }
     }
-}
-
-/// True if a symbol other than `N` occurs.
-fn has_other_symbols(dims: &[Dim]) -> bool {
-    let mut found = false;
-    for dim in dims.iter().filter(|d| !d.is_const()) {
-        dim.symbols(&mut |s| found |= s != Symbol::BATCH);
-    }
-    found
 }
 
 /// The first types of a list, in words.

@@ -16,7 +16,7 @@
 //!   graph with a split has mirrored parameters.
 //! - V10: the sizes of an input are possible, and at least 0 for every `N >= 0`.
 //! - V11: every output has a name of its own, and a value of the graph that belongs to no replica.
-//! - V12: no symbol but `N` occurs in types and attributes.
+//! - V12: no symbol but `N` and the graph's open sizes occurs in types and attributes.
 //! - V13: a tensor among the attributes has at most [`MAX_CONSTANT`] elements; larger ones are
 //!   parameters.
 //! - V14: a parameter has at most one update, with a value for each device that holds it, in the

@@ -200,6 +200,7 @@ impl<'g> Writer<'g> {
         options: RepairOptions,
     ) -> Self {
         let mut out = Graph::new(template.name());
+        out.set_symbols(template.symbols().to_vec());
         for param in template.params() {
             out.add_param(param.clone());
         }

@@ -13,7 +13,14 @@ impl FromStr for Dim {
     type Err = ParseValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut reader = Reader { rest: text.trim(), depth: 0 };
+        Self::parse(text, &[])
+    }
+}
+
+impl Dim {
+    /// Reads a formula of `N` and of `S1`, `S2` and so on, which are these numbers.
+    pub(crate) fn parse(text: &str, symbols: &[i64]) -> Result<Self, ParseValueError> {
+        let mut reader = Reader { rest: text.trim(), depth: 0, symbols };
         let dim = reader.sum().and_then(|dim| match reader.peek() {
             None if dim.is_overflow() => Err("its numbers or its parts are too many or too large"),
             None => Ok(dim),
@@ -29,6 +36,8 @@ impl FromStr for Dim {
 struct Reader<'a> {
     rest: &'a str,
     depth: usize,
+    /// The numbers of `S1`, `S2` and so on.
+    symbols: &'a [i64],
 }
 
 type Read = Result<Dim, &'static str>;
@@ -128,11 +137,18 @@ impl Reader<'_> {
                 }
                 Ok(if is_min { a.minimum(&b) } else { a.maximum(&b) })
             }
-            _ => word
-                .parse::<i64>()
+            _ => self
+                .symbol(word)
+                .or_else(|| word.parse().ok())
                 .map(Dim::from)
-                .map_err(|_| "it is neither an integer nor a symbol"),
+                .ok_or("it is neither an integer nor a symbol"),
         }
+    }
+
+    /// The number of the symbol `word`.
+    fn symbol(&self, word: &str) -> Option<i64> {
+        let at: usize = word.strip_prefix('S')?.parse().ok()?;
+        self.symbols.get(at.checked_sub(1)?).copied()
     }
 }
 
@@ -147,5 +163,16 @@ mod tests {
         }
         assert!("(".repeat(5000).parse::<Dim>().is_err());
         assert_eq!(" N % 4 ".parse::<Dim>(), Ok(Dim::n().modulo(&4.into())));
+    }
+
+    #[test]
+    fn symbols_are_their_numbers() {
+        let read = |text| Dim::parse(text, &[5, 7]);
+        assert_eq!(read("S1*N+S2-1"), Ok(Dim::n() * 5 + 6));
+        assert_eq!(read("min(S2,N)/S1"), "min(7,N)/5".parse());
+        for text in ["S", "S0", "S3", "S1x", "S-1"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert!("S1".parse::<Dim>().is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use fanwise::Session;
 use fanwise::model::{self, LoadOptions};
@@ -9,6 +10,8 @@ use fanwise::types::Tensor;
 use prost::Message;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use support::snap;
 
 use super::sizes::typed_nodes;
 use super::*;
@@ -97,4 +100,53 @@ fn leading_sizes_that_say_nothing_are_one_where_the_model_splits_so() {
     // Names that say something, and inputs that have nothing to do with each other, are not one.
     assert!(load(["users", "items"], rows).is_err());
     assert!(load(["s0", "s10"], "y = Relu a; z = Relu b").is_err());
+}
+
+/// The output of a command in a folder: what it prints, then what it says.
+fn printed(folder: &Path, args: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    let output = command.args(args.split(' ')).current_dir(folder).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    assert!(output.status.success(), "{args}: {}", text(output.stderr));
+    format!("{}{}", text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn open_sizes_are_printed_as_symbols() {
+    let folder = tempfile::tempdir().unwrap();
+    let strides = AttributeProto {
+        name: Some("strides".to_owned()),
+        ints: vec![2, 2],
+        r#type: Some(AttributeType::Ints.into()),
+        ..AttributeProto::default()
+    };
+    let conv = with(node("Conv", &["x", "w"], &["c"]), strides);
+    let nodes =
+        [vec![conv], nodes_of("p = GlobalAveragePool c; y = Flatten p; z = Relu c")].concat();
+    let image = vec![value("x", &["batch", "3", "height", "width"])];
+    let file = model(graph(image, vec![zeros("w", &[4, 3, 3, 3])], nodes, &["y", "z"]));
+    written(folder.path(), &file);
+    let compile = |args: &str| printed(folder.path(), &format!("compile m.onnx {args}"));
+    let text = compile("--gpus 2 --emit graph");
+    // What is read back has the numbers, and computes what the model does.
+    fs::write(folder.path().join("m.fan"), text.split("note: ").next().unwrap()).unwrap();
+    let ran = |args: &str| {
+        let text = printed(folder.path(), &format!("run {args} --batch 3 --format json"));
+        text.split_once("\"outputs\"").unwrap().1.split("seconds").next().unwrap().to_owned()
+    };
+    assert_eq!(ran("m.fan"), ran("m.onnx"));
+    let shown = ["", "--emit claims", "--gpus 2 --emit explain", "--emit graph:input,dot"];
+    let texts: Vec<String> = shown.iter().map(|args| compile(args)).collect();
+    snap::assert("cli", "symbols", &format!("{text}\n{}", texts.join("\n")));
+    // A table of 512 rows needs the number; the other size stays a symbol.
+    let nodes = nodes_of(
+        "sizes = Shape x; l = Gather sizes one; t = Slice table zero l; \
+        u = Add x t; a = Unsqueeze u last; y = Mul a b",
+    );
+    let known =
+        vec![ints("one", &[1]), ints("zero", &[0]), ints("last", &[3]), zeros("table", &[512, 4])];
+    let inputs =
+        vec![value("x", &["batch", "steps", "4"]), value("b", &["batch", "1", "1", "beams"])];
+    written(folder.path(), &model(graph(inputs, known, nodes, &["y"])));
+    snap::assert("cli", "symbols_and_numbers", &compile("--emit summary"));
 }

@@ -116,6 +116,7 @@ impl<'a> Rewrite<'a> {
             _ => Device::HOST,
         };
         let mut out = Graph::new(template.name());
+        out.set_symbols(template.symbols().to_vec());
         let nodes = template.len() * split.replicas();
         // Room for the clones, and an eighth more for slices and copies: growing would copy the
         // graph.
