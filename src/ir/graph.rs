@@ -8,11 +8,11 @@ use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    ContentHash, DevicePlacement, Node, NodeId, NodeKind, Origin, Output, Param, ParamId,
-    Placement, ResultInfo, Source, Update, Value,
+    ContentHash, DevicePlacement, Id, IdMap, Node, NodeId, NodeKind, NodeMap, Origin, Output,
+    Param, ParamId, Placement, ResultInfo, Source, Update, Value,
 };
 use crate::op::{Op, OpError, Operand, Results};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Diagnostic, FastMap, FastSet, Split, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
@@ -129,6 +129,7 @@ impl Graph {
     /// Sets the split that its replicas follow.
     pub fn set_split(&mut self, split: Option<Split>) {
         let mut seen = FastSet::default();
+        // Nothing is mirrored without a split.
         let devices = split.as_ref().map_or(&[][..], Split::devices);
         self.mirrors = devices.iter().copied().filter(|device| seen.insert(*device)).collect();
         self.split = split;
@@ -196,8 +197,14 @@ impl Graph {
         self.flow.node_count() == 0
     }
 
+    /// A table of its nodes, with `entry` for each.
+    pub(crate) fn node_map<T: Clone>(&self, entry: T) -> NodeMap<T> {
+        IdMap::new(self.id_bound(), entry)
+    }
+
     /// One more than the largest index of a node.
-    pub(crate) fn id_bound(&self) -> usize {
+    fn id_bound(&self) -> usize {
+        // An empty graph has no ids.
         self.flow.node_indices().next_back().map_or(0, |i| i.index() + 1)
     }
 
@@ -510,7 +517,7 @@ impl Graph {
             next += u32::from(*used);
         }
         let mut used = used.into_iter();
-        self.params.retain(|_| used.next().unwrap_or(false));
+        self.params.retain(|_| invariant(used.next(), "that every parameter was looked at"));
         for node in self.flow.node_weights_mut() {
             if let NodeKind::Param(id) = &mut node.kind {
                 id.0 = renamed[id.0 as usize];

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::ParamId;
+use super::{Id, ParamId};
 use crate::op::{Ints, Op};
 use crate::types::{Device, TensorType};
 
@@ -11,9 +11,8 @@ use crate::types::{Device, TensorType};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(super) u32);
 
-impl NodeId {
-    /// A number below the graph's [`id_bound`](super::Graph::id_bound), for tables indexed by node.
-    pub(crate) fn index(self) -> usize {
+impl Id for NodeId {
+    fn index(self) -> usize {
         self.0 as usize
     }
 }

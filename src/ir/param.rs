@@ -3,11 +3,18 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::Id;
 use crate::types::{Device, Tensor, TensorType};
 
 /// A parameter of a graph, by its position in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub u32);
+
+impl Id for ParamId {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// The first eight bytes of the BLAKE3 hash of a parameter's type and elements (little-endian).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
