@@ -150,6 +150,7 @@ pub fn save(
         .collect();
     if !own.is_empty() {
         let beside = path.with_extension("safetensors");
+        // A path without a name is a folder: writing the weights fails below.
         let file: Arc<str> = beside.file_name().unwrap_or_default().to_string_lossy().into();
         let mut kept = Weights::default();
         for id in own {

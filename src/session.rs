@@ -144,6 +144,7 @@ impl Session {
     /// ready for.
     pub fn readied(&self) -> usize {
         let others = self.others.as_ref();
+        // Without open sizes there are no other graphs.
         1 + others.map_or(0, |others| others.readied.load(Ordering::Relaxed))
     }
 

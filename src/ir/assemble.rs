@@ -169,6 +169,7 @@ impl Assembly {
 
     /// The `i`-th device that holds a parameter; the host, where there is no such device.
     pub(super) fn home(&self, param: ParamId, i: usize) -> Device {
+        // The verifier refuses an update with more values than homes (V14).
         self.graph.homes(param).get(i).copied().unwrap_or(Device::HOST)
     }
 

@@ -10,6 +10,7 @@ use super::text::{
 };
 use super::{DevicePlacement, Graph, Node, NodeId, NodeKind, Param, Placement, Update, Value};
 use crate::op::Attr;
+use crate::types::invariant::invariant;
 use crate::types::{Device, Dim, FastMap, Split};
 
 /// How a graph is printed.
@@ -80,6 +81,7 @@ impl<'g> Writer<'g> {
             });
             rows.collect()
         };
+        // Without a split there are no rows of replicas.
         let rows = graph.split().map(rows).unwrap_or_default();
         Self { graph, out: String::new(), rows, parts: None }
     }
@@ -233,6 +235,7 @@ impl<'g> Writer<'g> {
         for (i, value) in update.values.iter().enumerate() {
             self.out.push_str(if i > 0 { ", " } else { " " });
             let from = self.out.len();
+            // A graph that was not verified may have more values than homes; any device prints them.
             self.value(*value, homes.get(i).copied().unwrap_or(Device::HOST));
             self.part(from, |parts| &mut parts.operands);
         }
@@ -338,7 +341,8 @@ impl<'g> Writer<'g> {
                 push_name(&mut self.out, name);
             }
             self.out.push_str(" = \"");
-            push_escaped(&mut self.out, group.first().map_or("", |(at, _)| origins[*at]), &[]);
+            let (at, _) = invariant(group.first(), "that a group has a member");
+            push_escaped(&mut self.out, origins[*at], &[]);
             self.out.push_str("\"\n");
         }
         self.out.push_str("}\n");

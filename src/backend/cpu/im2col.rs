@@ -96,7 +96,7 @@ impl Tap {
     /// Adds a run behind the others. Where it goes on where the last one would, both become one,
     /// and the elements between them are overwritten.
     fn push(&mut self, run: Run, step: usize) {
-        let end = self.runs.last().map_or(0, |r| r.to.end);
+        let end = self.written();
         if run.to.start > end {
             self.zeros.push(end..run.to.start);
         }
@@ -110,8 +110,14 @@ impl Tap {
         }
     }
 
+    /// The end of the last run.
+    fn written(&self) -> usize {
+        // Before the first run nothing is written.
+        self.runs.last().map_or(0, |r| r.to.end)
+    }
+
     fn end(&mut self, width: usize) {
-        let end = self.runs.last().map_or(0, |r| r.to.end);
+        let end = self.written();
         if end < width {
             self.zeros.push(end..width);
         }

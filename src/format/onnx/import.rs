@@ -258,6 +258,7 @@ impl Parts<'_> {
             let info = self.file.value(*span)?;
             let (dtype, rank): (Option<DType>, Option<usize>) = declared(&info);
             if dtype.is_some_and(|t| t != ty.dtype) || rank.is_some_and(|r| r != ty.rank()) {
+                // The file may declare the number of axes alone.
                 let declared_type = dtype.map_or("?", DType::name);
                 let shown = Quoted(&name);
                 let axes = rank.map_or_else(|| "?".to_owned(), |r| r.to_string());

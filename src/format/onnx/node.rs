@@ -166,6 +166,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// A list of integers, empty where it is absent.
     pub(super) fn ints(&mut self, name: &str) -> Result<Vec<i64>, NodeError> {
+        // No operator tells an absent list from an empty one here.
         Ok(self.opt_ints(name)?.unwrap_or_default())
     }
 
@@ -256,11 +257,13 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The first result that is named; where none is, the tensor or the seed has no name.
     fn first_named(&self) -> ValueId {
+        // A node may name no result.
         self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE)
     }
 
     /// Result `i`; those at the end may be left out.
     fn output(&self, i: usize) -> ValueId {
+        // A result that is left out at the end is as one without a name.
         self.outputs.get(i).copied().unwrap_or(NONE)
     }
 
@@ -302,6 +305,7 @@ impl<'r, 'a> Node<'r, 'a> {
     /// The error that operand `i` is not known before the run.
     pub(super) fn not_known(&self, i: usize) -> NodeError {
         let name = self.input_ids.get(i).map(|id| self.state.flat.name(*id));
+        // An operand that is left out has no name; the message then gives its number alone.
         NodeError::NotKnown { operand: i, value: name.unwrap_or_default().into_owned() }
     }
 
@@ -378,6 +382,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The number of results that the node names; those left out before the last count.
     pub(super) fn result_count(&self) -> usize {
+        // A node may name no result.
         self.outputs.iter().rposition(|id| *id != NONE).map_or(0, |last| last + 1)
     }
 

@@ -38,12 +38,12 @@ impl<'a> Scanner<'a> {
 
     /// What was not read yet.
     fn rest(&self) -> &'a str {
-        self.text.get(self.at..).unwrap_or_default()
+        &self.text[self.at..]
     }
 
     /// The text at a position.
     pub(super) fn text(&self, at: &Range<usize>) -> &'a str {
-        self.text.get(at.clone()).unwrap_or_default()
+        &self.text[at.clone()]
     }
 
     /// The position of what comes next.
@@ -247,6 +247,7 @@ pub(super) fn unescape(raw: &str, from: usize) -> ScanResult<Cow<'_, str>> {
             Some(b'r') => (Some('\r'), 1),
             Some(b't') => (Some('\t'), 1),
             Some(b'u') if escape.as_bytes().get(1) == Some(&b'{') => {
+                // Without a bracket there is no code, which is refused below.
                 let end = escape.find('}').unwrap_or(0);
                 (code(end).and_then(char::from_u32), end + 1)
             }
