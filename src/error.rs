@@ -1,5 +1,7 @@
 use crate::analysis::ProofError;
+#[cfg(feature = "lower")]
 use crate::backend::CompileError;
+#[cfg(feature = "lower")]
 use crate::backend::RunError;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::KernelError;
@@ -9,11 +11,15 @@ use crate::codegen::CodegenError;
 use crate::format::FileError;
 use crate::ir::GraphError;
 use crate::ir::VerifyErrors;
+#[cfg(feature = "lower")]
 use crate::lower::BindError;
+#[cfg(feature = "lower")]
 use crate::lower::LowerError;
 #[cfg(feature = "onnx")]
 use crate::model::ModelError;
-use crate::pass::{PassError, TrainingError};
+use crate::pass::PassError;
+#[cfg(feature = "gradients")]
+use crate::pass::TrainingError;
 #[cfg(feature = "train")]
 use crate::train::data::DataError;
 #[cfg(feature = "train")]
@@ -51,9 +57,11 @@ pub enum Error {
     #[error("the replicas do not compute what the model does\n{0}")]
     Unproved(#[from] ProofError),
     /// A graph could not be lowered.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// Memory could not be planned.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A launch has no kernel.
@@ -65,12 +73,15 @@ pub enum Error {
     #[error(transparent)]
     Kernels(#[from] KernelError),
     /// A program could not be readied.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// A run failed.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Run(#[from] RunError),
     /// There is no training graph of a model.
+    #[cfg(feature = "gradients")]
     #[error(transparent)]
     Training(#[from] TrainingError),
     /// There are no data to train on.
@@ -135,14 +146,19 @@ impl Error {
             Self::Graph(error) => error,
             Self::Pass(error) => error,
             Self::Unproved(error) => error,
+            #[cfg(feature = "lower")]
             Self::Lower(error) => error,
+            #[cfg(feature = "lower")]
             Self::Bind(error) => error,
             #[cfg(feature = "cuda")]
             Self::Codegen(error) => error,
             #[cfg(feature = "cuda")]
             Self::Kernels(error) => error,
+            #[cfg(feature = "lower")]
             Self::Compile(error) => error,
+            #[cfg(feature = "lower")]
             Self::Run(error) => error,
+            #[cfg(feature = "gradients")]
             Self::Training(error) => error,
             #[cfg(feature = "train")]
             Self::Data(error) => error,

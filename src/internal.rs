@@ -2,6 +2,7 @@
 
 pub use crate::analysis::random::random_inputs;
 pub use crate::analysis::sums::{Sums, Unexplained};
+#[cfg(feature = "lower")]
 pub use crate::backend::ahead::run_each;
 #[cfg(feature = "cpu")]
 pub use crate::backend::cpu::conv::{ConvPlan, conv};
@@ -45,7 +46,9 @@ pub use crate::format::onnx::ops::supported;
 pub use crate::format::onnx::weights::initializers;
 pub use crate::ir::param::ContentHash;
 pub use crate::ir::print::Printer;
+#[cfg(feature = "lower")]
 pub use crate::lower::chain::{Chain, ChainStep};
+#[cfg(feature = "lower")]
 pub use crate::lower::check::check;
 pub use crate::op::all_gather::AllGather;
 pub use crate::op::all_reduce::AllReduce;
@@ -72,7 +75,9 @@ pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};
 pub use crate::op::support::interval::Interval;
 pub use crate::op::support::traits::Traits;
 pub use crate::pass::explain::headline;
+#[cfg(feature = "gradients")]
 pub use crate::pass::gradient::class_axis;
+#[cfg(feature = "gradients")]
 pub use crate::pass::gradient::fixed_parameters;
 pub use crate::pass::report::claims_text;
 #[cfg(feature = "train")]

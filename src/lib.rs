@@ -104,6 +104,7 @@
 )]
 
 pub mod analysis;
+#[cfg(feature = "lower")]
 pub mod backend;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -115,6 +116,7 @@ pub mod format;
 #[doc(hidden)]
 pub mod internal;
 pub mod ir;
+#[cfg(feature = "lower")]
 pub mod lower;
 #[cfg(feature = "onnx")]
 pub mod model;

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
 use crate::ir::{Graph, GraphError, IdMap, NodeId, NodeKind};
 use crate::types::Dim;
 
 /// The rows and totals of a model's summary.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
 pub(crate) struct Summary {
     /// The model's name.
     pub name: String,
@@ -21,7 +20,8 @@ pub(crate) struct Summary {
 }
 
 /// An input or operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
 pub(crate) struct SummaryRow {
     /// Its label.
     pub layer: String,

@@ -7,6 +7,7 @@ mod dot;
 mod excerpt;
 mod graph;
 mod id_map;
+#[cfg(feature = "json")]
 mod json;
 mod label;
 mod model;
@@ -24,6 +25,7 @@ pub use dot::to_dot;
 pub(crate) use excerpt::operand_excerpt;
 pub use graph::{Graph, GraphError};
 pub(crate) use id_map::{Id, IdMap, NodeMap};
+#[cfg(feature = "json")]
 pub use json::{JsonError, from_json, from_json_with, to_json};
 pub use label::Label;
 pub use model::Model;

@@ -46,8 +46,26 @@ impl View {
     }
 }
 
-/// All operands joined, as `labels` say; every tensor is one of `T`.
-pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Tensor, TensorError> {
+/// The arithmetic of one element type. Everything else is compiled once for all types.
+#[derive(Clone, Copy)]
+pub(super) struct Arithmetic {
+    one: fn() -> Tensor,
+    sum: fn(&mut Tensor, &Tensor, Option<&Tensor>, &Terms),
+}
+
+impl Arithmetic {
+    /// The arithmetic of `T`.
+    pub(super) fn of<T: Number>() -> Self {
+        Self { one: || Tensor::scalar(T::ONE), sum: sum::<T> }
+    }
+}
+
+/// All operands joined, as `labels` say; every tensor has the type of `by`.
+pub(super) fn all(
+    labels: &Labels,
+    operands: &[Tensor],
+    by: Arithmetic,
+) -> Result<Tensor, TensorError> {
     let mut views: Vec<View> = operands
         .iter()
         .zip(&labels.operands)
@@ -72,12 +90,12 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
             };
             let kept: SmallVec<[u8; 8]> = views[i].labels().filter(|l| elsewhere(*l)).collect();
             if kept.len() < views[i].axes.len() {
-                views[i] = join::<T>(&views[i], None, &kept)?;
+                views[i] = join(&views[i], None, &kept, by)?;
             }
         }
     }
     let mut rest = views.into_iter();
-    let mut joined = rest.next().unwrap_or_else(|| View::new(Tensor::scalar(T::ONE), &[]));
+    let mut joined = rest.next().unwrap_or_else(|| View::new((by.one)(), &[]));
     let later: Vec<View> = rest.collect();
     for (i, next) in later.iter().enumerate() {
         let needed = |label: u8| {
@@ -86,17 +104,17 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
         };
         let new = next.labels().filter(|l| joined.axes.iter().all(|(own, ..)| own != l));
         let kept: SmallVec<[u8; 8]> = joined.labels().chain(new).filter(|l| needed(*l)).collect();
-        joined = join::<T>(&joined, Some(next), &kept)?;
+        joined = join(&joined, Some(next), &kept, by)?;
     }
     // The last join has one operand: it brings the axes into the order of the result.
     let order: SmallVec<[u8; 8]> =
         labels.result.iter().copied().filter(|l| joined.labels().any(|own| own == *l)).collect();
-    join::<T>(&joined, None, &order)?.tensor.reshaped(&dims)
+    join(&joined, None, &order, by)?.tensor.reshaped(&dims)
 }
 
 /// The products of the elements of `a` and `b`, summed over the labels that are not in `kept`;
 /// those are the axes of the result.
-fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, TensorError> {
+fn join(a: &View, b: Option<&View>, kept: &[u8], by: Arithmetic) -> Result<View, TensorError> {
     let size = |label: u8| {
         let axes = a.axes.iter().chain(b.iter().flat_map(|b| &b.axes));
         axes.clone().find(|(own, ..)| *own == label).map_or(1, |(_, size, _)| *size)
@@ -109,33 +127,52 @@ fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, Tens
         }
     }
     let dims: SmallVec<[usize; 8]> = kept.iter().map(|l| size(*l)).collect();
-    let mut y = Tensor::zeros(T::DTYPE, &dims)?;
+    let mut y = Tensor::zeros(a.tensor.dtype(), &dims)?;
     let outer: SmallVec<[Steps; 8]> = kept.iter().map(|l| steps(*l)).collect();
     let inner: SmallVec<[Steps; 8]> = summed.iter().map(|l| steps(*l)).collect();
-    // The last summed axis is a plain loop, without the bookkeeping of `Walk` for each term. The
-    // terms keep their ascending order, on which the rounding of the result depends.
-    let (run, inner) =
-        inner.split_last().map_or(((1, [0, 0]), &[][..]), |(run, rest)| (*run, rest));
-    let left = a.tensor.as_slice::<T>();
-    let right = b.map(|b| b.tensor.as_slice::<T>());
-    let empty = run.0 == 0 || inner.iter().any(|(size, _)| *size == 0);
-    if !empty {
-        let mut walk = Walk::new(&outer);
-        let turns: usize = inner.iter().map(|(size, _)| size).product();
-        for y in y.as_mut_slice::<T>() {
-            let from = walk.next();
-            let mut terms = Walk::new(inner);
-            for _ in 0..turns {
-                let at = terms.next();
-                let (mut i, mut j) = (from[0] + at[0], from[1] + at[1]);
-                for _ in 0..run.0 {
-                    *y = y.add_product(left[i], right.map_or(T::ONE, |b| b[j]));
-                    (i, j) = (i + run.1[0], j + run.1[1]);
-                }
+    let terms = Terms::new(outer, &inner);
+    (by.sum)(&mut y, &a.tensor, b.map(|b| &b.tensor), &terms);
+    Ok(View::new(y, kept))
+}
+
+/// The terms of the sums of products: the steps from sum to sum, and from term to term.
+struct Terms {
+    outer: SmallVec<[Steps; 8]>,
+    inner: SmallVec<[Steps; 8]>,
+    /// The last summed axis. It is a plain loop, without the bookkeeping of `Walk` for each term.
+    run: Steps,
+}
+
+impl Terms {
+    fn new(outer: SmallVec<[Steps; 8]>, summed: &[Steps]) -> Self {
+        // Without a summed axis there is one term.
+        let (run, inner) = summed.split_last().unwrap_or((&(1, [0, 0]), &[]));
+        Self { outer, inner: inner.into(), run: *run }
+    }
+}
+
+/// Adds the products of `a` and `b` to the sums `y`. The terms keep their ascending order, on which
+/// the rounding of the result depends.
+fn sum<T: Number>(y: &mut Tensor, a: &Tensor, b: Option<&Tensor>, terms: &Terms) {
+    let (left, right) = (a.as_slice::<T>(), b.map(Tensor::as_slice::<T>));
+    let (size, steps) = terms.run;
+    let turns: usize = terms.inner.iter().map(|(size, _)| size).product();
+    if size == 0 || turns == 0 {
+        return;
+    }
+    let mut walk = Walk::new(&terms.outer);
+    for y in y.as_mut_slice::<T>() {
+        let from = walk.next();
+        let mut terms = Walk::new(&terms.inner);
+        for _ in 0..turns {
+            let at = terms.next();
+            let (mut i, mut j) = (from[0] + at[0], from[1] + at[1]);
+            for _ in 0..size {
+                *y = y.add_product(left[i], right.map_or(T::ONE, |b| b[j]));
+                (i, j) = (i + steps[0], j + steps[1]);
             }
         }
     }
-    Ok(View::new(y, kept))
 }
 
 /// The size of an axis and the distances of its elements in both operands.

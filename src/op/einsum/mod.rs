@@ -10,6 +10,7 @@ use std::fmt::Write;
 
 use smallvec::smallvec;
 
+use contract::Arithmetic;
 pub(crate) use labels::Labels;
 
 use super::declare::op;
@@ -250,24 +251,25 @@ impl OpDef for Einsum {
         let ranks: Vec<usize> = operands.iter().map(|x| x.rank()).collect();
         let labels = self.labels(&ranks)?;
         let inputs = operands.iter().map(|x| widen(x)).collect::<Result<Vec<Tensor>, _>>()?;
-        macro_rules! sum {
+        macro_rules! by {
             ($t:ty) => {
-                contract::all::<$t>(&labels, &inputs)?
+                Arithmetic::of::<$t>()
             };
         }
-        let y = match wide(first.dtype()) {
-            DType::F64 => sum!(f64),
-            DType::I64 => sum!(i64),
-            DType::I32 => sum!(i32),
-            DType::I16 => sum!(i16),
-            DType::I8 => sum!(i8),
-            DType::U64 => sum!(u64),
-            DType::U32 => sum!(u32),
-            DType::U16 => sum!(u16),
-            DType::U8 => sum!(u8),
-            DType::F32 | DType::F16 | DType::Bf16 => sum!(f32),
+        let arithmetic = match wide(first.dtype()) {
+            DType::F64 => by!(f64),
+            DType::I64 => by!(i64),
+            DType::I32 => by!(i32),
+            DType::I16 => by!(i16),
+            DType::I8 => by!(i8),
+            DType::U64 => by!(u64),
+            DType::U32 => by!(u32),
+            DType::U16 => by!(u16),
+            DType::U8 => by!(u8),
+            DType::F32 | DType::F16 | DType::Bf16 => by!(f32),
             DType::Bool => return Err(not_a_number()),
         };
+        let y = contract::all(&labels, &inputs, arithmetic)?;
         Ok(vec![narrow(y, first.dtype())?])
     }
 

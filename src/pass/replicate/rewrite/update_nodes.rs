@@ -58,8 +58,8 @@ impl UpdateNodes {
         self.nodes.get(id).is_some_and(|(once, _)| *once)
     }
 
-    /// The names that must stay free for these nodes and their copies.
-    pub(super) fn names(&self, template: &Graph) -> Vec<Arc<str>> {
+    /// The names that must stay free for such nodes of a template and their copies.
+    pub(super) fn names(template: &Graph) -> Vec<Arc<str>> {
         if template.updates().is_empty() {
             return Vec::new();
         }

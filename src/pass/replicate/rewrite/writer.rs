@@ -135,7 +135,7 @@ impl<'a> Rewrite<'a> {
         let names = template.inputs().chain(template.outputs().iter().map(|o| o.value));
         let names = names.map(|v| template.info(v).name.clone());
         let update_nodes = UpdateNodes::new(template, claims);
-        let names = names.chain(update_nodes.names(template));
+        let names = names.chain(UpdateNodes::names(template));
         let reserved = names.filter(|name| name.contains('.')).collect();
         let params = vec![None; template.params().len() * split.replicas()];
         let inputs = template.node_map(None);
