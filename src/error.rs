@@ -36,7 +36,7 @@ pub enum Error {
     #[cfg(feature = "onnx")]
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// There is no such model in the zoo.
+    /// The zoo has no model with this name.
     #[cfg(feature = "zoo")]
     #[error(transparent)]
     Zoo(#[from] ZooError),
@@ -44,13 +44,13 @@ pub enum Error {
     #[cfg(feature = "onnx")]
     #[error(transparent)]
     File(#[from] FileError),
-    /// A graph could not be changed as asked.
+    /// A change of a graph is invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// A graph breaks an invariant.
     #[error("the graph is damaged\n{0}")]
     Invalid(VerifyErrors),
-    /// A pass did not give a graph.
+    /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
     /// A replicated graph does not compute what its template does.
@@ -72,7 +72,7 @@ pub enum Error {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Kernels(#[from] KernelError),
-    /// A program could not be readied.
+    /// A program could not be loaded.
     #[cfg(feature = "lower")]
     #[error(transparent)]
     Compile(#[from] CompileError),
@@ -80,15 +80,15 @@ pub enum Error {
     #[cfg(feature = "lower")]
     #[error(transparent)]
     Run(#[from] RunError),
-    /// There is no training graph of a model.
+    /// A model has no training graph.
     #[cfg(feature = "gradients")]
     #[error(transparent)]
     Training(#[from] TrainingError),
-    /// There are no data to train on.
+    /// A dataset could not be read.
     #[cfg(feature = "train")]
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A training could not go on.
+    /// A training step failed.
     #[cfg(feature = "train")]
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -96,7 +96,7 @@ pub enum Error {
     #[cfg(feature = "train")]
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A tensor could not be made.
+    /// A tensor could not be created.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
@@ -115,17 +115,17 @@ impl Diagnostic for Error {
         self.diagnostic().map_or("E0201", Diagnostic::code)
     }
 
-    /// The ways out that are known, the most likely one first.
+    /// Known remedies, the most likely one first.
     fn hints(&self) -> Vec<Hint> {
         self.diagnostic().map_or_else(Vec::new, Diagnostic::hints)
     }
 
-    /// The whole diagnostic; `word` puts its hints into the words of a program, as
-    /// [`Hint::worded`] helps to do.
+    /// The whole diagnostic. `word` renders the hints with the names of your program; see
+    /// [`Hint::worded`].
     fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
         match self.diagnostic() {
             // These two say more than the error of the layer, which has no hints.
-            // A proof that fails is no mistake of the user's, and has no hints.
+            // A failed proof is not a user error and has no hints.
             Some(error) if !matches!(self, Self::Unproved(_)) => error.worded(word),
             _ => self.to_string(),
         }
@@ -133,7 +133,7 @@ impl Diagnostic for Error {
 }
 
 impl Error {
-    /// The error of a layer; `None` of a damaged graph, whose errors are a list.
+    /// The error of a layer; `None` for a damaged graph, whose errors are a list.
     fn diagnostic(&self) -> Option<&dyn Diagnostic> {
         Some(match self {
             Self::Invalid(_) => return None,

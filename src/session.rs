@@ -1,4 +1,4 @@
-//! The front door: a model becomes a session, which runs it on as many devices as asked for.
+//! Sessions: a model with its settings, loaded on one or more devices.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -21,9 +21,9 @@ use crate::types::{Device, ShardRule, Tensor};
 
 /// A model that is ready to run, on one device or replicated over several.
 ///
-/// Where the file of the model leaves sizes open beside the batch, such as the length of a
-/// sequence, each run has those of its inputs. A graph is readied when a run first has its sizes,
-/// and the last eight stay ready.
+/// If the model has open sizes besides the batch, such as the length of a sequence, each run takes
+/// them from its inputs. A graph is prepared at the first run with its sizes; the last eight graphs
+/// are kept.
 ///
 /// ```
 /// # #[cfg(feature = "zoo")]
@@ -44,12 +44,12 @@ use crate::types::{Device, ShardRule, Tensor};
 /// Elsewhere: inference session (ONNX); compiled module (PyTorch); parallel model (Keras).
 pub struct Session {
     stated: Arc<Ready>,
-    /// Where the model has open sizes, the graphs for other numbers of them.
+    /// The graphs for other open sizes, if the model has any.
     others: Option<Others>,
     options: RunOptions,
 }
 
-/// A graph that is ready to run.
+/// A prepared graph.
 struct Ready {
     template: Graph,
     graph: Graph,
@@ -62,14 +62,14 @@ struct Others {
     open: Arc<dyn Specialize>,
     setup: Setup,
     backend: Box<dyn Backend>,
-    /// Those of the last runs with their sizes, the latest last.
+    /// The graphs of recent runs with their sizes, the latest last.
     kept: Mutex<Vec<(Vec<i64>, Arc<Ready>)>>,
-    /// The number that was readied.
+    /// The number of graphs prepared so far.
     readied: AtomicUsize,
 }
 
-/// The graphs for other sizes that a session keeps ready. Each holds its weights on the devices
-/// that use them, so that the number bounds the memory.
+/// The maximum number of graphs for other sizes. Each holds its weights on its devices, so this
+/// bounds the memory.
 const KEPT: usize = 8;
 
 /// Settings of a [`Session`] or of a training, each with a default.
@@ -81,7 +81,7 @@ pub struct SessionBuilder {
     setup: Setup,
 }
 
-/// How a model becomes a graph that is ready.
+/// The settings of the pipeline from a model to a prepared graph.
 struct Setup {
     /// `None` for one device, without replicas.
     devices: Option<Vec<Device>>,
@@ -114,11 +114,12 @@ impl Session {
         Self::builder(model).build()
     }
 
-    /// Runs a batch: every input by name, those that carry the batch with the same number of rows.
+    /// Runs a batch. Inputs are given by name; those that carry the batch have the same number of
+    /// rows.
     ///
     /// # Errors
-    /// If an input is missing or does not fit, the run fails, or no graph is readied for the sizes
-    /// of these inputs.
+    /// If an input is missing or does not fit, the run fails, or no graph can be prepared for the
+    /// sizes of these inputs.
     pub fn run<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
@@ -140,21 +141,21 @@ impl Session {
         Ok(Outputs(ready.executable.run(&inputs, &self.options)?))
     }
 
-    /// The number of graphs that were readied: 1, and 1 more for each run whose sizes no graph was
-    /// ready for.
+    /// The number of graphs prepared so far: 1, plus 1 for each run with sizes that no kept graph
+    /// has.
     pub fn readied(&self) -> usize {
         let others = self.others.as_ref();
         // Without open sizes there are no other graphs.
         1 + others.map_or(0, |others| others.readied.load(Ordering::Relaxed))
     }
 
-    /// The graph that one device computes, after its repairs. Open sizes are as stated here and in
-    /// what follows.
+    /// The repaired graph for one device. Open sizes here and in the next methods are the stated
+    /// ones.
     pub fn template(&self) -> &Graph {
         &self.stated.template
     }
 
-    /// The graph that runs: the replicas, or the template where there are none.
+    /// The graph that runs: the replicas, or without replicas the template.
     pub fn graph(&self) -> &Graph {
         &self.stated.graph
     }
@@ -171,8 +172,8 @@ impl Session {
 }
 
 impl Others {
-    /// The graph for the sizes of these inputs, `None` if it is the stated one. It is readied
-    /// without the lock, so that runs of other sizes go on; two threads may both ready one.
+    /// The graph for the sizes of these inputs; `None` if it is the stated one. It is prepared
+    /// without the lock, so runs with other sizes continue; two threads may prepare the same graph.
     fn find(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Option<Arc<Ready>>, Error> {
         let sizes = numbers(&*self.open, inputs);
         if sizes == self.open.stated() {
@@ -195,7 +196,7 @@ impl Others {
         Some(kept.remove(at).1)
     }
 
-    /// Puts a graph at the end of the list, in place of the one that was used longest ago.
+    /// Appends a graph to the list, in place of the least recently used one.
     fn keep(&self, sizes: Vec<i64>, ready: &Arc<Ready>) {
         let mut kept = self.kept();
         kept.retain(|(of, _)| *of != sizes);
@@ -205,7 +206,7 @@ impl Others {
         kept.push((sizes, Arc::clone(ready)));
     }
 
-    /// The list. What a panic leaves is a shorter one at worst.
+    /// The list. A panic leaves at worst a shorter one.
     fn kept(&self) -> MutexGuard<'_, Vec<(Vec<i64>, Arc<Ready>)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,19 +224,19 @@ impl SessionBuilder {
         self
     }
 
-    /// Divides the rows of the batch by this rule; by default the last replica takes the remainder.
+    /// Sets the division of the rows; by default the last replica takes the remainder.
     pub fn shards(mut self, rule: ShardRule) -> Self {
         self.setup.rule = rule;
         self
     }
 
-    /// Merges the outputs here; by default on the host.
+    /// Sets the device that merges outputs; by default the host.
     pub fn merge(mut self, merge: Merge) -> Self {
         self.setup.merge = merge;
         self
     }
 
-    /// Keeps the weights here; by default where the template has them.
+    /// Sets the placement of the weights; by default that of the template.
     pub fn weights(mut self, weights: WeightPlacement) -> Self {
         self.setup.weights = weights;
         self
@@ -248,20 +249,19 @@ impl SessionBuilder {
         self
     }
 
-    /// Takes the statistics of batch normalisation in train mode over these rows; by default over
-    /// the whole batch.
+    /// Sets the rows of batch normalisation statistics in train mode; by default the whole batch.
     pub fn batch_norm(mut self, statistics: BatchStatistics) -> Self {
         self.setup.batch_norm = Some(statistics);
         self
     }
 
-    /// Refuses runs that would take more than `bytes` of memory.
+    /// Limits the memory of a run; larger runs are refused.
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.max_memory = Some(bytes);
         self
     }
 
-    /// Runs on this backend; by default on the CPU, with a thread for each core.
+    /// Sets the backend; by default the CPU with one thread per core.
     pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
         self.backend = Some(Box::new(backend));
         self
@@ -270,8 +270,8 @@ impl SessionBuilder {
     /// Repairs, replicates, proves, lowers and loads the model.
     ///
     /// # Errors
-    /// If the devices are wrong, the graph may not be split (every operator that forbids it), or
-    /// there is no memory for the weights.
+    /// If the devices are invalid, the graph may not be split (the error lists every operator at
+    /// fault), or memory for the weights is lacking.
     pub fn build(self) -> Result<Session, Error> {
         let Self { mut model, max_memory, backend, setup } = self;
         let backend = chosen(backend)?;
@@ -283,11 +283,11 @@ impl SessionBuilder {
         Ok(Session { stated, others, options })
     }
 
-    /// Prepares the training of the model on these devices. The model must have been read for it
+    /// Prepares training on these devices. The model must have been loaded for training
     /// ([`LoadOptions`](crate::model::LoadOptions)).
     ///
     /// # Errors
-    /// As [`build`](Self::build); or if an operator has no gradient.
+    /// Those of [`build`](Self::build), and an operator without a gradient.
     #[cfg(feature = "train")]
     pub fn train(self, training: Training) -> Result<Trainer, Error> {
         let Self { model, max_memory, backend, setup } = self;
@@ -325,7 +325,7 @@ impl Setup {
         Ok(Ready { template, graph, repairs, executable })
     }
 
-    /// How the graph is replicated, if it is, with these repairs by default.
+    /// The replication options, if any, with these default repairs.
     fn replicate(&self, repair: Repair) -> Option<Replicate> {
         self.devices.clone().map(|devices| Replicate {
             devices,
@@ -337,7 +337,7 @@ impl Setup {
     }
 }
 
-/// The backend that was given, or the CPU with a thread for each core.
+/// The given backend, or the CPU with one thread per core.
 fn chosen(backend: Option<Box<dyn Backend>>) -> Result<Box<dyn Backend>, Error> {
     match backend {
         Some(backend) => Ok(backend),
@@ -361,7 +361,7 @@ impl Outputs {
         self.0.outputs.iter().map(|(name, tensor)| (&**name, tensor))
     }
 
-    /// The number of rows, and what each device did.
+    /// The number of rows, and statistics of each device.
     pub fn details(&self) -> &RunOutput {
         &self.0
     }

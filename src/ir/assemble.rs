@@ -29,7 +29,7 @@ pub(super) struct Declared<'a> {
     pub(super) ty: &'a TensorType,
 }
 
-/// What a part of the file says wrong.
+/// A fault in a part of the file.
 pub(super) struct AssemblyError {
     pub(super) part: OpPart,
     pub(super) message: String,

@@ -22,7 +22,7 @@ struct Edge {
     output: u32,
 }
 
-/// Where a value is kept: as an output, or as a value of an update.
+/// A use that keeps a value alive: as an output, or as a value of an update.
 #[derive(Clone, Copy, Debug)]
 enum Root {
     Output(u32),
@@ -44,7 +44,7 @@ pub struct Graph {
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     updates: Vec<Update>,
-    /// Where every value is kept that is an output or updates a parameter.
+    /// The uses of every value that is an output or updates a parameter.
     roots: FastMap<Value, SmallVec<[Root; 1]>>,
     params: Vec<Param>,
     split: Option<Split>,
@@ -63,7 +63,7 @@ pub enum GraphError {
         label: String,
         /// The operator's name.
         op: &'static str,
-        /// What is wrong.
+        /// The fault.
         error: Box<OpError>,
     },
     /// A node gives another number of results than it has names.
@@ -145,7 +145,7 @@ impl Graph {
         &self.outputs
     }
 
-    /// What the parameters hold after a run, where that is something new; in order.
+    /// The updates of parameters, in order.
     pub fn updates(&self) -> &[Update] {
         &self.updates
     }

@@ -1,4 +1,4 @@
-//! How exactly the outputs of a replicated graph are those of its template.
+//! Exactness labels of the outputs of a replicated graph.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::{Graph, NodeId, NodeKind, NodeMap, Value};
 use crate::op::{Op, Statistics};
 use crate::types::{Dim, TensorType};
 
-/// What the merged output of a replicated graph promises.
+/// The promise of a merged output of a replicated graph.
 ///
 /// Elsewhere: determinism (XLA, PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub enum Label {
     Invariant,
 }
 
-/// What went into a value.
+/// The sources of inexactness of a value.
 #[derive(Clone, Copy, Default)]
 struct Taint {
     /// Floats that replicas combined.
@@ -88,7 +88,7 @@ impl Graph {
         self.outputs().iter().map(|o| taints[o.value.node].jump).collect()
     }
 
-    /// What went into each node, by node.
+    /// The sources of inexactness of each node.
     fn taints(&self, order: &[NodeId]) -> NodeMap<Taint> {
         let mut taints = self.node_map(Taint::default());
         for id in order {

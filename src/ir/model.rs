@@ -20,7 +20,7 @@ pub struct Model {
     pub graph: Graph,
     /// The elements of its parameters.
     pub weights: Weights,
-    /// What a reader of the file decided or ignored.
+    /// Decisions of the reader, and ignored parts of the file.
     pub notes: Vec<Note>,
     /// The graphs for other numbers of the open sizes; `None` if no size but the batch is open.
     pub(crate) open: Option<Arc<dyn Specialize>>,
@@ -52,7 +52,7 @@ pub(crate) struct OpenSize {
     pub(crate) axis: usize,
 }
 
-/// What a builder finishes, without notes.
+/// A finished builder gives a model without notes.
 impl From<(Graph, Weights)> for Model {
     fn from((graph, weights): (Graph, Weights)) -> Self {
         Self::new(graph, weights)

@@ -40,7 +40,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeKind {
     /// A tensor that each run is given.
@@ -67,7 +67,7 @@ impl Origin {
     }
 }
 
-/// Where a node runs.
+/// The device and the replica of a node.
 ///
 /// Elsewhere: partition (XLA); rank (PyTorch); replica (Keras).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> &NodeKind {
         &self.kind
     }
@@ -124,12 +124,12 @@ impl Node {
         &self.results
     }
 
-    /// Where it runs.
+    /// Its device and replica.
     pub fn place(&self) -> DevicePlacement {
         self.place
     }
 
-    /// Where it came from.
+    /// Its source.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -153,7 +153,7 @@ pub struct Output {
     pub value: Value,
 }
 
-/// What a parameter holds after a run.
+/// The new value of a parameter after a run.
 ///
 /// Elsewhere: input-output alias (XLA); buffer mutation (PyTorch); variable (Keras).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -68,7 +68,7 @@ pub struct Source {
     pub key: Arc<str>,
 }
 
-/// Which devices hold a parameter.
+/// The devices that hold a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// One device does; others copy it from there in each run.
@@ -96,11 +96,11 @@ pub struct Param {
     pub name: Arc<str>,
     /// Its type; the sizes are constants.
     pub ty: TensorType,
-    /// Where its elements come from.
+    /// The source of its elements.
     pub source: Source,
-    /// What they are.
+    /// Their hash.
     pub hash: ContentHash,
-    /// Which devices hold it.
+    /// The devices that hold it.
     pub placement: Placement,
 }
 

@@ -13,7 +13,7 @@ use crate::op::Attr;
 use crate::types::invariant::invariant;
 use crate::types::{Device, Dim, FastMap, Split};
 
-/// How a graph is printed.
+/// Options of printing a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Printer {
     /// Whether the names that nodes have in their source are listed at the end, where they differ
@@ -57,7 +57,7 @@ pub(super) struct Writer<'g> {
     pub(super) out: String,
     /// The rows of each replica, as far as they depend on the batch.
     rows: Vec<Option<(Dim, u32)>>,
-    /// Where the parts of the last line are, if they are asked for.
+    /// The positions of the parts of the last line, if requested.
     pub(super) parts: Option<LineParts>,
 }
 

@@ -153,7 +153,7 @@ pub(super) struct Layout<'a> {
     pub(super) params: NodeMap<Option<ParamId>>,
     /// The parameters that a run changes.
     pub(super) variables: FastSet<ParamId>,
-    /// Where a value lies in another one that lies in none.
+    /// The position of a value within a root value.
     pub(super) aliases: ValueMap<Option<Alias>>,
     /// The fusion groups, by their last node.
     pub(super) groups: Groups,

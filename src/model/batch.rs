@@ -1,4 +1,4 @@
-//! Which of several sizes of a file is the batch: that along which alone the model may be split.
+//! Choice of the batch among several open sizes: the only one along which the model may be split.
 
 use std::collections::BTreeMap;
 use std::path::Path;

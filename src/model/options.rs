@@ -1,4 +1,4 @@
-//! What a model is loaded with.
+//! Options of loading a model.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

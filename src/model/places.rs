@@ -1,4 +1,4 @@
-//! Where what is refused stands in the file of the model.
+//! Locations of refused operators in the file of the model.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -184,7 +184,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// What every error of the library tells beside its text.
+/// The common interface of all errors of the library.
 pub trait Diagnostic: std::error::Error {
     /// The stable code, `E` or `R` and four digits.
     fn code(&self) -> &'static str;

@@ -18,7 +18,7 @@ pub(super) struct Unfold {
     taps: Vec<Tap>,
 }
 
-/// What all windows see under one tap, a row: runs of the input, with zeros in between.
+/// The elements of all windows under one tap, a row: runs of the input, with zeros in between.
 #[derive(Default)]
 struct Tap {
     runs: SmallVec<[Run; 4]>,
@@ -150,7 +150,7 @@ mod tests {
     use super::Unfold;
     use crate::op::window::{Sliding, WindowAxis};
 
-    /// What window `window` sees under tap `tap` of a channel, both row-major.
+    /// The element of window `window` under tap `tap` of a channel, both row-major.
     fn seen(axes: &[WindowAxis], x: &[f32], mut window: usize, mut tap: usize) -> f32 {
         let (mut at, mut stride) = (0, 1);
         for axis in axes.iter().rev() {

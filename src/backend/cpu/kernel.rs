@@ -45,7 +45,7 @@ by_reference! {
     LpNorm: Norm, RecurrentGrad: Recurrent, Reverse: Move, SplitOp: Move, Tile: Move,
 }
 
-/// What is computed in chains alone.
+/// Operators that are computed in chains only.
 macro_rules! steps {
     ($($op:ident),*) => {
         $(impl CpuOp for $op {

@@ -23,7 +23,7 @@ pub(super) enum Element {
     Ratio(Ratio),
 }
 
-/// What is known of a result before its operator is added.
+/// Known elements of a result before its operator is added.
 pub(super) enum Followed {
     /// Integers, which inference does not tell.
     Integers(Integers),

@@ -281,7 +281,7 @@ const MAX_TRIED_NODES: usize = 1 << 19;
 /// The symbol of the first class: a leading size, where the batch is freed.
 const BATCH: u32 = 1;
 
-/// What is proved of the classes of the inputs' sizes.
+/// The proved facts about the classes of the inputs' sizes.
 struct Classes {
     /// The symbol of each: those with the same are one size.
     symbols: Vec<u32>,

@@ -149,7 +149,7 @@ impl State<'_> {
         value
     }
 
-    /// What is known of the result of an operator before it is added.
+    /// Known elements of the result of an operator before it is added.
     pub(super) fn follow(&self, op: &Op, operands: &[Value]) -> Option<Followed> {
         let known = operands.iter().map(|value| {
             let ResultInfo { ty, ints, .. } = self.builder.graph().info(*value);

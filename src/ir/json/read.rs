@@ -17,14 +17,14 @@ use crate::op::CustomOps;
 use crate::types::invariant::invariant;
 use crate::types::{Device, Quoted, QuotedMessage, Split, TensorType};
 
-/// Why a JSON text is no graph.
+/// The error of reading a graph from JSON.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonError {
-    /// It is no JSON, or a field is missing, unknown or of another kind.
+    /// The text is not JSON, or a field is missing, unknown or of another type.
     #[error("the JSON cannot be read: {}", QuotedMessage(.0))]
     Syntax(String),
-    /// It is JSON of another kind.
+    /// The JSON has another format.
     #[error("this is not a graph: `format` is not `fanwise-graph`")]
     Format,
     /// It has another version.
@@ -35,7 +35,7 @@ pub enum JsonError {
     Graph {
         /// The field, as `nodes[3]`.
         place: String,
-        /// What is wrong.
+        /// The fault.
         message: String,
     },
 }
@@ -114,7 +114,7 @@ fn list<'a, T: Deserialize<'a>>(
     }
 }
 
-/// What an error in `part` says, with its place in the whole `text`.
+/// The message of an error in `part`, with its position in the whole `text`.
 fn in_text(text: &str, part: &str, error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     let said = error.to_string();

@@ -29,9 +29,9 @@ pub struct ParseError {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What would be right, where that is known.
+    /// A correction, if known.
     pub help: Option<String>,
     excerpt: Excerpt,
 }

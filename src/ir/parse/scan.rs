@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What is wrong with a text, and where.
+/// A fault in a text, with its position.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Range<usize>,
@@ -22,7 +22,7 @@ impl Fault {
     }
 }
 
-/// What was read, or why it cannot be.
+/// The result of a read.
 pub(super) type ScanResult<T> = Result<T, Fault>;
 
 /// Reads a text from left to right, past blanks and the comments from `;` to the end of a line.
@@ -36,7 +36,7 @@ impl<'a> Scanner<'a> {
         Self { text, at: 0 }
     }
 
-    /// What was not read yet.
+    /// The rest of the text.
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -165,7 +165,7 @@ impl<'a> Scanner<'a> {
         unescape(raw, from)
     }
 
-    /// What stands between the quotes of a string, and its position.
+    /// The text between the quotes of a string, and its position.
     pub(super) fn quoted(&mut self, what: &str) -> ScanResult<(usize, &'a str)> {
         let from = self.next();
         if !self.eat("\"") {

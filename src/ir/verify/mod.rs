@@ -1,4 +1,4 @@
-//! What every graph must satisfy before it is lowered, checked after every pass.
+//! The invariants of graphs, checked after every pass; only a graph that satisfies them is lowered.
 //!
 //! - V1: every node has a result; every value has a name, and no two inputs or results have the
 //!   same.

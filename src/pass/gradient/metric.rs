@@ -35,7 +35,7 @@ pub enum Metric {
     /// The part of rows whose class is among the `k` largest outputs; targets are numbers of
     /// classes or one number for each class.
     TopK {
-        /// How many outputs count.
+        /// The number of outputs that count.
         k: i64,
     },
     /// The area under the curve of the part of positive targets above a threshold over that of the

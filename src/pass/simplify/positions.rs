@@ -78,7 +78,7 @@ fn along(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(axis.checked_rem_euclid(int::<i64>(rank))?).ok()
 }
 
-/// What is known of the integers of a value.
+/// The known structure of the integers of a value.
 #[derive(Clone, Copy)]
 struct Known {
     /// The rows that they number.
@@ -93,7 +93,7 @@ struct Known {
 #[derive(Default)]
 struct Numbers {
     known: FastMap<Value, Known>,
-    /// What is added to the rows' parts, where it was written.
+    /// The addend of the rows' parts, where it was written.
     rests: FastMap<Value, Value>,
 }
 
@@ -120,7 +120,7 @@ impl Numbers {
         self.known.insert(Value { node: id, output: 0 }, known);
     }
 
-    /// What is known of an operator's result.
+    /// The known structure of an operator's result.
     fn result(&self, graph: &Graph, id: NodeId, op: &Op, whole: bool) -> Known {
         let ty = &graph.node(id).results()[0].ty;
         let operands = graph.operands(id);

@@ -228,7 +228,7 @@ fn cudarcs() -> Option<usize> {
     identity(unsafe { sys::culib() })
 }
 
-/// What tells an open library of NVRTC from others: the address of one of its functions.
+/// The identity of an open NVRTC library: the address of one of its functions.
 fn identity(library: &Library) -> Option<usize> {
     // SAFETY: only the address is asked for.
     let function = unsafe { library.get::<*const c_void>(b"nvrtcVersion\0") };

@@ -356,7 +356,7 @@ impl Source<'_> {
         Ok(Some(Task::Launch { function: loaded.function.clone(), grid, arguments }))
     }
 
-    /// What the host does at this batch size, in the order of its steps.
+    /// The actions of the host at this batch size, in the order of its steps.
     fn host(&self, bound: &Bound) -> Result<Vec<(usize, HostTask)>, RunError> {
         let (device, own): (&DeviceProgram, &BoundDevice) =
             (&self.program.devices[0], &bound.devices[0]);
