@@ -1,5 +1,5 @@
-//! A graph put together from what a file says, with every claim of the file compared with what
-//! follows.
+//! Construction of a graph from the declarations of a file; each declaration is compared with the
+//! inferred value.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What an error tells beside its text: a stable code, and hints as data, which the program that
-//! shows the error puts into its own words.
+//! Diagnostics beside the text of an error: a stable code, and hints as data, which the program
+//! that shows the error renders with its own names.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,5 +1,4 @@
-//! Operators that are not ONNX's own, of which the user says what to assume: they become
-//! `external`.
+//! Operators of other domains with an assumption of the user: they become `external`.
 
 use super::NodeError;
 use super::inputs::Size;

@@ -1,5 +1,5 @@
-//! Gradient rules: an operator's rule says what the gradients of its results give those of its
-//! operands, as a formula.
+//! Gradient rules: an operator's rule is a formula for the gradients of its operands from the
+//! gradients of its results.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,5 +1,5 @@
-//! Metrics as pairs of sums over rows, so that those of shards and of batches add up: a mean of
-//! means would weigh rows by the size of their batch.
+//! Metrics as pairs of sums over rows, so that the metrics of shards and batches add up: a mean of
+//! means would weight rows by the size of their batch.
 
 use std::fmt;
 use std::str::FromStr;
