@@ -3,7 +3,6 @@
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 
-use super::NodeId;
 use crate::types::invariant::invariant;
 
 /// An id: a position among the things of its kind.
@@ -22,9 +21,6 @@ pub(crate) struct IdMap<K, T> {
     entries: Vec<T>,
     key: PhantomData<fn(K) -> K>,
 }
-
-/// A table of the nodes of a graph.
-pub(crate) type NodeMap<T> = IdMap<NodeId, T>;
 
 impl<K: Id, T> IdMap<K, T> {
     /// A table of `count` ids, with `entry` for each.

@@ -75,7 +75,7 @@ impl Graph {
         let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
         let taints = self.taints(&order);
         let values = self.updates().iter().filter_map(|update| update.values.first());
-        // An update is whole on every replica (`claims` refuses others), so it has no rows to label.
+        // An update is whole on every replica (`claims` refuses others): it has no rows.
         values.map(|value| taints[value.node].label().unwrap_or(Label::Invariant)).collect()
     }
 

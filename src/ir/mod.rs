@@ -24,12 +24,13 @@ pub use builder::Builder;
 pub use dot::to_dot;
 pub(crate) use excerpt::operand_excerpt;
 pub use graph::{Graph, GraphError};
-pub(crate) use id_map::{Id, IdMap, NodeMap};
+pub(crate) use id_map::{Id, IdMap};
 #[cfg(feature = "json")]
 pub use json::{JsonError, from_json, from_json_with, to_json};
 pub use label::Label;
 pub use model::Model;
 pub(crate) use model::{OpenSize, Specialize, numbers};
+pub(crate) use node::NodeMap;
 pub use node::{
     DevicePlacement, Node, NodeId, NodeKind, Origin, Output, ResultInfo, Update, Value,
 };

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Id, ParamId};
+use super::{Id, IdMap, ParamId};
 use crate::op::{Ints, Op};
 use crate::types::{Device, TensorType};
 
@@ -16,6 +16,9 @@ impl Id for NodeId {
         self.0 as usize
     }
 }
+
+/// A table of the nodes of a graph.
+pub(crate) type NodeMap<T> = IdMap<NodeId, T>;
 
 impl fmt::Debug for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

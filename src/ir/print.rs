@@ -235,7 +235,7 @@ impl<'g> Writer<'g> {
         for (i, value) in update.values.iter().enumerate() {
             self.out.push_str(if i > 0 { ", " } else { " " });
             let from = self.out.len();
-            // A graph that was not verified may have more values than homes; any device prints them.
+            // A graph that was not verified may have more values than homes.
             self.value(*value, homes.get(i).copied().unwrap_or(Device::HOST));
             self.part(from, |parts| &mut parts.operands);
         }

@@ -174,7 +174,7 @@ impl<'a> Flat<'a> {
 
     /// A node as a phrase.
     pub(super) fn label(&self, node: &FlatNode) -> String {
-        // The result of an expanded function has no node in the file; its own name says where it is.
+        // The result of an expanded function has no node in the file, but a name.
         let name = self.head(node).map_or("", |head| head.name);
         self.phrase(name, node.scope, &node.outputs)
     }

@@ -38,13 +38,14 @@ pub struct ParseError {
 
 impl ParseError {
     fn new(text: &str, fault: Fault) -> Self {
-        let start = fault.at.start.min(text.len());
-        let before = text.get(..start).unwrap_or_default();
+        let start = text.floor_char_boundary(fault.at.start);
+        let before = &text[..start];
+        // The first line begins with the text.
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
         let column = before[line_start..].chars().count() + 1;
-        let rest = text.get(line_start..).unwrap_or_default();
-        let rest = rest.split('\n').next().unwrap_or_default();
+        let rest = &text[line_start..];
+        let rest = rest.split_once('\n').map_or(rest, |(line, _)| line);
         let end = (fault.at.end.max(start) - line_start).min(rest.len());
         let excerpt = Excerpt::of(rest, start - line_start..end);
         Self { line, column, message: fault.message, help: fault.help, excerpt }
@@ -53,6 +54,7 @@ impl ParseError {
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Line 0 would have one digit, too.
         let margin = self.line.checked_ilog10().map_or(1, |digits| digits as usize + 1).max(2);
         writeln!(f, "error: {}", self.message)?;
         writeln!(f, "{:margin$}--> {}:{}", "", self.line, self.column)?;

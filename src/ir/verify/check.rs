@@ -3,7 +3,7 @@ use smallvec::SmallVec;
 use super::super::{Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Value};
 use super::error::{Collector, ErrorLocation, Line, LinePart, Rule, VerifyErrors};
 use crate::op::{Attr, Op, Operand};
-use crate::types::{Device, Dim, FastSet, Symbol, TensorType};
+use crate::types::{Device, Dim, FastSet, Split, Symbol, TensorType};
 
 /// The largest number of elements of a tensor that is an attribute.
 pub(crate) const MAX_CONSTANT: usize = 1024;
@@ -347,8 +347,7 @@ impl<'g> Check<'g> {
         let (name, place) = (op.name(), node.place());
         let at = Line::Op(id).at(LinePart::Operator);
         if let Some(i) = place.replica {
-            // Without a split there are no replicas.
-            let devices = self.graph.split().map_or(&[][..], |split| split.devices());
+            let devices = self.graph.split().map_or(&[][..], Split::devices); // no replicas
             match devices.get(i as usize) {
                 None => {
                     let message = format!("there is no replica {i}");

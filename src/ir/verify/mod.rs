@@ -7,8 +7,8 @@
 //! - V4: an operand is on the device of its operator; only `copy` takes an operand from another
 //!   device.
 //! - V5: a node belongs to a replica only if the graph has a split with this replica.
-//! - V6: an operator of replica `i` runs on device `i` of the split; `copy` and `slice` may also run
-//!   on the host or on another device of the split.
+//! - V6: an operator of replica `i` runs on device `i` of the split; `copy` and `slice` may also
+//!   run on the host or on another device of the split.
 //! - V7: the operands of a replica's operator belong to the same replica or to none; outside
 //!   replicas only the merges, `concat` and `first`, take operands of replicas.
 //! - V8: every parameter has a unique name and a type with constant, valid sizes.
@@ -19,8 +19,8 @@
 //! - V12: types and attributes have no symbol but `N`.
 //! - V13: a tensor attribute has at most [`MAX_CONSTANT`] elements; larger tensors are parameters.
 //! - V14: a parameter has at most one update, with one value for each device that holds it, in the
-//!   order of the split. Each value has the type of the parameter, is on that device, and belongs to
-//!   no replica.
+//!   order of the split. Each value has the type of the parameter, is on that device, and belongs
+//!   to no replica.
 
 mod check;
 mod error;
@@ -30,6 +30,7 @@ mod tests;
 use std::ops::Deref;
 
 use super::{Graph, NodeId};
+use crate::types::invariant::invariant;
 pub(crate) use check::MAX_CONSTANT;
 pub use error::{Rule, VerifyError, VerifyErrors};
 
@@ -75,6 +76,6 @@ pub fn verify(graph: &Graph) -> Result<Verified<'_>, VerifyErrors> {
     check.nodes();
     match (order, check.finish()) {
         (Ok(order), None) => Ok(Verified { graph, order }),
-        (_, errors) => Err(errors.unwrap_or_default()),
+        (_, errors) => Err(invariant(errors, "that a graph without an order has a cycle")),
     }
 }
