@@ -1,15 +1,13 @@
 //! One value from the parts that the replicas hold of it.
 
 use super::attr::{Attr, AttrValue};
-use super::declare::op;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{known, result};
 use super::narrow;
+use super::prelude::*;
 use super::real::Real;
 use super::reduce::{larger, smaller};
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The combination of its operands, the parts of a partial value in the order of the replicas.
@@ -58,19 +56,26 @@ impl OpDef for AllReduce {
         let Some((first, rest)) =
             operands.split_first().filter(|_| operands.len() == self.rows.len())
         else {
-            let reason =
-                format!("{} numbers of rows for {} parts", self.rows.len(), operands.len());
-            return Err(OpError::Attribute { attr: "rows", reason });
+            return Err(OpError::attr(
+                "rows",
+                format!("{} numbers of rows for {} parts", self.rows.len(), operands.len()),
+            ));
         };
         if let Some((i, x)) = rest.iter().enumerate().find(|(_, x)| x.ty != first.ty) {
-            let expected = format!("all parts are {}, as part 0 is", first.ty);
-            return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
+            return Err(OpError::shape(
+                i + 1,
+                x.ty,
+                format!("all parts are {}, as part 0 is", first.ty),
+            ));
         }
         let of_floats = matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean);
         let dtype = first.ty.dtype;
         if of_floats && !dtype.is_float() || dtype == DType::Bool && !self.by.is_exact() {
-            let expected = if of_floats { "a float" } else { "a number" }.to_owned();
-            return Err(OpError::DType { operand: 0, expected, found: dtype });
+            return Err(OpError::dtype(
+                0,
+                dtype,
+                if of_floats { "a float" } else { "a number" }.to_owned(),
+            ));
         }
         if self.by.is_wide() {
             narrow::check(self.by, first.ty)?;
@@ -78,18 +83,14 @@ impl OpDef for AllReduce {
         result(first.ty.clone())
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+    fn split(&self, _: &Splitting<'_>) -> Result<Claims, Refusal> {
         Err(rules::refuse(Code::NotPerSample, 0, "combines parts, and its operand has none"))
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        match operands {
-            [x] if x.claim == Claim::Partial(self.by) => Ok(rules::invariant(results.len())),
-            _ => Err(rules::needs_whole(operands)),
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        match at.operands {
+            [x] if x.claim == Claim::Partial(self.by) => at.whole(),
+            _ => at.needs_whole(),
         }
     }
 

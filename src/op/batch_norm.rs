@@ -1,15 +1,8 @@
 //! Batch normalisation by given statistics.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{count, dtype, equal, result};
+use super::infer::{count, dtype, equal, exactly, result};
 use super::numeric::{Wide, narrow, wide, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
+use super::prelude::*;
 
 op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, with
@@ -76,15 +69,29 @@ pub(super) fn check_scales(operands: &[Operand<'_>]) -> Result<(), OpError> {
     }
     let Some((x, rest)) = operands.split_first() else { return Ok(()) };
     if x.ty.rank() < 2 {
-        let expected = "it must have a batch axis and a channel axis".to_owned();
-        return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));
     }
     for (i, channel) in rest.iter().enumerate() {
         let [size] = &channel.ty.shape[..] else {
-            let expected = "it must have one axis".to_owned();
-            return Err(OpError::Shape { operand: i + 1, found: channel.ty.clone(), expected });
+            return Err(OpError::shape(i + 1, channel.ty, "it must have one axis"));
         };
         equal("channels", size, &x.ty.shape[1])?;
+    }
+    Ok(())
+}
+
+/// Fails where the batch is the channels that are normalised, or a vector of numbers for them.
+pub(super) fn whole_channels(at: &Splitting<'_>, shard: Shard) -> Result<(), Refusal> {
+    for i in 1..at.operands.len() {
+        at.expect_whole(i, Code::WindowAxis, "scales channels by samples of the batch")?;
+    }
+    apart_from_channels(at, shard)
+}
+
+/// Fails where the batch is the channels that are normalised.
+pub(super) fn apart_from_channels(at: &Splitting<'_>, shard: Shard) -> Result<(), Refusal> {
+    if shard.axis == 1 {
+        return at.refuse(Code::WindowAxis, "takes the batch for the channels it normalises");
     }
     Ok(())
 }
@@ -103,27 +110,15 @@ impl OpDef for BatchNorm {
         operands.first().map_or_else(|| Ok(Results::new()), |x| result(x.ty.clone()))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        for i in 1..operands.len() {
-            rules::whole(operands, i, Code::WindowAxis, "scales channels by samples of the batch")?;
-        }
-        match operands.first().and_then(|x| x.claim.shard()) {
-            None => Ok(rules::invariant(1)),
-            // Given statistics are the same for every sample: elements only meet their channel's
-            // numbers.
-            Some(shard) if shard.axis != 1 => Ok(smallvec![Claim::Shard(shard)]),
-            Some(_) => Err(rules::refuse(
-                Code::WindowAxis,
-                0,
-                "takes the batch for the channels it normalises",
-            )),
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        whole_channels(at, shard)?;
+        // Given statistics are the same for every sample: elements only meet their channel's
+        // numbers.
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, scale, bias, mean, var] = operands else {
-            return Err(OpError::Operands { expected: "5", found: operands.len() });
-        };
+        let [x, scale, bias, mean, var] = exactly(operands)?;
         let mut y = widen(x)?;
         if wide(x.dtype()) == DType::F64 {
             let [scale, bias, mean, var] = [scale, bias, mean, var].map(|c| c.to_f64());
@@ -137,10 +132,6 @@ impl OpDef for BatchNorm {
             apply(&mut y, &s, &t);
         }
         Ok(vec![narrow(y, x.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -166,7 +157,7 @@ impl OpDef for BatchNorm {
         }
         if let (true, Some(sums)) = (at.wants(1), sums) {
             let dscale = at.div(sums, deviation)?;
-            at.give(1, dscale);
+            at.give(1, dscale)?;
         }
         if let (true, Some(sums)) = (at.wants(4), sums) {
             // The variance enters by its power -1/2.
@@ -174,22 +165,22 @@ impl OpDef for BatchNorm {
             let share = at.div(factor, square)?;
             let share = at.scale(share, -0.5)?;
             let dvar = at.mul(sums, share)?;
-            at.give(4, dvar);
+            at.give(4, dvar)?;
         }
         if at.wants(2) || at.wants(3) {
             let dbias = at.channel_sums(dy)?;
             let of = at.ty(scale).dtype;
             let dbias = at.cast(dbias, of)?;
-            at.give(2, dbias);
+            at.give(2, dbias)?;
             let dmean = at.mul(dbias, factor)?;
             let dmean = at.neg(dmean)?;
-            at.give(3, dmean);
+            at.give(3, dmean)?;
         }
         if at.wants(0) {
             let factor = at.cast(factor, to)?;
             let factor = at.channels(factor, x)?;
             let dx = at.mul(dy, factor)?;
-            at.give(0, dx);
+            at.give(0, dx)?;
         }
         Ok(())
     }

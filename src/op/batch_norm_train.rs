@@ -1,14 +1,10 @@
 //! Batch normalisation by statistics of the batch itself.
 
-use super::batch_norm::check_channels;
-use super::declare::op;
-use super::infer::results;
+use super::batch_norm::{check_channels, whole_channels};
+use super::infer::{exactly, results};
+use super::prelude::*;
 use super::wide::{LargeSum, Wide};
-use super::{
-    Backward, BatchNormGrad, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results,
-    RuleError, SplitOperand, Statistics, Traits, converted, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Refusal, Tensor, TensorType};
+use super::{BatchNormGrad, Statistics, converted};
 
 op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where
@@ -75,31 +71,17 @@ impl OpDef for BatchNormTrain {
         results([0, 3, 4].into_iter().filter_map(|i| operands.get(i)).map(|x| x.ty.clone()))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        for i in 1..operands.len() {
-            rules::whole(operands, i, Code::WindowAxis, "scales channels by samples of the batch")?;
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        whole_channels(at, shard)?;
+        if !self.local {
+            return at.refuse(Code::BatchStatistics, "uses statistics of the whole batch");
         }
-        match operands.first().and_then(|x| x.claim.shard()) {
-            None => Ok(rules::invariant(3)),
-            Some(shard) if shard.axis == 1 => {
-                let reason = "takes the batch for the channels it normalises";
-                Err(rules::refuse(Code::WindowAxis, 0, reason))
-            }
-            Some(shard) if self.local => {
-                let running = Claim::Partial(Combine::Mean);
-                Ok([Claim::Shard(shard), running, running].into_iter().collect())
-            }
-            Some(_) => {
-                let reason = "uses statistics of the whole batch";
-                Err(rules::refuse(Code::BatchStatistics, 0, reason))
-            }
-        }
+        let running = Claim::Partial(Combine::Mean);
+        Ok([Claim::Shard(shard), running, running].into_iter().collect())
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, scale, bias, mean, var] = operands else {
-            return Err(OpError::Operands { expected: "5", found: operands.len() });
-        };
+        let [x, scale, bias, mean, var] = exactly(operands)?;
         let width: usize = x.dims().iter().skip(2).product();
         let channels = scale.len();
         let mut y = x.to_f64();
@@ -128,10 +110,6 @@ impl OpDef for BatchNormTrain {
         ])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         if at.gradient(1).is_some() || at.gradient(2).is_some() {
             return Err(RuleError::Undefined("its running statistics are used"));
@@ -140,7 +118,7 @@ impl OpDef for BatchNormTrain {
         let rule = BatchNormGrad { epsilon: self.epsilon, local: self.local };
         let gradients = at.ops(rule, &[x, scale, dy])?;
         for (i, gradient) in gradients.into_iter().enumerate() {
-            at.give(i, gradient);
+            at.give(i, gradient)?;
         }
         Ok(())
     }

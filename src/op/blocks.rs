@@ -3,14 +3,10 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::attr::names;
-use super::declare::family;
-use super::infer::{one, result, tensors};
+use super::infer::{exactly, result};
+use super::prelude::*;
 use super::strided::{Axis, distances, read};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, Dim, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType};
+use crate::types::MAX_SIZE;
 
 names! {
     /// How the places in a block and the deep channels make up the channels of the image that is
@@ -25,33 +21,25 @@ names! {
 
 family! {
     /// Channels of `[N, C, H, W]` exchanged with blocks of `block` times `block` elements.
-    pub enum Blocks {
+    pub enum Blocks with [
+        /// The rows, and the columns, of a block, at least 1.
+        block: i64,
+        /// The order of the channels of the image that is not deep, outermost first.
+        mode: BlockOrder = BlockOrder::Dcr,
+    ] {
         /// The image `[N, C / block^2, H * block, W * block]` of which each block holds the
         /// channels of one element of `x: [N, C, H, W]`.
-        DepthToSpace = "depth_to_space" {
-            /// The rows, and the columns, of a block, at least 1.
-            block: i64,
-            /// The order of the operand's channels, outermost first.
-            mode: BlockOrder = BlockOrder::Dcr,
-        },
+        DepthToSpace = "depth_to_space",
         /// The image `[N, C * block^2, H / block, W / block]` of which each element has for
         /// channels the block of `x: [N, C, H, W]`.
-        SpaceToDepth = "space_to_depth" {
-            /// The rows, and the columns, of a block, at least 1.
-            block: i64,
-            /// The order of the result's channels, outermost first.
-            mode: BlockOrder = BlockOrder::Dcr,
-        },
+        SpaceToDepth = "space_to_depth",
     }
 }
 
 impl Blocks {
     fn parts(&self) -> (i64, BlockOrder) {
-        match self {
-            Self::DepthToSpace { block, mode } | Self::SpaceToDepth { block, mode } => {
-                (*block, *mode)
-            }
-        }
+        let (block, mode) = self.shared();
+        (*block, *mode)
     }
 
     /// The elements of an operand with the sizes `dims`, which `infer` accepts and none of which is
@@ -103,10 +91,8 @@ impl Blocks {
 
 /// The part of `size` entries that is left when `by` of them become one; `what` names them.
 fn part(what: &str, size: &Dim, by: &Dim) -> Result<Dim, OpError> {
-    size.exact_div(by).ok_or_else(|| OpError::Attribute {
-        attr: "block",
-        reason: format!("{by} does not divide {size} {what}"),
-    })
+    size.exact_div(by)
+        .ok_or_else(|| OpError::attr("block", format!("{by} does not divide {size} {what}")))
 }
 
 impl OpDef for Blocks {
@@ -116,15 +102,20 @@ impl OpDef for Blocks {
 
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let [n, c, h, w] = &x.ty.shape[..] else {
-            let expected = "it must have a batch axis, channels, rows and columns".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(
+                0,
+                x.ty,
+                "it must have a batch axis, channels, rows and columns",
+            ));
         };
         let (block, _) = self.parts();
         if !(1..=MAX_SIZE).contains(&block) {
-            let reason = format!("{block} is out of range; it must be at least 1");
-            return Err(OpError::Attribute { attr: "block", reason });
+            return Err(OpError::attr(
+                "block",
+                format!("{block} is out of range; it must be at least 1"),
+            ));
         }
         let block = Dim::from(block);
         let area = block.clone() * block.clone();
@@ -141,15 +132,8 @@ impl OpDef for Blocks {
         result(TensorType { dtype: x.ty.dtype, shape: Shape::from(shape.as_slice()) })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard @ Shard { axis, inner, .. })) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
-        let (block, mode) = self.parts();
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let (Shard { axis, inner, .. }, (block, mode)) = (shard, self.parts());
         let b = u64::try_from(block).unwrap_or(0);
         let entries = if axis == 1 { b.checked_mul(b) } else { Some(b) };
         let shrinks = matches!(self, Self::DepthToSpace { .. }) == (axis == 1);
@@ -164,13 +148,13 @@ impl OpDef for Blocks {
         let Some(inner) = inner else {
             let what = if axis == 1 { "channels" } else { "rows and columns" };
             let reason = format!("exchanges {what} that are the batch with other axes");
-            return Err(rules::refuse(Code::Reorders, i, reason));
+            return at.refuse(Code::Reorders, reason);
         };
-        Ok(smallvec![Claim::Shard(Shard { inner, ..shard })])
+        at.keep(Shard { inner, ..shard })
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let ty = x.tensor_type();
         let inferred = self.infer(&[Operand { ty: &ty, ints: None }])?;
         let dims = inferred.first().and_then(|r| r.ty.shape.as_const()).unwrap_or_default();
@@ -183,10 +167,6 @@ impl OpDef for Blocks {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
         let inverse = match *self {
@@ -194,8 +174,7 @@ impl OpDef for Blocks {
             Self::SpaceToDepth { block, mode } => Self::DepthToSpace { block, mode },
         };
         let dx = at.op(inverse, &[dy])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

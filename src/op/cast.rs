@@ -1,15 +1,11 @@
 //! Elements in another type.
 
-use super::declare::op;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{one, result_with_ints};
+use super::infer::{exactly, result_with_ints};
 use super::interval::{FALSE, truth};
+use super::prelude::*;
 use super::real::Real;
-use super::{
-    Backward, Claims, Formula, Gradient, Interval, Known, OpDef, OpError, Operand, PositionOperand,
-    Positions, Ratio, Results, RuleError, SplitOperand, Traits, ints, rules,
-};
-use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
+use super::{Ratio, ints};
 
 op! {
     /// Its operand in the element type `to`.
@@ -73,19 +69,13 @@ impl OpDef for Cast {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let ty = TensorType { dtype: self.to, shape: x.ty.shape.clone() };
         result_with_ints(ty, ints::map(&x, |d| self.known(d)))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, operands.first().map_or(0, |x| x.ty.rank()))
-    }
-
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
+        let [x] = exactly(operands)?;
         if x.dtype() == self.to {
             return Ok(vec![(*x).clone()]);
         }
@@ -121,8 +111,7 @@ impl OpDef for Cast {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, to) = (at.dy()?, at.ty(at.operand(0)?).dtype);
         let dx = at.cast(dy, to)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

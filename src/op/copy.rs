@@ -1,9 +1,7 @@
 //! A value on another device.
 
-use super::declare::op;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Shape, TensorType};
 
 op! {
     /// Its operand, bit for bit, on the device of this operation, wherever the operand lives.

@@ -2,14 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::declare::op;
+use super::AllReduce;
 use super::element::{Float, for_dtype};
 use super::infer::{known, results};
+use super::prelude::*;
 use super::wide::{Product, Wide};
-use super::{
-    AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// For each of its operands, the parts of a partial value in the order of the replicas, what
@@ -89,21 +86,23 @@ impl OpDef for ExclusiveScan {
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         if matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean) {
-            let reason = format!("`{}` has no scan; take sum, prod, max or min", self.by.name());
-            return Err(OpError::Attribute { attr: "by", reason });
+            return Err(OpError::attr(
+                "by",
+                format!("`{}` has no scan; take sum, prod, max or min", self.by.name()),
+            ));
         }
         AllReduce { by: self.by, rows: self.rows.clone() }.infer(operands)?;
         results(operands.iter().map(|x| x.ty.clone()))
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+    fn split(&self, _: &Splitting<'_>) -> Result<Claims, Refusal> {
         Err(rules::refuse(Code::NotPerSample, 0, "scans parts, and its operand has none"))
     }
 
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match operands {
-            [x] if x.claim == Claim::Partial(self.by) => Ok(std::iter::once(Claim::Own).collect()),
-            _ => Err(rules::needs_whole(operands)),
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        match at.operands {
+            [x] if x.claim == Claim::Partial(self.by) => at.give(Claim::Own),
+            _ => at.needs_whole(),
         }
     }
 

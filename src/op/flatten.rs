@@ -1,9 +1,7 @@
 //! A matrix of all elements.
 
-use super::declare::op;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// The elements of its operand as a matrix: the axes before `axis` are its rows, the others its
@@ -19,9 +17,8 @@ impl Flatten {
     fn rows(&self, rank: usize) -> Result<usize, OpError> {
         let rank_i = i64::try_from(rank).unwrap_or(i64::MAX);
         let at = if self.axis < 0 { self.axis.saturating_add(rank_i) } else { self.axis };
-        usize::try_from(at).ok().filter(|at| *at <= rank).ok_or_else(|| OpError::Attribute {
-            attr: "axis",
-            reason: format!("{} divides no value with {rank} axes", self.axis),
+        usize::try_from(at).ok().filter(|at| *at <= rank).ok_or_else(|| {
+            OpError::attr("axis", format!("{} divides no value with {rank} axes", self.axis))
         })
     }
 }

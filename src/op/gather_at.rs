@@ -1,15 +1,8 @@
 //! Elements and blocks picked one by one: `gather_elements`, `gather_nd`.
 
-use smallvec::smallvec;
-
-use super::declare::family;
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
-use super::infer::{axis, dtype, result, tensors, two};
-use super::{
-    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 
 family! {
     /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers
@@ -37,10 +30,8 @@ family! {
 
 /// The number of leading axes that `batch_dims` says.
 fn leading(batch_dims: i64) -> Result<usize, OpError> {
-    usize::try_from(batch_dims).map_err(|_| OpError::Attribute {
-        attr: "batch_dims",
-        reason: format!("{batch_dims} is negative"),
-    })
+    usize::try_from(batch_dims)
+        .map_err(|_| OpError::attr("batch_dims", format!("{batch_dims} is negative")))
 }
 
 /// The refusal of data that are split where the indices pick.
@@ -111,7 +102,7 @@ impl OpDef for GatherAt {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (data, indices) = two(operands)?;
+        let [data, indices] = exactly(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
         let shape = match *self {
             Self::Elements { axis: listed } => {
@@ -130,16 +121,9 @@ impl OpDef for GatherAt {
         result(TensorType { dtype: data.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let [data, indices] = operands else { return rules::whole_results(results) };
-        if rules::first_shard(operands).is_none() {
-            return rules::whole_results(results);
-        }
-        let claim = match *self {
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [data, indices] = at.operands else { return at.whole() };
+        at.give(match *self {
             Self::Elements { axis: listed } => {
                 let own = axis("axis", listed, data.ty.rank()).unwrap_or(0);
                 Self::split_elements(own, data.claim, indices.claim)?
@@ -147,12 +131,11 @@ impl OpDef for GatherAt {
             Self::Nd { batch_dims } => {
                 Self::split_nd(leading(batch_dims).unwrap_or(0), [data, indices])?
             }
-        };
-        Ok(smallvec![claim])
+        })
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [data, indices] = tensors(operands)?;
+        let [data, indices] = exactly(operands)?;
         let (dims, places, run) = match *self {
             Self::Elements { axis: listed } => {
                 let axis = axis("axis", listed, data.rank())?;
@@ -177,10 +160,6 @@ impl OpDef for GatherAt {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         if let Self::Nd { batch_dims } = *self
@@ -194,8 +173,7 @@ impl OpDef for GatherAt {
             Self::Elements { axis } => at.scatter_add(zeros, indices, dy, axis)?,
             Self::Nd { .. } => at.scatter_add_blocks(zeros, indices, dy)?,
         };
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 
@@ -229,8 +207,7 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let axis = i64::try_from(batch).unwrap_or(i64::MAX);
     let sums = at.scatter_add(zeros, number, updates, axis)?;
     let dx = at.reshape(sums, &from)?;
-    at.give(0, dx);
-    Ok(())
+    at.give(0, dx)
 }
 
 #[cfg(test)]

@@ -1,18 +1,11 @@
 //! Normalisation of each sample's channels: `group_norm`, `instance_norm`.
 
-use smallvec::smallvec;
-
-use super::declare::family;
-use super::element::{Float, for_dtype};
+use super::element::{Float, for_float};
 use super::gradient::Normal;
-use super::infer::{count, dtype, equal, result, same_dtype, tensors};
+use super::infer::{count, dtype, equal, exactly, result, same_dtype};
+use super::prelude::*;
 use super::real::Real;
 use super::rows;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` with the statistics of some channels
@@ -20,19 +13,17 @@ family! {
     ///
     /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded
     /// once; sums are taken in an order that their number of elements fixes.
-    pub enum GroupNorm {
+    pub enum GroupNorm with [
+        /// Epsilon, added to the variance.
+        epsilon: f32 = 1e-5,
+    ] {
         /// The statistics are those of `C / groups` consecutive channels.
         Group = "group_norm" {
-            /// Epsilon, added to the variance.
-            epsilon: f32 = 1e-5,
             /// The number of groups, which divides the number of channels.
             groups: i64,
         },
         /// The statistics are those of one channel.
-        Instance = "instance_norm" {
-            /// Epsilon, added to the variance.
-            epsilon: f32 = 1e-5,
-        },
+        Instance = "instance_norm",
     }
 }
 
@@ -49,9 +40,7 @@ pub(crate) struct GroupSizes {
 
 impl GroupNorm {
     fn epsilon(&self) -> f32 {
-        match *self {
-            Self::Group { epsilon, .. } | Self::Instance { epsilon } => epsilon,
-        }
+        *self.shared().0
     }
 
     /// The sizes for an operand with these sizes, which the operator admits.
@@ -116,68 +105,51 @@ impl OpDef for GroupNorm {
         count(operands, 3, 3, "3")?;
         dtype(operands, 0, DType::is_float, "a float")?;
         same_dtype(operands)?;
-        let [x, scale, bias] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [x, scale, bias] = exactly(operands)?;
         let Some(channels) = x.ty.shape.get(1) else {
-            let expected = "it must have a batch axis and a channel axis".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));
         };
         if let Self::Group { groups, .. } = *self {
             let fits =
                 groups > 0 && channels.as_const().is_some_and(|c| c.checked_rem(groups) == Some(0));
             if !fits {
-                let reason = format!("{groups} groups do not divide {channels} channels");
-                return Err(OpError::Attribute { attr: "groups", reason });
+                return Err(OpError::attr(
+                    "groups",
+                    format!("{groups} groups do not divide {channels} channels"),
+                ));
             }
         }
         for (i, vector) in [(1, scale), (2, bias)] {
             let [size] = &vector.ty.shape[..] else {
-                let expected = "it must have one axis".to_owned();
-                return Err(OpError::Shape { operand: i, found: vector.ty.clone(), expected });
+                return Err(OpError::shape(i, vector.ty, "it must have one axis"));
             };
             equal("channels and the elements of scale or bias", channels, size)?;
         }
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let across = "takes its statistics over the samples of the batch";
-        match rules::first_shard(operands) {
-            None => Ok(rules::invariant(1)),
-            // The statistics are those of a group of channels of one sample.
-            Some((0, shard)) if shard.axis == 0 => {
-                for i in 1..operands.len() {
-                    rules::whole(operands, i, Code::BatchStatistics, across)?;
-                }
-                Ok(smallvec![Claim::Shard(shard)])
-            }
-            Some((i, _)) => Err(rules::refuse(Code::BatchStatistics, i, across)),
+        // The statistics are those of a group of channels of one sample.
+        if at.carrier() > 0 || shard.axis > 0 {
+            return at.refuse(Code::BatchStatistics, across);
         }
+        for i in 1..at.operands.len() {
+            at.expect_whole(i, Code::BatchStatistics, across)?;
+        }
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let all: [&Tensor; 3] = tensors(operands)?;
+        let all: [&Tensor; 3] = exactly(operands)?;
         let x = all[0];
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         let Some(sizes) = self.sizes(x.dims()).filter(|_| !x.is_empty()) else {
             return Ok(vec![y]);
         };
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.all::<F>(sizes, all, &mut y),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
+        for_float!(x.dtype(), F => self.all::<F>(sizes, all, &mut y),
         );
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -199,11 +171,11 @@ impl OpDef for GroupNorm {
             let value = at.reshape(normal.value, &shape)?;
             let scaled = at.mul(dy, value)?;
             let sums = at.channel_sums(scaled)?;
-            at.give(1, sums);
+            at.give(1, sums)?;
         }
         if at.wants(2) {
             let sums = at.channel_sums(dy)?;
-            at.give(2, sums);
+            at.give(2, sums)?;
         }
         if at.wants(0) {
             let scale = at.channels(scale, x)?;
@@ -211,7 +183,7 @@ impl OpDef for GroupNorm {
             let inner = at.reshape(inner, &lines)?;
             let dx = normal.gradient(at, inner)?;
             let dx = at.reshape(dx, &shape)?;
-            at.give(0, dx);
+            at.give(0, dx)?;
         }
         Ok(())
     }

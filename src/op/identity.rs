@@ -1,9 +1,7 @@
 //! A value under another name.
 
-use super::declare::op;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Shape, TensorType};
 
 op! {
     /// Its operand.

@@ -2,18 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::declare::family;
-use super::element::{Float, for_dtype};
+use super::element::{Float, for_float};
 use super::gradient::{Normal, Statistic};
 use super::infer::{axis, count, dtype, equal, results, same_dtype};
 use super::numeric::wide;
+use super::prelude::*;
 use super::real::Real;
 use super::rows;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Term, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorError, TensorType};
+use crate::types::TensorError;
 
 family! {
     /// The rows of an operand, one for each position on the axes before `axis`, brought to one
@@ -22,37 +18,31 @@ family! {
     /// Optional operands, a scale and a shift with the shape of a row, multiply each normalised row
     /// and are added to it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64`
     /// for `f64`, and rounded once; sums are taken in an order that the row's size fixes.
-    pub enum LayerNorm {
+    pub enum LayerNorm with [
+        /// The first axis of a row, negative from the end.
+        axis: i64 = -1,
+        /// Epsilon, added to the variance or to the mean of the squares.
+        epsilon: f32 = 1e-5,
+    ] {
         /// `(x - mean) * d * scale + shift`, where `d` is `1 / sqrt(variance + epsilon)`.
         ///
         /// The operands are `x`, the scale and the shift; the last or the last two may be absent.
         /// With `statistics` the mean and `d` are further results, whose axes from `axis` on have
         /// size 1; they are `f32`, of an `f64` operand `f64`.
         Layer = "layer_norm" {
-            /// The first axis of a row, negative from the end.
-            axis: i64 = -1,
-            /// Epsilon, added to the variance.
-            epsilon: f32 = 1e-5,
             /// Whether the mean and the inverse deviation are results too.
             statistics: bool = false,
         },
         /// `x / sqrt(m + epsilon) * scale`, where `m` is the mean of the squares.
         ///
         /// The operands are `x` and the scale, which may be absent.
-        Rms = "rms_norm" {
-            /// The first axis of a row, negative from the end.
-            axis: i64 = -1,
-            /// Epsilon, added to the mean of the squares.
-            epsilon: f32 = 1e-5,
-        },
+        Rms = "rms_norm",
     }
 }
 
 impl LayerNorm {
     fn listed(&self) -> i64 {
-        match *self {
-            Self::Layer { axis, .. } | Self::Rms { axis, .. } => axis,
-        }
+        *self.shared().0
     }
 
     fn statistics(&self) -> bool {
@@ -176,8 +166,11 @@ impl OpDef for LayerNorm {
         for (i, other) in operands.iter().enumerate().skip(1) {
             let row = x.ty.shape.get(axis..).unwrap_or_default();
             if other.ty.rank() != row.len() {
-                let expected = format!("it must have the shape of a row, {}", Shape::from(row));
-                return Err(OpError::Shape { operand: i, found: other.ty.clone(), expected });
+                return Err(OpError::shape(
+                    i,
+                    other.ty,
+                    format!("it must have the shape of a row, {}", Shape::from(row)),
+                ));
             }
             for (own, size) in other.ty.shape.iter().zip(row) {
                 equal("sizes of a row and of its scale or shift", own, size)?;
@@ -190,24 +183,14 @@ impl OpDef for LayerNorm {
         results(std::iter::once(x.ty.clone()).chain(statistics))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let across = "normalises over the samples of the batch";
-        for i in 1..operands.len() {
-            rules::whole(operands, i, Code::BatchStatistics, across)?;
+        for i in 1..at.operands.len() {
+            at.expect_whole(i, Code::BatchStatistics, across)?;
         }
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(results.len()));
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match self.first_axis(rank) {
-            Some(axis) if shard.axis < axis => {
-                Ok(SmallVec::from_elem(Claim::Shard(shard), results.len()))
-            }
-            _ => Err(rules::refuse(Code::BatchStatistics, i, across)),
+        match self.first_axis(at.rank()) {
+            Some(axis) if shard.axis < axis => at.keep(shard),
+            _ => at.refuse(Code::BatchStatistics, across),
         }
     }
 
@@ -220,20 +203,12 @@ impl OpDef for LayerNorm {
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         let (mut means, mut factors) = (Vec::new(), Vec::new());
         let keep = self.statistics();
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.rows::<F>(size, operands, &mut y, |mean, factor| {
-                if keep {
-                    means.push(mean.to_f64());
-                    factors.push(factor.to_f64());
-                }
-            }),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
+        for_float!(x.dtype(), F => self.rows::<F>(size, operands, &mut y, |mean, factor| {
+                        if keep {
+                            means.push(mean.to_f64());
+                            factors.push(factor.to_f64());
+                        }
+                    }),
         );
         let mut all = vec![y];
         if keep {
@@ -242,10 +217,6 @@ impl OpDef for LayerNorm {
             all.push(statistic(dtype, &dims, &factors)?);
         }
         Ok(all)
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -270,7 +241,7 @@ impl OpDef for LayerNorm {
             });
         }
         if let Some(dx) = dx {
-            at.give(0, dx);
+            at.give(0, dx)?;
         }
         Ok(())
     }

@@ -1,17 +1,11 @@
 //! Vectors brought to length 1.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::element::{Float, for_dtype};
-use super::infer::{axis, dtype, one, result, tensors};
+use super::Reduce;
+use super::element::{Float, for_float};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their
@@ -68,52 +62,39 @@ impl OpDef for LpNorm {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         axis("axis", self.axis, x.ty.rank())?;
         if !(1..=2).contains(&self.p) {
-            let reason = format!("{} is out of range; it must be 1 or 2", self.p);
-            return Err(OpError::Attribute { attr: "p", reason });
+            return Err(OpError::attr(
+                "p",
+                format!("{} is out of range; it must be 1 or 2", self.p),
+            ));
         }
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match axis("axis", self.axis, rank) {
-            // A vector lies within one sample.
-            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
-            _ => {
-                let reason = "normalises over the samples of the batch";
-                Err(rules::refuse(Code::BatchStatistics, i, reason))
-            }
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        // A vector lies within one sample.
+        at.keep_beside(
+            axis("axis", self.axis, at.rank()),
+            shard,
+            Code::BatchStatistics,
+            "normalises over the samples of the batch",
+        )
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         if x.is_empty() {
             return Ok(vec![y]);
         }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
+        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
         );
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -133,8 +114,7 @@ impl OpDef for LpNorm {
         let share = at.div(across, norm)?;
         let some = at.is_above(norm, 0.0)?;
         let dx = at.only(some, share)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) use binary::Apply2;
 pub use blocks::BlockOrder;
 pub use custom::{CustomOp, CustomOps, GradientBuilder, Sharding};
 pub(crate) use def::{
-    Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
+    Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand, Splitting,
 };
 pub(crate) use dft::DftSizes;
 pub(crate) use einsum::Labels;
@@ -123,7 +123,7 @@ use grad::{batch_norm_grad, conv_weight_grad, grid_sample_grad, pool_grad, recur
 use support::declare::ops;
 #[cfg(test)]
 pub(crate) use support::testing;
-use support::{declare, index, interval, numeric, ranked, rows, view, wide};
+use support::{declare, index, interval, numeric, prelude, ranked, rows, view, wide};
 
 ops! {
     // Layers with weights, and what their gradients are made of.

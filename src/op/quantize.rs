@@ -2,17 +2,10 @@
 
 use std::ops::Range;
 
-use smallvec::smallvec;
-
-use super::declare::family;
 use super::element::{Int, for_dtype, in_reals, reals};
 use super::infer::{axis, count, dtype, equal, result};
+use super::prelude::*;
 use super::real::Real;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 family! {
     /// Operands are `x`, `scale` and, where there is a third, `zero` of the type of the integers
@@ -22,25 +15,21 @@ family! {
     /// elsewhere.
     ///
     /// Integers are `u8`, `i8`, `u16` and `i16`, and `i32` for `x` of `dequantize_linear`.
-    pub enum Quantize {
+    pub enum Quantize with [
+        /// The axis of the scales, negative from the end.
+        axis: i64 = 1,
+        /// Entries for each scale, 0 where the scale has no blocks.
+        block: i64 = 0,
+    ] {
         /// `x / scale` rounded to the nearest integer, the even one of two, plus `zero`, and the
         /// nearest element of the type `to` of that; a NaN gives `zero`. Computed in `f32`, in
         /// `f64` where `x` is `f64`.
         Quantize = "quantize_linear" {
-            /// The axis of the scales, negative from the end.
-            axis: i64 = 1,
-            /// Entries for each scale, 0 where the scale has no blocks.
-            block: i64 = 0,
             /// The element type of the result.
             to: DType,
         },
         /// `(x - zero) * scale`, in the type of `scale`; the difference is exact.
-        Dequantize = "dequantize_linear" {
-            /// The axis of the scales, negative from the end.
-            axis: i64 = 1,
-            /// Entries for each scale, 0 where the scale has no blocks.
-            block: i64 = 0,
-        },
+        Dequantize = "dequantize_linear",
     }
 }
 
@@ -62,16 +51,14 @@ const fn is_small(dtype: DType) -> bool {
 
 impl Quantize {
     const fn settings(&self) -> (i64, i64) {
-        match *self {
-            Self::Quantize { axis, block, .. } | Self::Dequantize { axis, block } => (axis, block),
-        }
+        let (axis, block) = self.shared();
+        (*axis, *block)
     }
 
     fn layout(&self, x: usize, scale: &[Option<i64>]) -> Result<Layout, OpError> {
         let (listed, block) = self.settings();
         if block < 0 {
-            let reason = format!("{block} is not a number of entries");
-            return Err(OpError::Attribute { attr: "block", reason });
+            return Err(OpError::attr("block", format!("{block} is not a number of entries")));
         }
         match scale {
             [] | [Some(1)] if block == 0 => Ok(Layout::All),
@@ -79,10 +66,10 @@ impl Quantize {
             _ if block > 0 && scale.len() == x => {
                 Ok(Layout::Blocks(axis("axis", listed, x)?, block))
             }
-            _ => {
-                let reason = format!("{block} does not suit scales of {} axes", scale.len());
-                Err(OpError::Attribute { attr: "block", reason })
-            }
+            _ => Err(OpError::attr(
+                "block",
+                format!("{block} does not suit scales of {} axes", scale.len()),
+            )),
         }
     }
 
@@ -188,7 +175,7 @@ struct ScaledRun {
 
 /// The error for a type that inference lets nobody through with.
 fn wrong(operand: usize, found: DType) -> OpError {
-    OpError::DType { operand, expected: "another type".to_owned(), found }
+    OpError::dtype(operand, found, "another type")
 }
 
 impl OpDef for Quantize {
@@ -204,8 +191,10 @@ impl OpDef for Quantize {
             Self::Quantize { to, .. } => {
                 dtype(operands, 0, |t| t.is_float() || t == DType::I32, "a float or i32")?;
                 if !is_small(*to) {
-                    let reason = format!("{to} is not among u8, i8, u16 and i16");
-                    return Err(OpError::Attribute { attr: "to", reason });
+                    return Err(OpError::attr(
+                        "to",
+                        format!("{to} is not among u8, i8, u16 and i16"),
+                    ));
                 }
                 (*to, *to)
             }
@@ -219,45 +208,37 @@ impl OpDef for Quantize {
         if let Some(zero) = operands.get(2)
             && zero.ty.shape != scale.shape
         {
-            let expected = format!("its shape must be {}, that of the scales", scale.shape);
-            return Err(OpError::Shape { operand: 2, found: zero.ty.clone(), expected });
+            return Err(OpError::shape(
+                2,
+                zero.ty,
+                format!("its shape must be {}, that of the scales", scale.shape),
+            ));
         }
         self.check(x, scale)?;
         result(TensorType { dtype: to, shape: x.shape.clone() })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((first, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
-        };
-        let (Some(x), Some(scale)) = (operands.first(), operands.get(1)) else {
-            return Ok(rules::invariant(1));
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let [x, scales @ ..] = at.operands else { return at.whole() };
+        let Some(scale) = scales.first() else { return at.whole() };
         let sizes: Vec<Option<i64>> = scale.ty.shape.iter().map(Dim::as_const).collect();
-        let sharded = |x: &SplitOperand<'_>| x.claim == Claim::Shard(shard);
+        let first = x.claim == Claim::Shard(shard);
+        let all = |claim: Option<Shard>| scales.iter().all(|s| s.claim.shard() == claim);
         let passes = match self.layout(x.ty.rank(), &sizes) {
-            Ok(Layout::All) => {
-                first == 0 && operands[1..].iter().all(|s| s.claim.shard().is_none())
-            }
             // Rows along the axis of the scales need the scales of the same rows, other rows need
             // all of them.
-            Ok(Layout::Entries(axis)) => {
-                let whole = operands[1..].iter().all(|s| s.claim.shard().is_none());
-                let rows = |s: &SplitOperand<'_>| {
-                    s.claim.shard().is_some_and(|s| s == Shard { axis: 0, ..shard })
-                };
-                first == 0
-                    && if shard.axis == axis { operands[1..].iter().all(rows) } else { whole }
+            Ok(Layout::Entries(axis)) if shard.axis == axis => {
+                first && all(Some(Shard { axis: 0, ..shard }))
             }
+            Ok(Layout::All | Layout::Entries(_)) => first && all(None),
             // A block along the rows could reach from one replica's into the next one's.
-            Ok(Layout::Blocks(axis, _)) => shard.axis != axis && operands.iter().all(sharded),
+            Ok(Layout::Blocks(axis, _)) => shard.axis != axis && first && all(Some(shard)),
             Err(_) => false,
         };
         if passes {
-            return Ok(smallvec![Claim::Shard(shard)]);
+            return at.keep(shard);
         }
-        let reason = "has scales that do not follow the rows of what they scale";
-        Err(rules::refuse(Code::Misaligned, first, reason))
+        at.refuse(Code::Misaligned, "has scales that do not follow the rows of what they scale")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -358,8 +339,7 @@ impl OpDef for Quantize {
             }
         };
         let sums = at.reshape(sums, &own)?;
-        at.give(1, sums);
-        Ok(())
+        at.give(1, sums)
     }
 }
 

@@ -1,14 +1,7 @@
 //! The entries along axes in reverse.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
+use super::infer::{axes, carried, exactly, result_with_ints};
+use super::prelude::*;
 
 op! {
     /// Its operand with the entries along every axis of `axes` in reverse.
@@ -24,7 +17,7 @@ impl OpDef for Reverse {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let axes = axes("axes", &self.axes, x.ty.rank())?;
         let ints = carried(&x).filter(|_| axes.is_empty() || x.ty.rank() == 1);
         let ints = ints.map(|mut ints| {
@@ -36,19 +29,15 @@ impl OpDef for Reverse {
         result_with_ints(x.ty.clone(), ints)
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        if axes("axes", &self.axes, rank).is_ok_and(|own| !own.contains(&shard.axis)) {
-            return Ok(smallvec![Claim::Shard(shard)]);
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        if axes("axes", &self.axes, at.rank()).is_ok_and(|own| !own.contains(&shard.axis)) {
+            return at.keep(shard);
         }
-        Err(rules::refuse(Code::Reorders, i, "reverses the order of the samples"))
+        at.refuse(Code::Reorders, "reverses the order of the samples")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let mut y = x.clone();
         if x.is_empty() {
             return Ok(vec![y]);
@@ -67,15 +56,10 @@ impl OpDef for Reverse {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
         let dx = at.op(self.clone(), &[dy])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

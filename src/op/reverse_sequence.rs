@@ -1,14 +1,7 @@
 //! The first entries of every sequence, in reverse.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{axis, dtype, equal, result, tensors, two};
-use super::{
-    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
+use super::infer::{axis, dtype, equal, exactly, result};
+use super::prelude::*;
 
 op! {
     /// The first operand with the first entries of every sequence in reverse; the second operand,
@@ -25,8 +18,7 @@ op! {
 /// The number of steps that `length` says, of `steps`.
 fn checked(length: i64, steps: i64) -> Result<usize, OpError> {
     usize::try_from(length).ok().filter(|_| length <= steps).ok_or_else(|| {
-        let reason = format!("the length {length} is not one of a sequence of {steps} steps");
-        OpError::Value { operand: 1, reason }
+        OpError::value(1, format!("the length {length} is not one of a sequence of {steps} steps"))
     })
 }
 
@@ -48,16 +40,18 @@ impl OpDef for ReverseSequence {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (x, lengths) = two(operands)?;
+        let [x, lengths] = exactly(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
         let (batch, time) = self.axes(x.ty.rank())?;
         if batch == time {
-            let expected = "its sequences and its steps must be two axes".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, "its sequences and its steps must be two axes"));
         }
         let [count] = &lengths.ty.shape[..] else {
-            let expected = "it must have one axis, with a length for each sequence".to_owned();
-            return Err(OpError::Shape { operand: 1, found: lengths.ty.clone(), expected });
+            return Err(OpError::shape(
+                1,
+                lengths.ty,
+                "it must have one axis, with a length for each sequence",
+            ));
         };
         equal("number of sequences", &x.ty.shape[batch], count)?;
         if let (Some(steps), Some(known)) = (x.ty.shape[time].as_const(), lengths.ints) {
@@ -68,32 +62,26 @@ impl OpDef for ReverseSequence {
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let [x, lengths] = operands else { return Ok(rules::invariant(1)) };
-        let (batch, time) = self.axes(x.ty.rank()).unwrap_or((0, 0));
-        match (x.claim.shard(), lengths.claim.shard()) {
-            (None, None) => Ok(rules::invariant(1)),
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let rank = at.operands.first().map_or(0, |x| x.ty.rank());
+        let (batch, time) = self.axes(rank).unwrap_or((0, 0));
+        match (at.shard(0), at.shard(1)) {
             (Some(s), _) if s.axis == time => {
-                Err(rules::refuse(Code::Reorders, 0, "reverses the order of the samples"))
+                at.refuse(Code::Reorders, "reverses the order of the samples")
             }
-            (Some(s), Some(l)) if s.axis == batch && l == Shard { axis: 0, ..s } => {
-                Ok(smallvec![Claim::Shard(s)])
-            }
+            (Some(s), Some(l)) if s.axis == batch && l == Shard { axis: 0, ..s } => at.keep(s),
             // Rows within a step: all sequences and their lengths are on every replica.
-            (Some(s), None) if s.axis != batch => Ok(smallvec![Claim::Shard(s)]),
-            (Some(_), None) => {
-                let reason = "has lengths of all samples on every replica";
-                Err(rules::refuse(Code::BakedBatch, 0, reason))
-            }
+            (Some(s), None) if s.axis != batch => at.keep(s),
+            (_, None) => at.refuse(Code::BakedBatch, "has lengths of all samples on every replica"),
             (_, Some(_)) => {
                 let reason = "has rows of lengths for sequences that are not the same rows";
-                Err(rules::refuse(Code::Misaligned, 1, reason))
+                at.refuse_at(1, Code::Misaligned, reason)
             }
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, lengths] = tensors(operands)?;
+        let [x, lengths] = exactly(operands)?;
         let (batch, time) = self.axes(x.rank())?;
         let dims = x.dims();
         let steps = i64::try_from(dims[time]).unwrap_or(i64::MAX);
@@ -124,16 +112,11 @@ impl OpDef for ReverseSequence {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, lengths) = (at.dy()?, at.operand(1)?);
         // Reversing twice is the identity: the operator is its own gradient.
         let dx = at.op(self.clone(), &[dy, lengths])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

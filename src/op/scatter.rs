@@ -1,17 +1,11 @@
 //! Elements and blocks written one by one: `scatter_elements`, `scatter_nd`.
 
-use smallvec::smallvec;
-
 use super::attr::names;
-use super::declare::family;
 use super::element::{Float, Int, for_dtype};
 use super::index::{along, check_known, coordinates, row_length, tuples, within};
-use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
-use super::{
-    Apply2, Backward, Binary, Claims, Formula, GatherAt, Gradient, Lookup, Op, OpDef, OpError,
-    Operand, Results, RuleError, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Shape, Tensor, TensorType};
+use super::infer::{axis, dtype, equal, exactly, result};
+use super::prelude::*;
+use super::{Apply2, Binary, GatherAt};
 
 names! {
     /// Combination of an update with the element at its index.
@@ -45,22 +39,20 @@ family! {
     /// The first operand with the elements that the second one, `i64` or `i32`, names replaced by
     /// those of the third, of the same type. Negative numbers count from the end of their axis.
     /// Updates of one element are taken in row-major order of the indices, each result rounded.
-    pub enum Scatter {
+    pub enum Scatter with [
+        /// The combination with the existing element.
+        reduction: Reduction = Reduction::None,
+    ] {
         /// Each update goes where its own coordinates say but for `axis`, where the index says.
         /// Indices and updates have the same shape, with at most as many entries as the data on the
         /// other axes.
         Elements = "scatter_elements" {
             /// The axis that indices run along, negative from the end.
             axis: i64 = 0,
-            /// The combination with the existing element.
-            reduction: Reduction = Reduction::None,
         },
         /// Each row of indices, along their last axis, gives the first coordinates of a block.
         /// Updates have the axes of the indices but the last, then those of a block.
-        Nd = "scatter_nd" {
-            /// The combination with the existing element.
-            reduction: Reduction = Reduction::None,
-        },
+        Nd = "scatter_nd",
     }
 }
 
@@ -95,9 +87,7 @@ impl<F: Float> Apply2<F::Real> for Updates<'_, F> {
 impl Scatter {
     /// How an update and the element in its place become one.
     const fn reduction(&self) -> Reduction {
-        match *self {
-            Self::Elements { reduction, .. } | Self::Nd { reduction } => reduction,
-        }
+        *self.shared().0
     }
 
     /// Writes the updates into `y`: update `i` is the `run` elements from `places[i]` on. They are
@@ -133,10 +123,10 @@ impl Scatter {
                 let (data, values) = (y.as_mut_slice(), updates.as_slice());
                 let updates = Updates::<I> { data, places, run, values };
                 let f = |a: I, b: I| function.int(a.wide(), b.wide()).map(<I as Int>::wrap);
-                let wrong = |reason: &str| OpError::Value { operand: 2, reason: reason.to_owned() };
+                let wrong = |reason: &str| OpError::value(2, reason.to_owned());
                 updates.each(f).map_err(wrong)
             },
-            bool => Err(not_a_number()),
+            bool => Err(OpError::not_a_number()),
         )
     }
 }
@@ -157,11 +147,11 @@ impl Scatter {
         // Each result counts the element itself and all updates that equal it.
         let share = at.div(dy, count)?;
         let kept = at.only(stays, share)?;
-        at.give(0, kept);
+        at.give(0, kept)?;
         if at.wants(2) {
             let share = at.op(gather.clone(), &[share, indices])?;
             let given = at.only(chosen, share)?;
-            at.give(2, given);
+            at.give(2, given)?;
         }
         Ok(())
     }
@@ -179,7 +169,7 @@ impl Scatter {
             // The product of the updates alone, in the element's place.
             let factor = at.op(self.clone(), &[ones, indices, updates])?;
             let own = at.mul(dy, factor)?;
-            at.give(0, own);
+            at.give(0, own)?;
         }
         if !at.wants(2) {
             return Ok(());
@@ -201,16 +191,14 @@ impl Scatter {
         let alone = at.is(beside, 0.0)?;
         let share = at.div(product, divisor)?;
         let given = at.only(alone, share)?;
-        at.give(2, given);
-        Ok(())
+        at.give(2, given)
     }
 
     /// The same places with another reduction.
-    const fn with(&self, reduction: Reduction) -> Self {
-        match *self {
-            Self::Elements { axis, .. } => Self::Elements { axis, reduction },
-            Self::Nd { .. } => Self::Nd { reduction },
-        }
+    fn with(&self, reduction: Reduction) -> Self {
+        let mut other = self.clone();
+        *other.shared_mut().0 = reduction;
+        other
     }
 }
 
@@ -234,9 +222,7 @@ impl OpDef for Scatter {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let [data, indices, updates] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [data, indices, updates] = &exactly(operands)?;
         if self.reduction() != Reduction::None {
             dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         }
@@ -257,8 +243,7 @@ impl OpDef for Scatter {
             }
         };
         if updates.ty.rank() != shape.rank() {
-            let expected = format!("it must have the shape {shape}");
-            return Err(OpError::Shape { operand: 2, found: updates.ty.clone(), expected });
+            return Err(OpError::shape(2, updates.ty, format!("it must have the shape {shape}")));
         }
         for (own, size) in updates.ty.shape.iter().zip(shape.iter()) {
             equal("sizes of the updates", own, size)?;
@@ -266,19 +251,12 @@ impl OpDef for Scatter {
         result(data.ty.clone())
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let ([data, indices, updates], Some((first, _))) = (operands, rules::first_shard(operands))
-        else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [data, indices, updates] = at.operands else { return at.whole() };
         // Updates of split rows into a tensor that all devices hold: each would hold its own only.
         let Some(s) = data.claim.shard() else {
             let reason = "writes what several samples give into one value";
-            return Err(rules::refuse(Code::NotPerSample, first, reason));
+            return at.refuse(Code::NotPerSample, reason);
         };
         let (index, update) = (indices.claim.shard(), updates.claim.shard());
         let (written, same) = match *self {
@@ -291,28 +269,24 @@ impl OpDef for Scatter {
                 let rows = indices.ty.rank().saturating_sub(1);
                 // The axes behind the coordinates move along: a batch there is the same in the data
                 // and in the updates.
-                let beside = |u: crate::types::Shard| {
+                let beside = |u: Shard| {
                     (u.outer, u.inner) == (s.outer, s.inner) && u.axis + count == s.axis + rows
                 };
                 (s.axis < count, index.is_none() && update.is_some_and(beside))
             }
         };
         if written {
-            return Err(rules::refuse(
-                Code::Reorders,
-                0,
-                "writes to samples of the batch by number",
-            ));
+            at.refuse_at(0, Code::Reorders, "writes to samples of the batch by number")
+        } else if same {
+            at.keep(s)
+        } else {
+            let reason = "writes into rows what does not come from the same rows";
+            at.refuse_at(0, Code::Misaligned, reason)
         }
-        if same {
-            return Ok(smallvec![Claim::Shard(s)]);
-        }
-        let reason = "writes into rows what does not come from the same rows";
-        Err(rules::refuse(Code::Misaligned, 0, reason))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [data, indices, updates] = tensors(operands)?;
+        let [data, indices, updates] = exactly(operands)?;
         let mut y = (*data).clone();
         let (places, run) = match *self {
             Self::Elements { axis: listed, .. } => {
@@ -327,10 +301,6 @@ impl OpDef for Scatter {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         let (reduction, gather) = match *self {
@@ -341,8 +311,8 @@ impl OpDef for Scatter {
             Reduction::Add => {
                 // A sum passes its gradient on to every term.
                 let own = at.op(gather, &[dy, indices])?;
-                at.give(0, dy);
-                at.give(2, own);
+                at.give(0, dy)?;
+                at.give(2, own)?;
                 Ok(())
             }
             Reduction::None => {
@@ -351,7 +321,7 @@ impl OpDef for Scatter {
                 let nothing = at.zeros(updates, &shape)?;
                 // An element that is overwritten does not reach the result.
                 let kept = at.op(self.clone(), &[dy, indices, nothing])?;
-                at.give(0, kept);
+                at.give(0, kept)?;
                 if at.wants(2) {
                     // Of several updates of one element the last one stays: the one whose number is
                     // read back.
@@ -365,7 +335,7 @@ impl OpDef for Scatter {
                     let last = at.equal(read, numbers)?;
                     let own = at.op(gather, &[dy, indices])?;
                     let own = at.only(last, own)?;
-                    at.give(2, own);
+                    at.give(2, own)?;
                 }
                 Ok(())
             }

@@ -1,14 +1,10 @@
 //! A range of every axis.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
-use super::infer::{known, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules, strided,
-};
-use crate::types::{Claim, Code, Dim, Refusal, Tensor, TensorType};
+use super::infer::{exactly, known, result_with_ints};
+use super::prelude::*;
+use super::strided;
 
 op! {
     /// The elements `starts, starts + steps, …` before `ends` of each axis named.
@@ -41,7 +37,7 @@ impl Slice {
     }
 
     fn check(&self, ty: &TensorType) -> Result<(), OpError> {
-        let wrong = |reason: String| OpError::Attribute { attr: "axes", reason };
+        let wrong = |reason: String| OpError::attr("axes", reason);
         let n = self.axes.len();
         if self.starts.len() != n || self.ends.len() != n || self.steps.len() != n {
             return Err(wrong("axes, starts, ends and steps differ in number".to_owned()));
@@ -69,9 +65,10 @@ impl Slice {
                 }
             };
             if !inside {
-                let reason =
-                    format!("{start}..{end} by {step} is not a range of axis {axis} of {ty}");
-                return Err(OpError::Attribute { attr: "starts", reason });
+                return Err(OpError::attr(
+                    "starts",
+                    format!("{start}..{end} by {step} is not a range of axis {axis} of {ty}"),
+                ));
             }
         }
         Ok(())
@@ -96,7 +93,7 @@ impl OpDef for Slice {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         self.check(x.ty)?;
         let mut ty = x.ty.clone();
         for (axis, start, end, step) in self.bounds() {
@@ -117,51 +114,33 @@ impl OpDef for Slice {
         result_with_ints(ty, ints)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let mut kept = shard;
         for (on, start, end, step) in self.bounds() {
             // A replica would evaluate such a bound at its own number of rows.
             if on != shard.axis && (start.depends_on_batch() || end.depends_on_batch()) {
                 let reason =
                     format!("takes {start}..{end} of axis {on}, which depends on the batch size");
-                return Err(rules::refuse(Code::BakedBatch, i, reason));
+                return at.refuse(Code::BakedBatch, reason);
             }
             if on == shard.axis {
                 // Whole blocks of rows stay with their rows; any other range cuts through the
                 // batch.
-                let blocks = (shard.blocks(start), shard.blocks(end));
-                kept.outer = match blocks {
+                kept.outer = match (shard.blocks(start), shard.blocks(end)) {
                     (Some(from), Some(to)) if from < to && step == 1 => to - from,
-                    _ => {
-                        return Err(rules::refuse(
-                            Code::Reorders,
-                            i,
-                            "selects samples of the batch",
-                        ));
-                    }
+                    _ => return at.refuse(Code::Reorders, "selects samples of the batch"),
                 };
             }
         }
-        Ok(smallvec![Claim::Shard(kept)])
+        at.keep(kept)
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let distances = strided::distances(x.dims());
         let mut axes: Vec<strided::Axis> =
             x.dims().iter().copied().zip(distances.iter().copied()).collect();
@@ -180,17 +159,12 @@ impl OpDef for Slice {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, whole) = (at.dy()?, at.shape(at.operand(0)?));
         let mut dx = dy;
         for (i, axis) in self.axes.iter().enumerate() {
             dx = at.spread(dx, *axis, &self.starts[i], self.steps[i], &whole[*axis])?;
         }
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

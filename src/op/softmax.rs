@@ -1,18 +1,11 @@
 //! Distributions along an axis: `softmax`, `log_softmax`, `hardmax`.
 
-use smallvec::smallvec;
-
 use super::arg::Arg;
-use super::declare::family;
-use super::element::{Float, for_dtype};
-use super::infer::{axis, dtype, one, result};
+use super::element::{Float, for_float};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns, larger};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 family! {
     /// A distribution over the positions of one axis, for each position on the others. Floats are
@@ -21,31 +14,23 @@ family! {
     ///
     /// A NaN or an infinity of plus sign makes all of a softmax NaN, as does minus infinity
     /// everywhere.
-    pub enum Softmax {
+    pub enum Softmax with [
+        /// The axis, negative from the end.
+        axis: i64,
+    ] {
         /// `e^(x - m) / s`, where `m` is the largest element along the axis and `s` the sum of all
         /// `e^(x - m)`.
-        Softmax = "softmax" {
-            /// The axis, negative from the end.
-            axis: i64,
-        },
+        Softmax = "softmax",
         /// `x - m - ln(s)`, the logarithm of the softmax.
-        LogSoftmax = "log_softmax" {
-            /// The axis, negative from the end.
-            axis: i64,
-        },
+        LogSoftmax = "log_softmax",
         /// 1 at the first largest element, 0 elsewhere; a NaN counts as the largest.
-        Hardmax = "hardmax" {
-            /// The axis, negative from the end.
-            axis: i64,
-        },
+        Hardmax = "hardmax",
     }
 }
 
 impl Softmax {
     fn listed(&self) -> i64 {
-        match *self {
-            Self::Softmax { axis } | Self::LogSoftmax { axis } | Self::Hardmax { axis } => axis,
-        }
+        *self.shared().0
     }
 
     /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.
@@ -135,40 +120,30 @@ impl OpDef for Softmax {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         axis("axis", self.listed(), x.ty.rank())?;
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match axis("axis", self.listed(), rank) {
-            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
-            _ => Err(rules::refuse(Code::AcrossSamples, i, "normalises across the samples")),
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        at.keep_beside(
+            axis("axis", self.listed(), at.rank()),
+            shard,
+            Code::AcrossSamples,
+            "normalises across the samples",
+        )
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
+        let [x] = exactly(operands)?;
         let axis = axis("axis", self.listed(), x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         if x.is_empty() {
             return Ok(vec![y]);
         }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
+        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
         );
         Ok(vec![y])
     }
@@ -186,10 +161,7 @@ impl OpDef for Softmax {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (y, dy) = (at.result(0)?, at.dy()?);
-        let (Self::Softmax { axis: along }
-        | Self::LogSoftmax { axis: along }
-        | Self::Hardmax { axis: along }) = *self;
-        let axis = axis("axis", along, at.ty(y).rank())?;
+        let axis = axis("axis", self.listed(), at.ty(y).rank())?;
         let dx = match self {
             Self::LogSoftmax { .. } => {
                 let sum = at.sum(dy, &[axis])?;
@@ -207,8 +179,7 @@ impl OpDef for Softmax {
                 at.mul(y, centred)?
             }
         };
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

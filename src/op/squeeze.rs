@@ -1,10 +1,8 @@
 //! Axes of size 1 left out.
 
-use super::declare::op;
 use super::infer::axes;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// Its operand without the axes named, which have size 1.
@@ -21,8 +19,10 @@ impl View for Squeeze {
         let mut shape = x.shape.clone();
         for axis in axes("axes", &self.axes, x.rank())?.into_iter().rev() {
             if shape.remove(axis) != Dim::ONE {
-                let reason = format!("axis {axis} of {x} has more than one entry");
-                return Err(OpError::Attribute { attr: "axes", reason });
+                return Err(OpError::attr(
+                    "axes",
+                    format!("axis {axis} of {x} has more than one entry"),
+                ));
             }
         }
         Ok(shape)

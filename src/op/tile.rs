@@ -1,14 +1,10 @@
 //! A value repeated as a whole along its axes.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
-use super::infer::{one, result, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules, strided,
-};
-use crate::types::{Claim, Code, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{exactly, result};
+use super::prelude::*;
+use super::strided;
 
 op! {
     /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
@@ -24,10 +20,12 @@ impl OpDef for Tile {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         if self.repeats.len() != x.ty.rank() {
-            let reason = format!("{} numbers for {}", self.repeats.len(), x.ty);
-            return Err(OpError::Attribute { attr: "repeats", reason });
+            return Err(OpError::attr(
+                "repeats",
+                format!("{} numbers for {}", self.repeats.len(), x.ty),
+            ));
         }
         let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
         let shape =
@@ -39,32 +37,21 @@ impl OpDef for Tile {
         result(TensorType { dtype: x.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         // Repeated as a whole, an axis of blocks of rows is one of more such blocks.
         let times = self.repeats.get(shard.axis).and_then(|times| u64::try_from(*times).ok());
         match times.and_then(|times| shard.outer.checked_mul(times)) {
-            Some(outer) if outer > 0 => Ok(smallvec![Claim::Shard(Shard { outer, ..shard })]),
-            _ => Err(rules::refuse(Code::Reorders, i, "repeats the whole batch")),
+            Some(outer) if outer > 0 => at.keep(Shard { outer, ..shard }),
+            _ => at.refuse(Code::Reorders, "repeats the whole batch"),
         }
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let mut axes: SmallVec<[strided::Axis; 6]> = SmallVec::new();
         let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
         for ((size, distance), count) in
@@ -77,10 +64,6 @@ impl OpDef for Tile {
         let mut y = Tensor::zeros(x.dtype(), &dims)?;
         strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -96,7 +79,6 @@ impl OpDef for Tile {
         let copies: Vec<usize> = (0..shape.len()).map(|axis| 2 * axis).collect();
         let sum = at.sum(apart, &copies)?;
         let dx = at.reshape(sum, &shape)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

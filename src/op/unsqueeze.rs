@@ -1,10 +1,8 @@
 //! Axes of size 1 put in.
 
-use super::declare::op;
 use super::infer::axes;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// Its operand with further axes of size 1.

@@ -1,15 +1,12 @@
 //! A choice between two values, element by element.
 
 use super::broadcast::Broadcast;
-use super::declare::op;
 use super::element::for_dtype;
-use super::infer::{broadcast, dtype, result_with_ints};
+use super::infer::{broadcast, dtype, exactly, result_with_ints};
 use super::interval::{FALSE, TRUE};
-use super::{
-    Backward, Claims, Formula, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, ints, rules,
-};
-use crate::types::{DType, Dim, Element, Refusal, Shape, Tensor, TensorType};
+use super::ints;
+use super::prelude::*;
+use crate::types::Element;
 
 op! {
     /// The second operand where the first, of type `bool`, is true, else the third; the three are
@@ -51,31 +48,18 @@ impl OpDef for Where {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let [condition, a, b] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [condition, a, b] = &exactly(operands)?;
         dtype(operands, 0, |t| t == DType::Bool, "bool")?;
         if a.ty.dtype != b.ty.dtype {
-            let expected = format!("{}, as operand 1 is", a.ty.dtype);
-            return Err(OpError::DType { operand: 2, expected, found: b.ty.dtype });
+            return Err(OpError::dtype(2, b.ty.dtype, format!("{}, as operand 1 is", a.ty.dtype)));
         }
         let shape = broadcast(operands.iter().map(|x| &x.ty.shape))?;
         let known = known(&shape, condition, a, b);
         result_with_ints(TensorType { dtype: a.ty.dtype, shape }, known)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, results.first().map_or(0, TensorType::rank))
-    }
-
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [condition, a, b] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [condition, a, b] = exactly(operands)?;
         let (plan, dims) = Broadcast::of([condition.dims(), a.dims(), b.dims()]);
         let mut y = Tensor::zeros(a.dtype(), &dims)?;
         let condition = condition.as_slice::<u8>();
@@ -86,10 +70,6 @@ impl OpDef for Where {
             bool => choose::<u8>(&plan, condition, a, b, &mut y),
         );
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -21,7 +21,7 @@ pub(crate) struct Labels {
 }
 
 fn wrong(reason: String) -> OpError {
-    OpError::Attribute { attr: "equation", reason }
+    OpError::attr("equation", reason)
 }
 
 /// The letters of one value before and behind its `...`, if there is one.

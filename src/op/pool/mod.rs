@@ -2,19 +2,19 @@
 
 mod planes;
 
-use smallvec::{SmallVec, smallvec};
+use crate::op::element::for_wide;
+use crate::op::numeric::computed_wide;
+use crate::op::window::sizes_with;
 
 pub(in crate::op) use planes::{Planes, Span, elements};
 
-use super::declare::family;
-use super::infer::{dtype, one, results};
-use super::numeric::{Ordered, Wide, narrow, wide, widen};
+use super::infer::{dtype, exactly, results};
+use super::numeric::{Ordered, Wide};
 use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
 use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, PoolGrad, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
+    Backward, Claims, Formula, OpDef, OpError, Operand, PoolGrad, Results, RuleError, Term, Traits,
 };
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
+use crate::op::prelude::*;
 
 family! {
     /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
@@ -25,20 +25,21 @@ family! {
     /// then that after each (empty for none). With `ceil_mode` a last window counts that reaches
     /// beyond the end padding, if it begins before that padding. Elements are taken in row-major
     /// order; `f16` and `bf16` are computed in `f32`.
-    pub enum Pool {
+    pub enum Pool with [
+        /// Taps of a window.
+        kernel: Vec<i64>,
+        /// Distance between windows.
+        strides: Vec<i64> = Vec::new(),
+        /// Distance between taps.
+        dilations: Vec<i64> = Vec::new(),
+        /// Padding before and after each axis.
+        pads: Vec<i64> = Vec::new(),
+        /// Whether a last, partial window counts.
+        ceil_mode: bool = false,
+    ] {
         /// The greatest element; a NaN is greater than all. Padding is less than all: a window
         /// without an element gives minus infinity, the least integer.
         Max = "max_pool" {
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
             /// Whether a second result, `i64`, holds the position of each greatest element (the
             /// first of equal ones, the last NaN) in the whole operand; -1 for a window without an
             /// element.
@@ -48,31 +49,11 @@ family! {
         },
         /// The mean; a window without an element gives 0.
         Average = "average_pool" {
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
             /// Whether taps in the padding count as zeros; taps beyond the end padding never count.
             count_include_pad: bool = false,
         },
         /// The `p`-norm `(sum |x|^p)^(1/p)`.
         Lp = "lp_pool" {
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
             /// The exponent, at least 1.
             p: i64 = 2,
         },
@@ -82,9 +63,7 @@ family! {
 impl Pool {
     /// The windows over an operand of type `x`, whose first two axes may have any size.
     pub(crate) fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
-        let (Self::Max { kernel, strides, dilations, pads, ceil_mode, .. }
-        | Self::Average { kernel, strides, dilations, pads, ceil_mode, .. }
-        | Self::Lp { kernel, strides, dilations, pads, ceil_mode, .. }) = self;
+        let (kernel, strides, dilations, pads, ceil_mode) = self.shared();
         let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
         sliding.over("kernel", &spatial_sizes(0, x)?, kernel)
     }
@@ -137,7 +116,7 @@ impl OpDef for Pool {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         match self {
             Self::Max { .. } => {
                 let known = |t: DType| t.is_float() || matches!(t, DType::I8 | DType::U8);
@@ -150,8 +129,7 @@ impl OpDef for Pool {
         if let Self::Lp { p, .. } = self
             && *p < 1
         {
-            let reason = format!("{p} is out of range; it must be at least 1");
-            return Err(OpError::Attribute { attr: "p", reason });
+            return Err(OpError::attr("p", format!("{p} is out of range; it must be at least 1")));
         }
         let windows = self.windows(x.ty)?;
         let spatial = windows.iter().map(WindowAxis::windows);
@@ -161,59 +139,40 @@ impl OpDef for Pool {
         results([y].into_iter().chain(self.has_indices().then_some(indices)))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1 + usize::from(self.has_indices())));
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         if shard.axis > 1 {
-            return Err(rules::refuse(Code::WindowAxis, i, "slides windows along the batch"));
+            return at.refuse(Code::WindowAxis, "slides windows along the batch");
         }
         // Positions count from the first element of the whole operand, samples included.
         if self.has_indices() {
-            let reason = "gives positions within the whole batch";
-            return Err(rules::refuse(Code::GlobalIndex, i, reason));
+            return at.refuse(Code::GlobalIndex, "gives positions within the whole batch");
         }
-        Ok(smallvec![Claim::Shard(shard)])
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
+        let [x] = exactly(operands)?;
         let windows = self.windows(&x.tensor_type())?;
-        let mut dims: SmallVec<[usize; 5]> = x.dims()[..2].into();
-        dims.extend(windows.iter().map(|a| a.output));
-        let mut y = Tensor::zeros(wide(x.dtype()), &dims)?;
+        let dims = sizes_with(&x.dims()[..2], &windows, |a| a.output);
         let mut indices =
             self.has_indices().then(|| Tensor::zeros(DType::I64, &dims)).transpose()?;
-        if !y.is_empty() {
-            let planes = Planes::new(&windows);
-            let x = widen(x)?;
-            match y.dtype() {
-                DType::I8 => self.greatest::<i8>(&planes, &mut y, &x, indices.as_mut()),
-                DType::U8 => self.greatest::<u8>(&planes, &mut y, &x, indices.as_mut()),
-                DType::F64 => self.reals::<f64>(&planes, &mut y, &x, indices.as_mut()),
-                DType::F32
-                | DType::F16
-                | DType::Bf16
-                | DType::I64
-                | DType::I32
-                | DType::I16
-                | DType::U64
-                | DType::U32
-                | DType::U16
-                | DType::Bool => self.reals::<f32>(&planes, &mut y, &x, indices.as_mut()),
+        let mut results = computed_wide(operands, &dims, |y, operands| {
+            let (planes, x, at) = (Planes::new(&windows), &operands[0], indices.as_mut());
+            if y.dtype() == DType::I8 {
+                self.greatest::<i8>(&planes, y, x, at);
+            } else if y.dtype() == DType::U8 {
+                self.greatest::<u8>(&planes, y, x, at);
+            } else {
+                for_wide!(y.dtype(), T => self.reals::<T>(&planes, y, x, at));
             }
-        }
-        Ok([narrow(y, x.dtype())?].into_iter().chain(indices).collect())
+            Ok(())
+        })?;
+        results.extend(indices);
+        Ok(results)
     }
 
     fn jumps(&self) -> bool {
         matches!(self, Self::Max { indices: true, .. })
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -226,8 +185,7 @@ impl OpDef for Pool {
                 Self::Max { .. } | Self::Average { .. } => at.op(grad, &[dy])?,
             },
         };
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -133,10 +133,7 @@ impl Recurrent {
         let given = self.settings.attrs();
         match given.into_iter().find(|(attr, _)| self.kind.without().contains(attr)) {
             None => Ok(()),
-            Some((attr, _)) => {
-                let reason = format!("{} has none", self.kind.name());
-                Err(OpError::Attribute { attr, reason })
-            }
+            Some((attr, _)) => Err(OpError::attr(attr, format!("{} has none", self.kind.name()))),
         }
     }
 
@@ -207,9 +204,10 @@ impl Recurrent {
         let given = operands.get(operand).and_then(|t| t.to_i64()).unwrap_or_default();
         let checked = |length: i64| {
             usize::try_from(length).ok().filter(|l| *l <= steps).ok_or_else(|| {
-                let reason =
-                    format!("the length {length} is not one of a sequence of {steps} steps");
-                OpError::Value { operand, reason }
+                OpError::value(
+                    operand,
+                    format!("the length {length} is not one of a sequence of {steps} steps"),
+                )
             })
         };
         given.into_iter().map(checked).collect()

@@ -204,8 +204,7 @@ pub(super) fn ints<I: Int>(
     y: &mut [I],
 ) -> Result<(), OpError> {
     if matches!(op, Reduce::Mean { .. }) && count == 0 && !y.is_empty() {
-        let reason = "no integers have no mean".to_owned();
-        return Err(OpError::Value { operand: 0, reason });
+        return Err(OpError::value(0, "no integers have no mean"));
     }
     let (first, step): (i128, fn(i128, i128) -> i128) = match op {
         Reduce::LogSumExp { .. } => {

@@ -1,10 +1,9 @@
 //! The gradients of reductions.
 
 use super::Reduce;
-use crate::op::gradient::{Backward, RuleError, Term};
+use crate::op::Scan;
 use crate::op::infer::axes;
-use crate::op::{Formula, Scan};
-use crate::types::{Dim, Shape};
+use crate::op::prelude::*;
 
 impl Reduce {
     /// Gives the operand its gradient.
@@ -65,8 +64,7 @@ impl Reduce {
                 at.mul(twice, dy)?
             }
         };
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -4,19 +4,14 @@ mod taps;
 #[cfg(test)]
 mod tests;
 
-use smallvec::smallvec;
-
 pub(crate) use taps::{AxisTaps, Passes};
 
 use super::attr::names;
-use super::declare::op;
-use super::infer::{dtype, one, result, tensors};
+use super::infer::{dtype, exactly, result};
 use super::numeric::{narrow, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, MAX_SIZE, Refusal, Tensor, TensorType};
+use super::{Backward, Claims, Formula, OpDef, OpError, Operand, Results, RuleError, Traits};
+use crate::op::prelude::*;
+use crate::types::MAX_SIZE;
 
 names! {
     /// The interpolation mode.
@@ -103,7 +98,7 @@ op! {
 }
 
 fn wrong(attr: &'static str, reason: impl Into<String>) -> OpError {
-    OpError::Attribute { attr, reason: reason.into() }
+    OpError::attr(attr, reason.into())
 }
 
 impl Resize {
@@ -134,8 +129,7 @@ impl Resize {
                 OpError::NotConstant(format!("the size {} of axis {axis}", x.shape[*axis]))
             })?;
             if length < 1 {
-                let expected = format!("axis {axis} must have elements");
-                return Err(OpError::Shape { operand: 0, found: x.clone(), expected });
+                return Err(OpError::shape(0, x, format!("axis {axis} must have elements")));
             }
             self.check_scale(length, *size, *scale)?;
         }
@@ -192,7 +186,7 @@ impl OpDef for Resize {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         if self.mode != ResizeMode::Nearest {
             dtype(operands, 0, DType::is_float, "a float to be interpolated")?;
         }
@@ -204,26 +198,15 @@ impl OpDef for Resize {
         result(TensorType { dtype: x.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        match rules::first_shard(operands) {
-            None => rules::whole_results(results),
-            Some((_, shard)) if !self.axes.contains(&shard.axis) => {
-                Ok(smallvec![Claim::Shard(shard)])
-            }
-            Some((i, _)) => Err(rules::refuse(
-                Code::WindowAxis,
-                i,
-                "interpolates between the samples of the batch",
-            )),
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        if self.axes.contains(&shard.axis) {
+            return at.refuse(Code::WindowAxis, "interpolates between the samples of the batch");
         }
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let mut dims = x.dims().to_vec();
         for (axis, size) in self.axes.iter().zip(&self.sizes) {
             dims[*axis] = usize::try_from(*size).unwrap_or(0);
@@ -260,10 +243,6 @@ impl OpDef for Resize {
         Ok(vec![narrow(y, x.dtype())?])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (x, dy) = (at.operand(0)?, at.dy()?);
         let shape = at.shape(x);
@@ -290,8 +269,7 @@ impl OpDef for Resize {
             let product = at.matmul(last, weights)?;
             dx = at.transpose(product, perm)?;
         }
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -149,8 +149,49 @@ macro_rules! read_attr {
 pub(crate) use read_attr;
 
 /// Declares a family of operators that share one implementation: an enum with a name for each
-/// variant, or a kind with attributes of which each kind lacks some.
+/// variant, some attributes of which all may have; or a kind with attributes of which each kind
+/// lacks some.
 macro_rules! family {
+    ($(#[$meta:meta])* pub enum $op:ident with [$($shared:tt)*] { $($variants:tt)* }) => {
+        $crate::op::declare::family!(
+            @next [$($shared)*] [$(#[$meta])* pub enum $op] {} {} $($variants)*
+        );
+    };
+    // One variant after the other: with the shared attributes, and the pattern that takes these.
+    (
+        @next [$($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?,)*] $head:tt
+        { $($done:tt)* } { $($patterns:tt)* }
+        $(#[$vmeta:meta])* $variant:ident = $name:literal $({ $($own:tt)* })?, $($rest:tt)*
+    ) => {
+        $crate::op::declare::family!(
+            @next [$($(#[$fmeta])* $field: $ty $(= $default)?,)*] $head
+            {
+                $($done)*
+                $(#[$vmeta])* $variant = $name {
+                    $($(#[$fmeta])* $field: $ty $(= $default)?,)* $($($own)*)?
+                },
+            }
+            { $($patterns)* Self::$variant { $($field,)* .. } => ($($field,)*), }
+            $($rest)*
+        );
+    };
+    (
+        @next [$($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?,)*]
+        [$(#[$meta:meta])* pub enum $op:ident] { $($done:tt)* } { $($patterns:tt)* }
+    ) => {
+        $crate::op::declare::family! { $(#[$meta])* pub enum $op { $($done)* } }
+        #[allow(dead_code, clippy::match_same_arms, reason = "a variant each, read or changed")]
+        impl $op {
+            /// The attributes that all of them have.
+            pub(in crate::op) const fn shared(&self) -> ($(&$ty,)*) {
+                match self { $($patterns)* }
+            }
+            /// The same, to be changed.
+            pub(in crate::op) const fn shared_mut(&mut self) -> ($(&mut $ty,)*) {
+                match self { $($patterns)* }
+            }
+        }
+    };
     ($(#[$meta:meta])* pub enum $op:ident {
         $($(#[$vmeta:meta])* $variant:ident = $name:literal $({
             $($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
@@ -318,12 +359,11 @@ macro_rules! ops {
                 results: &[TensorType],
             ) -> Result<Claims, Refusal> {
                 $crate::op::rules::one_block(self, operands)?;
-                if let Some(refusal) = $crate::op::rules::own(self, operands) {
-                    return Err(refusal);
-                }
+                $crate::op::rules::own(self, operands)?;
+                let at = Splitting { operands, results };
                 match $crate::op::rules::first_partial(operands) {
-                    None => OpDef::split(&**self, operands, results),
-                    Some(_) => self.partial(operands, results),
+                    None => OpDef::split(&**self, &at),
+                    Some(_) => self.partial(&at),
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use smallvec::SmallVec;
 
 use crate::op::{Emit, Formula, OpError, Reverse};
-use crate::types::invariant::{int, invariant};
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, Shape};
 
 /// Whether the results of an operator have a derivative with respect to its floating-point
@@ -110,17 +110,18 @@ impl<'a> Backward<'a> {
     }
 
     /// Gives operand `i` its gradient.
-    pub fn give(&mut self, i: usize, gradient: Term) {
+    #[expect(clippy::unnecessary_wraps, reason = "the last expression of gradient rules")]
+    pub fn give(&mut self, i: usize, gradient: Term) -> Result<(), RuleError> {
         let slot = self.given.get_mut(i);
         *invariant(slot, "that a gradient is given to an operand of the operator") = Some(gradient);
+        Ok(())
     }
 
     /// Gives operand `i` a gradient that has the shape of the result, to which it was broadcast.
     pub fn give_sum(&mut self, i: usize, gradient: Term) -> Result<(), RuleError> {
         let to = self.shape(self.operand(i)?);
         let gradient = self.sum_to(gradient, &to)?;
-        self.give(i, gradient);
-        Ok(())
+        self.give(i, gradient)
     }
 }
 

@@ -14,8 +14,7 @@ pub(in crate::op) fn place(index: i64, size: i64) -> Result<i64, OpError> {
     if (0..size).contains(&at) {
         Ok(at)
     } else {
-        let reason = format!("the index {index} is outside an axis of {size} entries");
-        Err(OpError::Value { operand: 1, reason })
+        Err(OpError::value(1, format!("the index {index} is outside an axis of {size} entries")))
     }
 }
 
@@ -83,13 +82,19 @@ pub(in crate::op) fn within(
     axis: usize,
 ) -> Result<(), OpError> {
     if data.ty.rank() != indices.ty.rank() {
-        let expected = format!("it must have {} axes, as operand 0 has", data.ty.rank());
-        return Err(OpError::Shape { operand: 1, found: indices.ty.clone(), expected });
+        return Err(OpError::shape(
+            1,
+            indices.ty,
+            format!("it must have {} axes, as operand 0 has", data.ty.rank()),
+        ));
     }
     for (i, (own, size)) in indices.ty.shape.iter().zip(data.ty.shape.iter()).enumerate() {
         if i != axis && own != size && !(size.clone() - own.clone()).is_nonnegative() {
-            let expected = format!("axis {i} must have at most {size} entries");
-            return Err(OpError::Shape { operand: 1, found: indices.ty.clone(), expected });
+            return Err(OpError::shape(
+                1,
+                indices.ty,
+                format!("axis {i} must have at most {size} entries"),
+            ));
         }
     }
     Ok(())
@@ -102,14 +107,15 @@ pub(in crate::op) fn coordinates(
     indices: &Operand<'_>,
     batch: usize,
 ) -> Result<usize, OpError> {
-    let wrong =
-        |expected: String| OpError::Shape { operand: 1, found: indices.ty.clone(), expected };
+    let wrong = |expected: String| OpError::shape(1, indices.ty, expected);
     let Some((last, rows)) = indices.ty.shape.split_last() else {
         return Err(wrong("it must have at least one axis".to_owned()));
     };
     if batch > rows.len() || batch > data.ty.rank() {
-        let reason = format!("{batch} axes are more than the operands have");
-        return Err(OpError::Attribute { attr: "batch_dims", reason });
+        return Err(OpError::attr(
+            "batch_dims",
+            format!("{batch} axes are more than the operands have"),
+        ));
     }
     for (own, size) in rows.iter().zip(data.ty.shape.iter()).take(batch) {
         equal("sizes of the leading axes", own, size)?;

@@ -4,6 +4,8 @@
 use half::{bf16, f16};
 
 use crate::op::OpError;
+use crate::op::element::{Float, reals};
+use crate::op::infer::at_least;
 use crate::op::real::Real;
 use crate::types::{DType, Element, Tensor};
 
@@ -70,40 +72,46 @@ pub(in crate::op) fn wide(dtype: DType) -> DType {
 
 /// The tensor in the type in which it is computed.
 pub(in crate::op) fn widen(x: &Tensor) -> Result<Tensor, OpError> {
-    macro_rules! widened {
-        ($t:ty) => {{
-            let mut y = Tensor::zeros(DType::F32, x.dims())?;
-            for (y, x) in y.as_mut_slice::<f32>().iter_mut().zip(x.as_slice::<$t>()) {
-                *y = x.to_f32();
-            }
-            Ok(y)
-        }};
-    }
     if x.dtype() == DType::F16 {
-        widened!(f16)
+        Ok(Tensor::new(x.dims(), &reals(x.as_slice::<f16>()))?)
     } else if x.dtype() == DType::Bf16 {
-        widened!(bf16)
+        Ok(Tensor::new(x.dims(), &reals(x.as_slice::<bf16>()))?)
     } else {
         Ok(x.clone())
     }
 }
 
+/// All tensors in the types in which they are computed.
+pub(in crate::op) fn widen_all(x: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+    x.iter().map(|x| widen(x)).collect()
+}
+
 /// Rounds a result of `wide(dtype)` to `dtype`.
 pub(in crate::op) fn narrow(y: Tensor, dtype: DType) -> Result<Tensor, OpError> {
-    macro_rules! narrowed {
-        ($t:ty) => {{
-            let mut z = Tensor::zeros(dtype, y.dims())?;
-            for (z, y) in z.as_mut_slice::<$t>().iter_mut().zip(y.as_slice::<f32>()) {
-                *z = <$t>::from_f32(*y);
-            }
-            Ok(z)
-        }};
+    fn rounded<F: Float<Real = f32>>(y: &Tensor) -> Result<Tensor, OpError> {
+        let elements: Vec<F> = y.as_slice().iter().map(|y| F::round(*y)).collect();
+        Ok(Tensor::new(y.dims(), &elements)?)
     }
     if dtype == DType::F16 {
-        narrowed!(f16)
+        rounded::<f16>(&y)
     } else if dtype == DType::Bf16 {
-        narrowed!(bf16)
+        rounded::<bf16>(&y)
     } else {
         Ok(y)
     }
+}
+
+/// The result, with these sizes, of a function that is computed in wide types: `f` changes zeros,
+/// given the operands, if there are elements.
+pub(in crate::op) fn computed_wide(
+    operands: &[&Tensor],
+    dims: &[usize],
+    f: impl FnOnce(&mut Tensor, &[Tensor]) -> Result<(), OpError>,
+) -> Result<Vec<Tensor>, OpError> {
+    let ([x], _) = at_least(operands)?;
+    let mut y = Tensor::zeros(wide(x.dtype()), dims)?;
+    if !y.is_empty() {
+        f(&mut y, &widen_all(operands)?)?;
+    }
+    Ok(vec![narrow(y, x.dtype())?])
 }
