@@ -25,7 +25,7 @@ family! {
 impl Arg {
     /// The axis as listed, whether it stays, and whether the last of several is chosen.
     fn parts(&self) -> (i64, bool, bool) {
-        let (axis, keepdims, last) = self.shared();
+        let (axis, keepdims, last) = self.common();
         (*axis, *keepdims, *last)
     }
 

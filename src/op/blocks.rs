@@ -38,7 +38,7 @@ family! {
 
 impl Blocks {
     fn parts(&self) -> (i64, BlockOrder) {
-        let (block, mode) = self.shared();
+        let (block, mode) = self.common();
         (*block, *mode)
     }
 

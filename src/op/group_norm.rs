@@ -40,7 +40,7 @@ pub(crate) struct GroupSizes {
 
 impl GroupNorm {
     fn epsilon(&self) -> f32 {
-        *self.shared().0
+        *self.common().0
     }
 
     /// The sizes for an operand with these sizes, which the operator admits.

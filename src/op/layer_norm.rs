@@ -42,7 +42,7 @@ family! {
 
 impl LayerNorm {
     fn listed(&self) -> i64 {
-        *self.shared().0
+        *self.common().0
     }
 
     fn statistics(&self) -> bool {

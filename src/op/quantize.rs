@@ -51,7 +51,7 @@ const fn is_small(dtype: DType) -> bool {
 
 impl Quantize {
     const fn settings(&self) -> (i64, i64) {
-        let (axis, block) = self.shared();
+        let (axis, block) = self.common();
         (*axis, *block)
     }
 

@@ -99,14 +99,14 @@ impl Random {
 
     /// True if the result is a part of a draw.
     pub(crate) const fn is_part(&self) -> bool {
-        self.shared().5.is_some()
+        self.common().5.is_some()
     }
 
     /// The places `from..to` of one axis of this draw; `None` if it is a part itself, or has no
     /// such axis.
     pub(crate) fn rows(&self, on: usize, from: &Dim, to: &Dim) -> Option<Self> {
         let mut part = self.clone();
-        let (axis, _, first, _, shape, whole) = part.shared_mut();
+        let (axis, _, first, _, shape, whole) = part.common_mut();
         let size = shape.get_mut(on).filter(|_| whole.is_none())?;
         *whole = Some(std::mem::replace(size, to.clone() - from.clone()));
         (*first, *axis) = (from.clone(), on);
@@ -116,14 +116,14 @@ impl Random {
     /// The same numbers in the same order with other sizes; `None` if it is a part.
     pub(crate) fn reshaped(&self, to: Vec<Dim>) -> Option<Self> {
         let mut other = self.clone();
-        let (.., shape, whole) = other.shared_mut();
+        let (.., shape, whole) = other.common_mut();
         *shape = to;
         whole.is_none().then_some(other)
     }
 
     /// The places of the draw that the result has.
     pub(crate) fn runs(&self) -> Runs {
-        let (&axis, _, first, _, shape, whole) = self.shared();
+        let (&axis, _, first, _, shape, whole) = self.common();
         let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
         match (whole, shape.get(axis)) {
             (Some(whole), Some(rows)) => Runs {
@@ -145,7 +145,7 @@ impl Random {
 
     /// Fails unless the part lies within its draw, which has no more elements than there may be.
     fn check_part(&self) -> Result<(), OpError> {
-        let (&axis, &dtype, first, _, shape, whole) = self.shared();
+        let (&axis, &dtype, first, _, shape, whole) = self.common();
         let wrong = |attr, reason: String| Err(OpError::attr(attr, reason));
         let Some(whole) = whole else {
             return match (axis, *first == Dim::ZERO) {
@@ -168,14 +168,14 @@ impl Random {
 
     /// The key of the stream that the seed decides.
     pub(crate) fn key(&self) -> [u32; 8] {
-        let seed = ChaCha8Rng::seed_from_u64(self.shared().3.cast_unsigned()).get_seed();
+        let seed = ChaCha8Rng::seed_from_u64(self.common().3.cast_unsigned()).get_seed();
         let (words, _) = seed.as_chunks();
         std::array::from_fn(|i| words.get(i).map_or(0, |word| u32::from_le_bytes(*word)))
     }
 
     /// The binary digits of the fraction that a uniform draw is made from.
     pub(crate) const fn digits(&self) -> u32 {
-        digits(*self.shared().1)
+        digits(*self.common().1)
     }
 
     /// The words of the stream that an element takes.
@@ -221,7 +221,7 @@ impl OpDef for Random {
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
-        let (_, &dtype, .., shape, _) = self.shared();
+        let (_, &dtype, .., shape, _) = self.common();
         if !dtype.is_float() {
             return Err(no_float(dtype));
         }
@@ -248,7 +248,7 @@ impl OpDef for Random {
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let (_, &dtype, _, seed, shape, _) = self.shared();
+        let (_, &dtype, _, seed, shape, _) = self.common();
         self.check_part()?;
         let mut y = Tensor::zeros(dtype, &known_sizes("the shape", shape)?)?;
         let runs = self.runs();

@@ -108,7 +108,7 @@ impl Scan {
     }
 
     fn settings(&self) -> (i64, bool, bool) {
-        let (axis, exclusive, reverse) = self.shared();
+        let (axis, exclusive, reverse) = self.common();
         (*axis, *exclusive, *reverse)
     }
 

@@ -87,7 +87,7 @@ impl<F: Float> Apply2<F::Real> for Updates<'_, F> {
 impl Scatter {
     /// How an update and the element in its place become one.
     const fn reduction(&self) -> Reduction {
-        *self.shared().0
+        *self.common().0
     }
 
     /// Writes the updates into `y`: update `i` is the `run` elements from `places[i]` on. They are
@@ -197,7 +197,7 @@ impl Scatter {
     /// The same places with another reduction.
     fn with(&self, reduction: Reduction) -> Self {
         let mut other = self.clone();
-        *other.shared_mut().0 = reduction;
+        *other.common_mut().0 = reduction;
         other
     }
 }

@@ -30,7 +30,7 @@ family! {
 
 impl Softmax {
     fn listed(&self) -> i64 {
-        *self.shared().0
+        *self.common().0
     }
 
     /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.

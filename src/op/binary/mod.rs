@@ -13,12 +13,9 @@ pub(crate) use scalar::Apply2;
 use super::broadcast::Broadcast;
 use super::element::{Float, Int, for_dtype, in_reals, reals};
 use super::infer::{broadcast, dtype, exactly, result_with_ints, same_dtype};
-use super::{
-    Backward, Claims, Interval, Known, OpDef, OpError, Operand, PositionOperand, Positions, Ratio,
-    Results, RuleError, Traits, ints,
-};
-use crate::op::prelude::*;
-use crate::op::real::Real;
+use super::prelude::*;
+use super::real::Real;
+use super::{Ratio, ints};
 
 family! {
     /// A function of two numbers, applied to operands that are broadcast to one shape.

@@ -10,18 +10,15 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+pub use gradient::GradientBuilder;
+pub use registry::CustomOps;
+
 use super::attr::{Attr, AttrError, AttrReader};
 use super::declare::by_name;
 use super::infer::results;
-use super::{
-    Backward, Claims, OpDef, OpError, OpRead, OpText, Operand, Results, RuleError, SplitOperand,
-    Term, rules,
-};
-use crate::op::prelude::*;
+use super::prelude::*;
+use super::{OpRead, OpText};
 use crate::types::{MAX_RANK, QuotedMessage, is_bare};
-
-pub use gradient::GradientBuilder;
-pub use registry::CustomOps;
 
 /// An operator of a framework, which brings along all that fanwise knows of its own ones.
 ///

@@ -5,20 +5,15 @@ mod labels;
 #[cfg(test)]
 mod tests;
 
-use crate::op::element::for_number;
-use crate::op::infer::at_least;
-use crate::op::numeric::widen_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 pub(crate) use labels::Labels;
 
-use super::infer::{count, dtype, equal, result, same_dtype};
-use super::numeric::narrow;
-use super::{
-    Backward, Claims, Formula, Op, OpDef, OpError, Operand, Results, RuleError, Term, Traits,
-};
-use crate::op::prelude::*;
+use super::element::for_number;
+use super::infer::{at_least, count, dtype, equal, result, same_dtype};
+use super::numeric::{narrow, widen_all};
+use super::prelude::*;
 
 op! {
     /// The products of elements of all operands, summed over every label that is not in the result,

@@ -45,7 +45,7 @@ family! {
 impl PoolGrad {
     /// The gradient of `pool`, applied to an operand of type `x`.
     pub(in crate::op) fn of(pool: &Pool, x: &TensorType) -> Result<Self, OpError> {
-        let (kernel, strides, dilations, pads, ceil_mode) = pool.shared();
+        let (kernel, strides, dilations, pads, ceil_mode) = pool.common();
         let (kernel, strides, dilations) = (kernel.clone(), strides.clone(), dilations.clone());
         let (pads, ceil_mode) = (pads.clone(), *ceil_mode);
         if let Pool::Max { .. } = pool {
@@ -69,7 +69,7 @@ impl PoolGrad {
 
     /// The windows over the operand of the pool, whose spatial axes have these sizes.
     pub(crate) fn windows(&self, sizes: &[i64]) -> Result<Windows, OpError> {
-        let (kernel, strides, dilations, pads, ceil_mode) = self.shared();
+        let (kernel, strides, dilations, pads, ceil_mode) = self.common();
         let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
         sliding.over("kernel", sizes, kernel)
     }

@@ -2,19 +2,14 @@
 
 mod planes;
 
-use crate::op::element::for_wide;
-use crate::op::numeric::computed_wide;
-use crate::op::window::sizes_with;
-
 pub(in crate::op) use planes::{Planes, Span, elements};
 
+use super::PoolGrad;
+use super::element::for_wide;
 use super::infer::{dtype, exactly, results};
-use super::numeric::{Ordered, Wide};
-use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{
-    Backward, Claims, Formula, OpDef, OpError, Operand, PoolGrad, Results, RuleError, Term, Traits,
-};
-use crate::op::prelude::*;
+use super::numeric::{Ordered, Wide, computed_wide};
+use super::prelude::*;
+use super::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
 
 family! {
     /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
@@ -63,7 +58,7 @@ family! {
 impl Pool {
     /// The windows over an operand of type `x`, whose first two axes may have any size.
     pub(crate) fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
-        let (kernel, strides, dilations, pads, ceil_mode) = self.shared();
+        let (kernel, strides, dilations, pads, ceil_mode) = self.common();
         let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
         sliding.over("kernel", &spatial_sizes(0, x)?, kernel)
     }

@@ -11,15 +11,11 @@ pub use cell::{CellSettings, Direction, Recurrent};
 pub use sequence::CellKind;
 pub(crate) use sequence::{Cell, Engine, Part, Sequence, Sizes, States};
 
-use super::infer::{dtype, equal, results};
-use super::numeric::narrow;
-use super::{
-    Backward, Claims, Lookup, OpDef, OpError, Operand, Results, RuleError, Traits, recurrent_grad,
-};
-use crate::op::element::for_wide;
-use crate::op::infer::at_least;
-use crate::op::numeric::{wide, widen_all};
-use crate::op::prelude::*;
+use super::element::for_wide;
+use super::infer::{at_least, dtype, equal, results};
+use super::numeric::{narrow, wide, widen_all};
+use super::prelude::*;
+use super::recurrent_grad;
 
 /// Fails unless operand `i` has these sizes.
 fn shape(operands: &[Operand<'_>], i: usize, sizes: &[Dim], what: &str) -> Result<(), OpError> {

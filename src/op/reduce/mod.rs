@@ -5,21 +5,17 @@ mod gradient;
 #[cfg(test)]
 mod tests;
 
-use crate::op::element::for_float;
 use smallvec::{SmallVec, smallvec};
 
 pub(super) use fold::{larger, smaller};
 
 use super::binary::Binary;
-use super::element::for_dtype;
+use super::element::{for_dtype, for_float};
 use super::infer::{axis, dtype, exactly, result, result_with_ints};
+use super::ints;
 use super::narrow::Narrow;
+use super::prelude::*;
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{
-    Backward, Claims, Gradient, Op, OpDef, OpError, Operand, Results, RuleError, Traits, ints,
-    rules,
-};
-use crate::op::prelude::*;
 
 family! {
     /// One number for all elements that differ only in their positions along `axes`.
@@ -104,7 +100,7 @@ impl Reduce {
 
     /// The listed axes, and whether they stay.
     pub(crate) fn parts(&self) -> (&[i64], bool) {
-        let (axes, keepdims) = self.shared();
+        let (axes, keepdims) = self.common();
         (axes, *keepdims)
     }
 
@@ -212,7 +208,7 @@ impl Reduce {
     #[must_use]
     pub fn with_axes(&self, axes: Vec<i64>, keepdims: bool) -> Self {
         let mut other = self.clone();
-        let (own, stay) = other.shared_mut();
+        let (own, stay) = other.common_mut();
         (*own, *stay) = (axes, keepdims);
         other
     }

@@ -9,8 +9,7 @@ pub(crate) use taps::{AxisTaps, Passes};
 use super::attr::names;
 use super::infer::{dtype, exactly, result};
 use super::numeric::{narrow, widen};
-use super::{Backward, Claims, Formula, OpDef, OpError, Operand, Results, RuleError, Traits};
-use crate::op::prelude::*;
+use super::prelude::*;
 use crate::types::MAX_SIZE;
 
 names! {

@@ -183,11 +183,11 @@ macro_rules! family {
         #[allow(dead_code, clippy::match_same_arms, reason = "a variant each, read or changed")]
         impl $op {
             /// The attributes that all of them have.
-            pub(in crate::op) const fn shared(&self) -> ($(&$ty,)*) {
+            pub(in crate::op) const fn common(&self) -> ($(&$ty,)*) {
                 match self { $($patterns)* }
             }
             /// The same, to be changed.
-            pub(in crate::op) const fn shared_mut(&mut self) -> ($(&mut $ty,)*) {
+            pub(in crate::op) const fn common_mut(&mut self) -> ($(&mut $ty,)*) {
                 match self { $($patterns)* }
             }
         }

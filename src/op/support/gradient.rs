@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use smallvec::SmallVec;
 
 use crate::op::{Emit, Formula, OpError, Reverse};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape};
 
 /// Whether the results of an operator have a derivative with respect to its floating-point
@@ -371,7 +371,7 @@ mod tests {
         let operands = [Term(0)];
         let mut nothing = Nothing(TensorType::new(DType::F32, [1]));
         let mut at = Backward::new(&mut nothing, &operands, &[], &[], &[true]);
-        at.give(0, Term(1));
-        at.give(1, Term(1));
+        at.give(0, Term(1)).unwrap();
+        at.give(1, Term(1)).unwrap();
     }
 }

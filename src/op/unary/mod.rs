@@ -11,12 +11,9 @@ pub(crate) use scalar::Apply;
 use super::attr::names;
 use super::element::{Int, for_dtype, in_reals};
 use super::infer::{dtype, exactly, result_with_ints};
-use super::{
-    Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Ratio, Results, RuleError,
-    Traits, ints, rules,
-};
-use crate::op::prelude::*;
-use crate::op::real::Real;
+use super::prelude::*;
+use super::real::Real;
+use super::{Ratio, ints};
 
 names! {
     /// The formula of `gelu`.
