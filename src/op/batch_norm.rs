@@ -156,16 +156,14 @@ impl OpDef for BatchNorm {
             sums = Some(at.cast(weighted, of)?);
         }
         if let (true, Some(sums)) = (at.wants(1), sums) {
-            let dscale = at.div(sums, deviation)?;
-            at.give(1, dscale)?;
+            at.give(1, sums / deviation)?;
         }
         if let (true, Some(sums)) = (at.wants(4), sums) {
             // The variance enters by its power -1/2.
             let square = at.square(deviation)?;
             let share = at.div(factor, square)?;
             let share = at.scale(share, -0.5)?;
-            let dvar = at.mul(sums, share)?;
-            at.give(4, dvar)?;
+            at.give(4, sums * share)?;
         }
         if at.wants(2) || at.wants(3) {
             let dbias = at.channel_sums(dy)?;
@@ -179,8 +177,7 @@ impl OpDef for BatchNorm {
         if at.wants(0) {
             let factor = at.cast(factor, to)?;
             let factor = at.channels(factor, x)?;
-            let dx = at.mul(dy, factor)?;
-            at.give(0, dx)?;
+            at.give(0, dy * factor)?;
         }
         Ok(())
     }

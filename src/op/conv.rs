@@ -170,8 +170,7 @@ impl OpDef for Conv {
                 output_padding,
                 groups: self.groups,
             };
-            let dx = at.op(transpose, &[dy, w])?;
-            at.give(0, dx)?;
+            at.give(0, dy.with(transpose, w))?;
         }
         if at.wants(1) {
             give_weights(at, self, w, [x, dy])?;

@@ -124,8 +124,7 @@ impl OpDef for ConvTranspose {
         let (x, w, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         let (conv, covered) = self.convolution(at, dy)?;
         if at.wants(0) {
-            let dx = at.op(conv.clone(), &[covered, w])?;
-            at.give(0, dx)?;
+            at.give(0, covered.with(conv.clone(), w))?;
         }
         if at.wants(1) {
             give_weights(at, &conv, w, [covered, x])?;

@@ -1,11 +1,11 @@
 //! Vectors brought to length 1.
 
-use super::Reduce;
 use super::element::{Float, for_float};
 use super::infer::{axis, dtype, exactly, result};
 use super::prelude::*;
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns};
+use super::{Reduce, Unary};
 
 op! {
     /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their
@@ -106,15 +106,9 @@ impl OpDef for LpNorm {
         let norm = at.op(norm, &[x])?;
         // From `y = x / n`: `dx = (dy - n' * sum of dy * y) / n`, where the slope of the norm `n'`
         // is the sign of `x` for p = 1 and `x / n = y` for p = 2.
-        let weighted = at.mul(dy, y)?;
-        let sum = at.sum(weighted, &along)?;
-        let direction = if self.p == 1 { at.sign(x)? } else { y };
-        let along_x = at.mul(direction, sum)?;
-        let across = at.sub(dy, along_x)?;
-        let share = at.div(across, norm)?;
-        let some = at.is_above(norm, 0.0)?;
-        let dx = at.only(some, share)?;
-        at.give(0, dx)
+        let sum = at.make((dy * y).sum(&along))?;
+        let direction = if self.p == 1 { x.apply(Unary::Sign) } else { y.into() };
+        at.give(0, ((dy - direction * sum) / norm).only(norm.above(0.0)))
     }
 }
 

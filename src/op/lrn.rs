@@ -1,10 +1,10 @@
 //! Local response normalisation.
 
-use super::Pool;
 use super::element::for_wide;
 use super::infer::{dtype, exactly, result};
 use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
+use super::{Binary, Pool};
 
 op! {
     /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is
@@ -100,19 +100,12 @@ impl OpDef for Lrn {
         // channels that have this one for a neighbour: the same window, mirrored.
         let squares = at.square(x)?;
         let sums = self.neighbours(at, squares, before, after)?;
-        let base = at.scale(sums, share)?;
-        let base = at.shift(base, self.bias.into())?;
+        let base = at.make(sums * share + f64::from(self.bias))?;
         // y = x * base^-beta, so y / x is the power itself.
-        let exponent = at.number(base, -f64::from(self.beta))?;
-        let power = at.pow(base, exponent)?;
-        let own = at.mul(dy, power)?;
-        let weighted = at.mul(dy, y)?;
-        let weighted = at.div(weighted, base)?;
+        let own = at.make(dy * base.with(Binary::Pow, -f64::from(self.beta)))?;
+        let weighted = at.make(dy * y / base)?;
         let others = self.neighbours(at, weighted, after, before)?;
-        let others = at.scale(others, 2.0 * share * f64::from(self.beta))?;
-        let others = at.mul(x, others)?;
-        let dx = at.sub(own, others)?;
-        at.give(0, dx)
+        at.give(0, own - x * (others * (2.0 * share * f64::from(self.beta))))
     }
 }
 

@@ -58,8 +58,7 @@ impl OpDef for Reverse {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
-        let dx = at.op(self.clone(), &[dy])?;
-        at.give(0, dx)
+        at.give(0, dy.apply(self.clone()))
     }
 }
 

@@ -115,8 +115,7 @@ impl OpDef for ReverseSequence {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, lengths) = (at.dy()?, at.operand(1)?);
         // Reversing twice is the identity: the operator is its own gradient.
-        let dx = at.op(self.clone(), &[dy, lengths])?;
-        at.give(0, dx)
+        at.give(0, dy.with(self.clone(), lengths))
     }
 }
 

@@ -241,8 +241,7 @@ impl OpDef for Scan {
             return self.product_gradients(at, dy, &sum);
         }
         if at.wants(0) {
-            let dx = at.op(sum, &[dy])?;
-            at.give(0, dx)?;
+            at.give(0, dy.apply(sum))?;
         }
         if at.wants(1) {
             at.give_sum(1, dy)?;
@@ -267,8 +266,7 @@ impl Scan {
             let ones = at.shape(at.operand(1)?);
             let start = at.expand(one, &ones)?;
             let products = at.op(self.clone(), &[x, start])?;
-            let shares = at.mul(dy, products)?;
-            at.give_sum(1, shares)?;
+            at.give_sum(1, dy * products)?;
         }
         if !at.wants(0) {
             return Ok(());

@@ -168,8 +168,7 @@ impl Scatter {
             let ones = at.expand(one, &shape)?;
             // The product of the updates alone, in the element's place.
             let factor = at.op(self.clone(), &[ones, indices, updates])?;
-            let own = at.mul(dy, factor)?;
-            at.give(0, own)?;
+            at.give(0, dy * factor)?;
         }
         if !at.wants(2) {
             return Ok(());

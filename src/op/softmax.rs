@@ -1,5 +1,6 @@
 //! Distributions along an axis: `softmax`, `log_softmax`, `hardmax`.
 
+use super::Unary;
 use super::arg::Arg;
 use super::element::{Float, for_float};
 use super::infer::{axis, dtype, exactly, result};
@@ -162,24 +163,14 @@ impl OpDef for Softmax {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (y, dy) = (at.result(0)?, at.dy()?);
         let axis = axis("axis", self.listed(), at.ty(y).rank())?;
-        let dx = match self {
+        match self {
             Self::LogSoftmax { .. } => {
                 let sum = at.sum(dy, &[axis])?;
-                let p = at.exp(y)?;
-                let share = at.mul(p, sum)?;
-                at.sub(dy, share)?
+                at.give(0, dy - y.apply(Unary::Exp) * sum)
             }
-            Self::Hardmax { .. } => {
-                return Err(RuleError::Undefined("it is constant between its steps"));
-            }
-            Self::Softmax { .. } => {
-                let weighted = at.mul(dy, y)?;
-                let sum = at.sum(weighted, &[axis])?;
-                let centred = at.sub(dy, sum)?;
-                at.mul(y, centred)?
-            }
-        };
-        at.give(0, dx)
+            Self::Hardmax { .. } => Err(RuleError::Undefined("it is constant between its steps")),
+            Self::Softmax { .. } => at.give(0, y * (dy - (dy * y).sum(&[axis]))),
+        }
     }
 }
 

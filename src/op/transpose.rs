@@ -77,7 +77,6 @@ impl OpDef for Transpose {
             // The inverse permutation.
             perm[*from] = to;
         }
-        let dx = at.op(Self { perm }, &[dy])?;
-        at.give(0, dx)
+        at.give(0, dy.apply(Self { perm }))
     }
 }

@@ -63,8 +63,7 @@ impl OpDef for Trilu {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
         // Elements that became zeros have no gradient: the same triangle stays.
-        let dx = at.op(self.clone(), &[dy])?;
-        at.give(0, dx)
+        at.give(0, dy.apply(self.clone()))
     }
 }
 

@@ -4,12 +4,12 @@ mod planes;
 
 pub(in crate::op) use planes::{Planes, Span, elements};
 
-use super::PoolGrad;
 use super::element::for_wide;
 use super::infer::{dtype, exactly, results};
 use super::numeric::{Ordered, Wide, computed_wide};
 use super::prelude::*;
 use super::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
+use super::{Binary, PoolGrad, Unary};
 
 family! {
     /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
@@ -79,29 +79,15 @@ impl Pool {
     ) -> Result<Term, RuleError> {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         let power = p as f64 - 1.0;
-        let mut each = dy;
-        if p > 1 {
-            let exponent = at.number(y, -power)?;
-            let factor = at.pow(y, exponent)?;
-            each = at.mul(each, factor)?;
-        }
-        let some = at.is_above(y, 0.0)?;
-        let each = at.only(some, each)?;
+        let each = if p > 1 { dy * y.with(Binary::Pow, -power) } else { dy.into() };
+        let each = at.make(each.only(y.above(0.0)))?;
         // The gradient of a mean divides by the elements of the window; a norm is a sum, so the
         // count is multiplied back.
         let counts = PoolGrad::counts(&self.windows(at.ty(x))?)?;
         let counts = at.constant(y, counts)?;
-        let each = at.mul(each, counts)?;
-        let all = at.op(shared, &[each])?;
-        let sign = at.sign(x)?;
-        let all = at.mul(all, sign)?;
-        if p == 1 {
-            return Ok(all);
-        }
-        let size = at.abs(x)?;
-        let exponent = at.number(x, power)?;
-        let size = at.pow(size, exponent)?;
-        at.mul(all, size)
+        let all = (each * counts).apply(shared) * x.apply(Unary::Sign);
+        let size = |x: Term| x.apply(Unary::Abs).with(Binary::Pow, power);
+        at.make(if p == 1 { all } else { all * size(x) })
     }
 }
 

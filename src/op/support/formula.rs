@@ -30,6 +30,12 @@ pub trait Emit {
     ) -> Result<SmallVec<[Self::Value; 2]>, Self::Error>;
 }
 
+/// The value that a builder makes.
+pub(crate) type Made<B> = Result<<B as Emit>::Value, <B as Emit>::Error>;
+
+/// The values that a builder makes.
+pub(crate) type AllMade<B> = Result<SmallVec<[<B as Emit>::Value; 2]>, <B as Emit>::Error>;
+
 /// Methods that add one operator each, named after it.
 macro_rules! operators {
     ($($(#[$doc:meta])* $name:ident($($x:ident),+ $(; $($arg:ident: $ty:ty),+)?) = $op:expr;)*) => {
@@ -39,7 +45,7 @@ macro_rules! operators {
                 &mut self,
                 $($x: Self::Value,)+
                 $($($arg: $ty,)+)?
-            ) -> Result<Self::Value, Self::Error> {
+            ) -> Made<Self> {
                 self.op($op, &[$($x),+])
             }
         )*
@@ -54,52 +60,44 @@ pub(crate) trait Formula: Emit {
     }
 
     /// The only result of an operator.
-    fn op(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Self::Value],
-    ) -> Result<Self::Value, Self::Error> {
+    fn op(&mut self, op: impl Into<Op>, operands: &[Self::Value]) -> Made<Self> {
         let results = self.ops(op, operands)?;
         Ok(*invariant(results.first(), "that an operator of a formula has a result"))
     }
 
     /// All results of an operator.
-    fn ops(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Self::Value],
-    ) -> Result<SmallVec<[Self::Value; 2]>, Self::Error> {
+    fn ops(&mut self, op: impl Into<Op>, operands: &[Self::Value]) -> AllMade<Self> {
         self.emit(op.into(), operands)
     }
 
     /// A constant.
-    fn literal(&mut self, value: Tensor) -> Result<Self::Value, Self::Error> {
+    fn literal(&mut self, value: Tensor) -> Made<Self> {
         self.op(Constant { value }, &[])
     }
 
     /// A constant in the element type of `like`.
-    fn constant(&mut self, like: Self::Value, wide: Tensor) -> Result<Self::Value, Self::Error> {
+    fn constant(&mut self, like: Self::Value, wide: Tensor) -> Made<Self> {
         let value = converted(&wide, self.ty(like).dtype)?;
         self.literal(value)
     }
 
     /// A number of the element type of `like`, without axes.
-    fn number(&mut self, like: Self::Value, value: f64) -> Result<Self::Value, Self::Error> {
+    fn number(&mut self, like: Self::Value, value: f64) -> Made<Self> {
         self.constant(like, Tensor::scalar(value))
     }
 
     /// A formula of the batch size, without axes.
-    fn dim(&mut self, value: Dim) -> Result<Self::Value, Self::Error> {
+    fn dim(&mut self, value: Dim) -> Made<Self> {
         self.op(Dims { scalar: true, values: vec![value] }, &[])
     }
 
     /// Formulas of the batch size, along one axis.
-    fn dims(&mut self, values: Vec<Dim>) -> Result<Self::Value, Self::Error> {
+    fn dims(&mut self, values: Vec<Dim>) -> Made<Self> {
         self.op(Dims { scalar: false, values }, &[])
     }
 
     /// The value of a formula of the batch size, as a number of the element type of `like`.
-    fn size(&mut self, like: Self::Value, value: Dim) -> Result<Self::Value, Self::Error> {
+    fn size(&mut self, like: Self::Value, value: Dim) -> Made<Self> {
         if let Some(value) = value.as_const() {
             return self.number(like, value as f64);
         }
@@ -109,18 +107,18 @@ pub(crate) trait Formula: Emit {
     }
 
     /// The numbers from 0 up to one below `limit`.
-    fn count_to(&mut self, limit: Dim, dtype: DType) -> Result<Self::Value, Self::Error> {
+    fn count_to(&mut self, limit: Dim, dtype: DType) -> Made<Self> {
         self.op(Range { delta: 1, dtype, limit, start: Dim::ZERO }, &[])
     }
 
     /// Zeros of the element type of `like`.
-    fn zeros(&mut self, like: Self::Value, shape: &Shape) -> Result<Self::Value, Self::Error> {
+    fn zeros(&mut self, like: Self::Value, shape: &Shape) -> Made<Self> {
         let zero = self.number(like, 0.0)?;
         self.expand(zero, shape)
     }
 
     /// A tensor filled with one element.
-    fn filled(&mut self, shape: Vec<Dim>, value: Tensor) -> Result<Self::Value, Self::Error> {
+    fn filled(&mut self, shape: Vec<Dim>, value: Tensor) -> Made<Self> {
         self.op(ConstantOfShape { shape, value }, &[])
     }
 
@@ -139,8 +137,6 @@ pub(crate) trait Formula: Emit {
         rem(a, b) = Binary::Mod { fmod: false };
         /// The larger one.
         max(a, b) = Binary::Max;
-        /// `dy` where the result `y` of a `relu` is above 0, else 0.
-        relu_grad(y, dy) = Binary::ReluGrad;
         /// `-a`.
         neg(a) = Unary::Neg;
         /// The magnitude.
@@ -149,8 +145,6 @@ pub(crate) trait Formula: Emit {
         sign(a) = Unary::Sign;
         /// The square root.
         sqrt(a) = Unary::Sqrt;
-        /// `1 / a`.
-        reciprocal(a) = Unary::Reciprocal;
         /// `e` to the power of `a`.
         exp(a) = Unary::Exp;
         /// The natural logarithm.
@@ -243,22 +237,17 @@ pub(crate) trait Formula: Emit {
     }
 
     /// Values joined along an axis.
-    fn concat(&mut self, parts: &[Self::Value], axis: i64) -> Result<Self::Value, Self::Error> {
+    fn concat(&mut self, parts: &[Self::Value], axis: i64) -> Made<Self> {
         self.op(Concat { axis }, parts)
     }
 
     /// The parts of these sizes along an axis.
-    fn split(
-        &mut self,
-        a: Self::Value,
-        axis: i64,
-        sizes: Vec<Dim>,
-    ) -> Result<SmallVec<[Self::Value; 2]>, Self::Error> {
+    fn split(&mut self, a: Self::Value, axis: i64, sizes: Vec<Dim>) -> AllMade<Self> {
         self.ops(SplitOp { axis, sizes }, &[a])
     }
 
     /// The vector of 0 and 1, in `f64`.
-    fn zero_and_one(&mut self) -> Result<Self::Value, Self::Error> {
+    fn zero_and_one(&mut self) -> Made<Self> {
         self.literal(Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?)
     }
 
@@ -269,103 +258,92 @@ pub(crate) trait Formula: Emit {
         axis: usize,
         range: std::ops::Range<i64>,
         step: i64,
-    ) -> Result<Self::Value, Self::Error> {
+    ) -> Made<Self> {
         let (starts, ends) = (vec![range.start.into()], vec![range.end.into()]);
         self.op(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[a])
     }
 
     /// `a * factor`.
-    fn scale(&mut self, a: Self::Value, factor: f64) -> Result<Self::Value, Self::Error> {
+    fn scale(&mut self, a: Self::Value, factor: f64) -> Made<Self> {
         let factor = self.number(a, factor)?;
         self.mul(a, factor)
     }
 
     /// `a + addend`.
-    fn shift(&mut self, a: Self::Value, addend: f64) -> Result<Self::Value, Self::Error> {
+    fn shift(&mut self, a: Self::Value, addend: f64) -> Made<Self> {
         let addend = self.number(a, addend)?;
         self.add(a, addend)
     }
 
     /// `a * a`.
-    fn square(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn square(&mut self, a: Self::Value) -> Made<Self> {
         self.mul(a, a)
     }
 
     /// `1 - a`.
-    fn complement(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn complement(&mut self, a: Self::Value) -> Made<Self> {
         let minus = self.neg(a)?;
         self.shift(minus, 1.0)
     }
 
     /// `a == with`.
-    fn is(&mut self, a: Self::Value, with: f64) -> Result<Self::Value, Self::Error> {
+    fn is(&mut self, a: Self::Value, with: f64) -> Made<Self> {
         let with = self.number(a, with)?;
         self.equal(a, with)
     }
 
     /// `a > bound`.
-    fn is_above(&mut self, a: Self::Value, bound: f64) -> Result<Self::Value, Self::Error> {
+    fn is_above(&mut self, a: Self::Value, bound: f64) -> Made<Self> {
         let bound = self.number(a, bound)?;
         self.greater(a, bound)
     }
 
     /// `a < bound`.
-    fn is_below(&mut self, a: Self::Value, bound: f64) -> Result<Self::Value, Self::Error> {
+    fn is_below(&mut self, a: Self::Value, bound: f64) -> Made<Self> {
         let bound = self.number(a, bound)?;
         self.less(a, bound)
     }
 
-    /// `a >= least`.
-    fn is_at_least(&mut self, a: Self::Value, least: f64) -> Result<Self::Value, Self::Error> {
-        let least = self.number(a, least)?;
-        self.op(Compare::GreaterOrEqual, &[a, least])
-    }
-
     /// `a <= most`.
-    fn is_at_most(&mut self, a: Self::Value, most: f64) -> Result<Self::Value, Self::Error> {
+    fn is_at_most(&mut self, a: Self::Value, most: f64) -> Made<Self> {
         let most = self.number(a, most)?;
         self.less_or_equal(a, most)
     }
 
     /// `a` where `condition` holds, else 0.
-    fn only(&mut self, condition: Self::Value, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn only(&mut self, condition: Self::Value, a: Self::Value) -> Made<Self> {
         let zero = self.number(a, 0.0)?;
         self.choose(condition, a, zero)
     }
 
     /// `a` in the element type `to`.
-    fn cast(&mut self, a: Self::Value, to: DType) -> Result<Self::Value, Self::Error> {
+    fn cast(&mut self, a: Self::Value, to: DType) -> Made<Self> {
         if self.ty(a).dtype == to { Ok(a) } else { self.convert(a, to) }
     }
 
     /// `a` under another shape.
-    fn reshape(&mut self, a: Self::Value, shape: &Shape) -> Result<Self::Value, Self::Error> {
+    fn reshape(&mut self, a: Self::Value, shape: &Shape) -> Made<Self> {
         if self.ty(a).shape == *shape { Ok(a) } else { self.view(a, shape.to_vec()) }
     }
 
     /// `a` broadcast to a shape.
-    fn expand(&mut self, a: Self::Value, shape: &Shape) -> Result<Self::Value, Self::Error> {
+    fn expand(&mut self, a: Self::Value, shape: &Shape) -> Made<Self> {
         if self.ty(a).shape == *shape { Ok(a) } else { self.broadcast(a, shape.to_vec()) }
     }
 
     /// The sum over axes, which stay with size 1.
-    fn sum(&mut self, a: Self::Value, axes: &[usize]) -> Result<Self::Value, Self::Error> {
+    fn sum(&mut self, a: Self::Value, axes: &[usize]) -> Made<Self> {
         if axes.is_empty() { Ok(a) } else { self.reduce_sum(a, named(axes), true) }
     }
 
     /// The sum of all elements, without axes.
-    fn total(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn total(&mut self, a: Self::Value) -> Made<Self> {
         let axes: Vec<usize> = (0..self.ty(a).rank()).collect();
         self.reduce_sum(a, named(&axes), false)
     }
 
-    /// The mean over axes, which stay with size 1.
-    fn mean(&mut self, a: Self::Value, axes: &[usize]) -> Result<Self::Value, Self::Error> {
-        self.reduce_mean(a, named(axes), true)
-    }
-
     /// The last two axes exchanged.
-    fn transposed(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn transposed(&mut self, a: Self::Value) -> Made<Self> {
         let rank = self.ty(a).rank();
         if rank < 2 {
             return Ok(a);
@@ -379,7 +357,7 @@ pub(crate) trait Formula: Emit {
 impl<E: Emit + ?Sized> Formula for E {}
 
 /// Axes as operators name them.
-fn named(axes: &[usize]) -> Vec<i64> {
+pub(in crate::op) fn named(axes: &[usize]) -> Vec<i64> {
     axes.iter().copied().map(int).collect()
 }
 

@@ -1,11 +1,12 @@
 //! Gradient rules: an operator's rule says what the gradients of its results give those of its
 //! operands, as a formula.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
 
 use smallvec::SmallVec;
 
-use crate::op::{Emit, Formula, OpError, Reverse};
+use crate::op::support::formula::named;
+use crate::op::{Binary, Compare, Emit, Formula, Op, OpError, Reduce, Reverse, Unary};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape};
 
@@ -110,20 +111,151 @@ impl<'a> Backward<'a> {
     }
 
     /// Gives operand `i` its gradient.
-    #[expect(clippy::unnecessary_wraps, reason = "the last expression of gradient rules")]
-    pub fn give(&mut self, i: usize, gradient: Term) -> Result<(), RuleError> {
+    pub(crate) fn give(&mut self, i: usize, gradient: impl Into<Expr>) -> Result<(), RuleError> {
+        let gradient = self.make(gradient)?;
         let slot = self.given.get_mut(i);
         *invariant(slot, "that a gradient is given to an operand of the operator") = Some(gradient);
         Ok(())
     }
 
     /// Gives operand `i` a gradient that has the shape of the result, to which it was broadcast.
-    pub fn give_sum(&mut self, i: usize, gradient: Term) -> Result<(), RuleError> {
+    pub(crate) fn give_sum(
+        &mut self,
+        i: usize,
+        gradient: impl Into<Expr>,
+    ) -> Result<(), RuleError> {
         let to = self.shape(self.operand(i)?);
+        let gradient = self.make(gradient)?;
         let gradient = self.sum_to(gradient, &to)?;
         self.give(i, gradient)
     }
+
+    /// Writes a formula.
+    pub(crate) fn make(&mut self, formula: impl Into<Expr>) -> Result<Term, RuleError> {
+        match formula.into() {
+            Expr::Term(term) => Ok(term),
+            Expr::Number(_) => Err(RuleError::Undefined("it has a number of no type")),
+            Expr::Square(a) => {
+                let a = self.make(*a)?;
+                self.square(a)
+            }
+            Expr::Choice(parts) => {
+                let [condition, a, b] = *parts;
+                let number = if let Expr::Number(b) = b { Some(b) } else { None };
+                let b = if number.is_none() { Some(self.make(b)?) } else { None };
+                let a = self.make(a)?;
+                let condition = self.make(condition)?;
+                let b = b.map_or_else(|| self.number(a, number.unwrap_or(0.0)), Ok)?;
+                self.choose(condition, a, b)
+            }
+            Expr::Op(op, operands) => {
+                let mut terms: SmallVec<[Term; 2]> = SmallVec::new();
+                for operand in operands {
+                    terms.push(match (operand, terms.first()) {
+                        (Expr::Number(x), Some(like)) => self.number(*like, x)?,
+                        (operand, _) => self.make(operand)?,
+                    });
+                }
+                self.op(op, &terms)
+            }
+        }
+    }
 }
+
+/// A formula of terms: what operators of Rust and the methods of [`Formed`] make of them.
+///
+/// Operands are written before their operator, from left to right; of a choice first the value
+/// that is taken otherwise, then the other one, then the condition.
+pub enum Expr {
+    /// A term.
+    Term(Term),
+    /// A number, in the element type of what it meets.
+    Number(f64),
+    /// An operator on its operands.
+    Op(Op, Vec<Expr>),
+    /// A formula times itself.
+    Square(Box<Expr>),
+    /// A condition, the value where it holds, and the value otherwise.
+    Choice(Box<[Expr; 3]>),
+}
+
+impl From<Term> for Expr {
+    fn from(term: Term) -> Self {
+        Self::Term(term)
+    }
+}
+
+impl From<f64> for Expr {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// What formulas are made of.
+pub(crate) trait Formed: Into<Expr> {
+    /// An operator on this.
+    fn apply(self, op: impl Into<Op>) -> Expr {
+        Expr::Op(op.into(), vec![self.into()])
+    }
+
+    /// An operator on this and another operand.
+    fn with(self, op: impl Into<Op>, other: impl Into<Expr>) -> Expr {
+        Expr::Op(op.into(), vec![self.into(), other.into()])
+    }
+
+    /// This times itself.
+    fn squared(self) -> Expr {
+        Expr::Square(Box::new(self.into()))
+    }
+
+    /// Whether this is above a number.
+    fn above(self, bound: f64) -> Expr {
+        self.with(Compare::Greater, bound)
+    }
+
+    /// This where the condition holds, else `other`.
+    fn where_else(self, condition: impl Into<Expr>, other: impl Into<Expr>) -> Expr {
+        Expr::Choice(Box::new([condition.into(), self.into(), other.into()]))
+    }
+
+    /// This where the condition holds, else 0.
+    fn only(self, condition: impl Into<Expr>) -> Expr {
+        self.where_else(condition, 0.0)
+    }
+
+    /// The sum over axes, which stay with size 1.
+    fn sum(self, axes: &[usize]) -> Expr {
+        let sum = Reduce::Sum { axes: named(axes), keepdims: true };
+        if axes.is_empty() { self.into() } else { self.apply(sum) }
+    }
+
+    /// The mean over axes, which stay with size 1.
+    fn mean(self, axes: &[usize]) -> Expr {
+        self.apply(Reduce::Mean { axes: named(axes), keepdims: true })
+    }
+}
+
+macro_rules! formed {
+    ($($t:ty),*) => { $(
+        impl Formed for $t {}
+        formed!(@ $t: Add add, Sub sub, Mul mul, Div div);
+        impl Neg for $t {
+            type Output = Expr;
+            fn neg(self) -> Expr {
+                self.apply(Unary::Neg)
+            }
+        }
+    )* };
+    (@ $t:ty: $($op:ident $method:ident),*) => { $(
+        impl<B: Into<Expr>> $op<B> for $t {
+            type Output = Expr;
+            fn $method(self, other: B) -> Expr {
+                self.with(Binary::$op, other)
+            }
+        }
+    )* };
+}
+formed!(Term, Expr);
 
 impl<'a> Deref for Backward<'a> {
     type Target = Rule<'a>;
@@ -288,17 +420,10 @@ impl Normal {
         centred: bool,
         epsilon: f64,
     ) -> Result<Self, RuleError> {
-        let mut shifted = x;
-        if centred {
-            let mean = at.mean(x, axes)?;
-            shifted = at.sub(x, mean)?;
-        }
-        let squares = at.square(shifted)?;
-        let variance = at.mean(squares, axes)?;
-        let above = at.shift(variance, epsilon)?;
-        let root = at.sqrt(above)?;
-        let inverse = at.reciprocal(root)?;
-        let value = at.mul(shifted, inverse)?;
+        let shifted = if centred { at.make(x - x.mean(axes))? } else { x };
+        let above = shifted.squared().mean(axes) + epsilon;
+        let inverse = at.make(above.apply(Unary::Sqrt).apply(Unary::Reciprocal))?;
+        let value = at.make(shifted * inverse)?;
         Ok(Self { value, inverse, axes: axes.to_vec(), centred })
     }
 
@@ -308,15 +433,11 @@ impl Normal {
         at: &mut Backward<'_>,
         dy: Term,
     ) -> Result<Term, RuleError> {
-        let weighted = at.mul(dy, self.value)?;
-        let along = at.mean(weighted, &self.axes)?;
-        let along = at.mul(self.value, along)?;
-        let mut rest = at.sub(dy, along)?;
+        let mut rest = dy - self.value * (dy * self.value).mean(&self.axes);
         if self.centred {
-            let mean = at.mean(dy, &self.axes)?;
-            rest = at.sub(rest, mean)?;
+            rest = rest - dy.mean(&self.axes);
         }
-        at.mul(rest, self.inverse)
+        at.make(rest * self.inverse)
     }
 
     /// The gradient of `x`, given that of a statistic of its lines, whose axes have size 1.
@@ -333,12 +454,7 @@ impl Normal {
         let share = at.div(dy, count)?;
         match of {
             Statistic::Mean => at.expand(share, &shape),
-            Statistic::Inverse => {
-                let square = at.square(self.inverse)?;
-                let share = at.mul(share, square)?;
-                let fall = at.mul(self.value, share)?;
-                at.neg(fall)
-            }
+            Statistic::Inverse => at.make(-(self.value * (share * self.inverse.squared()))),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The names that the file of almost every operator needs.
 
 pub(in crate::op) use crate::op::declare::{family, op};
+pub(in crate::op) use crate::op::gradient::{Expr, Formed};
 pub(in crate::op) use crate::op::{
     Backward, Claims, Formula, Gradient, Interval, Known, Lookup, Op, OpDef, OpError, Operand,
     PositionOperand, Positions, Results, RuleError, SplitOperand, Splitting, Term, Traits, rules,
