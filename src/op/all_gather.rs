@@ -8,7 +8,7 @@ op! {
     /// operand it is the identity.
     ///
     /// Elsewhere: all-gather (XLA); `all_gather` (PyTorch).
-    pub struct AllGather = "all_gather" {
+    pub struct AllGather = "all_gather" is MOVES | COLLECTIVE {
         /// The axis that carries the batch.
         pub axis: i64,
     }
@@ -22,10 +22,6 @@ impl AllGather {
 }
 
 impl OpDef for AllGather {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::COLLECTIVE
-    }
-
     fn joined(&self) -> Option<i64> {
         Some(self.axis)
     }

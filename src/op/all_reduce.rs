@@ -17,7 +17,7 @@ op! {
     /// and products are not rounded. Of one part it is the identity.
     ///
     /// Elsewhere: all-reduce (XLA); `all_reduce` (PyTorch); cross-replica sum (Keras).
-    pub struct AllReduce = "all_reduce" {
+    pub struct AllReduce = "all_reduce" is COLLECTIVE | WIDE_PARTS {
         /// The combiner.
         pub by: Combine,
         /// The rows of the replica that each part comes from.
@@ -39,10 +39,6 @@ impl AttrValue for Combine {
 }
 
 impl OpDef for AllReduce {
-    fn traits(&self) -> Traits {
-        Traits::COLLECTIVE | Traits::WIDE_PARTS
-    }
-
     fn combines(&self) -> Option<Combine> {
         Some(self.by)
     }

@@ -7,7 +7,7 @@ use super::prelude::*;
 family! {
     /// The position along `axis` of the largest or the smallest element, as `i64`. A NaN counts as
     /// the extreme.
-    pub enum Arg with [
+    pub enum Arg is FOLLOWS_BLOCKS | JUMPS with [
         /// The axis, negative from the end; not of size 0.
         axis: i64,
         /// Whether the axis stays, with size 1.
@@ -70,10 +70,6 @@ impl Arg {
 }
 
 impl OpDef for Arg {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
         let [x] = operands else { return None };
         let axis = axis("axis", self.parts().0, x.rank()).ok()?;
@@ -138,10 +134,6 @@ impl OpDef for Arg {
             *y = i64::try_from(place).unwrap_or(i64::MAX);
         }
         Ok(vec![y])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

@@ -10,7 +10,7 @@ op! {
     ///
     /// It is computed as `x * s + t` with the factors of `BatchNorm::scale_shift`, rounded after
     /// the product; `f16` and `bf16` in `f32`.
-    pub struct BatchNorm = "batch_norm" {
+    pub struct BatchNorm = "batch_norm" is CHEAP | FOLLOWS_BLOCKS {
         /// Epsilon, added to the variance.
         pub epsilon: f32 = 1e-5,
         /// The part of the mean and variance that a step of training keeps; it changes nothing
@@ -97,10 +97,6 @@ pub(super) fn apart_from_channels(at: &Splitting<'_>, shard: Shard) -> Result<()
 }
 
 impl OpDef for BatchNorm {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn is_running(&self, operand: usize) -> bool {
         operand >= 3
     }

@@ -16,7 +16,7 @@ op! {
     /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements
     /// in row-major order, kernels in one that follows from the sizes. Where a channel has no
     /// elements, the running mean and variance stay.
-    pub struct BatchNormTrain = "batch_norm_train" {
+    pub struct BatchNormTrain = "batch_norm_train" is CHEAP | FOLLOWS_BLOCKS {
         /// Epsilon, added to the variance.
         pub epsilon: f32 = 1e-5,
         /// Whether each replica is to normalise by the statistics of its own rows. On one device it
@@ -50,10 +50,6 @@ fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpErr
 }
 
 impl OpDef for BatchNormTrain {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn is_running(&self, operand: usize) -> bool {
         operand >= 3
     }

@@ -5,17 +5,13 @@ use super::prelude::*;
 
 op! {
     /// The bits of its operand's elements, read as elements of the type `to`, which are as wide.
-    pub struct BitCast = "bit_cast" {
+    pub struct BitCast = "bit_cast" is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS | JUMPS {
         /// The element type of the result; `bool` only of `bool`, which has no other bits.
         pub to: DType,
     }
 }
 
 impl OpDef for BitCast {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         let (from, to) = (x.ty.dtype, self.to);
@@ -28,10 +24,6 @@ impl OpDef for BitCast {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
         Ok(vec![Tensor::from_bytes(self.to, x.dims(), x.bytes())?])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

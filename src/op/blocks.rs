@@ -21,7 +21,7 @@ names! {
 
 family! {
     /// Channels of `[N, C, H, W]` exchanged with blocks of `block` times `block` elements.
-    pub enum Blocks with [
+    pub enum Blocks is PERMUTES | FOLLOWS_BLOCKS with [
         /// The rows, and the columns, of a block, at least 1.
         block: i64,
         /// The order of the channels of the image that is not deep, outermost first.
@@ -96,10 +96,6 @@ fn part(what: &str, size: &Dim, by: &Dim) -> Result<Dim, OpError> {
 }
 
 impl OpDef for Blocks {
-    fn traits(&self) -> Traits {
-        Traits::PERMUTES | Traits::FOLLOWS_BLOCKS
-    }
-
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;

@@ -13,7 +13,7 @@ op! {
     /// A number becomes the nearest float, the even one of two. A float becomes the integer next to
     /// it on the side of 0, or where that is beyond the type its largest or smallest element; a NaN
     /// becomes 0. Integers wrap. Everything but 0 becomes true, also a NaN; true becomes 1.
-    pub struct Cast = "cast" {
+    pub struct Cast = "cast" is ELEMENTWISE | CONVERTS | CHEAP | FOLLOWS_BLOCKS {
         /// The element type of the result.
         pub to: DType,
     }
@@ -38,10 +38,6 @@ impl Cast {
 }
 
 impl OpDef for Cast {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CONVERTS | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(x)] = *operands else { return None };
         if dtype == DType::Bool {

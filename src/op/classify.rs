@@ -7,7 +7,7 @@ use super::real::Real;
 
 family! {
     /// Whether each element of a floating-point operand is of a kind; the result is `bool`.
-    pub enum Classify {
+    pub enum Classify is ELEMENTWISE | FOLLOWS_BLOCKS | JUMPS {
         /// Not a number.
         IsNan = "is_nan",
         /// Infinite.
@@ -35,10 +35,6 @@ impl Classify {
 }
 
 impl OpDef for Classify {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
@@ -53,10 +49,6 @@ impl OpDef for Classify {
                     },
         );
         Ok(vec![y])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

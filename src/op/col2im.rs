@@ -13,7 +13,7 @@ op! {
     /// windows counted row-major.
     ///
     /// `f16` and `bf16` are summed in `f32`, taps ascending.
-    pub struct Col2Im = "col2im" {
+    pub struct Col2Im = "col2im" is FOLLOWS_BLOCKS {
         /// The sizes of the spatial axes of the result.
         pub image: Vec<i64>,
         /// The taps of a window on each of them.
@@ -43,10 +43,6 @@ fn product(windows: &[WindowAxis], f: fn(&WindowAxis) -> usize) -> Dim {
 }
 
 impl OpDef for Col2Im {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

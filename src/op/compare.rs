@@ -10,7 +10,7 @@ use super::prelude::*;
 family! {
     /// Whether a relation holds between elements of two operands of one type, broadcast to one
     /// shape; the result is `bool`. With a NaN none holds.
-    pub enum Compare {
+    pub enum Compare is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS | JUMPS {
         /// `a == b`; also of `bool`.
         Equal = "equal",
         /// `a < b`.
@@ -52,10 +52,6 @@ impl Compare {
 }
 
 impl OpDef for Compare {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, _: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(a), Some(b)] = *operands else { return None };
         Some(match self {
@@ -97,10 +93,6 @@ impl OpDef for Compare {
         }
         for_dtype!(a.dtype(), float F => compare!(F), int I => compare!(I), bool => compare!(u8));
         Ok(vec![result])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

@@ -5,17 +5,13 @@ use super::prelude::*;
 
 op! {
     /// Its operands one after the other along `axis`; all other axes have the same sizes.
-    pub struct Concat = "concat" {
+    pub struct Concat = "concat" is MOVES | FOLLOWS_BLOCKS {
         /// The axis along which they are joined, negative from the end.
         pub axis: i64,
     }
 }
 
 impl OpDef for Concat {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn same_as(&self, operands: &[Known<'_>], _: &TensorType) -> Option<usize> {
         (operands.len() == 1).then_some(0)
     }

@@ -18,7 +18,7 @@ op! {
     /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
     /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in
     /// row-major order, the bias last.
-    pub struct ConvTranspose = "conv_transpose" {
+    pub struct ConvTranspose = "conv_transpose" is FOLLOWS_BLOCKS {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
         /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
@@ -92,10 +92,6 @@ impl ConvTranspose {
 }
 
 impl OpDef for ConvTranspose {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -18,6 +18,10 @@ pub trait OpText {
     fn attrs(&self) -> Vec<(&'static str, Attr)>;
     /// Replaces the batch size by `rows` in every attribute.
     fn at_rows(&mut self, rows: &Dim);
+    /// The facts that the declaration states.
+    fn facts(&self) -> Traits {
+        Traits::empty()
+    }
 }
 
 /// Reader of an operator's text form; implemented by the macros that declare one.
@@ -36,7 +40,7 @@ pub trait OpRead: Sized {
 pub trait OpDef: OpText {
     /// Facts that passes need, whichever operator it is.
     fn traits(&self) -> Traits {
-        Traits::empty()
+        self.facts()
     }
 
     /// The types of the results, with every condition on operands and attributes checked, and the
@@ -76,7 +80,7 @@ pub trait OpDef: OpText {
     /// True if a rounding of its floats may change a result by any amount: it compares them, cuts
     /// them to integers, or gives their positions.
     fn jumps(&self) -> bool {
-        false
+        self.traits().contains(Traits::JUMPS)
     }
 
     /// The elements of the results, all of type `dtype`, given those of the operands, where all of

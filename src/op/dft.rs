@@ -15,7 +15,7 @@ op! {
     ///
     /// Entries of `x` from `length` on are left out, those that it lacks are 0. Sums are taken in
     /// `f64` over ascending `j`, and rounded once.
-    pub struct Dft = "dft" {
+    pub struct Dft = "dft" is FOLLOWS_BLOCKS {
         /// The axis, negative from the end; not the last one.
         pub axis: i64 = -2,
         /// The period, at least 1.
@@ -103,10 +103,6 @@ impl Dft {
 }
 
 impl OpDef for Dft {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

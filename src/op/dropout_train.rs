@@ -17,7 +17,7 @@ op! {
     /// computed. The hash is the finalizer of `SplitMix64`, applied to the seed, the step and the
     /// row in turn, and to the sum of that and the position's multiple of 2^64 divided by the
     /// golden ratio.
-    pub struct DropoutTrain = "dropout_train" {
+    pub struct DropoutTrain = "dropout_train" is CHEAP {
         /// The part of the elements that is dropped, at least 0 and below 1.
         pub rate: f32,
         /// The seed.
@@ -49,10 +49,6 @@ fn stays(key: u64, position: u64, rate: f32) -> bool {
 }
 
 impl OpDef for DropoutTrain {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         check_rate(self.rate)?;

@@ -9,7 +9,7 @@ family! {
     /// `high = max(0, largest)`, or 1 where both are 0; the zero point is `-low / scale`, the
     /// nearest of `0..=255` (the even one of two), `u8`. A range with a NaN has the scale NaN and
     /// the zero point 0.
-    pub enum DynamicQuantize {
+    pub enum DynamicQuantize is FOLLOWS_BLOCKS {
         /// `x: f32` quantised by the range of all its elements: `quantize_linear` of it to `u8`,
         /// the scale `f32[]` and the zero point `u8[]`. Of nothing the scale is 1.
         Quantize = "dynamic_quantize",
@@ -47,10 +47,6 @@ fn extremes(x: &[f32]) -> (f32, f32) {
 }
 
 impl OpDef for DynamicQuantize {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let scalars = [DType::F32, DType::U8].map(|t| TensorType::new(t, Shape::scalar()));
         match self {

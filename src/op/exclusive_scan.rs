@@ -17,7 +17,7 @@ op! {
     /// the other, and rounded once.
     ///
     /// Elsewhere: exclusive prefix sum (PyTorch).
-    pub struct ExclusiveScan = "exclusive_scan" {
+    pub struct ExclusiveScan = "exclusive_scan" is COLLECTIVE | WIDE_PARTS {
         /// The combiner: `sum`, `prod`, `max`, `min`, `wide_sum` or `wide_prod`.
         pub by: Combine,
         /// Those behind it instead of those before.
@@ -72,10 +72,6 @@ fn neutral(by: Combine, x: &Tensor) -> Result<Tensor, OpError> {
 }
 
 impl OpDef for ExclusiveScan {
-    fn traits(&self) -> Traits {
-        Traits::COLLECTIVE | Traits::WIDE_PARTS
-    }
-
     fn combines(&self) -> Option<Combine> {
         Some(self.by)
     }

@@ -9,17 +9,13 @@ use super::strided;
 op! {
     /// Its operand broadcast together with `shape`, aligned at the right: sizes are equal, or one
     /// of them is 1.
-    pub struct Expand = "expand" {
+    pub struct Expand = "expand" is MOVES | CHEAP | FOLLOWS_BLOCKS {
         /// The sizes wanted; 1 keeps that of the operand.
         pub shape: Vec<Dim>,
     }
 }
 
 impl OpDef for Expand {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         Some(0)
     }

@@ -16,7 +16,7 @@ op! {
     ///
     /// Elsewhere: custom call (XLA); custom operator (PyTorch); unregistered operation (MLIR);
     /// custom domain (ONNX); custom layer (Keras).
-    pub struct External = "external" {
+    pub struct External = "external" is UNREPEATABLE | JUMPS {
         /// The assumption about the batch. The pass relies on it: a wrong assumption gives other
         /// results than one device.
         pub assume: Assume = Assume::None,
@@ -209,10 +209,6 @@ impl AttrValue for Callback {
 }
 
 impl OpDef for External {
-    fn traits(&self) -> Traits {
-        Traits::UNREPEATABLE
-    }
-
     fn infer(&self, _: &[Operand<'_>]) -> Result<Results, OpError> {
         let wrong = |attr, reason: String| Err(OpError::attr(attr, reason));
         let types = &self.results.0;
@@ -294,10 +290,6 @@ impl OpDef for External {
             self.check(i, ty, tensor)?;
         }
         Ok(found)
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

@@ -9,14 +9,10 @@ op! {
     ///
     /// At run time the operands of replicas without rows are absent, and the first one present is
     /// taken.
-    pub struct First = "first" {}
+    pub struct First = "first" is MOVES {}
 }
 
 impl OpDef for First {
-    fn traits(&self) -> Traits {
-        Traits::MOVES
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 1, usize::MAX, "at least 1")?;
         let Some((first, rest)) = operands.split_first() else { return Ok(Results::new()) };

@@ -6,7 +6,7 @@ use super::view::View;
 op! {
     /// The elements of its operand as a matrix: the axes before `axis` are its rows, the others its
     /// columns.
-    pub struct Flatten = "flatten" {
+    pub struct Flatten = "flatten" is CHEAP | FOLLOWS_BLOCKS {
         /// The first axis of the columns, from minus the number of axes to that number.
         pub axis: i64 = 1,
     }
@@ -24,8 +24,6 @@ impl Flatten {
 }
 
 impl View for Flatten {
-    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
-
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         let (rows, columns) = x.shape.split_at(self.rows(x.rank())?);
         let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |product, d| product * d.clone());

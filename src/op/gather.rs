@@ -9,7 +9,7 @@ use super::prelude::*;
 op! {
     /// The entries of the first operand along `axis` whose numbers are the second operand; the axes
     /// of the second stand in the place of that axis. Negative numbers count from the end.
-    pub struct Gather = "gather" {
+    pub struct Gather = "gather" is FOLLOWS_BLOCKS {
         /// The axis of the first operand, negative from its end.
         pub axis: i64 = 0,
     }
@@ -21,10 +21,6 @@ fn picked(data: &[Dim], places: &[i64]) -> Option<SmallVec<[Dim; 8]>> {
 }
 
 impl OpDef for Gather {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         Lookup::along(operands, self.axis, 1)
     }

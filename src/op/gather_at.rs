@@ -7,7 +7,7 @@ use super::prelude::*;
 family! {
     /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers
     /// count from the end of their axis.
-    pub enum GatherAt {
+    pub enum GatherAt is FOLLOWS_BLOCKS {
         /// For each index the element with the same coordinates but for `axis`, where the index
         /// says which.
         ///
@@ -90,10 +90,6 @@ impl GatherAt {
 }
 
 impl OpDef for GatherAt {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         match self {
             Self::Elements { axis } => Lookup::along(operands, *axis, 1),

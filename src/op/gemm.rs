@@ -13,7 +13,7 @@ op! {
     /// operand, `c`, which broadcasts to `[M, N]`.
     ///
     /// `f16` and `bf16` are computed in `f32`, the terms of each sum in ascending order.
-    pub struct Gemm = "gemm" {
+    pub struct Gemm = "gemm" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {
         /// The factor of the product.
         pub alpha: f32 = 1.0,
         /// The factor of the addend.
@@ -51,10 +51,6 @@ pub(in crate::op) fn transposed_product(
 }
 
 impl OpDef for Gemm {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
-    }
-
     #[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
     fn plain_product(&self) -> Option<bool> {
         (!self.trans_a && self.alpha == 1.0 && self.beta == 1.0).then_some(self.trans_b)

@@ -28,7 +28,7 @@ op! {
     /// its end.
     ///
     /// `f16` and `bf16` are computed in `f32`. The coefficient of `cubic` is -3/4.
-    pub struct GridSample = "grid_sample" {
+    pub struct GridSample = "grid_sample" is FOLLOWS_BLOCKS {
         /// The interpolation mode; `nearest` takes the even one of two that are
         /// equally far.
         pub mode: ResizeMode = ResizeMode::Linear,
@@ -41,10 +41,6 @@ op! {
 }
 
 impl OpDef for GridSample {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x, grid] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -13,7 +13,7 @@ family! {
     ///
     /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded
     /// once; sums are taken in an order that their number of elements fixes.
-    pub enum GroupNorm with [
+    pub enum GroupNorm is CHEAP | FOLLOWS_BLOCKS with [
         /// Epsilon, added to the variance.
         epsilon: f32 = 1e-5,
     ] {
@@ -97,10 +97,6 @@ impl GroupNorm {
 }
 
 impl OpDef for GroupNorm {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         dtype(operands, 0, DType::is_float, "a float")?;

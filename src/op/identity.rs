@@ -5,12 +5,10 @@ use super::view::View;
 
 op! {
     /// Its operand.
-    pub struct Identity = "identity" {}
+    pub struct Identity = "identity" is CHEAP | FOLLOWS_BLOCKS {}
 }
 
 impl View for Identity {
-    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
-
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         Ok(x.shape.clone())
     }

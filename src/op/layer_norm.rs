@@ -18,7 +18,7 @@ family! {
     /// Optional operands, a scale and a shift with the shape of a row, multiply each normalised row
     /// and are added to it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64`
     /// for `f64`, and rounded once; sums are taken in an order that the row's size fixes.
-    pub enum LayerNorm with [
+    pub enum LayerNorm is CHEAP | FOLLOWS_BLOCKS with [
         /// The first axis of a row, negative from the end.
         axis: i64 = -1,
         /// Epsilon, added to the variance or to the mean of the squares.
@@ -150,10 +150,6 @@ fn statistic(dtype: DType, dims: &[usize], values: &[f64]) -> Result<Tensor, Ten
 }
 
 impl OpDef for LayerNorm {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         match self {
             Self::Layer { .. } => count(operands, 1, 3, "1, 2 or 3")?,

@@ -10,7 +10,7 @@ use super::prelude::*;
 family! {
     /// A function of one or two truth values, or of the bits of one or two integers of one type,
     /// broadcast to one shape; the result has the operands' type.
-    pub enum Logic {
+    pub enum Logic is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {
         /// True if the operand is false.
         Not = "not",
         /// True if both are.
@@ -69,10 +69,6 @@ impl Logic {
 }
 
 impl OpDef for Logic {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         if dtype != DType::Bool {
             return None;

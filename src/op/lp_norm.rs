@@ -13,7 +13,7 @@ op! {
     ///
     /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; sums are
     /// taken in an order that the axis's size fixes.
-    pub struct LpNorm = "lp_norm" {
+    pub struct LpNorm = "lp_norm" is FOLLOWS_BLOCKS {
         /// The axis of the vectors, negative from the end.
         pub axis: i64 = -1,
         /// 1 or 2.
@@ -57,10 +57,6 @@ impl LpNorm {
 }
 
 impl OpDef for LpNorm {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -12,7 +12,7 @@ op! {
     /// own, `ceil((size - 1) / 2)` after it, those that exist.
     ///
     /// `f16` and `bf16` are computed in `f32`, channels ascending.
-    pub struct Lrn = "lrn" {
+    pub struct Lrn = "lrn" is FOLLOWS_BLOCKS {
         /// The weight of the mean square.
         pub alpha: f32 = 1e-4,
         /// The exponent.
@@ -54,10 +54,6 @@ impl Lrn {
 }
 
 impl OpDef for Lrn {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

@@ -14,7 +14,7 @@ op! {
     /// A left operand of one axis is a row, a right one a column; the result lacks the axis that it
     /// lacks. `f16` and `bf16` are summed in `f32`, the terms of each element in ascending order;
     /// integers wrap.
-    pub struct MatMul = "matmul" {}
+    pub struct MatMul = "matmul" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {}
 }
 
 /// The sizes of a matrix product, operands of one axis taken as matrices.
@@ -95,10 +95,6 @@ fn broadcasts(x: &SplitOperand<'_>, i: usize, outer: usize, axis: usize) -> Resu
 }
 
 impl OpDef for MatMul {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
-    }
-
     fn plain_product(&self) -> Option<bool> {
         Some(false)
     }

@@ -7,7 +7,7 @@ op! {
     /// Zeros `[N, C, sizes…]` with the elements of `x: [N, C, …]` at the positions that the second
     /// operand gives for each: row-major positions within the whole result, as `max_pool` gives
     /// them. The last of several at one position stays.
-    pub struct MaxUnpool = "max_unpool" {
+    pub struct MaxUnpool = "max_unpool" is FOLLOWS_BLOCKS {
         /// The sizes of the result behind the first two axes.
         pub sizes: Vec<Dim>,
     }
@@ -20,10 +20,6 @@ impl MaxUnpool {
 }
 
 impl OpDef for MaxUnpool {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x, places] = exactly(operands)?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;

@@ -13,7 +13,7 @@ op! {
     /// other: of a part with fewer than `k` entries all of them. Positions count from the part's
     /// first entry on. The order is that of `top_k`, and so is the result: of equal entries the one
     /// at the lower position comes first. Of one part it is the identity.
-    pub struct MergeTopK = "merge_top_k" {
+    pub struct MergeTopK = "merge_top_k" is COLLECTIVE | JUMPS {
         /// The axis, negative from the end.
         pub axis: i64 = -1,
         /// The entries of the axis that each part is of.
@@ -46,10 +46,6 @@ impl MergeTopK {
 }
 
 impl OpDef for MergeTopK {
-    fn traits(&self) -> Traits {
-        Traits::COLLECTIVE
-    }
-
     fn present(&self, n: i64) -> Option<Vec<bool>> {
         Some(self.entries.iter().flat_map(|entries| [entries.eval(n) > 0; 2]).collect())
     }
@@ -119,10 +115,6 @@ impl OpDef for MergeTopK {
         }
         let parts = Self::parts(operands, &entries);
         ranked(first, axis, &parts, k, &Best { k, largest: self.largest })
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

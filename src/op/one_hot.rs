@@ -8,7 +8,7 @@ op! {
     /// elements along a new axis: the second element of the second operand at that position, the
     /// first one elsewhere. Negative numbers count from the end; numbers without a position give a
     /// vector of first elements.
-    pub struct OneHot = "one_hot" {
+    pub struct OneHot = "one_hot" is FOLLOWS_BLOCKS | JUMPS {
         /// The new axis among those of the result, negative from the end.
         pub axis: i64 = -1,
         /// The size of the new axis.
@@ -23,10 +23,6 @@ impl OneHot {
 }
 
 impl OpDef for OneHot {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [numbers, values] = exactly(operands)?;
         let is_integer = |t: DType| !t.is_float() && t != DType::Bool;
@@ -83,10 +79,6 @@ impl OpDef for OneHot {
             }
         }
         Ok(vec![y])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -8,17 +8,13 @@ op! {
     /// The pass replaces it by the slice that each replica takes.
     ///
     /// Elsewhere: dynamic slice (XLA); local shard (PyTorch).
-    pub struct OwnRows = "own_rows" {
+    pub struct OwnRows = "own_rows" is VIEW {
         /// The axis that has the batch.
         pub axis: i64,
     }
 }
 
 impl OpDef for OwnRows {
-    fn traits(&self) -> Traits {
-        Traits::VIEW
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.ty.rank())?;

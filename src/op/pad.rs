@@ -25,7 +25,7 @@ names! {
 op! {
     /// Its operand with `pads[i]` entries before and `pads[rank + i]` after each axis `i`; negative
     /// numbers take entries away, in the mode `constant`.
-    pub struct Pad = "pad" {
+    pub struct Pad = "pad" is FOLLOWS_BLOCKS {
         /// The padding mode.
         pub mode: PadMode = PadMode::Constant,
         /// The number of entries before each axis, then the number after each.
@@ -168,10 +168,6 @@ fn origin_row(outer: &[Line], r: usize) -> Option<usize> {
 }
 
 impl OpDef for Pad {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         let rank = x.ty.rank();

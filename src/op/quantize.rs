@@ -15,7 +15,7 @@ family! {
     /// elsewhere.
     ///
     /// Integers are `u8`, `i8`, `u16` and `i16`, and `i32` for `x` of `dequantize_linear`.
-    pub enum Quantize with [
+    pub enum Quantize is FOLLOWS_BLOCKS with [
         /// The axis of the scales, negative from the end.
         axis: i64 = 1,
         /// Entries for each scale, 0 where the scale has no blocks.
@@ -179,10 +179,6 @@ fn wrong(operand: usize, found: DType) -> OpError {
 }
 
 impl OpDef for Quantize {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         let (x, scale) = (operands[0].ty, operands[1].ty);

@@ -17,7 +17,7 @@ family! {
     /// Every replica draws the whole value: in the attributes, `N` is the whole batch wherever the
     /// operator runs. Where a replica needs only its own rows, it draws these: the places
     /// `first, first + 1, …` on `axis` of a draw that is `whole` long there.
-    pub enum Random with [
+    pub enum Random is UNREPEATABLE with [
         /// The axis of which the result has a part.
         axis: usize = 0,
         /// The element type, a float.
@@ -215,10 +215,6 @@ fn no_float(dtype: DType) -> OpError {
 }
 
 impl OpDef for Random {
-    fn traits(&self) -> Traits {
-        Traits::UNREPEATABLE
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
         let (_, &dtype, .., shape, _) = self.common();

@@ -7,7 +7,7 @@ use super::view::View;
 op! {
     /// The elements of its operand in row-major order under `shape`, which has as many for every
     /// `N`.
-    pub struct Reshape = "reshape" {
+    pub struct Reshape = "reshape" is CHEAP | FOLLOWS_BLOCKS {
         /// The sizes of the result.
         pub shape: Vec<Dim>,
     }
@@ -57,8 +57,6 @@ impl Reshape {
 }
 
 impl View for Reshape {
-    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
-
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         let shape = Shape::from(self.shape.as_slice());
         let (from, to) = (x.shape.elements(), shape.elements());

@@ -5,17 +5,13 @@ use super::prelude::*;
 
 op! {
     /// Its operand with the entries along every axis of `axes` in reverse.
-    pub struct Reverse = "reverse" {
+    pub struct Reverse = "reverse" is PERMUTES | FOLLOWS_BLOCKS {
         /// The axes, negative from the end, each named once.
         pub axes: Vec<i64>,
     }
 }
 
 impl OpDef for Reverse {
-    fn traits(&self) -> Traits {
-        Traits::PERMUTES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         let axes = axes("axes", &self.axes, x.ty.rank())?;

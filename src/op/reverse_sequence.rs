@@ -7,7 +7,7 @@ op! {
     /// The first operand with the first entries of every sequence in reverse; the second operand,
     /// one number for each entry of `batch_axis`, says how many of them along `time_axis`. The
     /// entries behind them stay.
-    pub struct ReverseSequence = "reverse_sequence" {
+    pub struct ReverseSequence = "reverse_sequence" is FOLLOWS_BLOCKS {
         /// The axis of the sequences, negative from the end.
         pub batch_axis: i64 = 1,
         /// The axis of the steps, negative from the end.
@@ -31,10 +31,6 @@ impl ReverseSequence {
 }
 
 impl OpDef for ReverseSequence {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         Lookup::lengths(operands, self.time_axis, 1)
     }

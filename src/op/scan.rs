@@ -15,7 +15,7 @@ family! {
     /// also with the components of a wide sum or product on an axis before the others; without it
     /// they begin with nothing. Floats are taken one after the other, and each result is rounded
     /// once: sums keep what cancels, products overflow only where they end. Integers wrap.
-    pub enum Scan with [
+    pub enum Scan is FOLLOWS_BLOCKS with [
         /// The axis, negative from the end.
         axis: i64,
         /// Whether an element takes no part in its own result.
@@ -139,10 +139,6 @@ impl Scan {
 }
 
 impl OpDef for Scan {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }

@@ -39,7 +39,7 @@ family! {
     /// The first operand with the elements that the second one, `i64` or `i32`, names replaced by
     /// those of the third, of the same type. Negative numbers count from the end of their axis.
     /// Updates of one element are taken in row-major order of the indices, each result rounded.
-    pub enum Scatter with [
+    pub enum Scatter is FOLLOWS_BLOCKS with [
         /// The combination with the existing element.
         reduction: Reduction = Reduction::None,
     ] {
@@ -202,10 +202,6 @@ impl Scatter {
 }
 
 impl OpDef for Scatter {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         match self {
             Self::Elements { axis, .. } => Lookup::along(operands, *axis, 1),

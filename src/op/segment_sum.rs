@@ -13,7 +13,7 @@ op! {
     ///
     /// Rows lie on axis 0 and are taken in order; floats are summed in `f64`, sums of `f64` keep
     /// what cancels, and are rounded once; integers wrap. The sum of no rows is 0.
-    pub struct SegmentSum = "segment_sum" {
+    pub struct SegmentSum = "segment_sum" is REDUCES {
         /// The number of segments.
         pub segments: i64,
         /// Whether sums of `f64` are not rounded: they are wide ones then, for `narrow`, with an
@@ -23,10 +23,6 @@ op! {
 }
 
 impl OpDef for SegmentSum {
-    fn traits(&self) -> Traits {
-        Traits::REDUCES
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }

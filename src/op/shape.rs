@@ -6,7 +6,7 @@ use super::prelude::*;
 op! {
     /// The sizes of the axes `start..end` of its operand as a vector of `i64`. Both count from the
     /// end where they are negative, and beyond the axes they mean the first or the last.
-    pub struct ShapeOp = "shape" {
+    pub struct ShapeOp = "shape" is FOLLOWS_BLOCKS {
         /// One past the last axis; absent, all up to the last.
         pub end: Option<i64>,
         /// The first axis.
@@ -28,10 +28,6 @@ impl ShapeOp {
 }
 
 impl OpDef for ShapeOp {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         let sizes = &x.ty.shape[self.range(x.ty.rank())];

@@ -7,14 +7,10 @@ use super::prelude::*;
 
 op! {
     /// The number of elements of its operand, a scalar of `i64`.
-    pub struct SizeOp = "size" {}
+    pub struct SizeOp = "size" is FOLLOWS_BLOCKS {}
 }
 
 impl OpDef for SizeOp {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         result_with_ints(TensorType::scalar(DType::I64), Some(smallvec![x.ty.shape.elements()]))

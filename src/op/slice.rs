@@ -13,7 +13,7 @@ op! {
     /// negative the elements run down from `start` to the one after `end`,
     /// `-1 <= end <= start < size` (or both are equal). Bounds may depend on `N`; they are in range
     /// for every `N`.
-    pub struct Slice = "slice" {
+    pub struct Slice = "slice" is MOVES | FOLLOWS_BLOCKS {
         /// The axes, ascending.
         pub axes: Vec<usize>,
         /// The first element of each.
@@ -84,10 +84,6 @@ fn length(start: &Dim, end: &Dim, step: i64) -> Dim {
 }
 
 impl OpDef for Slice {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         self.steps.iter().all(|step| *step > 0).then_some(0)
     }

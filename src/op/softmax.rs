@@ -15,7 +15,7 @@ family! {
     ///
     /// A NaN or an infinity of plus sign makes all of a softmax NaN, as does minus infinity
     /// everywhere.
-    pub enum Softmax with [
+    pub enum Softmax is FOLLOWS_BLOCKS with [
         /// The axis, negative from the end.
         axis: i64,
     ] {
@@ -116,10 +116,6 @@ impl Softmax {
 }
 
 impl OpDef for Softmax {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;

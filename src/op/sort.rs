@@ -8,7 +8,7 @@ op! {
     /// The entries along `axis` in ascending order, and as a second result the positions they had,
     /// `i64`. Equal entries stay in the order they had; every NaN is behind all numbers, whatever
     /// the order.
-    pub struct Sort = "sort" {
+    pub struct Sort = "sort" is FOLLOWS_BLOCKS | JUMPS {
         /// The axis, negative from the end.
         pub axis: i64 = -1,
         /// The order is descending.
@@ -24,10 +24,6 @@ impl Ranking for Sort {
 }
 
 impl OpDef for Sort {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
@@ -49,10 +45,6 @@ impl OpDef for Sort {
         let axis = axis("axis", self.axis, x.rank())?;
         let part = Part { values: x, places: None, from: 0 };
         ranked(x, axis, &[part], x.dims()[axis], self)
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -7,7 +7,7 @@ use super::prelude::*;
 
 op! {
     /// The parts of its operand along `axis`, one result for each.
-    pub struct SplitOp = "split" {
+    pub struct SplitOp = "split" is MOVES | FOLLOWS_BLOCKS {
         /// The axis that is cut, negative from the end.
         pub axis: i64 = 0,
         /// The sizes of the parts, at least one; together that of the axis.
@@ -27,10 +27,6 @@ fn known_parts(ints: &[Dim], sizes: &[Dim]) -> Option<Vec<SmallVec<[Dim; 8]>>> {
 }
 
 impl OpDef for SplitOp {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.ty.rank())?;

@@ -6,15 +6,13 @@ use super::view::View;
 
 op! {
     /// Its operand without the axes named, which have size 1.
-    pub struct Squeeze = "squeeze" {
+    pub struct Squeeze = "squeeze" is CHEAP | FOLLOWS_BLOCKS {
         /// The axes, negative from the end.
         pub axes: Vec<i64>,
     }
 }
 
 impl View for Squeeze {
-    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
-
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         let mut shape = x.shape.clone();
         for axis in axes("axes", &self.axes, x.rank())?.into_iter().rev() {

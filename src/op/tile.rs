@@ -8,17 +8,13 @@ use super::strided;
 
 op! {
     /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
-    pub struct Tile = "tile" {
+    pub struct Tile = "tile" is MOVES | FOLLOWS_BLOCKS {
         /// The number of repeats of every axis of the operand.
         pub repeats: Vec<usize>,
     }
 }
 
 impl OpDef for Tile {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         if self.repeats.len() != x.ty.rank() {

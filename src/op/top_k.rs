@@ -8,7 +8,7 @@ op! {
     /// The `k` largest entries along `axis`, the largest first, and as a second result their
     /// positions, `i64`. Of equal entries the one at the lower position comes first. A NaN is
     /// larger than all numbers.
-    pub struct TopK = "top_k" {
+    pub struct TopK = "top_k" is FOLLOWS_BLOCKS | JUMPS {
         /// The axis, negative from the end.
         pub axis: i64 = -1,
         /// The number of entries, at most the size of the axis.
@@ -65,10 +65,6 @@ impl TopK {
 }
 
 impl OpDef for TopK {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
         let [x] = operands else { return None };
         let axis = axis("axis", self.axis, x.rank()).ok()?;
@@ -120,10 +116,6 @@ impl OpDef for TopK {
         }
         let part = Part { values: x, places: None, from: 0 };
         ranked(x, axis, &[part], k, &Best { k, largest: self.largest })
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -9,17 +9,13 @@ use super::strided;
 op! {
     /// Its operand with the axes in the order `perm`: axis `i` of the result is axis `perm[i]` of
     /// the operand.
-    pub struct Transpose = "transpose" {
+    pub struct Transpose = "transpose" is PERMUTES | CHEAP | FOLLOWS_BLOCKS {
         /// Every axis of the operand once.
         pub perm: Vec<usize>,
     }
 }
 
 impl OpDef for Transpose {
-    fn traits(&self) -> Traits {
-        Traits::PERMUTES | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         self.perm.iter().enumerate().all(|(i, p)| i == *p).then_some(0)
     }

@@ -6,7 +6,7 @@ use super::prelude::*;
 op! {
     /// The matrices of the last two axes with zeros below a diagonal, or above it where not
     /// `upper`. Diagonal 0 is the main one, diagonal `k` begins at column `k` of row 0.
-    pub struct Trilu = "trilu" {
+    pub struct Trilu = "trilu" is FOLLOWS_BLOCKS {
         /// The diagonal.
         pub k: i64 = 0,
         /// Whether what is on the diagonal and above stays; otherwise what is on it and below.
@@ -15,10 +15,6 @@ op! {
 }
 
 impl OpDef for Trilu {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         if x.ty.rank() < 2 {

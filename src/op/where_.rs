@@ -11,7 +11,7 @@ use crate::types::Element;
 op! {
     /// The second operand where the first, of type `bool`, is true, else the third; the three are
     /// broadcast to one shape.
-    pub struct Where = "where" {}
+    pub struct Where = "where" is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {}
 }
 
 /// The known elements of the result: where the condition is known, those of the side that it
@@ -34,10 +34,6 @@ fn known(
 }
 
 impl OpDef for Where {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, _: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(condition), Some(a), Some(b)] = *operands else { return None };
         Some(match condition {

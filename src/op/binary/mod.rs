@@ -23,7 +23,7 @@ family! {
     /// The operands have one element type, which is that of the result; only the exponent of `pow`
     /// may have another. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for
     /// `f64`; integers wrap.
-    pub enum Binary {
+    pub enum Binary is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {
         /// `a + b`.
         Add = "add",
         /// `a - b`.
@@ -62,10 +62,6 @@ fn is_one(value: &Tensor) -> bool {
 }
 
 impl OpDef for Binary {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(a), Some(b)] = *operands else { return None };
         interval::binary(self, dtype, a, b)

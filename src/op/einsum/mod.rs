@@ -27,7 +27,7 @@ op! {
     ///
     /// Operands are joined from left to right; a label is summed as soon as no later operand has
     /// it, the terms of each sum in ascending order.
-    pub struct Einsum = "einsum" {
+    pub struct Einsum = "einsum" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {
         /// The labels of each operand's axes, and of the result's.
         pub equation: String,
     }
@@ -184,10 +184,6 @@ fn sizes(labels: &Labels, operands: &[Operand<'_>]) -> Result<BTreeMap<u8, Dim>,
 }
 
 impl OpDef for Einsum {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }

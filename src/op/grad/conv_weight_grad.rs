@@ -15,7 +15,7 @@ op! {
     /// window's gradient. Of a transposed convolution the two change places.
     ///
     /// `f16` and `bf16` are summed in `f32`: samples ascending, windows in row-major order.
-    pub struct ConvWeightGrad = "conv_weight_grad" {
+    pub struct ConvWeightGrad = "conv_weight_grad" is SUMS_NARROW {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
         /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
@@ -70,10 +70,6 @@ impl ConvWeightGrad {
 }
 
 impl OpDef for ConvWeightGrad {
-    fn traits(&self) -> Traits {
-        Traits::SUMS_NARROW
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }

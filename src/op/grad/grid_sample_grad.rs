@@ -16,7 +16,7 @@ op! {
     /// A position that is moved to a border, or lies on it, has the gradient 0 along that axis; so
     /// have all of `nearest`. `f16` and `bf16` are computed in `f32`; what points give an element
     /// is summed in row-major order of the points, what channels give a position in their order.
-    pub struct GridSampleGrad = "grid_sample_grad" {
+    pub struct GridSampleGrad = "grid_sample_grad" is JUMPS {
         /// The interpolation mode.
         pub mode: ResizeMode = ResizeMode::Linear,
         /// The padding mode.
@@ -135,10 +135,6 @@ impl OpDef for GridSampleGrad {
             for_wide!(dx.dtype(), T => self.give::<T>([&mut dx, &mut dgrid], &from));
         }
         Ok(vec![narrow(dx, x.dtype())?, narrow(dgrid, x.dtype())?])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

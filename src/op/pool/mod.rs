@@ -20,7 +20,7 @@ family! {
     /// then that after each (empty for none). With `ceil_mode` a last window counts that reaches
     /// beyond the end padding, if it begins before that padding. Elements are taken in row-major
     /// order; `f16` and `bf16` are computed in `f32`.
-    pub enum Pool with [
+    pub enum Pool is FOLLOWS_BLOCKS with [
         /// Taps of a window.
         kernel: Vec<i64>,
         /// Distance between windows.
@@ -92,10 +92,6 @@ impl Pool {
 }
 
 impl OpDef for Pool {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         match self {

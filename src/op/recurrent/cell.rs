@@ -52,7 +52,7 @@ family! {
     /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded
     /// once. [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are
     /// those of ONNX.
-    pub struct Recurrent of CellKind with CellSettings {
+    pub struct Recurrent is FOLLOWS_BLOCKS of CellKind with CellSettings {
         /// Gates `i`, `o`, `f` and the candidate `g`: `c' = f c + i g`, `h' = o hidden(c')`.
         Lstm = "lstm" without [reset_after],
         /// Gates `z`, `r` and the candidate `g`: `h' = (1 - z) g + z h`, where `g` sees `r h`.

@@ -54,10 +54,6 @@ fn elements(operands: &[Operand<'_>], lengths: Option<usize>) -> Result<(), OpEr
 }
 
 impl OpDef for Recurrent {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         Lookup::lengths(operands, i64::from(self.order().1), self.lengths_operand()?)
     }

@@ -69,7 +69,7 @@ op! {
     ///
     /// `linear` and `cubic` take floats; `f16` and `bf16` are computed in `f32`. What lies outside
     /// an axis has the value of its first or last element.
-    pub struct Resize = "resize" {
+    pub struct Resize = "resize" is FOLLOWS_BLOCKS {
         /// The axes, ascending.
         pub axes: Vec<usize>,
         /// Their sizes in the result.
@@ -180,10 +180,6 @@ impl Resize {
 }
 
 impl OpDef for Resize {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         if self.mode != ResizeMode::Nearest {

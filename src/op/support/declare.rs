@@ -8,10 +8,10 @@ pub(in crate::op) fn by_name(attrs: &mut [(&'static str, Attr)]) {
     attrs.sort_unstable_by_key(|(name, _)| *name);
 }
 
-/// Declares an operator: its name in the text form and its attributes, printed in alphabetical
-/// order, those with a default only where they differ from it.
+/// Declares an operator: its name in the text form, the facts that hold of it, and its attributes,
+/// printed in alphabetical order, those with a default only where they differ from it.
 macro_rules! op {
-    ($(#[$meta:meta])* pub struct $op:ident = $name:literal {
+    ($(#[$meta:meta])* pub struct $op:ident = $name:literal $(is $($fact:ident)|+)? {
         $($(#[$fmeta:meta])* pub $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
         $(; pub $settings:ident: $settings_ty:ty)?
     }) => {
@@ -28,6 +28,9 @@ macro_rules! op {
             fn name(&self) -> &'static str {
                 $name
             }
+            $(fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
+            })?
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 #[allow(unused_mut, reason = "some operators have no attributes")]
@@ -152,9 +155,13 @@ pub(crate) use read_attr;
 /// variant, some attributes of which all may have; or a kind with attributes of which each kind
 /// lacks some.
 macro_rules! family {
-    ($(#[$meta:meta])* pub enum $op:ident with [$($shared:tt)*] { $($variants:tt)* }) => {
+    (
+        $(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)? with [$($shared:tt)*] {
+            $($variants:tt)*
+        }
+    ) => {
         $crate::op::declare::family!(
-            @next [$($shared)*] [$(#[$meta])* pub enum $op] {} {} $($variants)*
+            @next [$($shared)*] [$(#[$meta])* pub enum $op $(is $($fact)|+)?] {} {} $($variants)*
         );
     };
     // One variant after the other: with the shared attributes, and the pattern that takes these.
@@ -177,9 +184,12 @@ macro_rules! family {
     };
     (
         @next [$($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?,)*]
-        [$(#[$meta:meta])* pub enum $op:ident] { $($done:tt)* } { $($patterns:tt)* }
+        [$(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)?]
+        { $($done:tt)* } { $($patterns:tt)* }
     ) => {
-        $crate::op::declare::family! { $(#[$meta])* pub enum $op { $($done)* } }
+        $crate::op::declare::family! {
+            $(#[$meta])* pub enum $op $(is $($fact)|+)? { $($done)* }
+        }
         #[allow(dead_code, clippy::match_same_arms, reason = "a variant each, read or changed")]
         impl $op {
             /// The attributes that all of them have.
@@ -192,7 +202,7 @@ macro_rules! family {
             }
         }
     };
-    ($(#[$meta:meta])* pub enum $op:ident {
+    ($(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)? {
         $($(#[$vmeta:meta])* $variant:ident = $name:literal $({
             $($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
         })?),* $(,)?
@@ -207,6 +217,9 @@ macro_rules! family {
             fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $name),* }
             }
+            $(fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
+            })?
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 #[allow(unused_mut, reason = "some families have no attributes")]
@@ -252,7 +265,7 @@ macro_rules! family {
             }
         }
     };
-    ($(#[$meta:meta])* pub struct $op:ident of $kind:ident with $settings:ident {
+    ($(#[$meta:meta])* pub struct $op:ident $(is $($fact:ident)|+)? of $kind:ident with $settings:ident {
         $($(#[$vmeta:meta])* $variant:ident = $name:literal without [$($other:ident),*]),* $(,)?
     }) => {
         $(#[$meta])*
@@ -277,6 +290,9 @@ macro_rules! family {
             fn name(&self) -> &'static str {
                 self.kind.name()
             }
+            $(fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
+            })?
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 self.settings.attrs()

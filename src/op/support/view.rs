@@ -6,8 +6,6 @@ use crate::op::prelude::*;
 
 /// Declarations of a view; the rest follows because its elements do not change.
 pub(in crate::op) trait View: OpText {
-    /// Traits besides [`Traits::VIEW`].
-    const TRAITS: Traits;
     /// Whether it is the operand itself where the types are equal.
     const IS_OPERAND: bool = true;
 
@@ -17,7 +15,7 @@ pub(in crate::op) trait View: OpText {
 
 impl<V: View> OpDef for V {
     fn traits(&self) -> Traits {
-        Traits::VIEW | V::TRAITS
+        Traits::VIEW | self.facts()
     }
 
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {

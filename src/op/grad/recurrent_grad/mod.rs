@@ -38,7 +38,7 @@ op! {
     /// states run from the last step of each sequence to its first. Where two slopes of a function
     /// meet, its slope is that of the side below; a bound counts as within it. Floats are computed
     /// in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
-    pub struct RecurrentGrad = "recurrent_grad" {
+    pub struct RecurrentGrad = "recurrent_grad" is JUMPS {
         /// The kind of cell.
         pub cell: CellKind;
         pub settings: CellSettings
@@ -182,10 +182,6 @@ impl OpDef for RecurrentGrad {
         let computed: Vec<&Tensor> = computed.iter().collect();
         let results = for_wide!(wide(x.dtype()), T => self.compute::<T>(&computed, sizes)?);
         results.into_iter().map(|dx| narrow(dx, x.dtype())).collect()
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {
