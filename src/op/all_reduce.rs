@@ -52,26 +52,19 @@ impl OpDef for AllReduce {
         let Some((first, rest)) =
             operands.split_first().filter(|_| operands.len() == self.rows.len())
         else {
-            return Err(OpError::attr(
-                "rows",
-                format!("{} numbers of rows for {} parts", self.rows.len(), operands.len()),
-            ));
+            let reason =
+                format!("{} numbers of rows for {} parts", self.rows.len(), operands.len());
+            return Err(OpError::attr("rows", reason));
         };
         if let Some((i, x)) = rest.iter().enumerate().find(|(_, x)| x.ty != first.ty) {
-            return Err(OpError::shape(
-                i + 1,
-                x.ty,
-                format!("all parts are {}, as part 0 is", first.ty),
-            ));
+            let expected = format!("all parts are {}, as part 0 is", first.ty);
+            return Err(OpError::shape(i + 1, x.ty, expected));
         }
         let of_floats = matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean);
         let dtype = first.ty.dtype;
         if of_floats && !dtype.is_float() || dtype == DType::Bool && !self.by.is_exact() {
-            return Err(OpError::dtype(
-                0,
-                dtype,
-                if of_floats { "a float" } else { "a number" }.to_owned(),
-            ));
+            let expected = if of_floats { "a float" } else { "a number" }.to_owned();
+            return Err(OpError::dtype(0, dtype, expected));
         }
         if self.by.is_wide() {
             narrow::check(self.by, first.ty)?;

@@ -1,6 +1,6 @@
 //! Batch normalisation by given statistics.
 
-use super::infer::{count, dtype, equal, exactly, result};
+use super::infer::{at_least, count, dtype, equal, exactly, result, sizes_of};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::prelude::*;
 
@@ -67,14 +67,12 @@ pub(super) fn check_scales(operands: &[Operand<'_>]) -> Result<(), OpError> {
     for i in 0..operands.len() {
         dtype(operands, i, DType::is_float, "a float")?;
     }
-    let Some((x, rest)) = operands.split_first() else { return Ok(()) };
+    let ([x], _) = at_least(operands)?;
     if x.ty.rank() < 2 {
         return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));
     }
-    for (i, channel) in rest.iter().enumerate() {
-        let [size] = &channel.ty.shape[..] else {
-            return Err(OpError::shape(i + 1, channel.ty, "it must have one axis"));
-        };
+    for i in 1..operands.len() {
+        let [size] = sizes_of(operands, i, "it must have one axis")?;
         equal("channels", size, &x.ty.shape[1])?;
     }
     Ok(())
@@ -103,7 +101,7 @@ impl OpDef for BatchNorm {
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         check_channels(operands)?;
-        operands.first().map_or_else(|| Ok(Results::new()), |x| result(x.ty.clone()))
+        result(operands[0].ty.clone())
     }
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {

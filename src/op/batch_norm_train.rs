@@ -28,25 +28,36 @@ op! {
     }
 }
 
+/// The sums of `terms` over the elements of each of `channels` channels, of `len` that lie in rows
+/// of `width`: `terms(c, i)` is that of element `i`, which belongs to channel `c`.
+pub(super) fn channel_sums(
+    channels: usize,
+    width: usize,
+    len: usize,
+    terms: impl Fn(usize, usize) -> f64,
+) -> Vec<LargeSum> {
+    let mut sums = vec![LargeSum::EMPTY; channels];
+    for row in 0..len / width.max(1) {
+        let c = row % channels;
+        let own = row * width..(row + 1) * width;
+        sums[c] = own.fold(sums[c], |sum, i| sum.with(terms(c, i)));
+    }
+    sums
+}
+
 /// The mean and the variance of each of `channels` channels, whose elements lie in rows of `width`.
 fn statistics(x: &[f64], channels: usize, width: usize) -> Vec<(f64, f64)> {
     let count = (x.len() / channels.max(1)) as f64;
-    let means = |terms: &dyn Fn(usize, f64) -> f64| {
-        let mut sums = vec![LargeSum::EMPTY; channels];
-        for (i, row) in x.chunks_exact(width.max(1)).enumerate() {
-            let c = i % channels;
-            sums[c] = row.iter().fold(sums[c], |sum, x| sum.with(terms(c, *x)));
-        }
-        sums.iter().map(|sum| sum.over(count)).collect::<Vec<f64>>()
-    };
-    let mean = means(&|_, x| x);
-    let var = means(&|c, x| (x - mean[c]) * (x - mean[c]));
+    let over = |sums: Vec<LargeSum>| -> Vec<f64> { sums.iter().map(|s| s.over(count)).collect() };
+    let mean = over(channel_sums(channels, width, x.len(), |_, i| x[i]));
+    let square = |c: usize, i: usize| (x[i] - mean[c]) * (x[i] - mean[c]);
+    let var = over(channel_sums(channels, width, x.len(), square));
     mean.into_iter().zip(var).collect()
 }
 
-/// The numbers, rounded to `dtype`.
-fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
-    converted(&Tensor::new(dims, values)?, dtype)
+/// The numbers, rounded to the type of a tensor, with its sizes.
+pub(super) fn rounded(like: &Tensor, values: &[f64]) -> Result<Tensor, OpError> {
+    converted(&Tensor::new(like.dims(), values)?, like.dtype())
 }
 
 impl OpDef for BatchNormTrain {
@@ -99,11 +110,7 @@ impl OpDef for BatchNormTrain {
                 vars[c] = vars[c] * stays + var * (1.0 - stays);
             }
         }
-        Ok(vec![
-            rounded(x.dims(), &y, x.dtype())?,
-            rounded(mean.dims(), &means, mean.dtype())?,
-            rounded(var.dims(), &vars, var.dtype())?,
-        ])
+        Ok(vec![rounded(x, &y)?, rounded(mean, &means)?, rounded(var, &vars)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

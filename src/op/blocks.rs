@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::attr::names;
-use super::infer::{exactly, result};
+use super::infer::{exactly, result, sizes_of};
 use super::prelude::*;
 use super::strided::{Axis, distances, read};
 use crate::types::MAX_SIZE;
@@ -99,19 +99,12 @@ impl OpDef for Blocks {
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
-        let [n, c, h, w] = &x.ty.shape[..] else {
-            return Err(OpError::shape(
-                0,
-                x.ty,
-                "it must have a batch axis, channels, rows and columns",
-            ));
-        };
+        let expected = "it must have a batch axis, channels, rows and columns";
+        let [n, c, h, w] = sizes_of(operands, 0, expected)?;
         let (block, _) = self.parts();
         if !(1..=MAX_SIZE).contains(&block) {
-            return Err(OpError::attr(
-                "block",
-                format!("{block} is out of range; it must be at least 1"),
-            ));
+            let reason = format!("{block} is out of range; it must be at least 1");
+            return Err(OpError::attr("block", reason));
         }
         let block = Dim::from(block);
         let area = block.clone() * block.clone();

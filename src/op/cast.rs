@@ -6,6 +6,7 @@ use super::interval::{FALSE, truth};
 use super::prelude::*;
 use super::real::Real;
 use super::{Ratio, ints};
+use crate::types::Element;
 
 op! {
     /// Its operand in the element type `to`.
@@ -117,12 +118,18 @@ impl OpDef for Cast {
 /// and a pair of types needs no loop of its own.
 const CHUNK: usize = 256;
 
+fn read<X: Element, T>(x: &Tensor, from: usize, to: &mut [T], f: impl Fn(X) -> T) {
+    to.iter_mut().zip(&x.as_slice::<X>()[from..]).for_each(|(to, x)| *to = f(*x));
+}
+
+fn write<T: Copy, Y: Element>(y: &mut Tensor, to: usize, from: &[T], f: impl Fn(T) -> Y) {
+    y.as_mut_slice::<Y>()[to..].iter_mut().zip(from).for_each(|(y, x)| *y = f(*x));
+}
+
 fn read_floats(x: &Tensor, from: usize, to: &mut [f64]) {
     for_dtype!(
         x.dtype(),
-        float F => for (to, x) in to.iter_mut().zip(&x.as_slice::<F>()[from..]) {
-            *to = x.real().to_f64();
-        },
+        float F => read(x, from, to, |x: F| x.real().to_f64()),
         int _I => {},
         bool => {},
     );
@@ -131,15 +138,9 @@ fn read_floats(x: &Tensor, from: usize, to: &mut [f64]) {
 fn write_floats(y: &mut Tensor, to: usize, from: &[f64]) {
     for_dtype!(
         y.dtype(),
-        float F => for (y, x) in y.as_mut_slice::<F>()[to..].iter_mut().zip(from) {
-            *y = F::of_f64(*x);
-        },
-        int I => for (y, x) in y.as_mut_slice::<I>()[to..].iter_mut().zip(from) {
-            *y = I::truncate(*x);
-        },
-        bool => for (y, x) in y.as_mut_slice::<u8>()[to..].iter_mut().zip(from) {
-            *y = (*x != 0.0).into();
-        },
+        float F => write(y, to, from, F::of_f64),
+        int I => write(y, to, from, <I as Int>::truncate),
+        bool => write(y, to, from, |x| u8::from(x != 0.0)),
     );
 }
 
@@ -147,27 +148,17 @@ fn read_ints(x: &Tensor, from: usize, to: &mut [i128]) {
     for_dtype!(
         x.dtype(),
         float _F => {},
-        int I => for (to, x) in to.iter_mut().zip(&x.as_slice::<I>()[from..]) {
-            *to = x.wide();
-        },
-        bool => for (to, x) in to.iter_mut().zip(&x.as_slice::<u8>()[from..]) {
-            *to = (*x != 0).into();
-        },
+        int I => read(x, from, to, |x: I| x.wide()),
+        bool => read(x, from, to, |x: u8| (x != 0).into()),
     );
 }
 
 fn write_ints(y: &mut Tensor, to: usize, from: &[i128]) {
     for_dtype!(
         y.dtype(),
-        float F => for (y, x) in y.as_mut_slice::<F>()[to..].iter_mut().zip(from) {
-            *y = F::of_int(*x);
-        },
-        int I => for (y, x) in y.as_mut_slice::<I>()[to..].iter_mut().zip(from) {
-            *y = I::wrap(*x);
-        },
-        bool => for (y, x) in y.as_mut_slice::<u8>()[to..].iter_mut().zip(from) {
-            *y = (*x != 0).into();
-        },
+        float F => write(y, to, from, F::of_int),
+        int I => write(y, to, from, I::wrap),
+        bool => write(y, to, from, |x| u8::from(x != 0)),
     );
 }
 

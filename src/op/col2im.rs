@@ -2,7 +2,7 @@
 
 use super::element::for_wide;
 
-use super::infer::{dtype, equal, exactly, result};
+use super::infer::{dtype, equal, exactly, result, sizes_of};
 use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, sizes_with};
@@ -46,9 +46,8 @@ impl OpDef for Col2Im {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
-        let [n, columns, count] = &x.ty.shape[..] else {
-            return Err(OpError::shape(0, x.ty, "it must have a batch axis, channels and windows"));
-        };
+        let expected = "it must have a batch axis, channels and windows";
+        let [n, columns, count] = sizes_of(operands, 0, expected)?;
         let windows = self.windows()?;
         equal("number of windows", count, &product(&windows, |a| a.output))?;
         let taps = product(&windows, |a| a.kernel);

@@ -1,6 +1,6 @@
 //! Tensors joined along one axis.
 
-use super::infer::{axis, count, equal, result_with_ints, same_dtype};
+use super::infer::{at_least, axis, count, equal, result_with_ints, same_dtype};
 use super::prelude::*;
 
 op! {
@@ -34,11 +34,8 @@ impl OpDef for Concat {
         let mut ty = first.ty.clone();
         for (i, x) in rest.iter().enumerate() {
             if x.ty.rank() != ty.rank() {
-                return Err(OpError::shape(
-                    i + 1,
-                    x.ty,
-                    format!("operand 0 has {} axes", ty.rank()),
-                ));
+                let expected = format!("operand 0 has {} axes", ty.rank());
+                return Err(OpError::shape(i + 1, x.ty, expected));
             }
             for (a, (left, right)) in first.ty.shape.iter().zip(x.ty.shape.iter()).enumerate() {
                 if a != axis {
@@ -99,8 +96,7 @@ impl OpDef for Concat {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let first =
-            operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        let ([first], _) = at_least(operands)?;
         let axis = axis("axis", self.axis, first.rank())?;
         let mut dims = first.dims().to_vec();
         dims[axis] = operands.iter().map(|x| x.dims()[axis]).sum();

@@ -25,10 +25,9 @@ impl OpDef for ConstantOfShape {
         count(operands, 0, 0, "0")?;
         sizes("shape", &self.shape)?;
         if self.value.len() != 1 {
-            return Err(OpError::attr(
-                "value",
-                format!("{} has {} elements, not 1", self.value.tensor_type(), self.value.len()),
-            ));
+            let reason =
+                format!("{} has {} elements, not 1", self.value.tensor_type(), self.value.len());
+            return Err(OpError::attr("value", reason));
         }
         let ty = TensorType::new(self.value.dtype(), Shape::from(self.shape.as_slice()));
         let count = ty.shape.elements().as_const().and_then(|c| usize::try_from(c).ok());
@@ -49,10 +48,7 @@ impl OpDef for ConstantOfShape {
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let dims = known_sizes("the shape", &self.shape)?;
-        let mut y = Tensor::zeros(self.value.dtype(), &dims)?;
-        let all = [(y.len(), 0)];
-        strided::read(self.value.bytes(), y.bytes_mut(), self.value.dtype().bytes(), 0, &all);
-        Ok(vec![y])
+        strided::taken(&self.value, 0, &[(dims.iter().product(), 0)], &dims)
     }
 
     fn gradient(&self) -> Gradient {

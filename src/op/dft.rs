@@ -109,24 +109,17 @@ impl OpDef for Dft {
         let mut shape = x.ty.shape.clone();
         let axis = self.axis(shape.rank())?;
         if !(1..=i64::from(i32::MAX)).contains(&self.length) {
-            return Err(OpError::attr(
-                "length",
-                format!("{} is out of range; it must be 1 to 2^31 - 1", self.length),
-            ));
+            let reason = format!("{} is out of range; it must be 1 to 2^31 - 1", self.length);
+            return Err(OpError::attr("length", reason));
         }
         if !(0..=self.length).contains(&self.count) {
-            return Err(OpError::attr(
-                "count",
-                format!("{} is out of range; it must be 0 to the length", self.count),
-            ));
+            let reason = format!("{} is out of range; it must be 0 to the length", self.count);
+            return Err(OpError::attr("count", reason));
         }
         let last = shape.rank() - 1;
         if !matches!(shape[last].as_const(), Some(1 | 2)) {
-            return Err(OpError::shape(
-                0,
-                x.ty,
-                "its last axis must hold a real number or two parts of one",
-            ));
+            let expected = "its last axis must hold a real number or two parts of one";
+            return Err(OpError::shape(0, x.ty, expected));
         }
         shape[axis] = self.count.into();
         shape[last] = if self.real { Dim::ONE } else { 2.into() };

@@ -2,7 +2,7 @@
 
 use super::dropout::check_rate;
 use super::element::{Float, for_float};
-use super::infer::{count, dtype, equal, exactly, result};
+use super::infer::{count, dtype, equal, exactly, result, sizes_of};
 use super::prelude::*;
 use super::real::Real;
 
@@ -56,18 +56,11 @@ impl OpDef for DropoutTrain {
         for i in 1..3 {
             dtype(operands, i, |t| t == DType::I64, "i64")?;
         }
-        let wrong = |operand: usize, expected: &str| {
-            OpError::shape(operand, operands[operand].ty, expected.to_owned())
-        };
         let x = operands[0].ty;
-        let rows = x.shape.first().ok_or_else(|| wrong(0, "it must have rows"))?;
-        let [numbers] = &operands[1].ty.shape[..] else {
-            return Err(wrong(1, "it must have one axis"));
-        };
+        let rows = x.shape.first().ok_or_else(|| OpError::shape(0, x, "it must have rows"))?;
+        let [numbers] = sizes_of(operands, 1, "it must have one axis")?;
         equal("rows and their numbers", rows, numbers)?;
-        if operands[2].ty.rank() != 0 {
-            return Err(wrong(2, "it must have no axis"));
-        }
+        let [] = sizes_of(operands, 2, "it must have no axis")?;
         result(x.clone())
     }
 

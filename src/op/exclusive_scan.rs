@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::AllReduce;
-use super::element::{Float, for_dtype};
+use super::element::{Float, Int, for_dtype};
 use super::infer::{known, results};
 use super::prelude::*;
 use super::wide::{Product, Wide};
@@ -38,34 +38,16 @@ fn neutral(by: Combine, x: &Tensor) -> Result<Tensor, OpError> {
         powers.fill(Product::EMPTY.component(1));
         return Ok(y);
     }
+    let value = match by {
+        Combine::Prod | Combine::WideProd => 1.0,
+        Combine::Max => f64::NEG_INFINITY,
+        Combine::Min => f64::INFINITY,
+        Combine::Sum | Combine::WideSum | Combine::Lse | Combine::L2 | Combine::Mean => 0.0,
+    };
     for_dtype!(
         y.dtype(),
-        float F => {
-            let value = match by {
-                Combine::Prod | Combine::WideProd => 1.0,
-                Combine::Max => f64::NEG_INFINITY,
-                Combine::Min => f64::INFINITY,
-                Combine::Sum
-                | Combine::WideSum
-                | Combine::Lse
-                | Combine::L2
-                | Combine::Mean => 0.0,
-            };
-            y.as_mut_slice::<F>().fill(F::of_f64(value));
-        },
-        int I => {
-            let value = match by {
-                Combine::Prod | Combine::WideProd => 1,
-                Combine::Max => I::MIN,
-                Combine::Min => I::MAX,
-                Combine::Sum
-                | Combine::WideSum
-                | Combine::Lse
-                | Combine::L2
-                | Combine::Mean => 0,
-            };
-            y.as_mut_slice::<I>().fill(value);
-        },
+        float F => y.as_mut_slice::<F>().fill(F::of_f64(value)),
+        int I => y.as_mut_slice::<I>().fill(<I as Int>::truncate(value)),
         bool => y.bytes_mut().fill(u8::from(by == Combine::Min)),
     );
     Ok(y)
@@ -82,10 +64,8 @@ impl OpDef for ExclusiveScan {
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         if matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean) {
-            return Err(OpError::attr(
-                "by",
-                format!("`{}` has no scan; take sum, prod, max or min", self.by.name()),
-            ));
+            let reason = format!("`{}` has no scan; take sum, prod, max or min", self.by.name());
+            return Err(OpError::attr("by", reason));
         }
         AllReduce { by: self.by, rows: self.rows.clone() }.infer(operands)?;
         results(operands.iter().map(|x| x.ty.clone()))

@@ -1,6 +1,6 @@
 //! One of several equal values.
 
-use super::infer::{carried, count, result_with_ints};
+use super::infer::{at_least, carried, count, result_with_ints};
 use super::prelude::*;
 
 op! {
@@ -18,11 +18,8 @@ impl OpDef for First {
         let Some((first, rest)) = operands.split_first() else { return Ok(Results::new()) };
         for (i, x) in rest.iter().enumerate() {
             if x.ty != first.ty {
-                return Err(OpError::shape(
-                    i + 1,
-                    x.ty,
-                    format!("all operands are {}, as operand 0 is", first.ty),
-                ));
+                let expected = format!("all operands are {}, as operand 0 is", first.ty);
+                return Err(OpError::shape(i + 1, x.ty, expected));
             }
         }
         result_with_ints(first.ty.clone(), carried(first))
@@ -33,9 +30,8 @@ impl OpDef for First {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let first =
-            operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
-        Ok(vec![(*first).clone()])
+        let ([first], _) = at_least(operands)?;
+        Ok(vec![first.clone()])
     }
 
     fn gradient(&self) -> Gradient {

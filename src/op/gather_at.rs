@@ -1,6 +1,6 @@
 //! Elements and blocks picked one by one: `gather_elements`, `gather_nd`.
 
-use super::index::{along, check_known, coordinates, row_length, tuples, within};
+use super::index::{Named, row_length};
 use super::infer::{axis, dtype, exactly, result};
 use super::prelude::*;
 
@@ -40,6 +40,13 @@ fn picks(operand: usize) -> Refusal {
 }
 
 impl GatherAt {
+    fn named(&self) -> Result<Named, OpError> {
+        Ok(match *self {
+            Self::Elements { axis } => Named::Along(axis),
+            Self::Nd { batch_dims } => Named::Blocks(leading(batch_dims)?),
+        })
+    }
+
     fn split_elements(own: usize, data: Claim, indices: Claim) -> Result<Claim, Refusal> {
         match (data.shard(), indices.shard()) {
             (Some(s), _) if s.axis == own => Err(picks(0)),
@@ -91,29 +98,13 @@ impl GatherAt {
 
 impl OpDef for GatherAt {
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
-        match self {
-            Self::Elements { axis } => Lookup::along(operands, *axis, 1),
-            Self::Nd { batch_dims } => Lookup::blocks(operands, *batch_dims, 1),
-        }
+        self.named().ok()?.lookup(operands)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [data, indices] = exactly(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
-        let shape = match *self {
-            Self::Elements { axis: listed } => {
-                let axis = axis("axis", listed, data.ty.rank())?;
-                within(&data, &indices, axis)?;
-                check_known(&indices, data.ty.shape.get(axis))?;
-                indices.ty.shape.clone()
-            }
-            Self::Nd { batch_dims } => {
-                let batch = leading(batch_dims)?;
-                let count = coordinates(&data, &indices, batch)?;
-                let rows = indices.ty.shape.iter().take(indices.ty.rank() - 1);
-                rows.chain(data.ty.shape.iter().skip(batch + count)).cloned().collect()
-            }
-        };
+        let shape = self.named()?.shape(&data, &indices)?;
         result(TensorType { dtype: data.ty.dtype, shape })
     }
 
@@ -132,19 +123,7 @@ impl OpDef for GatherAt {
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [data, indices] = exactly(operands)?;
-        let (dims, places, run) = match *self {
-            Self::Elements { axis: listed } => {
-                let axis = axis("axis", listed, data.rank())?;
-                (indices.dims().to_vec(), along(data.dims(), axis, indices)?, 1)
-            }
-            Self::Nd { batch_dims } => {
-                let batch = leading(batch_dims)?;
-                let (count, rows) = indices.dims().split_last().unwrap_or((&0, &[]));
-                let block = &data.dims()[batch + count..];
-                let places = tuples(data.dims(), batch, indices)?;
-                ([rows, block].concat(), places, block.iter().product())
-            }
-        };
+        let (dims, places, run) = self.named()?.places(data, indices)?;
         let mut y = Tensor::zeros(data.dtype(), &dims)?;
         let width = data.dtype().bytes();
         if run > 0 {

@@ -3,7 +3,7 @@
 #![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
 
 use super::element::for_wide;
-use super::infer::{at_least, count, dtype, equal, result, same_dtype};
+use super::infer::{at_least, count, dtype, equal, result, same_dtype, sizes_of};
 use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
@@ -33,10 +33,7 @@ impl Default for Gemm {
 
 /// The sizes of a matrix, that of its transpose if `transposed`.
 fn matrix(operands: &[Operand<'_>], i: usize, transposed: bool) -> Result<(Dim, Dim), OpError> {
-    let ty = operands[i].ty;
-    let [rows, columns] = &ty.shape[..] else {
-        return Err(OpError::shape(i, ty, "it must be a matrix"));
-    };
+    let [rows, columns] = sizes_of(operands, i, "it must be a matrix")?;
     let (rows, columns) = (rows.clone(), columns.clone());
     Ok(if transposed { (columns, rows) } else { (rows, columns) })
 }

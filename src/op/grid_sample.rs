@@ -47,18 +47,12 @@ impl OpDef for GridSample {
         let dtype = same_dtype(operands)?;
         let rank = x.ty.rank();
         if rank < 3 {
-            return Err(OpError::shape(
-                0,
-                x.ty,
-                "it must have a spatial axis behind the first two",
-            ));
+            let expected = "it must have a spatial axis behind the first two";
+            return Err(OpError::shape(0, x.ty, expected));
         }
         if grid.ty.rank() != rank {
-            return Err(OpError::shape(
-                1,
-                grid.ty,
-                format!("operand 0 is {}; both must have the same number of axes", x.ty),
-            ));
+            let expected = format!("operand 0 is {}; both must have the same number of axes", x.ty);
+            return Err(OpError::shape(1, grid.ty, expected));
         }
         let (samples, points) = (&grid.ty.shape[0], &grid.ty.shape[1..rank - 1]);
         equal("number of samples", &x.ty.shape[0], samples)?;
@@ -66,11 +60,8 @@ impl OpDef for GridSample {
         equal("numbers of a position", &grid.ty.shape[rank - 1], &spatial.into())?;
         for size in &x.ty.shape[2..] {
             if size.as_const().is_none_or(|size| size < 1) {
-                return Err(OpError::shape(
-                    0,
-                    x.ty,
-                    "its spatial axes must have a known number of elements",
-                ));
+                let expected = "its spatial axes must have a known number of elements";
+                return Err(OpError::shape(0, x.ty, expected));
             }
         }
         let shape: Shape = x.ty.shape[..2].iter().chain(points).cloned().collect();

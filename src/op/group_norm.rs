@@ -1,8 +1,10 @@
 //! Normalisation of each sample's channels: `group_norm`, `instance_norm`.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use super::element::{Float, for_float};
 use super::gradient::Normal;
-use super::infer::{count, dtype, equal, exactly, result, same_dtype};
+use super::infer::{dtype, equal, exactly, result, same_dtype, sizes_of};
 use super::prelude::*;
 use super::real::Real;
 use super::rows;
@@ -55,7 +57,6 @@ impl GroupNorm {
     }
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn normalise<F: Float>(&self, x: &[F], y: &mut [F], scale: &[F], bias: &[F], inner: usize) {
         let (mean, factor) = rows::moments(x, F::Real::of(self.epsilon().into()));
         let channels = x.chunks_exact(inner).zip(y.chunks_exact_mut(inner));
@@ -70,7 +71,6 @@ impl GroupNorm {
     /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have
     /// an element for each of them.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(crate) fn group(
         &self,
         x: &[f32],
@@ -98,10 +98,9 @@ impl GroupNorm {
 
 impl OpDef for GroupNorm {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        count(operands, 3, 3, "3")?;
+        let [x, _, _] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         same_dtype(operands)?;
-        let [x, scale, bias] = exactly(operands)?;
         let Some(channels) = x.ty.shape.get(1) else {
             return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));
         };
@@ -109,16 +108,12 @@ impl OpDef for GroupNorm {
             let fits =
                 groups > 0 && channels.as_const().is_some_and(|c| c.checked_rem(groups) == Some(0));
             if !fits {
-                return Err(OpError::attr(
-                    "groups",
-                    format!("{groups} groups do not divide {channels} channels"),
-                ));
+                let reason = format!("{groups} groups do not divide {channels} channels");
+                return Err(OpError::attr("groups", reason));
             }
         }
-        for (i, vector) in [(1, scale), (2, bias)] {
-            let [size] = &vector.ty.shape[..] else {
-                return Err(OpError::shape(i, vector.ty, "it must have one axis"));
-            };
+        for i in 1..3 {
+            let [size] = sizes_of(operands, i, "it must have one axis")?;
             equal("channels and the elements of scale or bias", channels, size)?;
         }
         result(x.ty.clone())
@@ -143,8 +138,7 @@ impl OpDef for GroupNorm {
         let Some(sizes) = self.sizes(x.dims()).filter(|_| !x.is_empty()) else {
             return Ok(vec![y]);
         };
-        for_float!(x.dtype(), F => self.all::<F>(sizes, all, &mut y),
-        );
+        for_float!(x.dtype(), F => self.all::<F>(sizes, all, &mut y));
         Ok(vec![y])
     }
 

@@ -1,10 +1,12 @@
 //! Normalisation of each sample over its last axes: `layer_norm`, `rms_norm`.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use smallvec::SmallVec;
 
 use super::element::{Float, for_float};
 use super::gradient::{Normal, Statistic};
-use super::infer::{axis, count, dtype, equal, results, same_dtype};
+use super::infer::{at_least, axis, count, dtype, has_sizes, results, same_dtype};
 use super::numeric::wide;
 use super::prelude::*;
 use super::real::Real;
@@ -57,7 +59,6 @@ impl LayerNorm {
     /// Returns what is subtracted from a row (its mean, or 0 for RMS normalization), and the factor
     /// that scales it.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn moments<F: Float>(&self, x: &[F]) -> (F::Real, F::Real) {
         match *self {
             Self::Layer { epsilon, .. } => rows::moments(x, F::Real::of(epsilon.into())),
@@ -74,7 +75,6 @@ impl LayerNorm {
     /// Normalises one row; returns what was taken off, and the factor. `scale` and `shift` are
     /// empty where they are absent.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn normalise<F: Float>(
         &self,
         x: &[F],
@@ -102,7 +102,6 @@ impl LayerNorm {
     /// Writes the normalised row `x` to `y`. `scale` and `shift` are empty where they are absent,
     /// and as long as the row otherwise.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(crate) fn row(&self, x: &[f32], y: &mut [f32], scale: &[f32], shift: &[f32]) {
         self.normalise(x, y, scale, shift);
     }
@@ -157,20 +156,14 @@ impl OpDef for LayerNorm {
         }
         dtype(operands, 0, DType::is_float, "a float")?;
         let found = same_dtype(operands)?;
-        let x = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        let ([x], _) = at_least(operands)?;
         let axis = axis("axis", self.listed(), x.ty.rank())?;
-        for (i, other) in operands.iter().enumerate().skip(1) {
-            let row = x.ty.shape.get(axis..).unwrap_or_default();
-            if other.ty.rank() != row.len() {
-                return Err(OpError::shape(
-                    i,
-                    other.ty,
-                    format!("it must have the shape of a row, {}", Shape::from(row)),
-                ));
-            }
-            for (own, size) in other.ty.shape.iter().zip(row) {
-                equal("sizes of a row and of its scale or shift", own, size)?;
-            }
+        let row = x.ty.shape.get(axis..).unwrap_or_default();
+        let what = "sizes of a row and of its scale or shift";
+        for i in 1..operands.len() {
+            has_sizes(operands, i, row, what, || {
+                format!("it must have the shape of a row, {}", Shape::from(row))
+            })?;
         }
         let shape = outer(&x.ty.shape, axis, &Dim::ONE).into_iter().collect();
         let statistic = TensorType { dtype: wide(found), shape };
@@ -191,9 +184,7 @@ impl OpDef for LayerNorm {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, ..] = operands else {
-            return Err(OpError::Operands { expected: "1, 2 or 3", found: operands.len() });
-        };
+        let ([x], _) = at_least(operands)?;
         let axis = axis("axis", self.listed(), x.rank())?;
         let size = x.dims()[axis..].iter().product();
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;

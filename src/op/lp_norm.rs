@@ -4,7 +4,7 @@ use super::element::{Float, for_float};
 use super::infer::{axis, dtype, exactly, result};
 use super::prelude::*;
 use super::real::Real;
-use super::rows::{COLUMNS, each, fold_columns};
+use super::rows::{COLUMNS, each, fold_columns, in_columns};
 use super::{Reduce, Unary};
 
 op! {
@@ -24,35 +24,17 @@ op! {
 impl LpNorm {
     fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
         let zero = F::Real::of(0.0);
-        // Rows of a few neighbouring columns are copied side by side, so that the sums of all of
-        // them run over consecutive memory.
-        let mut columns: Vec<F::Real> = Vec::new();
-        let block = (size * inner).max(1);
-        for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
-            for from in (0..inner).step_by(COLUMNS) {
-                let width = COLUMNS.min(inner - from);
-                columns.clear();
-                for row in x.chunks_exact(inner) {
-                    columns.extend(row[from..from + width].iter().map(|x| x.real()));
-                }
-                let mut norms = [zero; COLUMNS];
-                let norms = &mut norms[..width];
-                if self.p == 1 {
-                    fold_columns(&columns, norms, zero, |s, x| s + x.abs(), |a, b| a + b);
-                } else {
-                    fold_columns(&columns, norms, zero, |s, x| s + x * x, |a, b| a + b);
-                    for s in norms.iter_mut() {
-                        *s = s.sqrt();
-                    }
-                }
-                each(&mut columns, norms, |x, s| *x = if *s == zero { zero } else { *x / *s });
-                for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {
-                    for (y, result) in row[from..from + width].iter_mut().zip(results) {
-                        *y = F::round(*result);
-                    }
-                }
+        in_columns(x, y, size, inner, |columns, width| {
+            let mut norms = [zero; COLUMNS];
+            let norms = &mut norms[..width];
+            if self.p == 1 {
+                fold_columns(columns, norms, zero, |s, x| s + x.abs(), |a, b| a + b);
+            } else {
+                fold_columns(columns, norms, zero, |s, x| s + x * x, |a, b| a + b);
+                norms.iter_mut().for_each(|s| *s = s.sqrt());
             }
-        }
+            each(columns, norms, |x, s| *x = if *s == zero { zero } else { *x / *s });
+        });
     }
 }
 
@@ -62,10 +44,8 @@ impl OpDef for LpNorm {
         dtype(operands, 0, DType::is_float, "a float")?;
         axis("axis", self.axis, x.ty.rank())?;
         if !(1..=2).contains(&self.p) {
-            return Err(OpError::attr(
-                "p",
-                format!("{} is out of range; it must be 1 or 2", self.p),
-            ));
+            let reason = format!("{} is out of range; it must be 1 or 2", self.p);
+            return Err(OpError::attr("p", reason));
         }
         result(x.ty.clone())
     }
@@ -88,8 +68,7 @@ impl OpDef for LpNorm {
             return Ok(vec![y]);
         }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
-        );
+        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner));
         Ok(vec![y])
     }
 

@@ -58,10 +58,8 @@ impl OpDef for Lrn {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         if self.size < 1 {
-            return Err(OpError::attr(
-                "size",
-                format!("{} is out of range; it must be at least 1", self.size),
-            ));
+            let reason = format!("{} is out of range; it must be at least 1", self.size);
+            return Err(OpError::attr("size", reason));
         }
         if x.ty.rank() < 2 {
             return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));

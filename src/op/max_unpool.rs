@@ -1,6 +1,6 @@
 //! Elements put back to where a pool found them.
 
-use super::infer::{dtype, equal, exactly, known_sizes, result, sizes};
+use super::infer::{dtype, exactly, has_sizes, known_sizes, result, sizes};
 use super::prelude::*;
 
 op! {
@@ -21,27 +21,18 @@ impl MaxUnpool {
 
 impl OpDef for MaxUnpool {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let [x, places] = exactly(operands)?;
+        let [x, _] = exactly(operands)?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;
         sizes("sizes", &self.sizes)?;
         let rank = x.ty.rank();
         if rank < 3 || rank != self.sizes.len() + 2 {
-            return Err(OpError::shape(
-                0,
-                x.ty,
-                format!("it must have {} axes, at least 3", self.sizes.len() + 2),
-            ));
+            let expected = format!("it must have {} axes, at least 3", self.sizes.len() + 2);
+            return Err(OpError::shape(0, x.ty, expected));
         }
-        if places.ty.rank() != rank {
-            return Err(OpError::shape(
-                1,
-                places.ty,
-                format!("operand 0 is {}; both must have the same shape", x.ty),
-            ));
-        }
-        for (a, b) in x.ty.shape.iter().zip(places.ty.shape.iter()) {
-            equal("sizes of the elements and of their positions", a, b)?;
-        }
+        let what = "sizes of the elements and of their positions";
+        has_sizes(operands, 1, &x.ty.shape, what, || {
+            format!("operand 0 is {}; both must have the same shape", x.ty)
+        })?;
         result(TensorType { dtype: x.ty.dtype, shape: self.shape(&x.ty.shape) })
     }
 

@@ -29,11 +29,8 @@ pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
     if ty.dtype == DType::F64 && first.is_some_and(|first| components.contains(&first)) {
         return Ok(());
     }
-    Err(OpError::shape(
-        0,
-        ty,
-        format!("it is f64, and its first axis has the components of `{}`", by.name()),
-    ))
+    let expected = format!("it is f64, and its first axis has the components of `{}`", by.name());
+    Err(OpError::shape(0, ty, expected))
 }
 
 impl OpDef for Narrow {

@@ -29,11 +29,8 @@ impl OpDef for OneHot {
         dtype(operands, 0, is_integer, "an integer")?;
         sizes("depth", std::slice::from_ref(&self.depth))?;
         if values.ty.rank() != 1 || values.ty.shape[0] != Dim::from(2) {
-            return Err(OpError::shape(
-                1,
-                values.ty,
-                "it must have two elements, for other positions and for the one",
-            ));
+            let expected = "it must have two elements, for other positions and for the one";
+            return Err(OpError::shape(1, values.ty, expected));
         }
         let mut shape = numbers.ty.shape.clone();
         shape.insert(self.own(shape.rank())?, self.depth.clone());

@@ -172,16 +172,13 @@ impl OpDef for Pad {
         let [x] = exactly(operands)?;
         let rank = x.ty.rank();
         if self.pads.len() != 2 * rank {
-            return Err(OpError::attr(
-                "pads",
-                format!("{} numbers for {}, which needs {}", self.pads.len(), x.ty, 2 * rank),
-            ));
+            let reason =
+                format!("{} numbers for {}, which needs {}", self.pads.len(), x.ty, 2 * rank);
+            return Err(OpError::attr("pads", reason));
         }
         if element(x.ty.dtype, self.value).is_none() {
-            return Err(OpError::attr(
-                "value",
-                format!("{} is not exact as {}", self.value, x.ty.dtype),
-            ));
+            let reason = format!("{} is not exact as {}", self.value, x.ty.dtype);
+            return Err(OpError::attr("value", reason));
         }
         let mut ty = x.ty.clone();
         for (i, size) in x.ty.shape.iter().enumerate() {

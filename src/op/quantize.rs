@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::element::{Int, for_dtype, in_reals, reals};
-use super::infer::{axis, count, dtype, equal, result};
+use super::element::{Int, for_dtype, for_float, in_reals, reals};
+use super::infer::{at_least, axis, count, dtype, equal, result};
 use super::prelude::*;
 use super::real::Real;
 
@@ -173,11 +173,6 @@ struct ScaledRun {
     step: usize,
 }
 
-/// The error for a type that inference lets nobody through with.
-fn wrong(operand: usize, found: DType) -> OpError {
-    OpError::dtype(operand, found, "another type")
-}
-
 impl OpDef for Quantize {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
@@ -187,10 +182,8 @@ impl OpDef for Quantize {
             Self::Quantize { to, .. } => {
                 dtype(operands, 0, |t| t.is_float() || t == DType::I32, "a float or i32")?;
                 if !is_small(*to) {
-                    return Err(OpError::attr(
-                        "to",
-                        format!("{to} is not among u8, i8, u16 and i16"),
-                    ));
+                    let reason = format!("{to} is not among u8, i8, u16 and i16");
+                    return Err(OpError::attr("to", reason));
                 }
                 (*to, *to)
             }
@@ -204,11 +197,8 @@ impl OpDef for Quantize {
         if let Some(zero) = operands.get(2)
             && zero.ty.shape != scale.shape
         {
-            return Err(OpError::shape(
-                2,
-                zero.ty,
-                format!("its shape must be {}, that of the scales", scale.shape),
-            ));
+            let expected = format!("its shape must be {}, that of the scales", scale.shape);
+            return Err(OpError::shape(2, zero.ty, expected));
         }
         self.check(x, scale)?;
         result(TensorType { dtype: to, shape: x.shape.clone() })
@@ -238,55 +228,33 @@ impl OpDef for Quantize {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let (x, scale, zero) = match operands {
-            [x, scale] => (*x, *scale, None),
-            [x, scale, zero] => (*x, *scale, Some(*zero)),
-            _ => return Err(OpError::Operands { expected: "2 or 3", found: operands.len() }),
+        let ([x, scale], zero) = at_least(operands)?;
+        let zero = zero.first().copied();
+        let Self::Quantize { to, .. } = *self else {
+            let mut y = Tensor::zeros(scale.dtype(), x.dims())?;
+            for_float!(scale.dtype(), F => {
+                let scales = reals(scale.as_slice::<F>());
+                let numbers = self.dequantized(x, scale, &scales, zero)?;
+                in_reals(y.as_mut_slice::<F>(), |y| y.copy_from_slice(&numbers));
+            });
+            return Ok(vec![y]);
         };
-        let y = match self {
-            Self::Quantize { to, .. } => {
-                // Every i32 is an f64; what a float type computes in follows from it.
-                let wide;
-                let x = if x.dtype() == DType::I32 {
-                    wide = Tensor::new(x.dims(), &x.to_f64())?;
-                    &wide
-                } else {
-                    x
-                };
-                let rounded = for_dtype!(
-                    x.dtype(),
-                    float F => self.quantized(x, &reals(x.as_slice::<F>()), scale, zero)?,
-                    int _I => return Err(wrong(0, x.dtype())),
-                    bool => return Err(wrong(0, x.dtype())),
-                );
-                let mut y = Tensor::zeros(*to, x.dims())?;
-                for_dtype!(
-                    *to,
-                    float _F => return Err(wrong(0, *to)),
-                    int I => {
-                        let y = y.as_mut_slice::<I>().iter_mut();
-                        y.zip(rounded).for_each(|(y, x)| *y = I::truncate(x));
-                    },
-                    bool => return Err(wrong(0, *to)),
-                );
-                y
-            }
-            Self::Dequantize { .. } if !x.dtype().is_integer() => {
-                return Err(wrong(0, x.dtype()));
-            }
-            Self::Dequantize { .. } => for_dtype!(
-                scale.dtype(),
-                float F => {
-                    let scales = reals(scale.as_slice::<F>());
-                    let numbers = self.dequantized(x, scale, &scales, zero)?;
-                    let mut y = Tensor::zeros(scale.dtype(), x.dims())?;
-                    in_reals(y.as_mut_slice::<F>(), |y| y.copy_from_slice(&numbers));
-                    y
-                },
-                int _I => return Err(wrong(1, scale.dtype())),
-                bool => return Err(wrong(1, scale.dtype())),
-            ),
-        };
+        // Every i32 is an f64; what a float type computes in follows from it.
+        let x = if x.dtype() == DType::I32 { &Tensor::new(x.dims(), &x.to_f64())? } else { x };
+        let rounded = for_float!(
+            x.dtype(),
+            F => self.quantized(x, &reals(x.as_slice::<F>()), scale, zero)?,
+        );
+        let mut y = Tensor::zeros(to, x.dims())?;
+        for_dtype!(
+            to,
+            float _F => return Err(OpError::attr("to", "it must be an integer")),
+            int I => {
+                let y = y.as_mut_slice::<I>().iter_mut();
+                y.zip(rounded).for_each(|(y, x)| *y = I::truncate(x));
+            },
+            bool => return Err(OpError::attr("to", "it must be an integer")),
+        );
         Ok(vec![y])
     }
 

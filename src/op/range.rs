@@ -49,10 +49,8 @@ impl Range {
             return Err(OpError::attr("dtype", format!("{} is neither i64 nor i32", self.dtype)));
         }
         if self.dtype == DType::I32 && !ends.into_iter().all(fits) {
-            return Err(OpError::attr(
-                "limit",
-                format!("{}..{} is beyond i32", self.start, self.limit),
-            ));
+            let reason = format!("{}..{} is beyond i32", self.start, self.limit);
+            return Err(OpError::attr("limit", reason));
         }
         Ok(())
     }

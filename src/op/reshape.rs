@@ -61,10 +61,8 @@ impl View for Reshape {
         let shape = Shape::from(self.shape.as_slice());
         let (from, to) = (x.shape.elements(), shape.elements());
         if from != to || from.is_overflow() {
-            return Err(OpError::attr(
-                "shape",
-                format!("{shape} has {to} elements, {x} has {from}"),
-            ));
+            let reason = format!("{shape} has {to} elements, {x} has {from}");
+            return Err(OpError::attr("shape", reason));
         }
         // One size that depends on N among positive ones is the quotient of two numbers that are
         // not negative.

@@ -2,6 +2,7 @@
 
 use super::infer::{axes, carried, exactly, result_with_ints};
 use super::prelude::*;
+use super::{infer, strided};
 
 op! {
     /// Its operand with the entries along every axis of `axes` in reverse.
@@ -34,22 +35,13 @@ impl OpDef for Reverse {
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
-        let mut y = x.clone();
-        if x.is_empty() {
-            return Ok(vec![y]);
+        let (mut first, mut axes) = (0usize, strided::axes_of(x.dims()));
+        for axis in infer::axes("axes", &self.axes, x.rank())? {
+            let (size, distance) = axes[axis];
+            first += size.saturating_sub(1) * distance.unsigned_abs();
+            axes[axis].1 = -distance;
         }
-        for axis in axes("axes", &self.axes, x.rank())? {
-            let size = x.dims()[axis];
-            let width = x.dims()[axis + 1..].iter().product::<usize>() * x.dtype().bytes();
-            for block in y.bytes_mut().chunks_exact_mut(size * width) {
-                // Of an odd number of entries the middle one is the first of `back`, and meets none
-                // in `front`.
-                let (front, back) = block.split_at_mut(size / 2 * width);
-                let pairs = front.chunks_exact_mut(width).zip(back.rchunks_exact_mut(width));
-                pairs.for_each(|(a, b)| a.swap_with_slice(b));
-            }
-        }
-        Ok(vec![y])
+        strided::taken(x, first, &axes, x.dims())
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

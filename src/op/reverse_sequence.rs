@@ -1,6 +1,6 @@
 //! The first entries of every sequence, in reverse.
 
-use super::infer::{axis, dtype, equal, exactly, result};
+use super::infer::{axis, dtype, equal, exactly, result, sizes_of};
 use super::prelude::*;
 
 op! {
@@ -42,13 +42,8 @@ impl OpDef for ReverseSequence {
         if batch == time {
             return Err(OpError::shape(0, x.ty, "its sequences and its steps must be two axes"));
         }
-        let [count] = &lengths.ty.shape[..] else {
-            return Err(OpError::shape(
-                1,
-                lengths.ty,
-                "it must have one axis, with a length for each sequence",
-            ));
-        };
+        let expected = "it must have one axis, with a length for each sequence";
+        let [count] = sizes_of(operands, 1, expected)?;
         equal("number of sequences", &x.ty.shape[batch], count)?;
         if let (Some(steps), Some(known)) = (x.ty.shape[time].as_const(), lengths.ints) {
             for length in known.iter().filter_map(Dim::as_const) {

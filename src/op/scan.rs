@@ -2,7 +2,7 @@
 
 use super::Reduce;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{axis, count, dtype, result};
+use super::infer::{at_least, axis, count, dtype, result};
 use super::prelude::*;
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
@@ -188,9 +188,7 @@ impl OpDef for Scan {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let Some((x, start)) = operands.split_first() else {
-            return Err(OpError::Operands { expected: "1 or 2", found: 0 });
-        };
+        let ([x], start) = at_least(operands)?;
         let axis = axis("axis", self.axis(), x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         if x.is_empty() {

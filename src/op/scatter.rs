@@ -2,8 +2,8 @@
 
 use super::attr::names;
 use super::element::{Float, Int, for_dtype};
-use super::index::{along, check_known, coordinates, row_length, tuples, within};
-use super::infer::{axis, dtype, equal, exactly, result};
+use super::index::{Named, row_length};
+use super::infer::{axis, dtype, exactly, has_sizes, result};
 use super::prelude::*;
 use super::{Apply2, Binary, GatherAt};
 
@@ -85,6 +85,14 @@ impl<F: Float> Apply2<F::Real> for Updates<'_, F> {
 }
 
 impl Scatter {
+    /// What the indices name.
+    const fn named(&self) -> Named {
+        match *self {
+            Self::Elements { axis, .. } => Named::Along(axis),
+            Self::Nd { .. } => Named::Blocks(0),
+        }
+    }
+
     /// How an update and the element in its place become one.
     const fn reduction(&self) -> Reduction {
         *self.common().0
@@ -203,10 +211,7 @@ impl Scatter {
 
 impl OpDef for Scatter {
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
-        match self {
-            Self::Elements { axis, .. } => Lookup::along(operands, *axis, 1),
-            Self::Nd { .. } => Lookup::blocks(operands, 0, 1),
-        }
+        self.named().lookup(operands)
     }
 
     fn by_entries(&self) -> Option<Op> {
@@ -217,32 +222,15 @@ impl OpDef for Scatter {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let [data, indices, updates] = &exactly(operands)?;
+        let [data, indices, _] = &exactly(operands)?;
         if self.reduction() != Reduction::None {
             dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         }
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
         dtype(operands, 2, |t| t == data.ty.dtype, &format!("{}, as operand 0 is", data.ty.dtype))?;
-        let shape: Shape = match *self {
-            Self::Elements { axis: listed, .. } => {
-                let axis = axis("axis", listed, data.ty.rank())?;
-                within(data, indices, axis)?;
-                check_known(indices, data.ty.shape.get(axis))?;
-                indices.ty.shape.clone()
-            }
-            Self::Nd { .. } => {
-                let count = coordinates(data, indices, 0)?;
-                // One update for each row of indices: the elements that its coordinates leave open.
-                let rows = indices.ty.shape.iter().take(indices.ty.rank() - 1);
-                rows.chain(data.ty.shape.iter().skip(count)).cloned().collect()
-            }
-        };
-        if updates.ty.rank() != shape.rank() {
-            return Err(OpError::shape(2, updates.ty, format!("it must have the shape {shape}")));
-        }
-        for (own, size) in updates.ty.shape.iter().zip(shape.iter()) {
-            equal("sizes of the updates", own, size)?;
-        }
+        let shape = self.named().shape(data, indices)?;
+        let expected = || format!("it must have the shape {shape}");
+        has_sizes(operands, 2, &shape, "sizes of the updates", expected)?;
         result(data.ty.clone())
     }
 
@@ -283,15 +271,7 @@ impl OpDef for Scatter {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [data, indices, updates] = exactly(operands)?;
         let mut y = (*data).clone();
-        let (places, run) = match *self {
-            Self::Elements { axis: listed, .. } => {
-                (along(data.dims(), axis("axis", listed, data.rank())?, indices)?, 1)
-            }
-            Self::Nd { .. } => {
-                let count = indices.dims().last().copied().unwrap_or(0);
-                (tuples(data.dims(), 0, indices)?, data.dims()[count..].iter().product())
-            }
-        };
+        let (_, places, run) = self.named().places(data, indices)?;
         self.update(&mut y, &places, run, updates)?;
         Ok(vec![y])
     }

@@ -42,20 +42,15 @@ impl OpDef for SegmentSum {
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;
         if !(0..=i64::from(u32::MAX)).contains(&self.segments) {
-            return Err(OpError::attr(
-                "segments",
-                format!("{} is not a number of segments", self.segments),
-            ));
+            let reason = format!("{} is not a number of segments", self.segments);
+            return Err(OpError::attr("segments", reason));
         }
         let Some(rows) = x.ty.shape.first() else {
             return Err(OpError::shape(0, x.ty, "it has an axis of rows"));
         };
         if ids.ty.shape.as_ref() != std::slice::from_ref(rows) {
-            return Err(OpError::shape(
-                1,
-                ids.ty,
-                format!("it has one number for each of {rows} rows"),
-            ));
+            let expected = format!("it has one number for each of {rows} rows");
+            return Err(OpError::shape(1, ids.ty, expected));
         }
         let mut ty = x.ty.clone();
         ty.shape[0] = Dim::from(self.segments);
@@ -115,24 +110,22 @@ impl OpDef for SegmentSum {
             }
             return Ok(vec![y]);
         }
+        let rows = || places.iter().map(|place| place * width..(place + 1) * width);
         for_dtype!(
             x.dtype(),
             float F => {
                 let mut sums = vec![0.0f64; segments * width];
-                for (place, row) in places.iter().zip(x.as_slice::<F>().chunks_exact(width)) {
-                    let sums = &mut sums[place * width..(place + 1) * width];
-                    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.real().to_f64());
+                for (own, row) in rows().zip(x.as_slice::<F>().chunks_exact(width)) {
+                    let sums = sums[own].iter_mut().zip(row);
+                    sums.for_each(|(sum, x)| *sum += x.real().to_f64());
                 }
                 let y = y.as_mut_slice::<F>().iter_mut().zip(sums);
                 y.for_each(|(y, sum)| *y = F::of_f64(sum));
             },
             int I => {
-                let y = y.as_mut_slice::<I>();
-                for (place, row) in places.iter().zip(x.as_slice::<I>().chunks_exact(width)) {
-                    let sums = &mut y[place * width..(place + 1) * width];
-                    for (sum, x) in sums.iter_mut().zip(row) {
-                        *sum = I::wrap(sum.wide() + x.wide());
-                    }
+                for (own, row) in rows().zip(x.as_slice::<I>().chunks_exact(width)) {
+                    let sums = y.as_mut_slice::<I>()[own].iter_mut().zip(row);
+                    sums.for_each(|(sum, x)| *sum = I::wrap(sum.wide() + x.wide()));
                 }
             },
             bool => return Err(OpError::not_a_number()),

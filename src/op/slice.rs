@@ -65,10 +65,9 @@ impl Slice {
                 }
             };
             if !inside {
-                return Err(OpError::attr(
-                    "starts",
-                    format!("{start}..{end} by {step} is not a range of axis {axis} of {ty}"),
-                ));
+                let reason =
+                    format!("{start}..{end} by {step} is not a range of axis {axis} of {ty}");
+                return Err(OpError::attr("starts", reason));
             }
         }
         Ok(())
@@ -137,22 +136,18 @@ impl OpDef for Slice {
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
-        let distances = strided::distances(x.dims());
-        let mut axes: Vec<strided::Axis> =
-            x.dims().iter().copied().zip(distances.iter().copied()).collect();
+        let mut axes = strided::axes_of(x.dims());
         let mut first = 0usize;
         for (axis, start, end, step) in self.bounds() {
             let count =
                 usize::try_from(known("the bound", &length(start, end, step))?).unwrap_or(0);
             let start = isize::try_from(known("the bound", start)?).unwrap_or(0);
-            let step = isize::try_from(step).unwrap_or(isize::MAX);
-            first = first.wrapping_add_signed(start.wrapping_mul(distances[axis]));
-            axes[axis] = (count, step.wrapping_mul(distances[axis]));
+            let (step, distance) = (isize::try_from(step).unwrap_or(isize::MAX), axes[axis].1);
+            first = first.wrapping_add_signed(start.wrapping_mul(distance));
+            axes[axis] = (count, step.wrapping_mul(distance));
         }
         let dims: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), first, &axes);
-        Ok(vec![y])
+        strided::taken(x, first, &axes, &dims)
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

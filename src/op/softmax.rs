@@ -1,12 +1,14 @@
 //! Distributions along an axis: `softmax`, `log_softmax`, `hardmax`.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use super::Unary;
 use super::arg::Arg;
 use super::element::{Float, for_float};
 use super::infer::{axis, dtype, exactly, result};
 use super::prelude::*;
 use super::real::Real;
-use super::rows::{COLUMNS, each, fold_columns, larger};
+use super::rows::{COLUMNS, each, fold_columns, in_columns, larger};
 
 family! {
     /// A distribution over the positions of one axis, for each position on the others. Floats are
@@ -36,7 +38,6 @@ impl Softmax {
 
     /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn columns<R: Real>(&self, x: &mut [R], width: usize) {
         let (mut largest, mut sums) = ([R::of(0.0); COLUMNS], [R::of(0.0); COLUMNS]);
         let (largest, sums) = (&mut largest[..width], &mut sums[..width]);
@@ -74,7 +75,6 @@ impl Softmax {
 
     /// Replaces a row by its distribution, as the operator does along an axis.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(crate) fn row(&self, x: &mut [f32]) {
         self.columns(x, 1);
     }
@@ -95,23 +95,7 @@ impl Softmax {
 
     /// Computes the distributions along the middle one of three axes, the last two of these sizes.
     fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
-        let mut columns: Vec<F::Real> = Vec::new();
-        let block = (size * inner).max(1);
-        for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
-            for from in (0..inner).step_by(COLUMNS) {
-                let width = COLUMNS.min(inner - from);
-                columns.clear();
-                for row in x.chunks_exact(inner) {
-                    columns.extend(row[from..from + width].iter().map(|x| x.real()));
-                }
-                self.columns(&mut columns, width);
-                for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {
-                    for (y, result) in row[from..from + width].iter_mut().zip(results) {
-                        *y = F::round(*result);
-                    }
-                }
-            }
-        }
+        in_columns(x, y, size, inner, |columns, width| self.columns(columns, width));
     }
 }
 
@@ -140,8 +124,7 @@ impl OpDef for Softmax {
             return Ok(vec![y]);
         }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
-        );
+        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner));
         Ok(vec![y])
     }
 

@@ -17,10 +17,8 @@ impl View for Squeeze {
         let mut shape = x.shape.clone();
         for axis in axes("axes", &self.axes, x.rank())?.into_iter().rev() {
             if shape.remove(axis) != Dim::ONE {
-                return Err(OpError::attr(
-                    "axes",
-                    format!("axis {axis} of {x} has more than one entry"),
-                ));
+                let reason = format!("axis {axis} of {x} has more than one entry");
+                return Err(OpError::attr("axes", reason));
             }
         }
         Ok(shape)

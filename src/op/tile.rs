@@ -18,10 +18,8 @@ impl OpDef for Tile {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         if self.repeats.len() != x.ty.rank() {
-            return Err(OpError::attr(
-                "repeats",
-                format!("{} numbers for {}", self.repeats.len(), x.ty),
-            ));
+            let reason = format!("{} numbers for {}", self.repeats.len(), x.ty);
+            return Err(OpError::attr("repeats", reason));
         }
         let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
         let shape =
@@ -48,18 +46,13 @@ impl OpDef for Tile {
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
-        let mut axes: SmallVec<[strided::Axis; 6]> = SmallVec::new();
-        let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
-        for ((size, distance), count) in
-            x.dims().iter().zip(strided::distances(x.dims())).zip(&self.repeats)
-        {
-            dims.push(size.saturating_mul(*count));
-            // Repeats are an axis of their own, which reads the same elements again.
-            axes.extend([(*count, 0), (*size, distance)]);
-        }
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
-        Ok(vec![y])
+        // Repeats are an axis of their own, which reads the same elements again.
+        let own = strided::axes_of(x.dims());
+        let axes: SmallVec<[strided::Axis; 6]> =
+            self.repeats.iter().zip(own).flat_map(|(count, own)| [(*count, 0), own]).collect();
+        let dims: SmallVec<[usize; 6]> =
+            axes.chunks_exact(2).map(|pair| pair[0].0.saturating_mul(pair[1].0)).collect();
+        strided::taken(x, 0, &axes, &dims)
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -78,10 +78,8 @@ impl OpDef for TopK {
         sizes("k", std::slice::from_ref(&self.k))?;
         let size = &x.ty.shape[axis];
         if !has_entries(size, &self.k) {
-            return Err(OpError::attr(
-                "k",
-                format!("{} is more than the {size} entries of axis {axis}", self.k),
-            ));
+            let reason = format!("{} is more than the {size} entries of axis {axis}", self.k);
+            return Err(OpError::attr("k", reason));
         }
         let mut ty = x.ty.clone();
         ty.shape[axis] = self.k.clone();
@@ -109,10 +107,8 @@ impl OpDef for TopK {
         let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
         let size = x.dims()[axis];
         if k > size {
-            return Err(OpError::attr(
-                "k",
-                format!("{k} is more than the {size} entries of axis {axis}"),
-            ));
+            let reason = format!("{k} is more than the {size} entries of axis {axis}");
+            return Err(OpError::attr("k", reason));
         }
         let part = Part { values: x, places: None, from: 0 };
         ranked(x, axis, &[part], k, &Best { k, largest: self.largest })

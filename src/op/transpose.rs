@@ -36,10 +36,8 @@ impl OpDef for Transpose {
         let mut sorted: SmallVec<[usize; 6]> = self.perm.iter().copied().collect();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..x.ty.rank()) {
-            return Err(OpError::attr(
-                "perm",
-                format!("{:?} does not name every axis of {} once", self.perm, x.ty),
-            ));
+            let reason = format!("{:?} does not name every axis of {} once", self.perm, x.ty);
+            return Err(OpError::attr("perm", reason));
         }
         let shape = self.perm.iter().filter_map(|axis| x.ty.shape.get(*axis).cloned()).collect();
         let ints = if x.ty.rank() < 2 { carried(&x) } else { None };
@@ -57,13 +55,10 @@ impl OpDef for Transpose {
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
-        let distances = strided::distances(x.dims());
-        let axes: SmallVec<[strided::Axis; 6]> =
-            self.perm.iter().map(|axis| (x.dims()[*axis], distances[*axis])).collect();
+        let own = strided::axes_of(x.dims());
+        let axes: SmallVec<[strided::Axis; 6]> = self.perm.iter().map(|axis| own[*axis]).collect();
         let dims: SmallVec<[usize; 6]> = axes.iter().map(|axis| axis.0).collect();
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
-        Ok(vec![y])
+        strided::taken(x, 0, &axes, &dims)
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

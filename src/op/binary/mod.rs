@@ -111,10 +111,8 @@ impl OpDef for Binary {
             same_dtype(operands)?;
         }
         if *self == (Self::Mod { fmod: false }) && a.ty.dtype.is_float() {
-            return Err(OpError::attr(
-                "fmod",
-                format!("the remainder of {} has the sign of the dividend", a.ty.dtype),
-            ));
+            let reason = format!("the remainder of {} has the sign of the dividend", a.ty.dtype);
+            return Err(OpError::attr("fmod", reason));
         }
         let shape = broadcast([&a.ty.shape, &b.ty.shape].into_iter())?;
         if *self == Self::Prelu && shape != a.ty.shape {

@@ -2,11 +2,12 @@
 
 use smallvec::smallvec;
 
+use crate::op::Statistics;
 use crate::op::batch_norm::{apart_from_channels, check_scales};
+use crate::op::batch_norm_train::{channel_sums, rounded};
 use crate::op::infer::{count, equal, exactly, results};
 use crate::op::prelude::*;
 use crate::op::wide::{LargeSum, Wide};
-use crate::op::{Statistics, converted};
 
 op! {
     /// The gradients of `x`, `scale` and `bias` of `batch_norm_train`, from `x: [N, C, …]`,
@@ -23,24 +24,13 @@ op! {
 }
 
 /// The sums of `terms` over the elements of each channel.
-/// `terms(c, i)` gives the term of element `i`, which belongs to channel `c`.
 fn sums(
     channels: usize,
     width: usize,
     len: usize,
     terms: impl Fn(usize, usize) -> f64,
 ) -> Vec<f64> {
-    let mut sums = vec![LargeSum::EMPTY; channels];
-    for row in 0..len / width.max(1) {
-        let c = row % channels;
-        let own = row * width..(row + 1) * width;
-        sums[c] = own.fold(sums[c], |sum, i| sum.with(terms(c, i)));
-    }
-    sums.into_iter().map(LargeSum::value).collect()
-}
-
-fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
-    converted(&Tensor::new(dims, values)?, dtype)
+    channel_sums(channels, width, len, terms).into_iter().map(LargeSum::value).collect()
 }
 
 impl OpDef for BatchNormGrad {
@@ -114,11 +104,7 @@ impl OpDef for BatchNormGrad {
                 }
             }
         }
-        Ok(vec![
-            rounded(x.dims(), &v, x.dtype())?,
-            rounded(scale.dims(), &dscale, scale.dtype())?,
-            rounded(scale.dims(), &dbias, scale.dtype())?,
-        ])
+        Ok(vec![rounded(x, &v)?, rounded(scale, &dscale)?, rounded(scale, &dbias)?])
     }
 
     fn gradient(&self) -> Gradient {

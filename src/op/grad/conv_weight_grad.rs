@@ -58,10 +58,8 @@ impl ConvWeightGrad {
                 OpError::NotConstant(format!("the size of axis 1 of operand {operand}"))
             })?;
             if self.groups < 1 || size % self.groups != 0 || size < 1 {
-                return Err(OpError::attr(
-                    "groups",
-                    format!("{} groups do not divide {size} channels", self.groups),
-                ));
+                let reason = format!("{} groups do not divide {size} channels", self.groups);
+                return Err(OpError::attr("groups", reason));
             }
             Ok(size)
         };

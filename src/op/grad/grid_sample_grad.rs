@@ -98,11 +98,8 @@ impl OpDef for GridSampleGrad {
         let (own, dy) = operands.split_at(2);
         for (dy, y) in dy.iter().zip(self.forward().infer(own)?) {
             if *dy.ty != y.ty {
-                return Err(OpError::shape(
-                    2,
-                    dy.ty,
-                    format!("it is {}, as the elements taken are", y.ty),
-                ));
+                let expected = format!("it is {}, as the elements taken are", y.ty);
+                return Err(OpError::shape(2, dy.ty, expected));
             }
         }
         results(own.iter().map(|x| x.ty.clone()))

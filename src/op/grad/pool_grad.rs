@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::op::Pool;
 use crate::op::infer::{at_least, count, dtype, equal, result, same_dtype};
 use crate::op::numeric::{Wide, computed_wide};
-use crate::op::pool::{Planes, Span, elements};
+use crate::op::pool::{Planes, elements, greatest, taps};
 use crate::op::prelude::*;
 use crate::op::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
 
@@ -62,7 +62,7 @@ impl PoolGrad {
         let dims: Vec<usize> = [1, 1].into_iter().chain(windows.iter().map(|a| a.output)).collect();
         let mut counts = vec![0.0f64; dims.iter().product()];
         Planes::new(windows).each(counts.len(), |i, _, window| {
-            counts[i] = window.iter().map(|(span, _)| span.count as f64).product();
+            counts[i] = taps(window, false);
         });
         Ok(Tensor::new(&dims, &counts)?)
     }
@@ -97,11 +97,8 @@ impl OpDef for PoolGrad {
         let sizes = self.sizes(first)?;
         let windows = self.windows(&sizes)?;
         if dy.rank() != windows.len() + 2 || first.rank() != dy.rank() {
-            return Err(OpError::shape(
-                last,
-                dy,
-                format!("it must have {} axes", windows.len() + 2),
-            ));
+            let expected = format!("it must have {} axes", windows.len() + 2);
+            return Err(OpError::shape(last, dy, expected));
         }
         for axis in 0..2 {
             equal("samples and channels", &first.shape[axis], &dy.shape[axis])?;
@@ -151,22 +148,12 @@ impl PoolGrad {
         let dy = dy.as_slice::<T>();
         planes.each(dy.len(), |i, start, window| match self {
             Self::Max { .. } => {
-                let (mut best, mut at) = (T::LOWEST, None);
-                elements(window, start, &mut |i| {
-                    let is_nan = x[i].partial_cmp(&x[i]).is_none();
-                    if x[i] > best || is_nan || at.is_none() {
-                        (best, at) = (x[i], Some(i));
-                    }
-                });
-                if let Some(at) = at {
+                if let Some(at) = greatest(x, start, window).1 {
                     dx[at] = dx[at] + dy[i];
                 }
             }
             Self::Average { count_include_pad, .. } => {
-                let taps = |(span, _): &(Span, usize)| {
-                    if *count_include_pad { span.padded as f64 } else { span.count as f64 }
-                };
-                let count: f64 = window.iter().map(taps).product();
+                let count = taps(window, *count_include_pad);
                 if count > 0.0 {
                     let share = dy[i] / T::of(count);
                     elements(window, start, &mut |at| dx[at] = dx[at] + share);

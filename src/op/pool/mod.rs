@@ -2,7 +2,7 @@
 
 mod planes;
 
-pub(in crate::op) use planes::{Planes, Span, elements};
+pub(in crate::op) use planes::{Planes, elements, greatest, taps};
 
 use super::element::for_wide;
 use super::infer::{dtype, exactly, results};
@@ -185,21 +185,11 @@ impl Pool {
         indices: Option<&mut Tensor>,
     ) {
         let x = x.as_slice::<T>();
-        let greatest = |start: usize, window: &[(Span, usize)]| {
-            let (mut best, mut at) = (T::LOWEST, None);
-            elements(window, start, &mut |i| {
-                let is_nan = x[i].partial_cmp(&x[i]).is_none();
-                if x[i] > best || is_nan || at.is_none() {
-                    (best, at) = (x[i], Some(i));
-                }
-            });
-            (best, at)
-        };
-        planes.fill(y.as_mut_slice::<T>(), |start, window| greatest(start, window).0);
+        planes.fill(y.as_mut_slice::<T>(), |start, window| greatest(x, start, window).0);
         let Some(indices) = indices else { return };
         let turned = matches!(self, Self::Max { column_major: true, .. });
         planes.fill(indices.as_mut_slice::<i64>(), |start, window| {
-            let at = greatest(start, window).1;
+            let at = greatest(x, start, window).1;
             let at = at.map(|at| if turned { start + planes.column_major(at - start) } else { at });
             at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1)
         });
@@ -211,10 +201,7 @@ fn mean<T: Wide>(planes: &Planes, count_include_pad: bool, y: &mut Tensor, x: &T
     planes.fill(y.as_mut_slice::<T>(), |start, window| {
         let mut sum = T::of(0.0);
         elements(window, start, &mut |i| sum = sum + x[i]);
-        let taps = |(span, _): &(Span, usize)| {
-            if count_include_pad { span.padded as f64 } else { span.count as f64 }
-        };
-        let count: f64 = window.iter().map(taps).product();
+        let count = taps(window, count_include_pad);
         if count > 0.0 { sum / T::of(count) } else { T::of(0.0) }
     });
 }

@@ -1,5 +1,7 @@
 //! The functions of the gates.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use std::fmt;
 
 use crate::op::attr::{Attr, AttrValue};
@@ -24,7 +26,6 @@ impl<R: Real> Apply<R> for Row<'_, R> {
     type Output = ();
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn apply(self, f: impl Fn(R) -> R) {
         self.0.iter_mut().for_each(|x| *x = f(*x));
     }
@@ -97,7 +98,6 @@ impl Activation {
 
     /// Applies the function to every element of a row.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(in crate::op) fn row<R: Real>(&self, x: &mut [R]) {
         match self {
             Self::Unary(op) => op.visit(Row(x)),

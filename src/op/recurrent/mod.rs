@@ -12,30 +12,17 @@ pub use sequence::CellKind;
 pub(crate) use sequence::{Cell, Engine, Part, Sequence, Sizes, States};
 
 use super::element::for_wide;
-use super::infer::{at_least, dtype, equal, results};
+use super::infer::{at_least, dtype, results};
 use super::numeric::{narrow, wide, widen_all};
 use super::prelude::*;
 use super::recurrent_grad;
+use crate::op::infer::{has_sizes, sizes_of};
 
 /// Fails unless operand `i` has these sizes.
 fn shape(operands: &[Operand<'_>], i: usize, sizes: &[Dim], what: &str) -> Result<(), OpError> {
-    let Some(x) = operands.get(i) else { return Ok(()) };
-    if x.ty.rank() != sizes.len() {
-        return Err(OpError::shape(
-            i,
-            x.ty,
-            format!("{what} must have the shape {}", Shape::from(sizes)),
-        ));
-    }
-    for (found, size) in x.ty.shape.iter().zip(sizes) {
-        equal(&format!("sizes of {what}"), found, size)?;
-    }
-    Ok(())
-}
-
-/// The sizes of an operand that has three.
-fn three(i: usize, ty: &TensorType) -> Result<&[Dim; 3], OpError> {
-    ty.shape.as_array().ok_or_else(|| OpError::shape(i, ty, "it must have three axes"))
+    has_sizes(operands, i, sizes, &format!("sizes of {what}"), || {
+        format!("{what} must have the shape {}", Shape::from(sizes))
+    })
 }
 
 /// Fails unless the lengths are integers and all other operands the same floats.
@@ -65,10 +52,12 @@ impl OpDef for Recurrent {
             let expected = "3, and one for each that its attributes announce";
             return Err(OpError::Operands { expected, found: operands.len() });
         }
-        let (x, r) = (operands[0].ty, operands[2].ty);
+        let x = operands[0].ty;
         elements(operands, places.lengths)?;
         let (direction, batch_first) = self.order();
-        let ([a, b, input], [_, _, hidden]) = (three(0, x)?, three(2, r)?);
+        let three = "it must have three axes";
+        let [a, b, input] = sizes_of(operands, 0, three)?;
+        let [_, _, hidden] = sizes_of(operands, 2, three)?;
         // `layout` of ONNX, `time_major` of Keras, `batch_first` of PyTorch.
         let (steps, batch) = if batch_first { (b, a) } else { (a, b) };
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));

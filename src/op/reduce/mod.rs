@@ -350,7 +350,9 @@ impl OpDef for Reduce {
         if let Some(components) = self.components(x.dtype()) {
             let dims: SmallVec<[usize; 4]> = std::iter::once(components).chain(dims).collect();
             let mut y = Tensor::zeros(DType::F64, &dims)?;
-            for_float!(x.dtype(), F => fold::wide::<F>(self, &plan, x.as_slice(), y.as_mut_slice()),
+            for_float!(
+                x.dtype(),
+                F => fold::wide::<F>(self, &plan, x.as_slice(), y.as_mut_slice()),
             );
             return Ok(vec![y]);
         }

@@ -294,30 +294,13 @@ impl Axis {
 /// The whole position next to `x`.
 fn nearest(rule: Nearest, x: f32, scale: f32) -> f32 {
     let below = x.floor();
+    let next = |beyond: bool| if beyond { below + 1.0 } else { below };
     match rule {
-        Nearest::RoundPreferFloor => {
-            if x - below <= 0.5 {
-                below
-            } else {
-                below + 1.0
-            }
-        }
-        Nearest::RoundPreferCeil => {
-            if x - below < 0.5 {
-                below
-            } else {
-                below + 1.0
-            }
-        }
-        Nearest::Floor => below,
+        Nearest::RoundPreferFloor => next(x - below > 0.5),
+        Nearest::RoundPreferCeil => next(x - below >= 0.5),
         Nearest::Ceil => x.ceil(),
-        Nearest::Simple => {
-            if scale < 1.0 {
-                x.ceil()
-            } else {
-                below
-            }
-        }
+        Nearest::Simple if scale < 1.0 => x.ceil(),
+        Nearest::Floor | Nearest::Simple => below,
     }
 }
 

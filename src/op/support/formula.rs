@@ -52,6 +52,19 @@ macro_rules! operators {
     };
 }
 
+/// Methods that add an operator of a value and of a number of its element type.
+macro_rules! with_numbers {
+    ($($(#[$doc:meta])* $name:ident(a, $number:ident) = $op:ident;)*) => {
+        $(
+            $(#[$doc])*
+            fn $name(&mut self, a: Self::Value, $number: f64) -> Made<Self> {
+                let number = self.number(a, $number)?;
+                self.$op(a, number)
+            }
+        )*
+    };
+}
+
 /// Formulas: methods that emit operators into a builder.
 pub(crate) trait Formula: Emit {
     /// The shape of a value.
@@ -263,16 +276,19 @@ pub(crate) trait Formula: Emit {
         self.op(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[a])
     }
 
-    /// `a * factor`.
-    fn scale(&mut self, a: Self::Value, factor: f64) -> Made<Self> {
-        let factor = self.number(a, factor)?;
-        self.mul(a, factor)
-    }
-
-    /// `a + addend`.
-    fn shift(&mut self, a: Self::Value, addend: f64) -> Made<Self> {
-        let addend = self.number(a, addend)?;
-        self.add(a, addend)
+    with_numbers! {
+        /// `a * factor`.
+        scale(a, factor) = mul;
+        /// `a + addend`.
+        shift(a, addend) = add;
+        /// `a == with`.
+        is(a, with) = equal;
+        /// `a > bound`.
+        is_above(a, bound) = greater;
+        /// `a < bound`.
+        is_below(a, bound) = less;
+        /// `a <= most`.
+        is_at_most(a, most) = less_or_equal;
     }
 
     /// `a * a`.
@@ -284,30 +300,6 @@ pub(crate) trait Formula: Emit {
     fn complement(&mut self, a: Self::Value) -> Made<Self> {
         let minus = self.neg(a)?;
         self.shift(minus, 1.0)
-    }
-
-    /// `a == with`.
-    fn is(&mut self, a: Self::Value, with: f64) -> Made<Self> {
-        let with = self.number(a, with)?;
-        self.equal(a, with)
-    }
-
-    /// `a > bound`.
-    fn is_above(&mut self, a: Self::Value, bound: f64) -> Made<Self> {
-        let bound = self.number(a, bound)?;
-        self.greater(a, bound)
-    }
-
-    /// `a < bound`.
-    fn is_below(&mut self, a: Self::Value, bound: f64) -> Made<Self> {
-        let bound = self.number(a, bound)?;
-        self.less(a, bound)
-    }
-
-    /// `a <= most`.
-    fn is_at_most(&mut self, a: Self::Value, most: f64) -> Made<Self> {
-        let most = self.number(a, most)?;
-        self.less_or_equal(a, most)
     }
 
     /// `a` where `condition` holds, else 0.

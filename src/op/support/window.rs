@@ -264,11 +264,8 @@ pub(crate) fn spatial_sizes(
     ty: &TensorType,
 ) -> Result<SmallVec<[i64; 3]>, OpError> {
     if ty.rank() < 3 {
-        return Err(OpError::shape(
-            operand,
-            ty,
-            "it must have a spatial axis behind the first two",
-        ));
+        let expected = "it must have a spatial axis behind the first two";
+        return Err(OpError::shape(operand, ty, expected));
     }
     let known = |(axis, d): (usize, &Dim)| {
         d.as_const().ok_or_else(|| {

@@ -63,10 +63,8 @@ impl RecurrentGrad {
         let functions = [("gate", gate), ("candidate", candidate), ("hidden", hidden)];
         for (attr, function) in functions {
             if function.slope(0.0f64, 0.0).is_none() {
-                return Err(OpError::attr(
-                    attr,
-                    format!("the gradient of {function} in a cell is not offered"),
-                ));
+                let reason = format!("the gradient of {function} in a cell is not offered");
+                return Err(OpError::attr(attr, reason));
             }
         }
         Ok(())
@@ -141,11 +139,8 @@ impl OpDef for RecurrentGrad {
         let (own, dys) = operands.split_at(places.count);
         for (i, (dy, y)) in dys.iter().zip(forward.infer(own)?).enumerate() {
             if *dy.ty != y.ty {
-                return Err(OpError::shape(
-                    places.count + i,
-                    dy.ty,
-                    format!("it is {}, as result {i} of the cell is", y.ty),
-                ));
+                let expected = format!("it is {}, as result {i} of the cell is", y.ty);
+                return Err(OpError::shape(places.count + i, dy.ty, expected));
             }
         }
         let (x, r) = (own[0].ty, own[2].ty);
