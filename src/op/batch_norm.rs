@@ -1,5 +1,6 @@
 //! Batch normalisation by given statistics.
 
+use super::Unary;
 use super::infer::{at_least, count, dtype, equal, exactly, result, sizes_of};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::prelude::*;
@@ -136,37 +137,28 @@ impl OpDef for BatchNorm {
         // With `d = sqrt(var + epsilon)` the result is `(x - mean) * scale / d + bias`: `dx = dy *
         // scale / d`, `dscale = sum of dy * (x - mean) / d`, `dbias = sum of dy`, `dmean = -scale /
         // d * sum of dy`, `dvar = -scale / (2 d^3) * sum of dy * (x - mean)`.
-        let deviation = at.shift(var, self.epsilon.into())?;
-        let deviation = at.sqrt(deviation)?;
+        let deviation = at.make((var + f64::from(self.epsilon)).apply(Unary::Sqrt))?;
         let factor = at.div(scale, deviation)?;
-        let mut sums = None;
+        let of = at.ty(scale).dtype;
         if at.wants(1) || at.wants(4) {
             let mean = at.cast(mean, to)?;
             let mean = at.channels(mean, x)?;
-            let shifted = at.sub(x, mean)?;
-            let weighted = at.mul(dy, shifted)?;
+            let weighted = at.make(dy * (x - mean))?;
             let weighted = at.channel_sums(weighted)?;
-            let of = at.ty(scale).dtype;
-            sums = Some(at.cast(weighted, of)?);
-        }
-        if let (true, Some(sums)) = (at.wants(1), sums) {
-            at.give(1, sums / deviation)?;
-        }
-        if let (true, Some(sums)) = (at.wants(4), sums) {
-            // The variance enters by its power -1/2.
-            let square = at.square(deviation)?;
-            let share = at.div(factor, square)?;
-            let share = at.scale(share, -0.5)?;
-            at.give(4, sums * share)?;
+            let sums = at.cast(weighted, of)?;
+            if at.wants(1) {
+                at.give(1, sums / deviation)?;
+            }
+            if at.wants(4) {
+                // The variance enters by its power -1/2.
+                at.give(4, sums * (factor / deviation.squared() * -0.5))?;
+            }
         }
         if at.wants(2) || at.wants(3) {
             let dbias = at.channel_sums(dy)?;
-            let of = at.ty(scale).dtype;
             let dbias = at.cast(dbias, of)?;
             at.give(2, dbias)?;
-            let dmean = at.mul(dbias, factor)?;
-            let dmean = at.neg(dmean)?;
-            at.give(3, dmean)?;
+            at.give(3, -(dbias * factor))?;
         }
         if at.wants(0) {
             let factor = at.cast(factor, to)?;

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::attr::names;
 use super::infer::{exactly, result, sizes_of};
 use super::prelude::*;
-use super::strided::{Axis, distances, read};
+use super::strided::{self, Axis, distances};
 use crate::types::MAX_SIZE;
 
 names! {
@@ -147,13 +147,7 @@ impl OpDef for Blocks {
         let ty = x.tensor_type();
         let inferred = self.infer(&[Operand { ty: &ty, ints: None }])?;
         let dims = inferred.first().and_then(|r| r.ty.shape.as_const()).unwrap_or_default();
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        if !y.is_empty()
-            && let Some(axes) = self.reading(x.dims())
-        {
-            read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
-        }
-        Ok(vec![y])
+        strided::taken(x, 0, &self.reading(x.dims()).unwrap_or_default(), &dims)
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

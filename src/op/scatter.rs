@@ -154,12 +154,10 @@ impl Scatter {
         let count = at.op(self.with(Reduction::Add), &[own, indices, others])?;
         // Each result counts the element itself and all updates that equal it.
         let share = at.div(dy, count)?;
-        let kept = at.only(stays, share)?;
-        at.give(0, kept)?;
+        at.give(0, share.only(stays))?;
         if at.wants(2) {
             let share = at.op(gather.clone(), &[share, indices])?;
-            let given = at.only(chosen, share)?;
-            at.give(2, given)?;
+            at.give(2, share.only(chosen))?;
         }
         Ok(())
     }
@@ -196,9 +194,7 @@ impl Scatter {
         // The factors that are 0, without this one: it has a slope only where no other is.
         let beside = at.sub(zeros, others)?;
         let alone = at.is(beside, 0.0)?;
-        let share = at.div(product, divisor)?;
-        let given = at.only(alone, share)?;
-        at.give(2, given)
+        at.give(2, (product / divisor).only(alone))
     }
 
     /// The same places with another reduction.
@@ -309,8 +305,7 @@ impl OpDef for Scatter {
                     let read = at.op(gather.clone(), &[placed, indices])?;
                     let last = at.equal(read, numbers)?;
                     let own = at.op(gather, &[dy, indices])?;
-                    let own = at.only(last, own)?;
-                    at.give(2, own)?;
+                    at.give(2, own.only(last))?;
                 }
                 Ok(())
             }

@@ -72,12 +72,10 @@ impl OpDef for Where {
         let (dy, condition) = (at.dy()?, at.operand(0)?);
         let zero = at.number(dy, 0.0)?;
         if at.wants(1) {
-            let dx = at.op(Self {}, &[condition, dy, zero])?;
-            at.give_sum(1, dx)?;
+            at.give_sum(1, dy.where_else(condition, zero))?;
         }
         if at.wants(2) {
-            let dx = at.op(Self {}, &[condition, zero, dy])?;
-            at.give_sum(2, dx)?;
+            at.give_sum(2, zero.where_else(condition, dy))?;
         }
         Ok(())
     }

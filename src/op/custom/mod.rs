@@ -187,8 +187,7 @@ impl Custom {
 
 impl From<Arc<dyn CustomOp>> for Custom {
     fn from(op: Arc<dyn CustomOp>) -> Self {
-        let mut attrs = op.attrs();
-        by_name(&mut attrs);
+        let attrs = by_name(op.attrs().into_iter().map(Some));
         Self { name: op.name(), attrs: attrs.into(), op }
     }
 }

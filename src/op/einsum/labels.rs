@@ -20,7 +20,7 @@ pub(crate) struct Labels {
     pub result: SmallVec<[u8; 8]>,
 }
 
-fn wrong(reason: String) -> OpError {
+fn wrong(reason: impl Into<String>) -> OpError {
     OpError::attr("equation", reason)
 }
 

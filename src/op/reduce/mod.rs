@@ -27,7 +27,7 @@ family! {
     /// in `f64` and the result is rounded, integers are taken without loss before the result wraps.
     /// Roots, logarithms and means of integers are cut to their integral part. A NaN among the
     /// elements gives a NaN.
-    pub enum Reduce with [
+    pub enum Reduce is FOLLOWS_BLOCKS | REDUCES with [
         /// The axes to reduce.
         axes: Vec<i64>,
         /// Whether the reduced axes stay, with size 1.
@@ -245,21 +245,8 @@ impl Reduce {
 
 impl OpDef for Reduce {
     fn traits(&self) -> Traits {
-        let own = match self {
-            Self::LogSumExp { .. } => Traits::SUMS_NARROW,
-            Self::Sum { .. }
-            | Self::Mean { .. }
-            | Self::Max { .. }
-            | Self::Min { .. }
-            | Self::Prod { .. }
-            | Self::L1 { .. }
-            | Self::L2 { .. }
-            | Self::LogSum { .. }
-            | Self::SumSquare { .. }
-            | Self::WideSum { .. }
-            | Self::WideProd { .. } => Traits::empty(),
-        };
-        Traits::FOLLOWS_BLOCKS | Traits::REDUCES | own
+        let logs = matches!(self, Self::LogSumExp { .. });
+        self.facts() | if logs { Traits::SUMS_NARROW } else { Traits::empty() }
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others are no sums of their terms")]

@@ -6,7 +6,9 @@ mod tests;
 
 pub(crate) use taps::{AxisTaps, Passes};
 
+use crate::op::element::for_wide;
 use super::attr::names;
+use super::converted;
 use super::infer::{dtype, exactly, result};
 use super::numeric::{narrow, widen};
 use super::prelude::*;
@@ -96,10 +98,6 @@ op! {
     }
 }
 
-fn wrong(attr: &'static str, reason: impl Into<String>) -> OpError {
-    OpError::attr(attr, reason.into())
-}
-
 impl Resize {
     /// Fails unless the settings suit each other and an operand of type `x`.
     fn check(&self, x: &TensorType) -> Result<(), OpError> {
@@ -107,21 +105,24 @@ impl Resize {
         let sorted = self.axes.windows(2).all(|pair| pair[0] < pair[1]);
         if !sorted || self.axes.iter().any(|a| *a >= x.rank()) {
             let reason = format!("{:?} are not ascending axes of {x}", self.axes);
-            return Err(wrong("axes", reason));
+            return Err(OpError::attr("axes", reason));
         }
         if self.sizes.len() != count || self.scales.len() != count {
             let reason = format!("{count} axes, but not as many sizes and scales");
-            return Err(wrong("sizes", reason));
+            return Err(OpError::attr("sizes", reason));
         }
         if (self.antialias && self.mode == ResizeMode::Nearest)
             || (self.exclude_outside && self.mode != ResizeMode::Cubic)
         {
             let attr = if self.antialias { "antialias" } else { "exclude_outside" };
-            return Err(wrong(attr, format!("means nothing for {}", self.mode.name())));
+            return Err(OpError::attr(attr, format!("means nothing for {}", self.mode.name())));
         }
         let crops = self.coordinates == Coordinates::TfCropAndResize;
         if self.roi.len() != if crops { 2 * count } else { 0 } {
-            return Err(wrong("roi", format!("{} numbers for {count} axes", self.roi.len())));
+            return Err(OpError::attr(
+                "roi",
+                format!("{} numbers for {count} axes", self.roi.len()),
+            ));
         }
         for ((axis, size), scale) in self.axes.iter().zip(&self.sizes).zip(&self.scales) {
             let length = x.shape[*axis].as_const().ok_or_else(|| {
@@ -138,24 +139,19 @@ impl Resize {
     /// Fails unless `scale` makes an axis of `size` elements of one of `length`.
     fn check_scale(&self, length: i64, size: i64, scale: f32) -> Result<(), OpError> {
         if !(0..=MAX_SIZE).contains(&size) {
-            return Err(wrong("sizes", format!("{size} is not a size")));
+            return Err(OpError::attr("sizes", format!("{size} is not a size")));
         }
         let exact = f64::from(scale) * length as f64;
         let slack = 1e-5 * size as f64;
         let near = (exact - size as f64).abs() <= 1.0 + slack && (size == 0 || exact >= 0.4);
         if !near || scale <= 0.0 || !scale.is_finite() {
             let reason = format!("{scale} does not make {size} elements of {length}");
-            return Err(wrong("scales", reason));
+            return Err(OpError::attr("scales", reason));
         }
         let is_whole = (exact - size as f64).abs() <= slack;
-        let needs_whole = match self.coordinates {
-            Coordinates::AlignCorners | Coordinates::TfCropAndResize => true,
-            Coordinates::PytorchHalfPixel => size == 1,
-            Coordinates::HalfPixel
-            | Coordinates::HalfPixelSymmetric
-            | Coordinates::Asymmetric
-            | Coordinates::TfHalfPixelForNn => false,
-        };
+        let ends =
+            matches!(self.coordinates, Coordinates::AlignCorners | Coordinates::TfCropAndResize);
+        let needs_whole = ends || (self.coordinates == Coordinates::PytorchHalfPixel && size == 1);
         if needs_whole && !is_whole {
             let name = self.coordinates.name();
             let text = format!("{name} with a scale that makes {exact} elements of {length}");
@@ -211,31 +207,25 @@ impl OpDef for Resize {
         let wide = if blends { widen(x)? } else { (*x).clone() };
         let mut y = Tensor::zeros(wide.dtype(), &dims)?;
         if y.is_empty() {
-            return Ok(vec![narrow(y, x.dtype())?]);
+            return Ok(vec![if blends { narrow(y, x.dtype())? } else { y }]);
         }
         let passes = Passes::new(self, first, &x.dims()[first..]);
         let (input, output) = passes.sizes();
-        macro_rules! blend {
-            ($t:ty) => {{
-                let planes = wide.as_slice::<$t>().chunks_exact(input);
-                for (y, x) in y.as_mut_slice::<$t>().chunks_exact_mut(output).zip(planes) {
-                    passes.blend::<$t>(x, y);
+        if blends {
+            for_wide!(y.dtype(), T => {
+                let planes = wide.as_slice::<T>().chunks_exact(input);
+                for (y, x) in y.as_mut_slice::<T>().chunks_exact_mut(output).zip(planes) {
+                    passes.blend::<T>(x, y);
                 }
-            }};
-        }
-        if blends && y.dtype() == DType::F64 {
-            blend!(f64);
-        } else if blends {
-            blend!(f32);
+            });
         } else {
             let (width, value) = (x.dtype().bytes(), self.outside(x.dtype())?);
             let planes = x.bytes().chunks_exact(input * width);
             for (y, x) in y.bytes_mut().chunks_exact_mut(output * width).zip(planes) {
                 passes.pick(width, x, y, value.bytes());
             }
-            return Ok(vec![y]);
         }
-        Ok(vec![narrow(y, x.dtype())?])
+        Ok(vec![if blends { narrow(y, x.dtype())? } else { y }])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -247,11 +237,9 @@ impl OpDef for Resize {
             let size = shape[*axis].clone();
             let numbers = at.count_to(size.clone(), DType::I64)?;
             let to = at.ty(dy).dtype;
-            let unit = {
-                let ends = at.zero_and_one()?;
-                let ends = at.cast(ends, to)?;
-                at.one_hot(numbers, ends, size)?
-            };
+            let ends = at.zero_and_one()?;
+            let ends = at.cast(ends, to)?;
+            let unit = at.one_hot(numbers, ends, size)?;
             // What stands for elements that are not there does not depend on those that are.
             let one = Self { extrapolation: 0.0, ..self.of_axis(i) };
             let weights = at.op(one, &[unit])?;
@@ -280,9 +268,6 @@ impl Resize {
 
     /// The element that stands for what is outside.
     fn outside(&self, dtype: DType) -> Result<Tensor, OpError> {
-        super::Cast { to: dtype }
-            .eval(&[&Tensor::scalar(self.extrapolation)])?
-            .pop()
-            .ok_or(OpError::Operands { expected: "1", found: 0 })
+        converted(&Tensor::scalar(self.extrapolation), dtype)
     }
 }

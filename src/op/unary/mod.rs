@@ -31,7 +31,7 @@ family! {
     /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`. `abs`,
     /// `sign` and `clip` take every number, `neg` and `relu` every signed one; integers wrap. All
     /// others take floats. A NaN gives a NaN unless said otherwise.
-    pub enum Unary {
+    pub enum Unary is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {
         /// `|x|`.
         Abs = "abs",
         /// `-x`.
@@ -197,8 +197,7 @@ fn bound(attr: &'static str, value: Option<f64>, dtype: DType, below: bool) -> R
 
 impl OpDef for Unary {
     fn traits(&self) -> Traits {
-        let negates = if *self == Self::Neg { Traits::NEGATES } else { Traits::empty() };
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS | negates
+        self.facts() | if *self == Self::Neg { Traits::NEGATES } else { Traits::empty() }
     }
 
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
