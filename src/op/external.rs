@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::attr::{Attr, AttrValue};
+use super::attr::{Attr, AttrValue, written};
 use super::infer::{known_sizes, results};
 use super::prelude::*;
 use crate::types::{Hint, MAX_RANK, ParseValueError, Quoted, QuotedMessage, Setting};
@@ -125,17 +125,7 @@ impl FromStr for Assume {
     }
 }
 
-impl AttrValue for Assume {
-    const EXPECTED: &'static str = "an assumption, none or rowwise(AXIS)";
-
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Name(self.to_string()))
-    }
-
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Name(text) = attr { text.parse().ok() } else { None }
-    }
-}
+written!(Assume = "an assumption, none or rowwise(AXIS)");
 
 /// The types of results, written `f32[N,8], i64[N]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,13 +133,8 @@ pub struct ResultTypes(pub Vec<TensorType>);
 
 impl fmt::Display for ResultTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, ty) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{ty}")?;
-        }
-        Ok(())
+        let types: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&types.join(", "))
     }
 }
 

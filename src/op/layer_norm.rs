@@ -4,6 +4,7 @@
 
 use smallvec::SmallVec;
 
+use super::converted;
 use super::element::{Float, for_float};
 use super::gradient::{Normal, Statistic};
 use super::infer::{at_least, axis, count, dtype, has_sizes, results, same_dtype};
@@ -11,7 +12,6 @@ use super::numeric::wide;
 use super::prelude::*;
 use super::real::Real;
 use super::rows;
-use crate::types::TensorError;
 
 family! {
     /// The rows of an operand, one for each position on the axes before `axis`, brought to one
@@ -137,15 +137,10 @@ fn outer<D: Clone>(dims: &[D], axis: usize, one: &D) -> SmallVec<[D; 4]> {
 }
 
 /// A tensor of the statistics that `values` are, the same one everywhere where there is one.
-fn statistic(dtype: DType, dims: &[usize], values: &[f64]) -> Result<Tensor, TensorError> {
-    let mut y = Tensor::zeros(dtype, dims)?;
+fn statistic(dtype: DType, dims: &[usize], values: &[f64]) -> Result<Tensor, OpError> {
     let at = |i: usize| values.get(i).or(values.first()).copied().unwrap_or(f64::NAN);
-    if dtype == DType::F64 {
-        y.as_mut_slice::<f64>().iter_mut().enumerate().for_each(|(i, y)| *y = at(i));
-    } else {
-        y.as_mut_slice::<f32>().iter_mut().enumerate().for_each(|(i, y)| *y = f32::of(at(i)));
-    }
-    Ok(y)
+    let all: Vec<f64> = (0..dims.iter().product()).map(at).collect();
+    converted(&Tensor::new(dims, &all)?, dtype)
 }
 
 impl OpDef for LayerNorm {

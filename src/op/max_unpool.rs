@@ -1,6 +1,6 @@
 //! Elements put back to where a pool found them.
 
-use super::infer::{dtype, exactly, has_sizes, known_sizes, result, sizes};
+use super::infer::{dtype, equal, exactly, known_sizes, result, sizes};
 use super::prelude::*;
 
 op! {
@@ -21,7 +21,7 @@ impl MaxUnpool {
 
 impl OpDef for MaxUnpool {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let [x, _] = exactly(operands)?;
+        let [x, places] = exactly(operands)?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;
         sizes("sizes", &self.sizes)?;
         let rank = x.ty.rank();
@@ -29,10 +29,13 @@ impl OpDef for MaxUnpool {
             let expected = format!("it must have {} axes, at least 3", self.sizes.len() + 2);
             return Err(OpError::shape(0, x.ty, expected));
         }
-        let what = "sizes of the elements and of their positions";
-        has_sizes(operands, 1, &x.ty.shape, what, || {
-            format!("operand 0 is {}; both must have the same shape", x.ty)
-        })?;
+        if places.ty.rank() != rank {
+            let expected = format!("operand 0 is {}; both must have the same shape", x.ty);
+            return Err(OpError::shape(1, places.ty, expected));
+        }
+        for (a, b) in x.ty.shape.iter().zip(places.ty.shape.iter()) {
+            equal("sizes of the elements and of their positions", a, b)?;
+        }
         result(TensorType { dtype: x.ty.dtype, shape: self.shape(&x.ty.shape) })
     }
 

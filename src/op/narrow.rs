@@ -21,6 +21,13 @@ op! {
     }
 }
 
+/// The type of wide numbers of so many components, one for each element of this shape.
+pub(super) fn wide_type(components: usize, shape: &Shape) -> TensorType {
+    let components = Shape::from(&[components][..]);
+    let shape = components.iter().chain(shape.iter()).cloned().collect();
+    TensorType { dtype: DType::F64, shape }
+}
+
 /// Fails unless a value of this type has the components of `by` on its first axis.
 pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
     let sums = [Sum::WIDTH, LargeSum::WIDTH];

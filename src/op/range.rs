@@ -2,7 +2,6 @@
 
 use smallvec::SmallVec;
 
-use super::OpText;
 use super::infer::{MAX_INTS, count, known, result_with_ints};
 use super::prelude::*;
 

@@ -1,5 +1,6 @@
 //! The first entries of every sequence, in reverse.
 
+use super::index::steps_of;
 use super::infer::{axis, dtype, equal, exactly, result, sizes_of};
 use super::prelude::*;
 
@@ -13,13 +14,6 @@ op! {
         /// The axis of the steps, negative from the end.
         pub time_axis: i64 = 0,
     }
-}
-
-/// The number of steps that `length` says, of `steps`.
-fn checked(length: i64, steps: i64) -> Result<usize, OpError> {
-    usize::try_from(length).ok().filter(|_| length <= steps).ok_or_else(|| {
-        OpError::value(1, format!("the length {length} is not one of a sequence of {steps} steps"))
-    })
 }
 
 impl ReverseSequence {
@@ -47,7 +41,7 @@ impl OpDef for ReverseSequence {
         equal("number of sequences", &x.ty.shape[batch], count)?;
         if let (Some(steps), Some(known)) = (x.ty.shape[time].as_const(), lengths.ints) {
             for length in known.iter().filter_map(Dim::as_const) {
-                checked(length, steps)?;
+                steps_of(1, length, steps)?;
             }
         }
         result(x.ty.clone())
@@ -76,7 +70,8 @@ impl OpDef for ReverseSequence {
         let (batch, time) = self.axes(x.rank())?;
         let dims = x.dims();
         let steps = i64::try_from(dims[time]).unwrap_or(i64::MAX);
-        let lengths = lengths.to_i64().unwrap_or_default().into_iter().map(|l| checked(l, steps));
+        let lengths =
+            lengths.to_i64().unwrap_or_default().into_iter().map(|l| steps_of(1, l, steps));
         let lengths = lengths.collect::<Result<Vec<usize>, _>>()?;
         let mut y = (*x).clone();
         if x.is_empty() {

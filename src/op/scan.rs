@@ -3,6 +3,7 @@
 use super::Reduce;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{at_least, axis, count, dtype, result};
+use super::narrow::wide_type;
 use super::prelude::*;
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
@@ -77,9 +78,7 @@ impl Scan {
     /// without them.
     fn wide_start(&self, first: &TensorType) -> Option<TensorType> {
         let components = self.total(first.dtype).components(first.dtype)?;
-        let components = Shape::from(&[components][..]);
-        let shape = components.iter().chain(first.shape.iter()).cloned().collect();
-        Some(TensorType { dtype: DType::F64, shape })
+        Some(wide_type(components, &first.shape))
     }
 
     /// Scans floats. `start` has what each column begins with, in components where it is wide.

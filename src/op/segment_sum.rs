@@ -3,6 +3,7 @@
 use super::Narrow;
 use super::element::{Float, Int, for_dtype};
 use super::infer::{dtype, exactly, result};
+use super::narrow::wide_type;
 use super::prelude::*;
 use super::real::Real;
 use super::wide::{LargeSum, Wide};
@@ -56,8 +57,7 @@ impl OpDef for SegmentSum {
         ty.shape[0] = Dim::from(self.segments);
         if self.wide {
             dtype(operands, 0, |t| t == DType::F64, "f64")?;
-            let components = Shape::from(&[LargeSum::WIDTH][..]);
-            ty.shape = components.iter().chain(ty.shape.iter()).cloned().collect();
+            ty = wide_type(LargeSum::WIDTH, &ty.shape);
         }
         result(ty)
     }

@@ -9,6 +9,7 @@ use crate::op::OpError;
 use crate::op::attr::names;
 use crate::op::declare::{family, settings};
 use crate::op::element::Float;
+use crate::op::index::steps_of;
 use crate::op::real::Real;
 use crate::types::Tensor;
 
@@ -202,14 +203,8 @@ impl Recurrent {
     ) -> Result<Vec<usize>, OpError> {
         let Some(operand) = self.places().lengths else { return Ok(Vec::new()) };
         let given = operands.get(operand).and_then(|t| t.to_i64()).unwrap_or_default();
-        let checked = |length: i64| {
-            usize::try_from(length).ok().filter(|l| *l <= steps).ok_or_else(|| {
-                OpError::value(
-                    operand,
-                    format!("the length {length} is not one of a sequence of {steps} steps"),
-                )
-            })
-        };
+        let steps = i64::try_from(steps).unwrap_or(i64::MAX);
+        let checked = |length: i64| steps_of(operand, length, steps);
         given.into_iter().map(checked).collect()
     }
 

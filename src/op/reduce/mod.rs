@@ -13,7 +13,7 @@ use super::binary::Binary;
 use super::element::{for_dtype, for_float};
 use super::infer::{axis, dtype, exactly, result, result_with_ints};
 use super::ints;
-use super::narrow::Narrow;
+use super::narrow::{Narrow, wide_type};
 use super::prelude::*;
 use super::wide::{LargeSum, Product, Sum, Wide};
 
@@ -283,16 +283,13 @@ impl OpDef for Reduce {
         let bools = matches!(self, Self::Max { .. } | Self::Min { .. });
         dtype(operands, 0, |t| bools || t != DType::Bool, "a number")?;
         let reduced = self.reduced(x.ty.rank())?;
-        let sizes = self.sizes(&x.ty.shape, &reduced, &Dim::ONE);
+        let shape: Shape = self.sizes(&x.ty.shape, &reduced, &Dim::ONE).into_iter().collect();
         if matches!(self, Self::WideSum { .. } | Self::WideProd { .. }) {
             dtype(operands, 0, DType::is_float, "a float")?;
         }
         if let Some(components) = self.components(x.ty.dtype) {
-            let components = Shape::from(&[components][..]);
-            let shape: Shape = components.iter().cloned().chain(sizes).collect();
-            return result(TensorType { dtype: DType::F64, shape });
+            return result(wide_type(components, &shape));
         }
-        let shape: Shape = sizes.into_iter().collect();
         let known = self.known(&x, &reduced);
         result_with_ints(TensorType { dtype: x.ty.dtype, shape }, known)
     }

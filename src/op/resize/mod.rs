@@ -6,12 +6,12 @@ mod tests;
 
 pub(crate) use taps::{AxisTaps, Passes};
 
-use crate::op::element::for_wide;
 use super::attr::names;
 use super::converted;
 use super::infer::{dtype, exactly, result};
 use super::numeric::{narrow, widen};
 use super::prelude::*;
+use crate::op::element::for_wide;
 use crate::types::MAX_SIZE;
 
 names! {

@@ -240,15 +240,23 @@ impl AttrValue for Vec<f32> {
     }
 }
 
-impl AttrValue for DType {
-    const EXPECTED: &'static str = "an element type";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Name(self.name().to_owned()))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Name(n) = attr { n.parse().ok() } else { None }
-    }
+/// Makes attributes of types that are written as one word or text.
+macro_rules! written {
+    ($($t:ty = $expected:literal),*) => { $(
+        impl $crate::op::attr::AttrValue for $t {
+            const EXPECTED: &'static str = $expected;
+            fn to_attr(&self) -> Option<$crate::op::attr::Attr> {
+                Some($crate::op::attr::Attr::Name(self.to_string()))
+            }
+            fn from_attr(attr: &$crate::op::attr::Attr) -> Option<Self> {
+                let $crate::op::attr::Attr::Name(text) = attr else { return None };
+                text.parse().ok()
+            }
+        }
+    )* };
 }
+pub(crate) use written;
+written!(DType = "an element type");
 
 impl<T: AttrValue> AttrValue for Option<T> {
     const EXPECTED: &'static str = T::EXPECTED;

@@ -7,6 +7,14 @@ use crate::op::strided::{Axis, Walk, distances};
 use crate::op::{Lookup, OpError, Operand};
 use crate::types::{Dim, Shape, Tensor, TensorType};
 
+/// The number of steps that `length`, an element of an operand, says of sequences of `steps`.
+pub(in crate::op) fn steps_of(operand: usize, length: i64, steps: i64) -> Result<usize, OpError> {
+    usize::try_from(length).ok().filter(|_| length <= steps).ok_or_else(|| {
+        let reason = format!("the length {length} is not one of a sequence of {steps} steps");
+        OpError::value(operand, reason)
+    })
+}
+
 /// The place among `size` entries that `index`, an element of operand 1, names, counted from the
 /// end where it is negative.
 pub(in crate::op) fn place(index: i64, size: i64) -> Result<i64, OpError> {

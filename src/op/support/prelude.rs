@@ -3,8 +3,9 @@
 pub(in crate::op) use crate::op::declare::{family, op};
 pub(in crate::op) use crate::op::gradient::{Expr, Formed};
 pub(in crate::op) use crate::op::{
-    Backward, Claims, Formula, Gradient, Interval, Known, Lookup, Op, OpDef, OpError, Operand,
-    PositionOperand, Positions, Results, RuleError, SplitOperand, Splitting, Term, Traits, rules,
+    Backward, Claims, Formula, Gradient, Interval, Known, Lookup, Op, OpDef, OpError, OpText,
+    Operand, PositionOperand, Positions, Results, RuleError, SplitOperand, Splitting, Term, Traits,
+    rules,
 };
 pub(in crate::op) use crate::types::{
     Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType,

@@ -36,10 +36,10 @@ impl Splitting<'_> {
         self.operands.get(i)?.claim.shard()
     }
 
-    /// The same claim for every result.
+    /// The same claim for every result, or for the one whose type is not known.
     #[expect(clippy::unnecessary_wraps, reason = "the last expression of split rules")]
     pub(in crate::op) fn give(&self, claim: Claim) -> Result<Claims, Refusal> {
-        Ok(SmallVec::from_elem(claim, self.results.len()))
+        Ok(SmallVec::from_elem(claim, self.results.len().max(1)))
     }
 
     /// Whole results on every replica, from operands that are whole there. Sizes that depend on `N`
