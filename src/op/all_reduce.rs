@@ -2,7 +2,7 @@
 
 use super::attr::{Attr, AttrValue};
 use super::element::{Float, Int, for_dtype};
-use super::infer::{known, result};
+use super::infer::{known_all, result};
 use super::narrow;
 use super::prelude::*;
 use super::real::Real;
@@ -84,8 +84,7 @@ impl OpDef for AllReduce {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let rows =
-            self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let rows = known_all("the rows", &self.rows)?;
         let present = Self::parts_read(&rows);
         let parts = operands.iter().copied().zip(rows).zip(present);
         let parts: Vec<(&Tensor, i64)> =

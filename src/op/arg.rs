@@ -23,12 +23,6 @@ family! {
 }
 
 impl Arg {
-    /// The axis as listed, whether it stays, and whether the last of several is chosen.
-    fn parts(&self) -> (i64, bool, bool) {
-        let (axis, keepdims, last) = self.common();
-        (*axis, *keepdims, *last)
-    }
-
     /// Whether the element `x` takes the place of the extreme `best` among those before it.
     #[inline]
     fn takes<T: PartialOrd>(&self, x: &T, best: &T) -> bool {
@@ -40,7 +34,7 @@ impl Arg {
         };
         let equal = x == best || (nan && best_nan);
         // Once a NaN is found nothing is beyond it; a later one counts as a tie.
-        (!best_nan && (beyond || nan)) || (equal && self.parts().2)
+        (!best_nan && (beyond || nan)) || (equal && *self.common().2)
     }
 
     /// Finds the extremes of blocks of `size` rows with `inner` columns, one for each column.
@@ -72,14 +66,14 @@ impl Arg {
 impl OpDef for Arg {
     fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
         let [x] = operands else { return None };
-        let axis = axis("axis", self.parts().0, x.rank()).ok()?;
+        let axis = axis("axis", *self.common().0, x.rank()).ok()?;
         Some((x.shape.get(axis)?.clone(), Dim::ONE))
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
-        let (listed, keepdims, _) = self.parts();
+        let (&listed, &keepdims, _) = self.common();
         let axis = axis("axis", listed, x.ty.rank())?;
         if x.ty.shape[axis] == Dim::ZERO {
             return Err(OpError::shape(0, x.ty, format!("axis {axis} must have elements")));
@@ -94,7 +88,7 @@ impl OpDef for Arg {
     }
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
-        let (listed, keepdims, _) = self.parts();
+        let (&listed, &keepdims, _) = self.common();
         match axis("axis", listed, at.rank()) {
             Ok(own) if own != shard.axis => {
                 // An axis that goes moves those behind it.
@@ -107,7 +101,7 @@ impl OpDef for Arg {
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
-        let (listed, keepdims, _) = self.parts();
+        let (&listed, &keepdims, _) = self.common();
         let axis = axis("axis", listed, x.rank())?;
         let mut dims = x.dims().to_vec();
         if keepdims {

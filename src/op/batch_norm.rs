@@ -1,6 +1,5 @@
 //! Batch normalisation by given statistics.
 
-use super::Unary;
 use super::infer::{at_least, count, dtype, equal, exactly, result, sizes_of};
 use super::numeric::{Wide, narrow, wide, widen};
 use super::prelude::*;
@@ -116,7 +115,7 @@ impl OpDef for BatchNorm {
         let [x, scale, bias, mean, var] = exactly(operands)?;
         let mut y = widen(x)?;
         if wide(x.dtype()) == DType::F64 {
-            let [scale, bias, mean, var] = [scale, bias, mean, var].map(|c| c.to_f64());
+            let [scale, bias, mean, var] = [scale, bias, mean, var].map(Tensor::to_f64);
             let factor =
                 |i: usize| factors(scale[i], bias[i], mean[i], var[i], f64::from(self.epsilon));
             let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
@@ -137,7 +136,7 @@ impl OpDef for BatchNorm {
         // With `d = sqrt(var + epsilon)` the result is `(x - mean) * scale / d + bias`: `dx = dy *
         // scale / d`, `dscale = sum of dy * (x - mean) / d`, `dbias = sum of dy`, `dmean = -scale /
         // d * sum of dy`, `dvar = -scale / (2 d^3) * sum of dy * (x - mean)`.
-        let deviation = at.make((var + f64::from(self.epsilon)).apply(Unary::Sqrt))?;
+        let deviation = at.make((var + f64::from(self.epsilon)).sqrt())?;
         let factor = at.div(scale, deviation)?;
         let of = at.ty(scale).dtype;
         if at.wants(1) || at.wants(4) {

@@ -37,11 +37,6 @@ family! {
 }
 
 impl Blocks {
-    fn parts(&self) -> (i64, BlockOrder) {
-        let (block, mode) = self.common();
-        (*block, *mode)
-    }
-
     /// The elements of an operand with the sizes `dims`, which `infer` accepts and none of which is
     /// 0, in the order of the result: sizes and distances of axes, of which neighbours make up
     /// those of the result.
@@ -51,7 +46,7 @@ impl Blocks {
     pub(crate) fn reading(&self, dims: &[usize]) -> Option<SmallVec<[Axis; 6]>> {
         let [n, c, h, w] = *dims else { return None };
         let own = distances(dims);
-        let (block, mode) = self.parts();
+        let (&block, &mode) = self.common();
         let b = usize::try_from(block).ok()?;
         let by = |distance: isize, times: usize| distance.wrapping_mul(times.cast_signed());
         Some(match self {
@@ -101,7 +96,7 @@ impl OpDef for Blocks {
         let [x] = exactly(operands)?;
         let expected = "it must have a batch axis, channels, rows and columns";
         let [n, c, h, w] = sizes_of(operands, 0, expected)?;
-        let (block, _) = self.parts();
+        let (&block, _) = self.common();
         if !(1..=MAX_SIZE).contains(&block) {
             let reason = format!("{block} is out of range; it must be at least 1");
             return Err(OpError::attr("block", reason));
@@ -122,7 +117,7 @@ impl OpDef for Blocks {
     }
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
-        let (Shard { axis, inner, .. }, (block, mode)) = (shard, self.parts());
+        let (Shard { axis, inner, .. }, (&block, &mode)) = (shard, self.common());
         let b = u64::try_from(block).unwrap_or(0);
         let entries = if axis == 1 { b.checked_mul(b) } else { Some(b) };
         let shrinks = matches!(self, Self::DepthToSpace { .. }) == (axis == 1);
@@ -147,7 +142,7 @@ impl OpDef for Blocks {
         let ty = x.tensor_type();
         let inferred = self.infer(&[Operand { ty: &ty, ints: None }])?;
         let dims = inferred.first().and_then(|r| r.ty.shape.as_const()).unwrap_or_default();
-        strided::taken(x, 0, &self.reading(x.dims()).unwrap_or_default(), &dims)
+        Ok(vec![strided::taken(x, 0, &self.reading(x.dims()).unwrap_or_default(), &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

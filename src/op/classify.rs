@@ -44,10 +44,10 @@ impl OpDef for Classify {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
         let mut y = Tensor::zeros(DType::Bool, x.dims())?;
-        for_float!(x.dtype(), F => for (y, x) in y.as_mut_slice::<u8>().iter_mut().zip(x.as_slice::<F>()) {
-                        *y = self.holds(x.real()).into();
-                    },
-        );
+        let to = y.as_mut_slice::<u8>().iter_mut();
+        for_float!(x.dtype(), F => {
+            to.zip(x.as_slice::<F>()).for_each(|(y, x)| *y = self.holds(x.real()).into());
+        });
         Ok(vec![y])
     }
 

@@ -67,7 +67,7 @@ impl OpDef for Col2Im {
         });
         match (shard.axis, taps) {
             (0, _) => at.keep(shard),
-            (1, Some(taps)) if taps > 0 && shard.inner % taps == 0 => {
+            (1, Some(taps)) if taps > 0 && shard.inner.is_multiple_of(taps) => {
                 at.keep(Shard { inner: shard.inner / taps, ..shard })
             }
             (1, _) => at.refuse(Code::WindowAxis, "adds up taps that are the batch"),

@@ -75,10 +75,9 @@ impl OpDef for Concat {
                 }
                 None if joined == shard.axis => return at.refuse(Code::Reorders, along),
                 None => {
-                    let reason = format!(
-                        "joins rows with a value whose axis {} has a fixed size",
-                        shard.axis
-                    );
+                    let axis = shard.axis;
+                    let reason =
+                        format!("joins rows with a value whose axis {axis} has a fixed size");
                     return at.refuse_at(i, Code::BakedBatch, reason);
                 }
             }

@@ -48,7 +48,7 @@ impl OpDef for ConstantOfShape {
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let dims = known_sizes("the shape", &self.shape)?;
-        strided::taken(&self.value, 0, &[(dims.iter().product(), 0)], &dims)
+        Ok(vec![strided::taken(&self.value, 0, &[(dims.iter().product(), 0)], &dims)?])
     }
 
     fn gradient(&self) -> Gradient {

@@ -40,7 +40,7 @@ impl Conv {
     /// The windows of a kernel of type `w` over an input of type `x`, whose first axis may have any
     /// size.
     pub(crate) fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
-        let (input, kernel) = spatial_pair(x, w)?;
+        let [input, kernel] = spatial_pair(x, w)?;
         let Self { strides, dilations, pads, .. } = self;
         Sliding { strides, dilations, pads, ceil_mode: false }.over("kernel", &input, &kernel)
     }
@@ -62,13 +62,13 @@ impl Conv {
 pub(super) fn spatial_pair(
     x: &TensorType,
     w: &TensorType,
-) -> Result<(SmallVec<[i64; 3]>, SmallVec<[i64; 3]>), OpError> {
+) -> Result<[SmallVec<[i64; 3]>; 2], OpError> {
     let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
     if input.len() != kernel.len() {
         let expected = format!("operand 0 is {x}; both must have the same number of axes");
         return Err(OpError::shape(1, w, expected));
     }
-    Ok((input, kernel))
+    Ok([input, kernel])
 }
 
 /// The channels that operand `i` of a convolution has on an axis, at least 1.
@@ -207,7 +207,9 @@ fn convolve<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, operands: &[Tensor]
 pub(super) fn add_bias<T: Wide>(y: &mut [T], bias: &[Tensor], channel: usize) {
     if let [bias] = bias {
         let bias = bias.as_slice::<T>()[channel];
-        y.iter_mut().for_each(|y| *y = *y + bias);
+        for y in y {
+            *y = *y + bias;
+        }
     }
 }
 

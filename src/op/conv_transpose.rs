@@ -44,7 +44,7 @@ impl ConvTranspose {
     /// The windows of a kernel of type `w` over the result for an operand of type `x`, whose first
     /// axis may have any size: one for each element of `x`.
     pub(crate) fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
-        let (input, kernel) = spatial_pair(x, w)?;
+        let [input, kernel] = spatial_pair(x, w)?;
         let Self { strides, dilations, pads, output_padding, .. } = self;
         let sliding = Sliding { strides, dilations, pads, ceil_mode: false };
         sliding.spread("kernel", &input, &kernel, output_padding)

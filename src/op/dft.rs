@@ -127,12 +127,7 @@ impl OpDef for Dft {
     }
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
-        at.keep_beside(
-            self.axis(at.rank()),
-            shard,
-            Code::AcrossSamples,
-            "sums over the samples of the batch",
-        )
+        at.keep_beside(self.axis, shard, Code::AcrossSamples, "sums over the samples of the batch")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -149,13 +144,11 @@ impl OpDef for Dft {
         }
         let turns = self.turns();
         for_float!(x.dtype(), F => {
-                        let rows = y.as_mut_slice::<F>().chunks_exact_mut(row).enumerate();
-                        for (at, row) in rows {
-                            let block = &x.as_slice::<F>()[at / count * block..][..block];
-                            Self::row(sizes, &turns, at % count, block, row);
-                        }
-                    },
-        );
+            for (at, row) in y.as_mut_slice::<F>().chunks_exact_mut(row).enumerate() {
+                let block = &x.as_slice::<F>()[at / count * block..][..block];
+                Self::row(sizes, &turns, at % count, block, row);
+            }
+        });
         Ok(vec![y])
     }
 

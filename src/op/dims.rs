@@ -1,6 +1,6 @@
 //! Integers that follow from the batch size.
 
-use super::infer::{count, known, result_with_ints};
+use super::infer::{count, known_all, result_with_ints};
 use super::prelude::*;
 
 op! {
@@ -32,8 +32,7 @@ impl OpDef for Dims {
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let values =
-            self.values.iter().map(|d| known("the value", d)).collect::<Result<Vec<i64>, _>>()?;
+        let values = known_all("the value", &self.values)?;
         let dims: &[usize] = if self.scalar { &[] } else { &[values.len()] };
         Ok(vec![Tensor::new(dims, &values)?])
     }

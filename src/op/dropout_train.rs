@@ -84,19 +84,16 @@ impl OpDef for DropoutTrain {
         let width: usize = x.dims().iter().skip(1).product();
         let factor = 1.0 / (1.0 - f64::from(self.rate));
         if width > 0 {
-            for_float!(x.dtype(), F => for (y, row) in
-                                y.as_mut_slice::<F>().chunks_exact_mut(width).zip(rows.as_slice::<i64>())
-                            {
-                                let key = row_key(self.seed, step, *row);
-                                for (position, y) in (0u64..).zip(y) {
-                                    *y = if stays(key, position, self.rate) {
-                                        F::of_f64(y.real().to_f64() * factor)
-                                    } else {
-                                        F::of_f64(0.0)
-                                    };
-                                }
-                            },
-            );
+            for_float!(x.dtype(), F => {
+                let of_rows = y.as_mut_slice::<F>().chunks_exact_mut(width);
+                for (y, row) in of_rows.zip(rows.as_slice::<i64>()) {
+                    let key = row_key(self.seed, step, *row);
+                    for (position, y) in (0u64..).zip(y) {
+                        let kept = stays(key, position, self.rate);
+                        *y = F::of_f64(if kept { y.real().to_f64() * factor } else { 0.0 });
+                    }
+                }
+            });
         }
         Ok(vec![y])
     }

@@ -1,7 +1,7 @@
 //! Numbers as `u8` with a scale that their own range decides.
 
 use super::Quantize;
-use super::infer::{count, dtype, exactly, results};
+use super::infer::{count, dtype, exactly, results, sizes_of};
 use super::prelude::*;
 
 family! {
@@ -58,11 +58,9 @@ impl OpDef for DynamicQuantize {
             }
             Self::Range => {
                 count(operands, 2, 2, "2")?;
-                for (i, x) in operands.iter().enumerate() {
+                for i in 0..2 {
                     dtype(operands, i, |t| t == DType::F32, "f32")?;
-                    if x.ty.rank() > 0 {
-                        return Err(OpError::shape(i, x.ty, "it must be a scalar"));
-                    }
+                    let [] = sizes_of(operands, i, "it must be a scalar")?;
                 }
                 results(scalars)
             }

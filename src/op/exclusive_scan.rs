@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::AllReduce;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{known, results};
+use super::infer::{known_all, results};
 use super::prelude::*;
 use super::wide::{Product, Wide};
 
@@ -83,8 +83,7 @@ impl OpDef for ExclusiveScan {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let rows =
-            self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let rows = known_all("the rows", &self.rows)?;
         let count = operands.len();
         let before = |i: usize| {
             let others = if self.reverse { i + 1..count } else { 0..i };

@@ -81,7 +81,7 @@ impl OpDef for Expand {
             })
             .collect();
         let dims: SmallVec<[usize; 6]> = axes.iter().map(|axis| axis.0).collect();
-        strided::taken(x, 0, &axes, &dims)
+        Ok(vec![strided::taken(x, 0, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

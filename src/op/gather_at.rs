@@ -39,6 +39,15 @@ fn picks(operand: usize) -> Refusal {
     rules::refuse(Code::Reorders, operand, "picks samples of the batch by number")
 }
 
+/// The refusal of rows that do not meet.
+fn apart(data: Option<Shard>, indices: Option<Shard>) -> Refusal {
+    if data.is_some() && indices.is_some() {
+        return rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows");
+    }
+    let reason = "has the samples of all replicas in one operand and its own in the other";
+    rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason)
+}
+
 impl GatherAt {
     fn named(&self) -> Result<Named, OpError> {
         Ok(match *self {
@@ -55,14 +64,7 @@ impl GatherAt {
             (Some(s), Some(i)) if s == i => Ok(Claim::Shard(s)),
             // Along the axis each index stands for itself, and every replica holds all data.
             (None, Some(i)) if i.axis == own => Ok(Claim::Shard(i)),
-            (Some(_), Some(_)) => {
-                Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
-            }
-            (data, _) => {
-                let reason =
-                    "has the samples of all replicas in one operand and its own in the other";
-                Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
-            }
+            (data, indices) => Err(apart(data, indices)),
         }
     }
 
@@ -84,14 +86,7 @@ impl GatherAt {
             }
             // Each row of coordinates stands for itself, and every replica holds all data.
             (None, Some(i)) if i.axis >= batch => Ok(Claim::Shard(i)),
-            (Some(_), Some(_)) => {
-                Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
-            }
-            (data, _) => {
-                let reason =
-                    "has the samples of all replicas in one operand and its own in the other";
-                Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
-            }
+            (data, indices) => Err(apart(data, indices)),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::infer::{at_least, count, dtype, equal, result, same_dtype, sizes_of};
 use super::matmul::{product, samples, summed};
 use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
+use super::strided::{axes_of, taken};
 
 op! {
     /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third
@@ -179,16 +180,9 @@ fn addend(c: &SplitOperand<'_>, i: usize, along: Option<Shard>) -> Result<(), Re
 }
 
 /// The transpose of a matrix.
-fn transposed<T: Wide>(x: &Tensor) -> Result<Tensor, OpError> {
-    let (rows, columns) = (x.dims()[0], x.dims()[1]);
-    let mut y = Tensor::zeros(x.dtype(), &[columns, rows])?;
-    let (from, to) = (x.as_slice::<T>(), y.as_mut_slice::<T>());
-    for r in 0..rows {
-        for c in 0..columns {
-            to[c * rows + r] = from[r * columns + c];
-        }
-    }
-    Ok(y)
+fn transposed(x: &Tensor) -> Result<Tensor, OpError> {
+    let own = axes_of(x.dims());
+    taken(x, 0, &[own[1], own[0]], &[own[1].0, own[0].0])
 }
 
 impl Gemm {
@@ -197,8 +191,8 @@ impl Gemm {
         let [a, b, c @ ..] = operands else { return Ok(()) };
         let [alpha, beta] = [self.alpha, self.beta].map(|factor| T::of(factor.into()));
         let (m, n) = (y.dims()[0], y.dims()[1]);
-        let a = if self.trans_a { transposed::<T>(a)? } else { a.clone() };
-        let b = if self.trans_b { transposed::<T>(b)? } else { b.clone() };
+        let a = if self.trans_a { transposed(a)? } else { a.clone() };
+        let b = if self.trans_b { transposed(b)? } else { b.clone() };
         let y = y.as_mut_slice::<T>();
         product(y, a.as_slice::<T>(), b.as_slice::<T>(), a.dims()[1], n);
         // The factor multiplies the sum, not its terms: with a factor of 1 the bits are those of a

@@ -41,10 +41,6 @@ pub(crate) struct GroupSizes {
 }
 
 impl GroupNorm {
-    fn epsilon(&self) -> f32 {
-        *self.common().0
-    }
-
     /// The sizes for an operand with these sizes, which the operator admits.
     pub(crate) fn sizes(&self, dims: &[usize]) -> Option<GroupSizes> {
         let [_, all, spatial @ ..] = dims else { return None };
@@ -56,9 +52,18 @@ impl GroupNorm {
         Some(GroupSizes { channels, groups, inner: spatial.iter().product() })
     }
 
+    /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have
+    /// an element for each of them.
     #[inline(always)]
-    fn normalise<F: Float>(&self, x: &[F], y: &mut [F], scale: &[F], bias: &[F], inner: usize) {
-        let (mean, factor) = rows::moments(x, F::Real::of(self.epsilon().into()));
+    pub(crate) fn group<F: Float>(
+        &self,
+        x: &[F],
+        y: &mut [F],
+        scale: &[F],
+        bias: &[F],
+        inner: usize,
+    ) {
+        let (mean, factor) = rows::moments(x, F::Real::of((*self.common().0).into()));
         let channels = x.chunks_exact(inner).zip(y.chunks_exact_mut(inner));
         for ((x, y), (scale, bias)) in channels.zip(scale.iter().zip(bias)) {
             let (scale, bias) = (scale.real(), bias.real());
@@ -66,20 +71,6 @@ impl GroupNorm {
                 *y = F::round((x.real() - mean) * factor * scale + bias);
             }
         }
-    }
-
-    /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have
-    /// an element for each of them.
-    #[inline(always)]
-    pub(crate) fn group(
-        &self,
-        x: &[f32],
-        y: &mut [f32],
-        scale: &[f32],
-        bias: &[f32],
-        inner: usize,
-    ) {
-        self.normalise(x, y, scale, bias, inner);
     }
 
     fn all<F: Float>(&self, sizes: GroupSizes, operands: [&Tensor; 3], y: &mut Tensor) {
@@ -91,7 +82,7 @@ impl GroupNorm {
             // Groups follow one another within each sample.
             let from = i % groups * channels;
             let own = from..from + channels;
-            self.normalise(x, y, &scale[own.clone()], &bias[own], inner);
+            self.group(x, y, &scale[own.clone()], &bias[own], inner);
         }
     }
 }

@@ -186,12 +186,11 @@ impl OpDef for LayerNorm {
         let (mut means, mut factors) = (Vec::new(), Vec::new());
         let keep = self.statistics();
         for_float!(x.dtype(), F => self.rows::<F>(size, operands, &mut y, |mean, factor| {
-                        if keep {
-                            means.push(mean.to_f64());
-                            factors.push(factor.to_f64());
-                        }
-                    }),
-        );
+            if keep {
+                means.push(mean.to_f64());
+                factors.push(factor.to_f64());
+            }
+        }));
         let mut all = vec![y];
         if keep {
             let (dtype, dims) = (wide(x.dtype()), outer(x.dims(), axis, &1));

@@ -1,11 +1,11 @@
 //! Vectors brought to length 1.
 
+use super::Reduce;
 use super::element::{Float, for_float};
 use super::infer::{axis, dtype, exactly, result};
 use super::prelude::*;
 use super::real::Real;
 use super::rows::{COLUMNS, each, fold_columns, in_columns};
-use super::{Reduce, Unary};
 
 op! {
     /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their
@@ -31,7 +31,9 @@ impl LpNorm {
                 fold_columns(columns, norms, zero, |s, x| s + x.abs(), |a, b| a + b);
             } else {
                 fold_columns(columns, norms, zero, |s, x| s + x * x, |a, b| a + b);
-                norms.iter_mut().for_each(|s| *s = s.sqrt());
+                for s in &mut *norms {
+                    *s = s.sqrt();
+                }
             }
             each(columns, norms, |x, s| *x = if *s == zero { zero } else { *x / *s });
         });
@@ -52,21 +54,14 @@ impl OpDef for LpNorm {
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         // A vector lies within one sample.
-        at.keep_beside(
-            axis("axis", self.axis, at.rank()),
-            shard,
-            Code::BatchStatistics,
-            "normalises over the samples of the batch",
-        )
+        let reason = "normalises over the samples of the batch";
+        at.keep_beside(self.axis, shard, Code::BatchStatistics, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
-        if x.is_empty() {
-            return Ok(vec![y]);
-        }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
         for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner));
         Ok(vec![y])
@@ -82,7 +77,7 @@ impl OpDef for LpNorm {
         // From `y = x / n`: `dx = (dy - n' * sum of dy * y) / n`, where the slope of the norm `n'`
         // is the sign of `x` for p = 1 and `x / n = y` for p = 2.
         let sum = at.make((dy * y).sum(&along))?;
-        let direction = if self.p == 1 { x.apply(Unary::Sign) } else { y.into() };
+        let direction = if self.p == 1 { x.sign() } else { y.into() };
         at.give(0, ((dy - direction * sum) / norm).only(norm.above(0.0)))
     }
 }

@@ -1,10 +1,10 @@
 //! Local response normalisation.
 
+use super::Pool;
 use super::element::for_wide;
 use super::infer::{dtype, exactly, result};
 use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
-use super::{Binary, Pool};
 
 op! {
     /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is
@@ -69,12 +69,8 @@ impl OpDef for Lrn {
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         // Neighbours are other channels at the same place of the same sample.
-        at.keep_beside(
-            Ok(1),
-            shard,
-            Code::WindowAxis,
-            "normalises by neighbouring samples of the batch, its channels",
-        )
+        let reason = "normalises by neighbouring samples of the batch, its channels";
+        at.keep_beside(1, shard, Code::WindowAxis, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -96,7 +92,7 @@ impl OpDef for Lrn {
         let sums = self.neighbours(at, squares, before, after)?;
         let base = at.make(sums * share + f64::from(self.bias))?;
         // y = x * base^-beta, so y / x is the power itself.
-        let own = at.make(dy * base.with(Binary::Pow, -f64::from(self.beta)))?;
+        let own = at.make(dy * base.to_power(-f64::from(self.beta)))?;
         let weighted = at.make(dy * y / base)?;
         let others = self.neighbours(at, weighted, after, before)?;
         at.give(0, own - x * (others * (2.0 * share * f64::from(self.beta))))

@@ -1,6 +1,6 @@
 //! The largest or smallest of the candidates of all replicas.
 
-use super::infer::{axis, dtype, known, known_sizes, results, sizes};
+use super::infer::{axis, dtype, known_all, known_sizes, results, sizes};
 use super::prelude::*;
 use super::ranked::{Part, ranked};
 use super::top_k::{Best, has_entries};
@@ -104,11 +104,7 @@ impl OpDef for MergeTopK {
         let Some(first) = operands.first() else { return Ok(Vec::new()) };
         let axis = axis("axis", self.axis, first.rank())?;
         let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
-        let entries = self
-            .entries
-            .iter()
-            .map(|d| known("the entries", d))
-            .collect::<Result<Vec<i64>, _>>()?;
+        let entries = known_all("the entries", &self.entries)?;
         let all = entries.iter().fold(0i64, |sum, n| sum.saturating_add((*n).max(0)));
         if i64::try_from(k).is_ok_and(|k| k > all) {
             return Err(OpError::attr("k", format!("{k} is more than {all} entries")));

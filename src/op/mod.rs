@@ -104,7 +104,7 @@ pub use resize::{Coordinates, Nearest, ResizeMode};
 pub use scatter::Reduction;
 pub use support::attr::{Attr, AttrError, AttrReader};
 pub use support::error::OpError;
-pub(crate) use support::formula::{Emit, Formula, converted};
+pub(crate) use support::formula::{Emit, Expr, Formed, Formula, converted};
 pub(crate) use support::gradient::{Backward, Gradient};
 pub use support::gradient::{RuleError, Term};
 pub(crate) use support::interval::Interval;

@@ -98,13 +98,10 @@ impl Pad {
 
     /// A tensor of the padding value.
     fn filled(&self, dtype: DType, dims: &[usize]) -> Result<Tensor, OpError> {
-        let mut y = Tensor::zeros(dtype, dims)?;
-        let value = element(dtype, self.value);
-        if let Some(value) = value.filter(|v| v.bytes().iter().any(|b| *b != 0)) {
-            let all = [(y.len(), 0)];
-            strided::read(value.bytes(), y.bytes_mut(), dtype.bytes(), 0, &all);
+        match element(dtype, self.value).filter(|v| v.bytes().iter().any(|b| *b != 0)) {
+            Some(value) => strided::taken(&value, 0, &[(dims.iter().product(), 0)], dims),
+            None => Ok(Tensor::zeros(dtype, dims)?),
         }
-        Ok(y)
     }
 }
 

@@ -50,13 +50,8 @@ const fn is_small(dtype: DType) -> bool {
 }
 
 impl Quantize {
-    const fn settings(&self) -> (i64, i64) {
-        let (axis, block) = self.common();
-        (*axis, *block)
-    }
-
     fn layout(&self, x: usize, scale: &[Option<i64>]) -> Result<Layout, OpError> {
-        let (listed, block) = self.settings();
+        let (&listed, &block) = self.common();
         if block < 0 {
             return Err(OpError::attr("block", format!("{block} is not a number of entries")));
         }

@@ -180,10 +180,7 @@ impl Random {
 
     /// The words of the stream that an element takes.
     const fn words(&self) -> u128 {
-        match self {
-            Self::Uniform { .. } => 2,
-            Self::Normal { .. } => 4,
-        }
+        if matches!(self, Self::Uniform { .. }) { 2 } else { 4 }
     }
 
     /// Draws the elements in order.

@@ -41,7 +41,7 @@ impl OpDef for Reverse {
             first += size.saturating_sub(1) * distance.unsigned_abs();
             axes[axis].1 = -distance;
         }
-        strided::taken(x, first, &axes, x.dims())
+        Ok(vec![strided::taken(x, first, &axes, x.dims())?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

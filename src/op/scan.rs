@@ -46,10 +46,7 @@ struct Lines<'a, T> {
 impl Scan {
     /// The combiner of elements.
     pub(crate) fn by(&self) -> Combine {
-        match self {
-            Self::Sum { .. } => Combine::Sum,
-            Self::Prod { .. } => Combine::Prod,
-        }
+        if matches!(self, Self::Sum { .. }) { Combine::Sum } else { Combine::Prod }
     }
 
     /// The combiner of the replicas' parts to the carry-in of elements of this type.
@@ -98,17 +95,12 @@ impl Scan {
 
     /// Whether it begins at the end of the axis.
     pub(crate) fn is_reverse(&self) -> bool {
-        self.settings().2
+        *self.common().2
     }
 
     /// The axis, negative from the end.
     pub(crate) fn axis(&self) -> i64 {
-        self.settings().0
-    }
-
-    fn settings(&self) -> (i64, bool, bool) {
-        let (axis, exclusive, reverse) = self.common();
-        (*axis, *exclusive, *reverse)
+        *self.common().0
     }
 
     /// Scans lines, whose sizes are not 0. `first` is what each column of each block begins with.
@@ -119,7 +111,7 @@ impl Scan {
         join: impl Fn(A, T) -> A,
         element: impl Fn(A) -> T,
     ) {
-        let (_, exclusive, reverse) = self.settings();
+        let (_, &exclusive, &reverse) = self.common();
         let Lines { x, y, size, inner } = lines;
         let blocks = x.chunks_exact(size * inner).zip(y.chunks_exact_mut(size * inner));
         for ((x, y), first) in blocks.zip(first.chunks_exact(inner)) {
@@ -226,7 +218,7 @@ impl OpDef for Scan {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (axis, exclusive, reverse) = self.settings();
+        let (&axis, &exclusive, &reverse) = self.common();
         // For each element the sum over the results that it takes part in.
         let sum = Self::Sum { axis, exclusive, reverse: !reverse };
         let dy = at.dy()?;
@@ -266,7 +258,7 @@ impl Scan {
         }
         let is_zero = at.is(x, 0.0)?;
         let count = at.cast(is_zero, DType::I64)?;
-        let (axis, _, reverse) = self.settings();
+        let (&axis, _, &reverse) = self.common();
         let count = at.op(Self::Sum { axis, exclusive: false, reverse }, &[count])?;
         let single = at.is(count, 1.0)?;
         let first = at.and(is_zero, single)?;

@@ -147,7 +147,7 @@ impl OpDef for Slice {
             axes[axis] = (count, step.wrapping_mul(distance));
         }
         let dims: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
-        strided::taken(x, first, &axes, &dims)
+        Ok(vec![strided::taken(x, first, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -2,7 +2,6 @@
 
 #![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
-use super::Unary;
 use super::arg::Arg;
 use super::element::{Float, for_float};
 use super::infer::{axis, dtype, exactly, result};
@@ -32,10 +31,6 @@ family! {
 }
 
 impl Softmax {
-    fn listed(&self) -> i64 {
-        *self.common().0
-    }
-
     /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.
     #[inline(always)]
     fn columns<R: Real>(&self, x: &mut [R], width: usize) {
@@ -81,7 +76,7 @@ impl Softmax {
 
     /// The axis of an operand with `rank` axes; `None` if it has no such axis.
     pub(crate) fn axis(&self, rank: usize) -> Option<usize> {
-        axis("axis", self.listed(), rank).ok()
+        axis("axis", *self.common().0, rank).ok()
     }
 
     /// Computes the distributions along the middle one of three axes, the last two with the sizes
@@ -89,12 +84,7 @@ impl Softmax {
     ///
     /// # Panics
     /// If a slice does not hold whole blocks of these sizes: a bug in the caller.
-    pub(crate) fn planes(&self, x: &[f32], y: &mut [f32], size: usize, inner: usize) {
-        self.blocks(x, y, size, inner);
-    }
-
-    /// Computes the distributions along the middle one of three axes, the last two of these sizes.
-    fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
+    pub(crate) fn planes<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
         in_columns(x, y, size, inner, |columns, width| self.columns(columns, width));
     }
 }
@@ -103,28 +93,21 @@ impl OpDef for Softmax {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
-        axis("axis", self.listed(), x.ty.rank())?;
+        axis("axis", *self.common().0, x.ty.rank())?;
         result(x.ty.clone())
     }
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
-        at.keep_beside(
-            axis("axis", self.listed(), at.rank()),
-            shard,
-            Code::AcrossSamples,
-            "normalises across the samples",
-        )
+        let reason = "normalises across the samples";
+        at.keep_beside(*self.common().0, shard, Code::AcrossSamples, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
-        let axis = axis("axis", self.listed(), x.rank())?;
+        let axis = axis("axis", *self.common().0, x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
-        if x.is_empty() {
-            return Ok(vec![y]);
-        }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner));
+        for_float!(x.dtype(), F => self.planes::<F>(x.as_slice(), y.as_mut_slice(), size, inner));
         Ok(vec![y])
     }
 
@@ -141,11 +124,11 @@ impl OpDef for Softmax {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (y, dy) = (at.result(0)?, at.dy()?);
-        let axis = axis("axis", self.listed(), at.ty(y).rank())?;
+        let axis = axis("axis", *self.common().0, at.ty(y).rank())?;
         match self {
             Self::LogSoftmax { .. } => {
                 let sum = at.sum(dy, &[axis])?;
-                at.give(0, dy - y.apply(Unary::Exp) * sum)
+                at.give(0, dy - y.exp() * sum)
             }
             Self::Hardmax { .. } => Err(RuleError::Undefined("it is constant between its steps")),
             Self::Softmax { .. } => at.give(0, y * (dy - (dy * y).sum(&[axis]))),

@@ -32,12 +32,7 @@ impl OpDef for Sort {
     }
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
-        at.keep_beside(
-            axis("axis", self.axis, at.rank()),
-            shard,
-            Code::Reorders,
-            "orders all samples of the batch",
-        )
+        at.keep_beside(self.axis, shard, Code::Reorders, "orders all samples of the batch")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::infer::{axis, equal, exactly, known_sizes, result_with_ints, results, sizes};
 use super::prelude::*;
+use super::strided;
 
 op! {
     /// The parts of its operand along `axis`, one result for each.
@@ -77,23 +78,13 @@ impl OpDef for SplitOp {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
-        let width = x.dims()[axis + 1..].iter().product::<usize>() * x.dtype().bytes();
-        let whole = x.dims()[axis] * width;
-        let mut at = 0;
+        let (mut first, mut axes) = (0, strided::axes_of(x.dims()));
+        let mut dims = x.dims().to_vec();
         let mut parts = Vec::with_capacity(self.sizes.len());
         for size in known_sizes("the sizes", &self.sizes)? {
-            let mut dims = x.dims().to_vec();
-            dims[axis] = size;
-            let mut part = Tensor::zeros(x.dtype(), &dims)?;
-            let run = size * width;
-            if run > 0 {
-                let blocks = x.bytes().chunks_exact(whole);
-                for (out, block) in part.bytes_mut().chunks_exact_mut(run).zip(blocks) {
-                    out.copy_from_slice(&block[at..at + run]);
-                }
-            }
-            at += run;
-            parts.push(part);
+            (axes[axis].0, dims[axis]) = (size, size);
+            parts.push(strided::taken(x, first, &axes, &dims)?);
+            first += size * axes[axis].1.unsigned_abs();
         }
         Ok(parts)
     }

@@ -52,7 +52,7 @@ impl OpDef for Tile {
             self.repeats.iter().zip(own).flat_map(|(count, own)| [(*count, 0), own]).collect();
         let dims: SmallVec<[usize; 6]> =
             axes.chunks_exact(2).map(|pair| pair[0].0.saturating_mul(pair[1].0)).collect();
-        strided::taken(x, 0, &axes, &dims)
+        Ok(vec![strided::taken(x, 0, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -58,7 +58,7 @@ impl OpDef for Transpose {
         let own = strided::axes_of(x.dims());
         let axes: SmallVec<[strided::Axis; 6]> = self.perm.iter().map(|axis| own[*axis]).collect();
         let dims: SmallVec<[usize; 6]> = axes.iter().map(|axis| axis.0).collect();
-        strided::taken(x, 0, &axes, &dims)
+        Ok(vec![strided::taken(x, 0, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

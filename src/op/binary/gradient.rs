@@ -1,7 +1,6 @@
 //! The gradients of functions of two numbers.
 
 use super::Binary;
-use crate::op::Unary;
 use crate::op::prelude::*;
 
 impl Binary {
@@ -51,7 +50,7 @@ impl Binary {
             Self::Div => -(dy * (at.result(0)? / b)),
             Self::Pow => {
                 // y * ln(a), and 0 where the base is not positive.
-                let base = a.where_else(a.above(0.0), 1.0).apply(Unary::Log);
+                let base = a.where_else(a.above(0.0), 1.0).ln();
                 let slope = at.make(dy * (at.result(0)? * base))?;
                 let to = at.ty(b).dtype;
                 at.cast(slope, to)?.into()

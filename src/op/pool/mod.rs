@@ -4,12 +4,12 @@ mod planes;
 
 pub(in crate::op) use planes::{Planes, elements, greatest, taps};
 
+use super::PoolGrad;
 use super::element::for_wide;
 use super::infer::{dtype, exactly, results};
 use super::numeric::{Ordered, Wide, computed_wide};
 use super::prelude::*;
 use super::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
-use super::{Binary, PoolGrad, Unary};
 
 family! {
     /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
@@ -79,14 +79,14 @@ impl Pool {
     ) -> Result<Term, RuleError> {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         let power = p as f64 - 1.0;
-        let each = if p > 1 { dy * y.with(Binary::Pow, -power) } else { dy.into() };
+        let each = if p > 1 { dy * y.to_power(-power) } else { dy.into() };
         let each = at.make(each.only(y.above(0.0)))?;
         // The gradient of a mean divides by the elements of the window; a norm is a sum, so the
         // count is multiplied back.
         let counts = PoolGrad::counts(&self.windows(at.ty(x))?)?;
         let counts = at.constant(y, counts)?;
-        let all = (each * counts).apply(shared) * x.apply(Unary::Sign);
-        let size = |x: Term| x.apply(Unary::Abs).with(Binary::Pow, power);
+        let all = (each * counts).apply(shared) * x.sign();
+        let size = |x: Term| x.abs().to_power(power);
         at.make(if p == 1 { all } else { all * size(x) })
     }
 }

@@ -37,22 +37,6 @@ impl Activation {
     /// The function of states.
     pub const TANH: Self = Self::Unary(Unary::Tanh);
 
-    /// The names of all functions.
-    #[cfg(test)]
-    pub const NAMES: [&str; 11] = [
-        "relu",
-        "tanh",
-        "sigmoid",
-        "softsign",
-        "softplus",
-        "leaky_relu",
-        "thresholded_relu",
-        "elu",
-        "hard_sigmoid",
-        "affine",
-        "scaled_tanh",
-    ];
-
     /// The function with this name and these parameters, those of ONNX where they are absent;
     /// `None` where there is no such function.
     pub fn new(name: &str, alpha: Option<f32>, beta: Option<f32>) -> Option<Self> {
@@ -189,9 +173,24 @@ mod tests {
     use super::Activation;
     use crate::op::attr::{Attr, AttrValue};
 
+    /// The names of all functions.
+    const NAMES: [&str; 11] = [
+        "relu",
+        "tanh",
+        "sigmoid",
+        "softsign",
+        "softplus",
+        "leaky_relu",
+        "thresholded_relu",
+        "elu",
+        "hard_sigmoid",
+        "affine",
+        "scaled_tanh",
+    ];
+
     #[test]
     fn a_printed_function_is_read_again() {
-        for name in Activation::NAMES {
+        for name in NAMES {
             for (alpha, beta) in
                 [(None, None), (Some(0.1), Some(-3e-9)), (Some(f32::INFINITY), None)]
             {

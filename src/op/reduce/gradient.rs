@@ -1,9 +1,9 @@
 //! The gradients of reductions.
 
 use super::Reduce;
+use crate::op::Scan;
 use crate::op::infer::axes;
 use crate::op::prelude::*;
-use crate::op::{Scan, Unary};
 
 impl Reduce {
     /// Gives the operand its gradient.
@@ -38,7 +38,7 @@ impl Reduce {
             }
             // The product of the others, not `y / x`: an element may be 0.
             Self::Prod { .. } | Self::WideProd { .. } => others(at, x, &axes)? * dy,
-            Self::L1 { .. } => x.apply(Unary::Sign) * dy,
+            Self::L1 { .. } => x.sign() * dy,
             // `x / y`; at the origin, where there is no slope, 0.
             Self::L2 { .. } => {
                 let some = at.is_above(y, 0.0)?;
@@ -46,7 +46,7 @@ impl Reduce {
                 x * share
             }
             // The softmax: `e^(x - y)`, whose exponent is at most 0.
-            Self::LogSumExp { .. } => (x - y).apply(Unary::Exp) * dy,
+            Self::LogSumExp { .. } => (x - y).exp() * dy,
             Self::SumSquare { .. } => x * 2.0 * dy,
         };
         at.give(0, dx)

@@ -60,13 +60,10 @@ impl Passes {
         for i in order {
             let at = op.axes[i] - first;
             let output = usize::try_from(op.sizes[i]).unwrap_or(0);
-            let axis = Axis::new(op, i, now[at], output);
-            let (each, places, weights) = axis.taps(op);
+            let AxisTaps { each, places, weights, outside } = AxisTaps::new(op, i, now[at]);
             let (before, inner) = (now[..at].iter().product(), now[at + 1..].iter().product());
             all.steps.push(Step { before, inner, input: now[at], output, each, places, weights });
-            if op.coordinates == Coordinates::TfCropAndResize {
-                flags.push((at, axis.outside()));
-            }
+            flags.push((at, outside));
             now[at] = output;
         }
         for (at, outside) in flags.into_iter().filter(|(_, flags)| flags.contains(&true)) {

@@ -177,9 +177,13 @@ plain_attrs! {
     f64 = Float, "a float";
     String = Name, "a text";
     Tensor = Tensor, "a tensor";
-    Dim = Int, "an integer, which may depend on N", |d: &mut Self, rows| *d = Self::at_rows(d, rows);
+    Dim = Int, "an integer, which may depend on N", |d: &mut Self, rows| {
+        *d = Self::at_rows(d, rows);
+    };
     Vec<Dim> = Ints, "a list of integers, which may depend on N", |dims: &mut Self, rows| {
-        dims.iter_mut().for_each(|d| *d = Dim::at_rows(d, rows));
+        for d in dims {
+            *d = Dim::at_rows(d, rows);
+        }
     };
 }
 

@@ -217,11 +217,14 @@ macro_rules! family {
             })?
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
-                use $crate::op::declare::{by_name, optional, printed};
                 #[allow(clippy::match_same_arms, reason = "some variants have no attributes")]
                 match self {
-                    $(Self::$variant $({ $($field),* })? => by_name([$($(
-                        printed(stringify!($field), $field, optional!($($default)?)),
+                    $(Self::$variant $({ $($field),* })? => $crate::op::declare::by_name([$($(
+                        $crate::op::declare::printed(
+                            stringify!($field),
+                            $field,
+                            $crate::op::declare::optional!($($default)?),
+                        ),
                     )*)?]),)*
                 }
             }
@@ -254,9 +257,13 @@ macro_rules! family {
             }
         }
     };
-    ($(#[$meta:meta])* pub struct $op:ident $(is $($fact:ident)|+)? of $kind:ident with $settings:ident {
-        $($(#[$vmeta:meta])* $variant:ident = $name:literal without [$($other:ident),*]),* $(,)?
-    }) => {
+    (
+        $(#[$meta:meta])* pub struct $op:ident $(is $($fact:ident)|+)?
+        of $kind:ident with $settings:ident {
+            $($(#[$vmeta:meta])* $variant:ident = $name:literal without [$($other:ident),*]),*
+            $(,)?
+        }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Debug)]
         pub struct $op {

@@ -84,20 +84,21 @@ floats! {
 }
 
 macro_rules! ints {
-    ($($t:ident),*) => { $(impl Int for $t {
+    ($($t:ident),*) => { $(#[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "wrapping is meant, and saturation"
+    )]
+    impl Int for $t {
         #[inline]
         fn wide(self) -> i128 {
             self.into()
         }
         #[inline]
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "wrapping is \
-            meant")]
         fn wrap(x: i128) -> Self {
             x as Self
         }
         #[inline]
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is \
-            meant")]
         fn truncate(x: f64) -> Self {
             x as Self
         }

@@ -1,13 +1,15 @@
 //! Formulas written as operators: the one way in which gradient rules, passes and importers add
 //! operators to a graph.
 
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
 use smallvec::SmallVec;
 
 use crate::op::{
     Arg, Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten, Gather,
     Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize, Range, Reduce,
-    Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose,
-    Trilu, Unary, Unsqueeze, Where,
+    Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Term,
+    Transpose, Trilu, Unary, Unsqueeze, Where,
 };
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -150,6 +152,8 @@ pub(crate) trait Formula: Emit {
         rem(a, b) = Binary::Mod { fmod: false };
         /// The larger one.
         max(a, b) = Binary::Max;
+        /// `dy` where the result `y` of a `relu` is above 0, else 0.
+        relu_grad(y, dy) = Binary::ReluGrad;
         /// `-a`.
         neg(a) = Unary::Neg;
         /// The magnitude.
@@ -348,8 +352,146 @@ pub(crate) trait Formula: Emit {
 
 impl<E: Emit + ?Sized> Formula for E {}
 
+/// A formula of terms, as operators of Rust and the methods of `Formed` make it; `Backward::make`
+/// writes it.
+///
+/// Operands are written before their operator, from left to right; of a choice first the value
+/// that is taken otherwise, then the other one, then the condition.
+pub enum Expr {
+    /// A term.
+    Term(Term),
+    /// A number, in the element type of what it meets.
+    Number(f64),
+    /// An operator on its operands.
+    Op(Op, Vec<Expr>),
+    /// A formula times itself.
+    Square(Box<Expr>),
+    /// A condition, the value where it holds, and the value otherwise.
+    Choice(Box<[Expr; 3]>),
+}
+
+impl From<Term> for Expr {
+    fn from(term: Term) -> Self {
+        Self::Term(term)
+    }
+}
+
+impl From<f64> for Expr {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// Methods that apply one function each.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $op:expr;)*) => {
+        $(
+            $(#[$doc])*
+            fn $name(self) -> Expr {
+                self.apply($op)
+            }
+        )*
+    };
+}
+
+/// What formulas are made of.
+pub(crate) trait Formed: Into<Expr> {
+    /// An operator on this.
+    fn apply(self, op: impl Into<Op>) -> Expr {
+        Expr::Op(op.into(), vec![self.into()])
+    }
+
+    /// An operator on this and another operand.
+    fn with(self, op: impl Into<Op>, other: impl Into<Expr>) -> Expr {
+        Expr::Op(op.into(), vec![self.into(), other.into()])
+    }
+
+    functions! {
+        /// The magnitude.
+        abs = Unary::Abs;
+        /// -1, 0 or 1.
+        sign = Unary::Sign;
+        /// The square root.
+        sqrt = Unary::Sqrt;
+        /// One divided by it.
+        reciprocal = Unary::Reciprocal;
+        /// `e` to the power of it.
+        exp = Unary::Exp;
+        /// The natural logarithm.
+        ln = Unary::Log;
+    }
+
+    /// This to the power of a number.
+    fn to_power(self, exponent: f64) -> Expr {
+        self.with(Binary::Pow, exponent)
+    }
+
+    /// This times itself.
+    fn squared(self) -> Expr {
+        Expr::Square(Box::new(self.into()))
+    }
+
+    /// Whether this is above a number.
+    fn above(self, bound: f64) -> Expr {
+        self.with(Compare::Greater, bound)
+    }
+
+    /// Whether this is at least a number.
+    fn at_least(self, bound: f64) -> Expr {
+        self.with(Compare::GreaterOrEqual, bound)
+    }
+
+    /// Whether this is at most a number.
+    fn at_most(self, bound: f64) -> Expr {
+        self.with(Compare::LessOrEqual, bound)
+    }
+
+    /// This where the condition holds, else `other`.
+    fn where_else(self, condition: impl Into<Expr>, other: impl Into<Expr>) -> Expr {
+        Expr::Choice(Box::new([condition.into(), self.into(), other.into()]))
+    }
+
+    /// This where the condition holds, else 0.
+    fn only(self, condition: impl Into<Expr>) -> Expr {
+        self.where_else(condition, 0.0)
+    }
+
+    /// The sum over axes, which stay with size 1.
+    fn sum(self, axes: &[usize]) -> Expr {
+        let sum = Reduce::Sum { axes: named(axes), keepdims: true };
+        if axes.is_empty() { self.into() } else { self.apply(sum) }
+    }
+
+    /// The mean over axes, which stay with size 1.
+    fn mean(self, axes: &[usize]) -> Expr {
+        self.apply(Reduce::Mean { axes: named(axes), keepdims: true })
+    }
+}
+
+macro_rules! formed {
+    ($($t:ty),*) => { $(
+        impl Formed for $t {}
+        formed!(@ $t: Add add, Sub sub, Mul mul, Div div);
+        impl Neg for $t {
+            type Output = Expr;
+            fn neg(self) -> Expr {
+                self.apply(Unary::Neg)
+            }
+        }
+    )* };
+    (@ $t:ty: $($op:ident $method:ident),*) => { $(
+        impl<B: Into<Expr>> $op<B> for $t {
+            type Output = Expr;
+            fn $method(self, other: B) -> Expr {
+                self.with(Binary::$op, other)
+            }
+        }
+    )* };
+}
+formed!(Term, Expr);
+
 /// Axes as operators name them.
-pub(in crate::op) fn named(axes: &[usize]) -> Vec<i64> {
+fn named(axes: &[usize]) -> Vec<i64> {
     axes.iter().copied().map(int).collect()
 }
 

@@ -1,12 +1,11 @@
 //! Gradient rules: an operator's rule says what the gradients of its results give those of its
 //! operands, as a formula.
 
-use std::ops::{Add, Deref, DerefMut, Div, Mul, Neg, Sub};
+use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use crate::op::support::formula::named;
-use crate::op::{Binary, Compare, Emit, Formula, Op, OpError, Reduce, Reverse, Unary};
+use crate::op::{Emit, Expr, Formed, Formula, OpError, Reverse};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape};
 
@@ -161,101 +160,6 @@ impl<'a> Backward<'a> {
         }
     }
 }
-
-/// A formula of terms: what operators of Rust and the methods of [`Formed`] make of them.
-///
-/// Operands are written before their operator, from left to right; of a choice first the value
-/// that is taken otherwise, then the other one, then the condition.
-pub enum Expr {
-    /// A term.
-    Term(Term),
-    /// A number, in the element type of what it meets.
-    Number(f64),
-    /// An operator on its operands.
-    Op(Op, Vec<Expr>),
-    /// A formula times itself.
-    Square(Box<Expr>),
-    /// A condition, the value where it holds, and the value otherwise.
-    Choice(Box<[Expr; 3]>),
-}
-
-impl From<Term> for Expr {
-    fn from(term: Term) -> Self {
-        Self::Term(term)
-    }
-}
-
-impl From<f64> for Expr {
-    fn from(number: f64) -> Self {
-        Self::Number(number)
-    }
-}
-
-/// What formulas are made of.
-pub(crate) trait Formed: Into<Expr> {
-    /// An operator on this.
-    fn apply(self, op: impl Into<Op>) -> Expr {
-        Expr::Op(op.into(), vec![self.into()])
-    }
-
-    /// An operator on this and another operand.
-    fn with(self, op: impl Into<Op>, other: impl Into<Expr>) -> Expr {
-        Expr::Op(op.into(), vec![self.into(), other.into()])
-    }
-
-    /// This times itself.
-    fn squared(self) -> Expr {
-        Expr::Square(Box::new(self.into()))
-    }
-
-    /// Whether this is above a number.
-    fn above(self, bound: f64) -> Expr {
-        self.with(Compare::Greater, bound)
-    }
-
-    /// This where the condition holds, else `other`.
-    fn where_else(self, condition: impl Into<Expr>, other: impl Into<Expr>) -> Expr {
-        Expr::Choice(Box::new([condition.into(), self.into(), other.into()]))
-    }
-
-    /// This where the condition holds, else 0.
-    fn only(self, condition: impl Into<Expr>) -> Expr {
-        self.where_else(condition, 0.0)
-    }
-
-    /// The sum over axes, which stay with size 1.
-    fn sum(self, axes: &[usize]) -> Expr {
-        let sum = Reduce::Sum { axes: named(axes), keepdims: true };
-        if axes.is_empty() { self.into() } else { self.apply(sum) }
-    }
-
-    /// The mean over axes, which stay with size 1.
-    fn mean(self, axes: &[usize]) -> Expr {
-        self.apply(Reduce::Mean { axes: named(axes), keepdims: true })
-    }
-}
-
-macro_rules! formed {
-    ($($t:ty),*) => { $(
-        impl Formed for $t {}
-        formed!(@ $t: Add add, Sub sub, Mul mul, Div div);
-        impl Neg for $t {
-            type Output = Expr;
-            fn neg(self) -> Expr {
-                self.apply(Unary::Neg)
-            }
-        }
-    )* };
-    (@ $t:ty: $($op:ident $method:ident),*) => { $(
-        impl<B: Into<Expr>> $op<B> for $t {
-            type Output = Expr;
-            fn $method(self, other: B) -> Expr {
-                self.with(Binary::$op, other)
-            }
-        }
-    )* };
-}
-formed!(Term, Expr);
 
 impl<'a> Deref for Backward<'a> {
     type Target = Rule<'a>;
@@ -422,7 +326,7 @@ impl Normal {
     ) -> Result<Self, RuleError> {
         let shifted = if centred { at.make(x - x.mean(axes))? } else { x };
         let above = shifted.squared().mean(axes) + epsilon;
-        let inverse = at.make(above.apply(Unary::Sqrt).apply(Unary::Reciprocal))?;
+        let inverse = at.make(above.sqrt().reciprocal())?;
         let value = at.make(shifted * inverse)?;
         Ok(Self { value, inverse, axes: axes.to_vec(), centred })
     }

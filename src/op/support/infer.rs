@@ -157,6 +157,11 @@ pub(crate) fn known(what: &str, d: &Dim) -> Result<i64, OpError> {
     d.as_const().ok_or_else(|| OpError::NotConstant(format!("{what} {d}")))
 }
 
+/// The values of all of them.
+pub(crate) fn known_all(what: &str, all: &[Dim]) -> Result<Vec<i64>, OpError> {
+    all.iter().map(|d| known(what, d)).collect()
+}
+
 /// The sizes that an evaluation needs; `what` names them.
 pub(crate) fn known_sizes(what: &str, sizes: &[Dim]) -> Result<SmallVec<[usize; 4]>, OpError> {
     let shape = Shape::from(sizes);
@@ -200,11 +205,11 @@ pub(in crate::op) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: 
 
 /// The tensor of integers (or `bool`) with these elements, if they are constants that fit its type.
 pub(crate) fn constant(ty: &TensorType, elements: &[Dim]) -> Option<Tensor> {
-    let dims = ty.shape.as_const()?;
     fn of<T: Element + TryFrom<i64>>(dims: &[usize], elements: &[Dim]) -> Option<Tensor> {
         let values = elements.iter().map(|d| T::try_from(d.as_const()?).ok());
         Tensor::new::<T>(dims, &values.collect::<Option<Vec<T>>>()?).ok()
     }
+    let dims = ty.shape.as_const()?;
     for_dtype!(
         ty.dtype,
         float _F => None,

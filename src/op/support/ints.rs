@@ -16,6 +16,11 @@ use crate::types::{DType, Dim, Shape};
 pub(crate) type Known = SmallVec<[Dim; 8]>;
 
 /// The smallest and the largest value of an integer type or `bool` that an `i64` can hold.
+#[expect(
+    clippy::useless_conversion,
+    clippy::unnecessary_fallible_conversions,
+    reason = "only where the element type is `i64`"
+)]
 pub(crate) fn range(dtype: DType) -> Option<(i64, i64)> {
     for_dtype!(
         dtype,

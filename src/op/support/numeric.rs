@@ -5,7 +5,6 @@ use half::{bf16, f16};
 
 use crate::op::OpError;
 use crate::op::element::{Float, reals};
-use crate::op::infer::at_least;
 use crate::op::real::Real;
 use crate::types::{DType, Element, Tensor};
 
@@ -44,14 +43,6 @@ macro_rules! reals {
 }
 reals!(f32, f64);
 
-impl Ordered for i8 {
-    const LOWEST: Self = Self::MIN;
-}
-
-impl Ordered for u8 {
-    const LOWEST: Self = Self::MIN;
-}
-
 macro_rules! integers {
     ($($t:ty),*) => { $(
         impl Number for $t {
@@ -60,6 +51,9 @@ macro_rules! integers {
             fn add_product(self, a: Self, b: Self) -> Self {
                 self.wrapping_add(a.wrapping_mul(b))
             }
+        }
+        impl Ordered for $t {
+            const LOWEST: Self = Self::MIN;
         }
     )* };
 }
@@ -108,7 +102,7 @@ pub(in crate::op) fn computed_wide(
     dims: &[usize],
     f: impl FnOnce(&mut Tensor, &[Tensor]) -> Result<(), OpError>,
 ) -> Result<Vec<Tensor>, OpError> {
-    let ([x], _) = at_least(operands)?;
+    let x = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
     let mut y = Tensor::zeros(wide(x.dtype()), dims)?;
     if !y.is_empty() {
         f(&mut y, &widen_all(operands)?)?;

@@ -99,8 +99,9 @@ pub(in crate::op) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F
     (mean, F::Real::of(1.0) / (variance + epsilon).sqrt())
 }
 
-/// Replaces the columns of blocks of `size` rows with `inner` columns: `f` changes a few neighbouring
-/// ones, copied side by side, so that what folds all of them runs over consecutive memory.
+/// Replaces the columns of blocks of `size` rows with `inner` columns: `f` changes a few
+/// neighbouring ones, copied side by side, so that what folds all of them runs over consecutive
+/// memory.
 #[inline(always)]
 pub(in crate::op) fn in_columns<F: Float>(
     x: &[F],

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::op::{Claims, Op, OpError, SplitOperand, Splitting, Traits};
+use crate::op::infer::axis;
+use crate::op::{Claims, Op, SplitOperand, Splitting, Traits};
 use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
@@ -54,15 +55,15 @@ impl Splitting<'_> {
     }
 
     /// Results that are split as `shard` says, where that is on another axis than the operator's
-    /// own; otherwise a refusal.
+    /// `own`, which is negative from the end; otherwise a refusal.
     pub(in crate::op) fn keep_beside(
         &self,
-        own: Result<usize, OpError>,
+        own: i64,
         shard: Shard,
         code: Code,
         reason: &str,
     ) -> Result<Claims, Refusal> {
-        match own {
+        match axis("axis", own, self.rank()) {
             Ok(own) if own != shard.axis => self.keep(shard),
             _ => self.refuse(code, reason),
         }
@@ -78,6 +79,7 @@ impl Splitting<'_> {
     }
 
     /// Refuses the split of operand `i`.
+    #[expect(clippy::unused_self, reason = "reads like the other refusals")]
     pub(in crate::op) fn refuse_at<T>(
         &self,
         i: usize,

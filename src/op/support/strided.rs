@@ -60,16 +60,17 @@ pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes:
     }
 }
 
-/// The elements of `x` along `axes`, of which the first lies at `first`, as a tensor of these sizes.
+/// The elements of `x` along `axes`, of which the first lies at `first`, as a tensor of these
+/// sizes.
 pub(in crate::op) fn taken(
     x: &Tensor,
     first: usize,
     axes: &[Axis],
     dims: &[usize],
-) -> Result<Vec<Tensor>, OpError> {
+) -> Result<Tensor, OpError> {
     let mut y = Tensor::zeros(x.dtype(), dims)?;
     read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), first, axes);
-    Ok(vec![y])
+    Ok(y)
 }
 
 /// The sizes and the distances of the axes of a row-major tensor.

@@ -4,7 +4,6 @@ use std::f64::consts::{FRAC_2_SQRT_PI, PI, SQRT_2};
 
 use super::{GeluForm, Unary};
 use crate::op::prelude::*;
-use crate::op::{Binary, Compare};
 
 /// `1 - a * a`.
 fn one_less_square(a: Term) -> Expr {
@@ -24,8 +23,9 @@ impl Unary {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         Ok(match *self {
             Self::Neg => -dy,
-            Self::Relu
-            | Self::Clip { .. }
+            // The result is above 0 where the operand is, which need not be kept.
+            Self::Relu => at.relu_grad(y, dy)?.into(),
+            Self::Clip { .. }
             | Self::LeakyRelu { .. }
             | Self::ThresholdedRelu { .. }
             | Self::Shrink { .. }
@@ -40,7 +40,7 @@ impl Unary {
             Self::Sqrt => dy / (y * 2.0),
             Self::Log => dy / x,
             // `x / (1 + |x|)` has the slope `1 / (1 + |x|)^2` on both sides of 0.
-            Self::Softsign => dy / (x.apply(Self::Abs) + 1.0).squared(),
+            Self::Softsign => dy / (x.abs() + 1.0).squared(),
             Self::Acos => -(dy / self.inverse(x)),
             Self::Asin | Self::Atan | Self::Asinh | Self::Acosh | Self::Atanh => {
                 dy / self.inverse(x)
@@ -66,21 +66,19 @@ impl Unary {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have one piece")]
     fn pieces(&self, [x, y, dy]: [Term; 3]) -> Expr {
         match *self {
-            // The result is above 0 where the operand is, which need not be kept.
-            Self::Relu => y.with(Binary::ReluGrad, dy),
             Self::Clip { min, max } => {
                 let mut dx = Expr::from(dy);
                 if let Some(min) = min {
-                    dx = dx.only(x.with(Compare::GreaterOrEqual, min));
+                    dx = dx.only(x.at_least(min));
                 }
                 if let Some(max) = max {
-                    dx = dx.only(x.with(Compare::LessOrEqual, max));
+                    dx = dx.only(x.at_most(max));
                 }
                 dx
             }
             Self::LeakyRelu { alpha } => dy.where_else(x.above(0.0), dy * f64::from(alpha)),
             Self::ThresholdedRelu { alpha } => dy.only(x.above(alpha.into())),
-            Self::Shrink { lambd, .. } => dy.only(x.apply(Self::Abs).above(lambd.into())),
+            Self::Shrink { lambd, .. } => dy.only(x.abs().above(lambd.into())),
             // Below 0 it is `y = alpha * (e^x - 1)`, with the slope `y + alpha`.
             Self::Elu { alpha } => dy.where_else(x.above(0.0), dy * (y + f64::from(alpha))),
             Self::Selu { alpha, gamma } => {
@@ -91,7 +89,7 @@ impl Unary {
             }
             // Below 0, `alpha * (e^(x / alpha) - 1)` has the slope `e^(x / alpha)`.
             Self::Celu { alpha } => {
-                let power = (x * (1.0 / f64::from(alpha))).apply(Self::Exp);
+                let power = (x * (1.0 / f64::from(alpha))).exp();
                 dy.where_else(x.above(0.0), dy * power)
             }
             _ => dy.into(),
@@ -108,10 +106,10 @@ impl Unary {
         // `sqrt(x^2 + 1)`; acosh: `sqrt(x^2 - 1)`.
         match self {
             Self::Atan => x.squared() + 1.0,
-            Self::Asinh => (x.squared() + 1.0).apply(Self::Sqrt),
-            Self::Acosh => (x.squared() + -1.0).apply(Self::Sqrt),
+            Self::Asinh => (x.squared() + 1.0).sqrt(),
+            Self::Acosh => (x.squared() + -1.0).sqrt(),
             Self::Atanh => one_less_square(x),
-            _ => one_less_square(x).apply(Self::Sqrt),
+            _ => one_less_square(x).sqrt(),
         }
     }
 
@@ -122,11 +120,11 @@ impl Unary {
     )]
     fn slope(&self, x: Term, y: Term) -> Expr {
         match *self {
-            Self::Abs => x.apply(Self::Sign),
+            Self::Abs => x.sign(),
             // `-1 / x^2 = -y^2`.
             Self::Reciprocal => -y.squared(),
             // `2 / sqrt(pi) * e^(-x^2)`.
-            Self::Erf => (-x.squared()).apply(Self::Exp) * FRAC_2_SQRT_PI,
+            Self::Erf => (-x.squared()).exp() * FRAC_2_SQRT_PI,
             Self::Sin => x.apply(Self::Cos),
             Self::Cos => -x.apply(Self::Sin),
             // `1 / cos(x)^2 = 1 + y^2`.
@@ -177,7 +175,7 @@ fn gelu(at: &mut Backward<'_>, x: Term, form: GeluForm) -> Result<Expr, RuleErro
         // * p(x)` with the density `p(x) = e^(-x^2 / 2) / sqrt(2 pi)`.
         GeluForm::Exact => {
             let share = ((x * (1.0 / SQRT_2)).apply(Unary::Erf) + 1.0) * 0.5;
-            let density = (x.squared() * -0.5).apply(Unary::Exp) * (1.0 / (2.0 * PI).sqrt());
+            let density = (x.squared() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt());
             share + x * density
         }
         // `x * (1 + t) / 2` with `t = tanh(r * (x + c * x^3))`, `r = sqrt(2 / pi)` and `c =

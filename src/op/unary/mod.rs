@@ -237,15 +237,14 @@ impl OpDef for Unary {
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x] = exactly(operands)?;
-        let wrong = |expected: &str| OpError::dtype(0, x.dtype(), expected.to_owned());
         let mut y = (*x).clone();
         for_dtype!(
             x.dtype(),
             float F => in_reals(y.as_mut_slice::<F>(), |y| self.visit(Each(y))),
             int I => for v in y.as_mut_slice::<I>() {
-                *v = I::wrap(self.int(v.wide()).ok_or_else(|| wrong("a float"))?);
+                *v = I::wrap(self.int(v.wide()).ok_or_else(|| OpError::not_a_float(x.dtype()))?);
             },
-            bool => return Err(wrong("a number")),
+            bool => return Err(OpError::not_a_number()),
         );
         Ok(vec![y])
     }
