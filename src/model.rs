@@ -97,10 +97,11 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
 
 /// What is said of options that speak of an ONNX file, where the model is none.
 fn unused(options: &LoadOptions) -> Vec<Note> {
-    let LoadOptions { batch_axis, dims, free_batch, assume, .. } = options;
+    let LoadOptions { batch_axis, dims, set, free_batch, assume, .. } = options;
     let given = [
         (Setting::BatchAxis, !batch_axis.is_empty()),
         (Setting::Dim, !dims.is_empty()),
+        (Setting::Set, !set.is_empty()),
         (Setting::FreeBatch, *free_batch == FreeBatch::Always),
         (Setting::Assume, !assume.is_empty()),
     ];

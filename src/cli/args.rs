@@ -13,7 +13,7 @@ use crate::op::Assume;
 use crate::pass::{
     self, AppliedRepair, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate,
 };
-use crate::types::{Device, Note, ShardRule, Tensor};
+use crate::types::{DType, Device, Note, ShardRule, Tensor};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 
@@ -78,6 +78,13 @@ pub(crate) struct ModelArgs {
     /// Set a named size of the model
     #[arg(long, value_name = "NAME=SIZE", value_parser = pair::<i64>)]
     dim: Vec<(String, i64)>,
+    /// Set an input to a constant: numbers, `true` or `false`
+    ///
+    /// The input is none any more, and its value may decide sizes and branches. Without this
+    /// option the value of an input that decides them is taken from `--inputs`. Several numbers
+    /// are separated by commas.
+    #[arg(long, value_name = "INPUT=VALUE", value_parser = value, allow_hyphen_values = true)]
+    set: Vec<(String, Tensor)>,
     /// Make a fixed batch size symbolic, or say why it cannot be
     ///
     /// The size of the first axis of the first input becomes `N`, as if the model had been exported
@@ -138,6 +145,10 @@ impl ModelArgs {
     /// Reads another model with the same options.
     pub(crate) fn load_other(&self, model: &str) -> anyhow::Result<Model> {
         let model = self.read(model, false)?;
+        // No inputs say which branch is meant.
+        if let Some(error) = model.undecided() {
+            return Err(error.into());
+        }
         let stated = model.stated();
         let model = noted(model);
         show(&stated);
@@ -153,6 +164,7 @@ impl ModelArgs {
         let options = LoadOptions {
             batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
             dims: self.dim.iter().cloned().collect(),
+            set: self.set.iter().cloned().collect(),
             free_batch: if self.free_batch { FreeBatch::Always } else { FreeBatch::Proved },
             assume: self.assume.iter().cloned().collect(),
             params: self.params.clone(),
@@ -494,6 +506,25 @@ fn pair<T: std::str::FromStr>(text: &str) -> anyhow::Result<(String, T)> {
     let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("expected NAME=VALUE"))?;
     let value = value.parse().map_err(|_| anyhow!("`{value}` is not a size or an axis"))?;
     Ok((name.to_owned(), value))
+}
+
+/// Reads `INPUT=VALUE`.
+fn value(text: &str) -> anyhow::Result<(String, Tensor)> {
+    let (name, value) = text.rsplit_once('=').ok_or_else(|| anyhow!("expected INPUT=VALUE"))?;
+    let words: Vec<&str> = value.split(',').map(str::trim).collect();
+    let dims = if words.len() == 1 { vec![] } else { vec![words.len()] };
+    let truths = words.iter().map(|word| word.parse::<bool>().map(u8::from));
+    let wrong = || anyhow!("`{value}` is no number, `true` or `false`, nor a list of them");
+    let tensor = if let Ok(truths) = truths.collect::<Result<Vec<u8>, _>>() {
+        Tensor::new(&dims, &truths)?.reinterpreted(DType::Bool)
+    } else if let Ok(whole) = words.iter().map(|w| w.parse()).collect::<Result<Vec<i64>, _>>() {
+        Tensor::new(&dims, &whole)?
+    } else {
+        let numbers = words.iter().map(|word| word.parse());
+        let numbers = numbers.collect::<Result<Vec<f64>, _>>().map_err(|_| wrong())?;
+        Tensor::new(&dims, &numbers)?
+    };
+    Ok((name.to_owned(), tensor))
 }
 
 /// Reads `OP=rowwise(AXIS)`.

@@ -148,6 +148,7 @@ pub(crate) fn option(setting: Setting) -> &'static str {
     match setting {
         Setting::BatchAxis => "--batch-axis",
         Setting::Dim => "--dim",
+        Setting::Set => "--set",
         Setting::FreeBatch => "--free-batch",
         Setting::Assume => "--assume",
         Setting::Params => "--params",
@@ -168,6 +169,7 @@ fn key(setting: Setting) -> &'static str {
     match setting {
         Setting::BatchAxis => "batch_axis",
         Setting::Dim => "dims",
+        Setting::Set => "set",
         Setting::FreeBatch => "free_batch",
         Setting::Assume => "assume",
         Setting::Params => "params",

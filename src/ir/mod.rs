@@ -25,7 +25,7 @@ pub use graph::{Graph, GraphError};
 pub use json::{JsonError, from_json, from_json_with, to_json};
 pub use label::Label;
 pub use model::Model;
-pub(crate) use model::{OpenSize, Specialize, numbers};
+pub(crate) use model::{Open, Specialize, element, number, numbers};
 pub use node::{
     DevicePlacement, Node, NodeId, NodeKind, Origin, Output, ResultInfo, Update, Value,
 };

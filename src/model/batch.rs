@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::options::{LoadOptions, import_options, simplified};
+use super::options::{Reading, simplified};
 use crate::analysis;
-use crate::format::onnx::{self, BatchCandidate, ImportError, UnboundDim};
+use crate::format::onnx::{BatchCandidate, ImportError, UnboundDim};
 use crate::ir::{Graph, Model};
 use crate::pass::{Repair, repair};
 use crate::types::{Dim, Note};
@@ -64,7 +64,7 @@ fn named(candidates: &[BatchCandidate]) -> Option<&BatchCandidate> {
 /// Else the error that lists all that may be.
 pub(super) fn choose(
     path: &Path,
-    options: &LoadOptions,
+    reading: &Reading,
     candidates: Vec<BatchCandidate>,
 ) -> Result<Found, ImportError> {
     let is_open = |c: &BatchCandidate| c.open().next().is_some();
@@ -79,7 +79,7 @@ pub(super) fn choose(
     if !all_open {
         return Err(ImportError::Batches(candidates));
     }
-    let splits = |c: &BatchCandidate| splits_along(path, options, c, &candidates);
+    let splits = |c: &BatchCandidate| splits_along(path, reading, c, &candidates);
     let tried = if candidates.len() <= MOST { &candidates[..] } else { &[] };
     let good: Vec<&BatchCandidate> = tried.iter().filter(|c| splits(c)).collect();
     // Where two of them are inputs of one operator, neither is the batch without the other.
@@ -125,16 +125,17 @@ fn others<'c>(
 /// True if the model may be split along `batch`, where numbers stand for the other sizes.
 fn splits_along(
     path: &Path,
-    options: &LoadOptions,
+    reading: &Reading,
     batch: &BatchCandidate,
     candidates: &[BatchCandidate],
 ) -> bool {
-    let mut tried = options.clone();
-    tried.batch_axis = batch.axes().map(|(input, axis)| (input.to_owned(), axis)).collect();
+    let mut tried = reading.clone();
+    tried.options.batch_axis = batch.axes().map(|(input, axis)| (input.to_owned(), axis)).collect();
     for stand_in in STAND_INS {
-        tried.dims.extend(others(batch, candidates).map(|s| (s.name.clone(), stand_in)));
-        let model = onnx::import(path, &import_options(&tried)).ok();
-        let Some(model) = model.and_then(|m| simplified(m, &tried).ok()) else { continue };
+        tried.options.dims.extend(others(batch, candidates).map(|s| (s.name.clone(), stand_in)));
+        let model = tried.import(path).ok();
+        let model = model.and_then(|m| simplified(m, &tried.options).ok());
+        let Some(model) = model else { continue };
         return may_be_split(&model);
     }
     false

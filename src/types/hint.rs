@@ -13,6 +13,8 @@ pub enum Setting {
     BatchAxis,
     /// The number that a named size is bound to.
     Dim,
+    /// The value that an input is bound to.
+    Set,
     /// Whether a batch size that is fixed in the file becomes symbolic.
     FreeBatch,
     /// The split rule that is assumed of an unknown operator.
@@ -41,9 +43,10 @@ pub enum Setting {
 
 impl Setting {
     /// Every setting.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::BatchAxis,
         Self::Dim,
+        Self::Set,
         Self::FreeBatch,
         Self::Assume,
         Self::Params,
@@ -63,6 +66,7 @@ impl Setting {
         match self {
             Self::BatchAxis => "LoadOptions::batch_axis",
             Self::Dim => "LoadOptions::dims",
+            Self::Set => "LoadOptions::set",
             Self::FreeBatch => "LoadOptions::free_batch",
             Self::Assume => "LoadOptions::assume",
             Self::Params => "LoadOptions::params",

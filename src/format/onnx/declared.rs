@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ImportError;
 use super::file::File;
-use super::flat::{Flat, NONE, ValueId};
+use super::flat::{Flat, FlatNode, NONE, ValueId};
 use super::inputs::{Inputs, Size};
 use crate::op::Assume;
 use crate::types::{DType, FastMap, Setting};
@@ -24,6 +24,7 @@ impl Declared {
     pub(super) fn read(
         file: &File,
         flat: &Flat<'_>,
+        nodes: &[FlatNode],
         inputs: &Inputs,
         assume: &Assumptions,
         known: fn(&str) -> bool,
@@ -34,7 +35,7 @@ impl Declared {
         }
         let mut unused: BTreeSet<&str> = assume.keys().map(String::as_str).collect();
         let mut wanted: FastMap<&str, ValueId> = FastMap::default();
-        for node in &flat.nodes {
+        for node in nodes {
             let Some(head) = node.span.map(|span| file.head(span)).transpose()? else { continue };
             let name = head.full_op();
             if head.domain().is_empty() && known(head.op) {

@@ -166,6 +166,16 @@ pub enum ImportError {
 }
 
 impl ImportError {
+    /// The inputs of one number each that decide a value which must be known.
+    pub(crate) fn deciding(&self) -> Option<&[String]> {
+        let Self::Node { error, .. } = self else { return None };
+        let (NodeError::NotKnown { inputs, .. } | NodeError::Undecided { inputs, .. }) = error
+        else {
+            return None;
+        };
+        (!inputs.is_empty()).then_some(inputs)
+    }
+
     /// The node that is wrong, if it is one.
     pub(super) fn node(&self) -> Option<&str> {
         if let Self::Node { node, .. } = self { Some(node) } else { None }
@@ -188,14 +198,26 @@ pub enum NodeError {
     /// An operand must be known before the run.
     #[error(
         "operand {operand} ({}) must be known before the run: a constant, or computed from \
-         sizes",
-        Quoted(.value)
+         sizes{}",
+        Quoted(.value), decided(.inputs)
     )]
     NotKnown {
         /// Its position.
         operand: usize,
         /// The value's name.
         value: String,
+        /// The inputs of one number each that decide it, where nothing else does.
+        inputs: Vec<String>,
+    },
+    /// What decides which body is run, or whether it is run again, is not known before the run.
+    #[error("{what} must be known before the run, and depends on {on}")]
+    Undecided {
+        /// The value, as a phrase.
+        what: String,
+        /// What it depends on, as a list.
+        on: String,
+        /// The inputs of one number each that decide it, where nothing else does.
+        inputs: Vec<String>,
     },
     /// An attribute is absent, of another kind, or has a value that is not allowed.
     #[error("attribute {} {reason}", Quoted(.name))]
@@ -367,6 +389,24 @@ fn brief(error: &NodeError) -> String {
     text
 }
 
+/// The clause that inputs decide a value.
+fn decided(inputs: &[String]) -> String {
+    let names = || list_names(inputs.iter().map(String::as_str));
+    match inputs.len() {
+        0 => String::new(),
+        1 => format!("; input {} decides it", names()),
+        _ => format!("; inputs {} decide it", names()),
+    }
+}
+
+/// The ways out where inputs decide a value.
+fn deciding(inputs: &[String]) -> Vec<Hint> {
+    let values = inputs.iter().take(HINTED).map(|name| format!("{}=1", Escaped(name)));
+    let once = Hint::set(Setting::Set, values, "set it, to 1 for example, for every run");
+    let each = Hint::advice("give the inputs of a run, whose graph is made for their values");
+    vec![once, each]
+}
+
 /// The entries of a list that an error names; the rest are counted.
 const LISTED: usize = 100;
 
@@ -488,6 +528,7 @@ impl Diagnostic for ImportError {
                 "name the inputs that carry the batch",
             )],
             Self::Node { error: NodeError::Baked { .. }, .. } => fixed(),
+            Self::Node { .. } => self.deciding().map(deciding).unwrap_or_default(),
             Self::Input { fixed: true, .. } => {
                 vec![Hint::turn_on(Setting::FreeBatch, "make the fixed size symbolic")]
             }
@@ -503,7 +544,6 @@ impl Diagnostic for ImportError {
             | Self::Tensor { .. }
             | Self::Input { .. }
             | Self::Setting { .. }
-            | Self::Node { .. }
             | Self::Internal(_) => Vec::new(),
         }
     }
@@ -511,9 +551,10 @@ impl Diagnostic for ImportError {
 
 /// The subject of a message about a setting.
 fn subject(setting: Setting) -> &'static str {
-    const SUBJECTS: [(Setting, &str); 3] = [
+    const SUBJECTS: [(Setting, &str); 4] = [
         (Setting::BatchAxis, "the batch axis of"),
         (Setting::Dim, "the size"),
+        (Setting::Set, "the value of"),
         (Setting::Assume, "the split rule of"),
     ];
     let found = SUBJECTS.iter().find(|(own, _)| *own == setting);

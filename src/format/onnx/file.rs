@@ -178,17 +178,63 @@ impl File {
         Ok(false)
     }
 
-    /// Decodes the attributes of a node. The caller has seen that none of them is a graph.
-    pub(super) fn attributes(&self, node: Span) -> Result<Vec<AttributeProto>, ImportError> {
+    /// Decodes the attributes of a node that are no graphs, each with its place.
+    pub(super) fn attributes(
+        &self,
+        node: Span,
+    ) -> Result<Vec<(AttributeProto, Span)>, ImportError> {
         let (mut bytes, mut found) = (0usize, Vec::new());
         for field in Fields::of(&self.data, node) {
-            if let (5, Content::Part(attribute)) = field? {
+            if let (5, Content::Part(attribute)) = field?
+                && !self.has_graph(attribute)?
+            {
                 bytes = bytes.saturating_add(self.attribute_bytes(attribute)?);
                 self.check(node, bytes)?;
-                found.push(self.decode(attribute, 0)?);
+                found.push((self.decode(attribute, 0)?, attribute));
             }
         }
         Ok(found)
+    }
+
+    /// The attributes of a node that are graphs, by name; none where one is a list of them, or has
+    /// several.
+    pub(super) fn bodies(&self, node: Span) -> Result<Option<Vec<(&str, Span)>>, WireError> {
+        let mut found = Vec::new();
+        for attribute in parts(&self.data, node, 5)? {
+            if self.has_graph(attribute)? {
+                let [body] = parts(&self.data, attribute, 6)?[..] else { return Ok(None) };
+                if !parts(&self.data, attribute, 11)?.is_empty() {
+                    return Ok(None);
+                }
+                found.push((last_text(&self.data, attribute, 1)?, body));
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// The parts of a graph inside an attribute.
+    pub(super) fn graph(&self, span: Span) -> Result<Graph, ImportError> {
+        graph_parts(&self.data, span)
+    }
+
+    /// The bytes of a node without the elements of its tensors and without its graphs: those are
+    /// not copied where it is expanded several times.
+    pub(super) fn light_bytes(&self, node: Span) -> Result<usize, WireError> {
+        let mut bytes = node.len();
+        for attribute in parts(&self.data, node, 5)? {
+            for field in Fields::of(&self.data, attribute) {
+                match field? {
+                    (5, Content::Part(tensor)) => {
+                        for raw in parts(&self.data, tensor, 9)? {
+                            bytes -= raw.len();
+                        }
+                    }
+                    (6 | 11, Content::Part(graph)) => bytes -= graph.len(),
+                    _ => {}
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     /// A bound of the memory that an attribute takes once it is decoded.
@@ -308,6 +354,16 @@ impl File {
         }
         inside.extend(&self.graph.outputs);
         Ok(inside)
+    }
+
+    /// The names of initializers.
+    pub(super) fn tensor_names(&self, tensors: &[Span]) -> Result<Vec<&str>, WireError> {
+        tensors.iter().map(|tensor| self.tensor_name(*tensor)).collect()
+    }
+
+    /// The names of inputs or outputs.
+    pub(super) fn value_names(&self, values: &[Span]) -> Result<Vec<&str>, WireError> {
+        values.iter().map(|value| self.value_name(*value)).collect()
     }
 
     /// The name of an initializer, without decoding the rest.

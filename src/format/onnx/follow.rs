@@ -65,6 +65,11 @@ impl Element {
         matches!(self, Self::Number(_))
     }
 
+    /// The number that it is, where it does not depend on the batch.
+    pub(super) const fn number(&self) -> Option<f64> {
+        if let Self::Number(x) = self { Some(*x) } else { None }
+    }
+
     /// The exact value, where it has few binary digits.
     fn ratio(&self) -> Option<Ratio> {
         match self {

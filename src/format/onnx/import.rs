@@ -7,25 +7,28 @@ use super::super::{Budget, Quoted};
 use super::declared::{Assumptions, Declared};
 use super::error::MAX_OPEN_SIZES;
 use super::external::Folder;
+use super::control::Control;
 use super::file::{File, Head};
-use super::flat::{Flat, FlatNode, NONE, ValueId};
-use super::flatten::flatten;
+use super::flat::{Block, FlatNode, Given, NONE, ValueId};
+use super::flatten::{Layout, flatten};
 use super::inputs::{Inputs, declared};
 use super::node::Node;
 use super::options::ImportOptions;
+use super::registry::{Import, Reader};
 use super::state::{State, Tensors};
 use super::wire::Span;
 use super::{BatchCandidate, ImportError, NodeError, foreign, ops};
 use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
-use crate::types::{DType, Dim, FastMap, Note, Symbol};
+use crate::types::{DType, Dim, FastMap, Note, Symbol, Tensor};
 
-/// Builds the model that `folder` holds.
+/// Builds the model that `folder` holds, for the values `given` of inputs that a run gives again.
 pub(super) fn run(
     source: &str,
     folder: Folder,
     budget: Budget,
     options: &ImportOptions,
+    given: &BTreeMap<String, Tensor>,
 ) -> Result<Model, ImportError> {
     let file = File::new(folder.structure())?;
     // ONNX's own operators are known by name. What the user assumes holds for all others, and
@@ -34,17 +37,18 @@ pub(super) fn run(
     let assume = &options.assume;
     let assumed = |head: &Head<'_>| !assume.is_empty() && assume.contains_key(&head.full_op());
     let supported = |head: &Head<'_>| own(head) || assumed(head);
-    let flat = flatten(&file, &supported)?;
-    let mut inputs = Inputs::read(&file, &flat, options)?;
+    let (layout, block) = flatten(&file, &supported)?;
+    let mut inputs = Inputs::read(&file, &block, options, given)?;
     let mut tensors = Tensors::new(folder, budget);
+    let spans = file.graph.initializers.iter().copied();
     let initializers: FastMap<ValueId, Span> =
-        flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
+        block.initializers.iter().copied().zip(spans).collect();
     let known = |op: &str| ops::find(op).is_some();
-    let declared = Declared::read(&file, &flat, &inputs, assume, known)?;
+    let declared = Declared::read(&file, &layout.flat, &block.nodes, &inputs, assume, known)?;
     let parts = Parts {
         classes: inputs.classes.len(),
-        file: &file,
-        flat: &flat,
+        layout: &layout,
+        block: &block,
         initializers: &initializers,
         declared: &declared,
         assume,
@@ -60,11 +64,11 @@ pub(super) fn run(
 }
 
 /// State that every pass over the nodes reads.
-struct Parts<'a> {
+pub(super) struct Parts<'a> {
     /// The classes of sizes that declared types may have.
     classes: usize,
-    file: &'a File,
-    flat: &'a Flat<'a>,
+    layout: &'a Layout<'a>,
+    block: &'a Block,
     initializers: &'a FastMap<ValueId, Span>,
     declared: &'a Declared,
     assume: &'a Assumptions,
@@ -86,6 +90,10 @@ impl Parts<'_> {
         // Each turn joins two symbols, fixes at least one class, or is the last.
         while classes.symbols.iter().any(|symbol| *symbol != BATCH) {
             let Some(failed) = self.try_sizes(inputs, tensors, &classes) else { break };
+            // Whatever the batch is, this value must be known.
+            if failed.deciding().is_some() {
+                return Err(failed);
+            }
             let fixed = match differing(&failed) {
                 Some(Differing::Symbols(a, b)) => {
                     classes.join(a, b);
@@ -149,7 +157,7 @@ impl Parts<'_> {
         failed: &ImportError,
     ) -> BTreeSet<usize> {
         for one in inputs.constants.iter().rev() {
-            let nodes = self.flat.nodes.len().saturating_mul(self.builds.get());
+            let nodes = self.block.nodes.len().saturating_mul(self.builds.get());
             if nodes > MAX_TRIED_NODES {
                 break;
             }
@@ -173,19 +181,22 @@ impl Parts<'_> {
         size: &dyn Fn(usize) -> Dim,
         dry: bool,
     ) -> Result<Model, ImportError> {
-        let Self { classes, file, flat, initializers, declared, source, .. } = *self;
+        let Self { classes, layout, block, initializers, declared, source, .. } = *self;
+        let file = layout.file;
         let name = if file.graph.name.is_empty() { "model" } else { &file.graph.name };
         let builder = Builder::new(name);
         let mut state = State {
             file,
-            flat,
+            layout: layout.clone(),
             builder,
             freed: inputs.freed,
             classes: (0..classes).map(size).collect(),
             declared,
             tensors,
             initializers,
-            values: vec![None; flat.values()],
+            inner: FastMap::default(),
+            shared: FastMap::default(),
+            values: vec![None; layout.flat.values()],
             constants: BTreeMap::new(),
             followed: BTreeMap::new(),
             source: source.into(),
@@ -196,7 +207,10 @@ impl Parts<'_> {
             let (id, name, ty) = typed?;
             state.values[id as usize] = Some(state.builder.input(name, ty));
         }
-        for node in &flat.nodes {
+        for (id, tensor) in &inputs.known {
+            state.values[*id as usize] = Some(state.constant(*id, tensor.clone()));
+        }
+        for node in &block.nodes {
             self.node(&mut state, node)?;
         }
         let mut notes = inputs.notes.clone();
@@ -210,42 +224,60 @@ impl Parts<'_> {
         Ok(Model { notes, ..Model::new(graph, weights) })
     }
 
-    fn node(&self, state: &mut State<'_>, node: &FlatNode) -> Result<(), ImportError> {
-        let flat = self.flat;
+    /// Converts a node.
+    pub(super) fn node<'s>(
+        &self,
+        state: &mut State<'s>,
+        node: &FlatNode,
+    ) -> Result<(), ImportError> {
+        let file = state.file;
         let (head, attributes) = match node.span {
-            Some(span) => (self.file.head(span)?, self.file.attributes(span)?),
+            Some(span) => (file.head(span)?, file.attributes(span)?),
             None => (Head::own("Identity"), Vec::new()),
         };
-        state.builder.set_origin(Origin::new(flat.origin(head.name, node)));
-        let freed = state.freed.is_some();
-        let failed = |error: NodeError| {
-            let error = if freed { error.after_freeing() } else { error };
-            ImportError::Node { node: flat.label(node), op: head.op.to_owned(), error }
-        };
-        let inputs = state.operands(node, &failed)?;
+        let attributes: Vec<Given> = attributes.into_iter().map(Given::own).collect();
+        let shared = shared(state, node, &head);
+        if let (Some(key), [id, ..]) = (shared, &node.outputs[..])
+            && let Some(value) = state.shared.get(&key).copied()
+        {
+            state.set(*id, value);
+            return Ok(());
+        }
+        state.builder.set_origin(Origin::new(state.layout.flat.origin(head.name, node)));
+        let own = if node.span.is_some() { head.inputs.len() } else { node.inputs.len() };
+        let inputs = state.operands(node, head.op, own)?;
         let found = if head.domain().is_empty() { ops::find(head.op) } else { None };
         if let Some(most) = found.map(|f| f.operands).filter(|m| inputs.len() > *m) {
             let text = format!("{} operands where there are at most {most}", inputs.len());
-            return Err(failed(NodeError::Unsupported(text)));
+            return Err(state.failed(node, head.op, NodeError::Unsupported(text)));
         }
-        let node = Node::new(state, head.op, node, attributes, inputs);
-        node.and_then(|mut node| {
-            if let Some(found) = found {
-                (found.convert)(&mut node)?;
+        if let Some(Import { reader: Reader::Control(decide), .. }) = found {
+            return decide(&mut Control::new(self, state, node, &head, attributes, inputs)?);
+        }
+        let converted = Node::new(state, head.op, node, attributes, inputs).and_then(|mut node| {
+            if let Some(Import { reader: Reader::Node(convert), .. }) = found {
+                convert(&mut node)?;
                 return node.finish();
             }
             let name = head.full_op();
             let assumed = self.assume.get(&name).copied();
             let unknown = || NodeError::Unsupported("the operator".to_owned());
             foreign::convert(&mut node, name, assumed.ok_or_else(unknown)?)
-        })
-        .map_err(failed)
+        });
+        converted.map_err(|error| state.failed(node, head.op, error))?;
+        if let (Some(key), [id, ..]) = (shared, &node.outputs[..])
+            && let Some(value) = state.values[*id as usize]
+        {
+            state.shared.insert(key, value);
+        }
+        Ok(())
     }
 
     /// Adds the outputs; a declared type that contradicts the inferred one is noted.
     fn outputs(&self, state: &mut State<'_>, notes: &mut Vec<Note>) -> Result<(), ImportError> {
-        for (id, span) in self.flat.outputs.iter().zip(&self.file.graph.outputs) {
-            let name = self.flat.name(*id);
+        let file = self.layout.file;
+        for (id, span) in self.block.outputs.iter().zip(&file.graph.outputs) {
+            let name = self.layout.flat.name(*id);
             let value = match *id {
                 NONE => None,
                 id => state.value(id)?,
@@ -255,7 +287,7 @@ impl Parts<'_> {
                 user: "an output of the model".to_owned(),
             })?;
             let ty = state.builder.graph().ty(value);
-            let info = self.file.value(*span)?;
+            let info = file.value(*span)?;
             let (dtype, rank): (Option<DType>, Option<usize>) = declared(&info);
             if dtype.is_some_and(|t| t != ty.dtype) || rank.is_some_and(|r| r != ty.rank()) {
                 let declared_type = dtype.map_or("?", DType::name);
@@ -271,6 +303,16 @@ impl Parts<'_> {
         }
         Ok(())
     }
+}
+
+/// The key of a constant that each run of a body has alike: a copy for each would be a weight for
+/// each.
+fn shared(state: &State<'_>, node: &FlatNode, head: &Head<'_>) -> Option<(usize, u32)> {
+    let call = state.layout.flat.scope(node.scope).call;
+    let is_alike = head.op == "Constant" && head.domain().is_empty() && node.inputs.is_empty();
+    let named = matches!(node.outputs[..], [id] if id != NONE);
+    let span = node.span.filter(|_| is_alike && named && call != node.scope)?;
+    Some((span.range().start, call))
 }
 
 /// The nodes that builds for single classes may take together; beyond it all classes that may be

@@ -2,15 +2,19 @@
 //!
 //! The file is read part by part; its functions are expanded, its nodes put in the order of their
 //! operands, and each becomes the operators that mean the same. Operands that say sizes, axes or
-//! positions must be known (constants, or computed from sizes); they become attributes.
+//! positions must be known (constants, or computed from sizes); they become attributes. So must what
+//! decides a branch or the end of a loop: the branch replaces its node, and the trips of the loop.
 //!
 //! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the
 //! same name are one, and so are others if the graph equates them; where that leaves several, it
 //! must be said which is the batch, and what the others are. A constant size is no batch, unless
 //! [`ImportOptions::free_batch`] says that the file was written at one batch size.
 
+mod bodies;
 mod calls;
+mod control;
 mod declared;
+mod depends;
 mod error;
 mod export;
 mod external;
@@ -22,6 +26,7 @@ mod foreign;
 mod free;
 mod import;
 mod inputs;
+mod known;
 mod locations;
 mod node;
 pub(crate) mod ops;
@@ -44,12 +49,14 @@ mod writer;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
 mod proto;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
 
 use super::Budget;
 use crate::ir::Model;
+use crate::types::Tensor;
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
 pub(crate) use locations::locate;
@@ -65,9 +72,21 @@ pub(crate) use weights::initializers;
 /// # Errors
 /// If the file is no model, or one that cannot be imported as the options say.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError> {
+    import_for(path, options, &BTreeMap::new())
+}
+
+/// Reads the model at `path` for the values `given` of some inputs, which a run has to give again.
+///
+/// # Errors
+/// As [`import`].
+pub(crate) fn import_for(
+    path: &Path,
+    options: &ImportOptions,
+    given: &BTreeMap<String, Tensor>,
+) -> Result<Model, ImportError> {
     let budget = Budget::new(options.max_memory);
     let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
-    import::run(&path.display().to_string(), folder, budget, options)
+    import::run(&path.display().to_string(), folder, budget, options, given)
 }
 
 /// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their
@@ -81,5 +100,5 @@ pub fn import_bytes(
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
     let folder = external::Folder::none(store::Store::of(data)?);
-    import::run(source, folder, Budget::new(options.max_memory), options)
+    import::run(source, folder, Budget::new(options.max_memory), options, &BTreeMap::new())
 }

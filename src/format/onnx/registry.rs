@@ -1,16 +1,28 @@
 //! The importers of ONNX's operators by name.
 
+use super::ImportError;
+use super::control::Control;
 use super::node::{Done, Node};
 use crate::types::FastMap;
 
 /// Reads a node: adds the operators that mean the same.
 pub(super) type Convert = fn(&mut Node<'_, '_>) -> Done;
 
+/// Reads a node with bodies: runs those that it decides to.
+pub(super) type Decide = fn(&mut Control<'_, '_>) -> Result<(), ImportError>;
+
+/// How a node is read.
+#[derive(Clone, Copy)]
+pub(super) enum Reader {
+    Node(Convert),
+    Control(Decide),
+}
+
 /// Importer of an ONNX operator.
 pub(super) struct Import {
     /// The most operands it takes.
     pub(super) operands: usize,
-    pub(super) convert: Convert,
+    pub(super) reader: Reader,
 }
 
 /// An operator that takes any number of operands.
@@ -23,8 +35,17 @@ pub(super) struct Imports(FastMap<&'static str, Import>);
 impl Imports {
     /// Adds an operator of at most so many operands.
     pub(super) fn add(&mut self, name: &'static str, operands: usize, convert: Convert) {
+        self.insert(name, Import { operands, reader: Reader::Node(convert) });
+    }
+
+    /// Adds an operator that has bodies.
+    pub(super) fn control(&mut self, name: &'static str, operands: usize, decide: Decide) {
+        self.insert(name, Import { operands, reader: Reader::Control(decide) });
+    }
+
+    fn insert(&mut self, name: &'static str, import: Import) {
         // Two files that claim one operator would hide each other by their order.
-        let before = self.0.insert(name, Import { operands, convert });
+        let before = self.0.insert(name, import);
         debug_assert!(before.is_none(), "{name} is read twice");
     }
 

@@ -7,8 +7,10 @@ use super::super::{Budget, FileError, Quoted};
 use super::declared::Declared;
 use super::external::Folder;
 use super::file::File;
-use super::flat::{Flat, FlatNode, NONE, ValueId};
+use super::flat::{FlatNode, Given, NONE, ValueId};
+use super::flatten::Layout;
 use super::follow::{Element, Followed, KnownOperand, follow, numbers};
+use super::node::wrong;
 use super::proto::TensorProto;
 use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
@@ -23,9 +25,9 @@ const INLINE_INTS: usize = op::infer::MAX_INTS;
 /// Float tensors of `Constant` nodes up to this number of elements stand in the graph.
 const INLINE_FLOATS: usize = 64;
 
-/// The tensors of the file that were read, by the value they give: each is read and charged once.
+/// The tensors of the file that were read, by their place in it: each is read and charged once.
 pub(super) struct Tensors {
-    read: FastMap<ValueId, Tensor>,
+    read: FastMap<usize, Tensor>,
     folder: Folder,
     budget: Budget,
 }
@@ -41,18 +43,18 @@ impl Tensors {
         self.folder.check()
     }
 
-    /// The tensor that gives the value `id`, read from what `proto` gives unless it was before.
+    /// The tensor at the place `at` of the file, read from what `proto` gives unless it was before.
     fn get(
         &mut self,
-        id: ValueId,
+        at: usize,
         name: &str,
         proto: impl FnOnce() -> Result<TensorProto, ImportError>,
     ) -> Result<Tensor, ImportError> {
-        if let Some(tensor) = self.read.get(&id).filter(|_| id != NONE) {
+        if let Some(tensor) = self.read.get(&at) {
             return Ok(tensor.clone());
         }
         let tensor = tensor::read(&proto()?, name, &mut self.folder, &mut self.budget)?;
-        self.read.insert(id, tensor.clone());
+        self.read.insert(at, tensor.clone());
         Ok(tensor)
     }
 }
@@ -60,7 +62,7 @@ impl Tensors {
 /// A graph while the nodes are converted.
 pub(super) struct State<'a> {
     pub(super) file: &'a File,
-    pub(super) flat: &'a Flat<'a>,
+    pub(super) layout: Layout<'a>,
     pub(super) builder: Builder,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
@@ -70,6 +72,11 @@ pub(super) struct State<'a> {
     pub(super) declared: &'a Declared,
     pub(super) tensors: &'a mut Tensors,
     pub(super) initializers: &'a FastMap<ValueId, Span>,
+    /// Those of bodies.
+    pub(super) inner: FastMap<ValueId, Span>,
+    /// The tensors that every run of a body has alike, by their place in the file and the call
+    /// that they belong to.
+    pub(super) shared: FastMap<(usize, u32), Value>,
     pub(super) values: Vec<Option<Value>>,
     /// The tensors of values that do not depend on a run.
     pub(super) constants: BTreeMap<Value, Tensor>,
@@ -84,20 +91,27 @@ pub(super) struct State<'a> {
 }
 
 impl State<'_> {
-    /// The operands of a node, without those left out at the end.
+    /// The error of a node.
+    pub(super) fn failed(&self, node: &FlatNode, op: &str, error: NodeError) -> ImportError {
+        let error = if self.freed.is_some() { error.after_freeing() } else { error };
+        ImportError::Node { node: self.layout.flat.label(node), op: op.to_owned(), error }
+    }
+
+    /// The first `count` operands of a node, without those left out at the end.
     pub(super) fn operands(
         &mut self,
         node: &FlatNode,
-        failed: &dyn Fn(NodeError) -> ImportError,
+        op: &str,
+        count: usize,
     ) -> Result<Vec<Option<Value>>, ImportError> {
-        let mut inputs = Vec::with_capacity(node.inputs.len());
-        for (i, id) in node.inputs.iter().enumerate() {
+        let mut inputs = Vec::with_capacity(count);
+        for (i, id) in node.inputs[..count].iter().enumerate() {
             inputs.push(match *id {
                 NONE => None,
                 id => Some(self.value(id)?.ok_or_else(|| {
-                    let name = self.flat.name(id);
-                    let value = Quoted(&name);
-                    failed(NodeError::Unsupported(format!("operand {i}, the result {value},")))
+                    let name = self.layout.flat.name(id);
+                    let text = format!("operand {i}, the result {},", Quoted(&name));
+                    self.failed(node, op, NodeError::Unsupported(text))
                 })?),
             });
         }
@@ -109,17 +123,23 @@ impl State<'_> {
 
     /// The value that an operand names, where the node that gives it does so.
     pub(super) fn value(&mut self, id: ValueId) -> Result<Option<Value>, ImportError> {
-        if let Some(value) = self.values[id as usize] {
+        if let Some(value) = self.values.get(id as usize).copied().flatten() {
             return Ok(Some(value));
         }
-        let Some(span) = self.initializers.get(&id).copied() else { return Ok(None) };
-        let name = self.flat.name(id);
-        let tensor = self.tensors.get(id, &name, || self.file.tensor(span))?;
+        let span = self.initializers.get(&id).or_else(|| self.inner.get(&id)).copied();
+        let Some(span) = span else { return Ok(None) };
+        let (name, file, at) = (self.layout.flat.name(id), self.file, span.range().start);
+        // Each run of a body names its initializers anew.
+        if let Some(value) = self.shared.get(&(at, 0)) {
+            return Ok(Some(*value));
+        }
+        let tensor = self.tensors.get(at, &name, || file.tensor(span))?;
         let small = match tensor.dtype() {
             t if t.is_float() => tensor.rank() == 0,
             _ => tensor.len() <= INLINE_INTS,
         };
         let value = self.tensor_value(id, tensor, small);
+        self.shared.insert((at, 0), value);
         self.values[id as usize] = Some(value);
         Ok(Some(value))
     }
@@ -133,14 +153,14 @@ impl State<'_> {
 
     /// A tensor of the file as a value: an operator where it is `small`, else a parameter.
     fn tensor_value(&mut self, id: ValueId, tensor: Tensor, small: bool) -> Value {
-        let name = self.flat.name(id);
+        let name = self.layout.flat.name(id);
         let inline = op::Constant { value: tensor.clone() };
         let value = match small.then(|| self.builder.op(&name, inline, &[])) {
             Some(Ok(value)) => value,
             // Types do not need the elements, nor their hash.
             _ if self.dry => self.builder.input(&name, tensor.tensor_type()),
             _ => {
-                let source = Source { file: self.source.clone(), key: self.flat.key(id).into() };
+                let source = Source { file: self.source.clone(), key: self.layout.flat.key(id).into() };
                 let name = self.builder.fresh(&name);
                 self.builder.param_from(&name, source, tensor.clone())
             }
@@ -181,6 +201,12 @@ impl State<'_> {
         few.then(|| tensor.to_f64().into_iter().map(Element::Number).collect())
     }
 
+    /// Whether a value of one element is other than 0, where that is known.
+    pub(super) fn truth(&self, value: Value) -> Option<bool> {
+        let [element] = &self.elements(value)?[..] else { return None };
+        Some(element.number()? != 0.0)
+    }
+
     /// The only element of a value, where it is a known integer.
     pub(super) fn whole_number(&self, value: Value) -> Option<Dim> {
         let [element] = &self.elements(value)?[..] else { return None };
@@ -192,21 +218,22 @@ impl State<'_> {
         self.constants.get(&value)
     }
 
-    /// Reads a tensor of an attribute, which gives the value `id`.
+    /// Reads the tensor of an attribute, which gives the value `id`.
     pub(super) fn attribute_tensor(
         &mut self,
         id: ValueId,
-        attribute: &str,
-        proto: &TensorProto,
+        given: &Given,
     ) -> Result<Tensor, NodeError> {
-        let wrong = |error: ImportError| {
+        let attribute = given.proto.name();
+        let proto = given.proto.t.as_ref().ok_or_else(|| wrong(attribute, "holds no tensor"))?;
+        let unread = |error: ImportError| {
             if let ImportError::Memory(over) = error {
                 return NodeError::Memory(over);
             }
             NodeError::Tensor { name: attribute.to_owned(), reason: error.to_string() }
         };
-        let name = self.flat.name(id);
-        self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong)
+        let name = self.layout.flat.name(id);
+        self.tensors.get(given.at, &name, || Ok(proto.clone())).map_err(unread)
     }
 
     /// Charges a tensor that a node makes.

@@ -35,7 +35,7 @@ pub fn initializers(
         if head.op != "Constant" || head.has_graph || !wanted(name) {
             continue;
         }
-        for proto in file.attributes(*span)?.iter().filter_map(|a| a.t.as_ref()) {
+        for proto in file.attributes(*span)?.iter().filter_map(|(a, _)| a.t.as_ref()) {
             weights.insert(name, tensor::read(proto, name, &mut folder, budget)?);
         }
     }

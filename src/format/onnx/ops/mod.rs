@@ -8,6 +8,7 @@ mod batch_norm;
 mod binary;
 mod bit_cast;
 mod blocks;
+mod branches;
 mod broadcast;
 mod cast;
 mod center_crop_pad;
@@ -27,6 +28,7 @@ mod group_norm;
 mod integer_products;
 mod layer_norm;
 mod logic;
+mod loops;
 mod losses;
 mod max_unpool;
 mod mean_variance;
@@ -55,10 +57,11 @@ mod windows;
 
 use std::sync::LazyLock;
 
+use super::control::Control;
 use super::node::{Done, Node, float, wrong};
 use super::registry::{ANY, Import, Imports};
 use super::writer::{Attribute, Export, Refused, Writer, Written, long, longs, name, word};
-use super::{NodeError, free, tensor};
+use super::{ImportError, NodeError, free, tensor};
 use crate::op::Op;
 
 /// The registry: the files, each with the operators that it writes.
@@ -87,6 +90,7 @@ stems! {
     binary: Binary,
     bit_cast,
     blocks: Blocks,
+    branches,
     cast: Cast,
     center_crop_pad,
     col2im: Col2Im,
@@ -105,6 +109,7 @@ stems! {
     integer_products,
     layer_norm: LayerNorm,
     logic: Logic,
+    loops,
     losses,
     max_unpool: MaxUnpool,
     mean_variance,
