@@ -352,8 +352,7 @@ impl Held {
         if path.extension().is_some_and(|e| e == "npz") {
             return Ok(Self(params::read(path, options.max_memory)?));
         }
-        let wanted = |key: &str| keys.contains(key);
-        let held = onnx::initializers(path, &mut Budget::new(options.max_memory), wanted)?;
+        let held = onnx::initializers(path, &mut Budget::new(options.max_memory), &keys)?;
         if params.iter().all(|p| held.get(&p.source.key).is_some()) {
             return Ok(Self(held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
         }

@@ -86,6 +86,9 @@ pub(super) fn choose(
     if let Some(batch) = united(&candidates).filter(|batch| good.is_empty() && splits(batch)) {
         return found(&batch, "they lead inputs, and the model may be split along them as one");
     }
+    if let Some(batch) = equated(path, reading, tried).filter(|_| good.is_empty()) {
+        return found(&batch, "the graph equates them once the other open size is a number");
+    }
     let leading: Vec<&BatchCandidate> = candidates.iter().filter(|c| leads(c)).collect();
     match (&*good, &*leading) {
         ([one], _) => found(one, "along no other open size may the model be split"),
@@ -111,6 +114,36 @@ fn united(candidates: &[BatchCandidate]) -> Option<BatchCandidate> {
     let nameless: Vec<&BatchCandidate> = nameless.collect();
     let sizes = nameless.iter().flat_map(|c| c.sizes.iter().cloned()).collect();
     (nameless.len() > 1).then_some(BatchCandidate { sizes })
+}
+
+/// All sizes but one, where the graph makes them one as soon as that is a number, as a length that
+/// decides branches is: the only such sizes that lead an input and along which the model may be
+/// split.
+fn equated(
+    path: &Path,
+    reading: &Reading,
+    candidates: &[BatchCandidate],
+) -> Option<BatchCandidate> {
+    if candidates.len() < 3 {
+        return None;
+    }
+    let rest = |other: &BatchCandidate| {
+        let sizes = candidates.iter().filter(|c| *c != other).flat_map(|c| c.sizes.iter().cloned());
+        BatchCandidate { sizes: sizes.collect() }
+    };
+    let agrees = |other: &&BatchCandidate| {
+        let mut tried = reading.clone();
+        let agrees = STAND_INS.iter().any(|stand_in| {
+            tried.options.dims.extend(other.open().map(|s| (s.name.clone(), *stand_in)));
+            let model = tried.import(path).ok();
+            let model = model.and_then(|m| simplified(m, &tried.options).ok());
+            model.is_some_and(|model| may_be_split(&model))
+        });
+        agrees && leads(&rest(other))
+    };
+    let mut found = candidates.iter().filter(agrees);
+    let other = found.next().filter(|_| found.next().is_none())?;
+    Some(rest(other))
 }
 
 /// The open sizes of the other candidates.

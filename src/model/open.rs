@@ -255,9 +255,7 @@ fn state(path: &Path, reading: &Reading, others: &[UnboundDim]) -> Result<Read, 
             continue;
         }
         match stated(path, reading, others, number) {
-            Ok(read)
-                if analysis::may_look_beyond(&read.model.graph, &read.model.weights) =>
-            {
+            Ok(read) if analysis::may_look_beyond(&read.model.graph, &read.model.weights) => {
                 too_long.get_or_insert((number, read)).0 = number;
             }
             Ok(read) => return Ok(read),

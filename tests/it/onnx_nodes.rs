@@ -107,6 +107,17 @@ fn make_known(model: &mut ModelProto, name: &str, tensor: &TensorProto) {
     graph.initializer.push(TensorProto { name: Some(name.to_owned()), ..tensor.clone() });
 }
 
+/// The inputs whose values have to be known.
+fn needed(error: &ImportError) -> Vec<String> {
+    match error {
+        ImportError::Node { error: NodeError::NotKnown { value, inputs, .. }, .. } => {
+            if inputs.is_empty() { vec![value.clone()] } else { inputs.clone() }
+        }
+        ImportError::Node { error: NodeError::Undecided { inputs, .. }, .. } => inputs.clone(),
+        _ => Vec::new(),
+    }
+}
+
 /// A reason without the names and numbers of the case.
 fn category(error: &ImportError) -> String {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others name no part of the case")]
@@ -178,11 +189,11 @@ fn run_case(folder: &Path) -> Outcome {
         let imported = import_bytes(proto.encode_to_vec().into(), "case", &options);
         match imported {
             Ok(model) => break model,
-            Err(ImportError::Node { error: NodeError::NotKnown { value, .. }, .. })
-                if given.iter().any(|(n, _)| *n == value) =>
-            {
-                make_known(&mut proto, &value, &protos[&value]);
-                given.retain(|(n, _)| *n != value);
+            Err(ref error) if needed(error).iter().any(|name| protos.contains_key(name)) => {
+                for name in needed(error) {
+                    make_known(&mut proto, &name, &protos[&name]);
+                    given.retain(|(n, _)| *n != name);
+                }
             }
             Err(error @ (ImportError::UnboundDims(_) | ImportError::Batches(_)))
                 if options.dims.is_empty() =>

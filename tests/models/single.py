@@ -56,10 +56,12 @@ def constant(value, dtype=np.int64):
 
 
 class Case:
-    """A node with its operands (None where one is left out); `before` are nodes that make operands named by strings."""
+    """A node with its operands (None where one is left out); `before` are nodes that make operands named by strings, and
+    `captured` are values c0, c1, ... that they and bodies take."""
 
-    def __init__(self, op, operands, outputs=1, opset=18, before=(), tolerance=None, **attributes):
+    def __init__(self, op, operands, outputs=1, opset=18, before=(), captured=(), tolerance=None, **attributes):
         self.op, self.operands, self.outputs = op, list(operands), outputs
+        self.captured = list(captured)
         self.opset, self.before, self.tolerance = opset, list(before), tolerance
         self.attributes = {name: value for name, value in attributes.items() if value is not None}
 
@@ -77,6 +79,11 @@ class Case:
             else:
                 initializers.append(numpy_helper.from_array(operand.sample(rng, 0), name))
             names.append(name)
+        for i, operand in enumerate(self.captured):
+            if operand.is_input:
+                inputs[f"c{i}"] = operand
+            else:
+                initializers.append(numpy_helper.from_array(operand.sample(rng, 0), f"c{i}"))
         outputs = [f"y{i}" for i in range(self.outputs)]
         nodes = [*self.before, helper.make_node(self.op, names, outputs, name="the_node", **self.attributes)]
         if not any("N" in operand.shape for operand in inputs.values()):
@@ -94,7 +101,7 @@ class Case:
 
 # What ONNX Runtime makes of no rows with these is no reference: it ends the process, gives results of a wrong shape, or
 # leaves an attribute out.
-WRONG_WITHOUT_ROWS = ("LSTM", "GRU", "RNN", "Reduce", "ArgM", "BatchNormalization", "Gemm")
+WRONG_WITHOUT_ROWS = ("LSTM", "GRU", "RNN", "Reduce", "ArgM", "BatchNormalization", "Gemm", "Scan")
 
 
 def run(case, model, inputs, rng):
@@ -126,7 +133,8 @@ def run(case, model, inputs, rng):
 
 
 def main(folder, count):
-    import layers  # adds to the table
+    import bodies  # adds to the table
+    import layers
     from operators import TABLE
 
     ort.set_default_logger_severity(4)

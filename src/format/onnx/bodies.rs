@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::super::Quoted;
 use super::calls::MAX_DEPTH;
-use super::file::{Graph, Head};
+use super::file::{File, Graph, Head};
 use super::flatten::{Layout, named};
 use super::wire::Span;
 use super::{ImportError, NodeError};
@@ -36,6 +36,23 @@ pub(super) struct Body<'a> {
     pub(super) captured: Vec<&'a str>,
     /// The bytes of what each run of it makes anew.
     pub(super) bytes: usize,
+}
+
+impl Body<'_> {
+    /// Whether an output is an input and no more, or its identity.
+    pub(super) fn hands_on(&self, file: &File, [input, output]: [usize; 2]) -> bool {
+        let (Some(from), Some(to)) = (self.inputs.get(input), self.outputs.get(output)) else {
+            return false;
+        };
+        let hands = |span: &Span| {
+            let head = file.head(*span);
+            head.is_ok_and(|head| {
+                let alone = head.op == "Identity" && head.domain().is_empty();
+                alone && head.inputs[..] == [*from] && head.outputs[..] == [*to]
+            })
+        };
+        from == to || self.graph.nodes.iter().any(hands)
+    }
 }
 
 impl<'a> Layout<'a> {
@@ -80,8 +97,7 @@ impl<'a> Layout<'a> {
         let file = self.file;
         let graph = file.graph(span)?;
         let inputs = named(file.value_names(&graph.inputs)?, "input of a body")?;
-        let initializers =
-            named(file.tensor_names(&graph.initializers)?, "initializer of a body")?;
+        let initializers = named(file.tensor_names(&graph.initializers)?, "initializer of a body")?;
         let outputs = named(file.value_names(&graph.outputs)?, "output of a body")?;
         let mut own: HashSet<&str> = inputs.iter().chain(&initializers).copied().collect();
         let (mut used, mut bytes) = (outputs.clone(), 0usize);

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use super::bodies::{Body, Inner};
-use super::file::Head;
+use super::calls::MAX_NODES;
+use super::file::{File, Head};
 use super::flat::{FlatNode, Given, NONE};
 use super::flatten::Run;
 use super::import::Parts;
@@ -83,7 +84,8 @@ impl<'c, 's> Control<'c, 's> {
         body: &Body<'_>,
         [inputs, outputs]: [usize; 2],
     ) -> Result<(), ImportError> {
-        let found = [("inputs", body.inputs.len(), inputs), ("outputs", body.outputs.len(), outputs)];
+        let found =
+            [("inputs", body.inputs.len(), inputs), ("outputs", body.outputs.len(), outputs)];
         match found.into_iter().find(|(_, found, expected)| found != expected) {
             None => Ok(()),
             Some((what, found, expected)) => {
@@ -158,6 +160,22 @@ impl<'c, 's> Control<'c, 's> {
         let depends = self.state.depends(value);
         let (what, on, inputs) = (what.to_owned(), depends.to_string(), depends.deciding());
         Err(self.failed(NodeError::Undecided { what, on, inputs }))
+    }
+
+    /// The file.
+    pub(super) fn file(&self) -> &'s File {
+        self.state.file
+    }
+
+    /// Fails if so many runs of a body are more than is unrolled.
+    pub(super) fn limit(&self, body: &Body<'_>, runs: i64) -> Result<(), ImportError> {
+        let each = 1 + body.graph.nodes.len();
+        let nodes = usize::try_from(runs.max(0)).unwrap_or(usize::MAX).saturating_mul(each);
+        if nodes <= MAX_NODES {
+            return Ok(());
+        }
+        let text = format!("{runs} trips of {each} nodes, where {MAX_NODES} nodes are the most,");
+        Err(self.failed(NodeError::Unsupported(text)))
     }
 
     /// Runs a body on these values: adds its nodes and gives its outputs.

@@ -196,6 +196,11 @@ impl File {
         Ok(found)
     }
 
+    /// The attributes of a node, without decoding them.
+    pub(super) fn attribute_spans(&self, node: Span) -> Result<Vec<Span>, WireError> {
+        parts(&self.data, node, 5)
+    }
+
     /// The attributes of a node that are graphs, by name; none where one is a list of them, or has
     /// several.
     pub(super) fn bodies(&self, node: Span) -> Result<Option<Vec<(&str, Span)>>, WireError> {

@@ -16,6 +16,9 @@ use super::wire::Span;
 const MAX_PATH: usize = 128;
 const MAX_NAME: usize = 64;
 
+/// What stands before the place of a tensor in the key of a parameter.
+pub(super) const PLACE: &str = "@byte";
+
 /// A value of the model by its number; [`NONE`] for an operand or result that is left out.
 pub(super) type ValueId = u32;
 
@@ -126,6 +129,9 @@ pub(super) fn shortened(name: &str) -> &str {
 #[derive(Clone)]
 pub(super) struct Flat<'a> {
     file: &'a File,
+    /// The names of the values that every copy has.
+    common: Rc<Vec<Name<'a>>>,
+    /// Those of the values behind them.
     names: Vec<Name<'a>>,
     scopes: Vec<Rc<Scope>>,
 }
@@ -135,12 +141,27 @@ impl<'a> Flat<'a> {
     pub(super) fn new(file: &'a File, opset: i64) -> Self {
         let (path, attributes) = (String::new(), Rc::default());
         let model = Scope { path, attributes, opset, outer: 0, function: None, call: 0 };
-        Self { file, names: Vec::new(), scopes: vec![Rc::new(model)] }
+        Self { file, common: Rc::default(), names: Vec::new(), scopes: vec![Rc::new(model)] }
+    }
+
+    /// Makes the values common to all copies that are made from now on, which add others.
+    pub(super) fn share(&mut self) {
+        if self.common.is_empty() {
+            self.common = Rc::new(std::mem::take(&mut self.names));
+        }
+    }
+
+    fn named(&self, id: ValueId) -> Option<&Name<'a>> {
+        let at = id as usize;
+        match at.checked_sub(self.common.len()) {
+            None => self.common.get(at),
+            Some(at) => self.names.get(at),
+        }
     }
 
     /// A further value, inside the scope `scope`.
     pub(super) fn add_value(&mut self, scope: u32, text: &'a str) -> Result<ValueId, ImportError> {
-        let id = number(self.names.len(), "values")?;
+        let id = self.next()?;
         self.names.push(Name { scope, text });
         Ok(id)
     }
@@ -170,17 +191,17 @@ impl<'a> Flat<'a> {
 
     /// The number of values.
     pub(super) fn values(&self) -> usize {
-        self.names.len()
+        self.common.len() + self.names.len()
     }
 
     /// The number of the value that is added next.
     pub(super) fn next(&self) -> Result<ValueId, ImportError> {
-        number(self.names.len(), "values")
+        number(self.values(), "values")
     }
 
     /// The name of a value: as in the file; inside a scope, after its path.
     pub(super) fn name(&self, id: ValueId) -> Cow<'a, str> {
-        match self.names.get(id as usize) {
+        match self.named(id) {
             None => Cow::Borrowed(""),
             Some(Name { scope: 0, text }) => Cow::Borrowed(text),
             Some(Name { scope, text }) => Cow::Owned(self.scope(*scope).full(text)),
@@ -189,18 +210,22 @@ impl<'a> Flat<'a> {
 
     /// The name in the file of a value, without the path of its scope.
     pub(super) fn text(&self, id: ValueId) -> &'a str {
-        self.names.get(id as usize).map_or("", |name| name.text)
+        self.named(id).map_or("", |name| name.text)
     }
 
     /// The name in the file of a value of the model's graph.
     pub(super) fn own_name(&self, id: ValueId) -> Option<&'a str> {
-        self.names.get(id as usize).filter(|name| name.scope == 0).map(|name| name.text)
+        self.named(id).filter(|name| name.scope == 0).map(|name| name.text)
     }
 
-    /// The name of a value that no other has.
-    pub(super) fn key(&self, id: ValueId) -> Cow<'a, str> {
-        match self.names.get(id as usize) {
-            Some(Name { scope: 1.., .. }) => Cow::Owned(format!("{}@{id}", self.name(id))),
+    /// The name of a value that no other has. Outside the model's graph names are not enough: `at`
+    /// is the place of its tensor, by which it is found again.
+    pub(super) fn key(&self, id: ValueId, at: Option<usize>) -> Cow<'a, str> {
+        match (self.named(id), at) {
+            (Some(Name { scope: 1.., .. }), Some(at)) => {
+                Cow::Owned(format!("{}{PLACE}{at}", self.name(id)))
+            }
+            (Some(Name { scope: 1.., .. }), None) => Cow::Owned(format!("{}@{id}", self.name(id))),
             _ => self.name(id),
         }
     }

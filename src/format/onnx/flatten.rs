@@ -65,6 +65,7 @@ pub(super) fn flatten<'a>(
         inner: FastMap::default(),
     };
     let block = layout.model()?;
+    layout.flat.share();
     Ok((layout, block))
 }
 
@@ -153,7 +154,7 @@ impl<'a> Layout<'a> {
             return self.call(function, &site, to);
         }
         let Site { span, head, scope, inputs, outputs } = site;
-        if head.has_graph == is_control(head) && (self.supported)(head) {
+        if (!head.has_graph || is_control(head)) && (self.supported)(head) {
             to.push(FlatNode { span: Some(span), scope, inputs, outputs });
         } else {
             self.refuse(head, scope, &outputs);

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{Budget, Quoted};
+use super::control::Control;
 use super::declared::{Assumptions, Declared};
 use super::error::MAX_OPEN_SIZES;
 use super::external::Folder;
-use super::control::Control;
 use super::file::{File, Head};
 use super::flat::{Block, FlatNode, Given, NONE, ValueId};
 use super::flatten::{Layout, flatten};
@@ -195,6 +195,7 @@ impl Parts<'_> {
             tensors,
             initializers,
             inner: FastMap::default(),
+            placed: FastMap::default(),
             shared: FastMap::default(),
             values: vec![None; layout.flat.values()],
             constants: BTreeMap::new(),
@@ -225,11 +226,7 @@ impl Parts<'_> {
     }
 
     /// Converts a node.
-    pub(super) fn node<'s>(
-        &self,
-        state: &mut State<'s>,
-        node: &FlatNode,
-    ) -> Result<(), ImportError> {
+    pub(super) fn node(&self, state: &mut State<'_>, node: &FlatNode) -> Result<(), ImportError> {
         let file = state.file;
         let (head, attributes) = match node.span {
             Some(span) => (file.head(span)?, file.attributes(span)?),

@@ -78,7 +78,8 @@ impl Inputs {
         let named = bound.collect();
         let (constants, bound) = (BTreeSet::new(), BTreeSet::new());
         let (freed, known) = (None, Vec::new());
-        let mut inputs = Self { all: inputs, classes, freed, constants, notes, named, bound, known };
+        let mut inputs =
+            Self { all: inputs, classes, freed, constants, notes, named, bound, known };
         inputs.set(&options.set, false)?;
         inputs.set(given, true)?;
         inputs.bind(&options.dims)?;

@@ -37,6 +37,7 @@ mod save;
 mod state;
 mod store;
 mod tensor;
+mod ways;
 pub(crate) mod weights;
 mod wire;
 mod writer;

@@ -74,6 +74,8 @@ pub(super) struct State<'a> {
     pub(super) initializers: &'a FastMap<ValueId, Span>,
     /// Those of bodies.
     pub(super) inner: FastMap<ValueId, Span>,
+    /// The places in the file of the tensors that values are.
+    pub(super) placed: FastMap<ValueId, usize>,
     /// The tensors that every run of a body has alike, by their place in the file and the call
     /// that they belong to.
     pub(super) shared: FastMap<(usize, u32), Value>,
@@ -133,6 +135,7 @@ impl State<'_> {
         if let Some(value) = self.shared.get(&(at, 0)) {
             return Ok(Some(*value));
         }
+        self.placed.insert(id, at);
         let tensor = self.tensors.get(at, &name, || file.tensor(span))?;
         let small = match tensor.dtype() {
             t if t.is_float() => tensor.rank() == 0,
@@ -160,7 +163,8 @@ impl State<'_> {
             // Types do not need the elements, nor their hash.
             _ if self.dry => self.builder.input(&name, tensor.tensor_type()),
             _ => {
-                let source = Source { file: self.source.clone(), key: self.layout.flat.key(id).into() };
+                let key = self.layout.flat.key(id, self.placed.get(&id).copied());
+                let source = Source { file: self.source.clone(), key: key.into() };
                 let name = self.builder.fresh(&name);
                 self.builder.param_from(&name, source, tensor.clone())
             }
@@ -225,6 +229,7 @@ impl State<'_> {
         given: &Given,
     ) -> Result<Tensor, NodeError> {
         let attribute = given.proto.name();
+        self.placed.insert(id, given.at);
         let proto = given.proto.t.as_ref().ok_or_else(|| wrong(attribute, "holds no tensor"))?;
         let unread = |error: ImportError| {
             if let ImportError::Memory(over) = error {

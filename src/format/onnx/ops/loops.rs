@@ -54,13 +54,11 @@ impl Stack {
             let made = c.emit().unsqueeze(*part, vec![at]);
             *part = c.made(made)?;
         }
-        match self.parts[..] {
-            [one] => Ok(one),
-            _ => {
-                let made = c.emit().concat(&self.parts, at);
-                c.made(made)
-            }
+        if let [one] = self.parts[..] {
+            return Ok(one);
         }
+        let made = c.emit().concat(&self.parts, at);
+        c.made(made)
     }
 }
 
@@ -123,6 +121,10 @@ fn repeat(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
         Some(condition) => c.truth(condition, "its condition")?,
         None => true,
     };
+    // A condition that only hands its own on ends nothing.
+    if let Some(most) = most.filter(|_| goes_on && body.hands_on(c.file(), [1, 0])) {
+        c.limit(&body, most)?;
+    }
     let values = c.operands_from(2)?;
     let stacks = (0..stacks).map(|_| Stack::along(0, false)).collect();
     let mut trips = Trips { body: Rc::clone(&body), values, stacks };
@@ -195,9 +197,9 @@ fn scan(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
     c.check("body", &body, [count, results])?;
     let values = c.operands_from(0)?;
     let (states, scanned) = values.split_at(count - settings.operands.len());
-    let scanned: Vec<(Value, Along)> =
-        scanned.iter().copied().zip(settings.operands).collect();
+    let scanned: Vec<(Value, Along)> = scanned.iter().copied().zip(settings.operands).collect();
     let length = length(c, &scanned, states.len())?;
+    c.limit(&body, length)?;
     let stacks = settings.results.into_iter().map(|a| Stack::along(a.axis, a.reverse)).collect();
     let mut trips = Trips { body: Rc::clone(&body), values: states.to_vec(), stacks };
     for trip in 0..length {
@@ -226,11 +228,7 @@ fn scan(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
 
 /// How a scan goes along `count` operands or results: the attributes of these names, all 0 where
 /// they are not given.
-fn along(
-    n: &mut Node<'_, '_>,
-    names: [&str; 2],
-    count: usize,
-) -> Result<Vec<Along>, NodeError> {
+fn along(n: &mut Node<'_, '_>, names: [&str; 2], count: usize) -> Result<Vec<Along>, NodeError> {
     let mut lists = Vec::with_capacity(names.len());
     for name in names {
         let list = n.opt_ints(name)?.unwrap_or_else(|| vec![0; count]);

@@ -1,5 +1,6 @@
 //! ONNX files, and the files beside them.
 
+mod control;
 mod damage;
 mod external;
 mod functions;
@@ -17,6 +18,7 @@ fn cases() -> Vec<Case> {
     let mut cases = damage::cases();
     cases.extend(graphs::cases());
     cases.extend(functions::cases());
+    cases.extend(control::cases());
     cases.extend(sizes::cases());
     cases.extend(tensors::cases());
     cases.extend(external::cases());
