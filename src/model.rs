@@ -341,7 +341,7 @@ impl Held {
             let param = params.first().map_or_else(String::new, |p| p.name.to_string());
             return Err(ModelError::NoSource { param, file: file.to_owned() });
         };
-        let keys: HashSet<&str> = params.iter().map(|p| &*p.source.key).collect();
+        let keys: BTreeSet<&str> = params.iter().map(|p| &*p.source.key).collect();
         if path.extension().is_some_and(|e| e == "safetensors") {
             let mut budget = Budget::new(options.max_memory);
             let names: HashSet<&str> = params.iter().map(|p| &*p.name).collect();

@@ -109,11 +109,11 @@ fn make_known(model: &mut ModelProto, name: &str, tensor: &TensorProto) {
 
 /// The inputs whose values have to be known.
 fn needed(error: &ImportError) -> Vec<String> {
+    let ImportError::Node { error, .. } = error else { return Vec::new() };
     match error {
-        ImportError::Node { error: NodeError::NotKnown { value, inputs, .. }, .. } => {
-            if inputs.is_empty() { vec![value.clone()] } else { inputs.clone() }
-        }
-        ImportError::Node { error: NodeError::Undecided { inputs, .. }, .. } => inputs.clone(),
+        NodeError::NotKnown { value, inputs, .. } if inputs.is_empty() => vec![value.clone()],
+        NodeError::NotKnown { inputs, .. } | NodeError::Undecided { inputs, .. } => inputs.clone(),
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the others need none")]
         _ => Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! The tensors of a model file without its graph.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::super::Budget;
@@ -23,7 +23,7 @@ use crate::ir::Weights;
 pub fn initializers(
     path: &Path,
     budget: &mut Budget,
-    wanted: &HashSet<&str>,
+    wanted: &BTreeSet<&str>,
 ) -> Result<Weights, ImportError> {
     let mut folder = Folder::of(path, Store::open(path, budget)?);
     let file = File::new(folder.structure())?;
@@ -55,7 +55,7 @@ pub fn initializers(
 /// The tensors whose keys name their place.
 fn placed<'k>(
     file: &File,
-    wanted: &HashSet<&'k str>,
+    wanted: &BTreeSet<&'k str>,
 ) -> Result<Vec<(&'k str, TensorProto)>, ImportError> {
     let place = |key: &&'k str| {
         let (_, at) = key.rsplit_once(PLACE)?;

@@ -153,7 +153,7 @@ fn elements_may_lie_in_another_file_of_the_folder() {
     std::fs::write(&path, proto.encode_to_vec()).unwrap();
     let model = import(&path, &ImportOptions::default()).unwrap();
     assert_eq!(model.weights.get("w").unwrap().to_f64(), [1.0, 2.0, 3.0, 4.0]);
-    let read = initializers(&path, &mut Budget::new(1 << 20), |name| name == "w").unwrap();
+    let read = initializers(&path, &mut Budget::new(1 << 20), &["w"].into()).unwrap();
     assert_eq!(read.get("w"), model.weights.get("w"));
     // From bytes there is no folder.
     assert!(refusal(load(&proto)).contains("the model has no folder"));
