@@ -110,10 +110,10 @@ fn make_known(model: &mut ModelProto, name: &str, tensor: &TensorProto) {
 /// The inputs whose values have to be known.
 fn needed(error: &ImportError) -> Vec<String> {
     let ImportError::Node { error, .. } = error else { return Vec::new() };
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others need none")]
     match error {
         NodeError::NotKnown { value, inputs, .. } if inputs.is_empty() => vec![value.clone()],
         NodeError::NotKnown { inputs, .. } | NodeError::Undecided { inputs, .. } => inputs.clone(),
-        #[expect(clippy::wildcard_enum_match_arm, reason = "the others need none")]
         _ => Vec::new(),
     }
 }

@@ -192,6 +192,7 @@ impl<'c, 's> Control<'c, 's> {
             state.set(*id, *value);
         }
         state.inner.extend(block.initializers.iter().copied().zip(body.graph.initializers.clone()));
+        self.parts.ran.set(self.parts.ran.get().saturating_add(block.nodes.len()));
         for node in &block.nodes {
             self.parts.node(state, node)?;
         }

@@ -54,6 +54,7 @@ pub(super) fn run(
         assume,
         source,
         builds: Cell::new(0),
+        ran: Cell::new(0),
     };
     parts.unify(&mut inputs, &mut tensors)?;
     inputs.note();
@@ -75,6 +76,8 @@ pub(super) struct Parts<'a> {
     source: &'a str,
     /// The builds that tried sizes.
     builds: Cell<usize>,
+    /// The nodes of bodies that builds have run.
+    pub(super) ran: Cell<usize>,
 }
 
 impl Parts<'_> {
@@ -158,6 +161,7 @@ impl Parts<'_> {
     ) -> BTreeSet<usize> {
         for one in inputs.constants.iter().rev() {
             let nodes = self.block.nodes.len().saturating_mul(self.builds.get());
+            let nodes = nodes.saturating_add(self.ran.get());
             if nodes > MAX_TRIED_NODES {
                 break;
             }

@@ -2,8 +2,9 @@
 //!
 //! The file is read part by part; its functions are expanded, its nodes put in the order of their
 //! operands, and each becomes the operators that mean the same. Operands that say sizes, axes or
-//! positions must be known (constants, or computed from sizes); they become attributes. So must what
-//! decides a branch or the end of a loop: the branch replaces its node, and the trips of the loop.
+//! positions must be known (constants, or computed from sizes); they become attributes. So must
+//! what decides a branch or the end of a loop: the branch replaces its node, and the trips of the
+//! loop do.
 //!
 //! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the
 //! same name are one, and so are others if the graph equates them; where that leaves several, it

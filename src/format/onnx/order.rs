@@ -61,6 +61,7 @@ struct Producers {
 
 impl Producers {
     fn get(&self, id: ValueId) -> Producer {
+        // What stands around a block is given, as its inputs are.
         id.checked_sub(self.first).map_or(Producer::GraphInput, |at| self.of[at as usize])
     }
 
