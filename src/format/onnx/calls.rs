@@ -106,7 +106,7 @@ impl<'a> Calls<'a> {
         }
         let function = &file.functions[number];
         let default = |span: &Span| {
-            let given = Given::own((file.attribute(*span)?, *span));
+            let given = Given::own(file.attribute(*span)?, *span);
             Ok((given.proto.name().to_owned(), Given { bytes: span.len(), ..given }))
         };
         let defaults = function.defaults.iter().map(default);

@@ -7,7 +7,6 @@ use super::calls::MAX_NODES;
 use super::file::{File, Head};
 use super::flat::{FlatNode, Given, NONE};
 use super::flatten::Run;
-use super::import::Parts;
 use super::node::{Node, wrong};
 use super::state::State;
 use super::{ImportError, NodeError};
@@ -15,9 +14,12 @@ use crate::ir::{GraphError, Origin, Value};
 use crate::op::{Emit, Formula, OpError};
 use crate::types::{DType, Shape, Tensor};
 
+/// Converts a node of a body.
+pub(super) type Convert<'c> = &'c dyn Fn(&mut State<'_>, &FlatNode) -> Result<(), ImportError>;
+
 /// A node with bodies while it is converted.
 pub(super) struct Control<'c, 's> {
-    parts: &'c Parts<'c>,
+    convert: Convert<'c>,
     state: &'c mut State<'s>,
     node: &'c FlatNode,
     head: &'c Head<'s>,
@@ -31,7 +33,7 @@ pub(super) struct Control<'c, 's> {
 impl<'c, 's> Control<'c, 's> {
     /// The node with its attributes that are no graphs, and its operands.
     pub(super) fn new(
-        parts: &'c Parts<'c>,
+        convert: Convert<'c>,
         state: &'c mut State<'s>,
         node: &'c FlatNode,
         head: &'c Head<'s>,
@@ -42,7 +44,7 @@ impl<'c, 's> Control<'c, 's> {
         let unread = || ImportError::Internal("the bodies of a node were not read".to_owned());
         let inner = Rc::clone(inner.ok_or_else(unread)?);
         let name = state.layout.flat.origin(head.name, node).into_owned();
-        Ok(Self { parts, state, node, head, attributes, inputs, inner, name })
+        Ok(Self { convert, state, node, head, attributes, inputs, inner, name })
     }
 
     /// The error of this node.
@@ -192,9 +194,8 @@ impl<'c, 's> Control<'c, 's> {
             state.set(*id, *value);
         }
         state.inner.extend(block.initializers.iter().copied().zip(body.graph.initializers.clone()));
-        self.parts.ran.set(self.parts.ran.get().saturating_add(block.nodes.len()));
         for node in &block.nodes {
-            self.parts.node(state, node)?;
+            (self.convert)(state, node)?;
         }
         let outputs = block.outputs.iter().map(|id| match *id {
             NONE => Ok(None),

@@ -65,7 +65,7 @@ pub(super) struct Given {
 
 impl Given {
     /// An attribute of a node itself.
-    pub(super) fn own((proto, span): (AttributeProto, Span)) -> Self {
+    pub(super) fn own(proto: AttributeProto, span: Span) -> Self {
         Self { proto: Rc::new(proto), at: span.range().start, bytes: 0 }
     }
 }

@@ -1,11 +1,12 @@
 //! The nodes of a model in the order of their operands, with the calls of its functions expanded;
 //! and those of its bodies, each time that one is run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
+use super::super::Quoted;
 use super::bodies::{Body, Inner, is_control};
 use super::calls::{Callee, Calls, MAX_DEPTH, Site};
 use super::file::{File, Function, Head, opset};
@@ -235,12 +236,12 @@ impl<'a> Layout<'a> {
     ) -> Result<u32, ImportError> {
         let mut attributes: BTreeMap<String, Given> = callee.defaults.iter().cloned().collect();
         let caller = Rc::clone(self.flat.scope(site.scope));
-        for attribute in self.file.attributes(site.span)? {
-            let name = attribute.0.name().to_owned();
+        for (attribute, span) in self.file.attributes(site.span)? {
+            let name = attribute.name().to_owned();
             let known = callee.attributes.binary_search(&name.as_str()).is_ok()
                 || attributes.contains_key(&name);
             // A call inside a function may pass on an attribute of its caller by reference.
-            if let Some(given) = caller.resolve(Given::own(attribute)).filter(|_| known) {
+            if let Some(given) = caller.resolve(Given::own(attribute, span)).filter(|_| known) {
                 let bytes = given.bytes.max(site.span.len());
                 attributes.insert(name, Given { bytes, ..given });
             }
@@ -296,8 +297,70 @@ impl<'a> Layout<'a> {
     }
 }
 
+impl<'a> Layout<'a> {
+    /// The bodies of a node, read once; `depth` are around it in its own body.
+    pub(super) fn inner(
+        &mut self,
+        node: Span,
+        head: &Head<'a>,
+        depth: usize,
+    ) -> Result<Rc<Inner<'a>>, ImportError> {
+        let place = node.range().start;
+        if let Some(inner) = self.inner.get(&place) {
+            return Ok(Rc::clone(inner));
+        }
+        let refused = |text: String| {
+            let name = if head.name.is_empty() {
+                head.outputs.first().copied().unwrap_or_default()
+            } else {
+                head.name
+            };
+            let (node, error) = (format!("node {}", Quoted(name)), NodeError::Unsupported(text));
+            ImportError::Node { node, op: head.op.to_owned(), error }
+        };
+        if depth >= MAX_DEPTH {
+            return Err(refused(format!("a body inside more than {MAX_DEPTH} others")));
+        }
+        let found = self.file.bodies(node)?;
+        let found = found.ok_or_else(|| refused("an attribute of several graphs".to_owned()))?;
+        let mut bodies: Vec<(&'a str, Rc<Body<'a>>)> = Vec::with_capacity(found.len());
+        for (name, span) in found {
+            bodies.push((name, Rc::new(self.body(span, depth)?)));
+        }
+        let captured: BTreeSet<&'a str> =
+            bodies.iter().flat_map(|(_, body)| body.captured.iter().copied()).collect();
+        let inner = Rc::new(Inner { bodies, captured: captured.into_iter().collect() });
+        self.inner.insert(place, Rc::clone(&inner));
+        Ok(inner)
+    }
+
+    /// The body at `span`.
+    fn body(&mut self, span: Span, depth: usize) -> Result<Body<'a>, ImportError> {
+        let file = self.file;
+        let graph = file.graph(span)?;
+        let inputs = named(file.value_names(&graph.inputs)?, "input of a body")?;
+        let initializers = named(file.tensor_names(&graph.initializers)?, "initializer of a body")?;
+        let outputs = named(file.value_names(&graph.outputs)?, "output of a body")?;
+        let mut own: HashSet<&str> = inputs.iter().chain(&initializers).copied().collect();
+        let (mut used, mut bytes) = (outputs.clone(), 0usize);
+        for node in &graph.nodes {
+            let head = file.head(*node)?;
+            own.extend(head.outputs.iter().copied());
+            used.extend(head.inputs.iter().filter(|name| !name.is_empty()));
+            bytes = bytes.saturating_add(file.light_bytes(*node)?);
+            if is_control(&head) {
+                used.extend(&self.inner(*node, &head, depth + 1)?.captured);
+            }
+        }
+        used.retain(|name| !own.contains(name));
+        used.sort_unstable();
+        used.dedup();
+        Ok(Body { graph, inputs, initializers, outputs, captured: used, bytes })
+    }
+}
+
 /// Names of which none may be empty.
-pub(super) fn named<'n>(names: Vec<&'n str>, what: &str) -> Result<Vec<&'n str>, ImportError> {
+fn named<'n>(names: Vec<&'n str>, what: &str) -> Result<Vec<&'n str>, ImportError> {
     match names.iter().position(|name| name.is_empty()) {
         None => Ok(names),
         Some(position) => Err(ImportError::Unnamed { what: what.to_owned(), position }),

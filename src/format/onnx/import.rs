@@ -65,7 +65,7 @@ pub(super) fn run(
 }
 
 /// State that every pass over the nodes reads.
-pub(super) struct Parts<'a> {
+struct Parts<'a> {
     /// The classes of sizes that declared types may have.
     classes: usize,
     layout: &'a Layout<'a>,
@@ -77,7 +77,7 @@ pub(super) struct Parts<'a> {
     /// The builds that tried sizes.
     builds: Cell<usize>,
     /// The nodes of bodies that builds have run.
-    pub(super) ran: Cell<usize>,
+    ran: Cell<usize>,
 }
 
 impl Parts<'_> {
@@ -236,7 +236,8 @@ impl Parts<'_> {
             Some(span) => (file.head(span)?, file.attributes(span)?),
             None => (Head::own("Identity"), Vec::new()),
         };
-        let attributes: Vec<Given> = attributes.into_iter().map(Given::own).collect();
+        let attributes: Vec<Given> =
+            attributes.into_iter().map(|(proto, span)| Given::own(proto, span)).collect();
         let shared = shared(state, node, &head);
         if let (Some(key), [id, ..]) = (shared, &node.outputs[..])
             && let Some(value) = state.shared.get(&key).copied()
@@ -253,7 +254,8 @@ impl Parts<'_> {
             return Err(state.failed(node, head.op, NodeError::Unsupported(text)));
         }
         if let Some(Import { reader: Reader::Control(decide), .. }) = found {
-            return decide(&mut Control::new(self, state, node, &head, attributes, inputs)?);
+            let convert = |state: &mut State<'_>, node: &FlatNode| self.node(state, node);
+            return decide(&mut Control::new(&convert, state, node, &head, attributes, inputs)?);
         }
         let converted = Node::new(state, head.op, node, attributes, inputs).and_then(|mut node| {
             if let Some(Import { reader: Reader::Node(convert), .. }) = found {

@@ -205,7 +205,7 @@ fn scan(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
     for trip in 0..length {
         let mut given = trips.values.clone();
         for (value, along) in &scanned {
-            given.push(entry(c, *value, along, (trip, length))?);
+            given.push(entry(c, *value, along, trip, length)?);
         }
         trips.once(c, trip, &given, 0)?;
     }
@@ -279,7 +279,8 @@ fn entry(
     c: &mut Control<'_, '_>,
     value: Value,
     along: &Along,
-    (trip, length): (i64, i64),
+    trip: i64,
+    length: i64,
 ) -> Result<Value, ImportError> {
     let axis = infer::axis("scan_input_axes", along.axis, c.shape(value).rank());
     let axis = axis.map_err(|error| c.failed(error))?;
