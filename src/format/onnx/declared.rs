@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ImportError;
 use super::file::File;
 use super::flat::{Flat, FlatNode, NONE, ValueId};
-use super::inputs::{Inputs, Size};
+use super::inputs::Inputs;
+use super::known::Size;
 use crate::op::Assume;
 use crate::types::{DType, FastMap, Setting};
 

@@ -3,7 +3,7 @@
 
 use super::NodeError;
 use super::flat::Given;
-use super::inputs::Size;
+use super::known::Size;
 use super::node::{Done, Node, wrong};
 use super::proto::attribute_proto::AttributeType;
 use crate::ir::{MAX_CONSTANT, Value};

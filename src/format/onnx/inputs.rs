@@ -6,7 +6,7 @@ use super::super::Quoted;
 use super::error::{MAX_OPEN_SIZES, list_names};
 use super::file::File;
 use super::flat::{Block, ValueId};
-use super::known;
+use super::known::{self, Size};
 use super::options::ImportOptions;
 use super::proto::tensor_shape_proto::dimension::Value as DimValue;
 use super::proto::type_proto::Value as TypeValue;
@@ -41,16 +41,6 @@ struct Input {
     name: String,
     dtype: DType,
     sizes: Vec<Size>,
-}
-
-/// A size as the file declares it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Size {
-    Constant(i64),
-    Named(String),
-    Unnamed,
-    /// The size of a class.
-    Class(usize),
 }
 
 impl Inputs {

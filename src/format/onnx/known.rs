@@ -1,9 +1,18 @@
-//! The values of inputs that are known before the run.
+//! What is known of inputs before the run: their sizes, and values.
 
-use super::inputs::Size;
 use crate::op::converted;
 use crate::op::infer::MAX_INTS;
 use crate::types::{DType, Tensor};
+
+/// A size as the file declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Constant(i64),
+    Named(String),
+    Unnamed,
+    /// The size of a class.
+    Class(usize),
+}
 
 /// The value of an input of these sizes: `given` in its element type, if that holds it. One number
 /// suits every input of one element, whatever its axes.

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::NodeError;
 use super::flat::{FlatNode, Given, NONE, ValueId, shortened};
 use super::follow::Followed;
-use super::inputs::Size;
+use super::known::Size;
 use super::proto::AttributeProto;
 use super::proto::attribute_proto::AttributeType;
 use super::state::State;

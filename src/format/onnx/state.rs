@@ -10,7 +10,6 @@ use super::file::File;
 use super::flat::{FlatNode, Given, NONE, ValueId};
 use super::flatten::Layout;
 use super::follow::{Element, Followed, KnownOperand, follow, numbers};
-use super::node::wrong;
 use super::proto::TensorProto;
 use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
@@ -230,7 +229,10 @@ impl State<'_> {
     ) -> Result<Tensor, NodeError> {
         let attribute = given.proto.name();
         self.placed.insert(id, given.at);
-        let proto = given.proto.t.as_ref().ok_or_else(|| wrong(attribute, "holds no tensor"))?;
+        let proto = given.proto.t.as_ref().ok_or_else(|| NodeError::Attribute {
+            name: attribute.to_owned(),
+            reason: "holds no tensor".to_owned(),
+        })?;
         let unread = |error: ImportError| {
             if let ImportError::Memory(over) = error {
                 return NodeError::Memory(over);
