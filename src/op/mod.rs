@@ -55,6 +55,7 @@ pub(crate) mod narrow;
 mod one_hot;
 pub(crate) mod own_rows;
 mod pad;
+pub(crate) mod pair_probabilities;
 mod pool;
 mod quantize;
 mod random;
@@ -79,6 +80,7 @@ pub(crate) mod support;
 mod tile;
 mod top_k;
 mod transpose;
+pub(crate) mod tree_ensemble;
 mod trilu;
 pub(crate) mod unary;
 mod unsqueeze;
@@ -159,6 +161,8 @@ ops! {
     pub reduce::Reduce,
     pub(crate) narrow::Narrow,
     pub arg::Arg,
+    pub(crate) tree_ensemble::TreeEnsemble,
+    pub(crate) pair_probabilities::PairProbabilities,
     pub softmax::Softmax,
     // Elements moved or seen otherwise; the collectives of a replicated graph.
     pub concat::Concat,
