@@ -17,7 +17,7 @@ pub(super) type Assumptions = BTreeMap<String, Assume>;
 pub(super) struct Declared(FastMap<ValueId, Result<(DType, Vec<Size>), String>>);
 
 impl Declared {
-    /// Reads the types of all results of operators in `assume`; `known` says which are ONNX's own.
+    /// Reads the types of all results of operators in `assume`; `known` says which are read.
     ///
     /// # Errors
     /// If the file is damaged, an operator in `assume` is known, or the model has no such operator.
@@ -37,7 +37,7 @@ impl Declared {
         for node in &flat.nodes {
             let Some(head) = node.span.map(|span| file.head(span)).transpose()? else { continue };
             let name = head.full_op();
-            if head.domain().is_empty() && known(head.op) {
+            if known(&name) {
                 continue;
             }
             unused.remove(name.as_str());

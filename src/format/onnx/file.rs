@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 
 use super::super::Quoted;
 use super::ImportError;
+use super::proto::tensor_proto::DataType;
 use super::proto::{AttributeProto, StringStringEntryProto, TensorProto, ValueInfoProto};
+use super::registry::ML;
 use super::wire::{Content, Fields, Span, WireError, parts, text};
 
 /// The memory that decoding one part may take beyond a multiple of the file's size.
@@ -18,8 +20,14 @@ const SPARE: usize = 16 << 20;
 /// The opsets that are supported.
 const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
 
+/// The versions of the operators of classical machine learning that are supported.
+const ML_OPSETS: std::ops::RangeInclusive<i64> = 1..=5;
+
 /// The functions of a model.
 const MAX_FUNCTIONS: usize = 1 << 15;
+
+/// A list that grows by doubling has up to three times its final bytes while it does.
+const GROWTH: usize = 3;
 
 /// The operator sets of a model or a function.
 const MAX_OPSETS: usize = 1000;
@@ -180,12 +188,18 @@ impl File {
 
     /// Decodes the attributes of a node. The caller has seen that none of them is a graph.
     pub(super) fn attributes(&self, node: Span) -> Result<Vec<AttributeProto>, ImportError> {
-        let (mut bytes, mut found) = (0usize, Vec::new());
+        let (mut kept, mut found) = (0usize, Vec::new());
         for field in Fields::of(&self.data, node) {
             if let (5, Content::Part(attribute)) = field? {
-                bytes = bytes.saturating_add(self.attribute_bytes(attribute)?);
-                self.check(node, bytes)?;
-                found.push(self.decode(attribute, 0)?);
+                let bytes = self.attribute_bytes(attribute)?;
+                self.check(node, kept.saturating_add(bytes))?;
+                let mut decoded: AttributeProto = self.decode(attribute, 0)?;
+                // Only one list grows at a time: tables of trees are lists of millions.
+                decoded.ints.shrink_to_fit();
+                decoded.floats.shrink_to_fit();
+                decoded.strings.shrink_to_fit();
+                kept = kept.saturating_add(bytes / GROWTH);
+                found.push(decoded);
             }
         }
         Ok(found)
@@ -193,15 +207,19 @@ impl File {
 
     /// A bound of the memory that an attribute takes once it is decoded.
     fn attribute_bytes(&self, attribute: Span) -> Result<usize, WireError> {
-        // A list that grows by doubling has up to three times its final bytes while it does.
-        let mut bytes = 3 * size_of::<AttributeProto>();
+        let mut bytes = GROWTH * size_of::<AttributeProto>();
         for field in Fields::of(&self.data, attribute) {
             bytes = bytes.saturating_add(match field? {
                 (5 | 10, Content::Part(tensor)) => self.tensor_bytes(tensor)?,
                 // Texts.
                 (1 | 4 | 13 | 21, Content::Part(part)) => part.len().saturating_add(64),
-                // Packed integers of one byte each take eight.
-                (7 | 8, Content::Part(packed)) => packed.len().saturating_mul(24),
+                (7, Content::Part(packed)) => packed.len().saturating_mul(GROWTH),
+                // The last byte of a packed integer, and no other, has its highest bit clear.
+                (8, Content::Part(packed)) => {
+                    let ends = self.data[packed.range()].iter().filter(|b| **b < 0x80).count();
+                    ends.saturating_mul(GROWTH * size_of::<i64>())
+                }
+                (9, Content::Part(_)) => GROWTH * size_of::<Bytes>(),
                 (_, Content::Part(part)) => part.len().saturating_mul(64).saturating_add(192),
                 _ => 24,
             });
@@ -310,6 +328,17 @@ impl File {
         Ok(inside)
     }
 
+    /// Whether a tensor holds strings.
+    pub(super) fn is_text(&self, tensor: Span) -> Result<bool, WireError> {
+        let mut dtype = 0;
+        for field in Fields::of(&self.data, tensor) {
+            if let (2, Content::Number(number)) = field? {
+                dtype = number;
+            }
+        }
+        Ok(dtype == DataType::String as u64)
+    }
+
     /// The name of an initializer, without decoding the rest.
     pub(super) fn tensor_name(&self, tensor: Span) -> Result<&str, WireError> {
         last_text(&self.data, tensor, 8)
@@ -324,6 +353,11 @@ impl File {
 /// The version of ONNX's operators among `opsets`. Where there is none, only other domains are
 /// used.
 pub(super) fn opset(place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
+    if let Some(version) = opsets.get(ML).copied().filter(|v| !ML_OPSETS.contains(v)) {
+        let (oldest, newest) = (*ML_OPSETS.start(), *ML_OPSETS.end());
+        let place = format!("{place}, of the domain `{ML}`,");
+        return Err(ImportError::Opset { place, version, oldest, newest });
+    }
     let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
     match opsets.get("") {
         Some(version) if OPSETS.contains(version) => Ok(*version),

@@ -18,7 +18,7 @@ use super::wire::Span;
 use super::{BatchCandidate, ImportError, NodeError, foreign, ops};
 use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
-use crate::types::{DType, Dim, FastMap, Note, Symbol};
+use crate::types::{DType, Dim, FastMap, FastSet, Note, Symbol};
 
 /// Builds the model that `folder` holds.
 pub(super) fn run(
@@ -30,22 +30,28 @@ pub(super) fn run(
     let file = File::new(folder.structure())?;
     // ONNX's own operators are known by name. What the user assumes holds for all others, and
     // cannot replace a known meaning.
-    let own = |head: &Head<'_>| head.domain().is_empty() && ops::find(head.op).is_some();
+    let own = |head: &Head<'_>| ops::find(head.domain(), head.op).is_some();
     let assume = &options.assume;
     let assumed = |head: &Head<'_>| !assume.is_empty() && assume.contains_key(&head.full_op());
     let supported = |head: &Head<'_>| own(head) || assumed(head);
     let flat = flatten(&file, &supported)?;
     let mut inputs = Inputs::read(&file, &flat, options)?;
     let mut tensors = Tensors::new(folder, budget);
+    let mut texts: FastSet<ValueId> = FastSet::default();
+    for (id, span) in flat.initializers.iter().zip(&file.graph.initializers) {
+        if file.is_text(*span)? {
+            texts.insert(*id);
+        }
+    }
     let initializers: FastMap<ValueId, Span> =
         flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
-    let known = |op: &str| ops::find(op).is_some();
-    let declared = Declared::read(&file, &flat, &inputs, assume, known)?;
+    let declared = Declared::read(&file, &flat, &inputs, assume, ops::known)?;
     let parts = Parts {
         classes: inputs.classes.len(),
         file: &file,
         flat: &flat,
         initializers: &initializers,
+        texts: &texts,
         declared: &declared,
         assume,
         source,
@@ -66,6 +72,8 @@ struct Parts<'a> {
     file: &'a File,
     flat: &'a Flat<'a>,
     initializers: &'a FastMap<ValueId, Span>,
+    /// The initializers that hold strings.
+    texts: &'a FastSet<ValueId>,
     declared: &'a Declared,
     assume: &'a Assumptions,
     source: &'a str,
@@ -191,6 +199,8 @@ impl Parts<'_> {
             source: source.into(),
             dry,
             referred: 0,
+            texts: self.texts.clone(),
+            notes: Vec::new(),
         };
         for typed in inputs.types(size) {
             let (id, name, ty) = typed?;
@@ -200,6 +210,7 @@ impl Parts<'_> {
             self.node(&mut state, node)?;
         }
         let mut notes = inputs.notes.clone();
+        notes.append(&mut state.notes);
         self.outputs(&mut state, &mut notes)?;
         let (mut graph, mut weights) = state.builder.finish();
         // Weights that only removed nodes read are not the model's: they would be loaded, and
@@ -222,8 +233,13 @@ impl Parts<'_> {
             let error = if freed { error.after_freeing() } else { error };
             ImportError::Node { node: flat.label(node), op: head.op.to_owned(), error }
         };
+        // What only strings decide cannot be computed; what does not follow from it can.
+        if node.inputs.iter().any(|id| state.texts.contains(id)) {
+            state.leave_out(node.outputs.iter().copied());
+            return Ok(());
+        }
         let inputs = state.operands(node, &failed)?;
-        let found = if head.domain().is_empty() { ops::find(head.op) } else { None };
+        let found = ops::find(head.domain(), head.op);
         if let Some(most) = found.map(|f| f.operands).filter(|m| inputs.len() > *m) {
             let text = format!("{} operands where there are at most {most}", inputs.len());
             return Err(failed(NodeError::Unsupported(text)));
@@ -246,6 +262,10 @@ impl Parts<'_> {
     fn outputs(&self, state: &mut State<'_>, notes: &mut Vec<Note>) -> Result<(), ImportError> {
         for (id, span) in self.flat.outputs.iter().zip(&self.file.graph.outputs) {
             let name = self.flat.name(*id);
+            if *id != NONE && state.texts.contains(id) {
+                notes.push(format!("output {} is left out: {TEXT}", Quoted(&name)).into());
+                continue;
+            }
             let value = match *id {
                 NONE => None,
                 id => state.value(id)?,
@@ -269,9 +289,19 @@ impl Parts<'_> {
             }
             state.builder.output(&name, value);
         }
-        Ok(())
+        match self.flat.outputs.first() {
+            Some(first) if state.builder.graph().outputs().is_empty() => {
+                let (tensor, reason) = (self.flat.name(*first).into_owned(), TEXT.to_owned());
+                Err(ImportError::Tensor { tensor, reason })
+            }
+            _ => Ok(()),
+        }
     }
 }
+
+/// Why an output is left out, and a way out.
+const TEXT: &str = "it holds strings, or follows from some, which are not supported; train the \
+                    model with classes that are numbers, and export it again";
 
 /// The nodes that builds for single classes may take together; beyond it all classes that may be
 /// constants are taken for constants at once. A hostile file has as many classes as nodes.

@@ -14,11 +14,14 @@ use super::proto::{AttributeProto, TensorProto};
 use super::state::State;
 use super::tensor::element;
 use crate::ir::Value;
+use crate::op::infer::MAX_INTS;
 use crate::op::{Emit, Formula, Op, OpError, converted};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// Attributes that say nothing about the meaning of a node.
-const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
+/// Attributes that say nothing about the meaning of a node: buffers, how often a node of a tree was
+/// reached in training, how the classes of a linear model were trained.
+const MEANINGLESS: [&str; 4] =
+    ["consumed_inputs", "multi_class", "nodes_hitrates", "nodes_hitrates_as_tensor"];
 
 /// The bytes of attributes of calls that nodes inside them may use, each use counted.
 const MAX_REFERRED: usize = 1 << 26;
@@ -233,6 +236,23 @@ impl<'r, 'a> Node<'r, 'a> {
         let proto = found.t.as_ref().ok_or_else(|| wrong(name, "holds no tensor"))?;
         let id = self.first_named();
         self.state.attribute_tensor(id, name, proto).map(Some)
+    }
+
+    /// The message of a tensor attribute.
+    pub(super) fn opt_proto(&mut self, name: &str) -> Result<Option<TensorProto>, NodeError> {
+        let Some(found) = self.take(name, AttributeType::Tensor)? else { return Ok(None) };
+        found.t.clone().map(Some).ok_or_else(|| wrong(name, "holds no tensor"))
+    }
+
+    /// The meanings of a list of words, looked up in a table.
+    pub(super) fn choices<T: Copy>(
+        &mut self,
+        name: &str,
+        words: &[(&str, T)],
+    ) -> Result<Vec<T>, NodeError> {
+        let Some(a) = self.take(name, AttributeType::Strings)? else { return Ok(Vec::new()) };
+        let word = |word: &bytes::Bytes| meaning(name, &String::from_utf8_lossy(word), words);
+        a.strings.iter().map(word).collect()
     }
 
     /// The tensor of an attribute that gives no value.
@@ -465,6 +485,27 @@ impl<'r, 'a> Node<'r, 'a> {
             let value = self.state.constant(id, tensor);
             self.state.set(id, value);
         }
+    }
+
+    /// Adds a tensor that the node's attributes make: a constant where it is small, else a
+    /// parameter.
+    pub(super) fn table(&mut self, name: &str, tensor: Tensor) -> Result<Value, NodeError> {
+        if tensor.len() <= MAX_INTS {
+            return self.literal(tensor);
+        }
+        self.charge(&tensor.tensor_type())?;
+        let name = format!("{}.{name}", self.base);
+        Ok(self.state.table(&name, tensor))
+    }
+
+    /// Says that result `i` holds strings: what follows from it is left out.
+    pub(super) fn text(&mut self, i: usize) {
+        self.state.leave_out([self.output(i)]);
+    }
+
+    /// Tells whoever reads the model how the node was read.
+    pub(super) fn note(&mut self, text: String) {
+        self.state.notes.push(text.into());
     }
 
     /// Charges the memory of a tensor that the node is about to make.

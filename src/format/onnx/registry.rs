@@ -13,19 +13,31 @@ pub(super) struct Import {
     pub(super) convert: Convert,
 }
 
+/// The domain of operators of classical machine learning; that of ONNX itself is empty.
+pub(super) const ML: &str = "ai.onnx.ml";
+
 /// An operator that takes any number of operands.
 pub(super) const ANY: usize = usize::MAX;
 
-/// Importers of ONNX operators by name.
+/// Importers of operators by domain and name.
 #[derive(Default)]
-pub(super) struct Imports(FastMap<&'static str, Import>);
+pub(super) struct Imports(FastMap<(&'static str, &'static str), Import>);
 
 impl Imports {
-    /// Adds an operator of at most so many operands.
+    /// Adds an operator of ONNX's own domain, of at most so many operands.
     pub(super) fn add(&mut self, name: &'static str, operands: usize, convert: Convert) {
+        self.insert(("", name), Import { operands, convert });
+    }
+
+    /// Adds an operator of the domain [`ML`], of at most so many operands.
+    pub(super) fn add_ml(&mut self, name: &'static str, operands: usize, convert: Convert) {
+        self.insert((ML, name), Import { operands, convert });
+    }
+
+    fn insert(&mut self, key: (&'static str, &'static str), import: Import) {
         // Two files that claim one operator would hide each other by their order.
-        let before = self.0.insert(name, Import { operands, convert });
-        debug_assert!(before.is_none(), "{name} is read twice");
+        let before = self.0.insert(key, import);
+        debug_assert!(before.is_none(), "{key:?} is read twice");
     }
 
     /// Adds the operators of a table, which are read alike.
@@ -40,13 +52,14 @@ impl Imports {
         }
     }
 
-    /// The importer of the operator `name`, if it is supported.
-    pub(super) fn get(&self, name: &str) -> Option<&Import> {
-        self.0.get(name)
+    /// The importer of the operator `name` of a domain, if it is supported.
+    pub(super) fn get<'a>(&'a self, domain: &'a str, name: &'a str) -> Option<&'a Import> {
+        let map: &FastMap<(&'a str, &'a str), Import> = &self.0;
+        map.get(&(domain, name))
     }
 
-    /// The names of all operators that are read.
-    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+    /// The domains and names of all operators that are read.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.0.keys().copied()
     }
 }

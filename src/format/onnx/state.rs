@@ -14,7 +14,7 @@ use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
 use crate::ir::{Builder, ResultInfo, Source, Value};
 use crate::op::{self, Op, Operand};
-use crate::types::{Dim, FastMap, Tensor, TensorType};
+use crate::types::{Dim, FastMap, FastSet, Note, Tensor, TensorType};
 
 /// Tensors of integers up to this number of elements stand in the graph, where their values can be
 /// followed.
@@ -81,6 +81,10 @@ pub(super) struct State<'a> {
     pub(super) dry: bool,
     /// The bytes of attributes of calls that nodes used.
     pub(super) referred: usize,
+    /// The values that hold strings, or follow from some.
+    pub(super) texts: FastSet<ValueId>,
+    /// What nodes have to say of how they were read.
+    pub(super) notes: Vec<Note>,
 }
 
 impl State<'_> {
@@ -129,6 +133,22 @@ impl State<'_> {
         let few = if tensor.dtype().is_float() { INLINE_FLOATS } else { INLINE_INTS };
         let small = tensor.len() <= few;
         self.tensor_value(id, tensor, small)
+    }
+
+    /// Marks values that hold strings, or follow from some.
+    pub(super) fn leave_out(&mut self, ids: impl IntoIterator<Item = ValueId>) {
+        self.texts.extend(ids.into_iter().filter(|id| *id != NONE));
+    }
+
+    /// A tensor that an importer made of attributes, as a parameter: it is made again from the
+    /// model.
+    pub(super) fn table(&mut self, name: &str, tensor: Tensor) -> Value {
+        let name = self.builder.fresh(name);
+        if self.dry {
+            return self.builder.input(&name, tensor.tensor_type());
+        }
+        let source = Source { file: self.source.clone(), key: format!("folded:{name}").into() };
+        self.builder.param_from(&name, source, tensor)
     }
 
     /// A tensor of the file as a value: an operator where it is `small`, else a parameter.
@@ -205,8 +225,13 @@ impl State<'_> {
             }
             NodeError::Tensor { name: attribute.to_owned(), reason: error.to_string() }
         };
-        let name = self.flat.name(id);
-        self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong)
+        let (name, before) = (self.flat.name(id), self.tensors.budget);
+        let tensor = self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong);
+        // What gives no value is read anew in every build, of which one makes tensors.
+        if self.dry && id == NONE {
+            self.tensors.budget = before;
+        }
+        tensor
     }
 
     /// Charges a tensor that a node makes.

@@ -30,6 +30,13 @@ mod logic;
 mod losses;
 mod max_unpool;
 mod mean_variance;
+mod ml_features;
+mod ml_labels;
+mod ml_linear;
+mod ml_scores;
+mod ml_svm;
+mod ml_tree;
+mod ml_trees;
 mod one_hot;
 mod one_to_one;
 mod pad;
@@ -56,7 +63,7 @@ mod windows;
 use std::sync::LazyLock;
 
 use super::node::{Done, Node, float, wrong};
-use super::registry::{ANY, Import, Imports};
+use super::registry::{ANY, Import, Imports, ML};
 use super::writer::{Attribute, Export, Refused, Writer, Written, long, longs, name, word};
 use super::{NodeError, free, tensor};
 use crate::op::Op;
@@ -108,6 +115,11 @@ stems! {
     losses,
     max_unpool: MaxUnpool,
     mean_variance,
+    ml_features,
+    ml_labels,
+    ml_linear,
+    ml_svm,
+    ml_tree,
     one_hot: OneHot,
     one_to_one: Arg Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul
         Scatter ShapeOp SizeOp Where,
@@ -131,14 +143,23 @@ stems! {
     views: Reshape Squeeze Unsqueeze Transpose Expand Tile,
 }
 
-/// How nodes of ONNX's operator `op` are read, where it is supported.
-pub(super) fn find(op: &str) -> Option<&'static Import> {
-    IMPORTS.get(op)
+/// How nodes of the operator `op` of a domain are read, where it is supported.
+pub(super) fn find<'a>(domain: &'a str, op: &'a str) -> Option<&'a Import> {
+    IMPORTS.get(domain, op)
 }
 
-/// The operators of ONNX's own domain that are read, in order.
-pub fn supported() -> Vec<&'static str> {
-    let mut names: Vec<&str> = IMPORTS.names().collect();
+/// Whether an operator is read, by its name after its domain where that is not ONNX's own.
+pub(super) fn known(full: &str) -> bool {
+    match full.strip_prefix(ML).and_then(|rest| rest.strip_prefix('.')) {
+        Some(name) => find(ML, name).is_some(),
+        None => find("", full).is_some(),
+    }
+}
+
+/// The operators of a domain that are read, in order; that of ONNX itself is empty.
+pub fn supported(domain: &str) -> Vec<&'static str> {
+    let own = IMPORTS.names().filter(|(of, _)| *of == domain);
+    let mut names: Vec<&str> = own.map(|(_, name)| name).collect();
     names.sort_unstable();
     names
 }
