@@ -1,5 +1,6 @@
 //! ONNX files, and the files beside them.
 
+mod classical;
 mod damage;
 mod external;
 mod functions;
@@ -21,6 +22,7 @@ fn cases() -> Vec<Case> {
     cases.extend(tensors::cases());
     cases.extend(external::cases());
     cases.extend(operators::cases());
+    cases.extend(classical::cases());
     cases
 }
 
