@@ -26,18 +26,18 @@ pub(super) struct Imports(FastMap<(&'static str, &'static str), Import>);
 impl Imports {
     /// Adds an operator of ONNX's own domain, of at most so many operands.
     pub(super) fn add(&mut self, name: &'static str, operands: usize, convert: Convert) {
-        self.insert(("", name), Import { operands, convert });
+        self.insert("", name, Import { operands, convert });
     }
 
     /// Adds an operator of the domain [`ML`], of at most so many operands.
     pub(super) fn add_ml(&mut self, name: &'static str, operands: usize, convert: Convert) {
-        self.insert((ML, name), Import { operands, convert });
+        self.insert(ML, name, Import { operands, convert });
     }
 
-    fn insert(&mut self, key: (&'static str, &'static str), import: Import) {
+    fn insert(&mut self, domain: &'static str, name: &'static str, import: Import) {
         // Two files that claim one operator would hide each other by their order.
-        let before = self.0.insert(key, import);
-        debug_assert!(before.is_none(), "{key:?} is read twice");
+        let before = self.0.insert((domain, name), import);
+        debug_assert!(before.is_none(), "{name} is read twice");
     }
 
     /// Adds the operators of a table, which are read alike.

@@ -4,10 +4,10 @@
 use smallvec::SmallVec;
 
 use crate::op::{
-    Arg, Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten, Gather,
-    Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize, Range, Reduce,
-    Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose,
-    Trilu, Unary, Unsqueeze, Where,
+    Arg, Binary, Cast, Classify, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten,
+    Gather, Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize, Range,
+    Reduce, Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze,
+    Transpose, Trilu, Unary, Unsqueeze, Where,
 };
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -157,6 +157,10 @@ pub(crate) trait Formula: Emit {
         log(a) = Unary::Log;
         /// The hyperbolic tangent.
         tanh(a) = Unary::Tanh;
+        /// `1 / (1 + e^-a)`.
+        sigmoid(a) = Unary::Sigmoid;
+        /// Whether `a` is no number.
+        is_nan(a) = Classify::IsNan;
         /// `ln(1 + e^a)`.
         softplus(a) = Unary::Softplus;
         /// `a` where it is above 0, else 0.

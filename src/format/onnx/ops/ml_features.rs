@@ -3,7 +3,7 @@
 use super::ml_scores::{features, numeric};
 use super::{ANY, Done, Imports, Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::{Classify, Formula, LpNorm, OpError};
+use crate::op::{Formula, LpNorm, OpError};
 use crate::types::{DType, Dim, Tensor};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -72,7 +72,7 @@ fn normalizer(n: &mut Node<'_, '_>) -> Done {
         return n.result(LpNorm { axis: -1, p: norm }, &[x]);
     }
     let lowest = n.number(x, f64::from(f32::MIN))?;
-    let missing = n.op(Classify::IsNan, &[x])?;
+    let missing = n.is_nan(x)?;
     let known = n.choose(missing, lowest, x)?;
     let largest = n.reduce_max(known, vec![-1], true)?;
     let largest = n.max(largest, lowest)?;
@@ -103,8 +103,7 @@ fn imputer(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
     numeric(n, x)?;
     let (name, tensor, missing) = if n.dtype(x).is_float() {
-        let missing =
-            if float.is_nan() { n.op(Classify::IsNan, &[x])? } else { n.is(x, float.into())? };
+        let missing = if float.is_nan() { n.is_nan(x)? } else { n.is(x, float.into())? };
         let tensor = floats.map(|values| Tensor::new(&[values.len()], &values));
         ("imputed_value_floats", tensor, missing)
     } else {
@@ -177,7 +176,7 @@ fn array_feature_extractor(n: &mut Node<'_, '_>) -> Done {
 /// A vector for each element, with a 1 at its category.
 fn one_hot_encoder(n: &mut Node<'_, '_>) -> Done {
     if n.opt_strings("cats_strings")?.is_some_and(|cats| !cats.is_empty()) {
-        return Err(NodeError::Unsupported("categories that are strings".to_owned()));
+        return Err(NodeError::Unsupported("a category that is a string".to_owned()));
     }
     let (cats, zeros) = (n.needed_ints("cats_int64s")?, n.flag("zeros", true)?);
     let mut sorted = cats.clone();
@@ -199,7 +198,7 @@ fn one_hot_encoder(n: &mut Node<'_, '_>) -> Done {
     let mut hot = n.equal(number, cats)?;
     if n.dtype(x).is_float() {
         // A cast makes it 0, which may be a category.
-        let missing = n.op(Classify::IsNan, &[each])?;
+        let missing = n.is_nan(each)?;
         let known = n.not(missing)?;
         hot = n.and(hot, known)?;
     }

@@ -3,8 +3,8 @@
 use super::super::proto::tensor_proto::DataType;
 use super::ml_scores::{flat, numeric};
 use super::{Done, Imports, Node, NodeError, wrong};
-use crate::op::{Classify, Formula, OpError, converted};
-use crate::types::{DType, Tensor};
+use crate::op::{Formula, OpError, converted};
+use crate::types::{DType, Quoted, Tensor};
 
 pub(super) fn imports(all: &mut Imports) {
     all.add_ml("LabelEncoder", 1, label_encoder);
@@ -57,7 +57,7 @@ fn label_encoder(n: &mut Node<'_, '_>) -> Done {
     n.opt_string("default_string")?;
     let default = tensor(n, "default_tensor")?;
     let List::Numbers(keys) = keys else {
-        return Err(NodeError::Unsupported("keys that are strings".to_owned()));
+        return Err(NodeError::Unsupported("a key that is a string".to_owned()));
     };
     let List::Numbers(values) = values else {
         n.text(0);
@@ -91,7 +91,7 @@ fn mapped(n: &mut Node<'_, '_>, keys: Tensor, values: Tensor, default: Tensor) -
     let keys = n.table("keys", keys)?;
     let mut same = n.equal(each, keys)?;
     if missing.contains(&1) {
-        let nan = n.op(Classify::IsNan, &[each])?;
+        let nan = n.is_nan(each)?;
         let missing = Tensor::new(&[missing.len()], &missing).map_err(OpError::from)?;
         let missing = n.table("missing", missing.reinterpreted(DType::Bool))?;
         let both = n.and(nan, missing)?;
@@ -112,7 +112,7 @@ fn zip_map(n: &mut Node<'_, '_>) -> Done {
     let (texts, numbers) =
         (n.opt_strings("classlabels_strings")?, n.opt_ints("classlabels_int64s")?);
     let labels: Vec<String> = match (texts, numbers) {
-        (Some(texts), None) => texts.iter().map(|t| format!("{t:?}")).collect(),
+        (Some(texts), None) => texts.iter().map(|t| Quoted(t).to_string()).collect(),
         (None, Some(numbers)) => numbers.iter().map(i64::to_string).collect(),
         _ => return Err(wrong("classlabels_int64s", "or `classlabels_strings` must be given")),
     };
@@ -123,5 +123,7 @@ fn zip_map(n: &mut Node<'_, '_>) -> Done {
          {listed}{more}"
     );
     n.note(text);
-    n.of_first(1, crate::op::Identity {})
+    let x = n.operand(0)?;
+    n.last(0).identity(x)?;
+    Ok(())
 }

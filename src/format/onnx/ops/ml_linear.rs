@@ -5,7 +5,7 @@ use super::ml_scores::{
 };
 use super::{Done, Imports, Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::{Formula, Gemm, OpError, Unary};
+use crate::op::{Formula, Gemm, OpError};
 use crate::types::Tensor;
 
 pub(super) fn imports(all: &mut Imports) {
@@ -70,7 +70,7 @@ fn classifier(n: &mut Node<'_, '_>) -> Done {
         labels.one_of_two(n, second)?;
         let score = match by {
             Transform::None => score,
-            Transform::Logistic => n.op(Unary::Sigmoid, &[score])?,
+            Transform::Logistic => n.sigmoid(score)?,
             Transform::Softmax | Transform::SoftmaxZero | Transform::Probit => {
                 let text = "a post transform of one score for two classes other than LOGISTIC";
                 return Err(NodeError::Unsupported(text.to_owned()));

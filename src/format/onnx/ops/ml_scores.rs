@@ -3,7 +3,7 @@
 use super::super::proto::TensorProto;
 use super::{Done, Node, NodeError, wrong};
 use crate::ir::Value;
-use crate::op::{Formula, OpError, Softmax, Unary};
+use crate::op::{Formula, OpError};
 use crate::types::{DType, Dim, Tensor};
 
 /// What becomes of the scores of a row.
@@ -55,8 +55,8 @@ pub(super) fn transformed(
 ) -> Result<Value, NodeError> {
     match by {
         Transform::None => Ok(scores),
-        Transform::Softmax => n.op(Softmax::Softmax { axis: -1 }, &[scores]),
-        Transform::Logistic => n.op(Unary::Sigmoid, &[scores]),
+        Transform::Softmax => n.softmax(scores, -1),
+        Transform::Logistic => n.sigmoid(scores),
         Transform::SoftmaxZero => softmax_zero(n, scores),
         Transform::Probit => probit(n, scores),
     }

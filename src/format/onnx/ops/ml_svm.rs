@@ -6,7 +6,7 @@ use super::ml_scores::{
 use super::{Done, Imports, Node, NodeError, wrong};
 use crate::ir::Value;
 use crate::op::pair_probabilities::PairProbabilities;
-use crate::op::{Formula, OpError, Unary};
+use crate::op::{Formula, OpError};
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, Tensor};
 
@@ -240,7 +240,7 @@ fn probabilities(
     let scaled = n.mul(scores, a)?;
     let shifted = n.add(scaled, b)?;
     let minus = n.neg(shifted)?;
-    let first = n.op(Unary::Sigmoid, &[minus])?;
+    let first = n.sigmoid(minus)?;
     let first = n.clip(first, 1e-7, 1.0 - 1e-7)?;
     n.op(PairProbabilities { classes }, &[first])
 }

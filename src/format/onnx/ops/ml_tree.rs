@@ -7,8 +7,8 @@ use super::ml_scores::{
 use super::ml_trees::{Forest, TreeNode, Weight, test};
 use super::{Done, Imports, Node, NodeError, wrong};
 use crate::ir::Value;
+use crate::op::Formula;
 use crate::op::tree_ensemble::{TreeAggregate, TreeEnsemble};
-use crate::op::{Formula, Unary};
 use crate::types::{DType, FastMap, Tensor};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -317,11 +317,14 @@ fn two_classes(
     } else if of(1) && base.is_empty() && forest.always(1) {
         1
     } else {
-        let text = "weights of both of two classes, for which ONNX Runtime and the standard differ";
+        let text =
+            "a score of each of two classes, for which ONNX Runtime and the standard differ,";
         return Err(NodeError::Unsupported(text.to_owned()));
     };
     if base.len() > 1 {
-        return Err(NodeError::Unsupported("base values of two classes with one score".to_owned()));
+        return Err(NodeError::Unsupported(
+            "a base value for each of two classes with one score".to_owned(),
+        ));
     }
     let both = grown(n, x, forest, sum_of(2))?;
     let score = n.rows(both, 1, second.into(), (second + 1).into())?;
@@ -341,7 +344,7 @@ fn two_classes(
         Transform::None => (n.neg(score)?, score),
         Transform::Logistic => {
             let minus = n.neg(score)?;
-            (n.op(Unary::Sigmoid, &[minus])?, n.op(Unary::Sigmoid, &[score])?)
+            (n.sigmoid(minus)?, n.sigmoid(score)?)
         }
         Transform::Softmax | Transform::SoftmaxZero | Transform::Probit => {
             let text = "a post transform of one score for two classes other than LOGISTIC";

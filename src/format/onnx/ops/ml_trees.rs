@@ -73,11 +73,13 @@ impl Forest {
         branches: impl Iterator<Item = usize>,
         values: &[f64],
     ) -> Result<(), NodeError> {
-        let mut sets = values.split(|value| value.is_nan());
+        let (last, before) = values.split_last().unwrap_or((&f64::NAN, values));
+        let values = if last.is_nan() { before } else { values };
+        let mut sets = values.split(|value| value.is_nan()).filter(|_| !values.is_empty());
         for at in branches {
             let set = sets.next().ok_or_else(|| wrong("membership_values", "has too few sets"))?;
             let TreeNode::Branch { feature, test, yes, no } = self.nodes[at] else { continue };
-            // No number equals a NaN: an empty set has no member.
+            // No number equals a NaN: an empty set between others has no member.
             let (first, rest) = set.split_first().unwrap_or((&f64::NAN, &[]));
             self.thresholds[at] = *first;
             let mut last = at;
@@ -89,7 +91,7 @@ impl Forest {
                 last = next;
             }
         }
-        if sets.any(|set| !set.is_empty()) {
+        if sets.next().is_some() {
             return Err(wrong("membership_values", "has more sets than there are branches"));
         }
         Ok(())

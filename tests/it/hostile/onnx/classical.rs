@@ -11,6 +11,7 @@ use support::proto::tensor_proto::DataType;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = lists();
+    cases.extend(further());
     cases.extend(labels());
     cases.extend(positions());
     cases.extend(machines());
@@ -98,14 +99,6 @@ fn lists() -> Vec<Case> {
             tree.ids.iter().map(|i| if branch(i) { "BRANCH_LEQ" } else { "LEAF" }).collect();
         tree.leaves = vec![1, 3, 2 * count];
     };
-    let mut twice = tree(|_| {});
-    twice.push(tensor_attribute("nodes_values_as_tensor", raw("", DataType::Float, &[1], &[0; 4])));
-    let mut narrow = tree(|_| {});
-    narrow.retain(|a| a.name() != "nodes_values");
-    narrow
-        .push(tensor_attribute("nodes_values_as_tensor", raw("", DataType::Double, &[1], &[0; 8])));
-    let mut logistic = tree(|_| {});
-    logistic.push(string("post_transform", "LOGISTIC"));
     vec![
         changed("thresholds that are NaN", |t| t.values = vec![f32::NAN; 5]),
         of("a tree of 30000 levels", tree(deep)),
@@ -145,6 +138,23 @@ fn lists() -> Vec<Case> {
                 count: 1,
             };
         }),
+    ]
+}
+
+/// The same with further attributes.
+fn further() -> Vec<Case> {
+    let of = |name: &str, attributes: Vec<AttributeProto>| {
+        one(name, 3, &["y"], ml("TreeEnsembleRegressor", &["y"], attributes))
+    };
+    let mut twice = tree(|_| {});
+    twice.push(tensor_attribute("nodes_values_as_tensor", raw("", DataType::Float, &[1], &[0; 4])));
+    let mut narrow = tree(|_| {});
+    narrow.retain(|a| a.name() != "nodes_values");
+    narrow
+        .push(tensor_attribute("nodes_values_as_tensor", raw("", DataType::Double, &[1], &[0; 8])));
+    let mut logistic = tree(|_| {});
+    logistic.push(string("post_transform", "LOGISTIC"));
+    vec![
         of("thresholds given twice", twice),
         of("thresholds of another type", narrow),
         of("one score with a transform", logistic),
