@@ -86,11 +86,10 @@ fn the_operators_of_onnx_are_those_that_are_read() {
     };
     // One paragraph for each first letter.
     let own = supported("");
-    let mut table: String =
+    let table: String =
         own.chunk_by(|a, b| a.as_bytes()[0] == b.as_bytes()[0]).map(listed).collect();
-    writeln!(table, "\n## Operators of `ai.onnx.ml`, opset 1 to 5\n").unwrap();
-    table.push_str(&listed(&supported("ai.onnx.ml")));
     generated("docs/onnx.md", "src/format/onnx/ops", &table);
+    generated("docs/onnx.md", "src/format/onnx/ops/ml_*.rs", &listed(&supported("ai.onnx.ml")));
 }
 
 /// The list of rules at the head of a module, whose first begins with `first`.
