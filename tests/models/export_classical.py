@@ -20,7 +20,7 @@ from onnxmltools.convert.xgboost.operator_converters.XGBoost import convert_xgbo
 from skl2onnx import convert_sklearn, update_registered_converter
 from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, Int64TensorType
 from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes, calculate_linear_regressor_output_shapes
-from sklearn import datasets, ensemble, linear_model, naive_bayes, neural_network, svm, tree
+from sklearn import calibration, cluster, datasets, ensemble, linear_model, multiclass, naive_bayes, neural_network, svm, tree
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
@@ -103,6 +103,12 @@ MODELS = {
     "ada_boost": (ensemble.AdaBoostRegressor(n_estimators=4, **R), DIABETES, {}),
     "bagging": (ensemble.BaggingRegressor(tree.DecisionTreeRegressor(max_depth=3), n_estimators=4, **R), DIABETES, {}),
     "voting": (ensemble.VotingRegressor([("a", linear_model.Ridge()), ("b", tree.DecisionTreeRegressor(max_depth=3))]), DIABETES, {}),
+    "isolation_forest": (ensemble.IsolationForest(n_estimators=3, max_samples=40, **R), (IRIS[0], None), {}),
+    "ada_classifier": (ensemble.AdaBoostClassifier(n_estimators=3, **R), IRIS, {}),
+    "stacking": (ensemble.StackingClassifier([("a", linear_model.LogisticRegression()), ("b", tree.DecisionTreeClassifier(max_depth=3))]), IRIS, {}),
+    "calibrated": (calibration.CalibratedClassifierCV(tree.DecisionTreeClassifier(max_depth=3, **R), cv=2), IRIS, {}),
+    "one_vs_rest": (multiclass.OneVsRestClassifier(linear_model.LogisticRegression()), IRIS, {}),
+    "k_means": (cluster.KMeans(3, n_init=1, **R), (IRIS[0], None), {}),
     "mlp": (make_pipeline(Normalizer(), neural_network.MLPClassifier([12], max_iter=300, **R)), IRIS, {}),
     "mlp_regressor": (make_pipeline(StandardScaler(), neural_network.MLPRegressor(hidden_layer_sizes=[8], max_iter=300, **R)), DIABETES, {}),
     "naive_bayes": (naive_bayes.GaussianNB(), IRIS, {}),
