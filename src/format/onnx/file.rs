@@ -11,7 +11,6 @@ use super::super::Quoted;
 use super::ImportError;
 use super::proto::tensor_proto::DataType;
 use super::proto::{AttributeProto, StringStringEntryProto, TensorProto, ValueInfoProto};
-use super::registry::ML;
 use super::wire::{Content, Fields, Span, WireError, parts, text};
 
 /// The memory that decoding one part may take beyond a multiple of the file's size.
@@ -19,6 +18,9 @@ const SPARE: usize = 16 << 20;
 
 /// The opsets that are supported.
 const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
+
+/// The domain of operators of classical machine learning; that of ONNX itself is empty.
+pub(super) const ML: &str = "ai.onnx.ml";
 
 /// The versions of the operators of classical machine learning that are supported.
 const ML_OPSETS: std::ops::RangeInclusive<i64> = 1..=5;

@@ -1,5 +1,6 @@
 //! The importers of ONNX's operators by name.
 
+use super::file::ML;
 use super::node::{Done, Node};
 use crate::types::FastMap;
 
@@ -12,9 +13,6 @@ pub(super) struct Import {
     pub(super) operands: usize,
     pub(super) convert: Convert,
 }
-
-/// The domain of operators of classical machine learning; that of ONNX itself is empty.
-pub(super) const ML: &str = "ai.onnx.ml";
 
 /// An operator that takes any number of operands.
 pub(super) const ANY: usize = usize::MAX;

@@ -62,8 +62,9 @@ mod windows;
 
 use std::sync::LazyLock;
 
+use super::file::ML;
 use super::node::{Done, Node, float, wrong};
-use super::registry::{ANY, Import, Imports, ML};
+use super::registry::{ANY, Import, Imports};
 use super::writer::{Attribute, Export, Refused, Writer, Written, long, longs, name, word};
 use super::{NodeError, free, tensor};
 use crate::op::Op;
