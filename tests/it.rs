@@ -10,6 +10,7 @@ mod splits;
 /// The modules of `tests/it/`.
 mod it {
     mod acceptance;
+    mod architectures;
     mod buckets;
     mod circles;
     mod cli;
