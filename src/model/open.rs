@@ -13,9 +13,9 @@ use crate::format::onnx::{self, ImportError, UnboundDim};
 use crate::ir::{ContentHash, Model, OpenSize, Specialize};
 
 /// The numbers that open sizes get where no inputs are given, tried in this order: steps of a
-/// sequence, pixels of an image whose positions are embedded, samples of a sound, cells of a small
-/// grid.
-const STATED: [i64; 5] = [128, 224, 512, 16000, 7];
+/// sequence, pixels of an image whose positions are embedded, pixels of a line of text, samples of
+/// a sound, cells of a small grid.
+const STATED: [i64; 6] = [128, 224, 512, 48, 16000, 7];
 
 /// The models of an ONNX file whose batch is found.
 #[derive(Debug)]
@@ -78,7 +78,9 @@ pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelErr
             }
             Ok(freed(path, options).unwrap_or(model))
         }
-        Err(error @ ImportError::Input { fixed: true, .. }) => {
+        // Where the graph needs the number of its one open size, as a convolution does of a width,
+        // the batch may be fixed beside it.
+        Err(error @ (ImportError::Input { fixed: true, .. } | ImportError::Node { .. })) => {
             freed(path, options).ok_or_else(|| error.into())
         }
         Err(ImportError::Batches(candidates)) => {

@@ -98,3 +98,24 @@ fn leading_sizes_that_say_nothing_are_one_where_the_model_splits_so() {
     assert!(load(["users", "items"], rows).is_err());
     assert!(load(["s0", "s10"], "y = Relu a; z = Relu b").is_err());
 }
+
+#[test]
+fn a_width_is_no_batch_where_the_batch_is_fixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = |sizes: &[&str], nodes: &str, weights: &[i64]| {
+        let known = vec![zeros("w", weights), ints("two", &[2])];
+        let file = model(graph(vec![value("x", sizes)], known, nodes_of(nodes), &["y"]));
+        model::load(&written(folder.path(), &file), &LoadOptions::default())
+    };
+    // A convolution needs the number of the width.
+    let found = load(&["1", "3", "8", "width"], "y = Conv x w", &[2, 3, 1, 1]).unwrap();
+    assert_eq!(outputs(&found), "f32[N,2,8,128]");
+    assert_eq!(found.open_sizes().collect::<Vec<_>>(), ["width"]);
+    // Only lines of a certain height become one row.
+    let line = "c = Conv x w; y = Squeeze c two";
+    let found = load(&["batch", "3", "height", "width"], line, &[2, 3, 48, 1]).unwrap();
+    assert_eq!(outputs(&found), "f32[N,2,48]");
+    // Without a batch to free, the error is that of the width.
+    let error = load(&["0", "3", "8", "width"], "y = Conv x w", &[2, 3, 1, 1]).unwrap_err();
+    assert!(error.to_string().contains("must be known before the run"), "{error}");
+}
