@@ -98,6 +98,10 @@ impl OpDef for Arg {
         Some((x.shape.get(axis)?.clone(), Dim::ONE))
     }
 
+    fn places(&self, result: usize) -> Option<i64> {
+        (result == 0).then_some(self.parts().0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;

@@ -87,6 +87,11 @@ pub trait OpDef: OpText {
         None
     }
 
+    /// The axis of the first operand whose entries the elements of this result number.
+    fn places(&self, _result: usize) -> Option<i64> {
+        None
+    }
+
     /// The element of a result of type `dtype` where those of the operands are these, of what works
     /// element by element. Floats are followed as if they did not round sizes.
     fn ratio(&self, _dtype: DType, _operands: &[Ratio]) -> Option<Ratio> {

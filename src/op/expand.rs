@@ -36,7 +36,7 @@ impl OpDef for Expand {
         let repeated = || {
             let whole = !x.ty.shape.iter().any(Dim::depends_on_batch);
             let axis = y.shape.iter().position(|size| *size == Dim::n()).filter(|_| whole)?;
-            Some(Positions { axis, stride: 0 })
+            Some(Positions { axis, each: 1, stride: 0 })
         };
         Positions::aligned(x, y.rank()).or_else(repeated)
     }

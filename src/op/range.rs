@@ -68,7 +68,7 @@ impl OpDef for Range {
 
     fn positions(&self, _: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {
         let rows = self.start.is_const() && y.shape[0] == Dim::n();
-        rows.then_some(Positions { axis: 0, stride: self.delta })
+        rows.then_some(Positions { axis: 0, each: 1, stride: self.delta })
     }
 
     fn interval(&self, dtype: DType, _: &[Option<Interval>]) -> Option<Interval> {

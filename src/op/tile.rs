@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use super::declare::op;
 use super::infer::{one, result, tensors};
 use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules, strided,
+    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, PositionOperand, Positions,
+    Results, RuleError, SplitOperand, Traits, rules, strided,
 };
 use crate::types::{Claim, Code, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
@@ -21,6 +21,11 @@ op! {
 impl OpDef for Tile {
     fn traits(&self) -> Traits {
         Traits::MOVES | Traits::FOLLOWS_BLOCKS
+    }
+
+    fn positions(&self, operands: &[PositionOperand<'_>], _: &TensorType) -> Option<Positions> {
+        let rows = operands.first()?.rows?;
+        (self.repeats.get(rows.axis) == Some(&1)).then_some(rows)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {

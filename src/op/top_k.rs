@@ -82,6 +82,10 @@ impl OpDef for TopK {
         Some((x.shape.get(axis)?.clone(), self.k.clone()))
     }
 
+    fn places(&self, result: usize) -> Option<i64> {
+        (result == 1).then_some(self.axis)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let x = one(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
