@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 
 use crate::op::{
     Arg, Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten, Gather,
-    Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize, Range, Reduce,
-    Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose,
-    Trilu, Unary, Unsqueeze, Where,
+    GatherAt, Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize, Range,
+    Reduce, Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze,
+    Transpose, Trilu, Unary, Unsqueeze, Where,
 };
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -163,6 +163,10 @@ pub(crate) trait Formula: Emit {
         relu(a) = Unary::Relu;
         /// The next integral number from `a` up.
         ceil(a) = Unary::Ceil;
+        /// The next integral number from `a` down.
+        floor(a) = Unary::Floor;
+        /// `1 / (1 + e^-a)`.
+        sigmoid(a) = Unary::Sigmoid;
         /// The nearest number between two bounds.
         clip(a; min: f64, max: f64) = Unary::Clip { min: Some(min), max: Some(max) };
         /// `a == b`.
@@ -201,6 +205,10 @@ pub(crate) trait Formula: Emit {
         rows(a; axis: usize, from: Dim, to: Dim) = Slice::rows(axis, from, to);
         /// The entries of an axis at these places.
         gather(a, places; axis: i64) = Gather { axis };
+        /// For each place the entry of an axis with its other coordinates.
+        gather_elements(a, places; axis: i64) = GatherAt::Elements { axis };
+        /// The blocks of `a` at these coordinates, which stand behind leading axes that both share.
+        gather_blocks(a, coordinates; shared: i64) = GatherAt::Nd { batch_dims: shared };
         /// `a` with this value around it, or without what negative numbers take away.
         pad(a; pads: Vec<i64>, value: f64) = Pad { mode: PadMode::Constant, pads, value };
         /// One triangle of the matrices, and 0 in the other.

@@ -10,9 +10,11 @@ mod bit_cast;
 mod blocks;
 mod broadcast;
 mod cast;
+mod causal_conv;
 mod center_crop_pad;
 mod col2im;
 mod compare;
+mod compress;
 mod constant;
 mod constant_of_shape;
 mod conv;
@@ -32,6 +34,7 @@ mod max_unpool;
 mod mean_variance;
 mod one_hot;
 mod one_to_one;
+mod optional;
 mod pad;
 mod pool;
 mod quantize;
@@ -42,11 +45,13 @@ mod reduce;
 mod resize;
 mod reverse_sequence;
 mod rotary;
+mod sampled;
 mod scan;
 mod slice;
 mod softmax;
 mod split;
 mod stash;
+mod tensor_scatter;
 mod top_k;
 mod trilu;
 mod unary;
@@ -88,9 +93,11 @@ stems! {
     bit_cast,
     blocks: Blocks,
     cast: Cast,
+    causal_conv,
     center_crop_pad,
     col2im: Col2Im,
     compare: Compare,
+    compress,
     constant: Constant Dims,
     constant_of_shape: ConstantOfShape,
     conv: Conv,
@@ -111,6 +118,7 @@ stems! {
     one_hot: OneHot,
     one_to_one: Arg Classify Concat Flatten GatherAt GridSample Identity LpNorm Lrn MatMul
         Scatter ShapeOp SizeOp Where,
+    optional,
     pad: Pad,
     pool: Pool,
     quantize: Quantize DynamicQuantize,
@@ -121,10 +129,12 @@ stems! {
     resize: Resize,
     reverse_sequence: ReverseSequence,
     rotary,
+    sampled,
     scan: Scan,
     slice: Slice Reverse,
     softmax: Softmax,
     split: SplitOp,
+    tensor_scatter,
     top_k: TopK,
     trilu: Trilu,
     unary: Unary,
