@@ -1,5 +1,6 @@
 //! Parts that the tests and benches of fanwise reach into. Nothing here is stable.
 
+pub use crate::analysis::agree::agree;
 pub use crate::analysis::random::random_inputs;
 pub use crate::analysis::sums::{Sums, Unexplained};
 pub use crate::backend::ahead::run_each;
@@ -39,6 +40,8 @@ pub use crate::codegen::key::key;
 pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
+#[cfg(feature = "onnx")]
+pub use crate::format::onnx::data::read_tensor;
 #[cfg(feature = "onnx")]
 pub use crate::format::onnx::ops::supported;
 #[cfg(feature = "onnx")]

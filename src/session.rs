@@ -23,7 +23,7 @@ use crate::types::{Device, ShardRule, Tensor};
 ///
 /// Where the file of the model leaves sizes open beside the batch, such as the length of a
 /// sequence, each run has those of its inputs. A graph is readied when a run first has its sizes,
-/// and the last eight stay ready.
+/// and the last eight stay ready, or as many as take 256 MiB with their weights, up to 256.
 ///
 /// ```
 /// # #[cfg(feature = "zoo")]
@@ -62,15 +62,24 @@ struct Others {
     open: Arc<dyn Specialize>,
     setup: Setup,
     backend: Box<dyn Backend>,
-    /// Those of the last runs with their sizes, the latest last.
-    kept: Mutex<Vec<(Vec<i64>, Arc<Ready>)>>,
+    kept: Mutex<Kept<Arc<Ready>>>,
     /// The number that was readied.
     readied: AtomicUsize,
 }
 
-/// The graphs for other sizes that a session keeps ready. Each holds its weights on the devices
-/// that use them, so that the number bounds the memory.
-const KEPT: usize = 8;
+/// What a session keeps for other sizes: its sizes, and the bytes that it takes. What was used last
+/// stands at the end.
+struct Kept<T>(Vec<(Vec<i64>, T, u64)>);
+
+/// The graphs that are kept whatever they take: each may hold its weights on the devices that use
+/// them.
+const FEW: usize = 8;
+
+/// The graphs that are kept at most. A cache of keys and values has another size at each step.
+const MOST: usize = 256;
+
+/// The bytes that more than [`FEW`] graphs may take together.
+const BYTES: u64 = 256 << 20;
 
 /// Settings of a [`Session`] or of a training, each with a default.
 #[must_use]
@@ -132,12 +141,18 @@ impl Session {
             }
             named.insert(name, tensor);
         }
-        let inputs = named;
-        let ready = match &self.others {
-            None => Arc::clone(&self.stated),
-            Some(others) => others.find(&inputs)?.unwrap_or_else(|| Arc::clone(&self.stated)),
+        let Some(others) = &self.others else {
+            return Ok(Outputs(self.stated.executable.run(&named, &self.options)?));
         };
-        Ok(Outputs(ready.executable.run(&inputs, &self.options)?))
+        let sizes = numbers(&*others.open, &named);
+        let other = others.find(&sizes)?;
+        let ready = other.as_ref().unwrap_or(&self.stated);
+        let output = ready.executable.run(&named, &self.options)?;
+        if other.is_some() {
+            let bytes = output.devices.iter().map(|device| device.planned + device.params).sum();
+            others.kept().weigh(&sizes, bytes);
+        }
+        Ok(Outputs(output))
     }
 
     /// The number of graphs that were readied: 1, and 1 more for each run whose sizes no graph was
@@ -170,43 +185,61 @@ impl Session {
 }
 
 impl Others {
-    /// The graph for the sizes of these inputs, `None` if it is the stated one. It is readied
-    /// without the lock, so that runs of other sizes go on; two threads may both ready one.
-    fn find(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Option<Arc<Ready>>, Error> {
-        let sizes = numbers(&*self.open, inputs);
+    /// The graph for these sizes, `None` if it is the stated one. It is readied without the lock,
+    /// so that runs of other sizes go on; two threads may both ready one.
+    fn find(&self, sizes: &[i64]) -> Result<Option<Arc<Ready>>, Error> {
         if sizes == self.open.stated() {
             return Ok(None);
         }
-        if let Some(ready) = self.take(&sizes) {
-            self.keep(sizes, &ready);
+        if let Some(ready) = self.kept().find(sizes) {
             return Ok(Some(ready));
         }
-        let ready = Arc::new(self.setup.ready(self.open.at(&sizes)?, &*self.backend)?);
+        let ready = Arc::new(self.setup.ready(self.open.at(sizes)?, &*self.backend)?);
         self.readied.fetch_add(1, Ordering::Relaxed);
-        self.keep(sizes, &ready);
+        self.kept().put(sizes, Arc::clone(&ready));
         Ok(Some(ready))
     }
 
-    /// Takes the graph for these sizes out of the list.
-    fn take(&self, sizes: &[i64]) -> Option<Arc<Ready>> {
-        let mut kept = self.kept();
-        let at = kept.iter().position(|(of, _)| of == sizes)?;
-        Some(kept.remove(at).1)
-    }
-
-    /// Puts a graph at the end of the list, in place of the one that was used longest ago.
-    fn keep(&self, sizes: Vec<i64>, ready: &Arc<Ready>) {
-        let mut kept = self.kept();
-        kept.retain(|(of, _)| *of != sizes);
-        if kept.len() == KEPT {
-            kept.remove(0);
-        }
-        kept.push((sizes, Arc::clone(ready)));
-    }
-
     /// The list. What a panic leaves is a shorter one at worst.
-    fn kept(&self) -> MutexGuard<'_, Vec<(Vec<i64>, Arc<Ready>)>> {
+    fn kept(&self) -> MutexGuard<'_, Kept<Arc<Ready>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> Kept<T> {
+    /// What is kept for these sizes, which is the last used now.
+    fn find(&mut self, sizes: &[i64]) -> Option<T> {
+        let at = self.0.iter().position(|(of, ..)| of == sizes)?;
+        let found = self.0.remove(at);
+        let of = found.1.clone();
+        self.0.push(found);
+        Some(of)
+    }
+
+    /// Keeps something for these sizes, of which is not known yet what it takes.
+    fn put(&mut self, sizes: &[i64], of: T) {
+        self.0.retain(|(own, ..)| own != sizes);
+        self.0.push((sizes.to_vec(), of, 0));
+        self.shrink();
+    }
+
+    /// Says what that for these sizes takes, if it is still kept.
+    fn weigh(&mut self, sizes: &[i64], bytes: u64) {
+        if let Some((.., own)) = self.0.iter_mut().find(|(of, ..)| of == sizes) {
+            *own = bytes;
+        }
+        self.shrink();
+    }
+
+    /// Forgets what was used longest ago while all take too much.
+    fn shrink(&mut self) {
+        let mut bytes = self.0.iter().fold(0u64, |sum, (.., own)| sum.saturating_add(*own));
+        let mut first = 0;
+        while self.0.len() - first > FEW && (self.0.len() - first > MOST || bytes > BYTES) {
+            bytes = bytes.saturating_sub(self.0[first].2);
+            first += 1;
+        }
+        self.0.drain(..first);
     }
 }
 
@@ -276,7 +309,7 @@ impl SessionBuilder {
         let backend = chosen(backend)?;
         let open = model.open.take();
         let stated = Arc::new(setup.ready(model, &*backend)?);
-        let (kept, readied) = (Mutex::default(), AtomicUsize::new(0));
+        let (kept, readied) = (Mutex::new(Kept(Vec::new())), AtomicUsize::new(0));
         let others = open.map(|open| Others { open, setup, backend, kept, readied });
         let options = RunOptions { max_memory, ..RunOptions::default() };
         Ok(Session { stated, others, options })
@@ -382,5 +415,29 @@ impl IntoIterator for Outputs {
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.outputs.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BYTES, FEW, Kept, MOST};
+
+    #[test]
+    fn small_graphs_are_kept_and_of_large_ones_the_last_few() {
+        let count = |bytes: u64| {
+            let mut kept = Kept(Vec::new());
+            for i in 0..1000i64 {
+                kept.put(&[i], i);
+                kept.weigh(&[i], bytes);
+                // The first is used again and again.
+                assert_eq!(kept.find(&[0]), Some(0));
+            }
+            assert_eq!(kept.find(&[999]), Some(999));
+            assert_eq!(kept.find(&[1]), None);
+            kept.0.len()
+        };
+        assert_eq!(count(1), MOST);
+        assert_eq!(count(BYTES / 20), 20);
+        assert_eq!(count(u64::MAX), FEW);
     }
 }

@@ -17,6 +17,7 @@ use crate::types::{Device, Note, ShardRule, Tensor};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 
+use crate::cli::exec::InputArgs;
 use crate::cli::{memory, report, ui};
 
 /// Output format of a result.
@@ -100,12 +101,26 @@ pub(crate) struct ModelArgs {
     /// Skip the check that `--params` are the weights that the graph was made for
     #[arg(long, requires = "params")]
     params_unchecked: bool,
+    #[command(flatten)]
+    memory: MemoryArgs,
+}
+
+/// The memory that models and runs may take.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct MemoryArgs {
     /// Memory limit in bytes, or with the suffix K, M or G [default: memory of this process]
     ///
     /// Models and runs that need more are refused. By default the limit is the memory of the
     /// machine, or of the control group.
     #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) max_memory: Option<u64>,
+    max_memory: Option<u64>,
+}
+
+impl MemoryArgs {
+    /// The memory that may be used: as given, or what the machine has for this process.
+    pub(crate) fn limit(self) -> u64 {
+        self.max_memory.unwrap_or_else(|| memory::available(Path::new("/")))
+    }
 }
 
 impl ModelArgs {
@@ -119,15 +134,34 @@ impl ModelArgs {
         self.load_other(&self.model)
     }
 
-    /// Reads the model for the sizes of these inputs, if there are any.
-    pub(crate) fn load_for(
+    /// Reads the model for the sizes of the inputs that are given, if they are; both.
+    pub(crate) fn load_with(
         &self,
-        inputs: Option<&BTreeMap<String, Tensor>>,
-    ) -> anyhow::Result<Model> {
-        let Some(inputs) = inputs else { return self.load() };
+        inputs: &InputArgs,
+    ) -> anyhow::Result<(Model, Option<BTreeMap<String, Tensor>>)> {
         let model = self.read(&self.model, false)?;
-        let model = ui::stage("load", || model.for_inputs(inputs).map(Cow::into_owned))?;
-        Ok(noted(model))
+        let stated = model.stated();
+        let Some(given) = inputs.read(&model.graph, self.max_memory())? else {
+            let model = noted(model);
+            show(&stated);
+            return Ok((model, None));
+        };
+        let model = ui::stage("load", || model.for_inputs(&given).map(Cow::into_owned))?;
+        Ok((noted(model), Some(given)))
+    }
+
+    /// A model without options.
+    pub(crate) fn of(model: &Path, memory: MemoryArgs) -> Self {
+        Self {
+            model: model.display().to_string(),
+            batch_axis: Vec::new(),
+            dim: Vec::new(),
+            free_batch: false,
+            assume: Vec::new(),
+            params: None,
+            params_unchecked: false,
+            memory,
+        }
     }
 
     /// Reads a model that is to be trained: what inference has no use for stays.
@@ -172,9 +206,9 @@ impl ModelArgs {
         error.into()
     }
 
-    /// The memory that may be used: as given, or what the machine has for this process.
+    /// The memory that may be used.
     pub(crate) fn max_memory(&self) -> u64 {
-        self.max_memory.unwrap_or_else(|| memory::available(Path::new("/")))
+        self.memory.limit()
     }
 }
 
@@ -311,6 +345,21 @@ impl ReplicateArgs {
             note_virtual(devices.len());
         }
         self.over(model, template, devices)
+    }
+
+    /// Says on which devices graphs run, and which options have no effect there.
+    pub(crate) fn note(&self, place: AvailableDevices) -> anyhow::Result<()> {
+        match &self.gpus {
+            None => self.note_single(place),
+            Some(gpus) => {
+                let devices = gpus.select(place.found);
+                let devices = devices.map_err(PassError::from).map_err(Error::from)?;
+                if place.found == 0 && !place.cuda {
+                    note_virtual(devices.len());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Says which options have no effect where no devices are asked for.

@@ -1,16 +1,15 @@
 //! The sizes of a file that are not the batch and stay open: lengths of sequences, heights, widths.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use super::options::{FOLDED, FreeBatch, LoadOptions, import_options};
+use super::options::{FreeBatch, LoadOptions, import_options};
 use super::params::parameterised;
 use super::{ModelError, batch};
 use crate::Error;
 use crate::analysis;
-use crate::format::onnx::{self, ImportError, UnboundDim};
-use crate::ir::{ContentHash, Model, OpenSize, Specialize};
+use crate::format::onnx::{self, ImportError, Reader, UnboundDim};
+use crate::ir::{Model, OpenSize, Specialize};
 
 /// The numbers that open sizes get where no inputs are given, tried in this order: steps of a
 /// sequence, pixels of an image whose positions are embedded, samples of a sound, cells of a small
@@ -20,13 +19,11 @@ const STATED: [i64; 5] = [128, 224, 512, 16000, 7];
 /// The models of an ONNX file whose batch is found.
 #[derive(Debug)]
 struct OpenFile {
-    path: PathBuf,
+    reader: Arc<Reader>,
     /// The options, with the batch declared and without the open sizes.
     options: LoadOptions,
     sizes: Vec<OpenSize>,
     stated: Vec<i64>,
-    /// The contents of the file's tensors when it was read first.
-    contents: BTreeMap<Arc<str>, ContentHash>,
 }
 
 impl Specialize for OpenFile {
@@ -42,27 +39,9 @@ impl Specialize for OpenFile {
         let mut options = self.options.clone();
         let names = self.sizes.iter().map(|size| size.name.clone());
         options.dims.extend(names.zip(numbers.iter().copied()));
-        let model =
-            onnx::import(&self.path, &import_options(&options)).map_err(ModelError::from)?;
-        let model = parameterised(model, &options)?;
-        let changed = contents(&model)
-            .into_iter()
-            .find(|(name, content)| self.contents.get(name).is_some_and(|first| first != content));
-        match changed {
-            Some((name, _)) => {
-                let (param, file) = (name.to_string(), self.path.display().to_string());
-                let what = "the file changed after it was read".to_owned();
-                Err(ModelError::Changed { param, file, what, fits: false }.into())
-            }
-            None => Ok(model),
-        }
+        let model = self.reader.import(&import_options(&options)).map_err(ModelError::from)?;
+        Ok(parameterised(model, &options)?)
     }
-}
-
-/// The contents of the parameters that do not depend on sizes, as folded ones do.
-fn contents(model: &Model) -> BTreeMap<Arc<str>, ContentHash> {
-    let params = model.graph.params().iter().filter(|p| !p.source.key.starts_with(FOLDED));
-    params.map(|param| (param.name.clone(), param.hash)).collect()
 }
 
 /// Reads an ONNX file. Sizes that it leaves open beside the batch get numbers, which each run may
@@ -126,6 +105,7 @@ fn freed(path: &Path, options: &LoadOptions) -> Option<Model> {
 /// The model where `others` have the first of the [`STATED`] numbers for which its types agree and
 /// no table of positions is too short.
 fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Model, ModelError> {
+    let reader = Arc::new(Reader::open(path, options.max_memory)?);
     let (mut failed, mut too_long) = (None, None);
     // One number for all sizes: that of another is often the same, and types say where it is not.
     for number in STATED {
@@ -133,7 +113,7 @@ fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Mo
         if too_long.as_ref().is_some_and(|(long, _)| number >= *long) {
             continue;
         }
-        match stated(path, options, others, number) {
+        match stated(&reader, options, others, number) {
             Ok(model) if analysis::may_look_beyond(&model.graph, &model.weights) => {
                 too_long.get_or_insert((number, model)).0 = number;
             }
@@ -150,7 +130,7 @@ fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Mo
 
 /// The model where `others` have this number, or what their names compose of it.
 fn stated(
-    path: &Path,
+    reader: &Arc<Reader>,
     options: &LoadOptions,
     others: &[UnboundDim],
     number: i64,
@@ -159,18 +139,17 @@ fn stated(
         others.iter().map(|size| composed(&size.name, others, number).unwrap_or(number)).collect();
     let mut bound = options.clone();
     bound.dims.extend(others.iter().map(|size| size.name.clone()).zip(stated.iter().copied()));
-    let mut model = parameterised(onnx::import(path, &import_options(&bound))?, &bound)?;
+    let mut model = parameterised(reader.import(&import_options(&bound))?, &bound)?;
     let size = |UnboundDim { name, input, axis }: &UnboundDim| OpenSize {
         name: name.clone(),
         input: input.clone(),
         axis: *axis,
     };
     model.open = Some(Arc::new(OpenFile {
-        path: path.to_owned(),
+        reader: Arc::clone(reader),
         options: options.clone(),
         sizes: others.iter().map(size).collect(),
         stated,
-        contents: contents(&model),
     }));
     Ok(model)
 }

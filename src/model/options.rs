@@ -9,6 +9,7 @@ use crate::format::onnx::ImportOptions;
 use crate::ir::Model;
 use crate::op::{Assume, CustomOps};
 use crate::pass::{PassError, SimplifyOptions, simplify};
+use crate::types::Tensor;
 
 /// How the key of a parameter begins that simplification computed from others.
 pub(super) const FOLDED: &str = "folded:";
@@ -35,6 +36,9 @@ pub struct LoadOptions {
     pub free_batch: FreeBatch,
     /// What is assumed of operators of an ONNX file that are not known, by name.
     pub assume: BTreeMap<String, Assume>,
+    /// The inputs of an ONNX file that are constants, by name, with their elements: some operators
+    /// need an operand before the run.
+    pub known: BTreeMap<String, Tensor>,
     /// The operators of a framework that a graph in text or JSON form may have.
     pub ops: CustomOps,
     /// A file of weights (`.safetensors` or `.npz`): those of an ONNX file or a model of the zoo
@@ -58,6 +62,7 @@ impl Default for LoadOptions {
             dims: BTreeMap::new(),
             free_batch: FreeBatch::Proved,
             assume: BTreeMap::new(),
+            known: BTreeMap::new(),
             ops: CustomOps::default(),
             params: None,
             params_unchecked: false,
@@ -89,6 +94,7 @@ pub(super) fn import_options(options: &LoadOptions) -> ImportOptions {
         dims: options.dims.clone(),
         free_batch: options.free_batch == FreeBatch::Always,
         assume: options.assume.clone(),
+        known: options.known.clone(),
         max_memory: options.max_memory,
     }
 }

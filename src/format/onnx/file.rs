@@ -184,8 +184,8 @@ impl File {
         for field in Fields::of(&self.data, node) {
             if let (5, Content::Part(attribute)) = field? {
                 bytes = bytes.saturating_add(self.attribute_bytes(attribute)?);
-                self.check(node, bytes)?;
-                found.push(self.decode(attribute, 0)?);
+                check(&self.data, node, bytes)?;
+                found.push(decode(&self.data, attribute, 0)?);
             }
         }
         Ok(found)
@@ -197,7 +197,7 @@ impl File {
         let mut bytes = 3 * size_of::<AttributeProto>();
         for field in Fields::of(&self.data, attribute) {
             bytes = bytes.saturating_add(match field? {
-                (5 | 10, Content::Part(tensor)) => self.tensor_bytes(tensor)?,
+                (5 | 10, Content::Part(tensor)) => tensor_bytes(&self.data, tensor)?,
                 // Texts.
                 (1 | 4 | 13 | 21, Content::Part(part)) => part.len().saturating_add(64),
                 // Packed integers of one byte each take eight.
@@ -209,27 +209,9 @@ impl File {
         Ok(bytes)
     }
 
-    /// A bound of the memory that a tensor takes once it is decoded: its elements stay where they
-    /// are.
-    fn tensor_bytes(&self, tensor: Span) -> Result<usize, WireError> {
-        let mut bytes = 3 * size_of::<TensorProto>();
-        for field in Fields::of(&self.data, tensor) {
-            bytes = bytes.saturating_add(match field? {
-                (1, Content::Part(packed)) => packed.len().saturating_mul(24),
-                (4..=7 | 9..=11, Content::Part(_)) => 3 * size_of::<Bytes>(),
-                (_, Content::Part(part)) => {
-                    // An entry and its texts, or a text.
-                    3 * size_of::<StringStringEntryProto>() + part.len().saturating_mul(2)
-                }
-                _ => 24,
-            });
-        }
-        Ok(bytes)
-    }
-
     /// Decodes a tensor; its elements stay where they are.
     pub(super) fn tensor(&self, tensor: Span) -> Result<TensorProto, ImportError> {
-        self.decode(tensor, self.tensor_bytes(tensor)?)
+        decode(&self.data, tensor, tensor_bytes(&self.data, tensor)?)
     }
 
     /// Decodes an attribute. The caller has seen that it is no graph.
@@ -237,7 +219,7 @@ impl File {
         if self.has_graph(attribute)? {
             return Err(malformed(attribute, "the attribute is a graph"));
         }
-        self.decode(attribute, self.attribute_bytes(attribute)?)
+        decode(&self.data, attribute, self.attribute_bytes(attribute)?)
     }
 
     /// Decodes an input or output.
@@ -251,7 +233,7 @@ impl File {
                 _ => 24,
             });
         }
-        self.decode(value, bytes)
+        decode(&self.data, value, bytes)
     }
 
     /// A bound of the memory that a type takes once it is decoded: every byte of it at most 64, but
@@ -271,23 +253,6 @@ impl File {
             }
         }
         Ok(ty.len().saturating_sub(names).saturating_mul(64).saturating_add(names))
-    }
-
-    /// Fails if the part at `span` takes more than may be once it is decoded.
-    fn check(&self, span: Span, bytes: usize) -> Result<(), ImportError> {
-        // In proportion to the file: a small file cannot ask for much memory.
-        let limit = self.data.len().saturating_mul(4).saturating_add(SPARE);
-        if bytes > limit {
-            let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
-            return Err(malformed(span, &reason));
-        }
-        Ok(())
-    }
-
-    fn decode<M: Message + Default>(&self, span: Span, bytes: usize) -> Result<M, ImportError> {
-        self.check(span, bytes)?;
-        M::decode(self.data.slice(span.range()))
-            .map_err(|e| malformed(span, &format!("the message is damaged: {e}")))
     }
 
     /// The texts at these places.
@@ -319,6 +284,47 @@ impl File {
     pub(super) fn value_name(&self, value: Span) -> Result<&str, WireError> {
         last_text(&self.data, value, 1)
     }
+}
+
+/// Decodes a tensor that is all of a file; its elements stay where they are.
+pub(super) fn lone_tensor(data: &Bytes) -> Result<TensorProto, ImportError> {
+    let whole = Span::new(0..data.len())?;
+    decode(data, whole, tensor_bytes(data, whole)?)
+}
+
+/// A bound of the memory that a tensor takes once it is decoded: its elements stay where they are.
+fn tensor_bytes(data: &[u8], tensor: Span) -> Result<usize, WireError> {
+    let mut bytes = 3 * size_of::<TensorProto>();
+    for field in Fields::of(data, tensor) {
+        bytes = bytes.saturating_add(match field? {
+            (1, Content::Part(packed)) => packed.len().saturating_mul(24),
+            (4..=7 | 9..=11, Content::Part(_)) => 3 * size_of::<Bytes>(),
+            (_, Content::Part(part)) => {
+                // An entry and its texts, or a text.
+                3 * size_of::<StringStringEntryProto>() + part.len().saturating_mul(2)
+            }
+            _ => 24,
+        });
+    }
+    Ok(bytes)
+}
+
+/// Fails if the part at `span` takes more than may be once it is decoded.
+fn check(data: &[u8], span: Span, bytes: usize) -> Result<(), ImportError> {
+    // In proportion to the file: a small file cannot ask for much memory.
+    let limit = data.len().saturating_mul(4).saturating_add(SPARE);
+    if bytes > limit {
+        let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
+        return Err(malformed(span, &reason));
+    }
+    Ok(())
+}
+
+/// Decodes the part at `span`, which takes at most `bytes` bytes then.
+fn decode<M: Message + Default>(data: &Bytes, span: Span, bytes: usize) -> Result<M, ImportError> {
+    check(data, span, bytes)?;
+    M::decode(data.slice(span.range()))
+        .map_err(|e| malformed(span, &format!("the message is damaged: {e}")))
 }
 
 /// The version of ONNX's operators among `opsets`. Where there is none, only other domains are

@@ -3,10 +3,9 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Budget, Quoted};
+use super::super::Quoted;
 use super::declared::{Assumptions, Declared};
 use super::error::MAX_OPEN_SIZES;
-use super::external::Folder;
 use super::file::{File, Head};
 use super::flat::{Flat, FlatNode, NONE, ValueId};
 use super::flatten::flatten;
@@ -20,30 +19,31 @@ use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
 use crate::types::{DType, Dim, FastMap, Note, Symbol};
 
-/// Builds the model that `folder` holds.
+/// Builds the model of `file`. The tensors are those that imports with the same options, but for
+/// sizes, have read.
 pub(super) fn run(
     source: &str,
-    folder: Folder,
-    budget: Budget,
+    file: &File,
+    tensors: &mut Tensors,
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
-    let file = File::new(folder.structure())?;
     // ONNX's own operators are known by name. What the user assumes holds for all others, and
     // cannot replace a known meaning.
     let own = |head: &Head<'_>| head.domain().is_empty() && ops::find(head.op).is_some();
     let assume = &options.assume;
     let assumed = |head: &Head<'_>| !assume.is_empty() && assume.contains_key(&head.full_op());
     let supported = |head: &Head<'_>| own(head) || assumed(head);
-    let flat = flatten(&file, &supported)?;
-    let mut inputs = Inputs::read(&file, &flat, options)?;
-    let mut tensors = Tensors::new(folder, budget);
+    let flat = flatten(file, &supported)?;
+    let mut inputs = Inputs::read(file, &flat, options)?;
+    tensors.begin(inputs.take_known());
+    let before = tensors.count();
     let initializers: FastMap<ValueId, Span> =
         flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
     let known = |op: &str| ops::find(op).is_some();
-    let declared = Declared::read(&file, &flat, &inputs, assume, known)?;
+    let declared = Declared::read(file, &flat, &inputs, assume, known)?;
     let parts = Parts {
         classes: inputs.classes.len(),
-        file: &file,
+        file,
         flat: &flat,
         initializers: &initializers,
         declared: &declared,
@@ -51,11 +51,14 @@ pub(super) fn run(
         source,
         builds: Cell::new(0),
     };
-    parts.unify(&mut inputs, &mut tensors)?;
+    parts.unify(&mut inputs, tensors)?;
     inputs.note();
     // The builds above were dry: only this one makes tensors.
-    let model = parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)?;
-    tensors.check()?;
+    let model = parts.build(&inputs, tensors, &|_| Dim::n(), false)?;
+    // What is in memory stays as it is when another file takes the place of this one.
+    if tensors.count() > before {
+        tensors.check()?;
+    }
     Ok(model)
 }
 

@@ -12,7 +12,7 @@ use super::proto::type_proto::Value as TypeValue;
 use super::proto::{TensorShapeProto, ValueInfoProto};
 use super::tensor::element;
 use super::{BatchCandidate, ImportError, UnboundDim};
-use crate::types::{DType, Dim, MAX_RANK, Note, Setting, Shape, TensorType};
+use crate::types::{DType, Dim, FastMap, MAX_RANK, Note, Setting, Shape, Tensor, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
 #[derive(Clone)]
@@ -30,6 +30,8 @@ pub(super) struct Inputs {
     named: BTreeMap<String, Size>,
     /// The inputs whose leading size is bound by the caller.
     bound: BTreeSet<ValueId>,
+    /// The tensors of the inputs that are constants.
+    known: FastMap<ValueId, Tensor>,
 }
 
 #[derive(Clone)]
@@ -63,17 +65,19 @@ impl Inputs {
         let defaults: BTreeSet<ValueId> = flat.initializers.iter().copied().collect();
         let spans = flat.inputs.iter().zip(&file.graph.inputs);
         let declared = spans.filter(|(id, _)| !defaults.contains(id));
-        let inputs = declared
+        let mut inputs = declared
             .map(|(id, span)| {
                 let info = file.value(*span)?;
                 input(*id, &info).map_err(|reason| wrong(info.name(), reason))
             })
             .collect::<Result<Vec<Input>, _>>()?;
+        let known = known(&mut inputs, &options.known)?;
         let (classes, notes) = (Vec::new(), Vec::new());
         let bound = options.dims.iter().map(|(name, c)| (name.clone(), Size::Constant(*c)));
         let named = bound.collect();
         let (constants, bound) = (BTreeSet::new(), BTreeSet::new());
-        let mut inputs = Self { all: inputs, classes, freed: None, constants, notes, named, bound };
+        let mut inputs =
+            Self { all: inputs, classes, freed: None, constants, notes, named, bound, known };
         inputs.bind(&options.dims)?;
         if !options.batch_axis.is_empty() {
             inputs.declare(options)?;
@@ -84,6 +88,11 @@ impl Inputs {
         }
         inputs.check()?;
         Ok(inputs)
+    }
+
+    /// The tensors of the inputs that are constants.
+    pub(super) fn take_known(&mut self) -> FastMap<ValueId, Tensor> {
+        std::mem::take(&mut self.known)
     }
 
     /// The values of the inputs, with their names and types where class `i` has the size `size(i)`.
@@ -377,6 +386,31 @@ impl Inputs {
     }
 }
 
+/// Takes out the inputs that are constants, as far as their tensors are of the declared types.
+fn known(
+    inputs: &mut Vec<Input>,
+    given: &BTreeMap<String, Tensor>,
+) -> Result<FastMap<ValueId, Tensor>, ImportError> {
+    let mut known = FastMap::default();
+    for (name, tensor) in given {
+        let Some(at) = inputs.iter().position(|input| input.name == *name) else {
+            return Err(wrong(name, "the file has no such input".to_owned()));
+        };
+        let Input { id, dtype, sizes, .. } = inputs.remove(at);
+        let fits = |(size, found): (&Size, &usize)| match size {
+            Size::Constant(c) => usize::try_from(*c) == Ok(*found),
+            Size::Named(_) | Size::Unnamed | Size::Class(_) => true,
+        };
+        let same_rank = sizes.len() == tensor.rank();
+        if dtype != tensor.dtype() || !same_rank || !sizes.iter().zip(tensor.dims()).all(fits) {
+            let reason = format!("{} is not of its declared type", tensor.tensor_type());
+            return Err(wrong(name, reason));
+        }
+        known.insert(id, tensor.clone());
+    }
+    Ok(known)
+}
+
 fn wrong(input: &str, reason: String) -> ImportError {
     ImportError::Input { input: input.to_owned(), reason, fixed: false }
 }
@@ -431,7 +465,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::{Input, Inputs, Size};
-    use crate::types::{DType, Dim};
+    use crate::types::{DType, Dim, FastMap};
 
     #[test]
     fn a_size_that_is_open_after_the_check_is_an_internal_error() {
@@ -446,6 +480,7 @@ mod tests {
                 notes: Vec::new(),
                 named: BTreeMap::new(),
                 bound: BTreeSet::new(),
+                known: FastMap::default(),
             };
             let error = inputs.types(&|_| Dim::n()).find_map(Result::err).unwrap().to_string();
             let expected = "internal error: a size of input `x` is open after they were checked";

@@ -10,6 +10,7 @@
 //! [`ImportOptions::free_batch`] says that the file was written at one batch size.
 
 mod calls;
+pub(crate) mod data;
 mod declared;
 mod error;
 mod export;
@@ -44,12 +45,15 @@ mod writer;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
 mod proto;
 
+use std::fmt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
 use super::Budget;
 use crate::ir::Model;
+pub(crate) use data::{DataSets, Kind, input_names, inputs_of};
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
 pub(crate) use locations::locate;
@@ -65,9 +69,49 @@ pub(crate) use weights::initializers;
 /// # Errors
 /// If the file is no model, or one that cannot be imported as the options say.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError> {
-    let budget = Budget::new(options.max_memory);
-    let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
-    import::run(&path.display().to_string(), folder, budget, options)
+    Reader::open(path, options.max_memory)?.import(options)
+}
+
+/// A model file that is read once, and imported for several numbers of its open sizes. What was
+/// read stays in memory: a file that takes the place of this one changes nothing.
+pub(crate) struct Reader {
+    source: String,
+    file: file::File,
+    tensors: Mutex<state::Tensors>,
+}
+
+impl Reader {
+    /// Reads the structure of the file at `path`.
+    ///
+    /// # Errors
+    /// If the file is no model.
+    pub(crate) fn open(path: &Path, max_memory: u64) -> Result<Self, ImportError> {
+        let budget = Budget::new(max_memory);
+        let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
+        Self::of(path.display().to_string(), folder, budget)
+    }
+
+    fn of(source: String, folder: external::Folder, budget: Budget) -> Result<Self, ImportError> {
+        let file = file::File::new(folder.structure())?;
+        let tensors = Mutex::new(state::Tensors::new(folder, budget));
+        Ok(Self { source, file, tensors })
+    }
+
+    /// The model, with options that differ from those of other imports in sizes alone.
+    ///
+    /// # Errors
+    /// As [`import`].
+    pub(crate) fn import(&self, options: &ImportOptions) -> Result<Model, ImportError> {
+        // What a panic leaves are tensors that were read to their ends.
+        let mut tensors = self.tensors.lock().unwrap_or_else(PoisonError::into_inner);
+        import::run(&self.source, &self.file, &mut tensors, options)
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("source", &self.source).finish_non_exhaustive()
+    }
 }
 
 /// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their
@@ -81,5 +125,5 @@ pub fn import_bytes(
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
     let folder = external::Folder::none(store::Store::of(data)?);
-    import::run(source, folder, Budget::new(options.max_memory), options)
+    Reader::of(source.to_owned(), folder, Budget::new(options.max_memory))?.import(options)
 }

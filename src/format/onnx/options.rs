@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::op::Assume;
+use crate::types::Tensor;
 
 /// Settings for a model that its file leaves open.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct ImportOptions {
     /// they become [`External`](crate::op::External), with the types that the file declares for
     /// their results. A function of the model of this name is still expanded.
     pub assume: BTreeMap<String, Assume>,
+    /// The inputs that are constants, by name, with their elements.
+    pub known: BTreeMap<String, Tensor>,
     /// The bytes that the file and its tensors may take.
     pub max_memory: u64,
 }
@@ -35,6 +38,7 @@ impl Default for ImportOptions {
             dims: BTreeMap::new(),
             free_batch: false,
             assume: BTreeMap::new(),
+            known: BTreeMap::new(),
             max_memory: 16 << 30,
         }
     }

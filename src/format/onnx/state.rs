@@ -12,7 +12,7 @@ use super::follow::{Element, Followed, KnownOperand, follow, numbers};
 use super::proto::TensorProto;
 use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
-use crate::ir::{Builder, ResultInfo, Source, Value};
+use crate::ir::{Builder, ContentHash, ResultInfo, Source, Value};
 use crate::op::{self, Op, Operand};
 use crate::types::{Dim, FastMap, Tensor, TensorType};
 
@@ -26,19 +26,43 @@ const INLINE_FLOATS: usize = 64;
 /// The tensors of the file that were read, by the value they give: each is read and charged once.
 pub(super) struct Tensors {
     read: FastMap<ValueId, Tensor>,
+    /// The hashes of those that are parameters: a model that is imported again has them.
+    hashes: FastMap<ValueId, ContentHash>,
     folder: Folder,
     budget: Budget,
+    /// The bytes that were charged for tensors that nodes make.
+    made: u64,
 }
 
 impl Tensors {
     /// None of the folder's tensors.
     pub(super) fn new(folder: Folder, budget: Budget) -> Self {
-        Self { read: FastMap::default(), folder, budget }
+        let (read, hashes) = (FastMap::default(), FastMap::default());
+        Self { read, hashes, folder, budget, made: 0 }
+    }
+
+    /// Begins an import, for which these tensors are known beside the folder's.
+    pub(super) fn begin(&mut self, known: FastMap<ValueId, Tensor>) {
+        self.budget.release(std::mem::take(&mut self.made));
+        self.read.extend(known);
+    }
+
+    /// The number of tensors that were read.
+    pub(super) fn count(&self) -> usize {
+        self.read.len()
     }
 
     /// Fails if a file was changed while it was read.
     pub(super) fn check(&self) -> Result<(), FileError> {
         self.folder.check()
+    }
+
+    /// The hash of the tensor that gives the value `id`.
+    fn hash(&mut self, id: ValueId, tensor: &Tensor) -> ContentHash {
+        if id == NONE {
+            return ContentHash::of(tensor);
+        }
+        *self.hashes.entry(id).or_insert_with(|| ContentHash::of(tensor))
     }
 
     /// The tensor that gives the value `id`, read from what `proto` gives unless it was before.
@@ -112,9 +136,12 @@ impl State<'_> {
         if let Some(value) = self.values[id as usize] {
             return Ok(Some(value));
         }
-        let Some(span) = self.initializers.get(&id).copied() else { return Ok(None) };
         let name = self.flat.name(id);
-        let tensor = self.tensors.get(id, &name, || self.file.tensor(span))?;
+        let tensor = match (self.initializers.get(&id).copied(), self.tensors.read.get(&id)) {
+            (Some(span), _) => self.tensors.get(id, &name, || self.file.tensor(span))?,
+            (None, Some(known)) => known.clone(),
+            (None, None) => return Ok(None),
+        };
         let small = match tensor.dtype() {
             t if t.is_float() => tensor.rank() == 0,
             _ => tensor.len() <= INLINE_INTS,
@@ -142,7 +169,8 @@ impl State<'_> {
             _ => {
                 let source = Source { file: self.source.clone(), key: self.flat.key(id).into() };
                 let name = self.builder.fresh(&name);
-                self.builder.param_from(&name, source, tensor.clone())
+                let hash = self.tensors.hash(id, &tensor);
+                self.builder.param_of(&name, source, tensor.clone(), hash)
             }
         };
         self.constants.insert(value, tensor);
@@ -214,9 +242,13 @@ impl State<'_> {
         // A size that is not known, or too large to be one, is beyond every budget.
         let bytes = ty.bytes().as_const().and_then(|b| u64::try_from(b).ok()).unwrap_or(u64::MAX);
         // A dry build makes no tensors.
-        let mut unchanged = self.tensors.budget;
-        let budget = if self.dry { &mut unchanged } else { &mut self.tensors.budget };
-        budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)
+        let mut budget = self.tensors.budget;
+        budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)?;
+        if !self.dry {
+            self.tensors.budget = budget;
+            self.tensors.made += bytes;
+        }
+        Ok(())
     }
 
     /// Sets the value that a node's result names, unless it is left out.

@@ -1,6 +1,7 @@
 //! ONNX files, and the files beside them.
 
 mod damage;
+mod data;
 mod external;
 mod functions;
 mod graphs;
@@ -21,6 +22,7 @@ fn cases() -> Vec<Case> {
     cases.extend(tensors::cases());
     cases.extend(external::cases());
     cases.extend(operators::cases());
+    cases.extend(data::cases());
     cases
 }
 
