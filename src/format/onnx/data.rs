@@ -314,7 +314,7 @@ mod tests {
             data_type: Some(1),
             ..TensorProto::default()
         };
-        says(&[("input_0.pb", large.encode_to_vec()), ("input_1.pb", good())], "too large");
+        says(&[("input_0.pb", large.encode_to_vec()), ("input_1.pb", good())], "but 0 are given");
     }
 
     #[test]
