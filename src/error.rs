@@ -1,5 +1,7 @@
 use crate::analysis::ProofError;
+#[cfg(feature = "lower")]
 use crate::backend::CompileError;
+#[cfg(feature = "lower")]
 use crate::backend::RunError;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::KernelError;
@@ -9,11 +11,15 @@ use crate::codegen::CodegenError;
 use crate::format::FileError;
 use crate::ir::GraphError;
 use crate::ir::VerifyErrors;
+#[cfg(feature = "lower")]
 use crate::lower::BindError;
+#[cfg(feature = "lower")]
 use crate::lower::LowerError;
 #[cfg(feature = "onnx")]
 use crate::model::ModelError;
-use crate::pass::{PassError, TrainingError};
+use crate::pass::PassError;
+#[cfg(feature = "gradients")]
+use crate::pass::TrainingError;
 #[cfg(feature = "train")]
 use crate::train::data::DataError;
 #[cfg(feature = "train")]
@@ -30,7 +36,7 @@ pub enum Error {
     #[cfg(feature = "onnx")]
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// There is no such model in the zoo.
+    /// The zoo has no model with this name.
     #[cfg(feature = "zoo")]
     #[error(transparent)]
     Zoo(#[from] ZooError),
@@ -38,22 +44,24 @@ pub enum Error {
     #[cfg(feature = "onnx")]
     #[error(transparent)]
     File(#[from] FileError),
-    /// A graph could not be changed as asked.
+    /// A change of a graph is invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// A graph breaks an invariant.
     #[error("the graph is damaged\n{0}")]
     Invalid(VerifyErrors),
-    /// A pass did not give a graph.
+    /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
     /// A replicated graph does not compute what its template does.
     #[error("the replicas do not compute what the model does\n{0}")]
     Unproved(#[from] ProofError),
     /// A graph could not be lowered.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// Memory could not be planned.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A launch has no kernel.
@@ -64,20 +72,23 @@ pub enum Error {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Kernels(#[from] KernelError),
-    /// A program could not be readied.
+    /// A program could not be loaded.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// A run failed.
+    #[cfg(feature = "lower")]
     #[error(transparent)]
     Run(#[from] RunError),
-    /// There is no training graph of a model.
+    /// A model has no training graph.
+    #[cfg(feature = "gradients")]
     #[error(transparent)]
     Training(#[from] TrainingError),
-    /// There are no data to train on.
+    /// A dataset could not be read.
     #[cfg(feature = "train")]
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A training could not go on.
+    /// A training step failed.
     #[cfg(feature = "train")]
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -85,7 +96,7 @@ pub enum Error {
     #[cfg(feature = "train")]
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A tensor could not be made.
+    /// A tensor could not be created.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
@@ -104,17 +115,17 @@ impl Diagnostic for Error {
         self.diagnostic().map_or("E0201", Diagnostic::code)
     }
 
-    /// The ways out that are known, the most likely one first.
+    /// Known remedies, the most likely one first.
     fn hints(&self) -> Vec<Hint> {
         self.diagnostic().map_or_else(Vec::new, Diagnostic::hints)
     }
 
-    /// The whole diagnostic; `word` puts its hints into the words of a program, as
-    /// [`Hint::worded`] helps to do.
+    /// The whole diagnostic. `word` renders the hints with the names of your program; see
+    /// [`Hint::worded`].
     fn worded(&self, word: &dyn Fn(&Hint) -> String) -> String {
         match self.diagnostic() {
             // These two say more than the error of the layer, which has no hints.
-            // A proof that fails is no mistake of the user's, and has no hints.
+            // A failed proof is not a user error and has no hints.
             Some(error) if !matches!(self, Self::Unproved(_)) => error.worded(word),
             _ => self.to_string(),
         }
@@ -122,7 +133,7 @@ impl Diagnostic for Error {
 }
 
 impl Error {
-    /// The error of a layer; `None` of a damaged graph, whose errors are a list.
+    /// The error of a layer; `None` for a damaged graph, whose errors are a list.
     fn diagnostic(&self) -> Option<&dyn Diagnostic> {
         Some(match self {
             Self::Invalid(_) => return None,
@@ -135,14 +146,19 @@ impl Error {
             Self::Graph(error) => error,
             Self::Pass(error) => error,
             Self::Unproved(error) => error,
+            #[cfg(feature = "lower")]
             Self::Lower(error) => error,
+            #[cfg(feature = "lower")]
             Self::Bind(error) => error,
             #[cfg(feature = "cuda")]
             Self::Codegen(error) => error,
             #[cfg(feature = "cuda")]
             Self::Kernels(error) => error,
+            #[cfg(feature = "lower")]
             Self::Compile(error) => error,
+            #[cfg(feature = "lower")]
             Self::Run(error) => error,
+            #[cfg(feature = "gradients")]
             Self::Training(error) => error,
             #[cfg(feature = "train")]
             Self::Data(error) => error,

@@ -1,7 +1,9 @@
 //! Parts that the tests and benches of fanwise reach into. Nothing here is stable.
 
+pub use crate::analysis::agree::agree;
 pub use crate::analysis::random::random_inputs;
 pub use crate::analysis::sums::{Sums, Unexplained};
+#[cfg(feature = "lower")]
 pub use crate::backend::ahead::run_each;
 #[cfg(feature = "cpu")]
 pub use crate::backend::cpu::conv::{ConvPlan, conv};
@@ -40,12 +42,16 @@ pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
 #[cfg(feature = "onnx")]
+pub use crate::format::onnx::data::read_tensor;
+#[cfg(feature = "onnx")]
 pub use crate::format::onnx::ops::supported;
 #[cfg(feature = "onnx")]
 pub use crate::format::onnx::weights::initializers;
 pub use crate::ir::param::ContentHash;
 pub use crate::ir::print::Printer;
+#[cfg(feature = "lower")]
 pub use crate::lower::chain::{Chain, ChainStep};
+#[cfg(feature = "lower")]
 pub use crate::lower::check::check;
 pub use crate::op::all_gather::AllGather;
 pub use crate::op::all_reduce::AllReduce;
@@ -72,7 +78,9 @@ pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};
 pub use crate::op::support::interval::Interval;
 pub use crate::op::support::traits::Traits;
 pub use crate::pass::explain::headline;
+#[cfg(feature = "gradients")]
 pub use crate::pass::gradient::class_axis;
+#[cfg(feature = "gradients")]
 pub use crate::pass::gradient::fixed_parameters;
 pub use crate::pass::report::claims_text;
 #[cfg(feature = "train")]

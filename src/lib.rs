@@ -24,10 +24,10 @@
 //! # fn main() {}
 //! ```
 //!
-//! [`SessionBuilder::train`] gives a [`Trainer`](train::Trainer) instead. The sections below say
-//! what happens in between, and how to do a part of it alone.
+//! [`SessionBuilder::train`] returns a [`Trainer`](train::Trainer) instead. The sections below
+//! describe the stages in between, and how to use one of them alone.
 //!
-//! # What a graph means
+//! # Graphs
 //!
 //! A graph is a list of operators in an order in which every operand comes before its use. Values
 //! are tensors whose sizes are formulas of one number, the batch size `N >= 0`
@@ -40,23 +40,22 @@
 //! An operator may belong to a replica, which has its rows of the batch ([`Split`](types::Split)),
 //! and is skipped while the replica has no rows.
 //!
-//! # When a graph may be split
+//! # Splitting
 //!
 //! [`claims`](analysis::claims) relates every value of the template to what the replicas hold: all
 //! of it, or their own rows of one axis. An operator's [split rule](op::OpDef::split) says what
 //! follows for its results, and refuses where a replica would need the rows of others; the refusal
 //! names the operator, with a stable code.
 //!
-//! A framework brings operators along as types that implement [`CustomOp`](op::CustomOp): with
-//! inference, a split rule, a kernel and a gradient. One of which nothing more is known is
-//! [`External`](op::External): with declared types, an assumption of what it does to the rows of
-//! the batch, and a callback that computes it.
+//! A framework defines operators of its own as types that implement [`CustomOp`](op::CustomOp),
+//! with inference, a split rule, a kernel and a gradient. [`External`](op::External) is an operator
+//! that is only declared: its types, an assumption about the rows of the batch, and a callback.
 //!
 //! # Training
 //!
-//! [`train::data`] makes batches ahead of the devices: of arrays that are mapped, tables, images
-//! that are decoded and augmented, or a [`Source`](train::data::Source) of your own. What a batch
-//! holds follows from the data, the seed and its position alone.
+//! [`train::data`] prepares batches in the background from mapped arrays, tables, decoded and
+//! augmented images, or a custom [`Source`](train::data::Source). The content of a batch depends
+//! only on the data, the seed and its position.
 //!
 //! # The stages
 //!
@@ -104,6 +103,7 @@
 )]
 
 pub mod analysis;
+#[cfg(feature = "lower")]
 pub mod backend;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -115,6 +115,7 @@ pub mod format;
 #[doc(hidden)]
 pub mod internal;
 pub mod ir;
+#[cfg(feature = "lower")]
 pub mod lower;
 #[cfg(feature = "onnx")]
 pub mod model;

@@ -1,8 +1,8 @@
-//! From a MODEL argument to a graph with its weights, and back to files.
+//! Loading and saving models: graphs with their weights.
 //!
 //! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its
-//! parameters by source and content; [`load`] finds them there, and refuses elements that are not
-//! those that the graph was made for.
+//! parameters by source and content; [`load`] reads them from there, and refuses weights with
+//! another content hash.
 
 mod batch;
 mod error;
@@ -34,7 +34,7 @@ use self::params::parameterised;
 pub(crate) use self::places::locate;
 pub use crate::ir::Model;
 
-/// The form in which a graph is written.
+/// The file form of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphForm {
     /// The text form.
@@ -43,7 +43,7 @@ pub enum GraphForm {
     Json,
 }
 
-/// Reads a model and simplifies it; a graph in text or JSON form is taken as it is.
+/// Loads a model and simplifies it. A graph in text or JSON form is not simplified.
 pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     if let Some(name) = spec.strip_prefix("zoo:") {
         let Model { graph, weights, .. } = built_in(name)?;
@@ -95,12 +95,13 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     Ok(Model { notes: unused(options), ..Model::new(graph, weights) })
 }
 
-/// What is said of options that speak of an ONNX file, where the model is none.
+/// The notes about ONNX options that do not apply to other models.
 fn unused(options: &LoadOptions) -> Vec<Note> {
-    let LoadOptions { batch_axis, dims, free_batch, assume, .. } = options;
+    let LoadOptions { batch_axis, dims, set, free_batch, assume, .. } = options;
     let given = [
         (Setting::BatchAxis, !batch_axis.is_empty()),
         (Setting::Dim, !dims.is_empty()),
+        (Setting::Set, !set.is_empty()),
         (Setting::FreeBatch, *free_batch == FreeBatch::Always),
         (Setting::Assume, !assume.is_empty()),
     ];
@@ -109,15 +110,15 @@ fn unused(options: &LoadOptions) -> Vec<Note> {
     if given.is_empty() { Vec::new() } else { vec![Note::ignored(given, why)] }
 }
 
-/// What is said of weights that are taken unchecked, where the model has none that are checked.
+/// The note about unchecked weights for a model whose weights have no hash.
 fn unchecked(options: &LoadOptions) -> Option<Note> {
     let why = "only graphs in text or JSON form state which weights they were made for";
     let ignored = || Note::ignored(vec![Setting::ParamsUnchecked], why);
     options.params_unchecked.then(ignored)
 }
 
-/// The graph with other elements of its parameters: those that changed have no source any more, so
-/// that [`save`] writes them.
+/// The graph with new elements of its parameters. Changed parameters lose their source, so that
+/// [`save`] writes them.
 pub fn with_weights(graph: &Graph, weights: &Weights) -> Graph {
     let mut graph = graph.clone();
     let changed: Vec<(ParamId, ContentHash, Arc<str>)> = (0u32..)
@@ -150,6 +151,7 @@ pub fn save(
         .collect();
     if !own.is_empty() {
         let beside = path.with_extension("safetensors");
+        // A path without a name is a folder: writing the weights fails below.
         let file: Arc<str> = beside.file_name().unwrap_or_default().to_string_lossy().into();
         let mut kept = Weights::default();
         for id in own {
@@ -168,26 +170,26 @@ pub fn save(
     Ok(format::write_text(path, &text)?)
 }
 
-/// A model that was loaded, with other elements of some of its parameters.
+/// A loaded model with new elements of some of its parameters.
 pub(crate) struct Retrained<'a> {
-    /// What [`load`] made it of.
+    /// The MODEL argument of [`load`].
     pub spec: &'a str,
     /// Its graph.
     pub graph: &'a Graph,
     /// The elements of its parameters.
     pub weights: &'a Weights,
-    /// The parameters that have other elements than before.
+    /// The changed parameters.
     pub changed: &'a BTreeSet<String>,
-    /// The bytes that the file and its tensors may take.
+    /// The limit for the bytes of the file and its tensors.
     pub max_memory: u64,
 }
 
 impl Retrained<'_> {
     /// Writes it as an ONNX file.
     ///
-    /// If `spec` is an ONNX file which has the changed parameters as initializers, everything else
-    /// stays as it is there, and tensors that lay in other files are put into this one. Else the
-    /// file is written anew, operator by operator.
+    /// If `spec` is an ONNX file with the changed parameters as initializers, everything else in it
+    /// stays the same, and tensors of external files are included. Otherwise a new file is written,
+    /// operator by operator.
     ///
     /// # Errors
     /// If an operator has no counterpart in ONNX, or the file cannot be written.
@@ -206,10 +208,10 @@ impl Retrained<'_> {
         Ok(format::write_bytes(path, &bytes)?)
     }
 
-    /// Fails if [`Self::save_onnx`] will, but for what only writing shows.
+    /// Checks [`Self::save_onnx`] without writing.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::save_onnx`], except errors of the file system.
     pub(crate) fn check_onnx(&self) -> Result<(), ModelError> {
         if self.initializers()?.is_none() {
             onnx::export(self.graph, self.weights)?;
@@ -218,7 +220,7 @@ impl Retrained<'_> {
     }
 
     /// The changed parameters with the names of their initializers in the ONNX file `spec`; `None`
-    /// if it is none, or has one of them in another form.
+    /// if `spec` is not an ONNX file or stores one of them in another form.
     fn initializers(&self) -> Result<Option<Vec<(String, String)>>, ModelError> {
         let Some(file) = onnx_file(self.spec)? else { return Ok(None) };
         let known = onnx::initializer_names(file, self.max_memory)?;
@@ -235,7 +237,8 @@ impl Retrained<'_> {
 /// Writes a model as an ONNX file, operator by operator.
 ///
 /// # Errors
-/// If the graph is no model, an operator has no counterpart in ONNX, or the file cannot be written.
+/// If the graph is replicated, an operator has no counterpart in ONNX, or the file cannot be
+/// written.
 pub fn export_onnx(path: &Path, graph: &Graph, weights: &Weights) -> Result<(), ModelError> {
     Ok(format::write_bytes(path, &onnx::export(graph, weights)?)?)
 }
@@ -247,13 +250,13 @@ fn built_in(name: &str) -> Result<Model, ModelError> {
     Ok(Model::new(graph, weights))
 }
 
-/// The model of the zoo with this name: none, in a build without the feature `zoo`.
+/// The model of the zoo with this name; an error in a build without the feature `zoo`.
 #[cfg(not(feature = "zoo"))]
 fn built_in(name: &str) -> Result<Model, ModelError> {
     Err(ModelError::NoZoo(name.to_owned()))
 }
 
-/// The ONNX file that a model is.
+/// The ONNX file of a MODEL argument.
 fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
     if spec.starts_with("zoo:") {
         return Ok(None);
@@ -340,7 +343,7 @@ impl Held {
             let param = params.first().map_or_else(String::new, |p| p.name.to_string());
             return Err(ModelError::NoSource { param, file: file.to_owned() });
         };
-        let keys: HashSet<&str> = params.iter().map(|p| &*p.source.key).collect();
+        let keys: BTreeSet<&str> = params.iter().map(|p| &*p.source.key).collect();
         if path.extension().is_some_and(|e| e == "safetensors") {
             let mut budget = Budget::new(options.max_memory);
             let names: HashSet<&str> = params.iter().map(|p| &*p.name).collect();
@@ -351,8 +354,7 @@ impl Held {
         if path.extension().is_some_and(|e| e == "npz") {
             return Ok(Self(params::read(path, options.max_memory)?));
         }
-        let wanted = |key: &str| keys.contains(key);
-        let held = onnx::initializers(path, &mut Budget::new(options.max_memory), wanted)?;
+        let held = onnx::initializers(path, &mut Budget::new(options.max_memory), &keys)?;
         if params.iter().all(|p| held.get(&p.source.key).is_some()) {
             return Ok(Self(held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
         }

@@ -1,4 +1,4 @@
-//! The front door: a model becomes a session, which runs it on as many devices as asked for.
+//! Sessions: a model with its settings, loaded on one or more devices.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -21,9 +21,9 @@ use crate::types::{Device, ShardRule, Tensor};
 
 /// A model that is ready to run, on one device or replicated over several.
 ///
-/// Where the file of the model leaves sizes open beside the batch, such as the length of a
-/// sequence, each run has those of its inputs. A graph is readied when a run first has its sizes,
-/// and the last eight stay ready.
+/// If the model has open sizes besides the batch, such as the length of a sequence, each run takes
+/// them from its inputs. A graph is prepared at the first run with its sizes. The last eight graphs
+/// are kept, or as many as take 256 MiB with their weights, up to 256.
 ///
 /// ```
 /// # #[cfg(feature = "zoo")]
@@ -44,12 +44,12 @@ use crate::types::{Device, ShardRule, Tensor};
 /// Elsewhere: inference session (ONNX); compiled module (PyTorch); parallel model (Keras).
 pub struct Session {
     stated: Arc<Ready>,
-    /// Where the model has open sizes, the graphs for other numbers of them.
+    /// The graphs for other open sizes, if the model has any.
     others: Option<Others>,
     options: RunOptions,
 }
 
-/// A graph that is ready to run.
+/// A prepared graph.
 struct Ready {
     template: Graph,
     graph: Graph,
@@ -62,15 +62,24 @@ struct Others {
     open: Arc<dyn Specialize>,
     setup: Setup,
     backend: Box<dyn Backend>,
-    /// Those of the last runs with their sizes, the latest last.
-    kept: Mutex<Vec<(Vec<i64>, Arc<Ready>)>>,
-    /// The number that was readied.
+    kept: Mutex<Kept<Arc<Ready>>>,
+    /// The number of graphs prepared so far.
     readied: AtomicUsize,
 }
 
-/// The graphs for other sizes that a session keeps ready. Each holds its weights on the devices
-/// that use them, so that the number bounds the memory.
-const KEPT: usize = 8;
+/// What a session keeps for other sizes: its sizes, and the bytes that it takes. What was used last
+/// stands at the end.
+struct Kept<T>(Vec<(Vec<i64>, T, u64)>);
+
+/// The graphs that are kept whatever they take: each may hold its weights on the devices that use
+/// them.
+const FEW: usize = 8;
+
+/// The graphs that are kept at most. A cache of keys and values has another size at each step.
+const MOST: usize = 256;
+
+/// The bytes that more than [`FEW`] graphs may take together.
+const BYTES: u64 = 256 << 20;
 
 /// Settings of a [`Session`] or of a training, each with a default.
 #[must_use]
@@ -81,7 +90,7 @@ pub struct SessionBuilder {
     setup: Setup,
 }
 
-/// How a model becomes a graph that is ready.
+/// The settings of the pipeline from a model to a prepared graph.
 struct Setup {
     /// `None` for one device, without replicas.
     devices: Option<Vec<Device>>,
@@ -114,11 +123,12 @@ impl Session {
         Self::builder(model).build()
     }
 
-    /// Runs a batch: every input by name, those that carry the batch with the same number of rows.
+    /// Runs a batch. Inputs are given by name; those that carry the batch have the same number of
+    /// rows.
     ///
     /// # Errors
-    /// If an input is missing or does not fit, the run fails, or no graph is readied for the sizes
-    /// of these inputs.
+    /// If an input is missing or does not fit, the run fails, or no graph can be prepared for the
+    /// sizes of these inputs.
     pub fn run<N: Into<String>>(
         &self,
         inputs: impl IntoIterator<Item = (N, Tensor)>,
@@ -132,28 +142,35 @@ impl Session {
             }
             named.insert(name, tensor);
         }
-        let inputs = named;
-        let ready = match &self.others {
-            None => Arc::clone(&self.stated),
-            Some(others) => others.find(&inputs)?.unwrap_or_else(|| Arc::clone(&self.stated)),
+        let Some(others) = &self.others else {
+            return Ok(Outputs(self.stated.executable.run(&named, &self.options)?));
         };
-        Ok(Outputs(ready.executable.run(&inputs, &self.options)?))
+        let sizes = numbers(&*others.open, &named);
+        let other = others.find(&sizes)?;
+        let ready = other.as_ref().unwrap_or(&self.stated);
+        let output = ready.executable.run(&named, &self.options)?;
+        if other.is_some() {
+            let bytes = output.devices.iter().map(|device| device.planned + device.params).sum();
+            others.kept().weigh(&sizes, bytes);
+        }
+        Ok(Outputs(output))
     }
 
-    /// The number of graphs that were readied: 1, and 1 more for each run whose sizes no graph was
-    /// ready for.
+    /// The number of graphs prepared so far: 1, plus 1 for each run with sizes that no kept graph
+    /// has.
     pub fn readied(&self) -> usize {
         let others = self.others.as_ref();
+        // Without open sizes there are no other graphs.
         1 + others.map_or(0, |others| others.readied.load(Ordering::Relaxed))
     }
 
-    /// The graph that one device computes, after its repairs. Open sizes are as stated here and in
-    /// what follows.
+    /// The repaired graph for one device. Open sizes here and in the next methods are the stated
+    /// ones.
     pub fn template(&self) -> &Graph {
         &self.stated.template
     }
 
-    /// The graph that runs: the replicas, or the template where there are none.
+    /// The graph that runs: the replicas, or without replicas the template.
     pub fn graph(&self) -> &Graph {
         &self.stated.graph
     }
@@ -170,43 +187,61 @@ impl Session {
 }
 
 impl Others {
-    /// The graph for the sizes of these inputs, `None` if it is the stated one. It is readied
-    /// without the lock, so that runs of other sizes go on; two threads may both ready one.
-    fn find(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Option<Arc<Ready>>, Error> {
-        let sizes = numbers(&*self.open, inputs);
+    /// The graph for these sizes; `None` if it is the stated one. It is prepared without the lock,
+    /// so runs with other sizes continue; two threads may prepare the same graph.
+    fn find(&self, sizes: &[i64]) -> Result<Option<Arc<Ready>>, Error> {
         if sizes == self.open.stated() {
             return Ok(None);
         }
-        if let Some(ready) = self.take(&sizes) {
-            self.keep(sizes, &ready);
+        if let Some(ready) = self.kept().find(sizes) {
             return Ok(Some(ready));
         }
-        let ready = Arc::new(self.setup.ready(self.open.at(&sizes)?, &*self.backend)?);
+        let ready = Arc::new(self.setup.ready(self.open.at(sizes)?, &*self.backend)?);
         self.readied.fetch_add(1, Ordering::Relaxed);
-        self.keep(sizes, &ready);
+        self.kept().put(sizes, Arc::clone(&ready));
         Ok(Some(ready))
     }
 
-    /// Takes the graph for these sizes out of the list.
-    fn take(&self, sizes: &[i64]) -> Option<Arc<Ready>> {
-        let mut kept = self.kept();
-        let at = kept.iter().position(|(of, _)| of == sizes)?;
-        Some(kept.remove(at).1)
-    }
-
-    /// Puts a graph at the end of the list, in place of the one that was used longest ago.
-    fn keep(&self, sizes: Vec<i64>, ready: &Arc<Ready>) {
-        let mut kept = self.kept();
-        kept.retain(|(of, _)| *of != sizes);
-        if kept.len() == KEPT {
-            kept.remove(0);
-        }
-        kept.push((sizes, Arc::clone(ready)));
-    }
-
-    /// The list. What a panic leaves is a shorter one at worst.
-    fn kept(&self) -> MutexGuard<'_, Vec<(Vec<i64>, Arc<Ready>)>> {
+    /// The list. A panic leaves at worst a shorter one.
+    fn kept(&self) -> MutexGuard<'_, Kept<Arc<Ready>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> Kept<T> {
+    /// What is kept for these sizes, which is the last used now.
+    fn find(&mut self, sizes: &[i64]) -> Option<T> {
+        let at = self.0.iter().position(|(of, ..)| of == sizes)?;
+        let found = self.0.remove(at);
+        let of = found.1.clone();
+        self.0.push(found);
+        Some(of)
+    }
+
+    /// Keeps something for these sizes, of which is not known yet what it takes.
+    fn put(&mut self, sizes: &[i64], of: T) {
+        self.0.retain(|(own, ..)| own != sizes);
+        self.0.push((sizes.to_vec(), of, 0));
+        self.shrink();
+    }
+
+    /// Says what that for these sizes takes, if it is still kept.
+    fn weigh(&mut self, sizes: &[i64], bytes: u64) {
+        if let Some((.., own)) = self.0.iter_mut().find(|(of, ..)| of == sizes) {
+            *own = bytes;
+        }
+        self.shrink();
+    }
+
+    /// Forgets what was used longest ago while all take too much.
+    fn shrink(&mut self) {
+        let mut bytes = self.0.iter().fold(0u64, |sum, (.., own)| sum.saturating_add(*own));
+        let mut first = 0;
+        while self.0.len() - first > FEW && (self.0.len() - first > MOST || bytes > BYTES) {
+            bytes = bytes.saturating_sub(self.0[first].2);
+            first += 1;
+        }
+        self.0.drain(..first);
     }
 }
 
@@ -222,19 +257,19 @@ impl SessionBuilder {
         self
     }
 
-    /// Divides the rows of the batch by this rule; by default the last replica takes the remainder.
+    /// Sets the division of the rows; by default the last replica takes the remainder.
     pub fn shards(mut self, rule: ShardRule) -> Self {
         self.setup.rule = rule;
         self
     }
 
-    /// Merges the outputs here; by default on the host.
+    /// Sets the device that merges outputs; by default the host.
     pub fn merge(mut self, merge: Merge) -> Self {
         self.setup.merge = merge;
         self
     }
 
-    /// Keeps the weights here; by default where the template has them.
+    /// Sets the placement of the weights; by default that of the template.
     pub fn weights(mut self, weights: WeightPlacement) -> Self {
         self.setup.weights = weights;
         self
@@ -247,20 +282,19 @@ impl SessionBuilder {
         self
     }
 
-    /// Takes the statistics of batch normalisation in train mode over these rows; by default over
-    /// the whole batch.
+    /// Sets the rows of batch normalisation statistics in train mode; by default the whole batch.
     pub fn batch_norm(mut self, statistics: BatchStatistics) -> Self {
         self.setup.batch_norm = Some(statistics);
         self
     }
 
-    /// Refuses runs that would take more than `bytes` of memory.
+    /// Limits the memory of a run; larger runs are refused.
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.max_memory = Some(bytes);
         self
     }
 
-    /// Runs on this backend; by default on the CPU, with a thread for each core.
+    /// Sets the backend; by default the CPU with one thread per core.
     pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
         self.backend = Some(Box::new(backend));
         self
@@ -269,24 +303,24 @@ impl SessionBuilder {
     /// Repairs, replicates, proves, lowers and loads the model.
     ///
     /// # Errors
-    /// If the devices are wrong, the graph may not be split (every operator that forbids it), or
-    /// there is no memory for the weights.
+    /// If the devices are invalid, the graph may not be split (the error lists every operator at
+    /// fault), or memory for the weights is lacking.
     pub fn build(self) -> Result<Session, Error> {
         let Self { mut model, max_memory, backend, setup } = self;
         let backend = chosen(backend)?;
         let open = model.open.take();
         let stated = Arc::new(setup.ready(model, &*backend)?);
-        let (kept, readied) = (Mutex::default(), AtomicUsize::new(0));
+        let (kept, readied) = (Mutex::new(Kept(Vec::new())), AtomicUsize::new(0));
         let others = open.map(|open| Others { open, setup, backend, kept, readied });
         let options = RunOptions { max_memory, ..RunOptions::default() };
         Ok(Session { stated, others, options })
     }
 
-    /// Prepares the training of the model on these devices. The model must have been read for it
+    /// Prepares training on these devices. The model must have been loaded for training
     /// ([`LoadOptions`](crate::model::LoadOptions)).
     ///
     /// # Errors
-    /// As [`build`](Self::build); or if an operator has no gradient.
+    /// Those of [`build`](Self::build), and an operator without a gradient.
     #[cfg(feature = "train")]
     pub fn train(self, training: Training) -> Result<Trainer, Error> {
         let Self { model, max_memory, backend, setup } = self;
@@ -324,7 +358,7 @@ impl Setup {
         Ok(Ready { template, graph, repairs, executable })
     }
 
-    /// How the graph is replicated, if it is, with these repairs by default.
+    /// The replication options, if any, with these default repairs.
     fn replicate(&self, repair: Repair) -> Option<Replicate> {
         self.devices.clone().map(|devices| Replicate {
             devices,
@@ -336,7 +370,7 @@ impl Setup {
     }
 }
 
-/// The backend that was given, or the CPU with a thread for each core.
+/// The given backend, or the CPU with one thread per core.
 fn chosen(backend: Option<Box<dyn Backend>>) -> Result<Box<dyn Backend>, Error> {
     match backend {
         Some(backend) => Ok(backend),
@@ -360,7 +394,7 @@ impl Outputs {
         self.0.outputs.iter().map(|(name, tensor)| (&**name, tensor))
     }
 
-    /// The number of rows, and what each device did.
+    /// The number of rows, and statistics of each device.
     pub fn details(&self) -> &RunOutput {
         &self.0
     }
@@ -382,5 +416,29 @@ impl IntoIterator for Outputs {
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.outputs.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BYTES, FEW, Kept, MOST};
+
+    #[test]
+    fn small_graphs_are_kept_and_of_large_ones_the_last_few() {
+        let count = |bytes: u64| {
+            let mut kept = Kept(Vec::new());
+            for i in 0..1000i64 {
+                kept.put(&[i], i);
+                kept.weigh(&[i], bytes);
+                // The first is used again and again.
+                assert_eq!(kept.find(&[0]), Some(0));
+            }
+            assert_eq!(kept.find(&[999]), Some(999));
+            assert_eq!(kept.find(&[1]), None);
+            kept.0.len()
+        };
+        assert_eq!(count(1), MOST);
+        assert_eq!(count(BYTES / 20), 20);
+        assert_eq!(count(u64::MAX), FEW);
     }
 }

@@ -12,6 +12,7 @@ use fanwise::format::onnx::{ImportOptions, import_bytes};
 use fanwise::format::{Budget, npy, npz, safetensors};
 use fanwise::internal::decode;
 use fanwise::internal::parse_resources;
+use fanwise::internal::read_tensor;
 use fanwise::internal::{Cifar, Table};
 use fanwise::internal::{Unit, key};
 use fanwise::internal::{decode_image, row};
@@ -41,6 +42,15 @@ pub fn json(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ir::from_json(text) {
         Ok(graph) => accepted(&graph, &Weights::default()),
+        Err(error) => shown(&error),
+    }
+}
+
+/// A tensor of ONNX's test data.
+pub fn tensor(data: &[u8]) {
+    let mut budget = Budget::new(MEMORY);
+    match read_tensor(data.to_vec().into(), Path::new("input_0.pb"), &mut budget) {
+        Ok((_, tensor)) => assert_eq!(budget.used(), tensor.bytes().len() as u64),
         Err(error) => shown(&error),
     }
 }

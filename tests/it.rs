@@ -10,6 +10,7 @@ mod splits;
 /// The modules of `tests/it/`.
 mod it {
     mod acceptance;
+    mod architectures;
     mod buckets;
     mod circles;
     mod cli;
@@ -23,6 +24,8 @@ mod it {
     pub(super) mod cuda_training;
     mod custom;
     mod data;
+    mod data_sets;
+    mod decoder;
     mod defaults;
     mod digits;
     mod discovery;
@@ -53,7 +56,7 @@ mod it {
     pub(super) mod mutations;
     mod numeric;
     mod onnx_import;
-    pub(super) mod onnx_nodes;
+    mod onnx_nodes;
     pub(super) mod onnx_runtime;
     mod onnx_single;
     pub(super) mod operators;
@@ -72,6 +75,6 @@ mod it {
 
 // A test names what another one has as `crate::fit` and the like.
 use it::{
-    cuda_training, fit, fit_cli, fit_shards, mutations, onnx_nodes, onnx_runtime, operators,
-    programs, proof, python, source, variables,
+    cuda_training, fit, fit_cli, fit_shards, mutations, onnx_runtime, operators, programs, proof,
+    python, source, variables,
 };

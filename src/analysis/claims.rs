@@ -8,7 +8,7 @@
 
 use smallvec::SmallVec;
 
-use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value};
+use crate::ir::{Graph, GraphError, NodeId, NodeKind, NodeMap, Value};
 use crate::op::{self, Claims, Op, SplitOperand, rules};
 use crate::types::{Claim, Code, Dim, Refusal, TensorType};
 
@@ -16,7 +16,7 @@ use crate::types::{Claim, Code, Dim, Refusal, TensorType};
 #[derive(Clone, Debug)]
 pub struct ClaimMap {
     order: Vec<NodeId>,
-    claims: Vec<Claims>,
+    claims: NodeMap<Claims>,
     refused: Vec<Refused>,
 }
 
@@ -26,7 +26,7 @@ impl ClaimMap {
     /// # Panics
     /// If the value is of another graph.
     pub fn get(&self, value: Value) -> Claim {
-        self.claims[value.node.index()][value.output as usize]
+        self.claims[value.node][value.output as usize]
     }
 
     /// The nodes in topological order, as they were visited.
@@ -57,7 +57,7 @@ impl ClaimMap {
     /// replaced by their number.
     pub(crate) fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
         let operands = graph.operands(node);
-        is_local(&self.claims[node.index()], operands.iter().map(|v| self.get(*v)))
+        is_local(&self.claims[node], operands.iter().map(|v| self.get(*v)))
     }
 }
 
@@ -115,8 +115,7 @@ pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
 /// The claims of all values. Results of refused operators, and all values behind them, are mixed.
 pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     let order = graph.order()?;
-    let mut sweep =
-        Sweep { graph, claims: vec![Claims::new(); graph.id_bound()], refused: Vec::new() };
+    let mut sweep = Sweep { graph, claims: graph.node_map(Claims::new()), refused: Vec::new() };
     for node in &order {
         sweep.visit(*node);
     }
@@ -125,7 +124,7 @@ pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     // A merged output is one value of the whole batch; entries of replicas have no such merge.
     for output in graph.outputs() {
         let Value { node, output } = output.value;
-        if claims[node.index()].get(output as usize) == Some(&Claim::Own) {
+        if claims[node].get(output as usize) == Some(&Claim::Own) {
             let reason = "gives each replica another value, which is none of the whole batch";
             let refusal = rules::refuse(Code::NotPerSample, 0, reason);
             refused.push(Refused { node, refusal, path: Vec::new() });
@@ -150,8 +149,8 @@ pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
 }
 
 /// The refusal of an update whose value is not whole on every replica.
-fn not_whole(graph: &Graph, claims: &[Claims], value: Value, name: &str) -> Option<Refused> {
-    let claim = |v: Value| claims.get(v.node.index()).and_then(|c| c.get(v.output as usize));
+fn not_whole(graph: &Graph, claims: &NodeMap<Claims>, value: Value, name: &str) -> Option<Refused> {
+    let claim = |v: Value| claims.get(v.node).and_then(|c| c.get(v.output as usize));
     let has = match claim(value)? {
         Claim::Invariant | Claim::Mixed => return None,
         Claim::Partial(_) => "a part",
@@ -161,6 +160,7 @@ fn not_whole(graph: &Graph, claims: &[Claims], value: Value, name: &str) -> Opti
     let operands = graph.operands(value.node);
     let carries = operands.iter().position(|v| claim(*v).is_some_and(|c| *c != Claim::Invariant));
     let reason = format!("gives each replica {has} of what the parameter `{name}` is to hold");
+    // An input has no operand to point at, and the operand is then not shown.
     let refusal = rules::refuse(Code::NotPerSample, carries.unwrap_or(0), reason);
     Some(Refused { node: value.node, refusal, path: Vec::new() })
 }
@@ -168,7 +168,7 @@ fn not_whole(graph: &Graph, claims: &[Claims], value: Value, name: &str) -> Opti
 /// State of the sweep: the claims so far, by node.
 struct Sweep<'g> {
     graph: &'g Graph,
-    claims: Vec<Claims>,
+    claims: NodeMap<Claims>,
     refused: Vec<Refused>,
 }
 
@@ -182,7 +182,7 @@ impl Sweep<'_> {
             NodeKind::Op(op) => self.operator(node, op),
         };
         let mixed = SmallVec::from_elem(Claim::Mixed, results.len());
-        self.claims[node.index()] = match claims {
+        self.claims[node] = match claims {
             Ok(claims) => claims,
             Err(None) => mixed,
             Err(Some(refusal)) => {
@@ -203,6 +203,7 @@ impl Sweep<'_> {
             {
                 let operands = self.graph.operands(node);
                 let carries = operands.iter().position(|v| self.claim(*v).shard().is_some());
+                // An input has no operand to point at, and the operand is then not shown.
                 let refusal = rules::in_blocks(carries.unwrap_or(0), shard);
                 self.refused.push(Refused { node, refusal, path: Vec::new() });
                 last = Some(node);
@@ -211,7 +212,7 @@ impl Sweep<'_> {
     }
 
     fn claim(&self, value: Value) -> Claim {
-        self.claims[value.node.index()][value.output as usize]
+        self.claims[value.node][value.output as usize]
     }
 
     /// The claims by the split rule; `Err(None)` where an operand is mixed, which was refused
@@ -279,6 +280,7 @@ pub(crate) fn judge(
     if fits && claims.len() == results.len() {
         return Ok(claims);
     }
+    // Partial values alone have no rows: the first operand stands for all of them.
     let operand = rules::first_shard(operands).map_or(0, |(i, _)| i);
     let reason =
         "gives a value whose size depends on the batch in a way that no replica can follow";
@@ -321,6 +323,7 @@ fn is_for(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
 /// The claim of an input: sharded on the axis whose size is `N` or a multiple of it; invariant
 /// without such an axis, and where other sizes depend on `N` too.
 fn input(ty: &TensorType) -> Claim {
+    // Any value may be whole on every replica.
     rules::batch_axis(ty, 0).ok().flatten().map_or(Claim::Invariant, Claim::Shard)
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ir::{Graph, NodeId, NodeKind, ResultInfo, Value, Weights};
+use crate::ir::{Graph, Id, NodeId, NodeKind, NodeMap, ResultInfo, Value, Weights};
 use crate::op::{self, Interval, Op, Traits};
 use crate::types::{DType, Dim, TensorType};
 
@@ -23,12 +23,12 @@ pub(crate) fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
     let Ok(order) = graph.order() else { return BTreeMap::new() };
     let lookups = order.iter().filter_map(|id| lookup(graph, *id)).collect::<Vec<_>>();
     let mut caps = direct_caps(graph, &order, &lookups);
-    let mut intervals = Intervals(vec![None; graph.id_bound()]);
+    let mut intervals = Intervals(graph.node_map(None));
     for group in index_groups(graph, &order, &lookups) {
         group.bound(graph, &mut caps, &mut intervals);
     }
     let inputs = order.iter().filter(|id| matches!(graph.node(**id).kind(), NodeKind::Input));
-    let named = |id: &NodeId| Some((graph.node(*id).results()[0].name.clone(), caps[id.index()]?));
+    let named = |id: &NodeId| Some((graph.node(*id).results()[0].name.clone(), caps[*id]?));
     inputs.filter(|id| is_drawn(graph, **id)).filter_map(named).collect()
 }
 
@@ -36,13 +36,13 @@ pub(crate) fn index_ranges(graph: &Graph) -> BTreeMap<Arc<str>, i64> {
 /// positions does in a sequence that is longer than their table.
 pub(crate) fn may_look_beyond(graph: &Graph, weights: &Weights) -> bool {
     let Ok(order) = graph.order() else { return false };
-    let mut known = Intervals(vec![None; graph.id_bound()]);
+    let mut known = Intervals(graph.node_map(None));
     for id in &order {
         let node = graph.node(*id);
         let [result] = node.results() else { continue };
-        let operands = graph.operands(*id).into_iter().map(|value| known.0[value.node.index()]);
+        let operands = graph.operands(*id).into_iter().map(|value| known.0[value.node]);
         // Of floats, and of what follows from inputs, nothing is known.
-        known.0[id.index()] = match node.kind() {
+        known.0[*id] = match node.kind() {
             NodeKind::Input => None,
             NodeKind::Param(param) => {
                 weights.get(&graph.param(*param).name).and_then(Interval::of_tensor)
@@ -54,7 +54,7 @@ pub(crate) fn may_look_beyond(graph: &Graph, weights: &Weights) -> bool {
         };
     }
     let lookups = order.iter().filter_map(|id| lookup(graph, *id));
-    let mut found = lookups.filter_map(|l| known.0[l.source.node.index()].map(|x| l.admits(x)));
+    let mut found = lookups.filter_map(|l| known.0[l.source.node].map(|x| l.admits(x)));
     found.any(|is_valid| !is_valid)
 }
 
@@ -66,19 +66,19 @@ fn is_drawn(graph: &Graph, id: NodeId) -> bool {
 }
 
 /// The number of valid values of each node for all lookups that its results reach unchanged.
-fn direct_caps(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Option<i64>> {
-    let mut caps: Vec<Option<i64>> = vec![None; graph.id_bound()];
+fn direct_caps(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> NodeMap<Option<i64>> {
+    let mut caps: NodeMap<Option<i64>> = graph.node_map(None);
     let lower = |cap: &mut Option<i64>, own: i64| *cap = Some(cap.map_or(own, |cap| cap.min(own)));
     for lookup in lookups {
-        lower(&mut caps[lookup.source.node.index()], lookup.count);
+        lower(&mut caps[lookup.source.node], lookup.count);
     }
     // Backwards: moves and casts keep elements, so that the bound of a result holds for operands.
     for id in order.iter().rev() {
         let node = graph.node(*id);
-        let (Some(op), Some(own)) = (node.op(), caps[id.index()]) else { continue };
+        let (Some(op), Some(own)) = (node.op(), caps[*id]) else { continue };
         if op.is(Traits::MOVES) || op.is(Traits::CONVERTS) {
             for source in graph.operands(*id) {
-                lower(&mut caps[source.node.index()], own);
+                lower(&mut caps[source.node], own);
             }
         }
     }
@@ -106,18 +106,18 @@ struct IndexGroup {
 /// The groups of a graph in topological order, by union-find over the operators that lead to
 /// lookups.
 fn index_groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<IndexGroup> {
-    let mut needed = vec![false; graph.id_bound()];
+    let mut needed = graph.node_map(false);
     for lookup in lookups {
-        needed[lookup.source.node.index()] = true;
+        needed[lookup.source.node] = true;
     }
     // Union-find: the parent of each node, which has a smaller index; a root is its own parent.
-    let mut first: Vec<usize> = (0..graph.id_bound()).collect();
+    let mut first: Vec<usize> = (0..needed.iter().len()).collect();
     for id in order.iter().rev().filter(|id| graph.node(**id).op().is_some_and(is_followed)) {
-        if !needed[id.index()] {
+        if !needed[*id] {
             continue;
         }
         for source in graph.operands(*id) {
-            needed[source.node.index()] = true;
+            needed[source.node] = true;
             // A constant must not connect all arithmetic that it is used in.
             if !is_leaf(graph, source.node) || is_drawn(graph, source.node) {
                 let (a, b) = (root(&mut first, id.index()), root(&mut first, source.node.index()));
@@ -126,7 +126,7 @@ fn index_groups(graph: &Graph, order: &[NodeId], lookups: &[Lookup]) -> Vec<Inde
         }
     }
     let mut groups: BTreeMap<usize, IndexGroup> = BTreeMap::new();
-    for id in order.iter().filter(|id| needed[id.index()]) {
+    for id in order.iter().filter(|id| needed[**id]) {
         groups.entry(root(&mut first, id.index())).or_default().nodes.push(*id);
     }
     for lookup in lookups {
@@ -154,9 +154,9 @@ fn is_leaf(graph: &Graph, id: NodeId) -> bool {
 impl IndexGroup {
     /// Lowers the ranges of all inputs of the group to the largest common number that makes valid
     /// every lookup that some number makes valid.
-    fn bound(&self, graph: &Graph, caps: &mut [Option<i64>], intervals: &mut Intervals) {
+    fn bound(&self, graph: &Graph, caps: &mut NodeMap<Option<i64>>, intervals: &mut Intervals) {
         intervals.read(graph, &self.nodes);
-        let mut valid = |cap: i64, caps: &[Option<i64>], lookups: &[Lookup]| {
+        let mut valid = |cap: i64, caps: &NodeMap<Option<i64>>, lookups: &[Lookup]| {
             intervals.follow(graph, &self.nodes, caps, cap);
             let known = lookups.iter().copied();
             known
@@ -181,42 +181,42 @@ impl IndexGroup {
             }
         }
         for id in self.nodes.iter().filter(|id| is_drawn(graph, **id)) {
-            let cap = &mut caps[id.index()];
+            let cap = &mut caps[*id];
             *cap = Some(cap.map_or(good, |own| own.min(good)));
         }
     }
 }
 
 /// Intervals of the elements of each node's results, by node index; `None` for floats.
-struct Intervals(Vec<Option<Interval>>);
+struct Intervals(NodeMap<Option<Interval>>);
 
 impl Intervals {
     /// Sets the intervals of the leaves: constants, sizes, and operands outside the group.
     fn read(&mut self, graph: &Graph, nodes: &[NodeId]) {
-        let mut seen = vec![false; self.0.len()];
+        let mut seen = graph.node_map(false);
         for id in nodes {
             for source in graph.operands(*id).into_iter().map(|value| value.node).chain([*id]) {
-                if std::mem::replace(&mut seen[source.index()], true) {
+                if seen.replace(source, true) {
                     continue;
                 }
                 if let [result] = graph.node(source).results() {
-                    self.0[source.index()] = leaf_interval(graph.node(source).kind(), result);
+                    self.0[source] = leaf_interval(graph.node(source).kind(), result);
                 }
             }
         }
     }
 
     /// Propagates intervals through the nodes, for inputs drawn from `0..cap` or a smaller range.
-    fn follow(&mut self, graph: &Graph, nodes: &[NodeId], caps: &[Option<i64>], cap: i64) {
+    fn follow(&mut self, graph: &Graph, nodes: &[NodeId], caps: &NodeMap<Option<i64>>, cap: i64) {
         for id in nodes {
             let node = graph.node(*id);
             if is_drawn(graph, *id) {
-                let high = caps[id.index()].map_or(cap, |own| own.min(cap)).max(1) - 1;
-                self.0[id.index()] = Some(Interval { low: 0, high });
+                let high = caps[*id].map_or(cap, |own| own.min(cap)).max(1) - 1;
+                self.0[*id] = Some(Interval { low: 0, high });
             } else if let Some(op) = node.op().filter(|op| is_followed(op)) {
                 let operands = graph.operands(*id).into_iter();
                 let operands: Vec<_> = operands.map(|value| self.of(graph, value)).collect();
-                self.0[id.index()] = result_interval(op, node.results()[0].ty.dtype, &operands);
+                self.0[*id] = result_interval(op, node.results()[0].ty.dtype, &operands);
             }
         }
     }
@@ -225,7 +225,7 @@ impl Intervals {
     fn of(&self, graph: &Graph, value: Value) -> Option<Interval> {
         let node = graph.node(value.node);
         if node.results().len() == 1 || node.op().is_some_and(is_followed) {
-            self.0[value.node.index()]
+            self.0[value.node]
         } else {
             Interval::any(graph.ty(value).dtype)
         }

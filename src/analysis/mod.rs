@@ -1,5 +1,6 @@
 //! Static analyses: facts about a graph that need no run.
 
+pub(crate) mod agree;
 pub(crate) mod claims;
 mod index_range;
 mod proof;
@@ -7,6 +8,7 @@ pub(crate) mod random;
 pub(crate) mod summary;
 pub(crate) mod sums;
 
+pub(crate) use agree::agree;
 pub(crate) use claims::judge;
 pub(crate) use claims::survey;
 pub use claims::{ClaimMap, NoClaims, Refused, claims};

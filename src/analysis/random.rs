@@ -27,6 +27,7 @@ pub fn random_inputs(
         .map(|input| {
             let info = graph.info(input);
             let dims = info.ty.shape.at(rows);
+            // Only inputs that bound positions of a lookup have a range.
             let range = ranges.get(&info.name).copied().unwrap_or(UNBOUNDED).max(1);
             let mut tensor = Tensor::zeros(info.ty.dtype, &dims)?;
             fill(&mut tensor, range, &mut rng);

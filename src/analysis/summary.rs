@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
-use crate::ir::{self, Graph, GraphError, NodeId, NodeKind};
+use crate::ir::{self, Graph, GraphError, IdMap, NodeId, NodeKind};
+use crate::types::Dim;
 
 /// The rows and totals of a model's summary.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
 pub(crate) struct Summary {
     /// The model's name.
     pub name: String,
@@ -18,12 +18,13 @@ pub(crate) struct Summary {
     /// Their bytes.
     pub bytes: i64,
     /// What the symbols in the types are.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "json", serde(skip_serializing_if = "Vec::is_empty"))]
     pub sizes: Vec<String>,
 }
 
 /// An input or operator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
 pub(crate) struct SummaryRow {
     /// Its label.
     pub layer: String,
@@ -39,7 +40,9 @@ pub(crate) struct SummaryRow {
 
 /// The summary of a graph. Every parameter is counted once, at its first user.
 pub(crate) fn summary(graph: &Graph) -> Result<Summary, GraphError> {
-    let mut counted = vec![false; graph.params().len()];
+    // A graph that was not verified may have a parameter without a known size, which counts as 0.
+    let known = |size: Dim| size.as_const().unwrap_or(0);
+    let mut counted = IdMap::new(graph.params().len(), false);
     let mut rows = Vec::new();
     for id in graph.order()? {
         let node = graph.node(id);
@@ -52,8 +55,8 @@ pub(crate) fn summary(graph: &Graph) -> Result<Summary, GraphError> {
         for operand in graph.operands(id) {
             match graph.node(operand.node).kind() {
                 NodeKind::Param(param) => {
-                    if !std::mem::replace(&mut counted[param.0 as usize], true) {
-                        parameters += graph.ty(operand).shape.elements().as_const().unwrap_or(0);
+                    if !counted.replace(*param, true) {
+                        parameters += known(graph.ty(operand).shape.elements());
                     }
                 }
                 NodeKind::Input | NodeKind::Op(_) => connected_to.push(name(graph, operand.node)),
@@ -68,8 +71,8 @@ pub(crate) fn summary(graph: &Graph) -> Result<Summary, GraphError> {
             connected_to,
         });
     }
-    let elements = |p: &ir::Param| p.ty.shape.elements().as_const().unwrap_or(0);
-    let bytes = |p: &ir::Param| p.ty.bytes().as_const().unwrap_or(0);
+    let elements = |p: &ir::Param| known(p.ty.shape.elements());
+    let bytes = |p: &ir::Param| known(p.ty.bytes());
     Ok(Summary {
         name: graph.name().to_owned(),
         rows,
@@ -99,9 +102,8 @@ impl fmt::Display for Summary {
                 cells.map(|cell| shorten(&cell))
             })
             .collect();
-        let width = |i: usize| {
-            cells.iter().map(|c| c[i].chars().count()).chain([head[i].len()]).max().unwrap_or(0)
-        };
+        let width =
+            |i: usize| cells.iter().map(|c| c[i].chars().count()).fold(head[i].len(), usize::max);
         let [a, b, c] = [width(0), width(1), width(2)];
         let rule = "─".repeat((a + b + c + 6 + width(3)).min(120));
         writeln!(f, "Model: {}", self.name)?;

@@ -86,7 +86,7 @@ mod tests {
         BTreeMap::from([("x".to_owned(), Tensor::new(&[numbers.len()], numbers).unwrap())])
     }
 
-    /// What was staged and run, in order.
+    /// The staged and run batches, in order.
     #[derive(Default)]
     struct Log {
         lines: Mutex<Vec<String>>,

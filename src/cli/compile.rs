@@ -20,9 +20,10 @@ use crate::{analysis, lower};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::cli::args::{AvailableDevices, BatchArgs, ModelArgs, ReplicateArgs, Replicated, show};
+use crate::cli::args::{BatchArgs, ModelArgs, show};
 use crate::cli::fit::{ObjectiveArgs, OptimizerArgs};
 use crate::cli::kernels::{self, Kernels};
+use crate::cli::replicate::{AvailableDevices, ReplicateArgs, Replicated};
 use crate::cli::target::{CacheArgs, TargetArg};
 use crate::cli::{exec, ui};
 
@@ -277,7 +278,7 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
         args.replicate.apply(&args.model, template, args.place())?
     };
     let symbolic = match model.open_sizes().next() {
-        Some(_) => Symbolic::of(args, emits, &model, &at_numbers)?,
+        Some(_) => Symbolic::of(args, emits, &model, &at_numbers),
         None => Symbolic::default(),
     };
     let shown = match &symbolic.split {
@@ -348,12 +349,7 @@ struct Symbolic {
 
 impl Symbolic {
     /// Makes those that `emits` show.
-    fn of(
-        args: &CompileArgs,
-        emits: &[Emit],
-        model: &Model,
-        replicated: &Replicated<'_>,
-    ) -> anyhow::Result<Self> {
+    fn of(args: &CompileArgs, emits: &[Emit], model: &Model, replicated: &Replicated<'_>) -> Self {
         let refused = |graph: &Graph| -> Result<Option<String>, String> {
             let repaired = args.replicate.repaired(graph).map_err(|e| e.to_string())?;
             let graph = repaired.graph();
@@ -385,7 +381,7 @@ impl Symbolic {
             show(&model.stated());
         }
         show(&notes);
-        Ok(symbolic)
+        symbolic
     }
 
     /// The one that a kind is written of.

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::analysis;
 use crate::backend::{Executable, RunError, RunOptions, RunOutput, run_each};
+use crate::format::onnx::DataSets;
 use crate::format::{Budget, npz};
 use crate::ir::Graph;
+use crate::model::ModelError;
 use crate::types::{Code, Tensor};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,8 +24,12 @@ use crate::cli::ui;
 /// Inputs of a run.
 #[derive(Args)]
 pub(crate) struct InputArgs {
-    /// Read the inputs from a .npz file, one array per input [default: random numbers]
-    #[arg(long, value_name = "FILE.npz", conflicts_with_all = ["batch", "seed"])]
+    /// Read the inputs from a .npz file, one array per input, or from ONNX test data [default:
+    /// random numbers]
+    ///
+    /// A folder is a `test_data_set_K`, whose `input_I.pb` is the tensor of input I of the model,
+    /// or has one such folder.
+    #[arg(long, value_name = "FILE.npz|DIR", conflicts_with_all = ["batch", "seed"])]
     inputs: Option<PathBuf>,
     /// Seed of the random inputs
     #[arg(long, default_value_t = 0)]
@@ -31,10 +37,22 @@ pub(crate) struct InputArgs {
 }
 
 impl InputArgs {
-    /// The arrays of the file, if one is given.
-    pub(crate) fn read(&self, limit: u64) -> anyhow::Result<Option<BTreeMap<String, Tensor>>> {
-        let read = |path: &PathBuf| npz::read(path, &mut Budget::new(limit));
-        Ok(self.inputs.as_ref().map(read).transpose().map_err(Error::from)?)
+    /// The arrays of the file or folder for the inputs of `graph`, if one is given.
+    pub(crate) fn read(
+        &self,
+        graph: &Graph,
+        limit: u64,
+    ) -> anyhow::Result<Option<BTreeMap<String, Tensor>>> {
+        let Some(path) = &self.inputs else { return Ok(None) };
+        let budget = &mut Budget::new(limit);
+        if !path.is_dir() {
+            return Ok(Some(npz::read(path, budget).map_err(Error::from)?));
+        }
+        let set = DataSets::only(path).map_err(Error::from)?;
+        let names = graph.inputs().map(|input| graph.info(input).name.to_string());
+        let names: Vec<String> = names.collect();
+        let read = DataSets::inputs(&set, &names, budget);
+        Ok(Some(read.map_err(ModelError::from).map_err(Error::from)?))
     }
 
     /// The arrays that were `read`, or random inputs of `rows` rows.
@@ -123,21 +141,28 @@ pub(crate) fn check_outputs(path: &Path) -> anyhow::Result<()> {
     anyhow::bail!("outputs are written as .npz; {} has another ending", path.display())
 }
 
-/// Works behind a progress bar on a terminal; `progress` says how much is done, of how much.
+/// True while a bar is shown, or may be.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Works behind a progress bar on a terminal; `progress` says how much is done, of how much. Work
+/// that is part of other such work has no bar of its own.
 pub(crate) fn watched<R>(
     what: &'static str,
     progress: &(dyn Fn() -> (u64, u64) + Sync),
     work: impl FnOnce() -> R,
 ) -> R {
+    if !io::stderr().is_terminal() || ui::is_quiet() || WATCHED.swap(true, Ordering::AcqRel) {
+        return work();
+    }
     let finished = AtomicBool::new(false);
-    thread::scope(|scope| {
-        if io::stderr().is_terminal() && !ui::is_quiet() {
-            scope.spawn(|| show(what, progress, &finished));
-        }
+    let result = thread::scope(|scope| {
+        scope.spawn(|| show(what, progress, &finished));
         let result = work();
         finished.store(true, Ordering::Release);
         result
-    })
+    });
+    WATCHED.store(false, Ordering::Release);
+    result
 }
 
 fn repeat(

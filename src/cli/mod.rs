@@ -4,6 +4,7 @@
 mod args;
 mod cache;
 mod check;
+mod compare;
 mod compile;
 mod devices;
 mod exec;
@@ -14,9 +15,11 @@ mod groups;
 mod kernels;
 mod lists;
 mod memory;
+mod replicate;
 mod report;
 mod run;
 mod target;
+mod test;
 mod ui;
 mod usage;
 mod verify;
@@ -51,6 +54,7 @@ enum Command {
     Compile(compile::CompileArgs),
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Test(test::TestArgs),
     Fit(Box<fit::FitArgs>),
     Evaluate(fit::EvaluateArgs),
     Predict(fit::PredictArgs),
@@ -88,6 +92,7 @@ pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Exi
         Command::Compile(args) => compile::compile(args),
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
+        Command::Test(args) => test::test(args),
         Command::Fit(args) => fit::fit(args, &command, &line),
         Command::Evaluate(args) => fit::evaluate(args),
         Command::Predict(args) => fit::predict(args),

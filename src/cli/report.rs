@@ -100,6 +100,25 @@ pub(crate) fn report(error: &Error, as_json: bool) -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
 
+/// The characters of an error in one line.
+const LINE: usize = 300;
+
+/// An error in one line, with its code and without its hints.
+pub(crate) fn line(error: &Error) -> String {
+    let Parts { code, text, .. } = Parts::of(error);
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("= "));
+    let said = lines.collect::<Vec<_>>().join(" ");
+    let mut line = match code {
+        Some(code) if !said.starts_with("error[") => format!("error[{code}]: {said}"),
+        _ => said,
+    };
+    if let Some((cut, _)) = line.char_indices().nth(LINE) {
+        line.truncate(cut);
+        line.push('…');
+    }
+    line
+}
+
 /// An error as programs read it.
 pub(crate) fn object(code: Option<&str>, message: &str, hints: &[Hint]) -> Value {
     let hints: Vec<Value> = hints
@@ -148,6 +167,7 @@ pub(crate) fn option(setting: Setting) -> &'static str {
     match setting {
         Setting::BatchAxis => "--batch-axis",
         Setting::Dim => "--dim",
+        Setting::Set => "--set",
         Setting::FreeBatch => "--free-batch",
         Setting::Assume => "--assume",
         Setting::Params => "--params",
@@ -168,6 +188,7 @@ fn key(setting: Setting) -> &'static str {
     match setting {
         Setting::BatchAxis => "batch_axis",
         Setting::Dim => "dims",
+        Setting::Set => "set",
         Setting::FreeBatch => "free_batch",
         Setting::Assume => "assume",
         Setting::Params => "params",

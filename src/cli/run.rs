@@ -10,8 +10,9 @@ use crate::format::npz;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs, ReplicateArgs};
+use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs};
 use crate::cli::exec::{self, InputArgs};
+use crate::cli::replicate::ReplicateArgs;
 use crate::cli::target::TargetArgs;
 use crate::cli::ui;
 
@@ -20,6 +21,7 @@ use crate::cli::ui;
 #[command(after_help = "Examples:
   fanwise run zoo:mini_googlenet --gpus 4 --batch 64
   fanwise run model.onnx --gpus 2 --inputs in.npz --outputs out.npz
+  fanwise run model.onnx --gpus 2 --inputs test_data_set_0
   fanwise run zoo:xception --gpus 4 --target cuda --logical 4 --trace trace.json
   fanwise run out.fan --batch 8 --seed 3 --repeat 20 --format json")]
 pub(crate) struct RunArgs {
@@ -55,9 +57,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     args.outputs.as_deref().map(exec::check_outputs).transpose()?;
     let limit = args.model.max_memory();
     let runner = args.target.runner()?;
-    // The model is read for the sizes of the arrays.
-    let given = args.inputs.read(limit)?;
-    let model = args.model.load_for(given.as_ref())?;
+    let (model, given) = args.model.load_with(&args.inputs)?;
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
     let inputs = args.inputs.tensors(given, graph, args.batch.batch, limit)?;

@@ -20,9 +20,9 @@ use crate::lower;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use crate::cli::args::AvailableDevices;
 #[cfg(feature = "cuda")]
 use crate::cli::exec;
+use crate::cli::replicate::AvailableDevices;
 use crate::cli::ui;
 
 /// Target of a program, for running or for compilation alone.

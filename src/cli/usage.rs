@@ -20,7 +20,6 @@ const ALSO_KNOWN: &[(&str, &str)] = &[
     ("models", "zoo"),
     ("info", "summary"),
     ("prove", "verify"),
-    ("test", "check"),
 ];
 
 /// Reports a usage error, or prints the help or the version that was asked for, and returns the

@@ -36,6 +36,11 @@ impl Budget {
         self.used
     }
 
+    /// Takes back `bytes` that were charged.
+    pub(crate) fn release(&mut self, bytes: u64) {
+        self.used = self.used.saturating_sub(bytes);
+    }
+
     /// Charges `bytes` for `tensor`, or fails and charges nothing.
     pub(crate) fn charge(&mut self, tensor: &str, bytes: u64) -> Result<(), OverBudget> {
         let (used, limit) = (self.used, self.limit);

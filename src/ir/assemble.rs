@@ -1,5 +1,5 @@
-//! A graph put together from what a file says, with every claim of the file compared with what
-//! follows.
+//! Construction of a graph from the declarations of a file; each declaration is compared with the
+//! inferred value.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Declared<'a> {
     pub(super) ty: &'a TensorType,
 }
 
-/// What a part of the file says wrong.
+/// A fault in a part of the file.
 pub(super) struct AssemblyError {
     pub(super) part: OpPart,
     pub(super) message: String,
@@ -169,6 +169,7 @@ impl Assembly {
 
     /// The `i`-th device that holds a parameter; the host, where there is no such device.
     pub(super) fn home(&self, param: ParamId, i: usize) -> Device {
+        // The verifier refuses an update with more values than homes (V14).
         self.graph.homes(param).get(i).copied().unwrap_or(Device::HOST)
     }
 

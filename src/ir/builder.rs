@@ -118,6 +118,18 @@ impl Builder {
 
     /// Adds a parameter that has another source than the builder's.
     pub fn param_from(&mut self, name: &str, source: Source, tensor: Tensor) -> Value {
+        let hash = ContentHash::of(&tensor);
+        self.param_of(name, source, tensor, hash)
+    }
+
+    /// Adds a parameter whose elements have this hash.
+    pub(crate) fn param_of(
+        &mut self,
+        name: &str,
+        source: Source,
+        tensor: Tensor,
+        hash: ContentHash,
+    ) -> Value {
         if let Some(value) = self.params.get(name) {
             return *value;
         }
@@ -126,7 +138,7 @@ impl Builder {
             name: name.clone(),
             ty: tensor.tensor_type(),
             source,
-            hash: ContentHash::of(&tensor),
+            hash,
             placement: Placement::Shared(Device::HOST),
         });
         self.weights.insert(name.clone(), tensor);

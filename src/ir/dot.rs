@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{Graph, NodeId, NodeKind, Value};
+use super::{Graph, NodeId, NodeKind, NodeMap, Value};
 use crate::types::Device;
 
 /// The graph in the DOT language. Its clusters are in the order of devices and replicas, its nodes
@@ -24,13 +24,13 @@ pub fn to_dot(graph: &Graph) -> String {
         line(&mut out, format_args!("  subgraph cluster_{i} {{"));
         line(&mut out, format_args!("    label=\"{device}{replica}\";"));
         for id in nodes {
-            node(&mut out, graph, *id, numbers[id.index()]);
+            node(&mut out, graph, *id, numbers[*id]);
         }
         line(&mut out, format_args!("  }}"));
     }
     for id in &order {
         for value in graph.operands(*id) {
-            edge(&mut out, graph, value, &numbers, format_args!("n{}", numbers[id.index()]));
+            edge(&mut out, graph, value, &numbers, format_args!("n{}", numbers[*id]));
         }
     }
     for (i, output) in graph.outputs().iter().enumerate() {
@@ -52,10 +52,10 @@ pub fn to_dot(graph: &Graph) -> String {
 }
 
 /// The position of each node in the order, so that ids do not show.
-fn numbers(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
-    let mut numbers = vec![0; graph.id_bound()];
+fn numbers(graph: &Graph, order: &[NodeId]) -> NodeMap<usize> {
+    let mut numbers = graph.node_map(0);
     for (number, id) in order.iter().enumerate() {
-        numbers[id.index()] = number;
+        numbers[*id] = number;
     }
     numbers
 }
@@ -67,6 +67,7 @@ fn node(out: &mut String, graph: &Graph, id: NodeId, number: usize) {
         NodeKind::Param(_) => ("param", ", style=filled, fillcolor=\"#eeeeee\""),
         NodeKind::Op(op) => (op.name(), ""),
     };
+    // A graph that was not verified may have a node without results.
     let name = node.results().first().map_or("", |r| &*r.name);
     let label = format!("{kind}\n{name}");
     line(out, format_args!("    n{number} [label={}{style}];", Quoted(&label)));
@@ -76,10 +77,10 @@ fn edge(
     out: &mut String,
     graph: &Graph,
     value: Value,
-    numbers: &[usize],
+    numbers: &NodeMap<usize>,
     to: std::fmt::Arguments<'_>,
 ) {
-    let from = numbers[value.node.index()];
+    let from = numbers[value.node];
     line(out, format_args!("  n{from} -> {to} [label=\"{}\"];", graph.ty(value)));
 }
 

@@ -35,9 +35,10 @@ pub(super) struct Excerpt {
 impl Excerpt {
     /// The part of `line` around the bytes `marked`.
     pub(super) fn of(line: &str, marked: Range<usize>) -> Self {
-        let before = line.get(..marked.start).unwrap_or_default();
-        let marked = line.get(marked).unwrap_or_default();
-        let after = line.get(before.len() + marked.len()..).unwrap_or_default();
+        // A fault may end within a character of several bytes: marks then stand at its beginning.
+        let (before, rest) = line.split_at(line.floor_char_boundary(marked.start));
+        let (marked, after) =
+            rest.split_at(rest.floor_char_boundary(marked.end.saturating_sub(before.len())));
         let mut out = String::new();
         let mut start = before.char_indices().rev().take(AROUND + 1);
         let from = match start.nth(AROUND) {

@@ -8,12 +8,12 @@ use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    ContentHash, DevicePlacement, Node, NodeId, NodeKind, Origin, Output, Param, ParamId,
-    Placement, ResultInfo, SizeSymbol, Source, Update, Value,
+    ContentHash, DevicePlacement, GraphError, Id, IdMap, Node, NodeId, NodeKind, NodeMap, Origin,
+    Output, Param, ParamId, Placement, ResultInfo, SizeSymbol, Source, Update, Value,
 };
 use crate::op::{Op, OpError, Operand, Results};
-use crate::types::invariant::int;
-use crate::types::{Device, Diagnostic, FastMap, FastSet, Split, TensorType};
+use crate::types::invariant::{int, invariant};
+use crate::types::{Device, FastMap, FastSet, Split, TensorType};
 
 /// The place of a value among the operands of the node it flows to.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ struct Edge {
     output: u32,
 }
 
-/// Where a value is kept: as an output, or as a value of an update.
+/// A use that keeps a value alive: as an output, or as a value of an update.
 #[derive(Clone, Copy, Debug)]
 enum Root {
     Output(u32),
@@ -44,56 +44,13 @@ pub struct Graph {
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     updates: Vec<Update>,
-    /// Where every value is kept that is an output or updates a parameter.
+    /// The uses of every value that is an output or updates a parameter.
     roots: FastMap<Value, SmallVec<[Root; 1]>>,
     params: Vec<Param>,
     split: Option<Split>,
     /// The devices of the split, each once.
     mirrors: Vec<Device>,
     symbols: Vec<SizeSymbol>,
-}
-
-/// A change that a graph does not allow.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GraphError {
-    /// An operator does not suit its operands.
-    #[error("`{label}` ({op}): {error}")]
-    Op {
-        /// The node's label.
-        label: String,
-        /// The operator's name.
-        op: &'static str,
-        /// What is wrong.
-        error: Box<OpError>,
-    },
-    /// A node gives another number of results than it has names.
-    #[error("`{op}` has {results} results, not {names}")]
-    ResultCount {
-        /// The operator's name.
-        op: &'static str,
-        /// The results it has.
-        results: usize,
-        /// The names given.
-        names: usize,
-    },
-    /// A value would be replaced by one of another type.
-    #[error("{old} cannot be replaced by {new}")]
-    TypesDiffer {
-        /// The type of the value to replace.
-        old: Box<TensorType>,
-        /// The type of the value given instead.
-        new: Box<TensorType>,
-    },
-    /// The operands of a node form a cycle.
-    #[error("the values form a cycle")]
-    Cycle,
-}
-
-impl Diagnostic for GraphError {
-    fn code(&self) -> &'static str {
-        "E0200"
-    }
 }
 
 impl Graph {
@@ -141,6 +98,7 @@ impl Graph {
     /// Sets the split that its replicas follow.
     pub fn set_split(&mut self, split: Option<Split>) {
         let mut seen = FastSet::default();
+        // Nothing is mirrored without a split.
         let devices = split.as_ref().map_or(&[][..], Split::devices);
         self.mirrors = devices.iter().copied().filter(|device| seen.insert(*device)).collect();
         self.split = split;
@@ -156,7 +114,7 @@ impl Graph {
         &self.outputs
     }
 
-    /// What the parameters hold after a run, where that is something new; in order.
+    /// The updates of parameters, in order.
     pub fn updates(&self) -> &[Update] {
         &self.updates
     }
@@ -208,8 +166,14 @@ impl Graph {
         self.flow.node_count() == 0
     }
 
+    /// A table of its nodes, with `entry` for each.
+    pub(crate) fn node_map<T: Clone>(&self, entry: T) -> NodeMap<T> {
+        IdMap::new(self.id_bound(), entry)
+    }
+
     /// One more than the largest index of a node.
-    pub(crate) fn id_bound(&self) -> usize {
+    fn id_bound(&self) -> usize {
+        // An empty graph has no ids.
         self.flow.node_indices().next_back().map_or(0, |i| i.index() + 1)
     }
 
@@ -522,7 +486,7 @@ impl Graph {
             next += u32::from(*used);
         }
         let mut used = used.into_iter();
-        self.params.retain(|_| used.next().unwrap_or(false));
+        self.params.retain(|_| invariant(used.next(), "that every parameter was looked at"));
         for node in self.flow.node_weights_mut() {
             if let NodeKind::Param(id) = &mut node.kind {
                 id.0 = renamed[id.0 as usize];

@@ -1,12 +1,12 @@
-//! How exactly the outputs of a replicated graph are those of its template.
+//! Exactness labels of the outputs of a replicated graph.
 
 use std::fmt;
 
-use super::{Graph, NodeId, NodeKind, Value};
+use super::{Graph, NodeId, NodeKind, NodeMap, Value};
 use crate::op::{Op, Statistics};
 use crate::types::{Dim, TensorType};
 
-/// What the merged output of a replicated graph promises.
+/// The promise of a merged output of a replicated graph.
 ///
 /// Elsewhere: determinism (XLA, PyTorch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub enum Label {
     Invariant,
 }
 
-/// What went into a value.
+/// The sources of inexactness of a value.
 #[derive(Clone, Copy, Default)]
 struct Taint {
     /// Floats that replicas combined.
@@ -75,7 +75,8 @@ impl Graph {
         let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
         let taints = self.taints(&order);
         let values = self.updates().iter().filter_map(|update| update.values.first());
-        values.map(|value| taints[value.node.index()].label().unwrap_or(Label::Invariant)).collect()
+        // An update is whole on every replica (`claims` refuses others): it has no rows.
+        values.map(|value| taints[value.node].label().unwrap_or(Label::Invariant)).collect()
     }
 
     /// The first operator on the way to each output at which combined floats make it jump, if there
@@ -84,23 +85,22 @@ impl Graph {
     pub(crate) fn jumps(&self) -> Vec<Option<NodeId>> {
         let Ok(order) = self.order() else { return Vec::new() };
         let taints = self.taints(&order);
-        self.outputs().iter().map(|o| taints[o.value.node.index()].jump).collect()
+        self.outputs().iter().map(|o| taints[o.value.node].jump).collect()
     }
 
-    /// What went into each node, by node.
-    fn taints(&self, order: &[NodeId]) -> Vec<Taint> {
-        let mut taints = vec![Taint::default(); self.id_bound()];
+    /// The sources of inexactness of each node.
+    fn taints(&self, order: &[NodeId]) -> NodeMap<Taint> {
+        let mut taints = self.node_map(Taint::default());
         for id in order {
             let operands = self.operands(*id);
             let mut own = Taint::default();
             for operand in &operands {
-                let of = taints[operand.node.index()];
+                let of = taints[operand.node];
                 own.rounded |= of.rounded;
                 own.local |= of.local;
                 own.jump = own.jump.or(of.jump);
             }
-            let rounded =
-                |v: &Value| taints[v.node.index()].rounded && self.ty(*v).dtype.is_float();
+            let rounded = |v: &Value| taints[v.node].rounded && self.ty(*v).dtype.is_float();
             if let Some(op) = self.node(*id).op() {
                 if op.jumps() && operands.iter().any(rounded) {
                     own.jump = own.jump.or(Some(*id));
@@ -108,7 +108,7 @@ impl Graph {
                 own.rounded |= self.rounds(*id, op);
                 own.local |= op.statistics() == Some(Statistics::OfReplica);
             }
-            taints[id.index()] = own;
+            taints[*id] = own;
         }
         taints
     }
@@ -122,7 +122,7 @@ impl Graph {
     /// The labels of the outputs, given the nodes in topological order.
     pub(super) fn labels_in(&self, order: &[NodeId]) -> Vec<Label> {
         let taints = self.taints(order);
-        let label = |value: Value| match (taints[value.node.index()].label(), self.source(value)) {
+        let label = |value: Value| match (taints[value.node].label(), self.source(value)) {
             (Some(label), _) => label,
             (None, kind) => exact_label(kind, self.ty(value)),
         };

@@ -4,8 +4,11 @@
 mod assemble;
 mod builder;
 mod dot;
+mod error;
 mod excerpt;
 mod graph;
+mod id_map;
+#[cfg(feature = "json")]
 mod json;
 mod label;
 mod model;
@@ -20,12 +23,16 @@ pub(crate) mod verify;
 
 pub use builder::Builder;
 pub use dot::to_dot;
+pub use error::GraphError;
 pub(crate) use excerpt::operand_excerpt;
-pub use graph::{Graph, GraphError};
+pub use graph::Graph;
+pub(crate) use id_map::{Id, IdMap};
+#[cfg(feature = "json")]
 pub use json::{JsonError, from_json, from_json_with, to_json};
 pub use label::Label;
 pub use model::Model;
-pub(crate) use model::{OpenSize, SizeSymbol, Specialize, declared, numbers};
+pub(crate) use model::{Open, SizeSymbol, Specialize, declared, element, number, numbers};
+pub(crate) use node::NodeMap;
 pub use node::{
     DevicePlacement, Node, NodeId, NodeKind, Origin, Output, ResultInfo, Update, Value,
 };

@@ -7,56 +7,101 @@ use std::sync::Arc;
 
 use super::{Graph, Weights};
 use crate::Error;
-use crate::types::{Hint, Note, Quoted, Setting, Tensor};
+use crate::types::{Hint, Note, Quoted, Setting, Tensor, TensorError, TensorType};
 
 /// A graph, the elements of its parameters, and what a reader noted.
 ///
-/// A file may leave sizes open that are not the batch, such as the length of a sequence. The graph
-/// is the one for certain numbers of them; a [`Session`](crate::Session) makes those for the sizes
-/// of other inputs.
+/// A file may leave sizes open that are not the batch, such as the length of a sequence, and an
+/// input of one number may decide sizes or which branch of the file is taken. The graph is the one
+/// for certain numbers of them; a [`Session`](crate::Session) makes those for other inputs.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// The graph.
     pub graph: Graph,
     /// The elements of its parameters.
     pub weights: Weights,
-    /// What a reader of the file decided or ignored.
+    /// Decisions of the reader, and ignored parts of the file.
     pub notes: Vec<Note>,
-    /// The graphs for other numbers of the open sizes; `None` if no size but the batch is open.
+    /// The graphs for other numbers of what is open; `None` if only the batch is.
     pub(crate) open: Option<Arc<dyn Specialize>>,
 }
 
-/// The graphs of a model whose file leaves sizes open that are not the batch.
+/// The graphs of a model whose file leaves more open than the batch.
 pub(crate) trait Specialize: fmt::Debug + Send + Sync {
-    /// The open sizes.
-    fn sizes(&self) -> &[OpenSize];
+    /// What is open.
+    fn open(&self) -> &[Open];
 
-    /// The numbers for which [`Model::graph`] was made, in the order of the sizes.
+    /// The numbers for which [`Model::graph`] was made, in the order of what is open.
     fn stated(&self) -> &[i64];
 
-    /// The model for these numbers, in the order of the sizes.
+    /// The model for these numbers, in the order of what is open.
     ///
     /// # Errors
     /// If its types do not agree at these sizes, or the file changed.
     fn at(&self, numbers: &[i64]) -> Result<Model, Error>;
 
-    /// The model in which the sizes that are `kept`, by their order, are symbols; the others are as
-    /// stated.
+    /// The model in which the sizes that are `kept`, by their order among what is open, are symbols;
+    /// all else is as stated.
     ///
     /// # Errors
     /// If an operator needs the number of a size.
     fn symbolic(&self, kept: &[bool]) -> Result<Model, Error>;
+
+    /// The error where no inputs are given: the value of an input decides what the graph computes,
+    /// and the stated number says nothing about it.
+    fn undecided(&self) -> Option<Error>;
 }
 
-/// An open size of the inputs that is not the batch.
+/// What a file leaves open beside the batch; a run says which number it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OpenSize {
-    /// Its name in the file, or `INPUT[AXIS]` where it has none.
-    pub(crate) name: String,
-    /// An input on which it stands.
-    pub(crate) input: String,
-    /// The axis on which it stands there.
-    pub(crate) axis: usize,
+pub(crate) enum Open {
+    /// A size of the inputs.
+    Size {
+        /// Its name in the file, or `INPUT[AXIS]` where it has none.
+        name: String,
+        /// An input on which it stands.
+        input: String,
+        /// The axis on which it stands there.
+        axis: usize,
+    },
+    /// The value of an input of one element, which decides sizes or branches. Its number has the
+    /// bytes of the element.
+    Value {
+        /// The input.
+        input: String,
+        /// Its type.
+        ty: TensorType,
+    },
+}
+
+impl Open {
+    /// The number that these inputs give it, if they show it.
+    fn shown(&self, inputs: &BTreeMap<String, Tensor>) -> Option<i64> {
+        match self {
+            Self::Size { input, axis, .. } => {
+                i64::try_from(*inputs.get(input)?.dims().get(*axis)?).ok()
+            }
+            Self::Value { input, ty } => {
+                let value = inputs.get(input).filter(|value| value.tensor_type() == *ty)?;
+                Some(number(value))
+            }
+        }
+    }
+}
+
+/// The value of this type, which has one element, that a number stands for.
+pub(crate) fn element(ty: &TensorType, number: i64) -> Result<Tensor, TensorError> {
+    let bytes = number.to_le_bytes();
+    Tensor::from_bytes(ty.dtype, &vec![1; ty.rank()], &bytes[..ty.dtype.bytes()])
+}
+
+/// The bytes of an element as a number.
+pub(crate) fn number(value: &Tensor) -> i64 {
+    let mut bytes = [0; 8];
+    for (to, from) in bytes.iter_mut().zip(value.bytes()) {
+        *to = *from;
+    }
+    i64::from_le_bytes(bytes)
 }
 
 /// An open size that a graph for people keeps as a symbol.
@@ -79,7 +124,7 @@ pub(crate) fn declared(symbols: &[SizeSymbol]) -> impl Iterator<Item = String> +
     (1..).zip(symbols).map(line)
 }
 
-/// What a builder finishes, without notes.
+/// A finished builder gives a model without notes.
 impl From<(Graph, Weights)> for Model {
     fn from((graph, weights): (Graph, Weights)) -> Self {
         Self::new(graph, weights)
@@ -94,20 +139,29 @@ impl Model {
 
     /// The names of the sizes that each run may choose, beside the batch.
     pub fn open_sizes(&self) -> impl Iterator<Item = &str> {
-        self.open.iter().flat_map(|open| open.sizes()).map(|size| size.name.as_str())
+        self.open.iter().flat_map(|open| open.open()).filter_map(|open| match open {
+            Open::Size { name, .. } => Some(name.as_str()),
+            Open::Value { .. } => None,
+        })
+    }
+
+    /// The error where no inputs are given, and one would decide what the graph computes.
+    pub(crate) fn undecided(&self) -> Option<Error> {
+        self.open.as_ref().and_then(|open| open.undecided())
     }
 
     /// The remarks that open sizes have numbers in the graph.
     pub(crate) fn stated(&self) -> Vec<Note> {
-        let sizes = self.open.iter().flat_map(|open| open.sizes().iter().zip(open.stated()));
-        let note = |(OpenSize { name, input, axis }, number): (&OpenSize, &i64)| {
+        let all = self.open.iter().flat_map(|open| open.open().iter().zip(open.stated()));
+        let note = |(open, number): (&Open, &i64)| {
+            let Open::Size { name, input, axis } = open else { return None };
             let (shown, input) = (Quoted(name), Quoted(input));
             let text = format!("the open size {shown} (axis {axis} of {input}) is {number} here");
             let set =
                 Hint::set(Setting::Dim, [format!("{name}={number}")], "set it to choose another");
-            Note::from(text).with_hint(set)
+            Some(Note::from(text).with_hint(set))
         };
-        sizes.map(note).collect()
+        all.filter_map(note).collect()
     }
 
     /// The model in which open sizes are symbols, for people to read, as many as `usable` accepts and
@@ -117,29 +171,37 @@ impl Model {
         usable: &dyn Fn(&Graph) -> Result<(), String>,
     ) -> (Option<Self>, Vec<Note>) {
         let Some(open) = &self.open else { return (None, Vec::new()) };
-        let count = open.sizes().len();
-        let tried = |kept: &[bool]| {
-            let model = open.symbolic(kept).map_err(|error| error.to_string())?;
+        let names = |open: &Open| match open {
+            Open::Size { name, .. } => Some(Quoted(name).to_string()),
+            Open::Value { .. } => None,
+        };
+        let names: Vec<Option<String>> = open.open().iter().map(names).collect();
+        let sizes: Vec<usize> = (0..names.len()).filter(|i| names[*i].is_some()).collect();
+        let tried = |number: Option<usize>| {
+            let kept: Vec<bool> =
+                (0..).zip(&names).map(|(i, name)| name.is_some() && number != Some(i)).collect();
+            let model = open.symbolic(&kept).map_err(|error| error.to_string())?;
             usable(&model.graph).map(|()| model)
         };
-        let reason = match tried(&vec![true; count]) {
+        let reason = match tried(None) {
             Ok(model) => return (Some(model), Vec::new()),
             Err(reason) => reason,
         };
         // One of several sizes may be all that needs a number.
-        let others = |i: usize| (0..count).map(|j| j != i).collect::<Vec<bool>>();
-        let alone = || (0..count).find_map(|i| Some((i, tried(&others(i)).ok()?)));
-        let one = if (2..=MOST_TRIED).contains(&count) { alone() } else { None };
-        let numbers = one.as_ref().map_or(0..count, |(i, _)| *i..i + 1);
-        let note = |i: usize| {
-            let (name, number) = (Quoted(&open.sizes()[i].name), open.stated()[i]);
-            format!("the open size {name} (S{}) is printed as {number}: {reason}", i + 1).into()
+        let alone = || sizes.iter().find_map(|i| Some((*i, tried(Some(*i)).ok()?)));
+        let one = if (2..=MOST_TRIED).contains(&sizes.len()) { alone() } else { None };
+        let is_number = |i: &usize| one.as_ref().is_none_or(|(number, _)| i == number);
+        let note = |(at, i): (usize, &usize)| {
+            // `sizes` are those that have a name.
+            let (name, number) = (names[*i].as_deref().unwrap_or_default(), open.stated()[*i]);
+            format!("the open size {name} (S{at}) is printed as {number}: {reason}").into()
         };
+        let numbers = (1..).zip(&sizes).filter(|(_, i)| is_number(i));
         let notes = numbers.map(note).collect();
         (one.map(|(_, model)| model), notes)
     }
 
-    /// The model for the open sizes that these inputs have.
+    /// The model for the numbers that these inputs give what is open.
     pub(crate) fn for_inputs(
         &self,
         inputs: &BTreeMap<String, Tensor>,
@@ -153,13 +215,9 @@ impl Model {
     }
 }
 
-/// The open sizes that these inputs have. One that an input does not show, because it is missing or
-/// has fewer axes, is as stated; the run then names the input.
+/// The numbers that these inputs give what is open. One that an input does not show, because it is
+/// missing or of another type, is as stated; the run then names the input.
 pub(crate) fn numbers(open: &dyn Specialize, inputs: &BTreeMap<String, Tensor>) -> Vec<i64> {
-    let shown = |size: &OpenSize| {
-        let number = *inputs.get(&size.input)?.dims().get(size.axis)?;
-        i64::try_from(number).ok()
-    };
-    let sizes = open.sizes().iter().zip(open.stated());
-    sizes.map(|(size, stated)| shown(size).unwrap_or(*stated)).collect()
+    let all = open.open().iter().zip(open.stated());
+    all.map(|(open, stated)| open.shown(inputs).unwrap_or(*stated)).collect()
 }

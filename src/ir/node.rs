@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::ParamId;
+use super::{Id, IdMap, ParamId};
 use crate::op::{Ints, Op};
 use crate::types::{Device, TensorType};
 
@@ -11,12 +11,14 @@ use crate::types::{Device, TensorType};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(super) u32);
 
-impl NodeId {
-    /// A number below the graph's [`id_bound`](super::Graph::id_bound), for tables indexed by node.
-    pub(crate) fn index(self) -> usize {
+impl Id for NodeId {
+    fn index(self) -> usize {
         self.0 as usize
     }
 }
+
+/// A table of the nodes of a graph.
+pub(crate) type NodeMap<T> = IdMap<NodeId, T>;
 
 impl fmt::Debug for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,7 +43,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeKind {
     /// A tensor that each run is given.
@@ -68,7 +70,7 @@ impl Origin {
     }
 }
 
-/// Where a node runs.
+/// The device and the replica of a node.
 ///
 /// Elsewhere: partition (XLA); rank (PyTorch); replica (Keras).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +109,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> &NodeKind {
         &self.kind
     }
@@ -125,12 +127,12 @@ impl Node {
         &self.results
     }
 
-    /// Where it runs.
+    /// Its device and replica.
     pub fn place(&self) -> DevicePlacement {
         self.place
     }
 
-    /// Where it came from.
+    /// Its source.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -154,7 +156,7 @@ pub struct Output {
     pub value: Value,
 }
 
-/// What a parameter holds after a run.
+/// The new value of a parameter after a run.
 ///
 /// Elsewhere: input-output alias (XLA); buffer mutation (PyTorch); variable (Keras).
 #[derive(Clone, Debug, PartialEq, Eq)]

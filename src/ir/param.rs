@@ -3,11 +3,18 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::Id;
 use crate::types::{Device, Tensor, TensorType};
 
 /// A parameter of a graph, by its position in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub u32);
+
+impl Id for ParamId {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// The first eight bytes of the BLAKE3 hash of a parameter's type and elements (little-endian).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,7 +68,7 @@ pub struct Source {
     pub key: Arc<str>,
 }
 
-/// Which devices hold a parameter.
+/// The devices that hold a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// One device does; others copy it from there in each run.
@@ -89,11 +96,11 @@ pub struct Param {
     pub name: Arc<str>,
     /// Its type; the sizes are constants.
     pub ty: TensorType,
-    /// Where its elements come from.
+    /// The source of its elements.
     pub source: Source,
-    /// What they are.
+    /// Their hash.
     pub hash: ContentHash,
-    /// Which devices hold it.
+    /// The devices that hold it.
     pub placement: Placement,
 }
 

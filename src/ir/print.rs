@@ -12,9 +12,10 @@ use super::{
     DevicePlacement, Graph, Node, NodeId, NodeKind, Param, Placement, Update, Value, declared,
 };
 use crate::op::Attr;
+use crate::types::invariant::invariant;
 use crate::types::{Device, Dim, FastMap, Split};
 
-/// How a graph is printed.
+/// Options of printing a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Printer {
     /// Whether the names that nodes have in their source are listed at the end, where they differ
@@ -58,7 +59,7 @@ pub(super) struct Writer<'g> {
     pub(super) out: String,
     /// The rows of each replica, as far as they depend on the batch.
     rows: Vec<Option<(Dim, u32)>>,
-    /// Where the parts of the last line are, if they are asked for.
+    /// The positions of the parts of the last line, if requested.
     pub(super) parts: Option<LineParts>,
 }
 
@@ -82,6 +83,7 @@ impl<'g> Writer<'g> {
             });
             rows.collect()
         };
+        // Without a split there are no rows of replicas.
         let rows = graph.split().map(rows).unwrap_or_default();
         Self { graph, out: String::new(), rows, parts: None }
     }
@@ -238,6 +240,7 @@ impl<'g> Writer<'g> {
         for (i, value) in update.values.iter().enumerate() {
             self.out.push_str(if i > 0 { ", " } else { " " });
             let from = self.out.len();
+            // A graph that was not verified may have more values than homes.
             self.value(*value, homes.get(i).copied().unwrap_or(Device::HOST));
             self.part(from, |parts| &mut parts.operands);
         }
@@ -343,7 +346,8 @@ impl<'g> Writer<'g> {
                 push_name(&mut self.out, name);
             }
             self.out.push_str(" = \"");
-            push_escaped(&mut self.out, group.first().map_or("", |(at, _)| origins[*at]), &[]);
+            let (at, _) = invariant(group.first(), "that a group has a member");
+            push_escaped(&mut self.out, origins[*at], &[]);
             self.out.push_str("\"\n");
         }
         self.out.push_str("}\n");

@@ -1,4 +1,4 @@
-//! What the text form writes the same way everywhere: names, strings, numbers and attributes.
+//! Common parts of the text form: names, strings, numbers and attributes.
 
 use std::fmt::{self, Write as _};
 

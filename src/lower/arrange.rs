@@ -23,20 +23,20 @@ pub(super) fn arrange<'a>(
     kernels: &'a dyn Kernels,
 ) -> Result<Layout<'a>, LowerError> {
     let (graph, order, target) = (verified.graph(), verified.order(), kernels.target());
-    let mut roles = vec![Role::External; graph.id_bound()];
+    let mut roles = graph.node_map(Role::External);
     let mut aliases = ValueMap::new(graph, &None);
     let variables = variables(graph);
     for id in order {
-        roles[id.index()] = role(graph, *id, target, &variables, &mut aliases);
+        roles[*id] = role(graph, *id, target, &variables, &mut aliases);
     }
     let groups = fuse::fuse(graph, order, &mut roles, kernels);
     let devices = devices::assign(graph, order, &roles, &groups, kernels);
-    let mut params = vec![None; graph.id_bound()];
+    let mut params = graph.node_map(None);
     for id in order {
-        params[id.index()] = param(graph, *id, target, &variables);
+        params[*id] = param(graph, *id, target, &variables);
     }
     let scheduled = schedule::schedule(graph, order, &roles, &groups);
-    let guards = vec![Guard::Always; graph.id_bound()];
+    let guards = graph.node_map(Guard::Always);
     let collectives = BTreeMap::new();
     let order = scheduled;
     let mut layout = Layout {
@@ -73,7 +73,7 @@ pub(super) fn arrange<'a>(
 fn set_guards(layout: &mut Layout<'_>) -> Result<(), LowerError> {
     for id in &layout.order {
         if let Some(r) = layout.graph.node(*id).place().replica {
-            layout.guards[id.index()] = Guard::Rows(r);
+            layout.guards[*id] = Guard::Rows(r);
         }
     }
     let mut stack = Vec::new();
@@ -98,7 +98,7 @@ fn set_guards(layout: &mut Layout<'_>) -> Result<(), LowerError> {
     // Whatever such a part is computed from has to run as well.
     while let Some(id) = stack.pop() {
         if layout.guard(id) == Guard::Rows(0) {
-            layout.guards[id.index()] = Guard::First(0);
+            layout.guards[id] = Guard::First(0);
             stack.extend(layout.operands(id).iter().map(|v| v.node));
         }
     }
@@ -170,7 +170,7 @@ fn alias_merge_operands(layout: &mut Layout<'_>) {
                         && is_single_use(layout, operand)
                         && layout.device(operand.node) == layout.device(id)
                     {
-                        layout.guards[operand.node.index()] = Guard::First(r);
+                        layout.guards[operand.node] = Guard::First(r);
                         layout.aliases.set(operand, Some(Alias { to: result, offset: Dim::ZERO }));
                     }
                 }
@@ -242,10 +242,10 @@ fn flatten_aliases(layout: &mut Layout<'_>) {
             }
         }
     };
-    for id in layout.order.iter().rev().filter(|id| layout.roles[id.index()] != Role::View) {
+    for id in layout.order.iter().rev().filter(|id| layout.roles[**id] != Role::View) {
         step(*id, &mut layout.aliases);
     }
-    for id in layout.order.iter().filter(|id| layout.roles[id.index()] == Role::View) {
+    for id in layout.order.iter().filter(|id| layout.roles[**id] == Role::View) {
         step(*id, &mut layout.aliases);
     }
 }

@@ -83,7 +83,7 @@ impl Simulation<'_> {
     }
 
     fn at(&self, buffer: BufferId) -> &Location {
-        &self.plan.locations[buffer.index()]
+        &self.plan.locations[buffer]
     }
 
     fn name(&self, buffer: BufferId) -> String {
@@ -247,9 +247,9 @@ impl Simulation<'_> {
         else {
             return Err(self.error(i, "it copies from no device".to_owned()));
         };
-        let (root, source) = (device.root(from), &plan.locations[from.index()]);
+        let (root, source) = (device.root(from), &plan.locations[from]);
         let gives = |b: BufferId| {
-            let at = &plan.locations[b.index()];
+            let at = &plan.locations[b];
             let apart =
                 at.offset + at.bytes <= source.offset || source.offset + source.bytes <= at.offset;
             device.root(b) == root && !apart

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::layout::{Algorithm, Collective, Layout, Member, Role};
 use super::program::{Guard, Lane};
 use super::support::Types;
-use crate::ir::{NodeId, Value};
+use crate::ir::{NodeId, NodeMap, Value};
 use crate::op::{Op, Traits};
 use crate::types::invariant::int;
 use crate::types::{DeviceKind, Dim};
@@ -40,8 +40,8 @@ pub(super) fn run_on_devices(layout: &mut Layout<'_>) -> bool {
         return any;
     }
     // Dead copies do not count as users: a device that needs no result is not a member.
-    let mut needed = vec![false; layout.graph.id_bound()];
-    layout.order.iter().for_each(|id| needed[id.index()] = true);
+    let mut needed = layout.graph.node_map(false);
+    layout.order.iter().for_each(|id| needed[*id] = true);
     // In topological order: a collective may move the operand of a view to another device, and the
     // view follows it before its own users are looked at.
     for id in layout.order.clone() {
@@ -62,7 +62,7 @@ pub(super) fn run_on_devices(layout: &mut Layout<'_>) -> bool {
 ///
 /// A node that belongs to one replica does not combine replicas. A concatenation becomes a
 /// collective without a kernel, since it only copies.
-fn candidate(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> Option<Collective> {
+fn candidate(layout: &Layout<'_>, id: NodeId, needed: &NodeMap<bool>) -> Option<Collective> {
     let node = layout.graph.node(id);
     let op = node.op()?;
     let role = layout.role(id);
@@ -99,7 +99,7 @@ fn source(layout: &Layout<'_>, value: Value) -> Value {
 fn members(
     layout: &Layout<'_>,
     id: NodeId,
-    needed: &[bool],
+    needed: &NodeMap<bool>,
     scans: bool,
 ) -> Option<(Vec<Member>, Vec<Value>)> {
     let graph = layout.graph;
@@ -160,7 +160,11 @@ fn members(
 ///
 /// A view of the result is followed to its own users, because a copy of the view transfers the same
 /// bytes. A result has another use if it is kept, or if any other kind of node reads it.
-fn result_uses(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> (Vec<(u32, Value)>, Vec<bool>) {
+fn result_uses(
+    layout: &Layout<'_>,
+    id: NodeId,
+    needed: &NodeMap<bool>,
+) -> (Vec<(u32, Value)>, Vec<bool>) {
     let graph = layout.graph;
     let results = int::<u32>(graph.node(id).results().len());
     let (mut copies, mut own) = (Vec::new(), vec![false; results as usize]);
@@ -170,7 +174,7 @@ fn result_uses(layout: &Layout<'_>, id: NodeId, needed: &[bool]) -> (Vec<(u32, V
             *own |= graph.is_kept(value);
             let users = graph.users(value.node);
             let takes = |(user, _, output): &&(NodeId, usize, u32)| {
-                *output == value.output && needed[user.index()]
+                *output == value.output && needed[*user]
             };
             for (user, _, _) in users.iter().filter(takes) {
                 let result = Value { node: *user, output: 0 };

@@ -2,7 +2,7 @@
 
 use super::layout::{Groups, Role, operands};
 use super::support::{Kernels, Types};
-use crate::ir::{Graph, NodeId};
+use crate::ir::{Graph, NodeId, NodeMap};
 use crate::op::Op;
 use crate::types::{Device, KernelClass};
 
@@ -13,17 +13,17 @@ use crate::types::{Device, KernelClass};
 pub(super) fn assign(
     graph: &Graph,
     order: &[NodeId],
-    roles: &[Role],
+    roles: &NodeMap<Role>,
     groups: &Groups,
     kernels: &dyn Kernels,
-) -> Vec<Device> {
-    let mut devices = vec![Device::HOST; graph.id_bound()];
+) -> NodeMap<Device> {
+    let mut devices = graph.node_map(Device::HOST);
     for id in order {
         let own = graph.node(*id).place().device;
-        devices[id.index()] = match roles[id.index()] {
+        devices[*id] = match roles[*id] {
             Role::View => {
                 let first = operands(graph, roles, groups, *id).first().copied();
-                first.map_or(own, |v| devices[v.node.index()])
+                first.map_or(own, |v| devices[v.node])
             }
             Role::Launch if !groups.contains_key(id) && is_offloaded(graph, *id, kernels) => {
                 Device::HOST

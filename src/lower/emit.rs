@@ -17,7 +17,7 @@ use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 use super::support::Partials;
-use crate::ir::{Graph, NodeId, Value};
+use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order, TensorType};
 
@@ -34,7 +34,7 @@ struct Emitter<'a> {
     /// once.
     copies: BTreeMap<(Value, usize, Order), (BufferId, Point)>,
     /// The point at which a node's results are ready, by node.
-    defined: Vec<Point>,
+    defined: NodeMap<Point>,
     /// The events to record, by the point that each one marks. Two waits for the same point
     /// share one event.
     records: BTreeMap<Point, u32>,
@@ -77,7 +77,7 @@ pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
         buffers: ValueMap::new(graph, &BufferId(u32::MAX)),
         orders: Orders::new(layout),
         copies: BTreeMap::new(),
-        defined: vec![START; graph.id_bound()],
+        defined: graph.node_map(START),
         records: BTreeMap::new(),
         events: 0,
         lane: Lane::Compute,
@@ -191,7 +191,7 @@ impl Emitter<'_> {
                 let storage =
                     Storage::Part { of: *self.buffers.get(alias.to), offset: alias.offset.clone() };
                 let (device, id) = (self.device(value.node), *self.buffers.get(value));
-                self.devices[device].buffers[id.index()].storage = storage;
+                self.devices[device].buffer_mut(id).storage = storage;
             }
         }
         Ok(())
@@ -214,9 +214,9 @@ impl Emitter<'_> {
             Role::External | Role::Fused | Role::Received => return Ok(()),
             Role::View => {
                 let operands = self.layout.operands(id);
-                let defined = operands.iter().map(|v| self.defined[v.node.index()]).max();
+                let defined = operands.iter().map(|v| self.defined[v.node]).max();
                 // A view without operands is ready from the start.
-                self.defined[id.index()] = defined.unwrap_or(START);
+                self.defined[id] = defined.unwrap_or(START);
                 return Ok(());
             }
             Role::Copy => {
@@ -230,7 +230,7 @@ impl Emitter<'_> {
             Role::Launch => self.launch(id)?,
         }
         // Behind the last of the node's steps, whatever their number.
-        self.defined[id.index()] = self.now(device);
+        self.defined[id] = self.now(device);
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl Emitter<'_> {
         let order = if order::differs(ty) { order } else { own };
         if is_here {
             let name = &self.graph.info(value).name;
-            self.wait(name, device, self.defined[value.node.index()]);
+            self.wait(name, device, self.defined[value.node]);
         }
         // The lane of the reader may differ from that of the writer even on one device, hence the
         // wait above for values of this device too.
@@ -393,7 +393,7 @@ impl Emitter<'_> {
     /// Copies `value` into a buffer, behind the steps that write it.
     fn copy(&mut self, label: &str, guard: Guard, value: Value, device: usize, to: BufferId) {
         let source = self.device(value.node);
-        self.wait(label, device, self.defined[value.node.index()]);
+        self.wait(label, device, self.defined[value.node]);
         let from = *self.buffers.get(value);
         self.push(device, label, guard, Action::Copy { device: source, from, to });
     }
@@ -425,7 +425,7 @@ impl Emitter<'_> {
             let from = offset.clone();
             offset = offset + info.ty.bytes();
             if self.layout.base(operand) == (base, from.clone()) {
-                self.wait(label, device, self.defined[operand.node.index()]);
+                self.wait(label, device, self.defined[operand.node]);
                 continue;
             }
             let of = *self.buffers.get(base);
@@ -445,7 +445,7 @@ impl Emitter<'_> {
         for (r, operand) in (0u32..).zip(self.graph.operands(id)) {
             let label = self.graph.node(id).label();
             if self.layout.base(operand) == self.layout.base(result) {
-                self.wait(label, device, self.defined[operand.node.index()]);
+                self.wait(label, device, self.defined[operand.node]);
             } else {
                 self.copy(label, Guard::First(r), operand, device, to);
             }
@@ -485,7 +485,7 @@ impl Emitter<'_> {
     ) -> Result<(), LowerError> {
         let (base, offset) = self.layout.base(value);
         let (source, ty) = (self.device(value.node), self.graph.ty(value));
-        let buffer = &mut self.devices[source].buffers[self.buffers.get(base).index()];
+        let buffer = self.devices[source].buffer_mut(*self.buffers.get(base));
         if source == device
             && buffer.storage == Storage::Arena
             && offset == Dim::ZERO

@@ -7,7 +7,7 @@ use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Group, Role};
 use super::order;
 use super::support::{Images, Kernels, Support, Types};
-use crate::ir::{Graph, NodeId, Value};
+use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::{Op, Traits};
 use crate::types::{DType, Dim, TensorType};
 
@@ -20,15 +20,14 @@ use crate::types::{DType, Dim, TensorType};
 pub(super) fn fuse(
     graph: &Graph,
     order: &[NodeId],
-    roles: &mut [Role],
+    roles: &mut NodeMap<Role>,
     kernels: &dyn Kernels,
 ) -> BTreeMap<NodeId, Group> {
-    let mut is_kept = vec![false; graph.id_bound()];
+    let mut is_kept = graph.node_map(false);
     for value in graph.kept() {
-        is_kept[value.node.index()] = true;
+        is_kept[value.node] = true;
     }
-    let mut fuser =
-        Fuser { graph, roles, kernels, is_kept, grouped: vec![false; graph.id_bound()] };
+    let mut fuser = Fuser { graph, roles, kernels, is_kept, grouped: graph.node_map(false) };
     let mut groups = BTreeMap::new();
     // Backwards: of two kernels whose results are combined (as in a residual block), the later one
     // gets the operator as its epilogue, since both results are ready only then.
@@ -53,11 +52,11 @@ const MAX_STEPS: usize = 32;
 
 struct Fuser<'a> {
     graph: &'a Graph,
-    roles: &'a mut [Role],
+    roles: &'a mut NodeMap<Role>,
     kernels: &'a dyn Kernels,
-    is_kept: Vec<bool>,
+    is_kept: NodeMap<bool>,
     /// The nodes that belong to a group.
-    grouped: Vec<bool>,
+    grouped: NodeMap<bool>,
 }
 
 impl Fuser<'_> {
@@ -84,7 +83,7 @@ impl Fuser<'_> {
     /// The operator of a node that launches a kernel and belongs to no group yet.
     fn launch(&self, id: NodeId) -> Option<&Op> {
         let node = self.graph.node(id);
-        let free = self.roles[id.index()] == Role::Launch && !self.grouped[id.index()];
+        let free = self.roles[id] == Role::Launch && !self.grouped[id];
         node.op().filter(|_| free && node.results().len() == 1)
     }
 
@@ -106,20 +105,20 @@ impl Fuser<'_> {
     /// Extends the group while its last value has exactly one user and that is elementwise.
     fn extend(&mut self, first: NodeId, group: Group, groups: &mut BTreeMap<NodeId, Group>) {
         let (mut last, mut group) = (first, group);
-        self.grouped[last.index()] = true;
+        self.grouped[last] = true;
         while let [(user, slot, _)] = self.graph.users(last).as_slice() {
             // Only nodes of one device and one replica are fused: they share a guard.
             let same_place = self.graph.node(*user).place() == self.graph.node(last).place();
-            if self.is_kept[last.index()]
+            if self.is_kept[last]
                 || !same_place
                 || self.launch(*user).is_none()
                 || !self.try_append(&mut group, *user, *slot)
             {
                 break;
             }
-            self.roles[last.index()] = Role::Fused;
+            self.roles[last] = Role::Fused;
             last = *user;
-            self.grouped[last.index()] = true;
+            self.grouped[last] = true;
         }
         groups.insert(last, group);
     }

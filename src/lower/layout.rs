@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::chain::Chain;
 use super::program::{Guard, Lane};
 use super::support::{Kernels, Support, Types};
-use crate::ir::{Graph, NodeId, ParamId, Value};
+use crate::ir::{Graph, NodeId, NodeMap, ParamId, Value};
 use crate::types::{Device, Dim, FastSet, KernelClass};
 
 /// The role of a node: the step that it is lowered to, or why it has none.
@@ -55,23 +55,23 @@ pub(super) struct Alias {
 /// Indexed by node, then by result. Nearly every node has one result, which the inline capacity
 /// of one keeps out of the heap.
 #[derive(Clone)]
-pub(super) struct ValueMap<T>(Vec<SmallVec<[T; 1]>>);
+pub(super) struct ValueMap<T>(NodeMap<SmallVec<[T; 1]>>);
 
 impl<T: Clone> ValueMap<T> {
     pub(super) fn new(graph: &Graph, fill: &T) -> Self {
-        let mut rows = vec![SmallVec::new(); graph.id_bound()];
+        let mut rows = graph.node_map(SmallVec::new());
         for id in graph.ids() {
-            rows[id.index()] = SmallVec::from_elem(fill.clone(), graph.node(id).results().len());
+            rows[id] = SmallVec::from_elem(fill.clone(), graph.node(id).results().len());
         }
         Self(rows)
     }
 
     pub(super) fn get(&self, value: Value) -> &T {
-        &self.0[value.node.index()][value.output as usize]
+        &self.0[value.node][value.output as usize]
     }
 
     pub(super) fn set(&mut self, value: Value, entry: T) {
-        self.0[value.node.index()][value.output as usize] = entry;
+        self.0[value.node][value.output as usize] = entry;
     }
 }
 
@@ -146,14 +146,14 @@ pub(super) struct Layout<'a> {
     pub(super) kernels: &'a dyn Kernels,
     /// The nodes that are needed, in the order in which they run.
     pub(super) order: Vec<NodeId>,
-    pub(super) roles: Vec<Role>,
-    pub(super) guards: Vec<Guard>,
+    pub(super) roles: NodeMap<Role>,
+    pub(super) guards: NodeMap<Guard>,
     /// The device on which each node runs.
-    pub(super) devices: Vec<Device>,
-    pub(super) params: Vec<Option<ParamId>>,
+    pub(super) devices: NodeMap<Device>,
+    pub(super) params: NodeMap<Option<ParamId>>,
     /// The parameters that a run changes.
     pub(super) variables: FastSet<ParamId>,
-    /// Where a value lies in another one that lies in none.
+    /// The position of a value within a root value.
     pub(super) aliases: ValueMap<Option<Alias>>,
     /// The fusion groups, by their last node.
     pub(super) groups: Groups,
@@ -166,24 +166,24 @@ pub(super) type Groups = BTreeMap<NodeId, Group>;
 
 impl Layout<'_> {
     pub(super) fn role(&self, id: NodeId) -> Role {
-        self.roles[id.index()]
+        self.roles[id]
     }
 
     pub(super) fn guard(&self, id: NodeId) -> Guard {
-        self.guards[id.index()]
+        self.guards[id]
     }
 
     /// The device on which a node runs and its results are.
     pub(super) fn device(&self, id: NodeId) -> Device {
-        self.devices[id.index()]
+        self.devices[id]
     }
 
     pub(super) fn set_device(&mut self, id: NodeId, device: Device) {
-        self.devices[id.index()] = device;
+        self.devices[id] = device;
     }
 
     pub(super) fn set_role(&mut self, id: NodeId, role: Role) {
-        self.roles[id.index()] = role;
+        self.roles[id] = role;
     }
 
     /// Makes a copy a view of its operand; the operand must be on the copy's device.
@@ -205,7 +205,7 @@ impl Layout<'_> {
 
     /// The parameter that is the result of a node, if the device holds it before the run.
     pub(super) fn param(&self, id: NodeId) -> Option<ParamId> {
-        self.params[id.index()]
+        self.params[id]
     }
 
     /// The support of the node's device for its launch. It depends on the operator at the head of
@@ -242,7 +242,7 @@ impl Layout<'_> {
 /// only they would keep alive.
 pub(super) fn operands(
     graph: &Graph,
-    roles: &[Role],
+    roles: &NodeMap<Role>,
     groups: &Groups,
     id: NodeId,
 ) -> SmallVec<[Value; 4]> {
@@ -250,7 +250,7 @@ pub(super) fn operands(
         return group.operands.as_slice().into();
     }
     let mut operands = graph.operands(id);
-    match roles[id.index()] {
+    match roles[id] {
         Role::External => operands.clear(),
         Role::View => operands.truncate(1),
         Role::Copy | Role::Concat | Role::First | Role::Received | Role::Launch | Role::Fused => {}

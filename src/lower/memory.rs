@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::offsets::{LiveRange, assign_offsets, peak_live};
 use super::program::{Action, BufferId, DeviceProgram, Program, Region, Storage};
 use super::reuse::read_elsewhere;
+use crate::ir::IdMap;
 use crate::types::invariant::int;
 use crate::types::{Diagnostic, MAX_SIZE, TensorType};
 
@@ -25,7 +26,7 @@ pub struct Bound {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundDevice {
     /// The location of each buffer.
-    pub(crate) locations: Vec<Location>,
+    pub(crate) locations: IdMap<BufferId, Location>,
     /// True for each step that runs at this batch size.
     pub active: Vec<bool>,
     /// The bytes of the arena.
@@ -130,10 +131,10 @@ impl PlanCache {
 /// size: guards are ignored, so a region covers the steps of every batch.
 pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
     let device = &devices[d];
-    let mut spans: Vec<Option<(usize, usize)>> = vec![None; device.buffers.len()];
+    let mut spans: IdMap<BufferId, Option<(usize, usize)>> = device.buffer_map(None);
     let mut touch = |buffer: BufferId, step: usize| {
         if let Some(region) = device.region(buffer) {
-            let span = spans[region.index()].get_or_insert((step, step));
+            let span = spans[region].get_or_insert((step, step));
             *span = (span.0.min(step), span.1.max(step));
         }
     };
@@ -148,11 +149,11 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
     for buffer in read_elsewhere(devices, d) {
         touch(buffer, device.steps.len());
     }
-    let region = |(i, span): (usize, &Option<(usize, usize)>)| {
-        let (first, last) = (*span)?;
-        Some(Region { buffer: BufferId(u32::try_from(i).ok()?), first, last })
+    let region = |buffer: BufferId| {
+        let (first, last) = spans[buffer]?;
+        Some(Region { buffer, first, last })
     };
-    spans.iter().enumerate().filter_map(region).collect()
+    device.buffer_ids().filter_map(region).collect()
 }
 
 /// Fails if an operator needs more entries of an axis than a batch of `n` rows gives.
@@ -160,7 +161,7 @@ fn check_entries(device: &DeviceProgram, n: i64) -> Result<(), BindError> {
     for step in &device.steps {
         let Action::Launch(launch) = &step.action else { continue };
         let Some(op) = &launch.op else { continue };
-        let types = launch.operands.iter().map(|b| &device.buffers[b.index()].ty);
+        let types = launch.operands.iter().map(|b| &device.buffer(*b).ty);
         let types: SmallVec<[&TensorType; 4]> = types.collect();
         let Some((entries, takes)) = op.takes(&types) else { continue };
         let (entries, takes) = (entries.eval(n), takes.eval(n));
@@ -217,13 +218,14 @@ impl Program {
             };
             locations.push(Location { space, offset: 0, bytes, dims });
         }
+        let mut locations = IdMap::from(locations);
         let items = live_ranges(device, &active, &locations, self.target.alignment as usize);
         let total = items.iter().try_fold(0usize, |sum, i| sum.checked_add(i.size));
         // Every offset is at most this sum, so the arithmetic of the planner cannot overflow.
         total.filter(|t| isize::try_from(*t).is_ok()).ok_or(BindError::ArenaTooLarge(n))?;
         let (offsets, planned) = cache.plan(&items);
         for (region, offset) in device.regions.iter().zip(offsets) {
-            locations[region.buffer.index()].offset = *offset;
+            locations[region.buffer].offset = *offset;
         }
         place_aliases(device, n, &mut locations);
         Ok(BoundDevice { locations, active, planned, live: peak_live(&items) })
@@ -234,17 +236,17 @@ impl Program {
 fn live_ranges(
     device: &DeviceProgram,
     active: &[bool],
-    locations: &[Location],
+    locations: &IdMap<BufferId, Location>,
     alignment: usize,
 ) -> Vec<LiveRange> {
     // The size of a region is the largest buffer that an active step puts there. Skipped steps do
     // not count, so a replica without rows needs no memory.
-    let mut sizes = vec![0usize; device.buffers.len()];
+    let mut sizes = device.buffer_map(0usize);
     let mut touch = |buffer: BufferId| {
         let root = device.root(buffer);
         if let Some(region) = device.region(root) {
-            let size = &mut sizes[region.index()];
-            *size = (*size).max(locations[root.index()].bytes);
+            let size = &mut sizes[region];
+            *size = (*size).max(locations[root].bytes);
         }
     };
     let steps = device.steps.iter().zip(active).filter(|(_, active)| **active);
@@ -259,7 +261,7 @@ fn live_ranges(
     }
     let item = |r: &Region| {
         // Sizes are rounded up and offsets are sums of sizes, so every offset is aligned.
-        let size = sizes[r.buffer.index()].next_multiple_of(alignment);
+        let size = sizes[r.buffer].next_multiple_of(alignment);
         LiveRange { size, first: r.first, last: r.last }
     };
     device.regions.iter().map(item).collect()
@@ -267,18 +269,18 @@ fn live_ranges(
 
 /// Locates the buffers that lie within others or reuse their bytes. Two passes, because a part may
 /// lie within a buffer that reuses another.
-fn place_aliases(device: &DeviceProgram, n: i64, locations: &mut [Location]) {
-    for (i, buffer) in device.buffers.iter().enumerate() {
-        if let Storage::Reuse { of } = buffer.storage {
-            locations[i].offset = locations[of.index()].offset;
+fn place_aliases(device: &DeviceProgram, n: i64, locations: &mut IdMap<BufferId, Location>) {
+    for id in device.buffer_ids() {
+        if let Storage::Reuse { of } = device.buffer(id).storage {
+            locations[id].offset = locations[of].offset;
         }
     }
-    for (i, buffer) in device.buffers.iter().enumerate() {
-        if let Storage::Part { of, offset } = &buffer.storage {
-            let Location { space, offset: start, .. } = locations[of.index()];
+    for id in device.buffer_ids() {
+        if let Storage::Part { of, offset } = &device.buffer(id).storage {
+            let Location { space, offset: start, .. } = locations[*of];
             let inside = int::<usize>(offset.eval(n));
-            locations[i].space = space;
-            locations[i].offset = start.saturating_add(inside);
+            locations[id].space = space;
+            locations[id].offset = start.saturating_add(inside);
         }
     }
 }

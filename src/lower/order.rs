@@ -4,7 +4,7 @@
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Group, Layout, Role, ValueMap};
 use super::support::{Images, is_image};
-use crate::ir::{Graph, NodeId, Value};
+use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::Traits;
 use crate::types::invariant::int;
 use crate::types::{Dim, Order, TensorType};
@@ -12,7 +12,7 @@ use crate::types::{Dim, Order, TensorType};
 /// The memory orders of launches and values.
 pub(super) struct Orders {
     /// The order of the images that the launch of a node reads and writes, by node.
-    launches: Vec<Order>,
+    launches: NodeMap<Order>,
     /// The order of every value's buffer.
     values: ValueMap<Order>,
 }
@@ -23,7 +23,7 @@ impl Orders {
     pub(super) fn new(layout: &Layout<'_>) -> Self {
         let graph = layout.graph;
         let mut orders = Self {
-            launches: vec![Order::RowMajor; graph.id_bound()],
+            launches: graph.node_map(Order::RowMajor),
             values: ValueMap::new(graph, &Order::RowMajor),
         };
         if !layout.kernels.target().channels_last {
@@ -34,7 +34,7 @@ impl Orders {
             if !orders.takes_channels_last(layout, *id) {
                 continue;
             }
-            orders.launches[id.index()] = Order::ChannelsLast;
+            orders.launches[*id] = Order::ChannelsLast;
             for (output, result) in (0u32..).zip(graph.node(*id).results()) {
                 let value = Value { node: *id, output };
                 if !fixed.get(value) && differs(&result.ty) {
@@ -84,7 +84,7 @@ impl Orders {
 
     /// The order of the images that the launch of a node reads and writes.
     pub(super) fn launch(&self, id: NodeId) -> Order {
-        self.launches[id.index()]
+        self.launches[id]
     }
 
     /// The order of a value's buffer.

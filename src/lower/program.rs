@@ -5,7 +5,9 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::chain::{Chain, ChainStep};
+use crate::ir::{Id, IdMap};
 use crate::op::Op;
+use crate::types::invariant::int;
 use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
 /// An executable form of a graph: for each device its buffers and its steps, in order.
@@ -76,9 +78,8 @@ pub(crate) struct Region {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);
 
-impl BufferId {
-    /// The position.
-    pub(crate) fn index(self) -> usize {
+impl Id for BufferId {
+    fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -264,6 +265,21 @@ impl DeviceProgram {
     /// If the id is not one of this device.
     pub(crate) fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.index()]
+    }
+
+    /// The same, to change it.
+    pub(super) fn buffer_mut(&mut self, id: BufferId) -> &mut Buffer {
+        &mut self.buffers[id.index()]
+    }
+
+    /// The ids of its buffers, in order.
+    pub(super) fn buffer_ids(&self) -> impl Iterator<Item = BufferId> + use<> {
+        (0..int::<u32>(self.buffers.len())).map(BufferId)
+    }
+
+    /// A table of its buffers, with `entry` for each.
+    pub(super) fn buffer_map<T: Clone>(&self, entry: T) -> IdMap<BufferId, T> {
+        IdMap::new(self.buffers.len(), entry)
     }
 
     /// The root buffer that contains the bytes of `id`: one that is not part of another.

@@ -1,6 +1,6 @@
 //! The memory report: the memory plan at one batch size as a table.
 
-use crate::types::invariant::int;
+use crate::ir::IdMap;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -85,7 +85,7 @@ struct Held {
 /// A parameter may have several buffers that are the same memory: it counts once.
 fn held(device: &DeviceProgram, bound: &BoundDevice) -> Held {
     let (mut held, mut seen) = (Held::default(), BTreeSet::new());
-    for (buffer, at) in device.buffers.iter().zip(&bound.locations) {
+    for (buffer, at) in device.buffers.iter().zip(bound.locations.iter()) {
         match buffer.storage {
             Storage::Param(i) if seen.insert(i) => held.params += at.bytes,
             Storage::Output(_) => held.outputs += at.bytes,
@@ -105,15 +105,14 @@ fn held(device: &DeviceProgram, bound: &BoundDevice) -> Held {
 fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice) -> fmt::Result {
     writeln!(f, "\n{}", device.device)?;
     writeln!(f, "  {:>12} {:>12}  {:<13} buffers", "offset", "bytes", "steps")?;
-    let at = |buffer: BufferId| &bound.locations[buffer.index()];
-    let mut holders: Vec<Vec<usize>> = vec![Vec::new(); device.buffers.len()];
-    for (i, buffer) in device.buffers.iter().enumerate() {
-        let id = BufferId(int::<u32>(i));
-        if bound.locations[i].space == Space::Arena
-            && !matches!(buffer.storage, Storage::Part { .. })
+    let at = |buffer: BufferId| &bound.locations[buffer];
+    let mut holders: IdMap<BufferId, Vec<BufferId>> = device.buffer_map(Vec::new());
+    for id in device.buffer_ids() {
+        if at(id).space == Space::Arena
+            && !matches!(device.buffer(id).storage, Storage::Part { .. })
             && let Some(region) = device.region(id)
         {
-            holders[region.index()].push(i);
+            holders[region].push(id);
         }
     }
     let mut regions: Vec<_> = device.regions.iter().filter(|r| at(r.buffer).bytes > 0).collect();
@@ -122,8 +121,8 @@ fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice
     for region in regions {
         let (place, steps) = (at(region.buffer), format!("{}..={}", region.first, region.last));
         write!(f, "  {:>12} {:>12}  {steps:<13}", place.offset, place.bytes)?;
-        for holder in &holders[region.buffer.index()] {
-            write!(f, " {}", device.buffers[*holder].name)?;
+        for holder in &holders[region.buffer] {
+            write!(f, " {}", device.buffer(*holder).name)?;
         }
         writeln!(f)?;
     }

@@ -2,6 +2,7 @@
 
 use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Launch, Storage};
+use crate::ir::IdMap;
 use crate::types::KernelClass;
 
 /// Lets in-place kernels write their result over an operand of the same size whose last use they
@@ -19,7 +20,7 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
     let mut last = last_uses(device, d);
     // `usize::MAX` is no step, so such a buffer never counts as dying.
     for buffer in elsewhere {
-        last[device.root(buffer).index()] = usize::MAX;
+        last[device.root(buffer)] = usize::MAX;
     }
     for i in 0..device.steps.len() {
         let Action::Launch(launch) = &device.steps[i].action else { continue };
@@ -33,13 +34,13 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
         let dies = |at: &usize| {
             let root = device.root(operands[*at]);
             let alone = (0..operands.len()).all(|j| j == *at || device.root(operands[j]) != root);
-            last[root.index()] == i && alone && fills(device, operands[*at], result)
+            last[root] == i && alone && fills(device, operands[*at], result)
         };
         let found = reuse_candidates(launch).into_iter().find(dies);
         let Some((at, of)) = found.and_then(|at| Some((at, device.region(operands[at])?))) else {
             continue;
         };
-        device.buffers[result.index()].storage = Storage::Reuse { of };
+        device.buffer_mut(result).storage = Storage::Reuse { of };
         if at > 0
             && let Action::Launch(launch) = &mut device.steps[i].action
         {
@@ -73,11 +74,11 @@ fn make_first_operand(launch: &mut Launch, at: usize) {
 
 /// The last step that reads or writes each root buffer, or that may still run beside such a
 /// step.
-fn last_uses(device: &DeviceProgram, d: usize) -> Vec<usize> {
-    let mut last = vec![0; device.buffers.len()];
+fn last_uses(device: &DeviceProgram, d: usize) -> IdMap<BufferId, usize> {
+    let mut last = device.buffer_map(0);
     for (step, end) in device.steps.iter().zip(device.completions()) {
         for buffer in step.action.touched(d) {
-            let last = &mut last[device.root(buffer).index()];
+            let last = &mut last[device.root(buffer)];
             *last = end.max(*last);
         }
     }

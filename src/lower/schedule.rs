@@ -1,7 +1,7 @@
 //! The schedule: the order of the live nodes.
 
 use super::layout::{Groups, Role, operands};
-use crate::ir::{Graph, NodeId};
+use crate::ir::{Graph, NodeId, NodeMap};
 
 /// Returns the nodes on which an output or an update depends, in a topological order.
 ///
@@ -14,18 +14,18 @@ use crate::ir::{Graph, NodeId};
 pub(super) fn schedule(
     graph: &Graph,
     order: &[NodeId],
-    roles: &[Role],
+    roles: &NodeMap<Role>,
     groups: &Groups,
 ) -> Vec<NodeId> {
     let needed = needed(graph, roles, groups);
     let late = late(graph, order, roles, groups);
-    let mut done = vec![false; graph.id_bound()];
+    let mut done = graph.node_map(false);
     let mut out = Vec::with_capacity(order.len());
     let mut stack: Vec<(NodeId, usize)> = Vec::new();
-    let first = order.iter().filter(|id| !late[id.index()]);
+    let first = order.iter().filter(|id| !late[**id]);
     let kept: Vec<NodeId> = graph.kept().map(|value| value.node).collect();
-    for id in first.chain(&kept).filter(|id| needed[id.index()]) {
-        if done[id.index()] {
+    for id in first.chain(&kept).filter(|id| needed[**id]) {
+        if done[*id] {
             continue;
         }
         stack.push((*id, 0));
@@ -33,12 +33,12 @@ pub(super) fn schedule(
             match operands(graph, roles, groups, node).get(next) {
                 Some(operand) => {
                     stack.push((node, next + 1));
-                    if !done[operand.node.index()] {
+                    if !done[operand.node] {
                         stack.push((operand.node, 0));
                     }
                 }
-                None if !done[node.index()] => {
-                    done[node.index()] = true;
+                None if !done[node] => {
+                    done[node] = true;
                     out.push(node);
                 }
                 None => {}
@@ -50,12 +50,12 @@ pub(super) fn schedule(
 
 /// Marks the live nodes: those that an output or an update needs, and the inputs. An unused input
 /// stays, because a run is still given its tensor.
-fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
-    let mut needed = vec![false; graph.id_bound()];
+fn needed(graph: &Graph, roles: &NodeMap<Role>, groups: &Groups) -> NodeMap<bool> {
+    let mut needed = graph.node_map(false);
     let mut stack: Vec<NodeId> = graph.kept().map(|value| value.node).collect();
     stack.extend(graph.inputs().map(|v| v.node));
     while let Some(id) = stack.pop() {
-        if !std::mem::replace(&mut needed[id.index()], true) {
+        if !needed.replace(id, true) {
             stack.extend(operands(graph, roles, groups, id).iter().map(|v| v.node));
         }
     }
@@ -66,18 +66,17 @@ fn needed(graph: &Graph, roles: &[Role], groups: &Groups) -> Vec<bool> {
 /// computes. A copy of a parameter to another device, for example, would otherwise run first and
 /// occupy the arena until its use. A node that reads a computed value is not late: moving it
 /// could lengthen the lifetime of that value.
-fn late(graph: &Graph, order: &[NodeId], roles: &[Role], groups: &Groups) -> Vec<bool> {
-    let mut late = vec![false; graph.id_bound()];
-    let mut external = vec![false; graph.id_bound()];
+fn late(graph: &Graph, order: &[NodeId], roles: &NodeMap<Role>, groups: &Groups) -> NodeMap<bool> {
+    let mut late = graph.node_map(false);
+    let mut external = graph.node_map(false);
     for id in order {
         let operands = operands(graph, roles, groups, *id);
-        let all = |table: &[bool]| operands.iter().all(|v| table[v.node.index()]);
-        let i = id.index();
-        match roles[i] {
-            Role::External => (external[i], late[i]) = (true, true),
-            Role::View => (external[i], late[i]) = (all(&external), all(&late)),
-            Role::Copy => late[i] = all(&external),
-            Role::Launch => late[i] = operands.is_empty(),
+        let all = |table: &NodeMap<bool>| operands.iter().all(|v| table[v.node]);
+        match roles[*id] {
+            Role::External => (external[*id], late[*id]) = (true, true),
+            Role::View => (external[*id], late[*id]) = (all(&external), all(&late)),
+            Role::Copy => late[*id] = all(&external),
+            Role::Launch => late[*id] = operands.is_empty(),
             Role::Concat | Role::First | Role::Received | Role::Fused => {}
         }
     }

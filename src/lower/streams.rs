@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::layout::{Layout, Role};
 use super::program::{Action, DeviceProgram, Lane};
-use crate::ir::NodeId;
+use crate::ir::{NodeId, NodeMap};
 use crate::op::Op;
 use crate::types::Device;
 
@@ -21,7 +21,7 @@ pub(super) fn assign_exchange_stream(layout: &mut Layout<'_>) {
     let graph = layout.graph;
     let mut any = false;
     for (id, collective) in &mut layout.collectives {
-        if on_exchange[id.index()] && matches!(graph.node(*id).op(), Some(Op::AllReduce(_))) {
+        if on_exchange[*id] && matches!(graph.node(*id).op(), Some(Op::AllReduce(_))) {
             collective.lane = Lane::Exchange;
             any = true;
         }
@@ -35,14 +35,14 @@ pub(super) fn assign_exchange_stream(layout: &mut Layout<'_>) {
 /// so one walk from its end sees every user of a node before the node itself. A node that
 /// belongs to a replica is never marked, even if only updates read it: its device computes it in
 /// turn, as one more step of the replica.
-fn update_only_nodes(layout: &Layout<'_>) -> Vec<bool> {
+fn update_only_nodes(layout: &Layout<'_>) -> NodeMap<bool> {
     let graph = layout.graph;
-    let mut on_exchange = vec![true; graph.id_bound()];
-    graph.outputs().iter().for_each(|output| on_exchange[output.value.node.index()] = false);
+    let mut on_exchange = graph.node_map(true);
+    graph.outputs().iter().for_each(|output| on_exchange[output.value.node] = false);
     for id in layout.order.iter().rev() {
-        on_exchange[id.index()] &= graph.node(*id).place().replica.is_none();
-        if !on_exchange[id.index()] {
-            layout.operands(*id).iter().for_each(|v| on_exchange[v.node.index()] = false);
+        on_exchange[*id] &= graph.node(*id).place().replica.is_none();
+        if !on_exchange[*id] {
+            layout.operands(*id).iter().for_each(|v| on_exchange[v.node] = false);
         }
     }
     on_exchange
@@ -61,15 +61,15 @@ fn update_only_nodes(layout: &Layout<'_>) -> Vec<bool> {
 ///   the front of its queue. If both are exhausted, the node is the front of `barriers`. The same
 ///   argument shows that the loop ends only when all nodes are placed.
 fn list_schedule(layout: &Layout<'_>) -> Vec<NodeId> {
-    let bound = layout.graph.id_bound();
+    let graph = layout.graph;
     // A node that reads a value twice counts it twice here and is listed twice among its users, so
     // the counter reaches 0 exactly when the last operand is scheduled.
-    let mut unmet = vec![0usize; bound];
-    let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); bound];
+    let mut unmet = graph.node_map(0usize);
+    let mut users: NodeMap<Vec<NodeId>> = graph.node_map(Vec::new());
     for id in &layout.order {
         let operands = layout.operands(*id);
-        unmet[id.index()] = operands.len();
-        operands.iter().for_each(|v| users[v.node.index()].push(*id));
+        unmet[*id] = operands.len();
+        operands.iter().for_each(|v| users[v.node].push(*id));
     }
     let on_exchange = exchange_nodes(layout, &users);
     let mut devices: BTreeMap<Device, (usize, VecDeque<NodeId>)> = BTreeMap::new();
@@ -77,8 +77,8 @@ fn list_schedule(layout: &Layout<'_>) -> Vec<NodeId> {
     // the same program in every process.
     let (mut barriers, mut ready) = (VecDeque::new(), VecDeque::new());
     for id in &layout.order {
-        if on_exchange[id.index()] {
-            ready.extend((unmet[id.index()] == 0).then_some(*id));
+        if on_exchange[*id] {
+            ready.extend((unmet[*id] == 0).then_some(*id));
         } else if layout.collectives.contains_key(id) {
             barriers.push_back(*id);
         } else {
@@ -89,7 +89,7 @@ fn list_schedule(layout: &Layout<'_>) -> Vec<NodeId> {
     // Only the exchange nodes have a global ready queue. The nodes of a device keep the order of
     // the schedule, which places late nodes right before their uses to keep lifetimes short.
     loop {
-        let is_ready = |id: &NodeId| unmet[id.index()] == 0;
+        let is_ready = |id: &NodeId| unmet[*id] == 0;
         let next = ready.pop_front().or_else(|| {
             // Round robin by progress. The replicas do the same work, so their gradients become
             // ready at about the same time and no device waits long for the parts of its peers.
@@ -103,9 +103,9 @@ fn list_schedule(layout: &Layout<'_>) -> Vec<NodeId> {
         });
         let Some(next) = next else { return out };
         out.push(next);
-        for user in &users[next.index()] {
-            unmet[user.index()] -= 1;
-            if unmet[user.index()] == 0 && on_exchange[user.index()] {
+        for user in &users[next] {
+            unmet[*user] -= 1;
+            if unmet[*user] == 0 && on_exchange[*user] {
                 ready.push_back(*user);
             }
         }
@@ -115,14 +115,14 @@ fn list_schedule(layout: &Layout<'_>) -> Vec<NodeId> {
 /// Marks the nodes on the exchange stream, and the views and joins that only feed them. A join
 /// counts because its operands lie in place (see [`Role::Concat`]): it takes no step of its own on
 /// the compute stream. A node without users stays unmarked; nothing waits for it.
-fn exchange_nodes(layout: &Layout<'_>, users: &[Vec<NodeId>]) -> Vec<bool> {
-    let mut on_exchange = vec![false; users.len()];
+fn exchange_nodes(layout: &Layout<'_>, users: &NodeMap<Vec<NodeId>>) -> NodeMap<bool> {
+    let mut on_exchange = layout.graph.node_map(false);
     for id in layout.order.iter().rev() {
-        let own = &users[id.index()];
+        let own = &users[*id];
         let is_alias = matches!(layout.role(*id), Role::View | Role::Concat);
-        on_exchange[id.index()] = match layout.collectives.get(id) {
+        on_exchange[*id] = match layout.collectives.get(id) {
             Some(collective) => collective.lane == Lane::Exchange,
-            None => is_alias && !own.is_empty() && own.iter().all(|user| on_exchange[user.index()]),
+            None => is_alias && !own.is_empty() && own.iter().all(|user| on_exchange[*user]),
         };
     }
     on_exchange

@@ -121,11 +121,11 @@ fn regions_may_not_meet(program: &Program, bound: &Bound) {
         for (i, a) in regions.iter().enumerate() {
             for b in regions[..i].iter().filter(|b| meet(a, b) || meet(b, a)) {
                 let mut wrong = bound.clone();
-                let place = device.locations[a.buffer.index()].offset;
-                let shift = wrong.devices[d].locations[b.buffer.index()].offset;
-                for (buffer, at) in wrong.devices[d].locations.iter_mut().enumerate() {
-                    let id = BufferId(u32::try_from(buffer).unwrap());
+                let place = device.locations[a.buffer].offset;
+                let shift = wrong.devices[d].locations[b.buffer].offset;
+                for id in program.devices[d].buffer_ids() {
                     if program.devices[d].region(id) == Some(b.buffer) {
+                        let at = &mut wrong.devices[d].locations[id];
                         at.offset = at.offset - shift + place;
                     }
                 }

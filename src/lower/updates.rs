@@ -4,6 +4,7 @@
 use super::chain::{Access, ChainStep};
 use super::program::{Action, BufferId, DeviceProgram, Guard, Launch, Step, Storage};
 use super::reuse::read_elsewhere;
+use crate::ir::IdMap;
 use crate::types::{DType, KernelClass, Order};
 
 /// Moves the chains that compute the new elements of parameters, and the chains that only they
@@ -32,14 +33,14 @@ pub(super) fn group(devices: &mut [DeviceProgram], d: usize) {
 fn grouped(device: &DeviceProgram, d: usize, elsewhere: &[BufferId]) -> Vec<bool> {
     let mut grouped: Vec<bool> =
         device.steps.iter().map(|step| is_update_chain(device, step)).collect();
-    let mut producer: Vec<Option<usize>> = vec![None; device.buffers.len()];
+    let mut producer: IdMap<BufferId, Option<usize>> = device.buffer_map(None);
     for (i, step) in device.steps.iter().enumerate().filter(|(i, _)| grouped[*i]) {
         if let Action::Launch(launch) = &step.action {
-            launch.results.iter().for_each(|b| producer[b.index()] = Some(i));
+            launch.results.iter().for_each(|b| producer[*b] = Some(i));
         }
     }
     let reject = |b: BufferId, grouped: &mut Vec<bool>| {
-        producer[b.index()].is_some_and(|i| std::mem::replace(&mut grouped[i], false))
+        producer[b].is_some_and(|i| std::mem::replace(&mut grouped[i], false))
     };
     for buffer in elsewhere {
         reject(device.root(*buffer), &mut grouped);
@@ -53,13 +54,13 @@ fn grouped(device: &DeviceProgram, d: usize, elsewhere: &[BufferId]) -> Vec<bool
     // A fixed point: rejecting a step makes it an ordinary reader of its operands, which may reject
     // their producers in turn. Each round rejects at least one step, so the loop ends.
     loop {
-        let mut is_read = vec![false; device.buffers.len()];
+        let mut is_read = device.buffer_map(false);
         let mut changed = false;
         for (i, step) in device.steps.iter().enumerate() {
             match &step.action {
                 Action::Launch(launch) => {
                     for (slot, operand) in launch.operands.iter().enumerate() {
-                        is_read[operand.index()] = true;
+                        is_read[*operand] = true;
                         if !(grouped[i] && reads_own_index(launch, slot)) {
                             changed |= reject(*operand, &mut grouped);
                         }
@@ -72,9 +73,9 @@ fn grouped(device: &DeviceProgram, d: usize, elsewhere: &[BufferId]) -> Vec<bool
             }
         }
         // An arena result that nobody reads feeds no update.
-        for (i, buffer) in (0u32..).zip(&device.buffers) {
-            if buffer.storage == Storage::Arena && !is_read[i as usize] {
-                changed |= reject(BufferId(i), &mut grouped);
+        for id in device.buffer_ids() {
+            if device.buffer(id).storage == Storage::Arena && !is_read[id] {
+                changed |= reject(id, &mut grouped);
             }
         }
         if !changed {

@@ -1,11 +1,10 @@
-//! Which of several sizes of a file is the batch: that along which alone the model may be split.
+//! Choice of the batch among several open sizes: the only one along which the model may be split.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use super::options::{LoadOptions, import_options, simplified};
+use super::options::{Reading, simplified};
 use crate::analysis;
-use crate::format::onnx::{self, BatchCandidate, ImportError, UnboundDim};
+use crate::format::onnx::{BatchCandidate, ImportError, Reader, UnboundDim};
 use crate::ir::{Graph, Model};
 use crate::pass::{Repair, repair};
 use crate::types::{Dim, Note};
@@ -63,8 +62,8 @@ fn named(candidates: &[BatchCandidate]) -> Option<&BatchCandidate> {
 /// the model may be split, or that with which alone inputs lead where it may be split along none.
 /// Else the error that lists all that may be.
 pub(super) fn choose(
-    path: &Path,
-    options: &LoadOptions,
+    reader: &Reader,
+    reading: &Reading,
     candidates: Vec<BatchCandidate>,
 ) -> Result<Found, ImportError> {
     let is_open = |c: &BatchCandidate| c.open().next().is_some();
@@ -79,12 +78,15 @@ pub(super) fn choose(
     if !all_open {
         return Err(ImportError::Batches(candidates));
     }
-    let splits = |c: &BatchCandidate| splits_along(path, options, c, &candidates);
+    let splits = |c: &BatchCandidate| splits_along(reader, reading, c, &candidates);
     let tried = if candidates.len() <= MOST { &candidates[..] } else { &[] };
     let good: Vec<&BatchCandidate> = tried.iter().filter(|c| splits(c)).collect();
     // Where two of them are inputs of one operator, neither is the batch without the other.
     if let Some(batch) = united(&candidates).filter(|batch| good.is_empty() && splits(batch)) {
         return found(&batch, "they lead inputs, and the model may be split along them as one");
+    }
+    if let Some(batch) = equated(reader, reading, tried).filter(|_| good.is_empty()) {
+        return found(&batch, "the graph equates them once the other open size is a number");
     }
     let leading: Vec<&BatchCandidate> = candidates.iter().filter(|c| leads(c)).collect();
     match (&*good, &*leading) {
@@ -113,6 +115,36 @@ fn united(candidates: &[BatchCandidate]) -> Option<BatchCandidate> {
     (nameless.len() > 1).then_some(BatchCandidate { sizes })
 }
 
+/// All sizes but one, where the graph makes them one as soon as that is a number, as a length that
+/// decides branches is: the only such sizes that lead an input and along which the model may be
+/// split.
+fn equated(
+    reader: &Reader,
+    reading: &Reading,
+    candidates: &[BatchCandidate],
+) -> Option<BatchCandidate> {
+    if candidates.len() < 3 {
+        return None;
+    }
+    let rest = |other: &BatchCandidate| {
+        let sizes = candidates.iter().filter(|c| *c != other).flat_map(|c| c.sizes.iter().cloned());
+        BatchCandidate { sizes: sizes.collect() }
+    };
+    let agrees = |other: &&BatchCandidate| {
+        let mut tried = reading.clone();
+        let agrees = STAND_INS.iter().any(|stand_in| {
+            tried.options.dims.extend(other.open().map(|s| (s.name.clone(), *stand_in)));
+            let model = tried.import(reader).ok();
+            let model = model.and_then(|m| simplified(m, &tried.options).ok());
+            model.is_some_and(|model| may_be_split(&model))
+        });
+        agrees && leads(&rest(other))
+    };
+    let mut found = candidates.iter().filter(agrees);
+    let other = found.next().filter(|_| found.next().is_none())?;
+    Some(rest(other))
+}
+
 /// The open sizes of the other candidates.
 fn others<'c>(
     batch: &'c BatchCandidate,
@@ -124,17 +156,18 @@ fn others<'c>(
 
 /// True if the model may be split along `batch`, where numbers stand for the other sizes.
 fn splits_along(
-    path: &Path,
-    options: &LoadOptions,
+    reader: &Reader,
+    reading: &Reading,
     batch: &BatchCandidate,
     candidates: &[BatchCandidate],
 ) -> bool {
-    let mut tried = options.clone();
-    tried.batch_axis = batch.axes().map(|(input, axis)| (input.to_owned(), axis)).collect();
+    let mut tried = reading.clone();
+    tried.options.batch_axis = batch.axes().map(|(input, axis)| (input.to_owned(), axis)).collect();
     for stand_in in STAND_INS {
-        tried.dims.extend(others(batch, candidates).map(|s| (s.name.clone(), stand_in)));
-        let model = onnx::import(path, &import_options(&tried)).ok();
-        let Some(model) = model.and_then(|m| simplified(m, &tried).ok()) else { continue };
+        tried.options.dims.extend(others(batch, candidates).map(|s| (s.name.clone(), stand_in)));
+        let model = tried.import(reader).ok();
+        let model = model.and_then(|m| simplified(m, &tried.options).ok());
+        let Some(model) = model else { continue };
         return may_be_split(&model);
     }
     false

@@ -109,6 +109,7 @@ fn is_safetensors(head: &[u8]) -> bool {
 
 /// A zip archive by the names in its directory.
 fn of_archive(path: &Path) -> Kind {
+    // A directory that cannot be read names nothing: the file is some archive.
     let names = tail(path).unwrap_or_default();
     let has = |name: &[u8]| names.windows(name.len()).any(|own| own == name);
     if has(b"model.weights.h5") || has(b"config.json") && has(b"metadata.json") {

@@ -1,39 +1,44 @@
-//! The sizes of a file that are not the batch and stay open: lengths of sequences, heights, widths.
+//! What a file leaves open beside the batch: sizes such as lengths, heights and widths, and inputs
+//! of one number whose value decides sizes or branches.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use super::options::{FOLDED, FreeBatch, LoadOptions, import_options};
+use super::options::{FreeBatch, LoadOptions, Reading, import_options};
 use super::params::parameterised;
 use super::{ModelError, batch};
 use crate::Error;
 use crate::analysis;
-use crate::format::onnx::{self, ImportError, ImportOptions, UnboundDim};
-use crate::ir::{ContentHash, Model, OpenSize, Specialize};
+use crate::format::onnx::{ImportError, ImportOptions, Reader, UnboundDim};
+use crate::ir::{self, Model, Open, Specialize};
+use crate::op::converted;
+use crate::types::{Note, Quoted, Tensor};
 
 /// The numbers that open sizes get where no inputs are given, tried in this order: steps of a
-/// sequence, pixels of an image whose positions are embedded, samples of a sound, cells of a small
-/// grid.
-const STATED: [i64; 5] = [128, 224, 512, 16000, 7];
+/// sequence, pixels of an image whose positions are embedded, pixels of a line of text, samples of
+/// a sound, cells of a small grid.
+const STATED: [i64; 6] = [128, 224, 512, 48, 16000, 7];
+
+/// The numbers that deciding inputs get where no inputs are given. No run uses the graph for one of
+/// them unless its inputs have it.
+const STAND_INS: [i64; 6] = [1, 0, 2, 8, 128, 16000];
 
 /// The models of an ONNX file whose batch is found.
 #[derive(Debug)]
 struct OpenFile {
-    path: PathBuf,
-    /// The options, with the batch declared and without the open sizes.
-    options: LoadOptions,
-    sizes: Vec<OpenSize>,
+    reader: Arc<Reader>,
+    /// With the batch declared, and without what is open.
+    reading: Reading,
+    open: Vec<Open>,
     stated: Vec<i64>,
     /// The inputs that carry the batch, and on which axis; `None` where this is not said so simply.
     batch: Option<BTreeMap<String, usize>>,
-    /// The contents of the file's tensors when it was read first.
-    contents: BTreeMap<Arc<str>, ContentHash>,
 }
 
 impl Specialize for OpenFile {
-    fn sizes(&self) -> &[OpenSize] {
-        &self.sizes
+    fn open(&self) -> &[Open] {
+        &self.open
     }
 
     fn stated(&self) -> &[i64] {
@@ -41,90 +46,186 @@ impl Specialize for OpenFile {
     }
 
     fn symbolic(&self, kept: &[bool]) -> Result<Model, Error> {
-        let mut options = self.options.clone();
+        let mut reading = self.reading_at(&self.stated)?;
         let mut symbols = BTreeMap::new();
-        for ((size, number), kept) in self.sizes.iter().zip(&self.stated).zip(kept) {
-            let to = if *kept { &mut symbols } else { &mut options.dims };
-            to.insert(size.name.clone(), *number);
+        for (open, _) in self.open.iter().zip(kept).filter(|(_, kept)| **kept) {
+            if let Open::Size { name, .. } = open {
+                symbols.extend(reading.options.dims.remove_entry(name));
+            }
         }
-        let Some(batch) = &self.batch else {
-            return Err(ModelError::from(ImportError::UnboundDims(self.unbound())).into());
-        };
-        options.batch_axis.clone_from(batch);
-        let told = ImportOptions { symbols, ..import_options(&options) };
-        let model = onnx::import(&self.path, &told).map_err(ModelError::from)?;
-        Ok(parameterised(model, &options)?)
+        // What is not said of the batch so simply is found by trial, for which sizes are numbers.
+        if let Some(batch) = &self.batch {
+            reading.options.batch_axis.clone_from(batch);
+        } else {
+            symbols.clear();
+        }
+        let options = ImportOptions { symbols, ..import_options(&reading.options) };
+        let model = self.reader.import_for(&options, &reading.given);
+        Ok(parameterised(model.map_err(ModelError::from)?, &reading.options)?)
     }
 
     fn at(&self, numbers: &[i64]) -> Result<Model, Error> {
-        let mut options = self.options.clone();
-        let names = self.sizes.iter().map(|size| size.name.clone());
-        options.dims.extend(names.zip(numbers.iter().copied()));
-        let model =
-            onnx::import(&self.path, &import_options(&options)).map_err(ModelError::from)?;
-        let model = parameterised(model, &options)?;
-        let changed = contents(&model)
-            .into_iter()
-            .find(|(name, content)| self.contents.get(name).is_some_and(|first| first != content));
-        match changed {
-            Some((name, _)) => {
-                let (param, file) = (name.to_string(), self.path.display().to_string());
-                let what = "the file changed after it was read".to_owned();
-                Err(ModelError::Changed { param, file, what, fits: false }.into())
-            }
-            None => Ok(model),
-        }
+        let reading = self.reading_at(numbers)?;
+        let model = reading.import(&self.reader).map_err(ModelError::from)?;
+        Ok(parameterised(model, &reading.options)?)
+    }
+
+    fn undecided(&self) -> Option<Error> {
+        let decides = self.open.iter().any(|open| matches!(open, Open::Value { .. }));
+        let read = || self.of_sizes(&self.stated).import(&self.reader).err();
+        decides.then(read).flatten().map(|error| ModelError::from(error).into())
     }
 }
 
 impl OpenFile {
-    fn unbound(&self) -> Vec<UnboundDim> {
-        let size = |OpenSize { name, input, axis }: &OpenSize| UnboundDim {
-            name: name.clone(),
-            input: input.clone(),
-            axis: *axis,
-        };
-        self.sizes.iter().map(size).collect()
+    /// What the file is read with where the open sizes have these numbers.
+    fn of_sizes(&self, numbers: &[i64]) -> Reading {
+        let mut reading = self.reading.clone();
+        for (open, number) in self.open.iter().zip(numbers) {
+            if let Open::Size { name, .. } = open {
+                reading.options.dims.insert(name.clone(), *number);
+            }
+        }
+        reading
+    }
+
+    /// What the file is read with where all that is open has these numbers.
+    fn reading_at(&self, numbers: &[i64]) -> Result<Reading, Error> {
+        let mut reading = self.of_sizes(numbers);
+        for (open, number) in self.open.iter().zip(numbers) {
+            if let Open::Value { input, ty } = open {
+                reading.given.insert(input.clone(), ir::element(ty, *number)?);
+            }
+        }
+        Ok(reading)
     }
 }
 
-/// The contents of the parameters that do not depend on sizes, as folded ones do.
-fn contents(model: &Model) -> BTreeMap<Arc<str>, ContentHash> {
-    let params = model.graph.params().iter().filter(|p| !p.source.key.starts_with(FOLDED));
-    params.map(|param| (param.name.clone(), param.hash)).collect()
+/// A model with the numbers of its open sizes.
+struct Read {
+    model: Model,
+    /// What it was read with, without what is open.
+    reading: Reading,
+    open: Vec<Open>,
+    stated: Vec<i64>,
 }
 
-/// Reads an ONNX file. Sizes that it leaves open beside the batch get numbers, which each run may
-/// choose again; for training they must be bound.
+impl Read {
+    /// A model whose sizes are all known.
+    fn whole(model: Model, reading: &Reading) -> Self {
+        Self { model, reading: reading.clone(), open: Vec::new(), stated: Vec::new() }
+    }
+
+    /// The model, which makes itself again for other numbers.
+    fn finish(self, reader: &Arc<Reader>) -> Model {
+        let Self { mut model, reading, open, stated } = self;
+        if !open.is_empty() {
+            let (reader, batch) = (Arc::clone(reader), batch::axes_of(&model.graph));
+            model.open = Some(Arc::new(OpenFile { reader, reading, open, stated, batch }));
+        }
+        model
+    }
+}
+
+/// Reads an ONNX file. Sizes that it leaves open beside the batch, and inputs whose value decides
+/// sizes or branches, get numbers, which each run chooses again; for training they must be bound.
 pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
-    match onnx::import(path, &import_options(options)) {
+    let reader = &Arc::new(Reader::open(path, options.max_memory)?);
+    let reading = Reading { options: options.clone(), given: BTreeMap::new() };
+    match sized(reader, &reading) {
+        Ok(read) => Ok(read.finish(reader)),
+        Err(ModelError::Onnx(error)) if error.deciding().is_some() && !options.for_training => {
+            decided(reader, &reading, error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The model where the inputs that decide have the first of the [`STAND_INS`] for which it can be
+/// read; `error` names some of them.
+fn decided(
+    reader: &Arc<Reader>,
+    reading: &Reading,
+    error: ImportError,
+) -> Result<Model, ModelError> {
+    for number in STAND_INS {
+        let mut tried = reading.clone();
+        let mut found = error.deciding().map(<[String]>::to_vec).unwrap_or_default();
+        // With some known, others may decide what comes behind.
+        while found.iter().any(|name| !tried.given.contains_key(name)) {
+            tried.given.extend(found.drain(..).map(|name| (name, Tensor::scalar(number))));
+            match sized(reader, &tried) {
+                Ok(read) => return Ok(with_values(read, number).finish(reader)),
+                Err(ModelError::Onnx(error)) => {
+                    found = error.deciding().map(<[String]>::to_vec).unwrap_or_default();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Err(error.into())
+}
+
+/// The model where the inputs that decide are open.
+fn with_values(mut read: Read, number: i64) -> Read {
+    for (input, stand_in) in std::mem::take(&mut read.reading.given) {
+        let graph = &read.model.graph;
+        let mut inputs = graph.inputs();
+        let found = inputs.find(|value| *graph.info(*value).name == *input);
+        // What stands in for it was read in its type.
+        let ty = found.map(|value| graph.ty(value).clone());
+        let Some((ty, value)) = ty.and_then(|ty| {
+            let value = converted(&stand_in, ty.dtype).ok()?;
+            Some((ty, value))
+        }) else {
+            continue;
+        };
+        let shown = Quoted(&input).to_string();
+        read.model.notes.push(Note::from(format!(
+            "input {shown} decides what the graph computes: it is {number} here, and a session \
+             takes it from the inputs of each run"
+        )));
+        read.stated.push(ir::number(&value));
+        read.open.push(Open::Value { input, ty });
+    }
+    read
+}
+
+/// Reads an ONNX file, for the values of inputs that are given. Sizes that it leaves open beside
+/// the batch get numbers.
+fn sized(reader: &Reader, reading: &Reading) -> Result<Read, ModelError> {
+    let options = &reading.options;
+    match reading.import(reader) {
         Ok(model) => {
             let batch = batch::axis_of(&model.graph);
-            let model = parameterised(model, options)?;
+            let read = Read::whole(parameterised(model, options)?, reading);
             // A batch that leads no input may be another size: steps, or a width.
-            if batch == Some(0) || (batch.is_some() && batch::may_be_split(&model)) {
-                return Ok(model);
+            if batch == Some(0) || (batch.is_some() && batch::may_be_split(&read.model)) {
+                return Ok(read);
             }
-            Ok(freed(path, options).unwrap_or(model))
+            Ok(freed(reader, reading).unwrap_or(read))
         }
-        Err(error @ ImportError::Input { fixed: true, .. }) => {
-            freed(path, options).ok_or_else(|| error.into())
+        // Where the graph needs the number of its one open size, as a convolution does of a width,
+        // the batch may be fixed beside it.
+        Err(error @ (ImportError::Input { fixed: true, .. } | ImportError::Node { .. })) => {
+            freed(reader, reading).ok_or_else(|| error.into())
         }
         Err(ImportError::Batches(candidates)) => {
-            let found = match batch::choose(path, options, candidates) {
+            let found = match batch::choose(reader, reading, candidates) {
                 Ok(found) => found,
-                Err(error) => return freed(path, options).ok_or_else(|| error.into()),
+                Err(error) => return freed(reader, reading).ok_or_else(|| error.into()),
             };
             if options.for_training {
                 return Err(found.refusal().into());
             }
-            let declared = LoadOptions { batch_axis: found.axes(), ..options.clone() };
-            let mut model = state(path, &declared, &found.others)?;
-            model.notes.insert(0, found.note());
-            Ok(model)
+            let mut declared = reading.clone();
+            declared.options.batch_axis = found.axes();
+            let mut read = state(reader, &declared, &found.others)?;
+            read.model.notes.insert(0, found.note());
+            Ok(read)
         }
         Err(ImportError::UnboundDims(others)) if !options.for_training => {
-            state(path, options, &others)
+            state(reader, reading, &others)
         }
         Err(error) => Err(error.into()),
     }
@@ -134,27 +235,29 @@ pub(super) fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelErr
 /// row is computed from itself alone, so that a graph which is right for the file's number of rows
 /// is right for every number. A freed graph that mixes rows may hold numbers that stand for the
 /// batch, which types do not show.
-fn freed(path: &Path, options: &LoadOptions) -> Option<Model> {
-    if options.free_batch != FreeBatch::Proved {
+fn freed(reader: &Reader, reading: &Reading) -> Option<Read> {
+    if reading.options.free_batch != FreeBatch::Proved {
         return None;
     }
-    let options = LoadOptions { free_batch: FreeBatch::Always, ..options.clone() };
-    let model = match onnx::import(path, &import_options(&options)) {
-        Ok(model) => parameterised(model, &options).ok(),
+    let mut reading = reading.clone();
+    reading.options.free_batch = FreeBatch::Always;
+    let options = &reading.options;
+    let read = match reading.import(reader) {
+        Ok(model) => parameterised(model, options).ok().map(|model| Read::whole(model, &reading)),
         // An open size that is named as the batch is no length, even where nothing splits along it.
         Err(ImportError::UnboundDims(others))
             if !options.for_training && !others.iter().any(batch::has_its_name) =>
         {
-            state(path, &options, &others).ok()
+            state(reader, &reading, &others).ok()
         }
         Err(_) => None,
     };
-    model.filter(batch::may_be_split)
+    read.filter(|read| batch::may_be_split(&read.model))
 }
 
 /// The model where `others` have the first of the [`STATED`] numbers for which its types agree and
 /// no table of positions is too short.
-fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Model, ModelError> {
+fn state(reader: &Reader, reading: &Reading, others: &[UnboundDim]) -> Result<Read, ModelError> {
     let (mut failed, mut too_long) = (None, None);
     // One number for all sizes: that of another is often the same, and types say where it is not.
     for number in STATED {
@@ -162,47 +265,45 @@ fn state(path: &Path, options: &LoadOptions, others: &[UnboundDim]) -> Result<Mo
         if too_long.as_ref().is_some_and(|(long, _)| number >= *long) {
             continue;
         }
-        match stated(path, options, others, number) {
-            Ok(model) if analysis::may_look_beyond(&model.graph, &model.weights) => {
-                too_long.get_or_insert((number, model)).0 = number;
+        match stated(reader, reading, others, number) {
+            Ok(read) if analysis::may_look_beyond(&read.model.graph, &read.model.weights) => {
+                too_long.get_or_insert((number, read)).0 = number;
             }
-            Ok(model) => return Ok(model),
+            Ok(read) => return Ok(read),
+            // Whatever the sizes are, this value must be known.
+            Err(ModelError::Onnx(error)) if error.deciding().is_some() => {
+                return Err(error.into());
+            }
             Err(error @ ModelError::Onnx(_)) => drop(failed.get_or_insert(error)),
             Err(error) => return Err(error),
         }
     }
     match too_long {
-        Some((_, model)) => Ok(model),
+        Some((_, read)) => Ok(read),
         None => Err(failed.unwrap_or_else(|| ImportError::UnboundDims(others.to_vec()).into())),
     }
 }
 
 /// The model where `others` have this number, or what their names compose of it.
 fn stated(
-    path: &Path,
-    options: &LoadOptions,
+    reader: &Reader,
+    reading: &Reading,
     others: &[UnboundDim],
     number: i64,
-) -> Result<Model, ModelError> {
+) -> Result<Read, ModelError> {
     let stated: Vec<i64> =
         others.iter().map(|size| composed(&size.name, others, number).unwrap_or(number)).collect();
-    let mut bound = options.clone();
-    bound.dims.extend(others.iter().map(|size| size.name.clone()).zip(stated.iter().copied()));
-    let mut model = parameterised(onnx::import(path, &import_options(&bound))?, &bound)?;
-    let size = |UnboundDim { name, input, axis }: &UnboundDim| OpenSize {
+    let mut bound = reading.clone();
+    let sizes = others.iter().map(|size| size.name.clone()).zip(stated.iter().copied());
+    bound.options.dims.extend(sizes);
+    let model = parameterised(bound.import(reader)?, &bound.options)?;
+    let size = |UnboundDim { name, input, axis }: &UnboundDim| Open::Size {
         name: name.clone(),
         input: input.clone(),
         axis: *axis,
     };
-    model.open = Some(Arc::new(OpenFile {
-        path: path.to_owned(),
-        options: options.clone(),
-        sizes: others.iter().map(size).collect(),
-        stated,
-        batch: batch::axes_of(&model.graph),
-        contents: contents(&model),
-    }));
-    Ok(model)
+    let open = others.iter().map(size).collect();
+    Ok(Read { model, reading: reading.clone(), open, stated })
 }
 
 /// The number of a size whose name composes those of others, such as `past_length + length`, where

@@ -1,14 +1,15 @@
-//! What a model is loaded with.
+//! Options of loading a model.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::error::ModelError;
 use super::untie;
-use crate::format::onnx::ImportOptions;
+use crate::format::onnx::{ImportError, ImportOptions, Reader};
 use crate::ir::Model;
 use crate::op::{Assume, CustomOps};
 use crate::pass::{PassError, SimplifyOptions, simplify};
+use crate::types::Tensor;
 
 /// How the key of a parameter begins that simplification computed from others.
 pub(super) const FOLDED: &str = "folded:";
@@ -31,6 +32,8 @@ pub struct LoadOptions {
     pub batch_axis: BTreeMap<String, usize>,
     /// The sizes that the file names.
     pub dims: BTreeMap<String, i64>,
+    /// The values of inputs, by name: constants in place of inputs of a run.
+    pub set: BTreeMap<String, Tensor>,
     /// Whether a constant batch size of the inputs becomes `N`.
     pub free_batch: FreeBatch,
     /// What is assumed of operators of an ONNX file that are not known, by name.
@@ -56,6 +59,7 @@ impl Default for LoadOptions {
         Self {
             batch_axis: BTreeMap::new(),
             dims: BTreeMap::new(),
+            set: BTreeMap::new(),
             free_batch: FreeBatch::Proved,
             assume: BTreeMap::new(),
             ops: CustomOps::default(),
@@ -82,11 +86,27 @@ pub(super) fn simplified(mut model: Model, options: &LoadOptions) -> Result<Mode
     Ok(model)
 }
 
+/// What an ONNX file is read with.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) options: LoadOptions,
+    /// The values of inputs that each run gives again.
+    pub(super) given: BTreeMap<String, Tensor>,
+}
+
+impl Reading {
+    /// The model as the file has it.
+    pub(super) fn import(&self, reader: &Reader) -> Result<Model, ImportError> {
+        reader.import_for(&import_options(&self.options), &self.given)
+    }
+}
+
 /// What an import is told.
 pub(super) fn import_options(options: &LoadOptions) -> ImportOptions {
     ImportOptions {
         batch_axis: options.batch_axis.clone(),
         dims: options.dims.clone(),
+        set: options.set.clone(),
         free_batch: options.free_batch == FreeBatch::Always,
         symbols: BTreeMap::new(),
         assume: options.assume.clone(),

@@ -1,4 +1,4 @@
-//! Where what is refused stands in the file of the model.
+//! Locations of refused operators in the file of the model.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,6 +35,7 @@ pub(crate) fn locate(spec: &str, refused: &mut [SplitRefused]) {
 fn in_onnx(spec: &str, refused: &mut [SplitRefused]) {
     let found = {
         let labels: BTreeSet<&str> = refused.iter().map(|r| r.label.as_str()).collect();
+        // A file that can no longer be read has no places; labels stand alone then.
         onnx::locate(Path::new(spec), &labels).unwrap_or_default()
     };
     for refusal in refused {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Model;
 use crate::ir::{GraphError, NodeId, NodeKind, Param, ParamId, Source, Value};
 use crate::op::Op;
+use crate::types::invariant::invariant;
 use crate::types::{Device, Quoted};
 
 /// The operand of a batch normalisation that is its running mean; the running variance is next.
@@ -37,7 +38,8 @@ pub(super) fn untie(model: &mut Model) -> Result<(), GraphError> {
     }
     while let Some((of, place, nodes)) = shared_statistic(model) {
         let what = if place == MEAN { "running_mean" } else { "running_var" };
-        let label = nodes.first().map_or("", |id| model.graph.node(*id).label());
+        let first = *invariant(nodes.first(), "that a shared parameter has users");
+        let label = model.graph.node(first).label();
         let name: Arc<str> = format!("{label}.{what}").into();
         let own = own(model, of, name.clone());
         let value = model.graph.add_param_node(own, Device::HOST);

@@ -1,16 +1,14 @@
 //! All rows from the rows that the replicas hold.
 
 use super::concat::Concat;
-use super::declare::op;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
+use super::prelude::*;
 
 op! {
     /// Its operands, the rows of the replicas in order, one after the other along `axis`. Of one
     /// operand it is the identity.
     ///
     /// Elsewhere: all-gather (XLA); `all_gather` (PyTorch).
-    pub struct AllGather = "all_gather" {
+    pub struct AllGather = "all_gather" is MOVES | COLLECTIVE {
         /// The axis that carries the batch.
         pub axis: i64,
     }
@@ -24,10 +22,6 @@ impl AllGather {
 }
 
 impl OpDef for AllGather {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::COLLECTIVE
-    }
-
     fn joined(&self) -> Option<i64> {
         Some(self.axis)
     }
@@ -36,18 +30,14 @@ impl OpDef for AllGather {
         self.concat().infer(operands)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let rank = results.first().map_or(0, TensorType::rank);
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let rank = at.results.first().map_or(0, TensorType::rank);
         let axis = super::infer::axis("axis", self.axis, rank).ok();
-        match operands {
+        match at.operands {
             [x] if x.claim == Claim::Invariant
                 || x.claim.shard().is_some_and(|s| Some(s.axis) == axis) =>
             {
-                Ok(rules::invariant(results.len()))
+                at.whole()
             }
             _ => Err(rules::refuse(Code::Misaligned, 0, "gathers rows on an axis without any")),
         }

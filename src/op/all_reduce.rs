@@ -1,15 +1,13 @@
 //! One value from the parts that the replicas hold of it.
 
 use super::attr::{Attr, AttrValue};
-use super::declare::op;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{known, result};
+use super::infer::{known_all, result};
 use super::narrow;
+use super::prelude::*;
 use super::real::Real;
 use super::reduce::{larger, smaller};
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The combination of its operands, the parts of a partial value in the order of the replicas.
@@ -19,7 +17,7 @@ op! {
     /// and products are not rounded. Of one part it is the identity.
     ///
     /// Elsewhere: all-reduce (XLA); `all_reduce` (PyTorch); cross-replica sum (Keras).
-    pub struct AllReduce = "all_reduce" {
+    pub struct AllReduce = "all_reduce" is COLLECTIVE | WIDE_PARTS {
         /// The combiner.
         pub by: Combine,
         /// The rows of the replica that each part comes from.
@@ -41,10 +39,6 @@ impl AttrValue for Combine {
 }
 
 impl OpDef for AllReduce {
-    fn traits(&self) -> Traits {
-        Traits::COLLECTIVE | Traits::WIDE_PARTS
-    }
-
     fn combines(&self) -> Option<Combine> {
         Some(self.by)
     }
@@ -60,17 +54,17 @@ impl OpDef for AllReduce {
         else {
             let reason =
                 format!("{} numbers of rows for {} parts", self.rows.len(), operands.len());
-            return Err(OpError::Attribute { attr: "rows", reason });
+            return Err(OpError::attr("rows", reason));
         };
         if let Some((i, x)) = rest.iter().enumerate().find(|(_, x)| x.ty != first.ty) {
             let expected = format!("all parts are {}, as part 0 is", first.ty);
-            return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
+            return Err(OpError::shape(i + 1, x.ty, expected));
         }
         let of_floats = matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean);
         let dtype = first.ty.dtype;
         if of_floats && !dtype.is_float() || dtype == DType::Bool && !self.by.is_exact() {
             let expected = if of_floats { "a float" } else { "a number" }.to_owned();
-            return Err(OpError::DType { operand: 0, expected, found: dtype });
+            return Err(OpError::dtype(0, dtype, expected));
         }
         if self.by.is_wide() {
             narrow::check(self.by, first.ty)?;
@@ -78,24 +72,19 @@ impl OpDef for AllReduce {
         result(first.ty.clone())
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+    fn split(&self, _: &Splitting<'_>) -> Result<Claims, Refusal> {
         Err(rules::refuse(Code::NotPerSample, 0, "combines parts, and its operand has none"))
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        match operands {
-            [x] if x.claim == Claim::Partial(self.by) => Ok(rules::invariant(results.len())),
-            _ => Err(rules::needs_whole(operands)),
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        match at.operands {
+            [x] if x.claim == Claim::Partial(self.by) => at.whole(),
+            _ => at.needs_whole(),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let rows =
-            self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let rows = known_all("the rows", &self.rows)?;
         let present = Self::parts_read(&rows);
         let parts = operands.iter().copied().zip(rows).zip(present);
         let parts: Vec<(&Tensor, i64)> =

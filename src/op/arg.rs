@@ -1,49 +1,28 @@
 //! The position of an extreme along an axis: `arg_max`, `arg_min`.
 
-use smallvec::smallvec;
-
-use super::declare::family;
 use super::element::for_dtype;
-use super::infer::{axis, dtype, one, result};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 
 family! {
     /// The position along `axis` of the largest or the smallest element, as `i64`. A NaN counts as
     /// the extreme.
-    pub enum Arg {
+    pub enum Arg is FOLLOWS_BLOCKS | JUMPS with [
+        /// The axis, negative from the end; not of size 0.
+        axis: i64,
+        /// Whether the axis stays, with size 1.
+        keepdims: bool,
+        /// Whether ties take the last index; otherwise the first.
+        select_last_index: bool = false,
+    ] {
         /// The index of the largest element.
-        Max = "arg_max" {
-            /// The axis, negative from the end; not of size 0.
-            axis: i64,
-            /// Whether the axis stays, with size 1.
-            keepdims: bool,
-            /// Whether ties take the last index; otherwise the first.
-            select_last_index: bool = false,
-        },
+        Max = "arg_max",
         /// The index of the smallest element.
-        Min = "arg_min" {
-            /// The axis, negative from the end; not of size 0.
-            axis: i64,
-            /// Whether the axis stays, with size 1.
-            keepdims: bool,
-            /// Whether ties take the last index; otherwise the first.
-            select_last_index: bool = false,
-        },
+        Min = "arg_min",
     }
 }
 
 impl Arg {
-    /// The axis as listed, whether it stays, and whether the last of several is chosen.
-    fn parts(&self) -> (i64, bool, bool) {
-        match *self {
-            Self::Max { axis, keepdims, select_last_index }
-            | Self::Min { axis, keepdims, select_last_index } => {
-                (axis, keepdims, select_last_index)
-            }
-        }
-    }
-
     /// Whether the element `x` takes the place of the extreme `best` among those before it.
     #[inline]
     fn takes<T: PartialOrd>(&self, x: &T, best: &T) -> bool {
@@ -55,7 +34,7 @@ impl Arg {
         };
         let equal = x == best || (nan && best_nan);
         // Once a NaN is found nothing is beyond it; a later one counts as a tie.
-        (!best_nan && (beyond || nan)) || (equal && self.parts().2)
+        (!best_nan && (beyond || nan)) || (equal && *self.common().2)
     }
 
     /// Finds the extremes of blocks of `size` rows with `inner` columns, one for each column.
@@ -85,27 +64,23 @@ impl Arg {
 }
 
 impl OpDef for Arg {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
-        let (Self::Max { axis: along, .. } | Self::Min { axis: along, .. }, [x]) = (self, operands)
-        else {
-            return None;
-        };
-        let axis = axis("axis", *along, x.rank()).ok()?;
+        let [x] = operands else { return None };
+        let axis = axis("axis", *self.common().0, x.rank()).ok()?;
         Some((x.shape.get(axis)?.clone(), Dim::ONE))
     }
 
+    fn places(&self, result: usize) -> Option<i64> {
+        (result == 0).then_some(*self.common().0)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
-        let (listed, keepdims, _) = self.parts();
+        let (&listed, &keepdims, _) = self.common();
         let axis = axis("axis", listed, x.ty.rank())?;
         if x.ty.shape[axis] == Dim::ZERO {
-            let expected = format!("axis {axis} must have elements");
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, format!("axis {axis} must have elements")));
         }
         let mut shape = x.ty.shape.clone();
         if keepdims {
@@ -116,27 +91,21 @@ impl OpDef for Arg {
         result(TensorType { dtype: DType::I64, shape })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard @ Shard { axis: batch, .. })) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
-        };
-        let (listed, keepdims, _) = self.parts();
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match axis("axis", listed, rank) {
-            Ok(own) if own != batch => {
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let (&listed, &keepdims, _) = self.common();
+        match axis("axis", listed, at.rank()) {
+            Ok(own) if own != shard.axis => {
                 // An axis that goes moves those behind it.
-                let axis = if own < batch && !keepdims { batch - 1 } else { batch };
-                Ok(smallvec![Claim::Shard(Shard { axis, ..shard })])
+                let gone = usize::from(own < shard.axis && !keepdims);
+                at.keep(Shard { axis: shard.axis - gone, ..shard })
             }
-            _ => Err(rules::refuse(Code::GlobalIndex, i, "gives a position among all samples")),
+            _ => at.refuse(Code::GlobalIndex, "gives a position among all samples"),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        let (listed, keepdims, _) = self.parts();
+        let [x] = exactly(operands)?;
+        let (&listed, &keepdims, _) = self.common();
         let axis = axis("axis", listed, x.rank())?;
         let mut dims = x.dims().to_vec();
         if keepdims {
@@ -150,8 +119,7 @@ impl OpDef for Arg {
         }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
         if size == 0 {
-            let reason = format!("axis {axis} has no elements");
-            return Err(OpError::Value { operand: 0, reason });
+            return Err(OpError::value(0, format!("axis {axis} has no elements")));
         }
         let mut places = vec![0; y.len()];
         for_dtype!(
@@ -164,10 +132,6 @@ impl OpDef for Arg {
             *y = i64::try_from(place).unwrap_or(i64::MAX);
         }
         Ok(vec![y])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

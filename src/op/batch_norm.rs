@@ -1,15 +1,8 @@
 //! Batch normalisation by given statistics.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{count, dtype, equal, result};
+use super::infer::{at_least, count, dtype, equal, exactly, result, sizes_of};
 use super::numeric::{Wide, narrow, wide, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
+use super::prelude::*;
 
 op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, with
@@ -17,7 +10,7 @@ op! {
     ///
     /// It is computed as `x * s + t` with the factors of `BatchNorm::scale_shift`, rounded after
     /// the product; `f16` and `bf16` in `f32`.
-    pub struct BatchNorm = "batch_norm" {
+    pub struct BatchNorm = "batch_norm" is CHEAP | FOLLOWS_BLOCKS {
         /// Epsilon, added to the variance.
         pub epsilon: f32 = 1e-5,
         /// The part of the mean and variance that a step of training keeps; it changes nothing
@@ -74,59 +67,55 @@ pub(super) fn check_scales(operands: &[Operand<'_>]) -> Result<(), OpError> {
     for i in 0..operands.len() {
         dtype(operands, i, DType::is_float, "a float")?;
     }
-    let Some((x, rest)) = operands.split_first() else { return Ok(()) };
+    let ([x], _) = at_least(operands)?;
     if x.ty.rank() < 2 {
-        let expected = "it must have a batch axis and a channel axis".to_owned();
-        return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+        return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));
     }
-    for (i, channel) in rest.iter().enumerate() {
-        let [size] = &channel.ty.shape[..] else {
-            let expected = "it must have one axis".to_owned();
-            return Err(OpError::Shape { operand: i + 1, found: channel.ty.clone(), expected });
-        };
+    for i in 1..operands.len() {
+        let [size] = sizes_of(operands, i, "it must have one axis")?;
         equal("channels", size, &x.ty.shape[1])?;
     }
     Ok(())
 }
 
-impl OpDef for BatchNorm {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
+/// Fails where the batch is the channels that are normalised, or a vector of numbers for them.
+pub(super) fn whole_channels(at: &Splitting<'_>, shard: Shard) -> Result<(), Refusal> {
+    for i in 1..at.operands.len() {
+        at.expect_whole(i, Code::WindowAxis, "scales channels by samples of the batch")?;
     }
+    apart_from_channels(at, shard)
+}
 
+/// Fails where the batch is the channels that are normalised.
+pub(super) fn apart_from_channels(at: &Splitting<'_>, shard: Shard) -> Result<(), Refusal> {
+    if shard.axis == 1 {
+        return at.refuse(Code::WindowAxis, "takes the batch for the channels it normalises");
+    }
+    Ok(())
+}
+
+impl OpDef for BatchNorm {
     fn is_running(&self, operand: usize) -> bool {
         operand >= 3
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         check_channels(operands)?;
-        operands.first().map_or_else(|| Ok(Results::new()), |x| result(x.ty.clone()))
+        result(operands[0].ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        for i in 1..operands.len() {
-            rules::whole(operands, i, Code::WindowAxis, "scales channels by samples of the batch")?;
-        }
-        match operands.first().and_then(|x| x.claim.shard()) {
-            None => Ok(rules::invariant(1)),
-            // Given statistics are the same for every sample: elements only meet their channel's
-            // numbers.
-            Some(shard) if shard.axis != 1 => Ok(smallvec![Claim::Shard(shard)]),
-            Some(_) => Err(rules::refuse(
-                Code::WindowAxis,
-                0,
-                "takes the batch for the channels it normalises",
-            )),
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        whole_channels(at, shard)?;
+        // Given statistics are the same for every sample: elements only meet their channel's
+        // numbers.
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, scale, bias, mean, var] = operands else {
-            return Err(OpError::Operands { expected: "5", found: operands.len() });
-        };
+        let [x, scale, bias, mean, var] = exactly(operands)?;
         let mut y = widen(x)?;
         if wide(x.dtype()) == DType::F64 {
-            let [scale, bias, mean, var] = [scale, bias, mean, var].map(|c| c.to_f64());
+            let [scale, bias, mean, var] = [scale, bias, mean, var].map(Tensor::to_f64);
             let factor =
                 |i: usize| factors(scale[i], bias[i], mean[i], var[i], f64::from(self.epsilon));
             let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
@@ -139,10 +128,6 @@ impl OpDef for BatchNorm {
         Ok(vec![narrow(y, x.dtype())?])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let [x, scale, mean, var] =
             [at.operand(0)?, at.operand(1)?, at.operand(3)?, at.operand(4)?];
@@ -151,45 +136,33 @@ impl OpDef for BatchNorm {
         // With `d = sqrt(var + epsilon)` the result is `(x - mean) * scale / d + bias`: `dx = dy *
         // scale / d`, `dscale = sum of dy * (x - mean) / d`, `dbias = sum of dy`, `dmean = -scale /
         // d * sum of dy`, `dvar = -scale / (2 d^3) * sum of dy * (x - mean)`.
-        let deviation = at.shift(var, self.epsilon.into())?;
-        let deviation = at.sqrt(deviation)?;
+        let deviation = at.make((var + f64::from(self.epsilon)).sqrt())?;
         let factor = at.div(scale, deviation)?;
-        let mut sums = None;
+        let of = at.ty(scale).dtype;
         if at.wants(1) || at.wants(4) {
             let mean = at.cast(mean, to)?;
             let mean = at.channels(mean, x)?;
-            let shifted = at.sub(x, mean)?;
-            let weighted = at.mul(dy, shifted)?;
+            let weighted = at.make(dy * (x - mean))?;
             let weighted = at.channel_sums(weighted)?;
-            let of = at.ty(scale).dtype;
-            sums = Some(at.cast(weighted, of)?);
-        }
-        if let (true, Some(sums)) = (at.wants(1), sums) {
-            let dscale = at.div(sums, deviation)?;
-            at.give(1, dscale);
-        }
-        if let (true, Some(sums)) = (at.wants(4), sums) {
-            // The variance enters by its power -1/2.
-            let square = at.square(deviation)?;
-            let share = at.div(factor, square)?;
-            let share = at.scale(share, -0.5)?;
-            let dvar = at.mul(sums, share)?;
-            at.give(4, dvar);
+            let sums = at.cast(weighted, of)?;
+            if at.wants(1) {
+                at.give(1, sums / deviation)?;
+            }
+            if at.wants(4) {
+                // The variance enters by its power -1/2.
+                at.give(4, sums * (factor / deviation.squared() * -0.5))?;
+            }
         }
         if at.wants(2) || at.wants(3) {
             let dbias = at.channel_sums(dy)?;
-            let of = at.ty(scale).dtype;
             let dbias = at.cast(dbias, of)?;
-            at.give(2, dbias);
-            let dmean = at.mul(dbias, factor)?;
-            let dmean = at.neg(dmean)?;
-            at.give(3, dmean);
+            at.give(2, dbias)?;
+            at.give(3, -(dbias * factor))?;
         }
         if at.wants(0) {
             let factor = at.cast(factor, to)?;
             let factor = at.channels(factor, x)?;
-            let dx = at.mul(dy, factor)?;
-            at.give(0, dx);
+            at.give(0, dy * factor)?;
         }
         Ok(())
     }

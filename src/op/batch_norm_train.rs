@@ -1,14 +1,10 @@
 //! Batch normalisation by statistics of the batch itself.
 
-use super::batch_norm::check_channels;
-use super::declare::op;
-use super::infer::results;
+use super::batch_norm::{check_channels, whole_channels};
+use super::infer::{exactly, results};
+use super::prelude::*;
 use super::wide::{LargeSum, Wide};
-use super::{
-    Backward, BatchNormGrad, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results,
-    RuleError, SplitOperand, Statistics, Traits, converted, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Refusal, Tensor, TensorType};
+use super::{BatchNormGrad, Statistics, converted};
 
 op! {
     /// `(x - mean) / sqrt(var + epsilon) * scale + bias` of each channel of `x: [N, C, …]`, where
@@ -20,7 +16,7 @@ op! {
     /// It is computed in `f64` and each result rounded once; reference evaluation sums the elements
     /// in row-major order, kernels in one that follows from the sizes. Where a channel has no
     /// elements, the running mean and variance stay.
-    pub struct BatchNormTrain = "batch_norm_train" {
+    pub struct BatchNormTrain = "batch_norm_train" is CHEAP | FOLLOWS_BLOCKS {
         /// Epsilon, added to the variance.
         pub epsilon: f32 = 1e-5,
         /// Whether each replica is to normalise by the statistics of its own rows. On one device it
@@ -32,32 +28,39 @@ op! {
     }
 }
 
+/// The sums of `terms` over the elements of each of `channels` channels, of `len` that lie in rows
+/// of `width`: `terms(c, i)` is that of element `i`, which belongs to channel `c`.
+pub(super) fn channel_sums(
+    channels: usize,
+    width: usize,
+    len: usize,
+    terms: impl Fn(usize, usize) -> f64,
+) -> Vec<LargeSum> {
+    let mut sums = vec![LargeSum::EMPTY; channels];
+    for row in 0..len / width.max(1) {
+        let c = row % channels;
+        let own = row * width..(row + 1) * width;
+        sums[c] = own.fold(sums[c], |sum, i| sum.with(terms(c, i)));
+    }
+    sums
+}
+
 /// The mean and the variance of each of `channels` channels, whose elements lie in rows of `width`.
 fn statistics(x: &[f64], channels: usize, width: usize) -> Vec<(f64, f64)> {
     let count = (x.len() / channels.max(1)) as f64;
-    let means = |terms: &dyn Fn(usize, f64) -> f64| {
-        let mut sums = vec![LargeSum::EMPTY; channels];
-        for (i, row) in x.chunks_exact(width.max(1)).enumerate() {
-            let c = i % channels;
-            sums[c] = row.iter().fold(sums[c], |sum, x| sum.with(terms(c, *x)));
-        }
-        sums.iter().map(|sum| sum.over(count)).collect::<Vec<f64>>()
-    };
-    let mean = means(&|_, x| x);
-    let var = means(&|c, x| (x - mean[c]) * (x - mean[c]));
+    let over = |sums: Vec<LargeSum>| -> Vec<f64> { sums.iter().map(|s| s.over(count)).collect() };
+    let mean = over(channel_sums(channels, width, x.len(), |_, i| x[i]));
+    let square = |c: usize, i: usize| (x[i] - mean[c]) * (x[i] - mean[c]);
+    let var = over(channel_sums(channels, width, x.len(), square));
     mean.into_iter().zip(var).collect()
 }
 
-/// The numbers, rounded to `dtype`.
-fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
-    converted(&Tensor::new(dims, values)?, dtype)
+/// The numbers, rounded to the type of a tensor, with its sizes.
+pub(super) fn rounded(like: &Tensor, values: &[f64]) -> Result<Tensor, OpError> {
+    converted(&Tensor::new(like.dims(), values)?, like.dtype())
 }
 
 impl OpDef for BatchNormTrain {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn is_running(&self, operand: usize) -> bool {
         operand >= 3
     }
@@ -75,31 +78,17 @@ impl OpDef for BatchNormTrain {
         results([0, 3, 4].into_iter().filter_map(|i| operands.get(i)).map(|x| x.ty.clone()))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        for i in 1..operands.len() {
-            rules::whole(operands, i, Code::WindowAxis, "scales channels by samples of the batch")?;
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        whole_channels(at, shard)?;
+        if !self.local {
+            return at.refuse(Code::BatchStatistics, "uses statistics of the whole batch");
         }
-        match operands.first().and_then(|x| x.claim.shard()) {
-            None => Ok(rules::invariant(3)),
-            Some(shard) if shard.axis == 1 => {
-                let reason = "takes the batch for the channels it normalises";
-                Err(rules::refuse(Code::WindowAxis, 0, reason))
-            }
-            Some(shard) if self.local => {
-                let running = Claim::Partial(Combine::Mean);
-                Ok([Claim::Shard(shard), running, running].into_iter().collect())
-            }
-            Some(_) => {
-                let reason = "uses statistics of the whole batch";
-                Err(rules::refuse(Code::BatchStatistics, 0, reason))
-            }
-        }
+        let running = Claim::Partial(Combine::Mean);
+        Ok([Claim::Shard(shard), running, running].into_iter().collect())
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, scale, bias, mean, var] = operands else {
-            return Err(OpError::Operands { expected: "5", found: operands.len() });
-        };
+        let [x, scale, bias, mean, var] = exactly(operands)?;
         let width: usize = x.dims().iter().skip(2).product();
         let channels = scale.len();
         let mut y = x.to_f64();
@@ -121,15 +110,7 @@ impl OpDef for BatchNormTrain {
                 vars[c] = vars[c] * stays + var * (1.0 - stays);
             }
         }
-        Ok(vec![
-            rounded(x.dims(), &y, x.dtype())?,
-            rounded(mean.dims(), &means, mean.dtype())?,
-            rounded(var.dims(), &vars, var.dtype())?,
-        ])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Ok(vec![rounded(x, &y)?, rounded(mean, &means)?, rounded(var, &vars)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -140,7 +121,7 @@ impl OpDef for BatchNormTrain {
         let rule = BatchNormGrad { epsilon: self.epsilon, local: self.local };
         let gradients = at.ops(rule, &[x, scale, dy])?;
         for (i, gradient) in gradients.into_iter().enumerate() {
-            at.give(i, gradient);
+            at.give(i, gradient)?;
         }
         Ok(())
     }

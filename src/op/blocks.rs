@@ -3,14 +3,10 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::attr::names;
-use super::declare::family;
-use super::infer::{one, result, tensors};
-use super::strided::{Axis, distances, read};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, Dim, MAX_SIZE, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{exactly, result, sizes_of};
+use super::prelude::*;
+use super::strided::{self, Axis, distances};
+use crate::types::MAX_SIZE;
 
 names! {
     /// How the places in a block and the deep channels make up the channels of the image that is
@@ -25,35 +21,22 @@ names! {
 
 family! {
     /// Channels of `[N, C, H, W]` exchanged with blocks of `block` times `block` elements.
-    pub enum Blocks {
+    pub enum Blocks is PERMUTES | FOLLOWS_BLOCKS with [
+        /// The rows, and the columns, of a block, at least 1.
+        block: i64,
+        /// The order of the channels of the image that is not deep, outermost first.
+        mode: BlockOrder = BlockOrder::Dcr,
+    ] {
         /// The image `[N, C / block^2, H * block, W * block]` of which each block holds the
         /// channels of one element of `x: [N, C, H, W]`.
-        DepthToSpace = "depth_to_space" {
-            /// The rows, and the columns, of a block, at least 1.
-            block: i64,
-            /// The order of the operand's channels, outermost first.
-            mode: BlockOrder = BlockOrder::Dcr,
-        },
+        DepthToSpace = "depth_to_space",
         /// The image `[N, C * block^2, H / block, W / block]` of which each element has for
         /// channels the block of `x: [N, C, H, W]`.
-        SpaceToDepth = "space_to_depth" {
-            /// The rows, and the columns, of a block, at least 1.
-            block: i64,
-            /// The order of the result's channels, outermost first.
-            mode: BlockOrder = BlockOrder::Dcr,
-        },
+        SpaceToDepth = "space_to_depth",
     }
 }
 
 impl Blocks {
-    fn parts(&self) -> (i64, BlockOrder) {
-        match self {
-            Self::DepthToSpace { block, mode } | Self::SpaceToDepth { block, mode } => {
-                (*block, *mode)
-            }
-        }
-    }
-
     /// The elements of an operand with the sizes `dims`, which `infer` accepts and none of which is
     /// 0, in the order of the result: sizes and distances of axes, of which neighbours make up
     /// those of the result.
@@ -63,7 +46,7 @@ impl Blocks {
     pub(crate) fn reading(&self, dims: &[usize]) -> Option<SmallVec<[Axis; 6]>> {
         let [n, c, h, w] = *dims else { return None };
         let own = distances(dims);
-        let (block, mode) = self.parts();
+        let (&block, &mode) = self.common();
         let b = usize::try_from(block).ok()?;
         let by = |distance: isize, times: usize| distance.wrapping_mul(times.cast_signed());
         Some(match self {
@@ -103,28 +86,20 @@ impl Blocks {
 
 /// The part of `size` entries that is left when `by` of them become one; `what` names them.
 fn part(what: &str, size: &Dim, by: &Dim) -> Result<Dim, OpError> {
-    size.exact_div(by).ok_or_else(|| OpError::Attribute {
-        attr: "block",
-        reason: format!("{by} does not divide {size} {what}"),
-    })
+    size.exact_div(by)
+        .ok_or_else(|| OpError::attr("block", format!("{by} does not divide {size} {what}")))
 }
 
 impl OpDef for Blocks {
-    fn traits(&self) -> Traits {
-        Traits::PERMUTES | Traits::FOLLOWS_BLOCKS
-    }
-
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
-        let [n, c, h, w] = &x.ty.shape[..] else {
-            let expected = "it must have a batch axis, channels, rows and columns".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
-        };
-        let (block, _) = self.parts();
+        let [x] = exactly(operands)?;
+        let expected = "it must have a batch axis, channels, rows and columns";
+        let [n, c, h, w] = sizes_of(operands, 0, expected)?;
+        let (&block, _) = self.common();
         if !(1..=MAX_SIZE).contains(&block) {
             let reason = format!("{block} is out of range; it must be at least 1");
-            return Err(OpError::Attribute { attr: "block", reason });
+            return Err(OpError::attr("block", reason));
         }
         let block = Dim::from(block);
         let area = block.clone() * block.clone();
@@ -141,15 +116,8 @@ impl OpDef for Blocks {
         result(TensorType { dtype: x.ty.dtype, shape: Shape::from(shape.as_slice()) })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard @ Shard { axis, inner, .. })) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
-        let (block, mode) = self.parts();
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let (Shard { axis, inner, .. }, (&block, &mode)) = (shard, self.common());
         let b = u64::try_from(block).unwrap_or(0);
         let entries = if axis == 1 { b.checked_mul(b) } else { Some(b) };
         let shrinks = matches!(self, Self::DepthToSpace { .. }) == (axis == 1);
@@ -164,27 +132,17 @@ impl OpDef for Blocks {
         let Some(inner) = inner else {
             let what = if axis == 1 { "channels" } else { "rows and columns" };
             let reason = format!("exchanges {what} that are the batch with other axes");
-            return Err(rules::refuse(Code::Reorders, i, reason));
+            return at.refuse(Code::Reorders, reason);
         };
-        Ok(smallvec![Claim::Shard(Shard { inner, ..shard })])
+        at.keep(Shard { inner, ..shard })
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let ty = x.tensor_type();
         let inferred = self.infer(&[Operand { ty: &ty, ints: None }])?;
         let dims = inferred.first().and_then(|r| r.ty.shape.as_const()).unwrap_or_default();
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        if !y.is_empty()
-            && let Some(axes) = self.reading(x.dims())
-        {
-            read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
-        }
-        Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Ok(vec![strided::taken(x, 0, &self.reading(x.dims()).unwrap_or_default(), &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -193,9 +151,7 @@ impl OpDef for Blocks {
             Self::DepthToSpace { block, mode } => Self::SpaceToDepth { block, mode },
             Self::SpaceToDepth { block, mode } => Self::DepthToSpace { block, mode },
         };
-        let dx = at.op(inverse, &[dy])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dy.apply(inverse))
     }
 }
 

@@ -1,15 +1,12 @@
 //! Elements in another type.
 
-use super::declare::op;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{one, result_with_ints};
+use super::infer::{exactly, result_with_ints};
 use super::interval::{FALSE, truth};
+use super::prelude::*;
 use super::real::Real;
-use super::{
-    Backward, Claims, Formula, Gradient, Interval, Known, OpDef, OpError, Operand, PositionOperand,
-    Positions, Ratio, Results, RuleError, SplitOperand, Traits, ints, rules,
-};
-use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
+use super::{Ratio, ints};
+use crate::types::Element;
 
 op! {
     /// Its operand in the element type `to`.
@@ -17,7 +14,7 @@ op! {
     /// A number becomes the nearest float, the even one of two. A float becomes the integer next to
     /// it on the side of 0, or where that is beyond the type its largest or smallest element; a NaN
     /// becomes 0. Integers wrap. Everything but 0 becomes true, also a NaN; true becomes 1.
-    pub struct Cast = "cast" {
+    pub struct Cast = "cast" is ELEMENTWISE | CONVERTS | CHEAP | FOLLOWS_BLOCKS {
         /// The element type of the result.
         pub to: DType,
     }
@@ -42,10 +39,6 @@ impl Cast {
 }
 
 impl OpDef for Cast {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CONVERTS | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(x)] = *operands else { return None };
         if dtype == DType::Bool {
@@ -73,19 +66,13 @@ impl OpDef for Cast {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let ty = TensorType { dtype: self.to, shape: x.ty.shape.clone() };
         result_with_ints(ty, ints::map(&x, |d| self.known(d)))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, operands.first().map_or(0, |x| x.ty.rank()))
-    }
-
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
+        let [x] = exactly(operands)?;
         if x.dtype() == self.to {
             return Ok(vec![(*x).clone()]);
         }
@@ -121,8 +108,7 @@ impl OpDef for Cast {
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, to) = (at.dy()?, at.ty(at.operand(0)?).dtype);
         let dx = at.cast(dy, to)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 
@@ -132,12 +118,18 @@ impl OpDef for Cast {
 /// and a pair of types needs no loop of its own.
 const CHUNK: usize = 256;
 
+fn read<X: Element, T>(x: &Tensor, from: usize, to: &mut [T], f: impl Fn(X) -> T) {
+    to.iter_mut().zip(&x.as_slice::<X>()[from..]).for_each(|(to, x)| *to = f(*x));
+}
+
+fn write<T: Copy, Y: Element>(y: &mut Tensor, to: usize, from: &[T], f: impl Fn(T) -> Y) {
+    y.as_mut_slice::<Y>()[to..].iter_mut().zip(from).for_each(|(y, x)| *y = f(*x));
+}
+
 fn read_floats(x: &Tensor, from: usize, to: &mut [f64]) {
     for_dtype!(
         x.dtype(),
-        float F => for (to, x) in to.iter_mut().zip(&x.as_slice::<F>()[from..]) {
-            *to = x.real().to_f64();
-        },
+        float F => read(x, from, to, |x: F| x.real().to_f64()),
         int _I => {},
         bool => {},
     );
@@ -146,15 +138,9 @@ fn read_floats(x: &Tensor, from: usize, to: &mut [f64]) {
 fn write_floats(y: &mut Tensor, to: usize, from: &[f64]) {
     for_dtype!(
         y.dtype(),
-        float F => for (y, x) in y.as_mut_slice::<F>()[to..].iter_mut().zip(from) {
-            *y = F::of_f64(*x);
-        },
-        int I => for (y, x) in y.as_mut_slice::<I>()[to..].iter_mut().zip(from) {
-            *y = I::truncate(*x);
-        },
-        bool => for (y, x) in y.as_mut_slice::<u8>()[to..].iter_mut().zip(from) {
-            *y = (*x != 0.0).into();
-        },
+        float F => write(y, to, from, F::of_f64),
+        int I => write(y, to, from, <I as Int>::truncate),
+        bool => write(y, to, from, |x| u8::from(x != 0.0)),
     );
 }
 
@@ -162,27 +148,17 @@ fn read_ints(x: &Tensor, from: usize, to: &mut [i128]) {
     for_dtype!(
         x.dtype(),
         float _F => {},
-        int I => for (to, x) in to.iter_mut().zip(&x.as_slice::<I>()[from..]) {
-            *to = x.wide();
-        },
-        bool => for (to, x) in to.iter_mut().zip(&x.as_slice::<u8>()[from..]) {
-            *to = (*x != 0).into();
-        },
+        int I => read(x, from, to, |x: I| x.wide()),
+        bool => read(x, from, to, |x: u8| (x != 0).into()),
     );
 }
 
 fn write_ints(y: &mut Tensor, to: usize, from: &[i128]) {
     for_dtype!(
         y.dtype(),
-        float F => for (y, x) in y.as_mut_slice::<F>()[to..].iter_mut().zip(from) {
-            *y = F::of_int(*x);
-        },
-        int I => for (y, x) in y.as_mut_slice::<I>()[to..].iter_mut().zip(from) {
-            *y = I::wrap(*x);
-        },
-        bool => for (y, x) in y.as_mut_slice::<u8>()[to..].iter_mut().zip(from) {
-            *y = (*x != 0).into();
-        },
+        float F => write(y, to, from, F::of_int),
+        int I => write(y, to, from, I::wrap),
+        bool => write(y, to, from, |x| u8::from(x != 0)),
     );
 }
 

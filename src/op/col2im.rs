@@ -1,16 +1,11 @@
 //! An image put together from the blocks that a window sees.
 
-use smallvec::{SmallVec, smallvec};
+use super::element::for_wide;
 
-use super::declare::op;
-use super::infer::{dtype, equal, one, result, tensors};
-use super::numeric::{Wide, narrow, widen};
-use super::window::{Sliding, WindowAxis, Windows, rows_of_tap};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
+use super::infer::{dtype, equal, exactly, result, sizes_of};
+use super::numeric::{Wide, computed_wide};
+use super::prelude::*;
+use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, sizes_with};
 
 op! {
     /// The image `[N, C, image…]` whose elements are the sums of those of
@@ -18,7 +13,7 @@ op! {
     /// windows counted row-major.
     ///
     /// `f16` and `bf16` are summed in `f32`, taps ascending.
-    pub struct Col2Im = "col2im" {
+    pub struct Col2Im = "col2im" is FOLLOWS_BLOCKS {
         /// The sizes of the spatial axes of the result.
         pub image: Vec<i64>,
         /// The taps of a window on each of them.
@@ -48,72 +43,47 @@ fn product(windows: &[WindowAxis], f: fn(&WindowAxis) -> usize) -> Dim {
 }
 
 impl OpDef for Col2Im {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
-        let [n, columns, count] = &x.ty.shape[..] else {
-            let expected = "it must have a batch axis, channels and windows".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
-        };
+        let expected = "it must have a batch axis, channels and windows";
+        let [n, columns, count] = sizes_of(operands, 0, expected)?;
         let windows = self.windows()?;
         equal("number of windows", count, &product(&windows, |a| a.output))?;
         let taps = product(&windows, |a| a.kernel);
         let channels = columns.exact_div(&taps).ok_or_else(|| {
-            let reason = format!("{taps} taps do not divide {columns} channels");
-            OpError::Attribute { attr: "kernel", reason }
+            OpError::attr("kernel", format!("{taps} taps do not divide {columns} channels"))
         })?;
         let image = self.image.iter().map(|size| Dim::from(*size));
         let shape = [n.clone(), channels].into_iter().chain(image).collect();
         result(TensorType { dtype: x.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard @ Shard { axis, inner, .. })) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         // Rows on the axis of the channels keep their channels together where a row holds all taps
         // of each.
         let taps = self.kernel.iter().try_fold(1u64, |all, size| {
             u64::try_from(*size).ok().and_then(|size| all.checked_mul(size))
         });
-        match (axis, taps) {
-            (0, _) => Ok(smallvec![Claim::Shard(shard)]),
-            (1, Some(taps)) if taps > 0 && inner % taps == 0 => {
-                Ok(smallvec![Claim::Shard(Shard { inner: inner / taps, ..shard })])
+        match (shard.axis, taps) {
+            (0, _) => at.keep(shard),
+            (1, Some(taps)) if taps > 0 && shard.inner.is_multiple_of(taps) => {
+                at.keep(Shard { inner: shard.inner / taps, ..shard })
             }
-            (1, _) => Err(rules::refuse(Code::WindowAxis, i, "adds up taps that are the batch")),
-            _ => Err(rules::refuse(Code::WindowAxis, i, "adds up windows that are the batch")),
+            (1, _) => at.refuse(Code::WindowAxis, "adds up taps that are the batch"),
+            _ => at.refuse(Code::WindowAxis, "adds up windows that are the batch"),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let windows = self.windows()?;
         let taps: usize = windows.iter().map(|a| a.kernel).product();
-        let mut dims: SmallVec<[usize; 5]> = smallvec![x.dims()[0], x.dims()[1] / taps];
-        dims.extend(windows.iter().map(|a| a.input));
-        let wide = widen(x)?;
-        let mut y = Tensor::zeros(wide.dtype(), &dims)?;
-        if !y.is_empty() {
-            if y.dtype() == DType::F64 {
-                fold::<f64>(&windows, &mut y, &wide);
-            } else {
-                fold::<f32>(&windows, &mut y, &wide);
-            }
-        }
-        Ok(vec![narrow(y, x.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        let dims = sizes_with(&[x.dims()[0], x.dims()[1] / taps], &windows, |a| a.input);
+        computed_wide(operands, &dims, |y, operands| {
+            for_wide!(y.dtype(), T => fold::<T>(&windows, y, &operands[0]));
+            Ok(())
+        })
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -135,8 +105,7 @@ impl OpDef for Col2Im {
         let seen = at.gather(flat, places, 2)?;
         let shape = at.shape(x);
         let dx = at.reshape(seen, &shape)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

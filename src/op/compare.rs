@@ -1,19 +1,16 @@
 //! Comparisons of two elements: `equal`, `less`, …
 
 use super::broadcast::Broadcast;
-use super::declare::family;
 use super::element::for_dtype;
-use super::infer::{broadcast, dtype, result_with_ints, same_dtype, two};
+use super::infer::{broadcast, dtype, exactly, result_with_ints, same_dtype};
 use super::interval::truth;
-use super::{
-    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, ints, rules,
-};
-use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
+use super::ints;
+use super::prelude::*;
 
 family! {
     /// Whether a relation holds between elements of two operands of one type, broadcast to one
     /// shape; the result is `bool`. With a NaN none holds.
-    pub enum Compare {
+    pub enum Compare is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS | JUMPS {
         /// `a == b`; also of `bool`.
         Equal = "equal",
         /// `a < b`.
@@ -55,10 +52,6 @@ impl Compare {
 }
 
 impl OpDef for Compare {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, _: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(a), Some(b)] = *operands else { return None };
         Some(match self {
@@ -76,7 +69,7 @@ impl OpDef for Compare {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (a, b) = two(operands)?;
+        let [a, b] = exactly(operands)?;
         if *self != Self::Equal {
             dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         }
@@ -86,18 +79,8 @@ impl OpDef for Compare {
         result_with_ints(TensorType { dtype: DType::Bool, shape }, known)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, results.first().map_or(0, TensorType::rank))
-    }
-
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [a, b] = operands else {
-            return Err(OpError::Operands { expected: "2", found: operands.len() });
-        };
+        let [a, b] = exactly(operands)?;
         let (plan, dims) = Broadcast::of([a.dims(), b.dims()]);
         let mut result = Tensor::zeros(DType::Bool, &dims)?;
         let y = result.as_mut_slice::<u8>();
@@ -110,10 +93,6 @@ impl OpDef for Compare {
         }
         for_dtype!(a.dtype(), float F => compare!(F), int I => compare!(I), bool => compare!(u8));
         Ok(vec![result])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,28 +1,17 @@
 //! Tensors joined along one axis.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{axis, count, equal, result_with_ints, same_dtype};
-use super::{
-    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, PositionOperand,
-    Positions, Results, RuleError, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, Dim, Refusal, Shard, Tensor, TensorType};
+use super::infer::{at_least, axis, count, equal, result_with_ints, same_dtype};
+use super::prelude::*;
 
 op! {
     /// Its operands one after the other along `axis`; all other axes have the same sizes.
-    pub struct Concat = "concat" {
+    pub struct Concat = "concat" is MOVES | FOLLOWS_BLOCKS {
         /// The axis along which they are joined, negative from the end.
         pub axis: i64,
     }
 }
 
 impl OpDef for Concat {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn same_as(&self, operands: &[Known<'_>], _: &TensorType) -> Option<usize> {
         (operands.len() == 1).then_some(0)
     }
@@ -46,7 +35,7 @@ impl OpDef for Concat {
         for (i, x) in rest.iter().enumerate() {
             if x.ty.rank() != ty.rank() {
                 let expected = format!("operand 0 has {} axes", ty.rank());
-                return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
+                return Err(OpError::shape(i + 1, x.ty, expected));
             }
             for (a, (left, right)) in first.ty.shape.iter().zip(x.ty.shape.iter()).enumerate() {
                 if a != axis {
@@ -63,70 +52,50 @@ impl OpDef for Concat {
         result_with_ints(ty, ints.map(|parts| parts.into_iter().flatten().cloned().collect()))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((first, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
-        if operands.len() == 1 {
-            return Ok(smallvec![Claim::Shard(shard)]);
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        if at.operands.len() == 1 {
+            return at.keep(shard);
         }
-        let rank = results.first().map_or(0, TensorType::rank);
+        let rank = at.results.first().map_or(0, TensorType::rank);
         let joined = axis("axis", self.axis, rank).unwrap_or(0);
+        let along = "joins values along the batch axis";
         let mut whole = Shard { outer: 0, ..shard };
-        for (i, x) in operands.iter().enumerate() {
+        for (i, x) in at.operands.iter().enumerate() {
             match x.claim.shard() {
                 // Blocks of all rows one after the other, each with as many entries per row.
                 Some(s) if joined == shard.axis && s == (Shard { outer: s.outer, ..shard }) => {
                     whole.outer = whole.outer.saturating_add(s.outer);
                 }
                 Some(s) if s == shard => whole.outer = s.outer,
-                Some(s) if s.axis == joined => {
-                    return Err(rules::refuse(
-                        Code::Reorders,
-                        i,
-                        "joins values along the batch axis",
-                    ));
-                }
+                Some(s) if s.axis == joined => return at.refuse_at(i, Code::Reorders, along),
                 Some(s) => {
                     let reason =
                         format!("joins rows on axis {} with rows on axis {}", s.axis, shard.axis);
-                    return Err(rules::refuse(Code::Misaligned, i, reason));
+                    return at.refuse_at(i, Code::Misaligned, reason);
                 }
-                None if joined == shard.axis => {
-                    return Err(rules::refuse(
-                        Code::Reorders,
-                        first,
-                        "joins values along the batch axis",
-                    ));
-                }
+                None if joined == shard.axis => return at.refuse(Code::Reorders, along),
                 None => {
-                    let reason = format!(
-                        "joins rows with a value whose axis {} has a fixed size",
-                        shard.axis
-                    );
-                    return Err(rules::refuse(Code::BakedBatch, i, reason));
+                    let axis = shard.axis;
+                    let reason =
+                        format!("joins rows with a value whose axis {axis} has a fixed size");
+                    return at.refuse_at(i, Code::BakedBatch, reason);
                 }
             }
         }
-        Ok(smallvec![Claim::Shard(whole)])
+        at.keep(whole)
     }
 
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match operands.split_first() {
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        match at.operands.split_first() {
             // Elements move and are not computed with: parts of one combiner, joined, are parts of
             // the joined value.
-            Some((x, rest)) if rest.iter().all(|y| y.claim == x.claim) => Ok(smallvec![x.claim]),
-            _ => Err(rules::needs_whole(operands)),
+            Some((x, rest)) if rest.iter().all(|y| y.claim == x.claim) => at.give(x.claim),
+            _ => at.needs_whole(),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let first =
-            operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        let ([first], _) = at_least(operands)?;
         let axis = axis("axis", self.axis, first.rank())?;
         let mut dims = first.dims().to_vec();
         dims[axis] = operands.iter().map(|x| x.dims()[axis]).sum();
@@ -147,10 +116,6 @@ impl OpDef for Concat {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
         let axis = axis("axis", self.axis, at.ty(dy).rank())?;
@@ -160,7 +125,7 @@ impl OpDef for Concat {
         // Each operand gets the entries of the gradient that are its own.
         let parts = at.split(dy, self.axis, parts)?;
         for (i, part) in parts.into_iter().enumerate() {
-            at.give(i, part);
+            at.give(i, part)?;
         }
         Ok(())
     }

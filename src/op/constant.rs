@@ -1,11 +1,7 @@
 //! A tensor that is written in the graph.
 
-use super::declare::op;
 use super::infer::{MAX_INTS, count, result_with_ints};
-use super::{
-    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
-};
-use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
+use super::prelude::*;
 
 op! {
     /// The tensor `value`.
@@ -16,10 +12,6 @@ op! {
 }
 
 impl OpDef for Constant {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn known(&self) -> Option<&Tensor> {
         Some(&self.value)
     }
@@ -36,10 +28,6 @@ impl OpDef for Constant {
         let ints = ints.filter(|ints| value.dtype() != DType::U64 || ints.iter().all(|i| *i >= 0));
         let ints = ints.map(|ints| ints.into_iter().map(Dim::from).collect());
         result_with_ints(value.tensor_type(), ints)
-    }
-
-    fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
-        Ok(rules::invariant(results.len()))
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

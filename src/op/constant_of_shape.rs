@@ -1,14 +1,10 @@
 //! One value everywhere.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
 use super::infer::{MAX_INTS, count, known_sizes, result_with_ints, sizes};
-use super::{
-    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
-    strided,
-};
-use crate::types::{Claim, DType, Dim, Refusal, Shape, Tensor, TensorType};
+use super::prelude::*;
+use super::strided;
 
 op! {
     /// A tensor of `shape` whose elements are all the one element of `value`.
@@ -21,10 +17,6 @@ op! {
 }
 
 impl OpDef for ConstantOfShape {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn interval(&self, _: DType, _: &[Option<Interval>]) -> Option<Interval> {
         Interval::of_tensor(&self.value)
     }
@@ -35,7 +27,7 @@ impl OpDef for ConstantOfShape {
         if self.value.len() != 1 {
             let reason =
                 format!("{} has {} elements, not 1", self.value.tensor_type(), self.value.len());
-            return Err(OpError::Attribute { attr: "value", reason });
+            return Err(OpError::attr("value", reason));
         }
         let ty = TensorType::new(self.value.dtype(), Shape::from(self.shape.as_slice()));
         let count = ty.shape.elements().as_const().and_then(|c| usize::try_from(c).ok());
@@ -49,18 +41,14 @@ impl OpDef for ConstantOfShape {
         result_with_ints(ty, ints)
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
-        let [y] = results else { return rules::whole_results(results) };
-        let claim = rules::batch_axis(y, 0)?.map_or(Claim::Invariant, Claim::Shard);
-        Ok(smallvec![claim])
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let [y] = at.results else { return at.whole() };
+        at.give(rules::batch_axis(y, 0)?.map_or(Claim::Invariant, Claim::Shard))
     }
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let dims = known_sizes("the shape", &self.shape)?;
-        let mut y = Tensor::zeros(self.value.dtype(), &dims)?;
-        let all = [(y.len(), 0)];
-        strided::read(self.value.bytes(), y.bytes_mut(), self.value.dtype().bytes(), 0, &all);
-        Ok(vec![y])
+        Ok(vec![strided::taken(&self.value, 0, &[(dims.iter().product(), 0)], &dims)?])
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,17 +1,14 @@
 //! Convolution over spatial axes.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
+use super::ConvTranspose;
+use super::element::for_wide;
 use super::grad::conv_weight_grad::give_weights;
-use super::infer::{count, dtype, equal, result, same_dtype};
-use super::numeric::{Wide, narrow, wide, widen};
-use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{
-    Backward, Claims, ConvTranspose, Formula, Gradient, OpDef, OpError, Operand, Results,
-    RuleError, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{at_least, count, dtype, equal, result, same_dtype, sizes_of};
+use super::numeric::{Wide, computed_wide};
+use super::prelude::*;
+use super::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
 
 op! {
     /// The convolution (without reversal of the kernel) of `x: [N, C, spatial…]` with
@@ -21,7 +18,7 @@ op! {
     /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
     /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in
     /// row-major order, the bias last.
-    pub struct Conv = "conv" {
+    pub struct Conv = "conv" is FOLLOWS_BLOCKS {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
         /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
@@ -43,43 +40,61 @@ impl Conv {
     /// The windows of a kernel of type `w` over an input of type `x`, whose first axis may have any
     /// size.
     pub(crate) fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
-        let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
-        if input.len() != kernel.len() {
-            let expected = format!("operand 0 is {x}; both must have the same number of axes");
-            return Err(OpError::Shape { operand: 1, found: w.clone(), expected });
-        }
+        let [input, kernel] = spatial_pair(x, w)?;
         let Self { strides, dilations, pads, .. } = self;
         Sliding { strides, dilations, pads, ceil_mode: false }.over("kernel", &input, &kernel)
     }
 
     /// The channels of the result, with the channels of all operands checked.
     fn channels(&self, operands: &[Operand<'_>]) -> Result<Dim, OpError> {
-        let (x, w) = (operands[0].ty, operands[1].ty);
-        let known = |operand: usize, ty: &TensorType, axis: usize| {
-            let size = ty.shape[axis].as_const().ok_or_else(|| {
-                OpError::NotConstant(format!("the size of axis {axis} of operand {operand}"))
-            })?;
-            if size < 1 {
-                let expected = "it must have channels".to_owned();
-                return Err(OpError::Shape { operand, found: ty.clone(), expected });
-            }
-            Ok(size)
-        };
-        let (c, m, each) = (known(0, x, 1)?, known(1, w, 0)?, known(1, w, 1)?);
+        let [c, m, each] =
+            [channels(operands, 0, 1)?, channels(operands, 1, 0)?, channels(operands, 1, 1)?];
         if self.groups < 1 || m % self.groups != 0 {
             let reason = format!("{} groups do not divide {m} channels of the result", self.groups);
-            return Err(OpError::Attribute { attr: "groups", reason });
+            return Err(OpError::attr("groups", reason));
         }
         equal("channels of the input", &c.into(), &each.saturating_mul(self.groups).into())?;
-        if let Some(bias) = operands.get(2) {
-            let [size] = &bias.ty.shape[..] else {
-                let expected = "a bias has one axis".to_owned();
-                return Err(OpError::Shape { operand: 2, found: bias.ty.clone(), expected });
-            };
-            equal("elements of the bias", size, &m.into())?;
-        }
         Ok(m.into())
     }
+}
+
+/// The spatial sizes of the operand and of the kernel of a convolution.
+pub(super) fn spatial_pair(
+    x: &TensorType,
+    w: &TensorType,
+) -> Result<[SmallVec<[i64; 3]>; 2], OpError> {
+    let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
+    if input.len() != kernel.len() {
+        let expected = format!("operand 0 is {x}; both must have the same number of axes");
+        return Err(OpError::shape(1, w, expected));
+    }
+    Ok([input, kernel])
+}
+
+/// The channels that operand `i` of a convolution has on an axis, at least 1.
+pub(super) fn channels(operands: &[Operand<'_>], i: usize, axis: usize) -> Result<i64, OpError> {
+    let ty = operands[i].ty;
+    let unknown = || OpError::NotConstant(format!("the size of axis {axis} of operand {i}"));
+    let size = ty.shape[axis].as_const().ok_or_else(unknown)?;
+    if size < 1 {
+        return Err(OpError::shape(i, ty, "it must have channels"));
+    }
+    Ok(size)
+}
+
+/// The result of a convolution with these channels and spatial sizes, if it has their bias.
+pub(super) fn with_channels(
+    operands: &[Operand<'_>],
+    channels: Dim,
+    sizes: impl Iterator<Item = Dim>,
+) -> Result<Results, OpError> {
+    if operands.len() > 2 {
+        let [size] = sizes_of(operands, 2, "a bias has one axis")?;
+        equal("elements of the bias", size, &channels)?;
+    }
+    let x = operands[0].ty;
+    let shape = [x.shape[0].clone(), channels].into_iter().chain(sizes).collect();
+    result(TensorType { dtype: x.dtype, shape })
 }
 
 impl Conv {
@@ -102,59 +117,40 @@ impl Conv {
     }
 }
 
-impl OpDef for Conv {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+/// The split rule of a convolution, which moves its windows as `moves` says.
+pub(super) fn of_samples(at: &Splitting<'_>, shard: Shard, moves: &str) -> Result<Claims, Refusal> {
+    let code = if at.shard(0).is_some() { Code::SampleBySample } else { Code::WindowAxis };
+    at.expect_whole(1, code, "takes its kernel from the samples of the batch")?;
+    at.expect_whole(2, Code::WindowAxis, "adds a bias whose channels are the batch")?;
+    match shard.axis {
+        0 => at.keep(shard),
+        1 => at.refuse(Code::WindowAxis, "sums over the batch as its channels"),
+        _ => at.refuse(Code::WindowAxis, format!("{moves} windows along the batch")),
     }
+}
 
+impl OpDef for Conv {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         dtype(operands, 0, DType::is_float, "a float")?;
-        let dtype = same_dtype(operands)?;
+        same_dtype(operands)?;
         let windows = self.windows(operands[0].ty, operands[1].ty)?;
         let channels = self.channels(operands)?;
-        let spatial = windows.iter().map(WindowAxis::windows);
-        let shape = [operands[0].ty.shape[0].clone(), channels].into_iter().chain(spatial);
-        result(TensorType { dtype, shape: shape.collect() })
+        with_channels(operands, channels, windows.iter().map(WindowAxis::windows))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let x = operands.first().and_then(|x| x.claim.shard());
-        let code = if x.is_some() { Code::SampleBySample } else { Code::WindowAxis };
-        rules::whole(operands, 1, code, "takes its kernel from the samples of the batch")?;
-        rules::whole(operands, 2, Code::WindowAxis, "adds a bias whose channels are the batch")?;
-        match x {
-            None => Ok(rules::invariant(1)),
-            Some(shard @ Shard { axis: 0, .. }) => Ok(smallvec![Claim::Shard(shard)]),
-            Some(Shard { axis: 1, .. }) => {
-                Err(rules::refuse(Code::WindowAxis, 0, "sums over the batch as its channels"))
-            }
-            Some(_) => Err(rules::refuse(Code::WindowAxis, 0, "slides windows along the batch")),
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        of_samples(at, shard, "slides")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, w, bias @ ..] = operands else {
-            return Err(OpError::Operands { expected: "2 or 3", found: operands.len() });
-        };
+        let ([x, w], _) = at_least(operands)?;
         let windows = self.windows(&x.tensor_type(), &w.tensor_type())?;
-        let mut dims: SmallVec<[usize; 5]> = smallvec![x.dims()[0], w.dims()[0]];
-        dims.extend(windows.iter().map(|a| a.output));
-        let mut y = Tensor::zeros(wide(x.dtype()), &dims)?;
-        if !y.is_empty() {
-            let (x, w) = (widen(x)?, widen(w)?);
-            let bias = bias.first().map(|b| widen(b)).transpose()?;
-            if y.dtype() == DType::F64 {
-                convolve::<f64>(&windows, &mut y, &x, &w, bias.as_ref());
-            } else {
-                convolve::<f32>(&windows, &mut y, &x, &w, bias.as_ref());
-            }
-        }
-        Ok(vec![narrow(y, x.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        let dims = sizes_with(&[x.dims()[0], w.dims()[0]], &windows, |a| a.output);
+        computed_wide(operands, &dims, |y, operands| {
+            for_wide!(y.dtype(), T => convolve::<T>(&windows, y, operands));
+            Ok(())
+        })
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -170,15 +166,14 @@ impl OpDef for Conv {
                 output_padding,
                 groups: self.groups,
             };
-            let dx = at.op(transpose, &[dy, w])?;
-            at.give(0, dx);
+            at.give(0, dy.with(transpose, w))?;
         }
         if at.wants(1) {
             give_weights(at, self, w, [x, dy])?;
         }
         if at.wants(2) {
             let db = at.channel_sums(dy)?;
-            at.give(2, db);
+            at.give(2, db)?;
         }
         Ok(())
     }
@@ -187,13 +182,8 @@ impl OpDef for Conv {
 /// All channels of all samples of a result that is not empty.
 /// Sums run over the channels, ascending, and over the taps of each; a channel of the result reads
 /// the `each` channels of its group.
-fn convolve<T: Wide>(
-    windows: &[WindowAxis],
-    y: &mut Tensor,
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-) {
+fn convolve<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, operands: &[Tensor]) {
+    let [x, w, bias @ ..] = operands else { return };
     let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
     let (plane, taps) = (size(|a| a.input), size(|a| a.kernel));
     let (channels, each) = (w.dims()[0], w.dims()[1]);
@@ -209,11 +199,16 @@ fn convolve<T: Wide>(
         for (x, w) in x[first..].chunks_exact(plane).zip(kernels) {
             accumulate(&windows, y, x, w);
         }
-        if let Some(bias) = bias {
-            let bias = bias.as_slice::<T>()[channel];
-            for y in y {
-                *y = *y + bias;
-            }
+        add_bias(y, bias, channel);
+    }
+}
+
+/// Adds the number of a channel, if there is a bias.
+pub(super) fn add_bias<T: Wide>(y: &mut [T], bias: &[Tensor], channel: usize) {
+    if let [bias] = bias {
+        let bias = bias.as_slice::<T>()[channel];
+        for y in y {
+            *y = *y + bias;
         }
     }
 }

@@ -1,17 +1,13 @@
 //! Transposed convolution over spatial axes.
 
-use smallvec::{SmallVec, smallvec};
-
-use super::declare::op;
+use super::conv::{add_bias, channels, of_samples, spatial_pair, with_channels};
+use super::element::for_wide;
 use super::grad::conv_weight_grad::give_weights;
-use super::infer::{count, dtype, equal, result, same_dtype};
-use super::numeric::{Wide, narrow, wide, widen};
-use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, spatial_sizes};
-use super::{
-    Backward, Claims, Conv, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, Slice,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
+use super::infer::{at_least, count, dtype, equal, same_dtype};
+use super::numeric::{Wide, computed_wide};
+use super::prelude::*;
+use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, sizes_with};
+use super::{Conv, Slice};
 
 op! {
     /// The transpose of a convolution: every element of `x: [N, C, spatial…]` adds its products
@@ -22,7 +18,7 @@ op! {
     /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
     /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in
     /// row-major order, the bias last.
-    pub struct ConvTranspose = "conv_transpose" {
+    pub struct ConvTranspose = "conv_transpose" is FOLLOWS_BLOCKS {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
         /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
@@ -48,11 +44,7 @@ impl ConvTranspose {
     /// The windows of a kernel of type `w` over the result for an operand of type `x`, whose first
     /// axis may have any size: one for each element of `x`.
     pub(crate) fn windows(&self, x: &TensorType, w: &TensorType) -> Result<Windows, OpError> {
-        let (input, kernel) = (spatial_sizes(0, x)?, spatial_sizes(1, w)?);
-        if input.len() != kernel.len() {
-            let expected = format!("operand 0 is {x}; both must have the same number of axes");
-            return Err(OpError::Shape { operand: 1, found: w.clone(), expected });
-        }
+        let [input, kernel] = spatial_pair(x, w)?;
         let Self { strides, dilations, pads, output_padding, .. } = self;
         let sliding = Sliding { strides, dilations, pads, ceil_mode: false };
         sliding.spread("kernel", &input, &kernel, output_padding)
@@ -60,32 +52,14 @@ impl ConvTranspose {
 
     /// The channels of the result, with the channels of all operands checked.
     fn channels(&self, operands: &[Operand<'_>]) -> Result<Dim, OpError> {
-        let (x, w) = (operands[0].ty, operands[1].ty);
-        let known = |operand: usize, ty: &TensorType, axis: usize| {
-            let size = ty.shape[axis].as_const().ok_or_else(|| {
-                OpError::NotConstant(format!("the size of axis {axis} of operand {operand}"))
-            })?;
-            if size < 1 {
-                let expected = "it must have channels".to_owned();
-                return Err(OpError::Shape { operand, found: ty.clone(), expected });
-            }
-            Ok(size)
-        };
-        let (c, own, each) = (known(0, x, 1)?, known(1, w, 0)?, known(1, w, 1)?);
+        let [c, own, each] =
+            [channels(operands, 0, 1)?, channels(operands, 1, 0)?, channels(operands, 1, 1)?];
         equal("channels of the input", &c.into(), &own.into())?;
         if self.groups < 1 || c % self.groups != 0 {
             let reason = format!("{} groups do not divide {c} channels of the input", self.groups);
-            return Err(OpError::Attribute { attr: "groups", reason });
+            return Err(OpError::attr("groups", reason));
         }
-        let m = Dim::from(each) * Dim::from(self.groups);
-        if let Some(bias) = operands.get(2) {
-            let [size] = &bias.ty.shape[..] else {
-                let expected = "a bias has one axis".to_owned();
-                return Err(OpError::Shape { operand: 2, found: bias.ty.clone(), expected });
-            };
-            equal("elements of the bias", size, &m)?;
-        }
-        Ok(m)
+        Ok(Dim::from(each) * Dim::from(self.groups))
     }
 
     /// The convolution whose windows are the elements of the operand, and the part of the result's
@@ -118,87 +92,50 @@ impl ConvTranspose {
 }
 
 impl OpDef for ConvTranspose {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         dtype(operands, 0, DType::is_float, "a float")?;
-        let dtype = same_dtype(operands)?;
+        same_dtype(operands)?;
         let windows = self.windows(operands[0].ty, operands[1].ty)?;
-        let channels = self.channels(operands)?;
         let spatial = windows.iter().map(|a| i64::try_from(a.input).unwrap_or(i64::MAX).into());
-        let shape = [operands[0].ty.shape[0].clone(), channels].into_iter().chain(spatial);
-        result(TensorType { dtype, shape: shape.collect() })
+        with_channels(operands, self.channels(operands)?, spatial)
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let x = operands.first().and_then(|x| x.claim.shard());
-        let code = if x.is_some() { Code::SampleBySample } else { Code::WindowAxis };
-        rules::whole(operands, 1, code, "takes its kernel from the samples of the batch")?;
-        rules::whole(operands, 2, Code::WindowAxis, "adds a bias whose channels are the batch")?;
-        match x {
-            None => Ok(rules::invariant(1)),
-            Some(shard @ Shard { axis: 0, .. }) => Ok(smallvec![Claim::Shard(shard)]),
-            Some(Shard { axis: 1, .. }) => {
-                Err(rules::refuse(Code::WindowAxis, 0, "sums over the batch as its channels"))
-            }
-            Some(_) => Err(rules::refuse(Code::WindowAxis, 0, "spreads windows along the batch")),
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        of_samples(at, shard, "spreads")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, w, bias @ ..] = operands else {
-            return Err(OpError::Operands { expected: "2 or 3", found: operands.len() });
-        };
+        let ([x, w], _) = at_least(operands)?;
         let windows = self.windows(&x.tensor_type(), &w.tensor_type())?;
         let groups = usize::try_from(self.groups).unwrap_or(1);
-        let mut dims: SmallVec<[usize; 5]> = smallvec![x.dims()[0], w.dims()[1] * groups];
-        dims.extend(windows.iter().map(|a| a.input));
-        let mut y = Tensor::zeros(wide(x.dtype()), &dims)?;
-        if !y.is_empty() {
-            let (x, w) = (widen(x)?, widen(w)?);
-            let bias = bias.first().map(|b| widen(b)).transpose()?;
-            if y.dtype() == DType::F64 {
-                spread::<f64>(&windows, &mut y, &x, &w, bias.as_ref());
-            } else {
-                spread::<f32>(&windows, &mut y, &x, &w, bias.as_ref());
-            }
-        }
-        Ok(vec![narrow(y, x.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        let dims = sizes_with(&[x.dims()[0], w.dims()[1] * groups], &windows, |a| a.input);
+        computed_wide(operands, &dims, |y, operands| {
+            for_wide!(y.dtype(), T => spread::<T>(&windows, y, operands));
+            Ok(())
+        })
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (x, w, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         let (conv, covered) = self.convolution(at, dy)?;
         if at.wants(0) {
-            let dx = at.op(conv.clone(), &[covered, w])?;
-            at.give(0, dx);
+            at.give(0, covered.with(conv.clone(), w))?;
         }
         if at.wants(1) {
             give_weights(at, &conv, w, [covered, x])?;
         }
         if at.wants(2) {
             let db = at.channel_sums(dy)?;
-            at.give(2, db);
+            at.give(2, db)?;
         }
         Ok(())
     }
 }
 
 /// All channels of all samples of a result that is not empty and holds zeros.
-fn spread<T: Wide>(
-    windows: &[WindowAxis],
-    y: &mut Tensor,
-    x: &Tensor,
-    w: &Tensor,
-    bias: Option<&Tensor>,
-) {
+fn spread<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, operands: &[Tensor]) {
+    let [x, w, bias @ ..] = operands else { return };
     let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
     let (out, plane, taps) = (size(|a| a.input), size(|a| a.output), size(|a| a.kernel));
     let step = windows.last().map_or(1, |a| a.stride);
@@ -219,12 +156,7 @@ fn spread<T: Wide>(
                 });
             }
         }
-        if let Some(bias) = bias {
-            let bias = bias.as_slice::<T>()[channel];
-            for y in y {
-                *y = *y + bias;
-            }
-        }
+        add_bias(y, bias, channel);
     }
 }
 

@@ -1,17 +1,14 @@
 //! A value on another device.
 
-use super::declare::op;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Shape, TensorType};
 
 op! {
     /// Its operand, bit for bit, on the device of this operation, wherever the operand lives.
-    pub struct CopyOp = "copy" {}
+    pub struct CopyOp = "copy" is FOLLOWS_BLOCKS | WIDE_PARTS {}
 }
 
 impl View for CopyOp {
-    const TRAITS: Traits = Traits::FOLLOWS_BLOCKS.union(Traits::WIDE_PARTS);
     // It says where its result is.
     const IS_OPERAND: bool = false;
 

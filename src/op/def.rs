@@ -8,7 +8,7 @@ use super::{
     Attr, AttrError, AttrReader, Backward, Gradient, Interval, Lookup, Op, OpError,
     PositionOperand, Positions, Ratio, RuleError, Statistics, Traits, rules,
 };
-use crate::types::{Claim, Combine, DType, Dim, Refusal, Tensor, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 /// The name and the attributes of an operator; implemented by the macros that declare one.
 pub trait OpText {
@@ -18,6 +18,10 @@ pub trait OpText {
     fn attrs(&self) -> Vec<(&'static str, Attr)>;
     /// Replaces the batch size by `rows` in every attribute.
     fn at_rows(&mut self, rows: &Dim);
+    /// The facts that the declaration states.
+    fn facts(&self) -> Traits {
+        Traits::empty()
+    }
 }
 
 /// Reader of an operator's text form; implemented by the macros that declare one.
@@ -35,7 +39,9 @@ pub trait OpRead: Sized {
 /// (Keras).
 pub trait OpDef: OpText {
     /// Facts that passes need, whichever operator it is.
-    fn traits(&self) -> Traits;
+    fn traits(&self) -> Traits {
+        self.facts()
+    }
 
     /// The types of the results, with every condition on operands and attributes checked, and the
     /// integer values of small results where they follow from those of the operands.
@@ -44,25 +50,28 @@ pub trait OpDef: OpText {
     /// holds only if it holds for every `N >= 0`.
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError>;
 
-    /// The split rule: the claims of the results where the operands satisfy theirs.
+    /// The split rule: the claims of the results where the operands satisfy theirs. By default they
+    /// are whole on every replica where no operand is split, and otherwise [`Self::rows`] says.
     ///
-    /// `operands` and `results` have the types of the whole batch. The replica runs the operator
-    /// with `N` in its attributes replaced by its own rows where a result is split, or is partial
-    /// though no operand is.
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal>;
+    /// The replica runs the operator with `N` in its attributes replaced by its own rows where a
+    /// result is split, or is partial though no operand is.
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        at.first().map_or_else(|| at.whole(), |(_, shard)| self.rows(at, shard))
+    }
+
+    /// The split rule where operands are split, the first of them as `shard` says. By default only
+    /// what works element by element has one.
+    fn rows(&self, at: &Splitting<'_>, _shard: Shard) -> Result<Claims, Refusal> {
+        if self.traits().contains(Traits::ELEMENTWISE) {
+            return rules::elementwise(at);
+        }
+        at.refuse(Code::NoRule, "has no split rule")
+    }
 
     /// The split rule where an operand is partial: the results are partial if the operator, applied
     /// to the parts of all replicas, gives parts of its result. By default it needs the whole.
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        _results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        Err(rules::needs_whole(operands))
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        at.needs_whole()
     }
 
     /// The reference evaluation: the meaning of the operator, on operands that `infer` accepts.
@@ -71,7 +80,7 @@ pub trait OpDef: OpText {
     /// True if a rounding of its floats may change a result by any amount: it compares them, cuts
     /// them to integers, or gives their positions.
     fn jumps(&self) -> bool {
-        false
+        self.traits().contains(Traits::JUMPS)
     }
 
     /// The elements of the results, all of type `dtype`, given those of the operands, where all of
@@ -84,6 +93,11 @@ pub trait OpDef: OpText {
     /// The numbers of rows in the result, where operands have some, or the operator makes them.
     /// Only asked for results of type `i64`.
     fn positions(&self, _operands: &[PositionOperand<'_>], _y: &TensorType) -> Option<Positions> {
+        None
+    }
+
+    /// The axis of the first operand whose entries the elements of this result number.
+    fn places(&self, _result: usize) -> Option<i64> {
         None
     }
 
@@ -194,15 +208,18 @@ pub trait OpDef: OpText {
         false
     }
 
-    /// Whether it has a derivative.
-    fn gradient(&self) -> Gradient;
+    /// Whether it has a derivative; who says nothing has a rule.
+    fn gradient(&self) -> Gradient {
+        Gradient::Defined
+    }
 
     /// The gradient rule: gives every operand whose gradient is wanted what the gradients of the
     /// results make of it. Operators whose gradient is [`Gradient::Defined`] have one.
     fn backward(&self, _at: &mut Backward<'_>) -> Result<(), RuleError> {
         match self.gradient() {
-            Gradient::Defined | Gradient::Zero(_) => Ok(()),
+            Gradient::Zero(_) => Ok(()),
             Gradient::None(reason) => Err(RuleError::Undefined(reason)),
+            Gradient::Defined => Err(RuleError::Undefined("it states no rule")),
         }
     }
 }
@@ -259,4 +276,14 @@ pub struct SplitOperand<'a> {
     pub claim: Claim,
     /// The type of the whole.
     pub ty: &'a TensorType,
+}
+
+/// The operands and the results of an operator as its split rule sees them, with the types of the
+/// whole batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Splitting<'a> {
+    /// The operands.
+    pub operands: &'a [SplitOperand<'a>],
+    /// The types of the results.
+    pub results: &'a [TensorType],
 }

@@ -2,18 +2,11 @@
 
 use std::f64::consts::TAU;
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::element::{Float, for_dtype};
-use super::infer::{axis, dtype, not_a_float, one, result, tensors};
+use super::element::{Float, for_float};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 use super::real::Real;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
 use super::{Pad, PadMode};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The discrete Fourier transform along an axis of a value whose last axis holds a real number,
@@ -22,7 +15,7 @@ op! {
     ///
     /// Entries of `x` from `length` on are left out, those that it lacks are 0. Sums are taken in
     /// `f64` over ascending `j`, and rounded once.
-    pub struct Dft = "dft" {
+    pub struct Dft = "dft" is FOLLOWS_BLOCKS {
         /// The axis, negative from the end; not the last one.
         pub axis: i64 = -2,
         /// The period, at least 1.
@@ -55,8 +48,7 @@ impl Dft {
     pub(crate) fn axis(&self, rank: usize) -> Result<usize, OpError> {
         let axis = axis("axis", self.axis, rank)?;
         if axis + 1 == rank {
-            let reason = "is the axis of the parts of a number".to_owned();
-            return Err(OpError::Attribute { attr: "axis", reason });
+            return Err(OpError::attr("axis", "is the axis of the parts of a number"));
         }
         Ok(axis)
     }
@@ -111,43 +103,35 @@ impl Dft {
 }
 
 impl OpDef for Dft {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         let mut shape = x.ty.shape.clone();
         let axis = self.axis(shape.rank())?;
         if !(1..=i64::from(i32::MAX)).contains(&self.length) {
             let reason = format!("{} is out of range; it must be 1 to 2^31 - 1", self.length);
-            return Err(OpError::Attribute { attr: "length", reason });
+            return Err(OpError::attr("length", reason));
         }
         if !(0..=self.length).contains(&self.count) {
             let reason = format!("{} is out of range; it must be 0 to the length", self.count);
-            return Err(OpError::Attribute { attr: "count", reason });
+            return Err(OpError::attr("count", reason));
         }
         let last = shape.rank() - 1;
         if !matches!(shape[last].as_const(), Some(1 | 2)) {
-            let expected = "its last axis must hold a real number or two parts of one".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            let expected = "its last axis must hold a real number or two parts of one";
+            return Err(OpError::shape(0, x.ty, expected));
         }
         shape[axis] = self.count.into();
         shape[last] = if self.real { Dim::ONE } else { 2.into() };
         result(TensorType { dtype: x.ty.dtype, shape })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
-        match self.axis(operands.get(i).map_or(0, |x| x.ty.rank())) {
-            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
-            _ => Err(rules::refuse(Code::AcrossSamples, i, "sums over the samples of the batch")),
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        at.keep_beside(self.axis, shard, Code::AcrossSamples, "sums over the samples of the batch")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let (sizes, mut dims) = (self.sizes(x.dims())?, x.dims().to_vec());
         let (axis, last) = (self.axis(x.rank())?, x.rank() - 1);
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
@@ -159,23 +143,13 @@ impl OpDef for Dft {
             return Ok(vec![y]);
         }
         let turns = self.turns();
-        for_dtype!(
-            x.dtype(),
-            float F => {
-                let rows = y.as_mut_slice::<F>().chunks_exact_mut(row).enumerate();
-                for (at, row) in rows {
-                    let block = &x.as_slice::<F>()[at / count * block..][..block];
-                    Self::row(sizes, &turns, at % count, block, row);
-                }
-            },
-            int _I => return Err(not_a_float(x.dtype())),
-            bool => return Err(not_a_float(x.dtype())),
-        );
+        for_float!(x.dtype(), F => {
+            for (at, row) in y.as_mut_slice::<F>().chunks_exact_mut(row).enumerate() {
+                let block = &x.as_slice::<F>()[at / count * block..][..block];
+                Self::row(sizes, &turns, at % count, block, row);
+            }
+        });
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     /// The transform is linear: its transpose has the exponents with the other sign.
@@ -202,8 +176,7 @@ impl OpDef for Dft {
             pads[shape.rank() + axis] = entries - self.length;
             dx = at.op(Pad { mode: PadMode::Constant, pads, value: 0.0 }, &[dx])?;
         }
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -1,9 +1,7 @@
 //! Integers that follow from the batch size.
 
-use super::declare::op;
-use super::infer::{count, known, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{DType, Dim, Refusal, Shape, Tensor, TensorType};
+use super::infer::{count, known_all, result_with_ints};
+use super::prelude::*;
 
 op! {
     /// A vector of `i64` whose elements are these formulas of the number of rows of the whole
@@ -20,17 +18,12 @@ op! {
 }
 
 impl OpDef for Dims {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
         let shape = match (self.scalar, self.values.len()) {
             (true, 1) => Shape::scalar(),
             (true, n) => {
-                let reason = format!("{n} values for a scalar");
-                return Err(OpError::Attribute { attr: "values", reason });
+                return Err(OpError::attr("values", format!("{n} values for a scalar")));
             }
             (false, n) => Shape::from([n].as_slice()),
         };
@@ -38,13 +31,8 @@ impl OpDef for Dims {
         result_with_ints(TensorType::new(DType::I64, shape), Some(ints))
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
-        Ok(rules::invariant(results.len()))
-    }
-
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let values =
-            self.values.iter().map(|d| known("the value", d)).collect::<Result<Vec<i64>, _>>()?;
+        let values = known_all("the value", &self.values)?;
         let dims: &[usize] = if self.scalar { &[] } else { &[values.len()] };
         Ok(vec![Tensor::new(dims, &values)?])
     }

@@ -1,12 +1,7 @@
 //! Dropout as inference sees it.
 
-use super::declare::op;
-use super::infer::{one, results, tensors};
-use super::{
-    Backward, Claims, Gradient, Known, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, DType, Refusal, Tensor, TensorType};
+use super::infer::{exactly, results};
+use super::prelude::*;
 
 op! {
     /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is
@@ -24,8 +19,7 @@ pub(super) fn check_rate(rate: f32) -> Result<(), OpError> {
     if (0.0..1.0).contains(&rate) {
         return Ok(());
     }
-    let reason = format!("{rate} is out of range; it must be at least 0 and below 1");
-    Err(OpError::Attribute { attr: "rate", reason })
+    Err(OpError::attr("rate", format!("{rate} is out of range; it must be at least 0 and below 1")))
 }
 
 impl OpDef for Dropout {
@@ -43,34 +37,26 @@ impl OpDef for Dropout {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         check_rate(self.rate)?;
         // A model that uses the mask at inference gets one that keeps everything.
         let mask = self.mask.then(|| TensorType::new(DType::Bool, x.ty.shape.clone()));
         results(std::iter::once(x.ty.clone()).chain(mask))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        Ok(rules::same(operands, results.len()))
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        at.keep(shard)
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let mut claims = rules::moved(operands, results)?;
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let mut claims = rules::moved(at)?;
         // The mask is all true.
         claims.iter_mut().skip(1).for_each(|claim| *claim = Claim::Invariant);
         Ok(claims)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let mut results = vec![x.clone()];
         if self.mask {
             let mut mask = Tensor::zeros(DType::Bool, x.dims())?;
@@ -80,13 +66,8 @@ impl OpDef for Dropout {
         Ok(results)
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
-        at.give(0, dy);
-        Ok(())
+        at.give(0, dy)
     }
 }

@@ -1,17 +1,10 @@
 //! Dropout in training.
 
-use smallvec::smallvec;
-
-use super::declare::op;
 use super::dropout::check_rate;
-use super::element::{Float, for_dtype};
-use super::infer::{count, dtype, equal, result, tensors};
+use super::element::{Float, for_float};
+use super::infer::{count, dtype, equal, exactly, result, sizes_of};
+use super::prelude::*;
 use super::real::Real;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The operand `x: [N, …]` of which a part of the elements, `rate`, is replaced by 0, and the
@@ -24,7 +17,7 @@ op! {
     /// computed. The hash is the finalizer of `SplitMix64`, applied to the seed, the step and the
     /// row in turn, and to the sum of that and the position's multiple of 2^64 divided by the
     /// golden ratio.
-    pub struct DropoutTrain = "dropout_train" {
+    pub struct DropoutTrain = "dropout_train" is CHEAP {
         /// The part of the elements that is dropped, at least 0 and below 1.
         pub rate: f32,
         /// The seed.
@@ -56,10 +49,6 @@ fn stays(key: u64, position: u64, rate: f32) -> bool {
 }
 
 impl OpDef for DropoutTrain {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         check_rate(self.rate)?;
@@ -67,85 +56,52 @@ impl OpDef for DropoutTrain {
         for i in 1..3 {
             dtype(operands, i, |t| t == DType::I64, "i64")?;
         }
-        let wrong = |operand: usize, expected: &str| OpError::Shape {
-            operand,
-            found: operands[operand].ty.clone(),
-            expected: expected.to_owned(),
-        };
         let x = operands[0].ty;
-        let rows = x.shape.first().ok_or_else(|| wrong(0, "it must have rows"))?;
-        let [numbers] = &operands[1].ty.shape[..] else {
-            return Err(wrong(1, "it must have one axis"));
-        };
+        let rows = x.shape.first().ok_or_else(|| OpError::shape(0, x, "it must have rows"))?;
+        let [numbers] = sizes_of(operands, 1, "it must have one axis")?;
         equal("rows and their numbers", rows, numbers)?;
-        if operands[2].ty.rank() != 0 {
-            return Err(wrong(2, "it must have no axis"));
-        }
+        let [] = sizes_of(operands, 2, "it must have no axis")?;
         result(x.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        rules::whole(
-            operands,
-            2,
-            Code::SampleBySample,
-            "takes its step from the samples of the batch",
-        )?;
-        let [x, rows, _] = operands else { return Ok(rules::invariant(1)) };
-        match (x.claim.shard(), rows.claim.shard()) {
-            (None, None) => Ok(rules::invariant(1)),
-            (Some(s), Some(t)) if s == t && s.axis == 0 => Ok(smallvec![Claim::Shard(s)]),
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        at.expect_whole(2, Code::SampleBySample, "takes its step from the samples of the batch")?;
+        let others = "pairs rows with the numbers of others";
+        match (at.shard(0), at.shard(1)) {
+            (Some(s), Some(t)) if s == t && s.axis == 0 => at.keep(s),
             (Some(s), None) if s.axis > 0 => {
-                Err(rules::refuse(Code::WindowAxis, 0, "counts positions along the batch"))
+                at.refuse(Code::WindowAxis, "counts positions along the batch")
             }
-            (Some(_), _) => {
-                Err(rules::refuse(Code::Misaligned, 1, "pairs rows with the numbers of others"))
-            }
-            (None, Some(_)) => {
-                Err(rules::refuse(Code::Misaligned, 0, "pairs rows with the numbers of others"))
-            }
+            (Some(_), _) => at.refuse_at(1, Code::Misaligned, others),
+            (None, _) => at.refuse_at(0, Code::Misaligned, others),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, rows, step] = tensors(operands)?;
+        let [x, rows, step] = exactly(operands)?;
         let mut y = x.clone();
         let step = step.as_slice::<i64>().first().copied().unwrap_or(0);
         let width: usize = x.dims().iter().skip(1).product();
-        let wrong =
-            || OpError::DType { operand: 0, expected: "a float".to_owned(), found: x.dtype() };
         let factor = 1.0 / (1.0 - f64::from(self.rate));
         if width > 0 {
-            for_dtype!(
-                x.dtype(),
-                float F => for (y, row) in
-                    y.as_mut_slice::<F>().chunks_exact_mut(width).zip(rows.as_slice::<i64>())
-                {
+            for_float!(x.dtype(), F => {
+                let of_rows = y.as_mut_slice::<F>().chunks_exact_mut(width);
+                for (y, row) in of_rows.zip(rows.as_slice::<i64>()) {
                     let key = row_key(self.seed, step, *row);
                     for (position, y) in (0u64..).zip(y) {
-                        *y = if stays(key, position, self.rate) {
-                            F::of_f64(y.real().to_f64() * factor)
-                        } else {
-                            F::of_f64(0.0)
-                        };
+                        let kept = stays(key, position, self.rate);
+                        *y = F::of_f64(if kept { y.real().to_f64() * factor } else { 0.0 });
                     }
-                },
-                int _I => return Err(wrong()),
-                bool => return Err(wrong()),
-            );
+                }
+            });
         }
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (rows, step, dy) = (at.operand(1)?, at.operand(2)?, at.dy()?);
         let dx = at.op(self.clone(), &[dy, rows, step])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -1,18 +1,15 @@
 //! Numbers as `u8` with a scale that their own range decides.
 
-use super::declare::family;
-use super::infer::{dtype, one, results, tensors, two};
-use super::{
-    Claims, Gradient, OpDef, OpError, Operand, Quantize, Results, SplitOperand, Traits, rules,
-};
-use crate::types::{Code, DType, Refusal, Shape, Tensor, TensorType};
+use super::Quantize;
+use super::infer::{count, dtype, exactly, results, sizes_of};
+use super::prelude::*;
 
 family! {
     /// Results are in `f32`: the scale is `(high - low) / 255` for `low = min(0, smallest)` and
     /// `high = max(0, largest)`, or 1 where both are 0; the zero point is `-low / scale`, the
     /// nearest of `0..=255` (the even one of two), `u8`. A range with a NaN has the scale NaN and
     /// the zero point 0.
-    pub enum DynamicQuantize {
+    pub enum DynamicQuantize is FOLLOWS_BLOCKS {
         /// `x: f32` quantised by the range of all its elements: `quantize_linear` of it to `u8`,
         /// the scale `f32[]` and the zero point `u8[]`. Of nothing the scale is 1.
         Quantize = "dynamic_quantize",
@@ -50,51 +47,35 @@ fn extremes(x: &[f32]) -> (f32, f32) {
 }
 
 impl OpDef for DynamicQuantize {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let scalars = [DType::F32, DType::U8].map(|t| TensorType::new(t, Shape::scalar()));
         match self {
             Self::Quantize => {
-                let x = one(operands)?;
+                let [x] = exactly(operands)?;
                 dtype(operands, 0, |t| t == DType::F32, "f32")?;
                 let y = TensorType { dtype: DType::U8, shape: x.ty.shape.clone() };
                 results(std::iter::once(y).chain(scalars))
             }
             Self::Range => {
-                two(operands)?;
-                for (i, x) in operands.iter().enumerate() {
+                count(operands, 2, 2, "2")?;
+                for i in 0..2 {
                     dtype(operands, i, |t| t == DType::F32, "f32")?;
-                    if x.ty.rank() > 0 {
-                        let expected = "it must be a scalar".to_owned();
-                        return Err(OpError::Shape { operand: i, found: x.ty.clone(), expected });
-                    }
+                    let [] = sizes_of(operands, i, "it must be a scalar")?;
                 }
                 results(scalars)
             }
         }
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        match rules::first_shard(operands) {
-            None => Ok(rules::invariant(results.len())),
-            Some((i, _)) => {
-                let reason = "quantises by the smallest and largest value of all samples";
-                Err(rules::refuse(Code::AcrossSamples, i, reason))
-            }
-        }
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let reason = "quantises by the smallest and largest value of all samples";
+        at.refuse(Code::AcrossSamples, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         match self {
             Self::Quantize => {
-                let [x] = tensors(operands)?;
+                let [x] = exactly(operands)?;
                 let (smallest, largest) = extremes(x.as_slice());
                 let (scale, zero) = range(smallest, largest);
                 let (scale, zero) = (Tensor::scalar(scale), Tensor::scalar(zero));
@@ -104,7 +85,7 @@ impl OpDef for DynamicQuantize {
                 Ok(all)
             }
             Self::Range => {
-                let [smallest, largest] = tensors(operands)?;
+                let [smallest, largest] = exactly(operands)?;
                 let (scale, zero) = range(smallest.as_slice()[0], largest.as_slice()[0]);
                 Ok(vec![Tensor::scalar(scale), Tensor::scalar(zero)])
             }

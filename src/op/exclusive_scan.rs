@@ -2,14 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::declare::op;
-use super::element::{Float, for_dtype};
-use super::infer::{known, results};
+use super::AllReduce;
+use super::element::{Float, Int, for_dtype};
+use super::infer::{known_all, results};
+use super::prelude::*;
 use super::wide::{Product, Wide};
-use super::{
-    AllReduce, Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// For each of its operands, the parts of a partial value in the order of the replicas, what
@@ -20,7 +17,7 @@ op! {
     /// the other, and rounded once.
     ///
     /// Elsewhere: exclusive prefix sum (PyTorch).
-    pub struct ExclusiveScan = "exclusive_scan" {
+    pub struct ExclusiveScan = "exclusive_scan" is COLLECTIVE | WIDE_PARTS {
         /// The combiner: `sum`, `prod`, `max`, `min`, `wide_sum` or `wide_prod`.
         pub by: Combine,
         /// Those behind it instead of those before.
@@ -41,44 +38,22 @@ fn neutral(by: Combine, x: &Tensor) -> Result<Tensor, OpError> {
         powers.fill(Product::EMPTY.component(1));
         return Ok(y);
     }
+    let value = match by {
+        Combine::Prod | Combine::WideProd => 1.0,
+        Combine::Max => f64::NEG_INFINITY,
+        Combine::Min => f64::INFINITY,
+        Combine::Sum | Combine::WideSum | Combine::Lse | Combine::L2 | Combine::Mean => 0.0,
+    };
     for_dtype!(
         y.dtype(),
-        float F => {
-            let value = match by {
-                Combine::Prod | Combine::WideProd => 1.0,
-                Combine::Max => f64::NEG_INFINITY,
-                Combine::Min => f64::INFINITY,
-                Combine::Sum
-                | Combine::WideSum
-                | Combine::Lse
-                | Combine::L2
-                | Combine::Mean => 0.0,
-            };
-            y.as_mut_slice::<F>().fill(F::of_f64(value));
-        },
-        int I => {
-            let value = match by {
-                Combine::Prod | Combine::WideProd => 1,
-                Combine::Max => I::MIN,
-                Combine::Min => I::MAX,
-                Combine::Sum
-                | Combine::WideSum
-                | Combine::Lse
-                | Combine::L2
-                | Combine::Mean => 0,
-            };
-            y.as_mut_slice::<I>().fill(value);
-        },
+        float F => y.as_mut_slice::<F>().fill(F::of_f64(value)),
+        int I => y.as_mut_slice::<I>().fill(<I as Int>::truncate(value)),
         bool => y.bytes_mut().fill(u8::from(by == Combine::Min)),
     );
     Ok(y)
 }
 
 impl OpDef for ExclusiveScan {
-    fn traits(&self) -> Traits {
-        Traits::COLLECTIVE | Traits::WIDE_PARTS
-    }
-
     fn combines(&self) -> Option<Combine> {
         Some(self.by)
     }
@@ -90,26 +65,25 @@ impl OpDef for ExclusiveScan {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         if matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean) {
             let reason = format!("`{}` has no scan; take sum, prod, max or min", self.by.name());
-            return Err(OpError::Attribute { attr: "by", reason });
+            return Err(OpError::attr("by", reason));
         }
         AllReduce { by: self.by, rows: self.rows.clone() }.infer(operands)?;
         results(operands.iter().map(|x| x.ty.clone()))
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+    fn split(&self, _: &Splitting<'_>) -> Result<Claims, Refusal> {
         Err(rules::refuse(Code::NotPerSample, 0, "scans parts, and its operand has none"))
     }
 
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match operands {
-            [x] if x.claim == Claim::Partial(self.by) => Ok(std::iter::once(Claim::Own).collect()),
-            _ => Err(rules::needs_whole(operands)),
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        match at.operands {
+            [x] if x.claim == Claim::Partial(self.by) => at.give(Claim::Own),
+            _ => at.needs_whole(),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let rows =
-            self.rows.iter().map(|d| known("the rows", d)).collect::<Result<Vec<i64>, _>>()?;
+        let rows = known_all("the rows", &self.rows)?;
         let count = operands.len();
         let before = |i: usize| {
             let others = if self.reverse { i + 1..count } else { 0..i };

@@ -5,16 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::attr::{Attr, AttrValue};
-use super::declare::op;
+use super::attr::{Attr, AttrValue, written};
 use super::infer::{known_sizes, results};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{
-    Claim, Code, DType, Dim, Hint, MAX_RANK, ParseValueError, Quoted, QuotedMessage, Refusal,
-    Setting, Tensor, TensorType,
-};
+use super::prelude::*;
+use crate::types::{Hint, MAX_RANK, ParseValueError, Quoted, QuotedMessage, Setting};
 
 op! {
     /// The foreign operator `op`: results of declared types, by a callback. It must
@@ -22,7 +16,7 @@ op! {
     ///
     /// Elsewhere: custom call (XLA); custom operator (PyTorch); unregistered operation (MLIR);
     /// custom domain (ONNX); custom layer (Keras).
-    pub struct External = "external" {
+    pub struct External = "external" is UNREPEATABLE | JUMPS {
         /// The assumption about the batch. The pass relies on it: a wrong assumption gives other
         /// results than one device.
         pub assume: Assume = Assume::None,
@@ -131,17 +125,7 @@ impl FromStr for Assume {
     }
 }
 
-impl AttrValue for Assume {
-    const EXPECTED: &'static str = "an assumption, none or rowwise(AXIS)";
-
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Name(self.to_string()))
-    }
-
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Name(text) = attr { text.parse().ok() } else { None }
-    }
-}
+written!(Assume = "an assumption, none or rowwise(AXIS)");
 
 /// The types of results, written `f32[N,8], i64[N]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,13 +133,8 @@ pub struct ResultTypes(pub Vec<TensorType>);
 
 impl fmt::Display for ResultTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, ty) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{ty}")?;
-        }
-        Ok(())
+        let types: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&types.join(", "))
     }
 }
 
@@ -215,12 +194,8 @@ impl AttrValue for Callback {
 }
 
 impl OpDef for External {
-    fn traits(&self) -> Traits {
-        Traits::UNREPEATABLE
-    }
-
     fn infer(&self, _: &[Operand<'_>]) -> Result<Results, OpError> {
-        let wrong = |attr, reason: String| Err(OpError::Attribute { attr, reason });
+        let wrong = |attr, reason: String| Err(OpError::attr(attr, reason));
         let types = &self.results.0;
         if self.op.is_empty() {
             return wrong("op", "a foreign operator has a name".to_owned());
@@ -239,13 +214,10 @@ impl OpDef for External {
         results(types.iter().cloned())
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let Splitting { operands, results } = *at;
         let Some(carries) = operands.iter().position(|x| x.claim != Claim::Invariant) else {
-            return rules::whole_results(results);
+            return at.whole();
         };
         let op = Quoted(&self.op);
         let Assume::Rowwise(axis) = self.assume else {
@@ -263,14 +235,14 @@ impl OpDef for External {
                 "takes {} split as {}, where {op} is assumed to keep the rows of axis {axis} apart",
                 x.ty, x.claim
             );
-            return Err(rules::refuse(Code::Misaligned, i, reason));
+            return at.refuse_at(i, Code::Misaligned, reason);
         }
         let whole = |x: &&SplitOperand<'_>| {
             x.claim == Claim::Invariant && x.ty.shape.iter().any(Dim::depends_on_batch)
         };
         if let Some(x) = operands.iter().find(whole) {
             let reason = format!("meets {}, which every replica holds for the whole batch", x.ty);
-            return Err(rules::refuse(Code::GlobalIndex, carries, reason));
+            return at.refuse_at(carries, Code::GlobalIndex, reason);
         }
         let by_row = |ty: &TensorType| {
             let mut sizes = ty.shape.iter().enumerate();
@@ -281,9 +253,9 @@ impl OpDef for External {
             let reason = format!(
                 "gives {ty}, where {op} is assumed to give one entry of axis {axis} for each row"
             );
-            return Err(rules::refuse(Code::BakedBatch, carries, reason));
+            return at.refuse_at(carries, Code::BakedBatch, reason);
         }
-        Ok(SmallVec::from_elem(Claim::rows(axis), results.len()))
+        at.give(Claim::rows(axis))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -303,10 +275,6 @@ impl OpDef for External {
             self.check(i, ty, tensor)?;
         }
         Ok(found)
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {
@@ -428,7 +396,7 @@ mod tests {
         let whole = |results: &[&str]| {
             let types = types(results);
             let x = SplitOperand { claim: Claim::Invariant, ty: &types[0] };
-            gate(results).split(&[x], &types).map_err(|r| r.code.name())
+            Op::from(gate(results)).split(&[x], &types).map_err(|r| r.code.name())
         };
         assert_eq!(whole(&["f32[4]", "i64[]"]).unwrap().to_vec(), [Claim::Invariant; 2]);
         // Every replica computes all of it.
@@ -439,8 +407,8 @@ mod tests {
             let types = types(&["f32[N]", other]);
             let operands = [Claim::rows(0), Claim::Invariant].into_iter().zip(&types);
             let operands: Vec<_> = operands.map(|(claim, ty)| SplitOperand { claim, ty }).collect();
-            let split =
-                gate(&["f32[N]"]).assuming(Assume::Rowwise(0)).split(&operands, &types[..1]);
+            let op = Op::from(gate(&["f32[N]"]).assuming(Assume::Rowwise(0)));
+            let split = op.split(&operands, &types[..1]);
             assert_eq!(split.unwrap_err().code.name(), "R0106", "{other}");
         }
         let part = SplitOperand { claim: Claim::Partial(Combine::Sum), ty: &types(&["f32[4]"])[0] };

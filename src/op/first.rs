@@ -1,9 +1,7 @@
 //! One of several equal values.
 
-use super::declare::op;
-use super::infer::{carried, count, result_with_ints};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Code, Refusal, Tensor, TensorType};
+use super::infer::{at_least, carried, count, result_with_ints};
+use super::prelude::*;
 
 op! {
     /// The first of its operands: the copies that the replicas hold of a value which is whole on
@@ -11,43 +9,29 @@ op! {
     ///
     /// At run time the operands of replicas without rows are absent, and the first one present is
     /// taken.
-    pub struct First = "first" {}
+    pub struct First = "first" is MOVES {}
 }
 
 impl OpDef for First {
-    fn traits(&self) -> Traits {
-        Traits::MOVES
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 1, usize::MAX, "at least 1")?;
         let Some((first, rest)) = operands.split_first() else { return Ok(Results::new()) };
         for (i, x) in rest.iter().enumerate() {
             if x.ty != first.ty {
                 let expected = format!("all operands are {}, as operand 0 is", first.ty);
-                return Err(OpError::Shape { operand: i + 1, found: x.ty.clone(), expected });
+                return Err(OpError::shape(i + 1, x.ty, expected));
             }
         }
         result_with_ints(first.ty.clone(), carried(first))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        match rules::first_shard(operands) {
-            None => rules::whole_results(results),
-            Some((i, _)) => {
-                Err(rules::refuse(Code::Reorders, i, "takes the rows of one operand of several"))
-            }
-        }
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        at.refuse(Code::Reorders, "takes the rows of one operand of several")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let first =
-            operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
-        Ok(vec![(*first).clone()])
+        let ([first], _) = at_least(operands)?;
+        Ok(vec![first.clone()])
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,20 +1,15 @@
 //! Entries of one axis, picked by index.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
 use super::index::place;
-use super::infer::{axis, dtype, result_with_ints, tensors, two};
-use super::{
-    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{axis, dtype, exactly, result_with_ints};
+use super::prelude::*;
 
 op! {
     /// The entries of the first operand along `axis` whose numbers are the second operand; the axes
     /// of the second stand in the place of that axis. Negative numbers count from the end.
-    pub struct Gather = "gather" {
+    pub struct Gather = "gather" is FOLLOWS_BLOCKS {
         /// The axis of the first operand, negative from its end.
         pub axis: i64 = 0,
     }
@@ -26,16 +21,12 @@ fn picked(data: &[Dim], places: &[i64]) -> Option<SmallVec<[Dim; 8]>> {
 }
 
 impl OpDef for Gather {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         Lookup::along(operands, self.axis, 1)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (data, indices) = two(operands)?;
+        let [data, indices] = exactly(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
         let axis = axis("axis", self.axis, data.ty.rank())?;
         let size = data.ty.shape.get(axis).and_then(Dim::as_const);
@@ -58,48 +49,34 @@ impl OpDef for Gather {
         result_with_ints(TensorType { dtype: data.ty.dtype, shape }, ints)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let [data, indices] = operands else { return rules::whole_results(results) };
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [data, indices] = at.operands else { return at.whole() };
         let picked = axis("axis", self.axis, data.ty.rank()).unwrap_or(0);
-        let claim = match (data.claim.shard(), indices.claim.shard()) {
-            (None, None) => return rules::whole_results(results),
+        match (data.claim.shard(), indices.claim.shard()) {
             // A number counts rows of the whole batch, of which a replica holds a part.
             (Some(s), _) if s.axis == picked => {
-                return Err(rules::refuse(
-                    Code::Reorders,
-                    0,
-                    "picks samples of the batch by number",
-                ));
+                at.refuse(Code::Reorders, "picks samples of the batch by number")
             }
             (Some(s), Some(_)) => {
                 let reason = format!("picks by rows of numbers from rows on axis {}", s.axis);
-                return Err(rules::refuse(Code::Misaligned, 1, reason));
+                at.refuse_at(1, Code::Misaligned, reason)
             }
             // Each replica picks by its own numbers from a table that all of them hold.
-            (None, Some(s)) => Shard { axis: picked + s.axis, ..s },
+            (None, Some(s)) => at.keep(Shard { axis: picked + s.axis, ..s }),
             // The axes of the numbers stand where the picked axis was: what lies behind it moves.
             (Some(s), None) if s.axis > picked => {
-                Shard { axis: s.axis - 1 + indices.ty.rank(), ..s }
+                at.keep(Shard { axis: s.axis - 1 + indices.ty.rank(), ..s })
             }
-            (Some(s), None) => s,
-        };
-        Ok(smallvec![Claim::Shard(claim)])
+            (s, None) => s.map_or_else(|| at.whole(), |s| at.keep(s)),
+        }
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [data, indices] = tensors(operands)?;
+        let [data, indices] = exactly(operands)?;
         let axis = axis("axis", self.axis, data.rank())?;
         let size = data.dims()[axis];
         let limit = i64::try_from(size).unwrap_or(i64::MAX);
@@ -124,16 +101,11 @@ impl OpDef for Gather {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         let axis = axis("axis", self.axis, at.ty(data).rank())?;
         let to = at.shape(data);
         let dx = at.gathered(dy, indices, axis, &to)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

@@ -1,20 +1,13 @@
 //! Elements and blocks picked one by one: `gather_elements`, `gather_nd`.
 
-use smallvec::smallvec;
-
-use super::declare::family;
-use super::index::{along, check_known, coordinates, row_length, tuples, within};
-use super::infer::{axis, dtype, result, tensors, two};
-use super::{
-    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::index::{Named, row_length};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 
 family! {
     /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers
     /// count from the end of their axis.
-    pub enum GatherAt {
+    pub enum GatherAt is FOLLOWS_BLOCKS {
         /// For each index the element with the same coordinates but for `axis`, where the index
         /// says which.
         ///
@@ -37,10 +30,8 @@ family! {
 
 /// The number of leading axes that `batch_dims` says.
 fn leading(batch_dims: i64) -> Result<usize, OpError> {
-    usize::try_from(batch_dims).map_err(|_| OpError::Attribute {
-        attr: "batch_dims",
-        reason: format!("{batch_dims} is negative"),
-    })
+    usize::try_from(batch_dims)
+        .map_err(|_| OpError::attr("batch_dims", format!("{batch_dims} is negative")))
 }
 
 /// The refusal of data that are split where the indices pick.
@@ -48,7 +39,23 @@ fn picks(operand: usize) -> Refusal {
     rules::refuse(Code::Reorders, operand, "picks samples of the batch by number")
 }
 
+/// The refusal of rows that do not meet.
+fn apart(data: Option<Shard>, indices: Option<Shard>) -> Refusal {
+    if data.is_some() && indices.is_some() {
+        return rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows");
+    }
+    let reason = "has the samples of all replicas in one operand and its own in the other";
+    rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason)
+}
+
 impl GatherAt {
+    fn named(&self) -> Result<Named, OpError> {
+        Ok(match *self {
+            Self::Elements { axis } => Named::Along(axis),
+            Self::Nd { batch_dims } => Named::Blocks(leading(batch_dims)?),
+        })
+    }
+
     fn split_elements(own: usize, data: Claim, indices: Claim) -> Result<Claim, Refusal> {
         match (data.shard(), indices.shard()) {
             (Some(s), _) if s.axis == own => Err(picks(0)),
@@ -57,14 +64,7 @@ impl GatherAt {
             (Some(s), Some(i)) if s == i => Ok(Claim::Shard(s)),
             // Along the axis each index stands for itself, and every replica holds all data.
             (None, Some(i)) if i.axis == own => Ok(Claim::Shard(i)),
-            (Some(_), Some(_)) => {
-                Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
-            }
-            (data, _) => {
-                let reason =
-                    "has the samples of all replicas in one operand and its own in the other";
-                Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
-            }
+            (data, indices) => Err(apart(data, indices)),
         }
     }
 
@@ -86,60 +86,26 @@ impl GatherAt {
             }
             // Each row of coordinates stands for itself, and every replica holds all data.
             (None, Some(i)) if i.axis >= batch => Ok(Claim::Shard(i)),
-            (Some(_), Some(_)) => {
-                Err(rules::refuse(Code::Misaligned, 1, "picks by rows of numbers from other rows"))
-            }
-            (data, _) => {
-                let reason =
-                    "has the samples of all replicas in one operand and its own in the other";
-                Err(rules::refuse(Code::BakedBatch, usize::from(data.is_none()), reason))
-            }
+            (data, indices) => Err(apart(data, indices)),
         }
     }
 }
 
 impl OpDef for GatherAt {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
-        match self {
-            Self::Elements { axis } => Lookup::along(operands, *axis, 1),
-            Self::Nd { batch_dims } => Lookup::blocks(operands, *batch_dims, 1),
-        }
+        self.named().ok()?.lookup(operands)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (data, indices) = two(operands)?;
+        let [data, indices] = exactly(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
-        let shape = match *self {
-            Self::Elements { axis: listed } => {
-                let axis = axis("axis", listed, data.ty.rank())?;
-                within(&data, &indices, axis)?;
-                check_known(&indices, data.ty.shape.get(axis))?;
-                indices.ty.shape.clone()
-            }
-            Self::Nd { batch_dims } => {
-                let batch = leading(batch_dims)?;
-                let count = coordinates(&data, &indices, batch)?;
-                let rows = indices.ty.shape.iter().take(indices.ty.rank() - 1);
-                rows.chain(data.ty.shape.iter().skip(batch + count)).cloned().collect()
-            }
-        };
+        let shape = self.named()?.shape(&data, &indices)?;
         result(TensorType { dtype: data.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let [data, indices] = operands else { return rules::whole_results(results) };
-        if rules::first_shard(operands).is_none() {
-            return rules::whole_results(results);
-        }
-        let claim = match *self {
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [data, indices] = at.operands else { return at.whole() };
+        at.give(match *self {
             Self::Elements { axis: listed } => {
                 let own = axis("axis", listed, data.ty.rank()).unwrap_or(0);
                 Self::split_elements(own, data.claim, indices.claim)?
@@ -147,25 +113,12 @@ impl OpDef for GatherAt {
             Self::Nd { batch_dims } => {
                 Self::split_nd(leading(batch_dims).unwrap_or(0), [data, indices])?
             }
-        };
-        Ok(smallvec![claim])
+        })
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [data, indices] = tensors(operands)?;
-        let (dims, places, run) = match *self {
-            Self::Elements { axis: listed } => {
-                let axis = axis("axis", listed, data.rank())?;
-                (indices.dims().to_vec(), along(data.dims(), axis, indices)?, 1)
-            }
-            Self::Nd { batch_dims } => {
-                let batch = leading(batch_dims)?;
-                let (count, rows) = indices.dims().split_last().unwrap_or((&0, &[]));
-                let block = &data.dims()[batch + count..];
-                let places = tuples(data.dims(), batch, indices)?;
-                ([rows, block].concat(), places, block.iter().product())
-            }
-        };
+        let [data, indices] = exactly(operands)?;
+        let (dims, places, run) = self.named()?.places(data, indices)?;
         let mut y = Tensor::zeros(data.dtype(), &dims)?;
         let width = data.dtype().bytes();
         if run > 0 {
@@ -175,10 +128,6 @@ impl OpDef for GatherAt {
             }
         }
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -194,8 +143,7 @@ impl OpDef for GatherAt {
             Self::Elements { axis } => at.scatter_add(zeros, indices, dy, axis)?,
             Self::Nd { .. } => at.scatter_add_blocks(zeros, indices, dy)?,
         };
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 
@@ -229,8 +177,7 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let axis = i64::try_from(batch).unwrap_or(i64::MAX);
     let sums = at.scatter_add(zeros, number, updates, axis)?;
     let dx = at.reshape(sums, &from)?;
-    at.give(0, dx);
-    Ok(())
+    at.give(0, dx)
 }
 
 #[cfg(test)]

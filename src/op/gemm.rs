@@ -2,24 +2,19 @@
 
 #![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{count, dtype, equal, result, same_dtype};
+use super::element::for_wide;
+use super::infer::{at_least, count, dtype, equal, result, same_dtype, sizes_of};
 use super::matmul::{product, samples, summed};
-use super::numeric::{Wide, narrow, wide, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, Tensor, TensorType};
+use super::numeric::{Wide, computed_wide};
+use super::prelude::*;
+use super::strided::{axes_of, taken};
 
 op! {
     /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third
     /// operand, `c`, which broadcasts to `[M, N]`.
     ///
     /// `f16` and `bf16` are computed in `f32`, the terms of each sum in ascending order.
-    pub struct Gemm = "gemm" {
+    pub struct Gemm = "gemm" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {
         /// The factor of the product.
         pub alpha: f32 = 1.0,
         /// The factor of the addend.
@@ -39,11 +34,7 @@ impl Default for Gemm {
 
 /// The sizes of a matrix, that of its transpose if `transposed`.
 fn matrix(operands: &[Operand<'_>], i: usize, transposed: bool) -> Result<(Dim, Dim), OpError> {
-    let ty = operands[i].ty;
-    let [rows, columns] = &ty.shape[..] else {
-        let expected = "it must be a matrix".to_owned();
-        return Err(OpError::Shape { operand: i, found: ty.clone(), expected });
-    };
+    let [rows, columns] = sizes_of(operands, i, "it must be a matrix")?;
     let (rows, columns) = (rows.clone(), columns.clone());
     Ok(if transposed { (columns, rows) } else { (rows, columns) })
 }
@@ -58,10 +49,6 @@ pub(in crate::op) fn transposed_product(
 }
 
 impl OpDef for Gemm {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
-    }
-
     #[expect(clippy::float_cmp, reason = "the factor 1 is exact")]
     fn plain_product(&self) -> Option<bool> {
         (!self.trans_a && self.alpha == 1.0 && self.beta == 1.0).then_some(self.trans_b)
@@ -80,8 +67,7 @@ impl OpDef for Gemm {
         equal("columns of the left matrix and rows of the right one", &k, &rows)?;
         if let Some(c) = operands.get(2) {
             if c.ty.rank() > 2 {
-                let expected = "it must broadcast to a matrix".to_owned();
-                return Err(OpError::Shape { operand: 2, found: c.ty.clone(), expected });
+                return Err(OpError::shape(2, c.ty, "it must broadcast to a matrix"));
             }
             for (size, own) in [&n, &m].into_iter().zip(c.ty.shape.iter().rev()) {
                 if *own != Dim::ONE {
@@ -92,8 +78,8 @@ impl OpDef for Gemm {
         result(TensorType { dtype, shape: [m, n].into_iter().collect() })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let [a, b, c @ ..] = operands else { return Ok(rules::invariant(1)) };
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [a, b, c @ ..] = at.operands else { return at.whole() };
         let (m, k) = if self.trans_a { (1, 0) } else { (0, 1) };
         let along = |x: &SplitOperand<'_>, axis| {
             x.claim.shard().filter(|s| s.axis == axis).map(|s| (s.outer, s.inner))
@@ -102,7 +88,7 @@ impl OpDef for Gemm {
         let terms = along(a, k).filter(|terms| along(b, usize::from(self.trans_b)) == Some(*terms));
         // An addend would be added by every replica.
         if terms.is_some() && c.is_empty() {
-            return Ok(smallvec![Claim::Partial(Combine::Sum)]);
+            return at.give(Claim::Partial(Combine::Sum));
         }
         if a.claim.shard().is_some_and(|s| s.axis == k) {
             return Err(summed(0));
@@ -121,32 +107,18 @@ impl OpDef for Gemm {
         for (i, c) in c.iter().enumerate() {
             addend(c, i + 2, along)?;
         }
-        Ok(smallvec![along.map_or(Claim::Invariant, Claim::Shard)])
+        at.give(along.map_or(Claim::Invariant, Claim::Shard))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [a, b, c @ ..] = operands else {
-            return Err(OpError::Operands { expected: "2 or 3", found: operands.len() });
-        };
+        let ([a, b], _) = at_least(operands)?;
         let n = b.dims()[usize::from(!self.trans_b)];
         let dims = [a.dims()[usize::from(self.trans_a)], n];
-        let mut y = Tensor::zeros(wide(a.dtype()), &dims)?;
-        if !y.is_empty() {
-            let (a, b) = (widen(a)?, widen(b)?);
-            let c = c.first().map(|c| widen(c)).transpose()?;
-            if y.dtype() == DType::F64 {
-                let factors = Factors { alpha: self.alpha.into(), beta: self.beta.into() };
-                self.scaled::<f64>(factors, &mut y, &a, &b, c.as_ref())?;
-            } else {
-                let factors = Factors { alpha: self.alpha, beta: self.beta };
-                self.scaled::<f32>(factors, &mut y, &a, &b, c.as_ref())?;
-            }
-        }
-        Ok(vec![narrow(y, a.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        computed_wide(
+            operands,
+            &dims,
+            |y, operands| for_wide!(y.dtype(), T => self.scaled::<T>(y, operands)),
+        )
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -160,7 +132,7 @@ impl OpDef for Gemm {
             } else {
                 at.op(product(false, !self.trans_b), &[dy, b])?
             };
-            at.give(0, da);
+            at.give(0, da)?;
         }
         if at.wants(1) {
             let db = if self.trans_b {
@@ -168,7 +140,7 @@ impl OpDef for Gemm {
             } else {
                 at.op(product(!self.trans_a, false), &[a, dy])?
             };
-            at.give(1, db);
+            at.give(1, db)?;
         }
         if at.wants(2) {
             let dc = if self.beta.to_bits() == 1.0f32.to_bits() {
@@ -208,41 +180,19 @@ fn addend(c: &SplitOperand<'_>, i: usize, along: Option<Shard>) -> Result<(), Re
 }
 
 /// The transpose of a matrix.
-fn transposed<T: Wide>(x: &Tensor) -> Result<Tensor, OpError> {
-    let (rows, columns) = (x.dims()[0], x.dims()[1]);
-    let mut y = Tensor::zeros(x.dtype(), &[columns, rows])?;
-    let (from, to) = (x.as_slice::<T>(), y.as_mut_slice::<T>());
-    for r in 0..rows {
-        for c in 0..columns {
-            to[c * rows + r] = from[r * columns + c];
-        }
-    }
-    Ok(y)
-}
-
-/// The factors of the product and of the addend, as they are computed.
-#[derive(Clone, Copy)]
-struct Factors<T> {
-    /// The factor of the product.
-    alpha: T,
-    /// The factor of the addend.
-    beta: T,
+fn transposed(x: &Tensor) -> Result<Tensor, OpError> {
+    let own = axes_of(x.dims());
+    taken(x, 0, &[own[1], own[0]], &[own[1].0, own[0].0])
 }
 
 impl Gemm {
     /// The result, which is not empty.
-    fn scaled<T: Wide>(
-        &self,
-        factors: Factors<T>,
-        y: &mut Tensor,
-        a: &Tensor,
-        b: &Tensor,
-        c: Option<&Tensor>,
-    ) -> Result<(), OpError> {
-        let Factors { alpha, beta } = factors;
+    fn scaled<T: Wide>(&self, y: &mut Tensor, operands: &[Tensor]) -> Result<(), OpError> {
+        let [a, b, c @ ..] = operands else { return Ok(()) };
+        let [alpha, beta] = [self.alpha, self.beta].map(|factor| T::of(factor.into()));
         let (m, n) = (y.dims()[0], y.dims()[1]);
-        let a = if self.trans_a { transposed::<T>(a)? } else { a.clone() };
-        let b = if self.trans_b { transposed::<T>(b)? } else { b.clone() };
+        let a = if self.trans_a { transposed(a)? } else { a.clone() };
+        let b = if self.trans_b { transposed(b)? } else { b.clone() };
         let y = y.as_mut_slice::<T>();
         product(y, a.as_slice::<T>(), b.as_slice::<T>(), a.dims()[1], n);
         // The factor multiplies the sum, not its terms: with a factor of 1 the bits are those of a
@@ -250,7 +200,7 @@ impl Gemm {
         for y in y.iter_mut() {
             *y = alpha * *y;
         }
-        let Some(c) = c else { return Ok(()) };
+        let [c] = c else { return Ok(()) };
         // The distance between elements of the addend along an axis of the result, counted from its
         // end.
         let stride = |axis: usize, stride: usize| {

@@ -1,16 +1,13 @@
 //! Elements of an image taken at positions that a grid gives.
 
+use super::element::for_wide;
 use smallvec::{SmallVec, smallvec};
 
 use super::attr::names;
-use super::declare::op;
-use super::infer::{dtype, equal, result, same_dtype, tensors, two};
-use super::numeric::{Wide, narrow, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, GridSampleGrad, OpDef, OpError, Operand, ResizeMode,
-    Results, RuleError, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{dtype, equal, exactly, result, same_dtype};
+use super::numeric::{Wide, computed_wide};
+use super::prelude::*;
+use super::{GridSampleGrad, ResizeMode};
 
 names! {
     /// Padding outside an image.
@@ -31,7 +28,7 @@ op! {
     /// its end.
     ///
     /// `f16` and `bf16` are computed in `f32`. The coefficient of `cubic` is -3/4.
-    pub struct GridSample = "grid_sample" {
+    pub struct GridSample = "grid_sample" is FOLLOWS_BLOCKS {
         /// The interpolation mode; `nearest` takes the even one of two that are
         /// equally far.
         pub mode: ResizeMode = ResizeMode::Linear,
@@ -44,22 +41,18 @@ op! {
 }
 
 impl OpDef for GridSample {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (x, grid) = two(operands)?;
+        let [x, grid] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         let dtype = same_dtype(operands)?;
         let rank = x.ty.rank();
         if rank < 3 {
-            let expected = "it must have a spatial axis behind the first two".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            let expected = "it must have a spatial axis behind the first two";
+            return Err(OpError::shape(0, x.ty, expected));
         }
         if grid.ty.rank() != rank {
             let expected = format!("operand 0 is {}; both must have the same number of axes", x.ty);
-            return Err(OpError::Shape { operand: 1, found: grid.ty.clone(), expected });
+            return Err(OpError::shape(1, grid.ty, expected));
         }
         let (samples, points) = (&grid.ty.shape[0], &grid.ty.shape[1..rank - 1]);
         equal("number of samples", &x.ty.shape[0], samples)?;
@@ -67,64 +60,47 @@ impl OpDef for GridSample {
         equal("numbers of a position", &grid.ty.shape[rank - 1], &spatial.into())?;
         for size in &x.ty.shape[2..] {
             if size.as_const().is_none_or(|size| size < 1) {
-                let expected = "its spatial axes must have a known number of elements".to_owned();
-                return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+                let expected = "its spatial axes must have a known number of elements";
+                return Err(OpError::shape(0, x.ty, expected));
             }
         }
         let shape: Shape = x.ty.shape[..2].iter().chain(points).cloned().collect();
         result(TensorType { dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let [x, grid] = operands else { return rules::whole_results(results) };
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [x, grid] = at.operands else { return at.whole() };
         let last = grid.ty.rank().saturating_sub(1);
-        let shard = match (x.claim.shard(), grid.claim.shard()) {
-            (None, None) => return rules::whole_results(results),
-            (Some(a), Some(b)) if a == b && a.axis == 0 => a,
-            (Some(a), None) if a.axis == 1 => a,
+        match (x.claim.shard(), grid.claim.shard()) {
+            (Some(a), Some(b)) if a == b && a.axis == 0 => at.keep(a),
+            (Some(a), None) if a.axis == 1 => at.keep(a),
             (Some(a), _) if a.axis > 1 => {
-                let reason = "takes elements from all samples of the batch";
-                return Err(rules::refuse(Code::WindowAxis, 0, reason));
+                at.refuse(Code::WindowAxis, "takes elements from all samples of the batch")
             }
-            (None, Some(b)) if b.axis > 0 && b.axis < last => Shard { axis: b.axis + 1, ..b },
-            (Some(_), None) => {
-                let reason = "has the positions of all samples on every replica";
-                return Err(rules::refuse(Code::BakedBatch, 0, reason));
+            (None, Some(b)) if b.axis > 0 && b.axis < last => {
+                at.keep(Shard { axis: b.axis + 1, ..b })
+            }
+            (_, None) => {
+                at.refuse(Code::BakedBatch, "has the positions of all samples on every replica")
             }
             (_, Some(_)) => {
                 let reason = "has rows of positions for elements that are not the same rows";
-                return Err(rules::refuse(Code::Misaligned, 1, reason));
+                at.refuse_at(1, Code::Misaligned, reason)
             }
-        };
-        Ok(smallvec![Claim::Shard(shard)])
+        }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, grid] = tensors(operands)?;
-        let rank = x.rank();
-        let dims = [&x.dims()[..2], &grid.dims()[1..rank - 1]].concat();
-        let (wide, places) = (widen(x)?, widen(grid)?);
-        let mut y = Tensor::zeros(wide.dtype(), &dims)?;
-        if !y.is_empty() {
-            if y.dtype() == DType::F64 {
-                self.sample::<f64>(&mut y, &wide, &places);
-            } else {
-                self.sample::<f32>(&mut y, &wide, &places);
-            }
-        }
-        Ok(vec![narrow(y, x.dtype())?])
+        let [x, grid] = exactly(operands)?;
+        let dims = [&x.dims()[..2], &grid.dims()[1..x.rank() - 1]].concat();
+        computed_wide(operands, &dims, |y, operands| {
+            for_wide!(y.dtype(), T => self.sample::<T>(y, &operands[0], &operands[1]));
+            Ok(())
+        })
     }
 
     fn jumps(&self) -> bool {
         self.mode == ResizeMode::Nearest
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -132,7 +108,7 @@ impl OpDef for GridSample {
         let given = at.ops(GridSampleGrad::of(self), &[x, grid, dy])?;
         for (i, dx) in given.into_iter().enumerate() {
             if at.wants(i) {
-                at.give(i, dx);
+                at.give(i, dx)?;
             }
         }
         Ok(())

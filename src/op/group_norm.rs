@@ -1,18 +1,13 @@
 //! Normalisation of each sample's channels: `group_norm`, `instance_norm`.
 
-use smallvec::smallvec;
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
-use super::declare::family;
-use super::element::{Float, for_dtype};
+use super::element::{Float, for_float};
 use super::gradient::Normal;
-use super::infer::{count, dtype, equal, result, same_dtype, tensors};
+use super::infer::{dtype, equal, exactly, result, same_dtype, sizes_of};
+use super::prelude::*;
 use super::real::Real;
 use super::rows;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` with the statistics of some channels
@@ -20,19 +15,17 @@ family! {
     ///
     /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`, and rounded
     /// once; sums are taken in an order that their number of elements fixes.
-    pub enum GroupNorm {
+    pub enum GroupNorm is CHEAP | FOLLOWS_BLOCKS with [
+        /// Epsilon, added to the variance.
+        epsilon: f32 = 1e-5,
+    ] {
         /// The statistics are those of `C / groups` consecutive channels.
         Group = "group_norm" {
-            /// Epsilon, added to the variance.
-            epsilon: f32 = 1e-5,
             /// The number of groups, which divides the number of channels.
             groups: i64,
         },
         /// The statistics are those of one channel.
-        Instance = "instance_norm" {
-            /// Epsilon, added to the variance.
-            epsilon: f32 = 1e-5,
-        },
+        Instance = "instance_norm",
     }
 }
 
@@ -48,12 +41,6 @@ pub(crate) struct GroupSizes {
 }
 
 impl GroupNorm {
-    fn epsilon(&self) -> f32 {
-        match *self {
-            Self::Group { epsilon, .. } | Self::Instance { epsilon } => epsilon,
-        }
-    }
-
     /// The sizes for an operand with these sizes, which the operator admits.
     pub(crate) fn sizes(&self, dims: &[usize]) -> Option<GroupSizes> {
         let [_, all, spatial @ ..] = dims else { return None };
@@ -65,10 +52,18 @@ impl GroupNorm {
         Some(GroupSizes { channels, groups, inner: spatial.iter().product() })
     }
 
+    /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have
+    /// an element for each of them.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn normalise<F: Float>(&self, x: &[F], y: &mut [F], scale: &[F], bias: &[F], inner: usize) {
-        let (mean, factor) = rows::moments(x, F::Real::of(self.epsilon().into()));
+    pub(crate) fn group<F: Float>(
+        &self,
+        x: &[F],
+        y: &mut [F],
+        scale: &[F],
+        bias: &[F],
+        inner: usize,
+    ) {
+        let (mean, factor) = rows::moments(x, F::Real::of((*self.common().0).into()));
         let channels = x.chunks_exact(inner).zip(y.chunks_exact_mut(inner));
         for ((x, y), (scale, bias)) in channels.zip(scale.iter().zip(bias)) {
             let (scale, bias) = (scale.real(), bias.real());
@@ -76,21 +71,6 @@ impl GroupNorm {
                 *y = F::round((x.real() - mean) * factor * scale + bias);
             }
         }
-    }
-
-    /// Normalises the channels `x` of one group, `inner > 0` elements each; `scale` and `bias` have
-    /// an element for each of them.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub(crate) fn group(
-        &self,
-        x: &[f32],
-        y: &mut [f32],
-        scale: &[f32],
-        bias: &[f32],
-        inner: usize,
-    ) {
-        self.normalise(x, y, scale, bias, inner);
     }
 
     fn all<F: Float>(&self, sizes: GroupSizes, operands: [&Tensor; 3], y: &mut Tensor) {
@@ -102,82 +82,55 @@ impl GroupNorm {
             // Groups follow one another within each sample.
             let from = i % groups * channels;
             let own = from..from + channels;
-            self.normalise(x, y, &scale[own.clone()], &bias[own], inner);
+            self.group(x, y, &scale[own.clone()], &bias[own], inner);
         }
     }
 }
 
 impl OpDef for GroupNorm {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        count(operands, 3, 3, "3")?;
+        let [x, _, _] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         same_dtype(operands)?;
-        let [x, scale, bias] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
         let Some(channels) = x.ty.shape.get(1) else {
-            let expected = "it must have a batch axis and a channel axis".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));
         };
         if let Self::Group { groups, .. } = *self {
             let fits =
                 groups > 0 && channels.as_const().is_some_and(|c| c.checked_rem(groups) == Some(0));
             if !fits {
                 let reason = format!("{groups} groups do not divide {channels} channels");
-                return Err(OpError::Attribute { attr: "groups", reason });
+                return Err(OpError::attr("groups", reason));
             }
         }
-        for (i, vector) in [(1, scale), (2, bias)] {
-            let [size] = &vector.ty.shape[..] else {
-                let expected = "it must have one axis".to_owned();
-                return Err(OpError::Shape { operand: i, found: vector.ty.clone(), expected });
-            };
+        for i in 1..3 {
+            let [size] = sizes_of(operands, i, "it must have one axis")?;
             equal("channels and the elements of scale or bias", channels, size)?;
         }
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let across = "takes its statistics over the samples of the batch";
-        match rules::first_shard(operands) {
-            None => Ok(rules::invariant(1)),
-            // The statistics are those of a group of channels of one sample.
-            Some((0, shard)) if shard.axis == 0 => {
-                for i in 1..operands.len() {
-                    rules::whole(operands, i, Code::BatchStatistics, across)?;
-                }
-                Ok(smallvec![Claim::Shard(shard)])
-            }
-            Some((i, _)) => Err(rules::refuse(Code::BatchStatistics, i, across)),
+        // The statistics are those of a group of channels of one sample.
+        if at.carrier() > 0 || shard.axis > 0 {
+            return at.refuse(Code::BatchStatistics, across);
         }
+        for i in 1..at.operands.len() {
+            at.expect_whole(i, Code::BatchStatistics, across)?;
+        }
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let all: [&Tensor; 3] = tensors(operands)?;
+        let all: [&Tensor; 3] = exactly(operands)?;
         let x = all[0];
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         let Some(sizes) = self.sizes(x.dims()).filter(|_| !x.is_empty()) else {
             return Ok(vec![y]);
         };
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.all::<F>(sizes, all, &mut y),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
-        );
+        for_float!(x.dtype(), F => self.all::<F>(sizes, all, &mut y));
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -199,11 +152,11 @@ impl OpDef for GroupNorm {
             let value = at.reshape(normal.value, &shape)?;
             let scaled = at.mul(dy, value)?;
             let sums = at.channel_sums(scaled)?;
-            at.give(1, sums);
+            at.give(1, sums)?;
         }
         if at.wants(2) {
             let sums = at.channel_sums(dy)?;
-            at.give(2, sums);
+            at.give(2, sums)?;
         }
         if at.wants(0) {
             let scale = at.channels(scale, x)?;
@@ -211,7 +164,7 @@ impl OpDef for GroupNorm {
             let inner = at.reshape(inner, &lines)?;
             let dx = normal.gradient(at, inner)?;
             let dx = at.reshape(dx, &shape)?;
-            at.give(0, dx);
+            at.give(0, dx)?;
         }
         Ok(())
     }

@@ -1,18 +1,14 @@
 //! A value under another name.
 
-use super::declare::op;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Shape, TensorType};
 
 op! {
     /// Its operand.
-    pub struct Identity = "identity" {}
+    pub struct Identity = "identity" is CHEAP | FOLLOWS_BLOCKS {}
 }
 
 impl View for Identity {
-    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
-
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         Ok(x.shape.clone())
     }

@@ -1,19 +1,17 @@
 //! Normalisation of each sample over its last axes: `layer_norm`, `rms_norm`.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use smallvec::SmallVec;
 
-use super::declare::family;
-use super::element::{Float, for_dtype};
+use super::converted;
+use super::element::{Float, for_float};
 use super::gradient::{Normal, Statistic};
-use super::infer::{axis, count, dtype, equal, results, same_dtype};
+use super::infer::{at_least, axis, count, dtype, has_sizes, results, same_dtype};
 use super::numeric::wide;
+use super::prelude::*;
 use super::real::Real;
 use super::rows;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Term, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorError, TensorType};
 
 family! {
     /// The rows of an operand, one for each position on the axes before `axis`, brought to one
@@ -22,37 +20,31 @@ family! {
     /// Optional operands, a scale and a shift with the shape of a row, multiply each normalised row
     /// and are added to it. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64`
     /// for `f64`, and rounded once; sums are taken in an order that the row's size fixes.
-    pub enum LayerNorm {
+    pub enum LayerNorm is CHEAP | FOLLOWS_BLOCKS with [
+        /// The first axis of a row, negative from the end.
+        axis: i64 = -1,
+        /// Epsilon, added to the variance or to the mean of the squares.
+        epsilon: f32 = 1e-5,
+    ] {
         /// `(x - mean) * d * scale + shift`, where `d` is `1 / sqrt(variance + epsilon)`.
         ///
         /// The operands are `x`, the scale and the shift; the last or the last two may be absent.
         /// With `statistics` the mean and `d` are further results, whose axes from `axis` on have
         /// size 1; they are `f32`, of an `f64` operand `f64`.
         Layer = "layer_norm" {
-            /// The first axis of a row, negative from the end.
-            axis: i64 = -1,
-            /// Epsilon, added to the variance.
-            epsilon: f32 = 1e-5,
             /// Whether the mean and the inverse deviation are results too.
             statistics: bool = false,
         },
         /// `x / sqrt(m + epsilon) * scale`, where `m` is the mean of the squares.
         ///
         /// The operands are `x` and the scale, which may be absent.
-        Rms = "rms_norm" {
-            /// The first axis of a row, negative from the end.
-            axis: i64 = -1,
-            /// Epsilon, added to the mean of the squares.
-            epsilon: f32 = 1e-5,
-        },
+        Rms = "rms_norm",
     }
 }
 
 impl LayerNorm {
     fn listed(&self) -> i64 {
-        match *self {
-            Self::Layer { axis, .. } | Self::Rms { axis, .. } => axis,
-        }
+        *self.common().0
     }
 
     fn statistics(&self) -> bool {
@@ -67,7 +59,6 @@ impl LayerNorm {
     /// Returns what is subtracted from a row (its mean, or 0 for RMS normalization), and the factor
     /// that scales it.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn moments<F: Float>(&self, x: &[F]) -> (F::Real, F::Real) {
         match *self {
             Self::Layer { epsilon, .. } => rows::moments(x, F::Real::of(epsilon.into())),
@@ -84,7 +75,6 @@ impl LayerNorm {
     /// Normalises one row; returns what was taken off, and the factor. `scale` and `shift` are
     /// empty where they are absent.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn normalise<F: Float>(
         &self,
         x: &[F],
@@ -112,7 +102,6 @@ impl LayerNorm {
     /// Writes the normalised row `x` to `y`. `scale` and `shift` are empty where they are absent,
     /// and as long as the row otherwise.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(crate) fn row(&self, x: &[f32], y: &mut [f32], scale: &[f32], shift: &[f32]) {
         self.normalise(x, y, scale, shift);
     }
@@ -148,22 +137,13 @@ fn outer<D: Clone>(dims: &[D], axis: usize, one: &D) -> SmallVec<[D; 4]> {
 }
 
 /// A tensor of the statistics that `values` are, the same one everywhere where there is one.
-fn statistic(dtype: DType, dims: &[usize], values: &[f64]) -> Result<Tensor, TensorError> {
-    let mut y = Tensor::zeros(dtype, dims)?;
+fn statistic(dtype: DType, dims: &[usize], values: &[f64]) -> Result<Tensor, OpError> {
     let at = |i: usize| values.get(i).or(values.first()).copied().unwrap_or(f64::NAN);
-    if dtype == DType::F64 {
-        y.as_mut_slice::<f64>().iter_mut().enumerate().for_each(|(i, y)| *y = at(i));
-    } else {
-        y.as_mut_slice::<f32>().iter_mut().enumerate().for_each(|(i, y)| *y = f32::of(at(i)));
-    }
-    Ok(y)
+    let all: Vec<f64> = (0..dims.iter().product()).map(at).collect();
+    converted(&Tensor::new(dims, &all)?, dtype)
 }
 
 impl OpDef for LayerNorm {
-    fn traits(&self) -> Traits {
-        Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         match self {
             Self::Layer { .. } => count(operands, 1, 3, "1, 2 or 3")?,
@@ -171,17 +151,14 @@ impl OpDef for LayerNorm {
         }
         dtype(operands, 0, DType::is_float, "a float")?;
         let found = same_dtype(operands)?;
-        let x = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+        let ([x], _) = at_least(operands)?;
         let axis = axis("axis", self.listed(), x.ty.rank())?;
-        for (i, other) in operands.iter().enumerate().skip(1) {
-            let row = x.ty.shape.get(axis..).unwrap_or_default();
-            if other.ty.rank() != row.len() {
-                let expected = format!("it must have the shape of a row, {}", Shape::from(row));
-                return Err(OpError::Shape { operand: i, found: other.ty.clone(), expected });
-            }
-            for (own, size) in other.ty.shape.iter().zip(row) {
-                equal("sizes of a row and of its scale or shift", own, size)?;
-            }
+        let row = x.ty.shape.get(axis..).unwrap_or_default();
+        let what = "sizes of a row and of its scale or shift";
+        for i in 1..operands.len() {
+            has_sizes(operands, i, row, what, || {
+                format!("it must have the shape of a row, {}", Shape::from(row))
+            })?;
         }
         let shape = outer(&x.ty.shape, axis, &Dim::ONE).into_iter().collect();
         let statistic = TensorType { dtype: wide(found), shape };
@@ -190,51 +167,30 @@ impl OpDef for LayerNorm {
         results(std::iter::once(x.ty.clone()).chain(statistics))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let across = "normalises over the samples of the batch";
-        for i in 1..operands.len() {
-            rules::whole(operands, i, Code::BatchStatistics, across)?;
+        for i in 1..at.operands.len() {
+            at.expect_whole(i, Code::BatchStatistics, across)?;
         }
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(results.len()));
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match self.first_axis(rank) {
-            Some(axis) if shard.axis < axis => {
-                Ok(SmallVec::from_elem(Claim::Shard(shard), results.len()))
-            }
-            _ => Err(rules::refuse(Code::BatchStatistics, i, across)),
+        match self.first_axis(at.rank()) {
+            Some(axis) if shard.axis < axis => at.keep(shard),
+            _ => at.refuse(Code::BatchStatistics, across),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, ..] = operands else {
-            return Err(OpError::Operands { expected: "1, 2 or 3", found: operands.len() });
-        };
+        let ([x], _) = at_least(operands)?;
         let axis = axis("axis", self.listed(), x.rank())?;
         let size = x.dims()[axis..].iter().product();
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         let (mut means, mut factors) = (Vec::new(), Vec::new());
         let keep = self.statistics();
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.rows::<F>(size, operands, &mut y, |mean, factor| {
-                if keep {
-                    means.push(mean.to_f64());
-                    factors.push(factor.to_f64());
-                }
-            }),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
-        );
+        for_float!(x.dtype(), F => self.rows::<F>(size, operands, &mut y, |mean, factor| {
+            if keep {
+                means.push(mean.to_f64());
+                factors.push(factor.to_f64());
+            }
+        }));
         let mut all = vec![y];
         if keep {
             let (dtype, dims) = (wide(x.dtype()), outer(x.dims(), axis, &1));
@@ -242,10 +198,6 @@ impl OpDef for LayerNorm {
             all.push(statistic(dtype, &dims, &factors)?);
         }
         Ok(all)
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -270,7 +222,7 @@ impl OpDef for LayerNorm {
             });
         }
         if let Some(dx) = dx {
-            at.give(0, dx);
+            at.give(0, dx)?;
         }
         Ok(())
     }

@@ -1,19 +1,16 @@
 //! Functions of truth values and of bits: `and`, `not`, `bitwise_xor`, `bit_shift`, …
 
 use super::broadcast::Broadcast;
-use super::declare::family;
 use super::element::{Int, for_dtype};
 use super::infer::{broadcast, count, dtype, result_with_ints, same_dtype};
 use super::interval::truth;
-use super::{
-    Claims, Gradient, Interval, OpDef, OpError, Operand, Results, SplitOperand, Traits, ints, rules,
-};
-use crate::types::{DType, Dim, Refusal, Tensor, TensorType};
+use super::ints;
+use super::prelude::*;
 
 family! {
     /// A function of one or two truth values, or of the bits of one or two integers of one type,
     /// broadcast to one shape; the result has the operands' type.
-    pub enum Logic {
+    pub enum Logic is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {
         /// True if the operand is false.
         Not = "not",
         /// True if both are.
@@ -72,10 +69,6 @@ impl Logic {
 }
 
 impl OpDef for Logic {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         if dtype != DType::Bool {
             return None;
@@ -117,14 +110,6 @@ impl OpDef for Logic {
         result_with_ints(TensorType { dtype, shape }, known)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, results.first().map_or(0, TensorType::rank))
-    }
-
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let ([a, .., b] | [a @ b]) = operands else {
             return Err(OpError::Operands { expected: "1 or 2", found: operands.len() });
@@ -141,8 +126,7 @@ impl OpDef for Logic {
         for_dtype!(
             a.dtype(),
             float _F => {
-                let expected = "an integer or bool".to_owned();
-                return Err(OpError::DType { operand: 0, expected, found: a.dtype() });
+                return Err(OpError::dtype(0, a.dtype(), "an integer or bool"));
             },
             int I => each!(I),
             bool => each!(u8),

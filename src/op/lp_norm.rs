@@ -1,17 +1,11 @@
 //! Vectors brought to length 1.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::element::{Float, for_dtype};
-use super::infer::{axis, dtype, one, result, tensors};
+use super::Reduce;
+use super::element::{Float, for_float};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 use super::real::Real;
-use super::rows::{COLUMNS, each, fold_columns};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Reduce, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
+use super::rows::{COLUMNS, each, fold_columns, in_columns};
 
 op! {
     /// Each element divided by the `p`-norm of the elements along `axis`: the sum of their
@@ -19,7 +13,7 @@ op! {
     ///
     /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; sums are
     /// taken in an order that the axis's size fixes.
-    pub struct LpNorm = "lp_norm" {
+    pub struct LpNorm = "lp_norm" is FOLLOWS_BLOCKS {
         /// The axis of the vectors, negative from the end.
         pub axis: i64 = -1,
         /// 1 or 2.
@@ -30,90 +24,47 @@ op! {
 impl LpNorm {
     fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
         let zero = F::Real::of(0.0);
-        // Rows of a few neighbouring columns are copied side by side, so that the sums of all of
-        // them run over consecutive memory.
-        let mut columns: Vec<F::Real> = Vec::new();
-        let block = (size * inner).max(1);
-        for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
-            for from in (0..inner).step_by(COLUMNS) {
-                let width = COLUMNS.min(inner - from);
-                columns.clear();
-                for row in x.chunks_exact(inner) {
-                    columns.extend(row[from..from + width].iter().map(|x| x.real()));
-                }
-                let mut norms = [zero; COLUMNS];
-                let norms = &mut norms[..width];
-                if self.p == 1 {
-                    fold_columns(&columns, norms, zero, |s, x| s + x.abs(), |a, b| a + b);
-                } else {
-                    fold_columns(&columns, norms, zero, |s, x| s + x * x, |a, b| a + b);
-                    for s in norms.iter_mut() {
-                        *s = s.sqrt();
-                    }
-                }
-                each(&mut columns, norms, |x, s| *x = if *s == zero { zero } else { *x / *s });
-                for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {
-                    for (y, result) in row[from..from + width].iter_mut().zip(results) {
-                        *y = F::round(*result);
-                    }
+        in_columns(x, y, size, inner, |columns, width| {
+            let mut norms = [zero; COLUMNS];
+            let norms = &mut norms[..width];
+            if self.p == 1 {
+                fold_columns(columns, norms, zero, |s, x| s + x.abs(), |a, b| a + b);
+            } else {
+                fold_columns(columns, norms, zero, |s, x| s + x * x, |a, b| a + b);
+                for s in &mut *norms {
+                    *s = s.sqrt();
                 }
             }
-        }
+            each(columns, norms, |x, s| *x = if *s == zero { zero } else { *x / *s });
+        });
     }
 }
 
 impl OpDef for LpNorm {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         axis("axis", self.axis, x.ty.rank())?;
         if !(1..=2).contains(&self.p) {
             let reason = format!("{} is out of range; it must be 1 or 2", self.p);
-            return Err(OpError::Attribute { attr: "p", reason });
+            return Err(OpError::attr("p", reason));
         }
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match axis("axis", self.axis, rank) {
-            // A vector lies within one sample.
-            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
-            _ => {
-                let reason = "normalises over the samples of the batch";
-                Err(rules::refuse(Code::BatchStatistics, i, reason))
-            }
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        // A vector lies within one sample.
+        let reason = "normalises over the samples of the batch";
+        at.keep_beside(self.axis, shard, Code::BatchStatistics, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
-        if x.is_empty() {
-            return Ok(vec![y]);
-        }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
-        );
+        for_float!(x.dtype(), F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner));
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -125,16 +76,9 @@ impl OpDef for LpNorm {
         let norm = at.op(norm, &[x])?;
         // From `y = x / n`: `dx = (dy - n' * sum of dy * y) / n`, where the slope of the norm `n'`
         // is the sign of `x` for p = 1 and `x / n = y` for p = 2.
-        let weighted = at.mul(dy, y)?;
-        let sum = at.sum(weighted, &along)?;
-        let direction = if self.p == 1 { at.sign(x)? } else { y };
-        let along_x = at.mul(direction, sum)?;
-        let across = at.sub(dy, along_x)?;
-        let share = at.div(across, norm)?;
-        let some = at.is_above(norm, 0.0)?;
-        let dx = at.only(some, share)?;
-        at.give(0, dx);
-        Ok(())
+        let sum = at.make((dy * y).sum(&along))?;
+        let direction = if self.p == 1 { x.sign() } else { y.into() };
+        at.give(0, ((dy - direction * sum) / norm).only(norm.above(0.0)))
     }
 }
 

@@ -1,15 +1,10 @@
 //! Local response normalisation.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{dtype, one, result};
-use super::numeric::{Wide, narrow, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Pool, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
+use super::Pool;
+use super::element::for_wide;
+use super::infer::{dtype, exactly, result};
+use super::numeric::{Wide, computed_wide};
+use super::prelude::*;
 
 op! {
     /// Each element of `x: [N, C, …]` divided by `(bias + alpha / size * sum)^beta`, where `sum` is
@@ -17,7 +12,7 @@ op! {
     /// own, `ceil((size - 1) / 2)` after it, those that exist.
     ///
     /// `f16` and `bf16` are computed in `f32`, channels ascending.
-    pub struct Lrn = "lrn" {
+    pub struct Lrn = "lrn" is FOLLOWS_BLOCKS {
         /// The weight of the mean square.
         pub alpha: f32 = 1e-4,
         /// The exponent.
@@ -59,54 +54,31 @@ impl Lrn {
 }
 
 impl OpDef for Lrn {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         if self.size < 1 {
             let reason = format!("{} is out of range; it must be at least 1", self.size);
-            return Err(OpError::Attribute { attr: "size", reason });
+            return Err(OpError::attr("size", reason));
         }
         if x.ty.rank() < 2 {
-            let expected = "it must have a batch axis and a channel axis".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, "it must have a batch axis and a channel axis"));
         }
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match rules::first_shard(operands) {
-            None => Ok(rules::invariant(1)),
-            // Neighbours are other channels at the same place of the same sample.
-            Some((_, shard)) if shard.axis != 1 => Ok(smallvec![Claim::Shard(shard)]),
-            Some((i, _)) => {
-                let reason = "normalises by neighbouring samples of the batch, its channels";
-                Err(rules::refuse(Code::WindowAxis, i, reason))
-            }
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        // Neighbours are other channels at the same place of the same sample.
+        let reason = "normalises by neighbouring samples of the batch, its channels";
+        at.keep_beside(1, shard, Code::WindowAxis, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        let wide = widen(x)?;
-        let mut y = Tensor::zeros(wide.dtype(), wide.dims())?;
-        if !y.is_empty() {
-            if y.dtype() == DType::F64 {
-                self.normalise::<f64>(&mut y, &wide);
-            } else {
-                self.normalise::<f32>(&mut y, &wide);
-            }
-        }
-        Ok(vec![narrow(y, x.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        let [x] = exactly(operands)?;
+        computed_wide(operands, x.dims(), |y, operands| {
+            for_wide!(y.dtype(), T => self.normalise::<T>(y, &operands[0]));
+            Ok(())
+        })
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -118,20 +90,12 @@ impl OpDef for Lrn {
         // channels that have this one for a neighbour: the same window, mirrored.
         let squares = at.square(x)?;
         let sums = self.neighbours(at, squares, before, after)?;
-        let base = at.scale(sums, share)?;
-        let base = at.shift(base, self.bias.into())?;
+        let base = at.make(sums * share + f64::from(self.bias))?;
         // y = x * base^-beta, so y / x is the power itself.
-        let exponent = at.number(base, -f64::from(self.beta))?;
-        let power = at.pow(base, exponent)?;
-        let own = at.mul(dy, power)?;
-        let weighted = at.mul(dy, y)?;
-        let weighted = at.div(weighted, base)?;
+        let own = at.make(dy * base.to_power(-f64::from(self.beta)))?;
+        let weighted = at.make(dy * y / base)?;
         let others = self.neighbours(at, weighted, after, before)?;
-        let others = at.scale(others, 2.0 * share * f64::from(self.beta))?;
-        let others = at.mul(x, others)?;
-        let dx = at.sub(own, others)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, own - x * (others * (2.0 * share * f64::from(self.beta))))
     }
 }
 

@@ -2,16 +2,10 @@
 
 #![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{broadcast, dtype, equal, result, same_dtype, two};
-use super::numeric::{Number, narrow, wide, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::element::for_number;
+use super::infer::{broadcast, dtype, equal, exactly, result, same_dtype};
+use super::numeric::{Number, computed_wide};
+use super::prelude::*;
 
 op! {
     /// The matrix product over the last two axes, `[…, M, K]` by `[…, K, N]`; the axes before them
@@ -20,7 +14,7 @@ op! {
     /// A left operand of one axis is a row, a right one a column; the result lacks the axis that it
     /// lacks. `f16` and `bf16` are summed in `f32`, the terms of each element in ascending order;
     /// integers wrap.
-    pub struct MatMul = "matmul" {}
+    pub struct MatMul = "matmul" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {}
 }
 
 /// The sizes of a matrix product, operands of one axis taken as matrices.
@@ -87,21 +81,6 @@ impl AxisRole {
     }
 }
 
-/// The claim of a product of which one factor is a partial sum, and the other one is whole: of
-/// integers, which wrap.
-pub(super) fn linear(operands: &[SplitOperand<'_>], a: Claim, b: Claim) -> Result<Claims, Refusal> {
-    let exact = operands.iter().all(|x| !x.ty.dtype.is_float());
-    match (a, b) {
-        (part @ Claim::Partial(Combine::Sum), Claim::Invariant)
-        | (Claim::Invariant, part @ Claim::Partial(Combine::Sum))
-            if exact =>
-        {
-            Ok(smallvec![part])
-        }
-        _ => Err(rules::needs_whole(operands)),
-    }
-}
-
 /// Fails unless operand `i`, which is whole, has size 1 or nothing on axis `axis` before the
 /// result's matrices.
 fn broadcasts(x: &SplitOperand<'_>, i: usize, outer: usize, axis: usize) -> Result<(), Refusal> {
@@ -116,10 +95,6 @@ fn broadcasts(x: &SplitOperand<'_>, i: usize, outer: usize, axis: usize) -> Resu
 }
 
 impl OpDef for MatMul {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
-    }
-
     fn plain_product(&self) -> Option<bool> {
         Some(false)
     }
@@ -129,7 +104,7 @@ impl OpDef for MatMul {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (a, b) = two(operands)?;
+        let [a, b] = exactly(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         let dtype = same_dtype(operands)?;
         let MatMulSizes { outer: mut shape, m, n, .. } =
@@ -143,15 +118,15 @@ impl OpDef for MatMul {
         result(TensorType { dtype, shape })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let [a, b] = operands else { return Ok(rules::invariant(1)) };
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [a, b] = at.operands else { return at.whole() };
         let outer = a.ty.rank().max(b.ty.rank()).saturating_sub(2);
-        let out = |axis, s: Shard| Ok(smallvec![Claim::Shard(Shard { axis, ..s })]);
+        let out = |axis, s: Shard| at.keep(Shard { axis, ..s });
         let alike = |s: Shard, t: Shard| (s.outer, s.inner) == (t.outer, t.inner);
         match (AxisRole::of(a, outer, 2, 1), AxisRole::of(b, outer, 1, 2)) {
-            (None, None) => Ok(rules::invariant(1)),
+            (None, None) => at.whole(),
             (Some((AxisRole::Summed, s)), Some((AxisRole::Summed, t))) if alike(s, t) => {
-                Ok(smallvec![Claim::Partial(Combine::Sum)])
+                at.give(Claim::Partial(Combine::Sum))
             }
             (Some((AxisRole::Summed, _)), _) => Err(summed(0)),
             (_, Some((AxisRole::Summed, _))) => Err(summed(1)),
@@ -173,23 +148,30 @@ impl OpDef for MatMul {
                 }
                 let reason =
                     format!("meets matrices split on axis {i} with ones split on axis {j}");
-                Err(rules::refuse(Code::Misaligned, 1, reason))
+                at.refuse_at(1, Code::Misaligned, reason)
             }
             (Some(_), Some(_)) => Err(samples()),
         }
     }
 
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match operands {
-            [a, b] => linear(operands, a.claim, b.claim),
-            _ => Err(rules::needs_whole(operands)),
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        // Integers wrap: a product is linear in each factor.
+        let exact = at.operands.iter().all(|x| !x.ty.dtype.is_float());
+        let sum = Claim::Partial(Combine::Sum);
+        match at.operands {
+            [a, b]
+                if exact
+                    && [(sum, Claim::Invariant), (Claim::Invariant, sum)]
+                        .contains(&(a.claim, b.claim)) =>
+            {
+                at.give(sum)
+            }
+            _ => at.needs_whole(),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [a, b] = operands else {
-            return Err(OpError::Operands { expected: "2", found: operands.len() });
-        };
+        let [a, b] = exactly(operands)?;
         let (left, right) = (Shape::from(a.dims()), Shape::from(b.dims()));
         let sizes = MatMulSizes::new(&left, &right)?;
         let rows = sizes.m.as_const().filter(|_| a.rank() > 1);
@@ -197,15 +179,7 @@ impl OpDef for MatMul {
         let dims =
             sizes.outer.iter().cloned().chain([rows, columns].into_iter().flatten().map(Dim::from));
         let dims = dims.collect::<Shape>().at(0);
-        let mut y = Tensor::zeros(wide(a.dtype()), &dims)?;
-        if !y.is_empty() {
-            stack(&sizes, &mut y, &widen(a)?, &widen(b)?)?;
-        }
-        Ok(vec![narrow(y, a.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        computed_wide(operands, &dims, |y, operands| stack(&sizes, y, &operands[0], &operands[1]))
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -232,14 +206,14 @@ impl OpDef for MatMul {
             let da = at.matmul(dy, other)?;
             let da = at.sum_to(da, &wide_a)?;
             let da = at.reshape(da, &from_a)?;
-            at.give(0, da);
+            at.give(0, da)?;
         }
         if at.wants(1) {
             let other = at.transposed(a)?;
             let db = at.matmul(other, dy)?;
             let db = at.sum_to(db, &wide_b)?;
             let db = at.reshape(db, &from_b)?;
-            at.give(1, db);
+            at.give(1, db)?;
         }
         Ok(())
     }
@@ -284,21 +258,7 @@ fn stack(sizes: &MatMulSizes, y: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<
             product(y, a, b, k, n);
         }
     }
-    match y.dtype() {
-        DType::F64 => all::<f64>(sizes, y, a, b),
-        DType::F32 => all::<f32>(sizes, y, a, b),
-        DType::I64 => all::<i64>(sizes, y, a, b),
-        DType::I32 => all::<i32>(sizes, y, a, b),
-        DType::I16 => all::<i16>(sizes, y, a, b),
-        DType::I8 => all::<i8>(sizes, y, a, b),
-        DType::U64 => all::<u64>(sizes, y, a, b),
-        DType::U32 => all::<u32>(sizes, y, a, b),
-        DType::U16 => all::<u16>(sizes, y, a, b),
-        DType::U8 => all::<u8>(sizes, y, a, b),
-        other @ (DType::F16 | DType::Bf16 | DType::Bool) => {
-            return Err(OpError::Unsupported(format!("a matrix product in {other}")));
-        }
-    }
+    for_number!(y.dtype(), T => all::<T>(sizes, y, a, b));
     Ok(())
 }
 

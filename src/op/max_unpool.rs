@@ -1,18 +1,13 @@
 //! Elements put back to where a pool found them.
 
-use super::declare::op;
-use super::infer::{dtype, equal, known_sizes, result, sizes, tensors, two};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
+use super::infer::{dtype, equal, exactly, known_sizes, result, sizes};
+use super::prelude::*;
 
 op! {
     /// Zeros `[N, C, sizes…]` with the elements of `x: [N, C, …]` at the positions that the second
     /// operand gives for each: row-major positions within the whole result, as `max_pool` gives
     /// them. The last of several at one position stays.
-    pub struct MaxUnpool = "max_unpool" {
+    pub struct MaxUnpool = "max_unpool" is FOLLOWS_BLOCKS {
         /// The sizes of the result behind the first two axes.
         pub sizes: Vec<Dim>,
     }
@@ -25,22 +20,18 @@ impl MaxUnpool {
 }
 
 impl OpDef for MaxUnpool {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (x, places) = two(operands)?;
+        let [x, places] = exactly(operands)?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;
         sizes("sizes", &self.sizes)?;
         let rank = x.ty.rank();
         if rank < 3 || rank != self.sizes.len() + 2 {
             let expected = format!("it must have {} axes, at least 3", self.sizes.len() + 2);
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, expected));
         }
         if places.ty.rank() != rank {
             let expected = format!("operand 0 is {}; both must have the same shape", x.ty);
-            return Err(OpError::Shape { operand: 1, found: places.ty.clone(), expected });
+            return Err(OpError::shape(1, places.ty, expected));
         }
         for (a, b) in x.ty.shape.iter().zip(places.ty.shape.iter()) {
             equal("sizes of the elements and of their positions", a, b)?;
@@ -48,19 +39,12 @@ impl OpDef for MaxUnpool {
         result(TensorType { dtype: x.ty.dtype, shape: self.shape(&x.ty.shape) })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, _)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
-        Err(rules::refuse(Code::GlobalIndex, i, "takes positions within the whole batch"))
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        at.refuse(Code::GlobalIndex, "takes positions within the whole batch")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, places] = tensors(operands)?;
+        let [x, places] = exactly(operands)?;
         let behind = known_sizes("the sizes", &self.sizes)?;
         let dims = [&x.dims()[..2], behind.as_slice()].concat();
         let mut y = Tensor::zeros(x.dtype(), &dims)?;
@@ -70,17 +54,14 @@ impl OpDef for MaxUnpool {
         let elements = x.bytes().chunks_exact(width);
         for (element, place) in elements.zip(places.as_slice::<i64>()) {
             let at = usize::try_from(*place).ok().filter(|at| *at < count).ok_or_else(|| {
-                let reason =
-                    format!("the position {place} is outside a result of {count} elements");
-                OpError::Value { operand: 1, reason }
+                OpError::value(
+                    1,
+                    format!("the position {place} is outside a result of {count} elements"),
+                )
             })?;
             to[at * width..][..width].copy_from_slice(element);
         }
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -102,8 +83,7 @@ impl OpDef for MaxUnpool {
         let stays = at.equal(found, numbers)?;
         let dx = taken(at, dy)?;
         let dx = at.only(stays, dx)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

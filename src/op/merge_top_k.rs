@@ -1,13 +1,9 @@
 //! The largest or smallest of the candidates of all replicas.
 
-use smallvec::SmallVec;
-
-use super::declare::op;
-use super::infer::{axis, dtype, known, known_sizes, results, sizes};
+use super::infer::{axis, dtype, known_all, known_sizes, results, sizes};
+use super::prelude::*;
 use super::ranked::{Part, ranked};
 use super::top_k::{Best, has_entries};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The `k` largest of the entries that several parts of an axis have, and their positions on
@@ -17,7 +13,7 @@ op! {
     /// other: of a part with fewer than `k` entries all of them. Positions count from the part's
     /// first entry on. The order is that of `top_k`, and so is the result: of equal entries the one
     /// at the lower position comes first. Of one part it is the identity.
-    pub struct MergeTopK = "merge_top_k" {
+    pub struct MergeTopK = "merge_top_k" is COLLECTIVE | JUMPS {
         /// The axis, negative from the end.
         pub axis: i64 = -1,
         /// The entries of the axis that each part is of.
@@ -50,10 +46,6 @@ impl MergeTopK {
 }
 
 impl OpDef for MergeTopK {
-    fn traits(&self) -> Traits {
-        Traits::COLLECTIVE
-    }
-
     fn present(&self, n: i64) -> Option<Vec<bool>> {
         Some(self.entries.iter().flat_map(|entries| [entries.eval(n) > 0; 2]).collect())
     }
@@ -67,7 +59,7 @@ impl OpDef for MergeTopK {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let wrong = |attr, reason| Err(OpError::Attribute { attr, reason });
+        let wrong = |attr, reason| Err(OpError::attr(attr, reason));
         let Some(first) = operands.first().filter(|_| operands.len() == 2 * self.entries.len())
         else {
             let parts = self.entries.len();
@@ -89,8 +81,7 @@ impl OpDef for MergeTopK {
             let dtype = if i % 2 == 0 { first.ty.dtype } else { DType::I64 };
             let wanted = TensorType { dtype, shape };
             if *x.ty != wanted {
-                let expected = format!("it is {wanted}");
-                return Err(OpError::Shape { operand: i, found: x.ty.clone(), expected });
+                return Err(OpError::shape(i, x.ty, format!("it is {wanted}")));
             }
         }
         let mut shape = first.ty.shape.clone();
@@ -99,43 +90,27 @@ impl OpDef for MergeTopK {
         results([TensorType { dtype: first.ty.dtype, shape }, places])
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let all = |claim| operands.iter().all(|x| x.claim == claim);
-        if all(Claim::Invariant) {
-            return rules::whole_results(results);
-        }
-        if operands.len() == 2 && all(Claim::Own) {
-            return Ok(SmallVec::from_elem(Claim::Invariant, 2));
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let all = |claim| at.operands.iter().all(|x| x.claim == claim);
+        if all(Claim::Invariant) || (at.operands.len() == 2 && all(Claim::Own)) {
+            return at.whole();
         }
         let split = |x: &SplitOperand<'_>| x.claim != Claim::Invariant;
-        let i = operands.iter().position(split).unwrap_or(0);
-        Err(rules::refuse(Code::GlobalIndex, i, "merges candidates that replicas do not have"))
+        let i = at.operands.iter().position(split).unwrap_or(0);
+        at.refuse_at(i, Code::GlobalIndex, "merges candidates that replicas do not have")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let Some(first) = operands.first() else { return Ok(Vec::new()) };
         let axis = axis("axis", self.axis, first.rank())?;
         let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
-        let entries = self
-            .entries
-            .iter()
-            .map(|d| known("the entries", d))
-            .collect::<Result<Vec<i64>, _>>()?;
+        let entries = known_all("the entries", &self.entries)?;
         let all = entries.iter().fold(0i64, |sum, n| sum.saturating_add((*n).max(0)));
         if i64::try_from(k).is_ok_and(|k| k > all) {
-            let reason = format!("{k} is more than {all} entries");
-            return Err(OpError::Attribute { attr: "k", reason });
+            return Err(OpError::attr("k", format!("{k} is more than {all} entries")));
         }
         let parts = Self::parts(operands, &entries);
         ranked(first, axis, &parts, k, &Best { k, largest: self.largest })
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

@@ -55,6 +55,7 @@ pub(crate) mod narrow;
 mod one_hot;
 pub(crate) mod own_rows;
 mod pad;
+pub(crate) mod pair_probabilities;
 mod pool;
 mod quantize;
 mod random;
@@ -79,6 +80,7 @@ pub(crate) mod support;
 mod tile;
 mod top_k;
 mod transpose;
+pub(crate) mod tree_ensemble;
 mod trilu;
 pub(crate) mod unary;
 mod unsqueeze;
@@ -88,7 +90,7 @@ pub(crate) use binary::Apply2;
 pub use blocks::BlockOrder;
 pub use custom::{CustomOp, CustomOps, GradientBuilder, Sharding};
 pub(crate) use def::{
-    Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
+    Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand, Splitting,
 };
 pub(crate) use dft::DftSizes;
 pub(crate) use einsum::Labels;
@@ -104,7 +106,7 @@ pub use resize::{Coordinates, Nearest, ResizeMode};
 pub use scatter::Reduction;
 pub use support::attr::{Attr, AttrError, AttrReader};
 pub use support::error::OpError;
-pub(crate) use support::formula::{Emit, Formula, converted};
+pub(crate) use support::formula::{Emit, Expr, Formed, Formula, converted};
 pub(crate) use support::gradient::{Backward, Gradient};
 pub use support::gradient::{RuleError, Term};
 pub(crate) use support::interval::Interval;
@@ -123,7 +125,7 @@ use grad::{batch_norm_grad, conv_weight_grad, grid_sample_grad, pool_grad, recur
 use support::declare::ops;
 #[cfg(test)]
 pub(crate) use support::testing;
-use support::{declare, index, interval, numeric, ranked, rows, view, wide};
+use support::{declare, index, interval, numeric, prelude, ranked, rows, view, wide};
 
 ops! {
     // Layers with weights, and what their gradients are made of.
@@ -159,6 +161,8 @@ ops! {
     pub reduce::Reduce,
     pub(crate) narrow::Narrow,
     pub arg::Arg,
+    pub(crate) tree_ensemble::TreeEnsemble,
+    pub(crate) pair_probabilities::PairProbabilities,
     pub softmax::Softmax,
     // Elements moved or seen otherwise; the collectives of a replicated graph.
     pub concat::Concat,

@@ -2,12 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::declare::op;
-use super::infer::{dtype, known, one, result, tensors};
+use super::infer::{dtype, exactly, known, result};
+use super::prelude::*;
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Claim, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// The `f64` nearest to each wide sum or product, of which the first axis has the components.
@@ -23,6 +21,13 @@ op! {
     }
 }
 
+/// The type of wide numbers of so many components, one for each element of this shape.
+pub(super) fn wide_type(components: usize, shape: &Shape) -> TensorType {
+    let components = Shape::from(&[components][..]);
+    let shape = components.iter().chain(shape.iter()).cloned().collect();
+    TensorType { dtype: DType::F64, shape }
+}
+
 /// Fails unless a value of this type has the components of `by` on its first axis.
 pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
     let sums = [Sum::WIDTH, LargeSum::WIDTH];
@@ -32,33 +37,25 @@ pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
         return Ok(());
     }
     let expected = format!("it is f64, and its first axis has the components of `{}`", by.name());
-    Err(OpError::Shape { operand: 0, found: ty.clone(), expected })
+    Err(OpError::shape(0, ty, expected))
 }
 
 impl OpDef for Narrow {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, |t| t == DType::F64, "f64")?;
         if !self.by.is_wide() {
-            let reason = format!("`{}` has no components", self.by.name());
-            return Err(OpError::Attribute { attr: "by", reason });
+            return Err(OpError::attr("by", format!("`{}` has no components", self.by.name())));
         }
         check(self.by, x.ty)?;
         let shape: Shape = x.ty.shape.iter().skip(1).cloned().collect();
         result(TensorType { dtype: DType::F64, shape })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match rules::first_shard(operands) {
-            Some((_, shard)) if shard.axis > 0 => {
-                Ok(std::iter::once(Claim::Shard(Shard { axis: shard.axis - 1, ..shard })).collect())
-            }
-            Some(_) => Err(rules::needs_whole(operands)),
-            None => Ok(rules::invariant(1)),
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        match shard.axis.checked_sub(1) {
+            Some(axis) => at.keep(Shard { axis, ..shard }),
+            None => at.needs_whole(),
         }
     }
 
@@ -69,7 +66,7 @@ impl OpDef for Narrow {
                 *y = last(W::read(|component| x[component * results + i]));
             }
         }
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         check(self.by, &x.tensor_type())?;
         let dims: SmallVec<[usize; 4]> = x.dims().iter().skip(1).copied().collect();
         let mut y = Tensor::zeros(DType::F64, &dims)?;

@@ -1,21 +1,14 @@
 //! Numbers as vectors with one element that is different.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{axis, dtype, known_sizes, result, sizes, tensors, two};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{axis, dtype, exactly, known_sizes, result, sizes};
+use super::prelude::*;
 
 op! {
     /// One-hot encoding: for each element of the first operand, an integer, a vector of `depth`
     /// elements along a new axis: the second element of the second operand at that position, the
     /// first one elsewhere. Negative numbers count from the end; numbers without a position give a
     /// vector of first elements.
-    pub struct OneHot = "one_hot" {
+    pub struct OneHot = "one_hot" is FOLLOWS_BLOCKS | JUMPS {
         /// The new axis among those of the result, negative from the end.
         pub axis: i64 = -1,
         /// The size of the new axis.
@@ -30,47 +23,35 @@ impl OneHot {
 }
 
 impl OpDef for OneHot {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (numbers, values) = two(operands)?;
+        let [numbers, values] = exactly(operands)?;
         let is_integer = |t: DType| !t.is_float() && t != DType::Bool;
         dtype(operands, 0, is_integer, "an integer")?;
         sizes("depth", std::slice::from_ref(&self.depth))?;
         if values.ty.rank() != 1 || values.ty.shape[0] != Dim::from(2) {
-            let expected =
-                "it must have two elements, for other positions and for the one".to_owned();
-            return Err(OpError::Shape { operand: 1, found: values.ty.clone(), expected });
+            let expected = "it must have two elements, for other positions and for the one";
+            return Err(OpError::shape(1, values.ty, expected));
         }
         let mut shape = numbers.ty.shape.clone();
         shape.insert(self.own(shape.rank())?, self.depth.clone());
         result(TensorType { dtype: values.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let ([numbers, _], Some((first, s))) = (operands, rules::first_shard(operands)) else {
-            return rules::whole_results(results);
-        };
-        rules::whole(operands, 1, Code::NotPerSample, "takes its two values from samples")?;
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        at.expect_whole(1, Code::NotPerSample, "takes its two values from samples")?;
         // A replica would evaluate the depth at its own number of rows.
         if self.depth.depends_on_batch() {
             let reason = format!("gives each sample {} entries", self.depth);
-            return Err(rules::refuse(Code::BakedBatch, first, reason));
+            return at.refuse(Code::BakedBatch, reason);
         }
-        let own = self.own(numbers.ty.rank()).unwrap_or(0);
+        let own = self.own(at.rank()).unwrap_or(0);
         // The new axis moves the rows where it comes before them.
-        let axis = s.axis + usize::from(own <= s.axis);
-        Ok(smallvec![Claim::Shard(Shard { axis, ..s })])
+        let axis = shard.axis + usize::from(own <= shard.axis);
+        at.keep(Shard { axis, ..shard })
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [numbers, values] = tensors(operands)?;
+        let [numbers, values] = exactly(operands)?;
         let own = self.own(numbers.rank())?;
         let depth = known_sizes("the depth", std::slice::from_ref(&self.depth))?[0];
         let mut dims = numbers.dims().to_vec();
@@ -97,14 +78,6 @@ impl OpDef for OneHot {
         Ok(vec![y])
     }
 
-    fn jumps(&self) -> bool {
-        true
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (indices, values, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
         let ends = at.zero_and_one()?;
@@ -118,7 +91,6 @@ impl OpDef for OneHot {
         let one: Shape = [Dim::ONE].into_iter().collect();
         let (off, on) = (at.reshape(off, &one)?, at.reshape(on, &one)?);
         let both = at.concat(&[off, on], 0)?;
-        at.give(1, both);
-        Ok(())
+        at.give(1, both)
     }
 }

@@ -1,16 +1,12 @@
 //! Entries put around a value, or taken from its borders.
 
-use half::{bf16, f16};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::attr::names;
-use super::declare::op;
-use super::infer::{one, result, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules, strided,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
+use super::element::{Float, for_dtype};
+use super::infer::{exactly, result};
+use super::prelude::*;
+use super::strided;
 
 names! {
     /// Padding mode: the entries around a value.
@@ -29,7 +25,7 @@ names! {
 op! {
     /// Its operand with `pads[i]` entries before and `pads[rank + i]` after each axis `i`; negative
     /// numbers take entries away, in the mode `constant`.
-    pub struct Pad = "pad" {
+    pub struct Pad = "pad" is FOLLOWS_BLOCKS {
         /// The padding mode.
         pub mode: PadMode = PadMode::Constant,
         /// The number of entries before each axis, then the number after each.
@@ -45,35 +41,18 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The scalar of type `dtype` that `value` stands for: rounded for floats; for other types the
 /// number itself.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "rounding to f32 is meant; integers were checked"
-)]
 fn element(dtype: DType, value: f64) -> Option<Tensor> {
-    let integer = || (value.fract() == 0.0 && value.abs() <= MAX_EXACT).then_some(value as i64);
-    macro_rules! exact {
-        ($t:ty) => {
-            Tensor::scalar(<$t>::try_from(integer()?).ok()?)
-        };
-    }
-    Some(match dtype {
-        DType::F64 => Tensor::scalar(value),
-        DType::F32 => Tensor::scalar(value as f32),
-        DType::F16 => Tensor::scalar(f16::from_f64(value)),
-        DType::Bf16 => Tensor::scalar(bf16::from_f64(value)),
-        DType::I64 => exact!(i64),
-        DType::I32 => exact!(i32),
-        DType::I16 => exact!(i16),
-        DType::I8 => exact!(i8),
-        DType::U64 => exact!(u64),
-        DType::U32 => exact!(u32),
-        DType::U16 => exact!(u16),
-        DType::U8 => exact!(u8),
-        DType::Bool => {
-            let bit = u8::try_from(integer()?).ok().filter(|bit| *bit < 2)?;
+    #[expect(clippy::cast_possible_truncation, reason = "an integer that f64 has exactly")]
+    let integer = (value.fract() == 0.0 && value.abs() <= MAX_EXACT).then_some(value as i64);
+    Some(for_dtype!(
+        dtype,
+        float F => Tensor::scalar(F::of_f64(value)),
+        int I => Tensor::scalar(I::try_from(integer?).ok()?),
+        bool => {
+            let bit = u8::try_from(integer?).ok().filter(|bit| *bit < 2)?;
             Tensor::scalar(bit).reinterpreted(DType::Bool)
-        }
-    })
+        },
+    ))
 }
 
 impl Pad {
@@ -92,7 +71,7 @@ impl Pad {
     /// Fails unless axis `i` of `ty` can be padded so.
     fn check(&self, ty: &TensorType, i: usize, size: &Dim) -> Result<(), OpError> {
         let (before, after) = self.around(i, ty.rank());
-        let wrong = |reason: String| Err(OpError::Attribute { attr: "pads", reason });
+        let wrong = |reason: String| Err(OpError::attr("pads", reason));
         if self.mode == PadMode::Constant {
             let kept = size.clone() + before.min(0) + after.min(0);
             if !kept.is_nonnegative() {
@@ -119,13 +98,10 @@ impl Pad {
 
     /// A tensor of the padding value.
     fn filled(&self, dtype: DType, dims: &[usize]) -> Result<Tensor, OpError> {
-        let mut y = Tensor::zeros(dtype, dims)?;
-        let value = element(dtype, self.value);
-        if let Some(value) = value.filter(|v| v.bytes().iter().any(|b| *b != 0)) {
-            let all = [(y.len(), 0)];
-            strided::read(value.bytes(), y.bytes_mut(), dtype.bytes(), 0, &all);
+        match element(dtype, self.value).filter(|v| v.bytes().iter().any(|b| *b != 0)) {
+            Some(value) => strided::taken(&value, 0, &[(dims.iter().product(), 0)], dims),
+            None => Ok(Tensor::zeros(dtype, dims)?),
         }
-        Ok(y)
     }
 }
 
@@ -189,21 +165,17 @@ fn origin_row(outer: &[Line], r: usize) -> Option<usize> {
 }
 
 impl OpDef for Pad {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let rank = x.ty.rank();
         if self.pads.len() != 2 * rank {
             let reason =
                 format!("{} numbers for {}, which needs {}", self.pads.len(), x.ty, 2 * rank);
-            return Err(OpError::Attribute { attr: "pads", reason });
+            return Err(OpError::attr("pads", reason));
         }
         if element(x.ty.dtype, self.value).is_none() {
             let reason = format!("{} is not exact as {}", self.value, x.ty.dtype);
-            return Err(OpError::Attribute { attr: "value", reason });
+            return Err(OpError::attr("value", reason));
         }
         let mut ty = x.ty.clone();
         for (i, size) in x.ty.shape.iter().enumerate() {
@@ -214,27 +186,15 @@ impl OpDef for Pad {
         result(ty)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match self.around(shard.axis, rank) {
-            (0, 0) => Ok(smallvec![Claim::Shard(shard)]),
-            _ => Err(rules::refuse(
-                Code::Reorders,
-                i,
-                "adds or takes samples at the borders of the batch",
-            )),
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        match self.around(shard.axis, at.rank()) {
+            (0, 0) => at.keep(shard),
+            _ => at.refuse(Code::Reorders, "adds or takes samples at the borders of the batch"),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let sizes = x.dims().iter().enumerate();
         let lines: SmallVec<[Line; 6]> =
             sizes.map(|(i, size)| self.line(i, x.rank(), *size)).collect();
@@ -255,17 +215,13 @@ impl OpDef for Pad {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, shape) = (at.dy()?, at.shape(at.operand(0)?));
         let rank = shape.len();
         if self.mode == PadMode::Constant {
             let pads = self.pads.iter().map(|p| -p).collect();
             let dx = at.pad(dy, pads, 0.0)?;
-            at.give(0, dx);
+            at.give(0, dx)?;
             return Ok(());
         }
         let mut dx = dy;
@@ -282,7 +238,6 @@ impl OpDef for Pad {
             to[axis] = size;
             dx = at.gathered(dx, copies, axis, &to.into_iter().collect())?;
         }
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

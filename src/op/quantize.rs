@@ -2,17 +2,10 @@
 
 use std::ops::Range;
 
-use smallvec::smallvec;
-
-use super::declare::family;
-use super::element::{Int, for_dtype, in_reals, reals};
-use super::infer::{axis, count, dtype, equal, result};
+use super::element::{Int, for_dtype, for_float, in_reals, reals};
+use super::infer::{at_least, axis, count, dtype, equal, result};
+use super::prelude::*;
 use super::real::Real;
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
 
 family! {
     /// Operands are `x`, `scale` and, where there is a third, `zero` of the type of the integers
@@ -22,25 +15,21 @@ family! {
     /// elsewhere.
     ///
     /// Integers are `u8`, `i8`, `u16` and `i16`, and `i32` for `x` of `dequantize_linear`.
-    pub enum Quantize {
+    pub enum Quantize is FOLLOWS_BLOCKS with [
+        /// The axis of the scales, negative from the end.
+        axis: i64 = 1,
+        /// Entries for each scale, 0 where the scale has no blocks.
+        block: i64 = 0,
+    ] {
         /// `x / scale` rounded to the nearest integer, the even one of two, plus `zero`, and the
         /// nearest element of the type `to` of that; a NaN gives `zero`. Computed in `f32`, in
         /// `f64` where `x` is `f64`.
         Quantize = "quantize_linear" {
-            /// The axis of the scales, negative from the end.
-            axis: i64 = 1,
-            /// Entries for each scale, 0 where the scale has no blocks.
-            block: i64 = 0,
             /// The element type of the result.
             to: DType,
         },
         /// `(x - zero) * scale`, in the type of `scale`; the difference is exact.
-        Dequantize = "dequantize_linear" {
-            /// The axis of the scales, negative from the end.
-            axis: i64 = 1,
-            /// Entries for each scale, 0 where the scale has no blocks.
-            block: i64 = 0,
-        },
+        Dequantize = "dequantize_linear",
     }
 }
 
@@ -61,17 +50,10 @@ const fn is_small(dtype: DType) -> bool {
 }
 
 impl Quantize {
-    const fn settings(&self) -> (i64, i64) {
-        match *self {
-            Self::Quantize { axis, block, .. } | Self::Dequantize { axis, block } => (axis, block),
-        }
-    }
-
     fn layout(&self, x: usize, scale: &[Option<i64>]) -> Result<Layout, OpError> {
-        let (listed, block) = self.settings();
+        let (&listed, &block) = self.common();
         if block < 0 {
-            let reason = format!("{block} is not a number of entries");
-            return Err(OpError::Attribute { attr: "block", reason });
+            return Err(OpError::attr("block", format!("{block} is not a number of entries")));
         }
         match scale {
             [] | [Some(1)] if block == 0 => Ok(Layout::All),
@@ -79,10 +61,10 @@ impl Quantize {
             _ if block > 0 && scale.len() == x => {
                 Ok(Layout::Blocks(axis("axis", listed, x)?, block))
             }
-            _ => {
-                let reason = format!("{block} does not suit scales of {} axes", scale.len());
-                Err(OpError::Attribute { attr: "block", reason })
-            }
+            _ => Err(OpError::attr(
+                "block",
+                format!("{block} does not suit scales of {} axes", scale.len()),
+            )),
         }
     }
 
@@ -186,16 +168,7 @@ struct ScaledRun {
     step: usize,
 }
 
-/// The error for a type that inference lets nobody through with.
-fn wrong(operand: usize, found: DType) -> OpError {
-    OpError::DType { operand, expected: "another type".to_owned(), found }
-}
-
 impl OpDef for Quantize {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 2, 3, "2 or 3")?;
         let (x, scale) = (operands[0].ty, operands[1].ty);
@@ -205,7 +178,7 @@ impl OpDef for Quantize {
                 dtype(operands, 0, |t| t.is_float() || t == DType::I32, "a float or i32")?;
                 if !is_small(*to) {
                     let reason = format!("{to} is not among u8, i8, u16 and i16");
-                    return Err(OpError::Attribute { attr: "to", reason });
+                    return Err(OpError::attr("to", reason));
                 }
                 (*to, *to)
             }
@@ -220,96 +193,63 @@ impl OpDef for Quantize {
             && zero.ty.shape != scale.shape
         {
             let expected = format!("its shape must be {}, that of the scales", scale.shape);
-            return Err(OpError::Shape { operand: 2, found: zero.ty.clone(), expected });
+            return Err(OpError::shape(2, zero.ty, expected));
         }
         self.check(x, scale)?;
         result(TensorType { dtype: to, shape: x.shape.clone() })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((first, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
-        };
-        let (Some(x), Some(scale)) = (operands.first(), operands.get(1)) else {
-            return Ok(rules::invariant(1));
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let [x, scales @ ..] = at.operands else { return at.whole() };
+        let Some(scale) = scales.first() else { return at.whole() };
         let sizes: Vec<Option<i64>> = scale.ty.shape.iter().map(Dim::as_const).collect();
-        let sharded = |x: &SplitOperand<'_>| x.claim == Claim::Shard(shard);
+        let first = x.claim == Claim::Shard(shard);
+        let all = |claim: Option<Shard>| scales.iter().all(|s| s.claim.shard() == claim);
         let passes = match self.layout(x.ty.rank(), &sizes) {
-            Ok(Layout::All) => {
-                first == 0 && operands[1..].iter().all(|s| s.claim.shard().is_none())
-            }
             // Rows along the axis of the scales need the scales of the same rows, other rows need
             // all of them.
-            Ok(Layout::Entries(axis)) => {
-                let whole = operands[1..].iter().all(|s| s.claim.shard().is_none());
-                let rows = |s: &SplitOperand<'_>| {
-                    s.claim.shard().is_some_and(|s| s == Shard { axis: 0, ..shard })
-                };
-                first == 0
-                    && if shard.axis == axis { operands[1..].iter().all(rows) } else { whole }
+            Ok(Layout::Entries(axis)) if shard.axis == axis => {
+                first && all(Some(Shard { axis: 0, ..shard }))
             }
+            Ok(Layout::All | Layout::Entries(_)) => first && all(None),
             // A block along the rows could reach from one replica's into the next one's.
-            Ok(Layout::Blocks(axis, _)) => shard.axis != axis && operands.iter().all(sharded),
+            Ok(Layout::Blocks(axis, _)) => shard.axis != axis && first && all(Some(shard)),
             Err(_) => false,
         };
         if passes {
-            return Ok(smallvec![Claim::Shard(shard)]);
+            return at.keep(shard);
         }
-        let reason = "has scales that do not follow the rows of what they scale";
-        Err(rules::refuse(Code::Misaligned, first, reason))
+        at.refuse(Code::Misaligned, "has scales that do not follow the rows of what they scale")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let (x, scale, zero) = match operands {
-            [x, scale] => (*x, *scale, None),
-            [x, scale, zero] => (*x, *scale, Some(*zero)),
-            _ => return Err(OpError::Operands { expected: "2 or 3", found: operands.len() }),
+        let ([x, scale], zero) = at_least(operands)?;
+        let zero = zero.first().copied();
+        let Self::Quantize { to, .. } = *self else {
+            let mut y = Tensor::zeros(scale.dtype(), x.dims())?;
+            for_float!(scale.dtype(), F => {
+                let scales = reals(scale.as_slice::<F>());
+                let numbers = self.dequantized(x, scale, &scales, zero)?;
+                in_reals(y.as_mut_slice::<F>(), |y| y.copy_from_slice(&numbers));
+            });
+            return Ok(vec![y]);
         };
-        let y = match self {
-            Self::Quantize { to, .. } => {
-                // Every i32 is an f64; what a float type computes in follows from it.
-                let wide;
-                let x = if x.dtype() == DType::I32 {
-                    wide = Tensor::new(x.dims(), &x.to_f64())?;
-                    &wide
-                } else {
-                    x
-                };
-                let rounded = for_dtype!(
-                    x.dtype(),
-                    float F => self.quantized(x, &reals(x.as_slice::<F>()), scale, zero)?,
-                    int _I => return Err(wrong(0, x.dtype())),
-                    bool => return Err(wrong(0, x.dtype())),
-                );
-                let mut y = Tensor::zeros(*to, x.dims())?;
-                for_dtype!(
-                    *to,
-                    float _F => return Err(wrong(0, *to)),
-                    int I => {
-                        let y = y.as_mut_slice::<I>().iter_mut();
-                        y.zip(rounded).for_each(|(y, x)| *y = I::truncate(x));
-                    },
-                    bool => return Err(wrong(0, *to)),
-                );
-                y
-            }
-            Self::Dequantize { .. } if !x.dtype().is_integer() => {
-                return Err(wrong(0, x.dtype()));
-            }
-            Self::Dequantize { .. } => for_dtype!(
-                scale.dtype(),
-                float F => {
-                    let scales = reals(scale.as_slice::<F>());
-                    let numbers = self.dequantized(x, scale, &scales, zero)?;
-                    let mut y = Tensor::zeros(scale.dtype(), x.dims())?;
-                    in_reals(y.as_mut_slice::<F>(), |y| y.copy_from_slice(&numbers));
-                    y
-                },
-                int _I => return Err(wrong(1, scale.dtype())),
-                bool => return Err(wrong(1, scale.dtype())),
-            ),
-        };
+        // Every i32 is an f64; what a float type computes in follows from it.
+        let x = if x.dtype() == DType::I32 { &Tensor::new(x.dims(), &x.to_f64())? } else { x };
+        let rounded = for_float!(
+            x.dtype(),
+            F => self.quantized(x, &reals(x.as_slice::<F>()), scale, zero)?,
+        );
+        let mut y = Tensor::zeros(to, x.dims())?;
+        for_dtype!(
+            to,
+            float _F => return Err(OpError::attr("to", "it must be an integer")),
+            int I => {
+                let y = y.as_mut_slice::<I>().iter_mut();
+                y.zip(rounded).for_each(|(y, x)| *y = I::truncate(x));
+            },
+            bool => return Err(OpError::attr("to", "it must be an integer")),
+        );
         Ok(vec![y])
     }
 
@@ -358,8 +298,7 @@ impl OpDef for Quantize {
             }
         };
         let sums = at.reshape(sums, &own)?;
-        at.give(1, sums);
-        Ok(())
+        at.give(1, sums)
     }
 }
 

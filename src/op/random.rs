@@ -3,12 +3,10 @@
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::declare::family;
 use super::element::{Float, for_dtype};
 use super::infer::{count, known_sizes, result, sizes};
+use super::prelude::*;
 use super::real::Real;
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// Independent draws. An element is a function of the seed and of its position in row-major
@@ -19,48 +17,37 @@ family! {
     /// Every replica draws the whole value: in the attributes, `N` is the whole batch wherever the
     /// operator runs. Where a replica needs only its own rows, it draws these: the places
     /// `first, first + 1, …` on `axis` of a draw that is `whole` long there.
-    pub enum Random {
+    pub enum Random is UNREPEATABLE with [
+        /// The axis of which the result has a part.
+        axis: usize = 0,
+        /// The element type, a float.
+        dtype: DType = DType::F32,
+        /// The first index of the part.
+        first: Dim = Dim::ZERO,
+        /// The seed.
+        seed: i64,
+        /// The sizes of the result.
+        shape: Vec<Dim>,
+        /// The length of the axis `axis` in the draw of which the result is a part.
+        whole: Option<Dim>,
+    ] {
         /// Numbers between `low` and `high`, all as likely: `low + (high - low) * u`, where `u` is
         /// a multiple of 2 to the power -53 (`f64`), -24 (`f32`), -11 (`f16`) or -8 (`bf16`) with
         /// `0 <= u < 1`.
         Uniform = "random_uniform" {
-            /// The axis of which the result has a part.
-            axis: usize = 0,
-            /// The element type, a float.
-            dtype: DType = DType::F32,
-            /// The first index of the part.
-            first: Dim = Dim::ZERO,
             /// The upper end; it is drawn only where rounding leads to it.
             high: f32 = 1.0,
             /// The lower end.
             low: f32 = 0.0,
-            /// The seed.
-            seed: i64,
-            /// The sizes of the result.
-            shape: Vec<Dim>,
-            /// The length of the axis `axis` in the draw of which the result is a part.
-            whole: Option<Dim>,
         },
         /// Numbers of the normal distribution, `mean + scale * sqrt(-2 ln u) * cos(2 pi v)` with
         /// multiples of 2 to the power -53, `0 < u <= 1` and `0 <= v < 1`: the method of Box and
         /// Muller, in `f64`.
         Normal = "random_normal" {
-            /// The axis of which the result has a part.
-            axis: usize = 0,
-            /// The element type, a float.
-            dtype: DType = DType::F32,
-            /// The first index of the part.
-            first: Dim = Dim::ZERO,
             /// The mean.
             mean: f32 = 0.0,
             /// The standard deviation.
             scale: f32 = 1.0,
-            /// The seed.
-            seed: i64,
-            /// The sizes of the result.
-            shape: Vec<Dim>,
-            /// The length of the axis `axis` in the draw of which the result is a part.
-            whole: Option<Dim>,
         },
     }
 }
@@ -72,21 +59,13 @@ fn fraction(rng: &mut ChaCha8Rng, bits: u32) -> f64 {
 }
 
 /// The binary digits of a drawn fraction that an element type holds exactly.
+#[expect(clippy::wildcard_enum_match_arm, reason = "of floats it is f64")]
 const fn digits(dtype: DType) -> u32 {
     match dtype {
         DType::F16 => 11,
         DType::Bf16 => 8,
         DType::F32 => 24,
-        DType::F64
-        | DType::I64
-        | DType::I32
-        | DType::I16
-        | DType::I8
-        | DType::U64
-        | DType::U32
-        | DType::U16
-        | DType::U8
-        | DType::Bool => 53,
+        _ => 53,
     }
 }
 
@@ -107,16 +86,6 @@ pub(crate) struct Runs {
     pub inner: Dim,
 }
 
-/// Attributes of both distributions.
-struct Settings<'a> {
-    dtype: DType,
-    seed: i64,
-    shape: &'a [Dim],
-    axis: usize,
-    first: &'a Dim,
-    whole: Option<&'a Dim>,
-}
-
 impl Random {
     /// A whole draw of numbers that are at least `low` and below `high`.
     pub const fn uniform(dtype: DType, low: f32, high: f32, seed: i64, shape: Vec<Dim>) -> Self {
@@ -128,55 +97,33 @@ impl Random {
         Self::Normal { axis: 0, dtype, first: Dim::ZERO, mean, scale, seed, shape, whole: None }
     }
 
-    const fn settings(&self) -> Settings<'_> {
-        match self {
-            Self::Uniform { axis, dtype, first, seed, shape, whole, .. }
-            | Self::Normal { axis, dtype, first, seed, shape, whole, .. } => Settings {
-                dtype: *dtype,
-                seed: *seed,
-                shape: shape.as_slice(),
-                axis: *axis,
-                first,
-                whole: whole.as_ref(),
-            },
-        }
-    }
-
     /// True if the result is a part of a draw.
     pub(crate) const fn is_part(&self) -> bool {
-        self.settings().whole.is_some()
+        self.common().5.is_some()
     }
 
     /// The places `from..to` of one axis of this draw; `None` if it is a part itself, or has no
     /// such axis.
     pub(crate) fn rows(&self, on: usize, from: &Dim, to: &Dim) -> Option<Self> {
         let mut part = self.clone();
-        match &mut part {
-            Self::Uniform { axis, first, shape, whole, .. }
-            | Self::Normal { axis, first, shape, whole, .. } => {
-                let size = shape.get_mut(on).filter(|_| whole.is_none())?;
-                *whole = Some(std::mem::replace(size, to.clone() - from.clone()));
-                *first = from.clone();
-                *axis = on;
-            }
-        }
+        let (axis, _, first, _, shape, whole) = part.common_mut();
+        let size = shape.get_mut(on).filter(|_| whole.is_none())?;
+        *whole = Some(std::mem::replace(size, to.clone() - from.clone()));
+        (*first, *axis) = (from.clone(), on);
         Some(part)
     }
 
     /// The same numbers in the same order with other sizes; `None` if it is a part.
     pub(crate) fn reshaped(&self, to: Vec<Dim>) -> Option<Self> {
         let mut other = self.clone();
-        match &mut other {
-            Self::Uniform { shape, whole, .. } | Self::Normal { shape, whole, .. } => {
-                *shape = to;
-                whole.is_none().then_some(other)
-            }
-        }
+        let (.., shape, whole) = other.common_mut();
+        *shape = to;
+        whole.is_none().then_some(other)
     }
 
     /// The places of the draw that the result has.
     pub(crate) fn runs(&self) -> Runs {
-        let Settings { shape, axis, first, whole, .. } = self.settings();
+        let (&axis, _, first, _, shape, whole) = self.common();
         let product = |sizes: &[Dim]| sizes.iter().fold(Dim::ONE, |all, d| all * d.clone());
         match (whole, shape.get(axis)) {
             (Some(whole), Some(rows)) => Runs {
@@ -198,8 +145,8 @@ impl Random {
 
     /// Fails unless the part lies within its draw, which has no more elements than there may be.
     fn check_part(&self) -> Result<(), OpError> {
-        let Settings { dtype, shape, axis, first, whole, .. } = self.settings();
-        let wrong = |attr, reason: String| Err(OpError::Attribute { attr, reason });
+        let (&axis, &dtype, first, _, shape, whole) = self.common();
+        let wrong = |attr, reason: String| Err(OpError::attr(attr, reason));
         let Some(whole) = whole else {
             return match (axis, *first == Dim::ZERO) {
                 (0, true) => Ok(()),
@@ -214,29 +161,26 @@ impl Random {
         if !first.is_nonnegative() || !(whole.clone() - last.clone()).is_nonnegative() {
             return wrong("first", format!("{first}..{last} is not a part of an axis of {whole}"));
         }
-        let mut all = Shape::from(shape);
+        let mut all = Shape::from(shape.as_slice());
         all[axis] = whole.clone();
         result(TensorType::new(dtype, all)).map(|_| ())
     }
 
     /// The key of the stream that the seed decides.
     pub(crate) fn key(&self) -> [u32; 8] {
-        let seed = ChaCha8Rng::seed_from_u64(self.settings().seed.cast_unsigned()).get_seed();
+        let seed = ChaCha8Rng::seed_from_u64(self.common().3.cast_unsigned()).get_seed();
         let (words, _) = seed.as_chunks();
         std::array::from_fn(|i| words.get(i).map_or(0, |word| u32::from_le_bytes(*word)))
     }
 
     /// The binary digits of the fraction that a uniform draw is made from.
     pub(crate) const fn digits(&self) -> u32 {
-        digits(self.settings().dtype)
+        digits(*self.common().1)
     }
 
     /// The words of the stream that an element takes.
     const fn words(&self) -> u128 {
-        match self {
-            Self::Uniform { .. } => 2,
-            Self::Normal { .. } => 4,
-        }
+        if matches!(self, Self::Uniform { .. }) { 2 } else { 4 }
     }
 
     /// Draws the elements in order.
@@ -264,17 +208,13 @@ impl Random {
 
 /// The error for a type that is no float.
 fn no_float(dtype: DType) -> OpError {
-    OpError::Attribute { attr: "dtype", reason: format!("{dtype} is not a float") }
+    OpError::attr("dtype", format!("{dtype} is not a float"))
 }
 
 impl OpDef for Random {
-    fn traits(&self) -> Traits {
-        Traits::UNREPEATABLE
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 0, 0, "0")?;
-        let Settings { dtype, shape, .. } = self.settings();
+        let (_, &dtype, .., shape, _) = self.common();
         if !dtype.is_float() {
             return Err(no_float(dtype));
         }
@@ -285,30 +225,23 @@ impl OpDef for Random {
             Self::Normal { mean, scale, .. } => [("mean", *mean), ("scale", *scale)],
         };
         if let Some((attr, x)) = numbers.into_iter().find(|(_, x)| !x.is_finite()) {
-            let reason = format!("{x} is not a finite number");
-            return Err(OpError::Attribute { attr, reason });
+            return Err(OpError::attr(attr, format!("{x} is not a finite number")));
         }
         match self {
             Self::Uniform { low, high, .. } if low > high => {
-                let reason = format!("{high} is less than the lower end, {low}");
-                Err(OpError::Attribute { attr: "high", reason })
+                Err(OpError::attr("high", format!("{high} is less than the lower end, {low}")))
             }
             Self::Normal { scale, .. } if *scale < 0.0 => {
-                let reason = format!("{scale} is not a standard deviation");
-                Err(OpError::Attribute { attr: "scale", reason })
+                Err(OpError::attr("scale", format!("{scale} is not a standard deviation")))
             }
             Self::Uniform { .. } | Self::Normal { .. } => {
-                result(TensorType::new(dtype, Shape::from(shape)))
+                result(TensorType::new(dtype, Shape::from(shape.as_slice())))
             }
         }
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        Ok(rules::invariant(1))
-    }
-
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let Settings { dtype, seed, shape, .. } = self.settings();
+        let (_, &dtype, _, seed, shape, _) = self.common();
         self.check_part()?;
         let mut y = Tensor::zeros(dtype, &known_sizes("the shape", shape)?)?;
         let runs = self.runs();

@@ -2,13 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::declare::op;
 use super::infer::{MAX_INTS, count, known, result_with_ints};
-use super::{
-    Claims, Gradient, Interval, OpDef, OpError, OpText, Operand, PositionOperand, Positions,
-    Results, SplitOperand, Traits, rules,
-};
-use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
+use super::prelude::*;
 
 op! {
     /// The integers `start, start + delta, …` before `limit`; none where `limit` is not beyond
@@ -28,7 +23,7 @@ op! {
 impl Range {
     /// The number of integers.
     fn length(&self) -> Result<Dim, OpError> {
-        let wrong = |attr, reason: String| OpError::Attribute { attr, reason };
+        let wrong = |attr, reason: String| OpError::attr(attr, reason);
         if self.delta == 0 {
             return Err(wrong("delta", "a distance of 0 never ends".to_owned()));
         }
@@ -50,25 +45,20 @@ impl Range {
         let fits = |d: &Dim| d.as_const().is_none_or(|c| i32::try_from(c).is_ok());
         let ends = [&self.start, &self.limit];
         if !matches!(self.dtype, DType::I64 | DType::I32) {
-            let reason = format!("{} is neither i64 nor i32", self.dtype);
-            return Err(OpError::Attribute { attr: "dtype", reason });
+            return Err(OpError::attr("dtype", format!("{} is neither i64 nor i32", self.dtype)));
         }
         if self.dtype == DType::I32 && !ends.into_iter().all(fits) {
             let reason = format!("{}..{} is beyond i32", self.start, self.limit);
-            return Err(OpError::Attribute { attr: "limit", reason });
+            return Err(OpError::attr("limit", reason));
         }
         Ok(())
     }
 }
 
 impl OpDef for Range {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn positions(&self, _: &[PositionOperand<'_>], y: &TensorType) -> Option<Positions> {
         let rows = self.start.is_const() && y.shape[0] == Dim::n();
-        rows.then_some(Positions { axis: 0, stride: self.delta })
+        rows.then_some(Positions { axis: 0, each: 1, stride: self.delta })
     }
 
     fn interval(&self, dtype: DType, _: &[Option<Interval>]) -> Option<Interval> {
@@ -92,15 +82,11 @@ impl OpDef for Range {
         result_with_ints(TensorType::new(self.dtype, [length].into_iter().collect::<Shape>()), ints)
     }
 
-    fn split(&self, _: &[SplitOperand<'_>], results: &[TensorType]) -> Result<Claims, Refusal> {
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
         if self.start.depends_on_batch() || self.limit.depends_on_batch() {
-            return Err(rules::refuse(
-                Code::GlobalIndex,
-                0,
-                "numbers the samples of the whole batch",
-            ));
+            return at.refuse(Code::GlobalIndex, "numbers the samples of the whole batch");
         }
-        Ok(rules::invariant(results.len()))
+        at.whole()
     }
 
     /// Its kernel wraps beyond the type, where the evaluation fails.

@@ -1,15 +1,13 @@
 //! The same elements, in the same order, under another shape.
 
-use super::declare::op;
 use super::infer::sizes;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// The elements of its operand in row-major order under `shape`, which has as many for every
     /// `N`.
-    pub struct Reshape = "reshape" {
+    pub struct Reshape = "reshape" is CHEAP | FOLLOWS_BLOCKS {
         /// The sizes of the result.
         pub shape: Vec<Dim>,
     }
@@ -29,7 +27,7 @@ impl Reshape {
         target: &[Dim],
         allow_zero: bool,
     ) -> Result<Shape, OpError> {
-        let wrong = |reason: String| OpError::Attribute { attr: "shape", reason };
+        let wrong = |reason: String| OpError::attr("shape", reason);
         let mut shape = Shape::scalar();
         let mut free = None;
         for (i, d) in target.iter().enumerate() {
@@ -59,14 +57,12 @@ impl Reshape {
 }
 
 impl View for Reshape {
-    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
-
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         let shape = Shape::from(self.shape.as_slice());
         let (from, to) = (x.shape.elements(), shape.elements());
         if from != to || from.is_overflow() {
             let reason = format!("{shape} has {to} elements, {x} has {from}");
-            return Err(OpError::Attribute { attr: "shape", reason });
+            return Err(OpError::attr("shape", reason));
         }
         // One size that depends on N among positive ones is the quotient of two numbers that are
         // not negative.

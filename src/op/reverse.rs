@@ -1,30 +1,20 @@
 //! The entries along axes in reverse.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{axes, carried, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
+use super::infer::{axes, carried, exactly, result_with_ints};
+use super::prelude::*;
+use super::{infer, strided};
 
 op! {
     /// Its operand with the entries along every axis of `axes` in reverse.
-    pub struct Reverse = "reverse" {
+    pub struct Reverse = "reverse" is PERMUTES | FOLLOWS_BLOCKS {
         /// The axes, negative from the end, each named once.
         pub axes: Vec<i64>,
     }
 }
 
 impl OpDef for Reverse {
-    fn traits(&self) -> Traits {
-        Traits::PERMUTES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let axes = axes("axes", &self.axes, x.ty.rank())?;
         let ints = carried(&x).filter(|_| axes.is_empty() || x.ty.rank() == 1);
         let ints = ints.map(|mut ints| {
@@ -36,46 +26,27 @@ impl OpDef for Reverse {
         result_with_ints(x.ty.clone(), ints)
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        if axes("axes", &self.axes, rank).is_ok_and(|own| !own.contains(&shard.axis)) {
-            return Ok(smallvec![Claim::Shard(shard)]);
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        if axes("axes", &self.axes, at.rank()).is_ok_and(|own| !own.contains(&shard.axis)) {
+            return at.keep(shard);
         }
-        Err(rules::refuse(Code::Reorders, i, "reverses the order of the samples"))
+        at.refuse(Code::Reorders, "reverses the order of the samples")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let mut y = x.clone();
-        if x.is_empty() {
-            return Ok(vec![y]);
+        let [x] = exactly(operands)?;
+        let (mut first, mut axes) = (0usize, strided::axes_of(x.dims()));
+        for axis in infer::axes("axes", &self.axes, x.rank())? {
+            let (size, distance) = axes[axis];
+            first += size.saturating_sub(1) * distance.unsigned_abs();
+            axes[axis].1 = -distance;
         }
-        for axis in axes("axes", &self.axes, x.rank())? {
-            let size = x.dims()[axis];
-            let width = x.dims()[axis + 1..].iter().product::<usize>() * x.dtype().bytes();
-            for block in y.bytes_mut().chunks_exact_mut(size * width) {
-                // Of an odd number of entries the middle one is the first of `back`, and meets none
-                // in `front`.
-                let (front, back) = block.split_at_mut(size / 2 * width);
-                let pairs = front.chunks_exact_mut(width).zip(back.rchunks_exact_mut(width));
-                pairs.for_each(|(a, b)| a.swap_with_slice(b));
-            }
-        }
-        Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Ok(vec![strided::taken(x, first, &axes, x.dims())?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
-        let dx = at.op(self.clone(), &[dy])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dy.apply(self.clone()))
     }
 }
 

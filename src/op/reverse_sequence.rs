@@ -1,33 +1,19 @@
 //! The first entries of every sequence, in reverse.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{axis, dtype, equal, result, tensors, two};
-use super::{
-    Backward, Claims, Formula, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shard, Tensor, TensorType};
+use super::index::steps_of;
+use super::infer::{axis, dtype, equal, exactly, result, sizes_of};
+use super::prelude::*;
 
 op! {
     /// The first operand with the first entries of every sequence in reverse; the second operand,
     /// one number for each entry of `batch_axis`, says how many of them along `time_axis`. The
     /// entries behind them stay.
-    pub struct ReverseSequence = "reverse_sequence" {
+    pub struct ReverseSequence = "reverse_sequence" is FOLLOWS_BLOCKS {
         /// The axis of the sequences, negative from the end.
         pub batch_axis: i64 = 1,
         /// The axis of the steps, negative from the end.
         pub time_axis: i64 = 0,
     }
-}
-
-/// The number of steps that `length` says, of `steps`.
-fn checked(length: i64, steps: i64) -> Result<usize, OpError> {
-    usize::try_from(length).ok().filter(|_| length <= steps).ok_or_else(|| {
-        let reason = format!("the length {length} is not one of a sequence of {steps} steps");
-        OpError::Value { operand: 1, reason }
-    })
 }
 
 impl ReverseSequence {
@@ -39,65 +25,53 @@ impl ReverseSequence {
 }
 
 impl OpDef for ReverseSequence {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         Lookup::lengths(operands, self.time_axis, 1)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (x, lengths) = two(operands)?;
+        let [x, lengths] = exactly(operands)?;
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
         let (batch, time) = self.axes(x.ty.rank())?;
         if batch == time {
-            let expected = "its sequences and its steps must be two axes".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, "its sequences and its steps must be two axes"));
         }
-        let [count] = &lengths.ty.shape[..] else {
-            let expected = "it must have one axis, with a length for each sequence".to_owned();
-            return Err(OpError::Shape { operand: 1, found: lengths.ty.clone(), expected });
-        };
+        let expected = "it must have one axis, with a length for each sequence";
+        let [count] = sizes_of(operands, 1, expected)?;
         equal("number of sequences", &x.ty.shape[batch], count)?;
         if let (Some(steps), Some(known)) = (x.ty.shape[time].as_const(), lengths.ints) {
             for length in known.iter().filter_map(Dim::as_const) {
-                checked(length, steps)?;
+                steps_of(1, length, steps)?;
             }
         }
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let [x, lengths] = operands else { return Ok(rules::invariant(1)) };
-        let (batch, time) = self.axes(x.ty.rank()).unwrap_or((0, 0));
-        match (x.claim.shard(), lengths.claim.shard()) {
-            (None, None) => Ok(rules::invariant(1)),
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let rank = at.operands.first().map_or(0, |x| x.ty.rank());
+        let (batch, time) = self.axes(rank).unwrap_or((0, 0));
+        match (at.shard(0), at.shard(1)) {
             (Some(s), _) if s.axis == time => {
-                Err(rules::refuse(Code::Reorders, 0, "reverses the order of the samples"))
+                at.refuse(Code::Reorders, "reverses the order of the samples")
             }
-            (Some(s), Some(l)) if s.axis == batch && l == Shard { axis: 0, ..s } => {
-                Ok(smallvec![Claim::Shard(s)])
-            }
+            (Some(s), Some(l)) if s.axis == batch && l == Shard { axis: 0, ..s } => at.keep(s),
             // Rows within a step: all sequences and their lengths are on every replica.
-            (Some(s), None) if s.axis != batch => Ok(smallvec![Claim::Shard(s)]),
-            (Some(_), None) => {
-                let reason = "has lengths of all samples on every replica";
-                Err(rules::refuse(Code::BakedBatch, 0, reason))
-            }
+            (Some(s), None) if s.axis != batch => at.keep(s),
+            (_, None) => at.refuse(Code::BakedBatch, "has lengths of all samples on every replica"),
             (_, Some(_)) => {
                 let reason = "has rows of lengths for sequences that are not the same rows";
-                Err(rules::refuse(Code::Misaligned, 1, reason))
+                at.refuse_at(1, Code::Misaligned, reason)
             }
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, lengths] = tensors(operands)?;
+        let [x, lengths] = exactly(operands)?;
         let (batch, time) = self.axes(x.rank())?;
         let dims = x.dims();
         let steps = i64::try_from(dims[time]).unwrap_or(i64::MAX);
-        let lengths = lengths.to_i64().unwrap_or_default().into_iter().map(|l| checked(l, steps));
+        let lengths =
+            lengths.to_i64().unwrap_or_default().into_iter().map(|l| steps_of(1, l, steps));
         let lengths = lengths.collect::<Result<Vec<usize>, _>>()?;
         let mut y = (*x).clone();
         if x.is_empty() {
@@ -124,16 +98,10 @@ impl OpDef for ReverseSequence {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, lengths) = (at.dy()?, at.operand(1)?);
         // Reversing twice is the identity: the operator is its own gradient.
-        let dx = at.op(self.clone(), &[dy, lengths])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dy.with(self.clone(), lengths))
     }
 }
 

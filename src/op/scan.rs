@@ -1,17 +1,12 @@
 //! Running sums and products along an axis.
 
-use smallvec::smallvec;
-
-use super::declare::family;
+use super::Reduce;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{axis, count, dtype, not_a_number, result};
+use super::infer::{at_least, axis, count, dtype, result};
+use super::narrow::wide_type;
+use super::prelude::*;
 use super::real::Real;
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{
-    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Reduce, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Tensor, TensorType};
 
 family! {
     /// Inclusive or exclusive prefix scan: each element combined with those before it along `axis`.
@@ -21,25 +16,18 @@ family! {
     /// also with the components of a wide sum or product on an axis before the others; without it
     /// they begin with nothing. Floats are taken one after the other, and each result is rounded
     /// once: sums keep what cancels, products overflow only where they end. Integers wrap.
-    pub enum Scan {
+    pub enum Scan is FOLLOWS_BLOCKS with [
+        /// The axis, negative from the end.
+        axis: i64,
+        /// Whether an element takes no part in its own result.
+        exclusive: bool = false,
+        /// Whether it begins at the end of the axis.
+        reverse: bool = false,
+    ] {
         /// The sum; of nothing 0.
-        Sum = "cumsum" {
-            /// The axis, negative from the end.
-            axis: i64,
-            /// Whether an element takes no part in its own sum.
-            exclusive: bool = false,
-            /// Whether sums begin at the end of the axis.
-            reverse: bool = false,
-        },
+        Sum = "cumsum",
         /// The product; of nothing 1.
-        Prod = "cumprod" {
-            /// The axis, negative from the end.
-            axis: i64,
-            /// Whether an element takes no part in its own product.
-            exclusive: bool = false,
-            /// Whether products begin at the end of the axis.
-            reverse: bool = false,
-        },
+        Prod = "cumprod",
     }
 }
 
@@ -58,10 +46,7 @@ struct Lines<'a, T> {
 impl Scan {
     /// The combiner of elements.
     pub(crate) fn by(&self) -> Combine {
-        match self {
-            Self::Sum { .. } => Combine::Sum,
-            Self::Prod { .. } => Combine::Prod,
-        }
+        if matches!(self, Self::Sum { .. }) { Combine::Sum } else { Combine::Prod }
     }
 
     /// The combiner of the replicas' parts to the carry-in of elements of this type.
@@ -90,9 +75,7 @@ impl Scan {
     /// without them.
     fn wide_start(&self, first: &TensorType) -> Option<TensorType> {
         let components = self.total(first.dtype).components(first.dtype)?;
-        let components = Shape::from(&[components][..]);
-        let shape = components.iter().chain(first.shape.iter()).cloned().collect();
-        Some(TensorType { dtype: DType::F64, shape })
+        Some(wide_type(components, &first.shape))
     }
 
     /// Scans floats. `start` has what each column begins with, in components where it is wide.
@@ -112,20 +95,12 @@ impl Scan {
 
     /// Whether it begins at the end of the axis.
     pub(crate) fn is_reverse(&self) -> bool {
-        self.settings().2
+        *self.common().2
     }
 
     /// The axis, negative from the end.
     pub(crate) fn axis(&self) -> i64 {
-        self.settings().0
-    }
-
-    fn settings(&self) -> (i64, bool, bool) {
-        match *self {
-            Self::Sum { axis, exclusive, reverse } | Self::Prod { axis, exclusive, reverse } => {
-                (axis, exclusive, reverse)
-            }
-        }
+        *self.common().0
     }
 
     /// Scans lines, whose sizes are not 0. `first` is what each column of each block begins with.
@@ -136,7 +111,7 @@ impl Scan {
         join: impl Fn(A, T) -> A,
         element: impl Fn(A) -> T,
     ) {
-        let (_, exclusive, reverse) = self.settings();
+        let (_, &exclusive, &reverse) = self.common();
         let Lines { x, y, size, inner } = lines;
         let blocks = x.chunks_exact(size * inner).zip(y.chunks_exact_mut(size * inner));
         for ((x, y), first) in blocks.zip(first.chunks_exact(inner)) {
@@ -155,10 +130,6 @@ impl Scan {
 }
 
 impl OpDef for Scan {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }
@@ -178,44 +149,37 @@ impl OpDef for Scan {
         let suits = |start: &&Operand<'_>| *start.ty == first || Some(start.ty) == wide.as_ref();
         if let Some(start) = start.first().filter(|start| !suits(start)) {
             let or = wide.as_ref().map_or_else(String::new, |wide| format!(" or {wide}"));
-            let expected = format!("it is {first}{or}");
-            return Err(OpError::Shape { operand: 1, found: start.ty.clone(), expected });
+            return Err(OpError::shape(1, start.ty, format!("it is {first}{or}")));
         }
         result(x.ty.clone())
     }
 
     /// What each replica begins with is the result of an `exclusive_scan` of all elements before
     /// its own: that it is is seen by who sees the graph.
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            let own = operands.iter().position(|x| x.claim == Claim::Own);
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let Some((i, shard)) = at.first() else {
             let reason = "begins with what each replica holds of its own";
-            return match own {
-                Some(i) => Err(rules::refuse(Code::NotPerSample, i, reason)),
-                None => Ok(rules::invariant(1)),
+            return match at.operands.iter().position(|x| x.claim == Claim::Own) {
+                Some(i) => at.refuse_at(i, Code::NotPerSample, reason),
+                None => at.whole(),
             };
         };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        let along = axis("axis", self.axis(), rank).is_ok_and(|own| own == shard.axis);
-        match operands {
-            [_] if !along => Ok(smallvec![Claim::Shard(shard)]),
+        let along = axis("axis", self.axis(), at.rank()).is_ok_and(|own| own == shard.axis);
+        match at.operands {
+            [_] if !along => at.keep(shard),
             [_, start] if along && shard.outer == 1 && i == 0 && start.claim == Claim::Own => {
-                Ok(smallvec![Claim::Shard(shard)])
+                at.keep(shard)
             }
             [x, start] if !along && x.claim == start.claim && x.ty.rank() == start.ty.rank() => {
-                Ok(smallvec![Claim::Shard(shard)])
+                at.keep(shard)
             }
-            [_, _] if !along => {
-                Err(rules::refuse(Code::Misaligned, i, "begins with the rows of others"))
-            }
-            _ => Err(rules::refuse(Code::AcrossSamples, i, "runs along the samples of the batch")),
+            [_, _] if !along => at.refuse(Code::Misaligned, "begins with the rows of others"),
+            _ => at.refuse(Code::AcrossSamples, "runs along the samples of the batch"),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let Some((x, start)) = operands.split_first() else {
-            return Err(OpError::Operands { expected: "1 or 2", found: 0 });
-        };
+        let ([x], start) = at_least(operands)?;
         let axis = axis("axis", self.axis(), x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         if x.is_empty() {
@@ -248,17 +212,13 @@ impl OpDef for Scan {
                 };
                 self.run(lines, &first, join, I::wrap);
             },
-            bool => return Err(not_a_number()),
+            bool => return Err(OpError::not_a_number()),
         );
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let (axis, exclusive, reverse) = self.settings();
+        let (&axis, &exclusive, &reverse) = self.common();
         // For each element the sum over the results that it takes part in.
         let sum = Self::Sum { axis, exclusive, reverse: !reverse };
         let dy = at.dy()?;
@@ -266,8 +226,7 @@ impl OpDef for Scan {
             return self.product_gradients(at, dy, &sum);
         }
         if at.wants(0) {
-            let dx = at.op(sum, &[dy])?;
-            at.give(0, dx);
+            at.give(0, dy.apply(sum))?;
         }
         if at.wants(1) {
             at.give_sum(1, dy)?;
@@ -292,15 +251,14 @@ impl Scan {
             let ones = at.shape(at.operand(1)?);
             let start = at.expand(one, &ones)?;
             let products = at.op(self.clone(), &[x, start])?;
-            let shares = at.mul(dy, products)?;
-            at.give_sum(1, shares)?;
+            at.give_sum(1, dy * products)?;
         }
         if !at.wants(0) {
             return Ok(());
         }
         let is_zero = at.is(x, 0.0)?;
         let count = at.cast(is_zero, DType::I64)?;
-        let (axis, _, reverse) = self.settings();
+        let (&axis, _, &reverse) = self.common();
         let count = at.op(Self::Sum { axis, exclusive: false, reverse }, &[count])?;
         let single = at.is(count, 1.0)?;
         let first = at.and(is_zero, single)?;
@@ -317,8 +275,7 @@ impl Scan {
         let zero = at.number(x, 0.0)?;
         let shares = at.choose(is_zero, zero, shares)?;
         let dx = at.choose(first, without, shares)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

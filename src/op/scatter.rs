@@ -1,17 +1,11 @@
 //! Elements and blocks written one by one: `scatter_elements`, `scatter_nd`.
 
-use smallvec::smallvec;
-
 use super::attr::names;
-use super::declare::family;
 use super::element::{Float, Int, for_dtype};
-use super::index::{along, check_known, coordinates, row_length, tuples, within};
-use super::infer::{axis, dtype, equal, not_a_number, result, tensors};
-use super::{
-    Apply2, Backward, Binary, Claims, Formula, GatherAt, Gradient, Lookup, Op, OpDef, OpError,
-    Operand, Results, RuleError, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Shape, Tensor, TensorType};
+use super::index::{Named, row_length};
+use super::infer::{axis, dtype, exactly, has_sizes, result};
+use super::prelude::*;
+use super::{Apply2, Binary, GatherAt};
 
 names! {
     /// Combination of an update with the element at its index.
@@ -45,22 +39,20 @@ family! {
     /// The first operand with the elements that the second one, `i64` or `i32`, names replaced by
     /// those of the third, of the same type. Negative numbers count from the end of their axis.
     /// Updates of one element are taken in row-major order of the indices, each result rounded.
-    pub enum Scatter {
+    pub enum Scatter is FOLLOWS_BLOCKS with [
+        /// The combination with the existing element.
+        reduction: Reduction = Reduction::None,
+    ] {
         /// Each update goes where its own coordinates say but for `axis`, where the index says.
         /// Indices and updates have the same shape, with at most as many entries as the data on the
         /// other axes.
         Elements = "scatter_elements" {
             /// The axis that indices run along, negative from the end.
             axis: i64 = 0,
-            /// The combination with the existing element.
-            reduction: Reduction = Reduction::None,
         },
         /// Each row of indices, along their last axis, gives the first coordinates of a block.
         /// Updates have the axes of the indices but the last, then those of a block.
-        Nd = "scatter_nd" {
-            /// The combination with the existing element.
-            reduction: Reduction = Reduction::None,
-        },
+        Nd = "scatter_nd",
     }
 }
 
@@ -93,11 +85,17 @@ impl<F: Float> Apply2<F::Real> for Updates<'_, F> {
 }
 
 impl Scatter {
+    /// What the indices name.
+    const fn named(&self) -> Named {
+        match *self {
+            Self::Elements { axis, .. } => Named::Along(axis),
+            Self::Nd { .. } => Named::Blocks(0),
+        }
+    }
+
     /// How an update and the element in its place become one.
     const fn reduction(&self) -> Reduction {
-        match *self {
-            Self::Elements { reduction, .. } | Self::Nd { reduction } => reduction,
-        }
+        *self.common().0
     }
 
     /// Writes the updates into `y`: update `i` is the `run` elements from `places[i]` on. They are
@@ -133,10 +131,10 @@ impl Scatter {
                 let (data, values) = (y.as_mut_slice(), updates.as_slice());
                 let updates = Updates::<I> { data, places, run, values };
                 let f = |a: I, b: I| function.int(a.wide(), b.wide()).map(<I as Int>::wrap);
-                let wrong = |reason: &str| OpError::Value { operand: 2, reason: reason.to_owned() };
+                let wrong = |reason: &str| OpError::value(2, reason.to_owned());
                 updates.each(f).map_err(wrong)
             },
-            bool => Err(not_a_number()),
+            bool => Err(OpError::not_a_number()),
         )
     }
 }
@@ -156,12 +154,10 @@ impl Scatter {
         let count = at.op(self.with(Reduction::Add), &[own, indices, others])?;
         // Each result counts the element itself and all updates that equal it.
         let share = at.div(dy, count)?;
-        let kept = at.only(stays, share)?;
-        at.give(0, kept);
+        at.give(0, share.only(stays))?;
         if at.wants(2) {
             let share = at.op(gather.clone(), &[share, indices])?;
-            let given = at.only(chosen, share)?;
-            at.give(2, given);
+            at.give(2, share.only(chosen))?;
         }
         Ok(())
     }
@@ -178,8 +174,7 @@ impl Scatter {
             let ones = at.expand(one, &shape)?;
             // The product of the updates alone, in the element's place.
             let factor = at.op(self.clone(), &[ones, indices, updates])?;
-            let own = at.mul(dy, factor)?;
-            at.give(0, own);
+            at.give(0, dy * factor)?;
         }
         if !at.wants(2) {
             return Ok(());
@@ -199,31 +194,20 @@ impl Scatter {
         // The factors that are 0, without this one: it has a slope only where no other is.
         let beside = at.sub(zeros, others)?;
         let alone = at.is(beside, 0.0)?;
-        let share = at.div(product, divisor)?;
-        let given = at.only(alone, share)?;
-        at.give(2, given);
-        Ok(())
+        at.give(2, (product / divisor).only(alone))
     }
 
     /// The same places with another reduction.
-    const fn with(&self, reduction: Reduction) -> Self {
-        match *self {
-            Self::Elements { axis, .. } => Self::Elements { axis, reduction },
-            Self::Nd { .. } => Self::Nd { reduction },
-        }
+    fn with(&self, reduction: Reduction) -> Self {
+        let mut other = self.clone();
+        *other.common_mut().0 = reduction;
+        other
     }
 }
 
 impl OpDef for Scatter {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
-        match self {
-            Self::Elements { axis, .. } => Lookup::along(operands, *axis, 1),
-            Self::Nd { .. } => Lookup::blocks(operands, 0, 1),
-        }
+        self.named().lookup(operands)
     }
 
     fn by_entries(&self) -> Option<Op> {
@@ -234,51 +218,24 @@ impl OpDef for Scatter {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let [data, indices, updates] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [data, indices, _] = &exactly(operands)?;
         if self.reduction() != Reduction::None {
             dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         }
         dtype(operands, 1, |t| matches!(t, DType::I64 | DType::I32), "i64 or i32")?;
         dtype(operands, 2, |t| t == data.ty.dtype, &format!("{}, as operand 0 is", data.ty.dtype))?;
-        let shape: Shape = match *self {
-            Self::Elements { axis: listed, .. } => {
-                let axis = axis("axis", listed, data.ty.rank())?;
-                within(data, indices, axis)?;
-                check_known(indices, data.ty.shape.get(axis))?;
-                indices.ty.shape.clone()
-            }
-            Self::Nd { .. } => {
-                let count = coordinates(data, indices, 0)?;
-                // One update for each row of indices: the elements that its coordinates leave open.
-                let rows = indices.ty.shape.iter().take(indices.ty.rank() - 1);
-                rows.chain(data.ty.shape.iter().skip(count)).cloned().collect()
-            }
-        };
-        if updates.ty.rank() != shape.rank() {
-            let expected = format!("it must have the shape {shape}");
-            return Err(OpError::Shape { operand: 2, found: updates.ty.clone(), expected });
-        }
-        for (own, size) in updates.ty.shape.iter().zip(shape.iter()) {
-            equal("sizes of the updates", own, size)?;
-        }
+        let shape = self.named().shape(data, indices)?;
+        let expected = || format!("it must have the shape {shape}");
+        has_sizes(operands, 2, &shape, "sizes of the updates", expected)?;
         result(data.ty.clone())
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let ([data, indices, updates], Some((first, _))) = (operands, rules::first_shard(operands))
-        else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        let [data, indices, updates] = at.operands else { return at.whole() };
         // Updates of split rows into a tensor that all devices hold: each would hold its own only.
         let Some(s) = data.claim.shard() else {
             let reason = "writes what several samples give into one value";
-            return Err(rules::refuse(Code::NotPerSample, first, reason));
+            return at.refuse(Code::NotPerSample, reason);
         };
         let (index, update) = (indices.claim.shard(), updates.claim.shard());
         let (written, same) = match *self {
@@ -291,44 +248,28 @@ impl OpDef for Scatter {
                 let rows = indices.ty.rank().saturating_sub(1);
                 // The axes behind the coordinates move along: a batch there is the same in the data
                 // and in the updates.
-                let beside = |u: crate::types::Shard| {
+                let beside = |u: Shard| {
                     (u.outer, u.inner) == (s.outer, s.inner) && u.axis + count == s.axis + rows
                 };
                 (s.axis < count, index.is_none() && update.is_some_and(beside))
             }
         };
         if written {
-            return Err(rules::refuse(
-                Code::Reorders,
-                0,
-                "writes to samples of the batch by number",
-            ));
+            at.refuse_at(0, Code::Reorders, "writes to samples of the batch by number")
+        } else if same {
+            at.keep(s)
+        } else {
+            let reason = "writes into rows what does not come from the same rows";
+            at.refuse_at(0, Code::Misaligned, reason)
         }
-        if same {
-            return Ok(smallvec![Claim::Shard(s)]);
-        }
-        let reason = "writes into rows what does not come from the same rows";
-        Err(rules::refuse(Code::Misaligned, 0, reason))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [data, indices, updates] = tensors(operands)?;
+        let [data, indices, updates] = exactly(operands)?;
         let mut y = (*data).clone();
-        let (places, run) = match *self {
-            Self::Elements { axis: listed, .. } => {
-                (along(data.dims(), axis("axis", listed, data.rank())?, indices)?, 1)
-            }
-            Self::Nd { .. } => {
-                let count = indices.dims().last().copied().unwrap_or(0);
-                (tuples(data.dims(), 0, indices)?, data.dims()[count..].iter().product())
-            }
-        };
+        let (_, places, run) = self.named().places(data, indices)?;
         self.update(&mut y, &places, run, updates)?;
         Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -341,8 +282,8 @@ impl OpDef for Scatter {
             Reduction::Add => {
                 // A sum passes its gradient on to every term.
                 let own = at.op(gather, &[dy, indices])?;
-                at.give(0, dy);
-                at.give(2, own);
+                at.give(0, dy)?;
+                at.give(2, own)?;
                 Ok(())
             }
             Reduction::None => {
@@ -351,7 +292,7 @@ impl OpDef for Scatter {
                 let nothing = at.zeros(updates, &shape)?;
                 // An element that is overwritten does not reach the result.
                 let kept = at.op(self.clone(), &[dy, indices, nothing])?;
-                at.give(0, kept);
+                at.give(0, kept)?;
                 if at.wants(2) {
                     // Of several updates of one element the last one stays: the one whose number is
                     // read back.
@@ -364,8 +305,7 @@ impl OpDef for Scatter {
                     let read = at.op(gather.clone(), &[placed, indices])?;
                     let last = at.equal(read, numbers)?;
                     let own = at.op(gather, &[dy, indices])?;
-                    let own = at.only(last, own)?;
-                    at.give(2, own);
+                    at.give(2, own.only(last))?;
                 }
                 Ok(())
             }

@@ -1,17 +1,12 @@
 //! Sums of rows by the segment that they belong to.
 
-use smallvec::smallvec;
-
-use super::declare::op;
+use super::Narrow;
 use super::element::{Float, Int, for_dtype};
-use super::infer::{dtype, not_a_number, result, two};
+use super::infer::{dtype, exactly, result};
+use super::narrow::wide_type;
+use super::prelude::*;
 use super::real::Real;
 use super::wide::{LargeSum, Wide};
-use super::{
-    Backward, Claims, Formula, Gradient, Lookup, Narrow, Op, OpDef, OpError, Operand, Results,
-    RuleError, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 op! {
     /// Segment sum: for each of `segments` segments the sum of the rows of the first operand that
@@ -19,7 +14,7 @@ op! {
     ///
     /// Rows lie on axis 0 and are taken in order; floats are summed in `f64`, sums of `f64` keep
     /// what cancels, and are rounded once; integers wrap. The sum of no rows is 0.
-    pub struct SegmentSum = "segment_sum" {
+    pub struct SegmentSum = "segment_sum" is REDUCES {
         /// The number of segments.
         pub segments: i64,
         /// Whether sums of `f64` are not rounded: they are wide ones then, for `narrow`, with an
@@ -29,10 +24,6 @@ op! {
 }
 
 impl OpDef for SegmentSum {
-    fn traits(&self) -> Traits {
-        Traits::REDUCES
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }
@@ -48,58 +39,45 @@ impl OpDef for SegmentSum {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (x, ids) = two(operands)?;
+        let [x, ids] = exactly(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         dtype(operands, 1, |t| t == DType::I64, "i64")?;
         if !(0..=i64::from(u32::MAX)).contains(&self.segments) {
             let reason = format!("{} is not a number of segments", self.segments);
-            return Err(OpError::Attribute { attr: "segments", reason });
+            return Err(OpError::attr("segments", reason));
         }
         let Some(rows) = x.ty.shape.first() else {
-            let expected = "it has an axis of rows".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, "it has an axis of rows"));
         };
         if ids.ty.shape.as_ref() != std::slice::from_ref(rows) {
             let expected = format!("it has one number for each of {rows} rows");
-            return Err(OpError::Shape { operand: 1, found: ids.ty.clone(), expected });
+            return Err(OpError::shape(1, ids.ty, expected));
         }
         let mut ty = x.ty.clone();
         ty.shape[0] = Dim::from(self.segments);
         if self.wide {
             dtype(operands, 0, |t| t == DType::F64, "f64")?;
-            let components = Shape::from(&[LargeSum::WIDTH][..]);
-            ty.shape = components.iter().chain(ty.shape.iter()).cloned().collect();
+            ty = wide_type(LargeSum::WIDTH, &ty.shape);
         }
         result(ty)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let [x, ids] = operands else { return rules::whole_results(results) };
-        match (x.claim.shard(), ids.claim.shard()) {
-            (None, None) => rules::whole_results(results),
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        match (at.shard(0), at.shard(1)) {
             // Each replica sums its own rows into all segments; the sums of the replicas are added.
             (Some(x), Some(ids)) if x.axis == 0 && x == ids => {
-                let by = if self.wide { Combine::WideSum } else { Combine::Sum };
-                Ok(smallvec![Claim::Partial(by)])
+                at.give(Claim::Partial(if self.wide { Combine::WideSum } else { Combine::Sum }))
             }
             // Sums run over axis 0 and leave the others apart.
             (Some(x), None) if x.axis != 0 => {
-                let axis = x.axis + usize::from(self.wide);
-                Ok(smallvec![Claim::Shard(Shard { axis, ..x })])
+                at.keep(Shard { axis: x.axis + usize::from(self.wide), ..x })
             }
-            (x, _) => {
-                let i = usize::from(x.is_none());
-                Err(rules::refuse(Code::Misaligned, i, "sums rows by the segments of others"))
-            }
+            _ => at.refuse(Code::Misaligned, "sums rows by the segments of others"),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, ids] = super::infer::tensors(operands)?;
+        let [x, ids] = exactly(operands)?;
         let segments = usize::try_from(self.segments).unwrap_or(0);
         let width: usize = x.dims().iter().skip(1).product();
         let mut dims = x.dims().to_vec();
@@ -113,7 +91,7 @@ impl OpDef for SegmentSum {
         let place = |id: &i64| {
             let place = usize::try_from(*id).ok().filter(|id| *id < segments);
             let reason = || format!("{id} is none of {segments} segments");
-            place.ok_or_else(|| OpError::Value { operand: 1, reason: reason() })
+            place.ok_or_else(|| OpError::value(1, reason()))
         };
         let places = ids.as_slice::<i64>().iter().map(place).collect::<Result<Vec<usize>, _>>()?;
         if y.is_empty() || width == 0 {
@@ -132,27 +110,25 @@ impl OpDef for SegmentSum {
             }
             return Ok(vec![y]);
         }
+        let rows = || places.iter().map(|place| place * width..(place + 1) * width);
         for_dtype!(
             x.dtype(),
             float F => {
                 let mut sums = vec![0.0f64; segments * width];
-                for (place, row) in places.iter().zip(x.as_slice::<F>().chunks_exact(width)) {
-                    let sums = &mut sums[place * width..(place + 1) * width];
-                    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.real().to_f64());
+                for (own, row) in rows().zip(x.as_slice::<F>().chunks_exact(width)) {
+                    let sums = sums[own].iter_mut().zip(row);
+                    sums.for_each(|(sum, x)| *sum += x.real().to_f64());
                 }
                 let y = y.as_mut_slice::<F>().iter_mut().zip(sums);
                 y.for_each(|(y, sum)| *y = F::of_f64(sum));
             },
             int I => {
-                let y = y.as_mut_slice::<I>();
-                for (place, row) in places.iter().zip(x.as_slice::<I>().chunks_exact(width)) {
-                    let sums = &mut y[place * width..(place + 1) * width];
-                    for (sum, x) in sums.iter_mut().zip(row) {
-                        *sum = I::wrap(sum.wide() + x.wide());
-                    }
+                for (own, row) in rows().zip(x.as_slice::<I>().chunks_exact(width)) {
+                    let sums = y.as_mut_slice::<I>()[own].iter_mut().zip(row);
+                    sums.for_each(|(sum, x)| *sum = I::wrap(sum.wide() + x.wide()));
                 }
             },
-            bool => return Err(not_a_number()),
+            bool => return Err(OpError::not_a_number()),
         );
         Ok(vec![y])
     }
@@ -168,8 +144,7 @@ impl OpDef for SegmentSum {
         let (dy, segments) = (at.dy()?, at.operand(1)?);
         // Every row gets the gradient of its segment.
         let dx = at.gather(dy, segments, 0)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -1,14 +1,12 @@
 //! The sizes of a value.
 
-use super::declare::op;
-use super::infer::{one, result_with_ints, tensors};
-use super::{Claims, Gradient, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules};
-use crate::types::{Code, DType, Dim, Refusal, Shape, Tensor, TensorType};
+use super::infer::{exactly, result_with_ints};
+use super::prelude::*;
 
 op! {
     /// The sizes of the axes `start..end` of its operand as a vector of `i64`. Both count from the
     /// end where they are negative, and beyond the axes they mean the first or the last.
-    pub struct ShapeOp = "shape" {
+    pub struct ShapeOp = "shape" is FOLLOWS_BLOCKS {
         /// One past the last axis; absent, all up to the last.
         pub end: Option<i64>,
         /// The first axis.
@@ -30,32 +28,24 @@ impl ShapeOp {
 }
 
 impl OpDef for ShapeOp {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let sizes = &x.ty.shape[self.range(x.ty.rank())];
         let ty = TensorType::new(DType::I64, Shape::from([sizes.len()].as_slice()));
         result_with_ints(ty, Some(sizes.iter().cloned().collect()))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        if let [x] = operands
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        if let [x] = at.operands
             && x.ty.shape[self.range(x.ty.rank())].iter().any(Dim::depends_on_batch)
         {
-            return Err(rules::refuse(Code::BakedBatch, 0, "reports the size of the batch"));
+            return at.refuse(Code::BakedBatch, "reports the size of the batch");
         }
-        Ok(rules::invariant(results.len()))
+        at.whole()
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let sizes = x.dims()[self.range(x.rank())].iter();
         let sizes: Vec<i64> = sizes.map(|d| i64::try_from(*d).unwrap_or(i64::MAX)).collect();
         Ok(vec![Tensor::new(&[sizes.len()], &sizes)?])

@@ -1,14 +1,10 @@
 //! A range of every axis.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
-use super::infer::{known, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, rules, strided,
-};
-use crate::types::{Claim, Code, Dim, Refusal, Tensor, TensorType};
+use super::infer::{exactly, known, result_with_ints};
+use super::prelude::*;
+use super::strided;
 
 op! {
     /// The elements `starts, starts + steps, …` before `ends` of each axis named.
@@ -17,7 +13,7 @@ op! {
     /// negative the elements run down from `start` to the one after `end`,
     /// `-1 <= end <= start < size` (or both are equal). Bounds may depend on `N`; they are in range
     /// for every `N`.
-    pub struct Slice = "slice" {
+    pub struct Slice = "slice" is MOVES | FOLLOWS_BLOCKS {
         /// The axes, ascending.
         pub axes: Vec<usize>,
         /// The first element of each.
@@ -41,7 +37,7 @@ impl Slice {
     }
 
     fn check(&self, ty: &TensorType) -> Result<(), OpError> {
-        let wrong = |reason: String| OpError::Attribute { attr: "axes", reason };
+        let wrong = |reason: String| OpError::attr("axes", reason);
         let n = self.axes.len();
         if self.starts.len() != n || self.ends.len() != n || self.steps.len() != n {
             return Err(wrong("axes, starts, ends and steps differ in number".to_owned()));
@@ -71,7 +67,7 @@ impl Slice {
             if !inside {
                 let reason =
                     format!("{start}..{end} by {step} is not a range of axis {axis} of {ty}");
-                return Err(OpError::Attribute { attr: "starts", reason });
+                return Err(OpError::attr("starts", reason));
             }
         }
         Ok(())
@@ -87,16 +83,12 @@ fn length(start: &Dim, end: &Dim, step: i64) -> Dim {
 }
 
 impl OpDef for Slice {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         self.steps.iter().all(|step| *step > 0).then_some(0)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         self.check(x.ty)?;
         let mut ty = x.ty.clone();
         for (axis, start, end, step) in self.bounds() {
@@ -117,71 +109,45 @@ impl OpDef for Slice {
         result_with_ints(ty, ints)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let mut kept = shard;
         for (on, start, end, step) in self.bounds() {
             // A replica would evaluate such a bound at its own number of rows.
             if on != shard.axis && (start.depends_on_batch() || end.depends_on_batch()) {
                 let reason =
                     format!("takes {start}..{end} of axis {on}, which depends on the batch size");
-                return Err(rules::refuse(Code::BakedBatch, i, reason));
+                return at.refuse(Code::BakedBatch, reason);
             }
             if on == shard.axis {
                 // Whole blocks of rows stay with their rows; any other range cuts through the
                 // batch.
-                let blocks = (shard.blocks(start), shard.blocks(end));
-                kept.outer = match blocks {
+                kept.outer = match (shard.blocks(start), shard.blocks(end)) {
                     (Some(from), Some(to)) if from < to && step == 1 => to - from,
-                    _ => {
-                        return Err(rules::refuse(
-                            Code::Reorders,
-                            i,
-                            "selects samples of the batch",
-                        ));
-                    }
+                    _ => return at.refuse(Code::Reorders, "selects samples of the batch"),
                 };
             }
         }
-        Ok(smallvec![Claim::Shard(kept)])
+        at.keep(kept)
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let distances = strided::distances(x.dims());
-        let mut axes: Vec<strided::Axis> =
-            x.dims().iter().copied().zip(distances.iter().copied()).collect();
+        let [x] = exactly(operands)?;
+        let mut axes = strided::axes_of(x.dims());
         let mut first = 0usize;
         for (axis, start, end, step) in self.bounds() {
             let count =
                 usize::try_from(known("the bound", &length(start, end, step))?).unwrap_or(0);
             let start = isize::try_from(known("the bound", start)?).unwrap_or(0);
-            let step = isize::try_from(step).unwrap_or(isize::MAX);
-            first = first.wrapping_add_signed(start.wrapping_mul(distances[axis]));
-            axes[axis] = (count, step.wrapping_mul(distances[axis]));
+            let (step, distance) = (isize::try_from(step).unwrap_or(isize::MAX), axes[axis].1);
+            first = first.wrapping_add_signed(start.wrapping_mul(distance));
+            axes[axis] = (count, step.wrapping_mul(distance));
         }
         let dims: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), first, &axes);
-        Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Ok(vec![strided::taken(x, first, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -190,7 +156,6 @@ impl OpDef for Slice {
         for (i, axis) in self.axes.iter().enumerate() {
             dx = at.spread(dx, *axis, &self.starts[i], self.steps[i], &whole[*axis])?;
         }
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

@@ -1,18 +1,13 @@
 //! Distributions along an axis: `softmax`, `log_softmax`, `hardmax`.
 
-use smallvec::smallvec;
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
 use super::arg::Arg;
-use super::declare::family;
-use super::element::{Float, for_dtype};
-use super::infer::{axis, dtype, one, result};
+use super::element::{Float, for_float};
+use super::infer::{axis, dtype, exactly, result};
+use super::prelude::*;
 use super::real::Real;
-use super::rows::{COLUMNS, each, fold_columns, larger};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
+use super::rows::{COLUMNS, each, fold_columns, in_columns, larger};
 
 family! {
     /// A distribution over the positions of one axis, for each position on the others. Floats are
@@ -21,36 +16,23 @@ family! {
     ///
     /// A NaN or an infinity of plus sign makes all of a softmax NaN, as does minus infinity
     /// everywhere.
-    pub enum Softmax {
+    pub enum Softmax is FOLLOWS_BLOCKS with [
+        /// The axis, negative from the end.
+        axis: i64,
+    ] {
         /// `e^(x - m) / s`, where `m` is the largest element along the axis and `s` the sum of all
         /// `e^(x - m)`.
-        Softmax = "softmax" {
-            /// The axis, negative from the end.
-            axis: i64,
-        },
+        Softmax = "softmax",
         /// `x - m - ln(s)`, the logarithm of the softmax.
-        LogSoftmax = "log_softmax" {
-            /// The axis, negative from the end.
-            axis: i64,
-        },
+        LogSoftmax = "log_softmax",
         /// 1 at the first largest element, 0 elsewhere; a NaN counts as the largest.
-        Hardmax = "hardmax" {
-            /// The axis, negative from the end.
-            axis: i64,
-        },
+        Hardmax = "hardmax",
     }
 }
 
 impl Softmax {
-    fn listed(&self) -> i64 {
-        match *self {
-            Self::Softmax { axis } | Self::LogSoftmax { axis } | Self::Hardmax { axis } => axis,
-        }
-    }
-
     /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn columns<R: Real>(&self, x: &mut [R], width: usize) {
         let (mut largest, mut sums) = ([R::of(0.0); COLUMNS], [R::of(0.0); COLUMNS]);
         let (largest, sums) = (&mut largest[..width], &mut sums[..width]);
@@ -88,14 +70,13 @@ impl Softmax {
 
     /// Replaces a row by its distribution, as the operator does along an axis.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(crate) fn row(&self, x: &mut [f32]) {
         self.columns(x, 1);
     }
 
     /// The axis of an operand with `rank` axes; `None` if it has no such axis.
     pub(crate) fn axis(&self, rank: usize) -> Option<usize> {
-        axis("axis", self.listed(), rank).ok()
+        axis("axis", *self.common().0, rank).ok()
     }
 
     /// Computes the distributions along the middle one of three axes, the last two with the sizes
@@ -103,73 +84,30 @@ impl Softmax {
     ///
     /// # Panics
     /// If a slice does not hold whole blocks of these sizes: a bug in the caller.
-    pub(crate) fn planes(&self, x: &[f32], y: &mut [f32], size: usize, inner: usize) {
-        self.blocks(x, y, size, inner);
-    }
-
-    /// Computes the distributions along the middle one of three axes, the last two of these sizes.
-    fn blocks<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
-        let mut columns: Vec<F::Real> = Vec::new();
-        let block = (size * inner).max(1);
-        for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
-            for from in (0..inner).step_by(COLUMNS) {
-                let width = COLUMNS.min(inner - from);
-                columns.clear();
-                for row in x.chunks_exact(inner) {
-                    columns.extend(row[from..from + width].iter().map(|x| x.real()));
-                }
-                self.columns(&mut columns, width);
-                for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {
-                    for (y, result) in row[from..from + width].iter_mut().zip(results) {
-                        *y = F::round(*result);
-                    }
-                }
-            }
-        }
+    pub(crate) fn planes<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
+        in_columns(x, y, size, inner, |columns, width| self.columns(columns, width));
     }
 }
 
 impl OpDef for Softmax {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
-        axis("axis", self.listed(), x.ty.rank())?;
+        axis("axis", *self.common().0, x.ty.rank())?;
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match axis("axis", self.listed(), rank) {
-            Ok(own) if own != shard.axis => Ok(smallvec![Claim::Shard(shard)]),
-            _ => Err(rules::refuse(Code::AcrossSamples, i, "normalises across the samples")),
-        }
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let reason = "normalises across the samples";
+        at.keep_beside(*self.common().0, shard, Code::AcrossSamples, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        let axis = axis("axis", self.listed(), x.rank())?;
+        let [x] = exactly(operands)?;
+        let axis = axis("axis", *self.common().0, x.rank())?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
-        if x.is_empty() {
-            return Ok(vec![y]);
-        }
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
-        let wrong = || {
-            let expected = "a float".to_owned();
-            OpError::DType { operand: 0, expected, found: x.dtype() }
-        };
-        for_dtype!(
-            x.dtype(),
-            float F => self.blocks::<F>(x.as_slice(), y.as_mut_slice(), size, inner),
-            int _I => return Err(wrong()),
-            bool => return Err(wrong()),
-        );
+        for_float!(x.dtype(), F => self.planes::<F>(x.as_slice(), y.as_mut_slice(), size, inner));
         Ok(vec![y])
     }
 
@@ -186,29 +124,15 @@ impl OpDef for Softmax {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (y, dy) = (at.result(0)?, at.dy()?);
-        let (Self::Softmax { axis: along }
-        | Self::LogSoftmax { axis: along }
-        | Self::Hardmax { axis: along }) = *self;
-        let axis = axis("axis", along, at.ty(y).rank())?;
-        let dx = match self {
+        let axis = axis("axis", *self.common().0, at.ty(y).rank())?;
+        match self {
             Self::LogSoftmax { .. } => {
                 let sum = at.sum(dy, &[axis])?;
-                let p = at.exp(y)?;
-                let share = at.mul(p, sum)?;
-                at.sub(dy, share)?
+                at.give(0, dy - y.exp() * sum)
             }
-            Self::Hardmax { .. } => {
-                return Err(RuleError::Undefined("it is constant between its steps"));
-            }
-            Self::Softmax { .. } => {
-                let weighted = at.mul(dy, y)?;
-                let sum = at.sum(weighted, &[axis])?;
-                let centred = at.sub(dy, sum)?;
-                at.mul(y, centred)?
-            }
-        };
-        at.give(0, dx);
-        Ok(())
+            Self::Hardmax { .. } => Err(RuleError::Undefined("it is constant between its steps")),
+            Self::Softmax { .. } => at.give(0, y * (dy - (dy * y).sum(&[axis]))),
+        }
     }
 }
 

@@ -1,21 +1,14 @@
 //! The entries along an axis in order.
 
-use smallvec::SmallVec;
-
-use super::declare::op;
-use super::infer::{axis, dtype, one, tensors};
+use super::infer::{axis, dtype, exactly};
+use super::prelude::*;
 use super::ranked::{Entry, Part, Ranking, back_to_positions, ranked, types};
-use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The entries along `axis` in ascending order, and as a second result the positions they had,
     /// `i64`. Equal entries stay in the order they had; every NaN is behind all numbers, whatever
     /// the order.
-    pub struct Sort = "sort" {
+    pub struct Sort = "sort" is FOLLOWS_BLOCKS | JUMPS {
         /// The axis, negative from the end.
         pub axis: i64 = -1,
         /// The order is descending.
@@ -31,41 +24,26 @@ impl Ranking for Sort {
 }
 
 impl OpDef for Sort {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
+    fn places(&self, result: usize) -> Option<i64> {
+        (result == 1).then_some(self.axis)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         axis("axis", self.axis, x.ty.rank())?;
         types(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(2));
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        if axis("axis", self.axis, rank).is_ok_and(|own| own != shard.axis) {
-            return Ok(SmallVec::from_elem(Claim::Shard(shard), 2));
-        }
-        Err(rules::refuse(Code::Reorders, i, "orders all samples of the batch"))
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        at.keep_beside(self.axis, shard, Code::Reorders, "orders all samples of the batch")
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
         let part = Part { values: x, places: None, from: 0 };
         ranked(x, axis, &[part], x.dims()[axis], self)
-    }
-
-    fn jumps(&self) -> bool {
-        true
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -2,17 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::declare::op;
-use super::infer::{axis, equal, known_sizes, one, result_with_ints, results, sizes, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Term, Traits, rules,
-};
-use crate::types::{Claim, Code, Dim, Refusal, Shard, Tensor, TensorType};
+use super::infer::{axis, equal, exactly, known_sizes, result_with_ints, results, sizes};
+use super::prelude::*;
+use super::strided;
 
 op! {
     /// The parts of its operand along `axis`, one result for each.
-    pub struct SplitOp = "split" {
+    pub struct SplitOp = "split" is MOVES | FOLLOWS_BLOCKS {
         /// The axis that is cut, negative from the end.
         pub axis: i64 = 0,
         /// The sizes of the parts, at least one; together that of the axis.
@@ -32,16 +28,11 @@ fn known_parts(ints: &[Dim], sizes: &[Dim]) -> Option<Vec<SmallVec<[Dim; 8]>>> {
 }
 
 impl OpDef for SplitOp {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.ty.rank())?;
         if self.sizes.is_empty() {
-            let reason = "there is no part".to_owned();
-            return Err(OpError::Attribute { attr: "sizes", reason });
+            return Err(OpError::attr("sizes", "there is no part"));
         }
         sizes("sizes", &self.sizes)?;
         let all = self.sizes.iter().fold(Dim::ZERO, |sum, d| sum + d.clone());
@@ -60,16 +51,8 @@ impl OpDef for SplitOp {
         }
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        match axis("axis", self.axis, rank) {
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        match axis("axis", self.axis, at.rank()) {
             Ok(axis) if axis == shard.axis => {
                 // A part of whole blocks of rows keeps every row with its replica.
                 let part = |size: &Dim| {
@@ -77,51 +60,33 @@ impl OpDef for SplitOp {
                     Some(Claim::Shard(Shard { outer, ..shard }))
                 };
                 let parts = self.sizes.iter().map(part).collect::<Option<Claims>>();
-                parts.ok_or_else(|| rules::refuse(Code::Reorders, i, "cuts the batch into parts"))
+                parts.map_or_else(|| at.refuse(Code::Reorders, "cuts the batch into parts"), Ok)
             }
             // A replica would evaluate such a size at its own number of rows.
             _ if self.sizes.iter().any(Dim::depends_on_batch) => {
                 let reason = "cuts another axis at places that depend on the batch size";
-                Err(rules::refuse(Code::BakedBatch, i, reason))
+                at.refuse(Code::BakedBatch, reason)
             }
-            _ => Ok(SmallVec::from_elem(Claim::Shard(shard), results.len())),
+            _ => at.keep(shard),
         }
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
-        let width = x.dims()[axis + 1..].iter().product::<usize>() * x.dtype().bytes();
-        let whole = x.dims()[axis] * width;
-        let mut at = 0;
+        let (mut first, mut axes) = (0, strided::axes_of(x.dims()));
+        let mut dims = x.dims().to_vec();
         let mut parts = Vec::with_capacity(self.sizes.len());
         for size in known_sizes("the sizes", &self.sizes)? {
-            let mut dims = x.dims().to_vec();
-            dims[axis] = size;
-            let mut part = Tensor::zeros(x.dtype(), &dims)?;
-            let run = size * width;
-            if run > 0 {
-                let blocks = x.bytes().chunks_exact(whole);
-                for (out, block) in part.bytes_mut().chunks_exact_mut(run).zip(blocks) {
-                    out.copy_from_slice(&block[at..at + run]);
-                }
-            }
-            at += run;
-            parts.push(part);
+            (axes[axis].0, dims[axis]) = (size, size);
+            parts.push(strided::taken(x, first, &axes, &dims)?);
+            first += size * axes[axis].1.unsigned_abs();
         }
         Ok(parts)
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -136,7 +101,6 @@ impl OpDef for SplitOp {
             })
             .collect::<Result<_, RuleError>>()?;
         let dx = at.concat(&parts, self.axis)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

@@ -1,33 +1,30 @@
 //! A value repeated as a whole along its axes.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
-use super::infer::{one, result, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules, strided,
-};
-use crate::types::{Claim, Code, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::infer::{exactly, result};
+use super::prelude::*;
+use super::strided;
 
 op! {
     /// Its operand `repeats[i]` times, one after the other, along each axis `i`.
-    pub struct Tile = "tile" {
+    pub struct Tile = "tile" is MOVES | FOLLOWS_BLOCKS {
         /// The number of repeats of every axis of the operand.
         pub repeats: Vec<usize>,
     }
 }
 
 impl OpDef for Tile {
-    fn traits(&self) -> Traits {
-        Traits::MOVES | Traits::FOLLOWS_BLOCKS
+    fn positions(&self, operands: &[PositionOperand<'_>], _: &TensorType) -> Option<Positions> {
+        let rows = operands.first()?.rows?;
+        (self.repeats.get(rows.axis) == Some(&1)).then_some(rows)
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         if self.repeats.len() != x.ty.rank() {
             let reason = format!("{} numbers for {}", self.repeats.len(), x.ty);
-            return Err(OpError::Attribute { attr: "repeats", reason });
+            return Err(OpError::attr("repeats", reason));
         }
         let times = |count: &usize| Dim::from(i64::try_from(*count).unwrap_or(i64::MAX));
         let shape =
@@ -39,48 +36,28 @@ impl OpDef for Tile {
         result(TensorType { dtype: x.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         // Repeated as a whole, an axis of blocks of rows is one of more such blocks.
         let times = self.repeats.get(shard.axis).and_then(|times| u64::try_from(*times).ok());
         match times.and_then(|times| shard.outer.checked_mul(times)) {
-            Some(outer) if outer > 0 => Ok(smallvec![Claim::Shard(Shard { outer, ..shard })]),
-            _ => Err(rules::refuse(Code::Reorders, i, "repeats the whole batch")),
+            Some(outer) if outer > 0 => at.keep(Shard { outer, ..shard }),
+            _ => at.refuse(Code::Reorders, "repeats the whole batch"),
         }
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let mut axes: SmallVec<[strided::Axis; 6]> = SmallVec::new();
-        let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
-        for ((size, distance), count) in
-            x.dims().iter().zip(strided::distances(x.dims())).zip(&self.repeats)
-        {
-            dims.push(size.saturating_mul(*count));
-            // Repeats are an axis of their own, which reads the same elements again.
-            axes.extend([(*count, 0), (*size, distance)]);
-        }
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
-        Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        let [x] = exactly(operands)?;
+        // Repeats are an axis of their own, which reads the same elements again.
+        let own = strided::axes_of(x.dims());
+        let axes: SmallVec<[strided::Axis; 6]> =
+            self.repeats.iter().zip(own).flat_map(|(count, own)| [(*count, 0), own]).collect();
+        let dims: SmallVec<[usize; 6]> =
+            axes.chunks_exact(2).map(|pair| pair[0].0.saturating_mul(pair[1].0)).collect();
+        Ok(vec![strided::taken(x, 0, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -96,7 +73,6 @@ impl OpDef for Tile {
         let copies: Vec<usize> = (0..shape.len()).map(|axis| 2 * axis).collect();
         let sum = at.sum(apart, &copies)?;
         let dx = at.reshape(sum, &shape)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

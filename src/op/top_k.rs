@@ -1,21 +1,14 @@
 //! The largest or smallest entries along an axis.
 
-use smallvec::SmallVec;
-
-use super::declare::op;
-use super::infer::{axis, dtype, known_sizes, one, sizes, tensors};
+use super::infer::{axis, dtype, exactly, known_sizes, sizes};
+use super::prelude::*;
 use super::ranked::{Entry, Part, Ranking, back_to_positions, ranked, types};
-use super::{
-    Backward, Claims, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand, Traits,
-    rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
 
 op! {
     /// The `k` largest entries along `axis`, the largest first, and as a second result their
     /// positions, `i64`. Of equal entries the one at the lower position comes first. A NaN is
     /// larger than all numbers.
-    pub struct TopK = "top_k" {
+    pub struct TopK = "top_k" is FOLLOWS_BLOCKS | JUMPS {
         /// The axis, negative from the end.
         pub axis: i64 = -1,
         /// The number of entries, at most the size of the axis.
@@ -72,73 +65,57 @@ impl TopK {
 }
 
 impl OpDef for TopK {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn takes(&self, operands: &[&TensorType]) -> Option<(Dim, Dim)> {
         let [x] = operands else { return None };
         let axis = axis("axis", self.axis, x.rank()).ok()?;
         Some((x.shape.get(axis)?.clone(), self.k.clone()))
     }
 
+    fn places(&self, result: usize) -> Option<i64> {
+        (result == 1).then_some(self.axis)
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         dtype(operands, 0, |t| t != DType::Bool, "a number")?;
         let axis = axis("axis", self.axis, x.ty.rank())?;
         sizes("k", std::slice::from_ref(&self.k))?;
         let size = &x.ty.shape[axis];
         if !has_entries(size, &self.k) {
             let reason = format!("{} is more than the {size} entries of axis {axis}", self.k);
-            return Err(OpError::Attribute { attr: "k", reason });
+            return Err(OpError::attr("k", reason));
         }
         let mut ty = x.ty.clone();
         ty.shape[axis] = self.k.clone();
         types(ty)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
-        let shape = operands.get(i).map(|x| &x.ty.shape);
-        let rank = shape.map_or(0, |shape| shape.len());
-        if axis("axis", self.axis, rank).is_ok_and(|own| own == shard.axis) {
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let shape = at.operands.first().map(|x| &x.ty.shape);
+        if axis("axis", self.axis, at.rank()).is_ok_and(|own| own == shard.axis) {
             if shard.outer == 1 && shape.is_some_and(|shape| self.candidates(&shape[shard.axis])) {
-                return Ok(SmallVec::from_elem(Claim::Own, 2));
+                return at.give(Claim::Own);
             }
-            return Err(rules::refuse(Code::GlobalIndex, i, "ranks all samples of the batch"));
+            return at.refuse(Code::GlobalIndex, "ranks all samples of the batch");
         }
         if self.k.depends_on_batch() {
             let reason = format!("takes {} entries of each sample", self.k);
-            return Err(rules::refuse(Code::BakedBatch, i, reason));
+            return at.refuse(Code::BakedBatch, reason);
         }
-        Ok(SmallVec::from_elem(Claim::Shard(shard), 2))
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let axis = axis("axis", self.axis, x.rank())?;
         let k = known_sizes("the number", std::slice::from_ref(&self.k))?[0];
         let size = x.dims()[axis];
         if k > size {
             let reason = format!("{k} is more than the {size} entries of axis {axis}");
-            return Err(OpError::Attribute { attr: "k", reason });
+            return Err(OpError::attr("k", reason));
         }
         let part = Part { values: x, places: None, from: 0 };
         ranked(x, axis, &[part], k, &Best { k, largest: self.largest })
-    }
-
-    fn jumps(&self) -> bool {
-        true
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

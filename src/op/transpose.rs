@@ -1,29 +1,21 @@
 //! Axes in another order.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::declare::op;
-use super::infer::{carried, one, result_with_ints, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, Known, Op, OpDef, OpError, Operand, PositionOperand,
-    Positions, Results, RuleError, SplitOperand, Traits, rules, strided,
-};
-use crate::types::{Claim, Refusal, Shard, Tensor, TensorType};
+use super::infer::{carried, exactly, result_with_ints};
+use super::prelude::*;
+use super::strided;
 
 op! {
     /// Its operand with the axes in the order `perm`: axis `i` of the result is axis `perm[i]` of
     /// the operand.
-    pub struct Transpose = "transpose" {
+    pub struct Transpose = "transpose" is PERMUTES | CHEAP | FOLLOWS_BLOCKS {
         /// Every axis of the operand once.
         pub perm: Vec<usize>,
     }
 }
 
 impl OpDef for Transpose {
-    fn traits(&self) -> Traits {
-        Traits::PERMUTES | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
         self.perm.iter().enumerate().all(|(i, p)| i == *p).then_some(0)
     }
@@ -40,51 +32,33 @@ impl OpDef for Transpose {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let mut sorted: SmallVec<[usize; 6]> = self.perm.iter().copied().collect();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..x.ty.rank()) {
             let reason = format!("{:?} does not name every axis of {} once", self.perm, x.ty);
-            return Err(OpError::Attribute { attr: "perm", reason });
+            return Err(OpError::attr("perm", reason));
         }
         let shape = self.perm.iter().filter_map(|axis| x.ty.shape.get(*axis).cloned()).collect();
         let ints = if x.ty.rank() < 2 { carried(&x) } else { None };
         result_with_ints(TensorType { dtype: x.ty.dtype, shape }, ints)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((_, shard)) = rules::first_shard(operands) else {
-            return rules::whole_results(results);
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let axis = self.perm.iter().position(|from| *from == shard.axis).unwrap_or(shard.axis);
-        Ok(smallvec![Claim::Shard(Shard { axis, ..shard })])
+        at.keep(Shard { axis, ..shard })
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
-        let distances = strided::distances(x.dims());
-        let axes: SmallVec<[strided::Axis; 6]> =
-            self.perm.iter().map(|axis| (x.dims()[*axis], distances[*axis])).collect();
+        let [x] = exactly(operands)?;
+        let own = strided::axes_of(x.dims());
+        let axes: SmallVec<[strided::Axis; 6]> = self.perm.iter().map(|axis| own[*axis]).collect();
         let dims: SmallVec<[usize; 6]> = axes.iter().map(|axis| axis.0).collect();
-        let mut y = Tensor::zeros(x.dtype(), &dims)?;
-        strided::read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), 0, &axes);
-        Ok(vec![y])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Ok(vec![strided::taken(x, 0, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -94,8 +68,6 @@ impl OpDef for Transpose {
             // The inverse permutation.
             perm[*from] = to;
         }
-        let dx = at.op(Self { perm }, &[dy])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dy.apply(Self { perm }))
     }
 }

@@ -1,19 +1,12 @@
 //! The upper or the lower triangle of matrices.
 
-use smallvec::smallvec;
-
-use super::declare::op;
-use super::infer::{one, result, tensors};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, Refusal, Tensor, TensorType};
+use super::infer::{exactly, result};
+use super::prelude::*;
 
 op! {
     /// The matrices of the last two axes with zeros below a diagonal, or above it where not
     /// `upper`. Diagonal 0 is the main one, diagonal `k` begins at column `k` of row 0.
-    pub struct Trilu = "trilu" {
+    pub struct Trilu = "trilu" is FOLLOWS_BLOCKS {
         /// The diagonal.
         pub k: i64 = 0,
         /// Whether what is on the diagonal and above stays; otherwise what is on it and below.
@@ -22,35 +15,27 @@ op! {
 }
 
 impl OpDef for Trilu {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         if x.ty.rank() < 2 {
-            let expected = "it must have two axes at least".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.ty.clone(), expected });
+            return Err(OpError::shape(0, x.ty, "it must have two axes at least"));
         }
         result(x.ty.clone())
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else { return Ok(rules::invariant(1)) };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         // Matrices lie on the last two axes: rows before them are matrices as a whole.
-        if shard.axis + 2 < rank {
-            return Ok(smallvec![Claim::Shard(shard)]);
+        if shard.axis + 2 < at.rank() {
+            return at.keep(shard);
         }
         let reason = "keeps elements by the numbers of the samples in the batch";
-        Err(rules::refuse(Code::GlobalIndex, i, reason))
+        at.refuse(Code::GlobalIndex, reason)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let [.., rows, columns] = *x.dims() else {
-            let expected = "it must have two axes at least".to_owned();
-            return Err(OpError::Shape { operand: 0, found: x.tensor_type(), expected });
+            return Err(OpError::shape(0, &x.tensor_type(), "it must have two axes at least"));
         };
         let mut y = (*x).clone();
         let width = x.dtype().bytes();
@@ -71,16 +56,10 @@ impl OpDef for Trilu {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dy = at.dy()?;
         // Elements that became zeros have no gradient: the same triangle stays.
-        let dx = at.op(self.clone(), &[dy])?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dy.apply(self.clone()))
     }
 }
 

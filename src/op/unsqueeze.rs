@@ -1,22 +1,18 @@
 //! Axes of size 1 put in.
 
-use super::declare::op;
 use super::infer::axes;
+use super::prelude::*;
 use super::view::View;
-use super::{OpError, Traits};
-use crate::types::{Dim, Shape, TensorType};
 
 op! {
     /// Its operand with further axes of size 1.
-    pub struct Unsqueeze = "unsqueeze" {
+    pub struct Unsqueeze = "unsqueeze" is CHEAP | FOLLOWS_BLOCKS {
         /// Positions of the new axes in the result; negative ones count from its end.
         pub axes: Vec<i64>,
     }
 }
 
 impl View for Unsqueeze {
-    const TRAITS: Traits = Traits::CHEAP.union(Traits::FOLLOWS_BLOCKS);
-
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError> {
         let mut shape = x.shape.clone();
         for axis in axes("axes", &self.axes, x.rank().saturating_add(self.axes.len()))? {

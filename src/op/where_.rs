@@ -1,20 +1,17 @@
 //! A choice between two values, element by element.
 
 use super::broadcast::Broadcast;
-use super::declare::op;
 use super::element::for_dtype;
-use super::infer::{broadcast, dtype, result_with_ints};
+use super::infer::{broadcast, dtype, exactly, result_with_ints};
 use super::interval::{FALSE, TRUE};
-use super::{
-    Backward, Claims, Formula, Gradient, Interval, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Traits, ints, rules,
-};
-use crate::types::{DType, Dim, Element, Refusal, Shape, Tensor, TensorType};
+use super::ints;
+use super::prelude::*;
+use crate::types::Element;
 
 op! {
     /// The second operand where the first, of type `bool`, is true, else the third; the three are
     /// broadcast to one shape.
-    pub struct Where = "where" {}
+    pub struct Where = "where" is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {}
 }
 
 /// The known elements of the result: where the condition is known, those of the side that it
@@ -37,10 +34,6 @@ fn known(
 }
 
 impl OpDef for Where {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, _: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(condition), Some(a), Some(b)] = *operands else { return None };
         Some(match condition {
@@ -51,31 +44,18 @@ impl OpDef for Where {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let [condition, a, b] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [condition, a, b] = &exactly(operands)?;
         dtype(operands, 0, |t| t == DType::Bool, "bool")?;
         if a.ty.dtype != b.ty.dtype {
-            let expected = format!("{}, as operand 1 is", a.ty.dtype);
-            return Err(OpError::DType { operand: 2, expected, found: b.ty.dtype });
+            return Err(OpError::dtype(2, b.ty.dtype, format!("{}, as operand 1 is", a.ty.dtype)));
         }
         let shape = broadcast(operands.iter().map(|x| &x.ty.shape))?;
         let known = known(&shape, condition, a, b);
         result_with_ints(TensorType { dtype: a.ty.dtype, shape }, known)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, results.first().map_or(0, TensorType::rank))
-    }
-
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [condition, a, b] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [condition, a, b] = exactly(operands)?;
         let (plan, dims) = Broadcast::of([condition.dims(), a.dims(), b.dims()]);
         let mut y = Tensor::zeros(a.dtype(), &dims)?;
         let condition = condition.as_slice::<u8>();
@@ -88,20 +68,14 @@ impl OpDef for Where {
         Ok(vec![y])
     }
 
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
-    }
-
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, condition) = (at.dy()?, at.operand(0)?);
         let zero = at.number(dy, 0.0)?;
         if at.wants(1) {
-            let dx = at.op(Self {}, &[condition, dy, zero])?;
-            at.give_sum(1, dx)?;
+            at.give_sum(1, dy.where_else(condition, zero))?;
         }
         if at.wants(2) {
-            let dx = at.op(Self {}, &[condition, zero, dy])?;
-            at.give_sum(2, dx)?;
+            at.give_sum(2, zero.where_else(condition, dy))?;
         }
         Ok(())
     }

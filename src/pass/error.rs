@@ -117,7 +117,7 @@ pub enum DeviceError {
     ShortList {
         /// The requested ids.
         asked: String,
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
     /// The machine has GPUs, but not those.
@@ -127,7 +127,7 @@ pub enum DeviceError {
         asked: String,
         /// The ids that do not exist.
         missing: Vec<i64>,
-        /// How many GPUs exist.
+        /// The number of GPUs.
         found: usize,
     },
     /// All GPUs of a machine that has none.

@@ -6,6 +6,7 @@
 
 mod error;
 pub(crate) mod explain;
+#[cfg(feature = "gradients")]
 pub(crate) mod gradient;
 mod info;
 mod refusal;
@@ -18,11 +19,13 @@ mod stages;
 pub use error::{DeviceError, PassError};
 pub use explain::explain;
 pub(crate) use explain::headline;
+#[cfg(feature = "gradients")]
 pub use gradient::{
     EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute,
     Rule, Training, TrainingError, TrainingGraph, Weighted, differentiate, evaluation, inference,
     training,
 };
+#[cfg(feature = "gradients")]
 pub(crate) use gradient::{LossInputs, STEP, class_axis};
 pub(crate) use info::PassInfo;
 pub use refusal::SplitRefused;

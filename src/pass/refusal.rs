@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::repair::{AppliedRepair, Repair};
 use crate::analysis::Refused;
-use crate::ir::{Graph, NodeId, NodeKind, Value, operand_excerpt};
+use crate::ir::{Graph, NodeId, NodeKind, NodeMap, Value, operand_excerpt};
 use crate::types::invariant::int;
 use crate::types::{Code, Hint, Quoted, Setting, Split};
 
@@ -48,7 +48,7 @@ pub(super) struct Diagnostics<'g> {
     /// The user's values by name. Repairs keep the names of values, but not ids.
     nodes: HashMap<&'g str, Value>,
     /// The number of each operator of the user's graph, from 1, by node.
-    numbers: Vec<usize>,
+    numbers: NodeMap<usize>,
     split: &'g Split,
     repairs: &'g [AppliedRepair],
 }
@@ -63,14 +63,14 @@ impl<'g> Diagnostics<'g> {
         repairs: &'g [AppliedRepair],
     ) -> Self {
         let mut nodes = HashMap::new();
-        let mut numbers = vec![0; graph.id_bound()];
+        let mut numbers = graph.node_map(0);
         let mut number = 0;
         // A graph with a cycle has no order: its messages lack numbers, and its error is another.
         for id in graph.order().unwrap_or_default() {
             let results = (0u32..).zip(graph.node(id).results());
             nodes.extend(results.map(|(output, r)| (&*r.name, Value { node: id, output })));
             number += usize::from(graph.node(id).op().is_some());
-            numbers[id.index()] = number;
+            numbers[id] = number;
         }
         Self { graph, repaired, nodes, numbers, split, repairs }
     }
@@ -101,7 +101,7 @@ impl<'g> Diagnostics<'g> {
             format!("{what}%{} : {}", self.graph.info(v).name, self.graph.ty(v))
         };
         let label = node.label();
-        let place = match self.numbers.get(id.index()).filter(|_| own.is_some()) {
+        let place = match self.numbers.get(id).filter(|_| own.is_some()) {
             Some(number) if node.op().is_some() => format!("node {number} {}", Quoted(label)),
             _ => format!("{op} {}", Quoted(label)),
         };

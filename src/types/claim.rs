@@ -1,4 +1,4 @@
-//! What is known of a value in terms of its per-replica parts.
+//! Claims: the relation of a value to its per-replica parts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ pub enum Claim {
     Mixed,
 }
 
-/// How the parts of a partial value give the whole. The parts are taken in the order of the
+/// The combination of the parts of a partial value. The parts are taken in the order of the
 /// replicas; those of replicas without rows are left out.
 ///
 /// Elsewhere: unreduced (XLA); Partial (PyTorch).
@@ -142,7 +142,7 @@ impl Claim {
         }
     }
 
-    /// How the parts combine, if the value is partial.
+    /// The combination of the parts, if the value is partial.
     pub const fn partial(self) -> Option<Combine> {
         match self {
             Self::Partial(by) => Some(by),
@@ -269,7 +269,7 @@ impl FromStr for Code {
 pub struct Refusal {
     /// The rule that forbids the split.
     pub code: Code,
-    /// What the operator does to the batch, as a clause that follows its name.
+    /// The effect of the operator on the batch, as a clause that follows its name.
     pub reason: String,
     /// The operand that carries the batch into it.
     pub operand: usize,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use super::ParseValueError;
 use super::Quoted;
 
-/// What kind of processor a device is.
+/// The kind of processor of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
     /// The host.

@@ -1,5 +1,5 @@
-//! What an error tells beside its text: a stable code, and hints as data, which the program that
-//! shows the error puts into its own words.
+//! Diagnostics beside the text of an error: a stable code, and hints as data, which the program
+//! that shows the error renders with its own names.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,6 +13,8 @@ pub enum Setting {
     BatchAxis,
     /// The number that a named size is bound to.
     Dim,
+    /// The value that an input is bound to.
+    Set,
     /// Whether a batch size that is fixed in the file becomes symbolic.
     FreeBatch,
     /// The split rule that is assumed of an unknown operator.
@@ -41,9 +43,10 @@ pub enum Setting {
 
 impl Setting {
     /// Every setting.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::BatchAxis,
         Self::Dim,
+        Self::Set,
         Self::FreeBatch,
         Self::Assume,
         Self::Params,
@@ -63,6 +66,7 @@ impl Setting {
         match self {
             Self::BatchAxis => "LoadOptions::batch_axis",
             Self::Dim => "LoadOptions::dims",
+            Self::Set => "LoadOptions::set",
             Self::FreeBatch => "LoadOptions::free_batch",
             Self::Assume => "LoadOptions::assume",
             Self::Params => "LoadOptions::params",
@@ -184,7 +188,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// What every error of the library tells beside its text.
+/// The common interface of all errors of the library.
 pub trait Diagnostic: std::error::Error {
     /// The stable code, `E` or `R` and four digits.
     fn code(&self) -> &'static str;

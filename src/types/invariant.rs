@@ -1,4 +1,4 @@
-//! What other code makes certain: where it is broken, the program stops and names it.
+//! Invariants that other code guarantees. A broken one stops the program with its name.
 
 /// The value that is there if `what` holds.
 ///

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use super::ParseValueError;
 use super::{Device, Dim, Quoted};
 
-/// How many rows of the batch each replica gets.
+/// The number of rows of the batch for each replica.
 ///
 /// Elsewhere: uneven sharding (XLA, PyTorch).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -220,9 +220,9 @@ pub enum SplitError {
     /// A shard would end before it begins.
     #[error("the offsets {from} and {to} are not provably in order for every N")]
     NotMonotone {
-        /// Where the shard begins.
+        /// The first row of the shard.
         from: Dim,
-        /// Where it ends.
+        /// Its end.
         to: Dim,
     },
 }

@@ -1,4 +1,4 @@
-//! What a target is, as plain data.
+//! Targets as plain data.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub enum KernelClass {
     /// The first of two launches that compute an operator: what it writes only the second one
     /// reads.
     Partial,
-    /// What only training has: normalisation by statistics of the batch, gradients of kernels,
+    /// Operators of training only: normalisation by statistics of the batch, gradients of kernels,
     /// windows and statistics.
     Training,
     /// Chains that give parameters their new elements, each of which meets others of them at its

@@ -51,7 +51,7 @@ pub struct Tensor {
     bytes: usize,
 }
 
-/// Where the elements lie.
+/// The memory of the elements.
 #[derive(Clone)]
 enum Memory {
     /// In memory of the tensor's own.

@@ -9,10 +9,11 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use support::snap;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "compile",
     "run",
     "check",
+    "test",
     "fit",
     "evaluate",
     "predict",

@@ -226,3 +226,83 @@ fn files_of_other_kinds_are_told_by_their_content() {
         says(&refused(folder, "run future.onnx"), &["ir_version"]);
     }
 }
+
+/// A model whose input `s: i64[1]` says the shape of its result: `x: f32[N,4]` beside `s` columns.
+fn sized(folder: &Path) {
+    use prost::Message;
+    use support::proto::tensor_shape_proto::{Dimension, dimension::Value as Size};
+    use support::proto::type_proto::{Tensor as Of, Value as Kind};
+    use support::proto::*;
+
+    let input = |name: &str, elem_type: i32, sizes: Vec<Size>| {
+        let dim = |value| Dimension { value: Some(value), denotation: None };
+        let shape = Some(TensorShapeProto { dim: sizes.into_iter().map(dim).collect() });
+        let of = Of { elem_type: Some(elem_type), shape };
+        let ty = TypeProto { value: Some(Kind::TensorType(of)), denotation: None };
+        ValueInfoProto { name: Some(name.to_owned()), r#type: Some(ty), ..Default::default() }
+    };
+    let axis = AttributeProto {
+        name: Some("axis".to_owned()),
+        r#type: Some(attribute_proto::AttributeType::Int as i32),
+        i: Some(0),
+        ..Default::default()
+    };
+    let node =
+        |op: &str, inputs: [&str; 2], output: &str, attribute: Vec<AttributeProto>| NodeProto {
+            op_type: Some(op.to_owned()),
+            input: inputs.map(str::to_owned).into(),
+            output: vec![output.to_owned()],
+            attribute,
+            ..Default::default()
+        };
+    let one = TensorProto {
+        name: Some("one".to_owned()),
+        dims: vec![1],
+        data_type: Some(7),
+        raw_data: Some(1i64.to_le_bytes().to_vec().into()),
+        ..Default::default()
+    };
+    let output = ValueInfoProto { name: Some("y".to_owned()), ..Default::default() };
+    let graph = GraphProto {
+        input: vec![
+            input("x", 1, vec![Size::DimParam("N".to_owned()), Size::DimValue(4)]),
+            input("s", 7, vec![Size::DimValue(1)]),
+        ],
+        initializer: vec![one],
+        node: vec![
+            node("Concat", ["one", "s"], "times", vec![axis]),
+            node("Tile", ["x", "times"], "y", vec![]),
+        ],
+        output: vec![output],
+        ..Default::default()
+    };
+    let opset_import = vec![OperatorSetIdProto { domain: None, version: Some(18) }];
+    let model = ModelProto { graph: Some(graph), opset_import, ..Default::default() };
+    fs::write(folder.join("m.onnx"), model.encode_to_vec()).unwrap();
+}
+
+#[test]
+fn an_input_that_decides_is_set_or_taken_from_the_inputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    sized(folder);
+    let error = refused(folder, "check m.onnx --gpus 2 --batch 5");
+    says(&error, &["input `s` decides it", "(`--set s=1`)", "give the inputs of a run"]);
+    says(&refused(folder, "compile m.onnx --emit graph"), &["input `s` decides it"]);
+    let (out, _) = good(folder, "check m.onnx --gpus 2 --batch 5 --set s=3");
+    says(&out, &["f32[5,12]", "equal in every bit"]);
+    for times in [2i64, 4] {
+        let arrays = [
+            ("x".to_owned(), Tensor::new(&[3, 4], &[0.5f32; 12]).unwrap()),
+            ("s".to_owned(), Tensor::new(&[1], &[times]).unwrap()),
+        ];
+        npz::write(&folder.join("in.npz"), &arrays.into()).unwrap();
+        let (out, _) = good(folder, "check m.onnx --gpus 2 --inputs in.npz");
+        says(&out, &[&format!("f32[3,{}]", 4 * times)]);
+    }
+    // What is set is no input any more.
+    let error = refused(folder, "run m.onnx --inputs in.npz --set s=4");
+    says(&error, &["there is no input `s`"]);
+    says(&refused(folder, "check m.onnx --set s=three"), &["`three` is no number"]);
+    says(&refused(folder, "check m.onnx --set s=1,2"), &["does not suit an input of 1 axes"]);
+}

@@ -80,13 +80,16 @@ fn the_table_of_operators_is_that_of_the_code() {
 
 #[test]
 fn the_operators_of_onnx_are_those_that_are_read() {
-    let mut table = String::new();
-    // One paragraph for each first letter.
-    for names in supported().chunk_by(|a, b| a.as_bytes()[0] == b.as_bytes()[0]) {
+    let listed = |names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-        writeln!(table, "- {}", names.join(", ")).unwrap();
-    }
+        format!("- {}\n", names.join(", "))
+    };
+    // One paragraph for each first letter.
+    let own = supported("");
+    let table: String =
+        own.chunk_by(|a, b| a.as_bytes()[0] == b.as_bytes()[0]).map(listed).collect();
     generated("docs/onnx.md", "src/format/onnx/ops", &table);
+    generated("docs/onnx.md", "src/format/onnx/ops/ml_*.rs", &listed(&supported("ai.onnx.ml")));
 }
 
 /// The list of rules at the head of a module, whose first begins with `first`.
@@ -130,7 +133,7 @@ const LISTS: [&str; 7] = ["summary", "devices", "cache", "passes", "zoo", "compl
 fn the_page_of_the_command_line_has_its_help() {
     let mut text = String::new();
     let commands =
-        ["", "compile", "run", "check", "fit", "evaluate", "predict", "verify", "explain"];
+        ["", "compile", "run", "check", "test", "fit", "evaluate", "predict", "verify", "explain"];
     for command in commands.into_iter().chain(LISTS) {
         let mut help = Command::new(env!("CARGO_BIN_EXE_fanwise"));
         help.args([command, "--help"].iter().filter(|arg| !arg.is_empty())).env("COLUMNS", "100");

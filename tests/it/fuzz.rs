@@ -33,6 +33,11 @@ fn damaged_json_is_a_graph_or_an_error() {
 }
 
 #[test]
+fn damaged_tensors_are_tensors_or_errors() {
+    run("tensor", 1000, fuzzed::tensor);
+}
+
+#[test]
 fn damaged_onnx_files_are_models_or_errors() {
     run("onnx", 1000, fuzzed::onnx);
 }

@@ -1,6 +1,7 @@
 //! Changes to the JSON form of a replicated graph, of which each breaks something.
 
 mod blocks;
+mod lookups;
 mod updates;
 
 use std::collections::BTreeSet;
@@ -10,6 +11,7 @@ use rand::seq::{IndexedMutRandom, IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value as Json, json};
 
+pub(crate) use lookups::LOOKUPS;
 pub(crate) use updates::UPDATES;
 
 use blocks::{blocks_as_one, interleave, other_block, other_blocks, swap_blocks};

@@ -191,6 +191,14 @@ fn models_that_exporters_wrote() {
 }
 
 #[test]
+#[ignore = "needs Python and the command line: cargo xtask test"]
+fn classical_models() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/classical");
+    assert!(models(&folder).len() >= 40, "the models of {}", folder.display());
+    python("compare_classical.py", &[&set("FANWISE_BIN"), &folder]);
+}
+
+#[test]
 fn what_exporters_wrote_and_is_not_supported_is_refused_by_name() {
     let (_, refused) = exported();
     assert_eq!(refused.len(), REFUSED.len());

@@ -326,6 +326,58 @@ def rotary(rng, op):
     return Node(op, [x, *angles, positions], opset=23, num_heads=2 if flat else None, interleaved=pick(rng, 0, 1))
 
 
+@of("CausalConvWithState")
+def causal_conv(rng, op):
+    channels, taps, length = int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    past = Operand(["N", channels, taps - 1]) if rng.random() < 0.5 else None
+    bias = weights(rng, [channels]) if rng.random() < 0.5 else None
+    operands = [Operand(["N", channels, length]), weights(rng, [channels, 1, taps]), bias, past]
+    return Node(op, operands, 2, opset=27, activation=pick(rng, None, "silu", "swish", "none"))
+
+
+@of("TensorScatter")
+def tensor_scatter(rng, op):
+    shape, axis = ["N", *sizes(rng, pick(rng, 1, 2)), 5, 2], -2
+    if rng.random() < 0.3:
+        shape, axis = ["N", 5, *sizes(rng, 2)], 1
+    added = list(shape)
+    added[axis] = int(rng.integers(1, 4))
+    circular = rng.random() < 0.5
+    places = pick(rng, None, Operand(["N"], numbers(0, 9 if circular else 6 - added[axis]), np.int64))
+    return Node(op, [Operand(shape), Operand(added), places], opset=24, axis=axis, mode="circular" if circular else None)
+
+
+@of("DeformConv")
+def deform_conv(rng, op):
+    groups, of_offsets = pick(rng, 1, 2), pick(rng, 1, 2)
+    channels, made = 2 * int(rng.integers(1, 3)), groups * int(rng.integers(1, 3))
+    kernel, image = [int(k) for k in rng.integers(1, 4, 2)], [int(size) for size in rng.integers(6, 9, 2)]
+    strides, dilations = [int(s) for s in rng.integers(1, 3, 2)], [int(d) for d in rng.integers(1, 3, 2)]
+    pads = [int(p) for p in rng.integers(0, 2, 4)]
+    out = [(image[i] + pads[i] + pads[i + 2] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1 for i in range(2)]
+    taps = of_offsets * kernel[0] * kernel[1]
+    mask = Operand(["N", taps, *out]) if rng.random() < 0.5 else None
+    bias = weights(rng, [made]) if rng.random() < 0.5 else None
+    operands = [Operand(["N", channels, *image]), weights(rng, [made, channels // groups, *kernel])]
+    operands += [Operand(["N", 2 * taps, *out], lambda rng, shape: rng.normal(size=shape) * 2), bias, mask]
+    return Node(op, operands, opset=19, strides=strides, dilations=dilations, pads=pads, group=groups, offset_group=of_offsets)
+
+
+def regions(rng, shape):
+    """Edges of regions of an image of some eight pixels, a few of which lie outside."""
+    first = rng.uniform(-2, 7, [*shape[:-1], 2])
+    return np.concatenate([first, first + rng.uniform(0.3, 5, first.shape)], -1)
+
+
+@of("RoiAlign")
+def roi_align(rng, op):
+    x = weights(rng, [3, 2, *(int(size) for size in rng.integers(6, 9, 2))])
+    given = {"output_height": int(rng.integers(1, 4)), "output_width": int(rng.integers(1, 4)), "sampling_ratio": pick(rng, 1, 2, 3)}
+    given |= {"mode": pick(rng, None, "avg", "max"), "spatial_scale": pick(rng, None, 0.5)}
+    given |= {"coordinate_transformation_mode": pick(rng, None, "half_pixel", "output_half_pixel")}
+    return Node(op, [x, Operand(["N", 4], regions), Operand(["N"], numbers(0, 3), np.int64)], opset=16, **given)
+
+
 @of("Dropout")
 def dropout(rng, op):
     training = pick(rng, None, constant(False, np.bool_), constant(True, np.bool_))

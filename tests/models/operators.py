@@ -300,6 +300,25 @@ def gather(rng, op):
     return Case(op, [Operand(shape), index], axis=axis)
 
 
+@of("Compress")
+def compress(rng, op):
+    shape = batch(rng, 2)
+    axis = other_than(rng, shape, shape.index("N"))
+    size = shape[axis]
+    holds = constant(rng.integers(0, 2, rng.integers(1, size + 1)), np.bool_)
+    return Case(op, [Operand(shape, "normal", pick(rng, np.float32, np.int64)), holds], axis=axis)
+
+
+@of("NonZero")
+def non_zero(rng, op):
+    return Case(op, [constant(rng.integers(-1, 2, sizes(rng, rng.integers(1, 4))), pick(rng, np.float32, np.int64))])
+
+
+@of("OptionalHasElement", "OptionalGetElement")
+def optional(rng, op):
+    return Case(op, [Operand(batch(rng))])
+
+
 def elements(rng, shape, axis):
     """The shape of indices into the elements of an axis, and how they are drawn."""
     index = list(shape)

@@ -56,10 +56,14 @@ def constant(value, dtype=np.int64):
 
 
 class Case:
-    """A node with its operands (None where one is left out); `before` are nodes that make operands named by strings."""
+    """A node with its operands (None where one is left out); `before` are nodes that make operands named by strings, and
+    `captured` are values c0, c1, ... that they and bodies take."""
 
-    def __init__(self, op, operands, outputs=1, opset=18, before=(), tolerance=None, **attributes):
-        self.op, self.operands, self.outputs = op, list(operands), outputs
+    def __init__(
+        self, op, operands, outputs=1, opset=18, before=(), captured=(), tolerance=None, ml=3, **attributes
+    ):
+        self.op, self.operands, self.outputs, self.ml = op, list(operands), outputs, ml
+        self.captured = list(captured)
         self.opset, self.before, self.tolerance = opset, list(before), tolerance
         self.attributes = {name: value for name, value in attributes.items() if value is not None}
 
@@ -77,8 +81,16 @@ class Case:
             else:
                 initializers.append(numpy_helper.from_array(operand.sample(rng, 0), name))
             names.append(name)
+        for i, operand in enumerate(self.captured):
+            if operand.is_input:
+                inputs[f"c{i}"] = operand
+            else:
+                initializers.append(numpy_helper.from_array(operand.sample(rng, 0), f"c{i}"))
         outputs = [f"y{i}" for i in range(self.outputs)]
-        nodes = [*self.before, helper.make_node(self.op, names, outputs, name="the_node", **self.attributes)]
+        domain, _, name = self.op.rpartition(".")
+        node = helper.make_node(name, names, outputs, name="the_node", domain=domain, **self.attributes)
+        opsets = [helper.make_opsetid("", self.opset)] + ([helper.make_opsetid(domain, self.ml)] if domain else [])
+        nodes = [*self.before, node]
         if not any("N" in operand.shape for operand in inputs.values()):
             inputs["rows"] = Operand(["N", 2])
             nodes.append(helper.make_node("Neg", ["rows"], ["same"]))
@@ -89,12 +101,21 @@ class Case:
         ]
         results = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(nodes, self.op, types, results, initializers)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10), inputs
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10), inputs
 
 
 # What ONNX Runtime makes of no rows with these is no reference: it ends the process, gives results of a wrong shape, or
 # leaves an attribute out.
-WRONG_WITHOUT_ROWS = ("LSTM", "GRU", "RNN", "Reduce", "ArgM", "BatchNormalization", "Gemm")
+WRONG_WITHOUT_ROWS = (
+    "LSTM", "GRU", "RNN", "Reduce", "ArgM", "BatchNormalization", "Gemm", "Scan", "ai.onnx.ml.FeatureVectorizer"
+)
+
+
+def matrix(result):
+    """The matrix that maps of scores were made of."""
+    if not isinstance(result, list):
+        return result
+    return np.array([list(row.values()) for row in result], np.float32) if result else None
 
 
 def run(case, model, inputs, rng):
@@ -121,12 +142,16 @@ def run(case, model, inputs, rng):
             # Few kernels take no rows at all.
             reason = str(error).splitlines()[0] if rows > 0 else reason
             continue
-        arrays |= {f"{rows}.out.{name}": array for name, array in zip(names, results)}
+        results = {f"{rows}.out.{name}": matrix(array) for name, array in zip(names, results)}
+        # Strings are not read, and of no map nothing is known.
+        arrays |= {name: array for name, array in results.items() if array is not None and array.dtype.kind != "O"}
     return arrays, reason
 
 
 def main(folder, count):
-    import layers  # adds to the table
+    import bodies  # adds to the table
+    import classical  # adds to the table
+    import layers
     from operators import TABLE
 
     ort.set_default_logger_severity(4)
@@ -144,7 +169,8 @@ def main(folder, count):
             shapes = " ".join(f"{k}:{v.dtype}{v.shape}" for k, v in inputs.items())
             text = f"{shapes} {{{text}}} opset {case.opset}"
             cases.append({"name": name, "op": op, "text": text, "unknown": reason, "tolerance": case.tolerance})
-    standard = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
+    schemas = onnx.defs.get_all_schemas_with_history()
+    standard = sorted({s.name if s.domain == "" else f"{s.domain}.{s.name}" for s in schemas if s.domain in ("", "ai.onnx.ml")})
     (folder / "cases.json").write_text(json.dumps({"cases": cases, "rows": ROWS, "standard": standard}))
 
 

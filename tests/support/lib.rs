@@ -3,6 +3,7 @@
 //! It does not use fanwise, so that the unit tests do not wait for a build of the library.
 
 pub mod damage;
+pub mod data_set;
 pub mod snap;
 pub mod turn;
 

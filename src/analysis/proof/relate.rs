@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::rule::{Proof, ProofError, ProofRule, Violation};
 use super::template::{Operands, Redistribution, Template, form};
-use crate::ir::{Graph, Node, NodeId, NodeKind, Param, Value};
+use crate::ir::{Graph, Node, NodeId, NodeKind, NodeMap, Param, Value};
 use crate::op::{Op, Random, Slice};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Claim, Dim, FastMap, Split};
@@ -56,7 +56,7 @@ pub(super) struct Relation<'a, 'g> {
     graph: &'g Graph,
     pub(super) split: &'g Split,
     /// The meanings by node; `None` where a rule is broken, or an operand has no meaning.
-    results: Vec<Option<Results>>,
+    results: NodeMap<Option<Results>>,
     /// The template's nodes by the name of their parameter.
     params: HashMap<&'g str, NodeId>,
     /// The template's inputs by name.
@@ -80,7 +80,7 @@ impl<'a, 'g> Relation<'a, 'g> {
             template,
             graph,
             split,
-            results: vec![None; graph.id_bound()],
+            results: graph.node_map(None),
             params: whole.ids().filter_map(param).collect(),
             inputs: whole.inputs().map(|v| (&*whole.info(v).name, v)).collect(),
             searches: HashMap::new(),
@@ -155,18 +155,18 @@ impl<'a, 'g> Relation<'a, 'g> {
                     node.map(|node| Value { node, output: 0 })
                 }
                 NodeKind::Op(op) => {
-                    self.results[id.index()] = self.operator(*id, node, op);
+                    self.results[*id] = self.operator(*id, node, op);
                     continue;
                 }
             };
             let whole = meaning.map(|value| Meaning { value, replica: None });
-            self.results[id.index()] = whole.map(Results::One);
+            self.results[*id] = whole.map(Results::One);
         }
     }
 
     /// The meaning of a value, if its node has one.
     fn meaning(&self, value: Value) -> Option<Meaning> {
-        Some(match self.results[value.node.index()]? {
+        Some(match self.results[value.node]? {
             Results::One(meaning) => meaning,
             Results::Parts(node, replica) => {
                 Meaning { value: Value { node, output: value.output }, replica: Some(replica) }
@@ -397,10 +397,11 @@ impl<'a, 'g> Relation<'a, 'g> {
         match template.with_operands(&operands) {
             [] => None,
             [only] => Some(*only).filter(|only| template.is_clone(*only, op, replica)),
-            several => {
+            several @ [first, ..] => {
                 let search = self.searches.entry((replica, operands)).or_default();
                 // Clones come in the template's order but for those that replicas leave out, so a
                 // few steps ahead nearly always suffice; else the form decides.
+                // Past the last operator there is none ahead.
                 let rest = several.get(search.next..).unwrap_or_default();
                 let ahead = rest.iter().take(LINEAR_TRIES);
                 if let Some((i, found)) =
@@ -410,8 +411,7 @@ impl<'a, 'g> Relation<'a, 'g> {
                     return Some(*found);
                 }
                 if search.forms.is_empty() {
-                    let operands = several.first().map(|id| template.operands(*id));
-                    search.forms = template.forms(&operands.unwrap_or_default(), replica);
+                    search.forms = template.forms(&template.operands(*first), replica);
                 }
                 // Equal operators are interchangeable. The next one after the last hit keeps the
                 // search moving forward, so that each is used once before any is used twice.

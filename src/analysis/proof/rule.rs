@@ -24,7 +24,7 @@ pub enum ProofRule {
     P6,
     /// Merges.
     P7,
-    /// What outputs mean.
+    /// The meaning of outputs.
     P8,
     /// Combinations of partial values.
     P9,
@@ -47,7 +47,7 @@ impl fmt::Display for ProofRule {
 pub struct Violation {
     /// The rule.
     pub rule: ProofRule,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
     /// The node it concerns; `None` if it concerns the graph.
     pub node: Option<NodeId>,

@@ -7,7 +7,7 @@ use std::slice;
 use smallvec::SmallVec;
 
 use super::super::ClaimMap;
-use crate::ir::{Graph, NodeId, Value};
+use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::Op;
 use crate::types::{Claim, Dim, FastMap, Shard, Split};
 
@@ -31,10 +31,10 @@ pub(super) struct Template<'g> {
     /// The rows of each replica.
     rows: Vec<Dim>,
     /// By node: the first node with equal values, and the result of it that a copy has.
-    canonical: Vec<(NodeId, Option<u32>)>,
+    canonical: NodeMap<(NodeId, Option<u32>)>,
     /// By node: the operators whose first operand it gives. Most nodes have one, which is found
     /// without hashing a list of operands.
-    users: Vec<Users>,
+    users: NodeMap<Users>,
     /// The operators on these operands in the order of the graph, where `users` has several.
     by_operands: FastMap<Operands, SmallVec<[NodeId; 2]>>,
     /// The operators by operands and printed form, where several have the same operands.
@@ -71,14 +71,14 @@ impl<'g> Template<'g> {
     pub(super) fn new(graph: &'g Graph, claims: &'g ClaimMap, split: &Split) -> Self {
         let rows = (0..split.replicas()).filter_map(|r| split.rows(r)).collect();
         let first = claims.order().first();
-        let canonical = first.map_or_else(Vec::new, |n| vec![(*n, None); graph.id_bound()]);
-        let users = vec![Users::None; canonical.len()];
+        let canonical = first.map_or_else(|| Vec::new().into(), |n| graph.node_map((*n, None)));
+        let users = graph.node_map(Users::None);
         let (by_operands, by_form, redistributed) =
             (FastMap::default(), FastMap::default(), FastMap::default());
         let mut template =
             Self { graph, claims, rows, canonical, users, by_operands, by_form, redistributed };
         for node in claims.order() {
-            template.canonical[node.index()] = template.add(*node);
+            template.canonical[*node] = template.add(*node);
             if let Some(kind) = graph.node(*node).op().and_then(Redistribution::of)
                 && let [of] = *template.operands(*node)
             {
@@ -100,9 +100,9 @@ impl<'g> Template<'g> {
             return (of.node, Some(of.output));
         }
         if let Some(first) = operands.first() {
-            match std::mem::replace(&mut self.users[first.node.index()], Users::Several) {
+            match self.users.replace(first.node, Users::Several) {
                 Users::None => {
-                    self.users[first.node.index()] = Users::One(id);
+                    self.users[first.node] = Users::One(id);
                     return (id, None);
                 }
                 Users::One(only) => {
@@ -155,7 +155,7 @@ impl<'g> Template<'g> {
 
     /// The canonical form of a value: the first value that equals it.
     pub(super) fn canonical(&self, value: Value) -> Value {
-        let (node, output) = self.canonical[value.node.index()];
+        let (node, output) = self.canonical[value.node];
         Value { node, output: output.unwrap_or(value.output) }
     }
 
@@ -206,10 +206,11 @@ impl<'g> Template<'g> {
 
     /// The operators on these operands.
     pub(super) fn with_operands(&self, operands: &Operands) -> &[NodeId] {
-        match operands.first().map(|first| &self.users[first.node.index()]) {
+        match operands.first().map(|first| &self.users[first.node]) {
             Some(Users::One(only)) if self.operands(*only) == *operands => slice::from_ref(only),
             Some(Users::None | Users::One(_)) => &[],
             Some(Users::Several) | None => {
+                // No operator takes these operands.
                 self.by_operands.get(operands).map_or(&[], SmallVec::as_slice)
             }
         }

@@ -198,6 +198,7 @@ fn planes(plan: &ConvPlan, operands: Operands<'_>, y: &mut [f32]) {
         let channel = i % (plan.groups * plan.filters);
         let x = &operands.x[i / plan.filters * plan.plane..][..plan.plane];
         let w = &operands.w[channel * plan.terms..][..plan.terms];
+        // The bias may be left out.
         kernel.plane(x, w, operands.bias.map_or(0.0, |b| b[channel]), y);
         operands.epilogue.apply(y, i * plan.windows);
     });

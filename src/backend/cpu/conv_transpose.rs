@@ -37,7 +37,7 @@ pub(crate) struct SpreadPlan {
     taps: usize,
     /// Whether each product is an element of the output.
     pointwise: bool,
-    /// Where the products of a channel are added, taps in row-major order.
+    /// The targets of the products of a channel, taps in row-major order.
     runs: Vec<Run>,
     /// The output channels whose products are computed in one go.
     block: usize,

@@ -15,15 +15,15 @@ pub(super) type Dims = SmallVec<[SmallVec<[usize; 4]>; 3]>;
 /// The sizes of a launch at one batch size.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
-    /// Those of the operator's operands, none 0.
+    /// The sizes of the operands, none 0.
     pub(super) operands: Dims,
-    /// Those of the results.
+    /// The sizes of the results.
     pub(super) results: Dims,
 }
 
 /// The kernel of an operator; implemented beside it.
 pub(super) trait CpuOp {
-    /// What there is for values of these types.
+    /// The kernel support for values of these types.
     fn supports(&self, types: &Types<'_>) -> Support;
 
     /// The kernel for values of these sizes, which the operator admits; where there is none, it is

@@ -8,7 +8,7 @@ use crate::op::window::{WindowAxis, Windows};
 /// A convolution of planes.
 pub(super) struct Depthwise {
     axes: Windows,
-    /// Where planes can be taken apart.
+    /// The division of planes, if possible.
     phases: Option<Phases>,
 }
 

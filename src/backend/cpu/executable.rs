@@ -83,6 +83,7 @@ impl CpuExecutable {
     ) -> Result<Vec<DeviceMemory>, RunError> {
         // Before the first run, and while another one uses what is kept, memory is taken anew.
         let mut spares = spares.map(std::mem::take).unwrap_or_default().into_iter();
+        // None are kept: see above.
         let mut kept = lock(&self.arenas).take().unwrap_or_default().into_iter();
         let mut memories = Vec::with_capacity(bound.devices.len());
         for (program, device) in self.program.devices.iter().zip(&bound.devices) {

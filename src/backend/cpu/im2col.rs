@@ -18,7 +18,7 @@ pub(super) struct Unfold {
     taps: Vec<Tap>,
 }
 
-/// What all windows see under one tap, a row: runs of the input, with zeros in between.
+/// The elements of all windows under one tap, a row: runs of the input, with zeros in between.
 #[derive(Default)]
 struct Tap {
     runs: SmallVec<[Run; 4]>,
@@ -96,7 +96,7 @@ impl Tap {
     /// Adds a run behind the others. Where it goes on where the last one would, both become one,
     /// and the elements between them are overwritten.
     fn push(&mut self, run: Run, step: usize) {
-        let end = self.runs.last().map_or(0, |r| r.to.end);
+        let end = self.written();
         if run.to.start > end {
             self.zeros.push(end..run.to.start);
         }
@@ -110,8 +110,14 @@ impl Tap {
         }
     }
 
+    /// The end of the last run.
+    fn written(&self) -> usize {
+        // Before the first run nothing is written.
+        self.runs.last().map_or(0, |r| r.to.end)
+    }
+
     fn end(&mut self, width: usize) {
-        let end = self.runs.last().map_or(0, |r| r.to.end);
+        let end = self.written();
         if end < width {
             self.zeros.push(end..width);
         }
@@ -144,7 +150,7 @@ mod tests {
     use super::Unfold;
     use crate::op::window::{Sliding, WindowAxis};
 
-    /// What window `window` sees under tap `tap` of a channel, both row-major.
+    /// The element of window `window` under tap `tap` of a channel, both row-major.
     fn seen(axes: &[WindowAxis], x: &[f32], mut window: usize, mut tap: usize) -> f32 {
         let (mut at, mut stride) = (0, 1);
         for axis in axes.iter().rev() {

@@ -45,7 +45,7 @@ by_reference! {
     LpNorm: Norm, RecurrentGrad: Recurrent, Reverse: Move, SplitOp: Move, Tile: Move,
 }
 
-/// What is computed in chains alone.
+/// Operators that are computed in chains only.
 macro_rules! steps {
     ($($op:ident),*) => {
         $(impl CpuOp for $op {
@@ -81,6 +81,7 @@ impl Kernels for CpuKernels {
     }
 
     fn supports(&self, op: &Op, types: &Types<'_>) -> Support {
+        // No kernel of its own: the operator is evaluated by reference.
         kernel(op).map(|kernel| kernel.supports(types)).unwrap_or_default()
     }
 }
@@ -106,7 +107,7 @@ impl StepKernels {
     pub(crate) fn new(device: &DeviceProgram, bound: &BoundDevice, n: i64) -> Self {
         let kernel = |(step, active): (&Step, &bool)| {
             let Action::Launch(launch) = &step.action else { return None };
-            let empty = |b: &BufferId| bound.locations[b.index()].bytes == 0;
+            let empty = |b: &BufferId| bound.locations[*b].bytes == 0;
             let idle = !active || launch.results.iter().all(empty);
             (!idle).then(|| Kernel::new(launch, bound, n))
         };
@@ -124,7 +125,7 @@ impl Kernel {
     /// reference.
     pub(super) fn new(launch: &Launch, bound: &BoundDevice, n: i64) -> Self {
         let Some(op) = &launch.op else { return Self::Chain };
-        let dims = |b: &BufferId| bound.locations[b.index()].dims.clone();
+        let dims = |b: &BufferId| bound.locations[*b].dims.clone();
         let sizes = Sizes {
             operands: launch.split_operands().0.iter().map(dims).collect(),
             results: launch.results.iter().map(dims).collect(),

@@ -130,6 +130,7 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
 
 /// The size of an axis counted from the last; one that is not there broadcasts as 1.
 fn size(dims: &[usize], axis: usize) -> usize {
+    // Missing axes broadcast.
     dims.len().checked_sub(axis).map_or(1, |at| dims[at])
 }
 

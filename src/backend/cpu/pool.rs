@@ -24,7 +24,7 @@ use crate::types::{DType, Shape, TensorType};
 pub(crate) struct PoolPlan {
     axes: Windows,
     greatest: bool,
-    /// Where planes are taken apart; otherwise each window is computed alone.
+    /// The division of planes, if possible; otherwise each window is computed alone.
     phases: Option<Phases>,
     /// For a mean, the number of elements of each window, at least 1.
     counts: Vec<f32>,

@@ -236,8 +236,9 @@ impl CpuKernel for LayerNormPlan {
         _chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited> {
         let ([x, factors @ ..], [y]) = (operands, results) else { return Err(Unsuited) };
-        let factor = |i: usize| factors.get(i).copied().unwrap_or_default();
-        layer_norm(self, x, factor(0), factor(1), y);
+        let factor = |i: usize| factors.get(i).copied();
+        // No elements stand for a factor that is left out.
+        layer_norm(self, x, factor(0).unwrap_or_default(), factor(1).unwrap_or_default(), y);
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ impl Prepared {
         let devices = program.devices.iter().zip(&bound.devices);
         let kernels =
             devices.map(|(device, plan)| StepKernels::new(device, plan, bound.n)).collect();
-        let buffers = bound.devices.iter().flat_map(|device| &device.locations);
+        let buffers = bound.devices.iter().flat_map(|device| device.locations.iter());
         let bytes = buffers.fold(0usize, |sum, buffer| sum.saturating_add(buffer.bytes));
         Self { kernels, is_small: bytes <= SMALL, bound }
     }
@@ -190,6 +190,7 @@ impl Run<'_> {
             self.events.stop();
         }
         let device = &self.program.devices[d];
+        // After the last step there is none to name.
         let label = || device.steps.get(done.steps).map_or("", |s| &s.label);
         match result {
             Ok(()) => Ok(Some((done.used, done.time))),
@@ -212,7 +213,7 @@ impl Run<'_> {
         result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(Failure::Panic(text.unwrap_or_default()))
+            Err(Failure::Panic(text.unwrap_or_else(|| "a value without text".to_owned())))
         })
     }
 

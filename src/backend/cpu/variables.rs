@@ -59,7 +59,7 @@ pub(super) fn bytes(params: &Params) -> Vec<u64> {
 
 /// The bytes of the updates of a device.
 pub(super) fn update_bytes(device: &DeviceProgram, bound: &BoundDevice) -> u64 {
-    params::updates(device).map(|(_, b)| bound.locations[b.index()].bytes as u64).sum()
+    params::updates(device).map(|(_, b)| bound.locations[b].bytes as u64).sum()
 }
 
 /// Tensors for the new elements of parameters on a device, empty ones for those of other devices:
@@ -73,6 +73,7 @@ pub(super) fn tensors(
         return Ok(Vec::new());
     }
     let own: BTreeMap<u32, BufferId> = params::updates(device).collect();
+    // Without spare tensors all are allocated.
     let mut spares = spares.unwrap_or_default().into_iter();
     let mut tensors = Vec::with_capacity(program.updates.len());
     for i in 0..int(program.updates.len()) {

@@ -73,7 +73,7 @@ fn internal(reason: &str) -> StepError {
 /// One more than the highest byte of the arena that a step touches.
 pub(crate) fn highest(bound: &BoundDevice, step: &Step) -> u64 {
     let end = |b: &BufferId| {
-        let at = &bound.locations[b.index()];
+        let at = &bound.locations[*b];
         if at.space == Space::Arena && at.bytes > 0 { at.offset + at.bytes } else { 0 }
     };
     let highest = match &step.action {
@@ -117,7 +117,7 @@ impl<'a> HostSteps<'a> {
 
     /// The location of a buffer.
     pub(crate) fn location(&self, buffer: BufferId) -> &'a Location {
-        &self.bound.locations[buffer.index()]
+        &self.bound.locations[buffer]
     }
 
     /// The bytes of an input, or of a parameter that the device holds.

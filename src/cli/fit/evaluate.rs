@@ -17,8 +17,9 @@ use serde_json::json;
 use super::objective::ObjectiveArgs;
 use super::progress::summary_line;
 use super::rows::{self, DataArgs};
-use crate::cli::args::{Format, ModelArgs, ReplicateArgs};
+use crate::cli::args::{Format, ModelArgs};
 use crate::cli::exec;
+use crate::cli::replicate::ReplicateArgs;
 use crate::cli::target::{Runner, TargetArgs};
 use crate::cli::ui;
 

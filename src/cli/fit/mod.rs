@@ -1,4 +1,4 @@
-//! `fanwise fit`, `evaluate` and `predict`: a model, data, and what is learned or said of them.
+//! `fanwise fit`, `evaluate` and `predict`: training, evaluation and inference on datasets.
 
 mod args;
 mod evaluate;

@@ -1,6 +1,7 @@
-//! The functions of a model, and their calls.
+//! The functions of a model, their calls, and what calls and bodies expand to.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -8,25 +9,25 @@ use smallvec::SmallVec;
 use super::super::Quoted;
 use super::ImportError;
 use super::file::{File, Function, Head, opset};
-use super::flat::{Given, ValueId};
+use super::flat::{Flat, Given, ValueId};
 use super::wire::Span;
 
-/// Calls of functions inside functions.
+/// Calls and bodies inside each other.
 /// A bound on the recursion of the expansion.
-const MAX_DEPTH: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 
-/// The nodes that calls expand to, the calls included.
-const MAX_NODES: usize = 1 << 17;
+/// The nodes that calls and bodies expand to, the calls and the runs of bodies included.
+pub(super) const MAX_NODES: usize = 1 << 17;
 
-/// The bytes of the functions that calls expand to: what they would take in a file without
-/// functions.
-const MAX_BYTES: usize = 1 << 26;
+/// The bytes of what calls and bodies expand to: what they would take in a file without functions
+/// and bodies.
+pub(super) const MAX_BYTES: usize = 1 << 26;
 
-/// A node of the model's body or of a function that is called.
+/// A node of the model's graph, of a function that is called or of a body that is run.
 pub(super) struct Site<'s, 'a> {
     pub(super) span: Span,
     pub(super) head: &'s Head<'a>,
-    /// The call that it belongs to.
+    /// The scope that it belongs to.
     pub(super) scope: u32,
     pub(super) inputs: SmallVec<[ValueId; 4]>,
     pub(super) outputs: SmallVec<[ValueId; 2]>,
@@ -43,14 +44,29 @@ pub(super) struct Callee<'a> {
     pub(super) opset: i64,
 }
 
-/// The functions of a model, and what their calls took.
+/// The functions of a model, and what calls and bodies took.
+#[derive(Clone)]
 pub(super) struct Calls<'a> {
-    numbers: BTreeMap<(&'a str, &'a str, &'a str), usize>,
+    numbers: Rc<BTreeMap<(&'a str, &'a str, &'a str), usize>>,
     callees: Vec<Option<Rc<Callee<'a>>>>,
-    /// The functions whose calls are being expanded.
-    pub(super) open: Vec<usize>,
     nodes: usize,
     bytes: usize,
+}
+
+/// What calls and bodies expand to is too large.
+pub(super) enum TooLarge {
+    Nodes,
+    Bytes,
+}
+
+/// As a clause about what expands.
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nodes => write!(f, "more than {MAX_NODES} nodes"),
+            Self::Bytes => write!(f, "more than {MAX_BYTES} bytes"),
+        }
+    }
 }
 
 impl<'a> Calls<'a> {
@@ -68,7 +84,7 @@ impl<'a> Calls<'a> {
             }
         }
         let callees = vec![None; file.functions.len()];
-        Ok(Self { numbers, callees, open: Vec::new(), nodes: 0, bytes: 0 })
+        Ok(Self { numbers: Rc::new(numbers), callees, nodes: 0, bytes: 0 })
     }
 
     /// The number of the function that a node calls.
@@ -90,8 +106,8 @@ impl<'a> Calls<'a> {
         }
         let function = &file.functions[number];
         let default = |span: &Span| {
-            let attribute = file.attribute(*span)?;
-            Ok((attribute.name().to_owned(), (Rc::new(attribute), span.len())))
+            let given = Given::own(file.attribute(*span)?, *span);
+            Ok((given.proto.name().to_owned(), Given { bytes: span.len(), ..given }))
         };
         let defaults = function.defaults.iter().map(default);
         let mut attributes = file.texts(&function.attributes)?;
@@ -109,7 +125,7 @@ impl<'a> Calls<'a> {
 
     /// Fails if the function numbered `number` cannot be called so.
     pub(super) fn check(
-        &self,
+        flat: &Flat<'_>,
         file: &File,
         number: usize,
         callee: &Callee<'_>,
@@ -118,14 +134,15 @@ impl<'a> Calls<'a> {
         let (operands, results) = (site.inputs.len(), site.outputs.len());
         let mut names = callee.inputs.clone();
         names.sort_unstable();
-        let open = &self.open;
+        let mut open: Vec<usize> = flat.around(site.scope).filter_map(|s| s.function).collect();
+        open.reverse();
         // ONNX forbids recursion; the functions that are open are the way here, which names the
         // cycle.
         Err(if let Some(first) = open.iter().position(|n| *n == number) {
             let shown = |n: &usize| Quoted(&file.functions[*n].name).to_string();
             let cycle: Vec<String> = open[first..].iter().chain([&number]).map(shown).collect();
             format!("the function calls itself: {}", cycle.join(" calls "))
-        } else if open.len() >= MAX_DEPTH {
+        } else if flat.around(site.scope).count() >= MAX_DEPTH {
             format!("calls nest deeper than {MAX_DEPTH}")
         } else if operands > callee.inputs.len() {
             format!("it has {operands} operands, the function {}", callee.inputs.len())
@@ -140,17 +157,14 @@ impl<'a> Calls<'a> {
         })
     }
 
-    /// Counts what a call of `function` takes, the call's own `bytes` included.
-    pub(super) fn charge(&mut self, function: &Function, bytes: usize) -> Result<(), String> {
-        self.nodes = self.nodes.saturating_add(1).saturating_add(function.nodes.len());
-        self.bytes = self.bytes.saturating_add(function.span.len()).saturating_add(bytes);
+    /// Counts what a call or the run of a body takes.
+    pub(super) fn charge(&mut self, nodes: usize, bytes: usize) -> Result<(), TooLarge> {
+        self.nodes = self.nodes.saturating_add(1).saturating_add(nodes);
+        self.bytes = self.bytes.saturating_add(bytes);
         if self.nodes > MAX_NODES {
-            return Err(format!("the calls expand to more than {MAX_NODES} nodes"));
+            return Err(TooLarge::Nodes);
         }
-        if self.bytes > MAX_BYTES {
-            return Err(format!("the calls expand to more than {MAX_BYTES} bytes"));
-        }
-        Ok(())
+        if self.bytes > MAX_BYTES { Err(TooLarge::Bytes) } else { Ok(()) }
     }
 }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ImportError;
 use super::file::File;
-use super::flat::{Flat, NONE, ValueId};
-use super::inputs::{Inputs, Size};
+use super::flat::{Flat, FlatNode, NONE, ValueId};
+use super::inputs::Inputs;
+use super::known::Size;
 use crate::op::Assume;
 use crate::types::{DType, FastMap, Setting};
 
@@ -17,13 +18,14 @@ pub(super) type Assumptions = BTreeMap<String, Assume>;
 pub(super) struct Declared(FastMap<ValueId, Result<(DType, Vec<Size>), String>>);
 
 impl Declared {
-    /// Reads the types of all results of operators in `assume`; `known` says which are ONNX's own.
+    /// Reads the types of all results of operators in `assume`; `known` says which are read.
     ///
     /// # Errors
     /// If the file is damaged, an operator in `assume` is known, or the model has no such operator.
     pub(super) fn read(
         file: &File,
         flat: &Flat<'_>,
+        nodes: &[FlatNode],
         inputs: &Inputs,
         assume: &Assumptions,
         known: fn(&str) -> bool,
@@ -34,10 +36,10 @@ impl Declared {
         }
         let mut unused: BTreeSet<&str> = assume.keys().map(String::as_str).collect();
         let mut wanted: FastMap<&str, ValueId> = FastMap::default();
-        for node in &flat.nodes {
+        for node in nodes {
             let Some(head) = node.span.map(|span| file.head(span)).transpose()? else { continue };
             let name = head.full_op();
-            if head.domain().is_empty() && known(head.op) {
+            if known(&name) {
                 continue;
             }
             unused.remove(name.as_str());

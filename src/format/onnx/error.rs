@@ -5,7 +5,7 @@ use super::super::{Escaped, FileError, OverBudget, Quoted};
 use super::wire::WireError;
 use crate::ir::GraphError;
 use crate::op::OpError;
-use crate::types::{Code, Diagnostic, Hint, Setting, TensorError};
+use crate::types::{Setting, TensorError};
 
 /// Why an ONNX model could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -166,6 +166,16 @@ pub enum ImportError {
 }
 
 impl ImportError {
+    /// The inputs of one number each that decide a value which must be known.
+    pub(crate) fn deciding(&self) -> Option<&[String]> {
+        let Self::Node { error, .. } = self else { return None };
+        let (NodeError::NotKnown { inputs, .. } | NodeError::Undecided { inputs, .. }) = error
+        else {
+            return None;
+        };
+        (!inputs.is_empty()).then_some(inputs)
+    }
+
     /// The node that is wrong, if it is one.
     pub(super) fn node(&self) -> Option<&str> {
         if let Self::Node { node, .. } = self { Some(node) } else { None }
@@ -188,14 +198,26 @@ pub enum NodeError {
     /// An operand must be known before the run.
     #[error(
         "operand {operand} ({}) must be known before the run: a constant, or computed from \
-         sizes",
-        Quoted(.value)
+         sizes{}",
+        Quoted(.value), decided(.inputs)
     )]
     NotKnown {
         /// Its position.
         operand: usize,
         /// The value's name.
         value: String,
+        /// The inputs of one number each that decide it, where nothing else does.
+        inputs: Vec<String>,
+    },
+    /// What decides which body is run, or whether it is run again, is not known before the run.
+    #[error("{what} must be known before the run, and depends on {on}")]
+    Undecided {
+        /// The value, as a phrase.
+        what: String,
+        /// What it depends on, as a list.
+        on: String,
+        /// The inputs of one number each that decide it, where nothing else does.
+        inputs: Vec<String>,
     },
     /// An attribute is absent, of another kind, or has a value that is not allowed.
     #[error("attribute {} {reason}", Quoted(.name))]
@@ -339,14 +361,6 @@ impl BatchCandidate {
         let places = places.map(|s| format!("axis {} of input {}", s.axis, Quoted(&s.input)));
         named.chain(places).take(LISTED).collect::<Vec<_>>().join(", ")
     }
-
-    /// The hint to make these sizes the batch.
-    fn hint(&self) -> Hint {
-        let axis = |(input, axis)| format!("{}={axis}", Escaped(input));
-        let axes: Vec<String> = self.axes().take(LISTED).map(axis).collect();
-        let advice = format!("if the batch is {}", self.text());
-        Hint::set(Setting::BatchAxis, axes, advice)
-    }
 }
 
 /// Sizes of different names of which the graph may prove that they are one: each takes a pass over
@@ -367,8 +381,18 @@ fn brief(error: &NodeError) -> String {
     text
 }
 
+/// The clause that inputs decide a value.
+fn decided(inputs: &[String]) -> String {
+    let names = || list_names(inputs.iter().map(String::as_str));
+    match inputs.len() {
+        0 => String::new(),
+        1 => format!("; input {} decides it", names()),
+        _ => format!("; inputs {} decide it", names()),
+    }
+}
+
 /// The entries of a list that an error names; the rest are counted.
-const LISTED: usize = 100;
+pub(super) const LISTED: usize = 100;
 
 /// Adds the line that counts the entries that a list of `count` leaves out.
 fn count_rest(text: &mut String, count: usize) {
@@ -406,32 +430,6 @@ fn list_unsupported(ops: &[UnsupportedOp]) -> String {
     text
 }
 
-/// The domains whose operators ONNX Runtime puts in place of others when it optimises a model.
-const OPTIMISED: [&str; 3] = ["com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"];
-
-/// The ways out where operators are not supported.
-fn without(ops: &[UnsupportedOp]) -> Vec<Hint> {
-    let foreign = || ops.iter().filter_map(|op| op.op.split_once("::"));
-    let mut hints = Vec::new();
-    // The whole file is rewritten for one runtime: what it lacks is in the one that it was made of.
-    if foreign().any(|(domain, _)| OPTIMISED.contains(&domain)) {
-        let advice = "give the model as it was before ONNX Runtime optimised it: that wrote these \
-            operators in place of ONNX's own";
-        hints.push(Hint::advice(advice));
-    }
-    // Of ONNX's own operators and those of its runtimes the meaning is known, and nothing runs them
-    // by an assumption.
-    let known = |domain: &str| OPTIMISED.contains(&domain) || domain.starts_with("ai.onnx");
-    if let Some((domain, name)) = foreign().find(|(domain, _)| !known(domain)) {
-        let value = format!("{}.{}=rowwise(0)", Escaped(domain), Escaped(name));
-        let advice = "if it treats rows independently, assume so: the graph can be rewritten, and \
-            is run by a program that brings the operator along";
-        hints.push(Hint::set(Setting::Assume, [value], advice));
-    }
-    hints.push(Hint::advice("docs/onnx.md lists the operators that are supported"));
-    hints
-}
-
 fn list_unbound(dims: &[UnboundDim]) -> String {
     let mut text = String::from("sizes that are neither constants nor the batch must be bound:");
     for UnboundDim { name, input, axis } in dims.iter().take(LISTED) {
@@ -441,79 +439,12 @@ fn list_unbound(dims: &[UnboundDim]) -> String {
     text
 }
 
-/// The hint to bind sizes, the first few by name.
-fn bind<'d>(dims: impl Iterator<Item = &'d UnboundDim>) -> Option<Hint> {
-    let names: BTreeSet<&str> = dims.map(|dim| dim.name.as_str()).collect();
-    let values: Vec<String> =
-        names.iter().take(HINTED).map(|name| format!("{}=128", Escaped(name))).collect();
-    let advice = "bind sizes that are not the batch to numbers";
-    (!values.is_empty()).then(|| Hint::set(Setting::Dim, values, advice))
-}
-
-/// The sizes that a hint names.
-const HINTED: usize = 4;
-
-/// Explains where a freed batch size is also fixed in the graph.
-fn fixed() -> Vec<Hint> {
-    vec![
-        Hint::advice("export the model with a dynamic batch"),
-        Hint::advice("import it with the batch size that it has"),
-    ]
-}
-
-impl Diagnostic for ImportError {
-    fn code(&self) -> &'static str {
-        let unclear = matches!(self, Self::Batches(_));
-        if unclear { Code::AmbiguousBatchAxis.name() } else { "E0102" }
-    }
-
-    fn hints(&self) -> Vec<Hint> {
-        match self {
-            Self::File(error) => error.hints(),
-            Self::Memory(_) | Self::Node { error: NodeError::Memory(_), .. } => {
-                vec![Hint::turn_on(Setting::MaxMemory, "raise the memory limit")]
-            }
-            Self::Version(_) => vec![Hint::advice("export the model with a supported version")],
-            Self::Unsupported(ops) => without(ops),
-            Self::UnboundDims(dims) => bind(dims.iter()).into_iter().collect(),
-            Self::OtherSizes { others, .. } => bind(others.iter()).into_iter().collect(),
-            Self::Batches(candidates) => {
-                let listed = candidates.iter().take(HINTED).map(BatchCandidate::hint);
-                let last = candidates.iter().rev().find_map(|c| c.open().next());
-                listed.chain(bind(last.into_iter())).collect()
-            }
-            Self::OpenSizes(_) => vec![Hint::set(
-                Setting::BatchAxis,
-                ["NAME=AXIS"],
-                "name the inputs that carry the batch",
-            )],
-            Self::Node { error: NodeError::Baked { .. }, .. } => fixed(),
-            Self::Input { fixed: true, .. } => {
-                vec![Hint::turn_on(Setting::FreeBatch, "make the fixed size symbolic")]
-            }
-            Self::Malformed { .. }
-            | Self::Graphs { .. }
-            | Self::Opset { .. }
-            | Self::Duplicate { .. }
-            | Self::Undefined { .. }
-            | Self::Unnamed { .. }
-            | Self::Cycle { .. }
-            | Self::Call { .. }
-            | Self::TooManyNodes { .. }
-            | Self::Tensor { .. }
-            | Self::Input { .. }
-            | Self::Setting { .. }
-            | Self::Node { .. }
-            | Self::Internal(_) => Vec::new(),
-        }
-    }
-}
-
 /// The subject of a message about a setting.
 fn subject(setting: Setting) -> &'static str {
-    const SUBJECTS: [(Setting, &str); 3] = [
+    const SUBJECTS: [(Setting, &str); 4] = [
         (Setting::BatchAxis, "the batch axis of"),
         (Setting::Dim, "the size"),
+        (Setting::Set, "the value of"),
         (Setting::Assume, "the split rule of"),
     ];
     let found = SUBJECTS.iter().find(|(own, _)| *own == setting);
@@ -531,7 +462,8 @@ fn list_batches(candidates: &[BatchCandidate]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{BatchCandidate, Diagnostic, Hint, ImportError, UnboundDim, UnsupportedOp};
+    use super::{BatchCandidate, ImportError, UnboundDim, UnsupportedOp};
+    use crate::types::{Diagnostic, Hint};
 
     #[test]
     fn lists_name_everything() {

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::super::Quoted;
 use super::ImportError;
+use super::proto::tensor_proto::DataType;
 use super::proto::{AttributeProto, StringStringEntryProto, TensorProto, ValueInfoProto};
 use super::wire::{Content, Fields, Span, WireError, parts, text};
 
@@ -18,8 +19,17 @@ const SPARE: usize = 16 << 20;
 /// The opsets that are supported.
 const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
 
+/// The domain of operators of classical machine learning; that of ONNX itself is empty.
+pub(super) const ML: &str = "ai.onnx.ml";
+
+/// The versions of the operators of classical machine learning that are supported.
+const ML_OPSETS: std::ops::RangeInclusive<i64> = 1..=5;
+
 /// The functions of a model.
 const MAX_FUNCTIONS: usize = 1 << 15;
+
+/// A list that grows by doubling has up to three times its final bytes while it does.
+const GROWTH: usize = 3;
 
 /// The operator sets of a model or a function.
 const MAX_OPSETS: usize = 1000;
@@ -178,49 +188,92 @@ impl File {
         Ok(false)
     }
 
-    /// Decodes the attributes of a node. The caller has seen that none of them is a graph.
-    pub(super) fn attributes(&self, node: Span) -> Result<Vec<AttributeProto>, ImportError> {
-        let (mut bytes, mut found) = (0usize, Vec::new());
+    /// Decodes the attributes of a node that are no graphs, each with its place.
+    pub(super) fn attributes(
+        &self,
+        node: Span,
+    ) -> Result<Vec<(AttributeProto, Span)>, ImportError> {
+        let (mut kept, mut found) = (0usize, Vec::new());
         for field in Fields::of(&self.data, node) {
-            if let (5, Content::Part(attribute)) = field? {
-                bytes = bytes.saturating_add(self.attribute_bytes(attribute)?);
-                self.check(node, bytes)?;
-                found.push(self.decode(attribute, 0)?);
+            if let (5, Content::Part(attribute)) = field?
+                && !self.has_graph(attribute)?
+            {
+                let bytes = self.attribute_bytes(attribute)?;
+                check(&self.data, node, kept.saturating_add(bytes))?;
+                let mut decoded: AttributeProto = decode(&self.data, attribute, 0)?;
+                // Only one list grows at a time: tables of trees are lists of millions.
+                decoded.ints.shrink_to_fit();
+                decoded.floats.shrink_to_fit();
+                decoded.strings.shrink_to_fit();
+                kept = kept.saturating_add(bytes / GROWTH);
+                found.push((decoded, attribute));
             }
         }
         Ok(found)
     }
 
-    /// A bound of the memory that an attribute takes once it is decoded.
-    fn attribute_bytes(&self, attribute: Span) -> Result<usize, WireError> {
-        // A list that grows by doubling has up to three times its final bytes while it does.
-        let mut bytes = 3 * size_of::<AttributeProto>();
-        for field in Fields::of(&self.data, attribute) {
-            bytes = bytes.saturating_add(match field? {
-                (5 | 10, Content::Part(tensor)) => self.tensor_bytes(tensor)?,
-                // Texts.
-                (1 | 4 | 13 | 21, Content::Part(part)) => part.len().saturating_add(64),
-                // Packed integers of one byte each take eight.
-                (7 | 8, Content::Part(packed)) => packed.len().saturating_mul(24),
-                (_, Content::Part(part)) => part.len().saturating_mul(64).saturating_add(192),
-                _ => 24,
-            });
+    /// The attributes of a node, without decoding them.
+    pub(super) fn attribute_spans(&self, node: Span) -> Result<Vec<Span>, WireError> {
+        parts(&self.data, node, 5)
+    }
+
+    /// The attributes of a node that are graphs, by name; none where one is a list of them, or has
+    /// several.
+    pub(super) fn bodies(&self, node: Span) -> Result<Option<Vec<(&str, Span)>>, WireError> {
+        let mut found = Vec::new();
+        for attribute in parts(&self.data, node, 5)? {
+            if self.has_graph(attribute)? {
+                let [body] = parts(&self.data, attribute, 6)?[..] else { return Ok(None) };
+                if !parts(&self.data, attribute, 11)?.is_empty() {
+                    return Ok(None);
+                }
+                found.push((last_text(&self.data, attribute, 1)?, body));
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// The parts of a graph inside an attribute.
+    pub(super) fn graph(&self, span: Span) -> Result<Graph, ImportError> {
+        graph_parts(&self.data, span)
+    }
+
+    /// The bytes of a node without the elements of its tensors and without its graphs: those are
+    /// not copied where it is expanded several times.
+    pub(super) fn light_bytes(&self, node: Span) -> Result<usize, WireError> {
+        let mut bytes = node.len();
+        for attribute in parts(&self.data, node, 5)? {
+            for field in Fields::of(&self.data, attribute) {
+                match field? {
+                    (5, Content::Part(tensor)) => {
+                        for raw in parts(&self.data, tensor, 9)? {
+                            bytes -= raw.len();
+                        }
+                    }
+                    (6 | 11, Content::Part(graph)) => bytes -= graph.len(),
+                    _ => {}
+                }
+            }
         }
         Ok(bytes)
     }
 
-    /// A bound of the memory that a tensor takes once it is decoded: its elements stay where they
-    /// are.
-    fn tensor_bytes(&self, tensor: Span) -> Result<usize, WireError> {
-        let mut bytes = 3 * size_of::<TensorProto>();
-        for field in Fields::of(&self.data, tensor) {
+    /// A bound of the memory that an attribute takes once it is decoded.
+    fn attribute_bytes(&self, attribute: Span) -> Result<usize, WireError> {
+        let mut bytes = GROWTH * size_of::<AttributeProto>();
+        for field in Fields::of(&self.data, attribute) {
             bytes = bytes.saturating_add(match field? {
-                (1, Content::Part(packed)) => packed.len().saturating_mul(24),
-                (4..=7 | 9..=11, Content::Part(_)) => 3 * size_of::<Bytes>(),
-                (_, Content::Part(part)) => {
-                    // An entry and its texts, or a text.
-                    3 * size_of::<StringStringEntryProto>() + part.len().saturating_mul(2)
+                (5 | 10, Content::Part(tensor)) => tensor_bytes(&self.data, tensor)?,
+                // Texts.
+                (1 | 4 | 13 | 21, Content::Part(part)) => part.len().saturating_add(64),
+                (7, Content::Part(packed)) => packed.len().saturating_mul(GROWTH),
+                // The last byte of a packed integer, and no other, has its highest bit clear.
+                (8, Content::Part(packed)) => {
+                    let ends = self.data[packed.range()].iter().filter(|b| **b < 0x80).count();
+                    ends.saturating_mul(GROWTH * size_of::<i64>())
                 }
+                (9, Content::Part(_)) => GROWTH * size_of::<Bytes>(),
+                (_, Content::Part(part)) => part.len().saturating_mul(64).saturating_add(192),
                 _ => 24,
             });
         }
@@ -229,7 +282,7 @@ impl File {
 
     /// Decodes a tensor; its elements stay where they are.
     pub(super) fn tensor(&self, tensor: Span) -> Result<TensorProto, ImportError> {
-        self.decode(tensor, self.tensor_bytes(tensor)?)
+        decode(&self.data, tensor, tensor_bytes(&self.data, tensor)?)
     }
 
     /// Decodes an attribute. The caller has seen that it is no graph.
@@ -237,7 +290,7 @@ impl File {
         if self.has_graph(attribute)? {
             return Err(malformed(attribute, "the attribute is a graph"));
         }
-        self.decode(attribute, self.attribute_bytes(attribute)?)
+        decode(&self.data, attribute, self.attribute_bytes(attribute)?)
     }
 
     /// Decodes an input or output.
@@ -251,7 +304,7 @@ impl File {
                 _ => 24,
             });
         }
-        self.decode(value, bytes)
+        decode(&self.data, value, bytes)
     }
 
     /// A bound of the memory that a type takes once it is decoded: every byte of it at most 64, but
@@ -271,23 +324,6 @@ impl File {
             }
         }
         Ok(ty.len().saturating_sub(names).saturating_mul(64).saturating_add(names))
-    }
-
-    /// Fails if the part at `span` takes more than may be once it is decoded.
-    fn check(&self, span: Span, bytes: usize) -> Result<(), ImportError> {
-        // In proportion to the file: a small file cannot ask for much memory.
-        let limit = self.data.len().saturating_mul(4).saturating_add(SPARE);
-        if bytes > limit {
-            let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
-            return Err(malformed(span, &reason));
-        }
-        Ok(())
-    }
-
-    fn decode<M: Message + Default>(&self, span: Span, bytes: usize) -> Result<M, ImportError> {
-        self.check(span, bytes)?;
-        M::decode(self.data.slice(span.range()))
-            .map_err(|e| malformed(span, &format!("the message is damaged: {e}")))
     }
 
     /// The texts at these places.
@@ -310,6 +346,27 @@ impl File {
         Ok(inside)
     }
 
+    /// Whether a tensor holds strings.
+    pub(super) fn is_text(&self, tensor: Span) -> Result<bool, WireError> {
+        let mut dtype = 0;
+        for field in Fields::of(&self.data, tensor) {
+            if let (2, Content::Number(number)) = field? {
+                dtype = number;
+            }
+        }
+        Ok(dtype == DataType::String as u64)
+    }
+
+    /// The names of initializers.
+    pub(super) fn tensor_names(&self, tensors: &[Span]) -> Result<Vec<&str>, WireError> {
+        tensors.iter().map(|tensor| self.tensor_name(*tensor)).collect()
+    }
+
+    /// The names of inputs or outputs.
+    pub(super) fn value_names(&self, values: &[Span]) -> Result<Vec<&str>, WireError> {
+        values.iter().map(|value| self.value_name(*value)).collect()
+    }
+
     /// The name of an initializer, without decoding the rest.
     pub(super) fn tensor_name(&self, tensor: Span) -> Result<&str, WireError> {
         last_text(&self.data, tensor, 8)
@@ -321,9 +378,55 @@ impl File {
     }
 }
 
+/// Decodes a tensor that is all of a file; its elements stay where they are.
+pub(super) fn lone_tensor(data: &Bytes) -> Result<TensorProto, ImportError> {
+    let whole = Span::new(0..data.len())?;
+    decode(data, whole, tensor_bytes(data, whole)?)
+}
+
+/// A bound of the memory that a tensor takes once it is decoded: its elements stay where they are.
+fn tensor_bytes(data: &[u8], tensor: Span) -> Result<usize, WireError> {
+    let mut bytes = 3 * size_of::<TensorProto>();
+    for field in Fields::of(data, tensor) {
+        bytes = bytes.saturating_add(match field? {
+            (1, Content::Part(packed)) => packed.len().saturating_mul(24),
+            (4..=7 | 9..=11, Content::Part(_)) => 3 * size_of::<Bytes>(),
+            (_, Content::Part(part)) => {
+                // An entry and its texts, or a text.
+                3 * size_of::<StringStringEntryProto>() + part.len().saturating_mul(2)
+            }
+            _ => 24,
+        });
+    }
+    Ok(bytes)
+}
+
+/// Fails if the part at `span` takes more than may be once it is decoded.
+fn check(data: &[u8], span: Span, bytes: usize) -> Result<(), ImportError> {
+    // In proportion to the file: a small file cannot ask for much memory.
+    let limit = data.len().saturating_mul(4).saturating_add(SPARE);
+    if bytes > limit {
+        let reason = format!("decoded, the part would take up to {bytes} bytes of memory");
+        return Err(malformed(span, &reason));
+    }
+    Ok(())
+}
+
+/// Decodes the part at `span`, which takes at most `bytes` bytes then.
+fn decode<M: Message + Default>(data: &Bytes, span: Span, bytes: usize) -> Result<M, ImportError> {
+    check(data, span, bytes)?;
+    M::decode(data.slice(span.range()))
+        .map_err(|e| malformed(span, &format!("the message is damaged: {e}")))
+}
+
 /// The version of ONNX's operators among `opsets`. Where there is none, only other domains are
 /// used.
 pub(super) fn opset(place: &str, opsets: &Opsets) -> Result<i64, ImportError> {
+    if let Some(version) = opsets.get(ML).copied().filter(|v| !ML_OPSETS.contains(v)) {
+        let (oldest, newest) = (*ML_OPSETS.start(), *ML_OPSETS.end());
+        let place = format!("{place}, of the domain `{ML}`,");
+        return Err(ImportError::Opset { place, version, oldest, newest });
+    }
     let (oldest, newest) = (*OPSETS.start(), *OPSETS.end());
     match opsets.get("") {
         Some(version) if OPSETS.contains(version) => Ok(*version),

@@ -23,7 +23,7 @@ pub(super) enum Element {
     Ratio(Ratio),
 }
 
-/// What is known of a result before its operator is added.
+/// Known elements of a result before its operator is added.
 pub(super) enum Followed {
     /// Integers, which inference does not tell.
     Integers(Integers),
@@ -63,6 +63,11 @@ impl Element {
 
     const fn is_number(&self) -> bool {
         matches!(self, Self::Number(_))
+    }
+
+    /// The number that it is, where it does not depend on the batch.
+    pub(super) const fn number(&self) -> Option<f64> {
+        if let Self::Number(x) = self { Some(*x) } else { None }
     }
 
     /// The exact value, where it has few binary digits.

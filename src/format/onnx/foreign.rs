@@ -1,10 +1,9 @@
-//! Operators that are not ONNX's own, of which the user says what to assume: they become
-//! `external`.
+//! Operators of other domains with an assumption of the user: they become `external`.
 
 use super::NodeError;
-use super::inputs::Size;
+use super::flat::Given;
+use super::known::Size;
 use super::node::{Done, Node, wrong};
-use super::proto::AttributeProto;
 use super::proto::attribute_proto::AttributeType;
 use crate::ir::{MAX_CONSTANT, Value};
 use crate::op::attr::AttrValue;
@@ -80,23 +79,22 @@ fn result(
 /// All attributes of the node as one text, by name; `None` where there is none.
 fn attributes(node: &mut Node<'_, '_>) -> Result<Option<String>, NodeError> {
     let mut given = node.take_all();
-    given.sort_by(|a, b| a.name().cmp(b.name()));
-    if let Some(pair) = given.windows(2).find(|pair| pair[0].name() == pair[1].name()) {
-        return Err(wrong(pair[0].name(), "is given twice"));
+    given.sort_by(|a, b| a.proto.name().cmp(b.proto.name()));
+    let alike = |pair: &&[Given]| pair[0].proto.name() == pair[1].proto.name();
+    if let Some(pair) = given.windows(2).find(alike) {
+        return Err(wrong(pair[0].proto.name(), "is given twice"));
     }
     let texts = given.iter().map(|attribute| {
         let value = attribute_text(node, attribute)?;
-        Ok(format!("{}={value}", Attr::Name(attribute.name().to_owned())))
+        Ok(format!("{}={value}", Attr::Name(attribute.proto.name().to_owned())))
     });
     let texts = texts.collect::<Result<Vec<String>, NodeError>>()?;
     Ok((!texts.is_empty()).then(|| texts.join(", ")))
 }
 
 /// The value of an attribute as the text form has it.
-fn attribute_text(
-    node: &mut Node<'_, '_>,
-    attribute: &AttributeProto,
-) -> Result<String, NodeError> {
+fn attribute_text(node: &mut Node<'_, '_>, given: &Given) -> Result<String, NodeError> {
+    let attribute = &given.proto;
     let name = attribute.name();
     let word = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) => Ok(Attr::Name(text.to_owned())),
@@ -114,8 +112,7 @@ fn attribute_text(
             return Ok(format!("[{}]", words.collect::<Result<Vec<_>, NodeError>>()?.join(", ")));
         }
         Some(AttributeType::Tensor) => {
-            let proto = attribute.t.as_ref().ok_or_else(|| wrong(name, "holds no tensor"))?;
-            let tensor = node.own_tensor(name, proto)?;
+            let tensor = node.own_tensor(given)?;
             if tensor.len() > MAX_CONSTANT {
                 return Err(wrong(name, format!("has more than {MAX_CONSTANT} elements")));
             }

@@ -3,67 +3,81 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Budget, Quoted};
+use super::super::Quoted;
+use super::control::Control;
 use super::declared::{Assumptions, Declared};
 use super::error::MAX_OPEN_SIZES;
-use super::external::Folder;
 use super::file::{File, Head};
-use super::flat::{Flat, FlatNode, NONE, ValueId};
-use super::flatten::flatten;
+use super::flat::{Block, FlatNode, Given, NONE, ValueId};
+use super::flatten::{Layout, flatten};
 use super::inputs::{Inputs, declared};
 use super::node::Node;
 use super::options::ImportOptions;
+use super::registry::{Import, Reader};
 use super::state::{State, Tensors};
 use super::wire::Span;
 use super::{BatchCandidate, ImportError, NodeError, foreign, ops};
 use crate::ir::{Builder, Model, Origin};
 use crate::op::OpError;
 use crate::types::invariant::int;
-use crate::types::{DType, Dim, FastMap, Note, Symbol};
+use crate::types::{DType, Dim, FastMap, FastSet, Note, Symbol, Tensor};
 
-/// Builds the model that `folder` holds.
+/// Builds the model of `file`, for the values `given` of inputs that a run gives again. The tensors
+/// are those that earlier imports of the file have read.
 pub(super) fn run(
     source: &str,
-    folder: Folder,
-    budget: Budget,
+    file: &File,
+    tensors: &mut Tensors,
     options: &ImportOptions,
+    given: &BTreeMap<String, Tensor>,
 ) -> Result<Model, ImportError> {
-    let file = File::new(folder.structure())?;
     // ONNX's own operators are known by name. What the user assumes holds for all others, and
     // cannot replace a known meaning.
-    let own = |head: &Head<'_>| head.domain().is_empty() && ops::find(head.op).is_some();
+    let own = |head: &Head<'_>| ops::find(head.domain(), head.op).is_some();
     let assume = &options.assume;
     let assumed = |head: &Head<'_>| !assume.is_empty() && assume.contains_key(&head.full_op());
     let supported = |head: &Head<'_>| own(head) || assumed(head);
-    let flat = flatten(&file, &supported)?;
-    let mut inputs = Inputs::read(&file, &flat, options)?;
-    let mut tensors = Tensors::new(folder, budget);
+    let (layout, block) = flatten(file, &supported)?;
+    let mut inputs = Inputs::read(file, &block, options, given)?;
+    tensors.begin();
+    let before = tensors.count();
+    let mut texts: FastSet<ValueId> = FastSet::default();
+    for (id, span) in block.initializers.iter().zip(&file.graph.initializers) {
+        if file.is_text(*span)? {
+            texts.insert(*id);
+        }
+    }
+    let spans = file.graph.initializers.iter().copied();
     let initializers: FastMap<ValueId, Span> =
-        flat.initializers.iter().copied().zip(file.graph.initializers.iter().copied()).collect();
-    let known = |op: &str| ops::find(op).is_some();
-    let declared = Declared::read(&file, &flat, &inputs, assume, known)?;
+        block.initializers.iter().copied().zip(spans).collect();
+    let flat = &layout.flat;
+    let declared = Declared::read(file, flat, &block.nodes, &inputs, assume, ops::known)?;
     let parts = Parts {
         classes: inputs.classes.len(),
-        file: &file,
-        flat: &flat,
+        layout: &layout,
+        block: &block,
         initializers: &initializers,
+        texts: &texts,
         declared: &declared,
         assume,
         source,
         builds: Cell::new(0),
+        ran: Cell::new(0),
     };
     if !options.symbols.is_empty() {
         let symbol = |class| Dim::symbol(Symbol(int(class)));
-        let mut model = parts.build(&inputs, &mut tensors, &symbol, false)?;
-        tensors.check()?;
+        let mut model = parts.build(&inputs, tensors, &symbol, false)?;
         model.graph.set_symbols(inputs.symbols(options)?);
         return Ok(model);
     }
-    parts.unify(&mut inputs, &mut tensors)?;
+    parts.unify(&mut inputs, tensors)?;
     inputs.note();
     // The builds above were dry: only this one makes tensors.
-    let model = parts.build(&inputs, &mut tensors, &|_| Dim::n(), false)?;
-    tensors.check()?;
+    let model = parts.build(&inputs, tensors, &|_| Dim::n(), false)?;
+    // What is in memory stays as it is when another file takes the place of this one.
+    if tensors.count() > before {
+        tensors.check()?;
+    }
     Ok(model)
 }
 
@@ -71,14 +85,18 @@ pub(super) fn run(
 struct Parts<'a> {
     /// The classes of sizes that declared types may have.
     classes: usize,
-    file: &'a File,
-    flat: &'a Flat<'a>,
+    layout: &'a Layout<'a>,
+    block: &'a Block,
     initializers: &'a FastMap<ValueId, Span>,
+    /// The initializers that hold strings.
+    texts: &'a FastSet<ValueId>,
     declared: &'a Declared,
     assume: &'a Assumptions,
     source: &'a str,
     /// The builds that tried sizes.
     builds: Cell<usize>,
+    /// The nodes of bodies that builds have run.
+    ran: Cell<usize>,
 }
 
 impl Parts<'_> {
@@ -94,6 +112,10 @@ impl Parts<'_> {
         // Each turn joins two symbols, fixes at least one class, or is the last.
         while classes.symbols.iter().any(|symbol| *symbol != BATCH) {
             let Some(failed) = self.try_sizes(inputs, tensors, &classes) else { break };
+            // Whatever the batch is, this value must be known.
+            if failed.deciding().is_some() {
+                return Err(failed);
+            }
             let fixed = match differing(&failed) {
                 Some(Differing::Symbols(a, b)) => {
                     classes.join(a, b);
@@ -157,7 +179,8 @@ impl Parts<'_> {
         failed: &ImportError,
     ) -> BTreeSet<usize> {
         for one in inputs.constants.iter().rev() {
-            let nodes = self.flat.nodes.len().saturating_mul(self.builds.get());
+            let nodes = self.block.nodes.len().saturating_mul(self.builds.get());
+            let nodes = nodes.saturating_add(self.ran.get());
             if nodes > MAX_TRIED_NODES {
                 break;
             }
@@ -181,33 +204,43 @@ impl Parts<'_> {
         size: &dyn Fn(usize) -> Dim,
         dry: bool,
     ) -> Result<Model, ImportError> {
-        let Self { classes, file, flat, initializers, declared, source, .. } = *self;
+        let Self { classes, layout, block, initializers, declared, source, .. } = *self;
+        let file = layout.file;
         let name = if file.graph.name.is_empty() { "model" } else { &file.graph.name };
         let builder = Builder::new(name);
         let mut state = State {
             file,
-            flat,
+            layout: layout.clone(),
             builder,
             freed: inputs.freed,
             classes: (0..classes).map(size).collect(),
             declared,
             tensors,
             initializers,
-            values: vec![None; flat.values()],
+            inner: FastMap::default(),
+            placed: FastMap::default(),
+            shared: FastMap::default(),
+            values: vec![None; layout.flat.values()],
             constants: BTreeMap::new(),
             followed: BTreeMap::new(),
             source: source.into(),
             dry,
             referred: 0,
+            texts: self.texts.clone(),
+            notes: Vec::new(),
         };
         for typed in inputs.types(size) {
             let (id, name, ty) = typed?;
             state.values[id as usize] = Some(state.builder.input(name, ty));
         }
-        for node in &flat.nodes {
+        for (id, tensor) in &inputs.known {
+            state.values[*id as usize] = Some(state.constant(*id, tensor.clone()));
+        }
+        for node in &block.nodes {
             self.node(&mut state, node)?;
         }
         let mut notes = inputs.notes.clone();
+        notes.append(&mut state.notes);
         self.outputs(&mut state, &mut notes)?;
         let (mut graph, mut weights) = state.builder.finish();
         // Weights that only removed nodes read are not the model's: they would be loaded, and
@@ -218,42 +251,67 @@ impl Parts<'_> {
         Ok(Model { notes, ..Model::new(graph, weights) })
     }
 
-    fn node(&self, state: &mut State<'_>, node: &FlatNode) -> Result<(), ImportError> {
-        let flat = self.flat;
+    /// Converts a node.
+    pub(super) fn node(&self, state: &mut State<'_>, node: &FlatNode) -> Result<(), ImportError> {
+        let file = state.file;
         let (head, attributes) = match node.span {
-            Some(span) => (self.file.head(span)?, self.file.attributes(span)?),
+            Some(span) => (file.head(span)?, file.attributes(span)?),
             None => (Head::own("Identity"), Vec::new()),
         };
-        state.builder.set_origin(Origin::new(flat.origin(head.name, node)));
-        let freed = state.freed.is_some();
-        let failed = |error: NodeError| {
-            let error = if freed { error.after_freeing() } else { error };
-            ImportError::Node { node: flat.label(node), op: head.op.to_owned(), error }
-        };
-        let inputs = state.operands(node, &failed)?;
-        let found = if head.domain().is_empty() { ops::find(head.op) } else { None };
+        // What only strings decide cannot be computed; what does not follow from it can.
+        if node.inputs.iter().any(|id| state.texts.contains(id)) {
+            state.leave_out(node.outputs.iter().copied());
+            return Ok(());
+        }
+        let attributes: Vec<Given> =
+            attributes.into_iter().map(|(proto, span)| Given::own(proto, span)).collect();
+        let shared = shared(state, node, &head);
+        if let (Some(key), [id, ..]) = (shared, &node.outputs[..])
+            && let Some(value) = state.shared.get(&key).copied()
+        {
+            state.set(*id, value);
+            return Ok(());
+        }
+        state.builder.set_origin(Origin::new(state.layout.flat.origin(head.name, node)));
+        let own = if node.span.is_some() { head.inputs.len() } else { node.inputs.len() };
+        let inputs = state.operands(node, head.op, own)?;
+        let found = ops::find(head.domain(), head.op);
         if let Some(most) = found.map(|f| f.operands).filter(|m| inputs.len() > *m) {
             let text = format!("{} operands where there are at most {most}", inputs.len());
-            return Err(failed(NodeError::Unsupported(text)));
+            return Err(state.failed(node, head.op, NodeError::Unsupported(text)));
         }
-        let node = Node::new(state, head.op, node, attributes, inputs);
-        node.and_then(|mut node| {
-            if let Some(found) = found {
-                (found.convert)(&mut node)?;
+        if let Some(Import { reader: Reader::Control(decide), .. }) = found {
+            let convert = |state: &mut State<'_>, node: &FlatNode| self.node(state, node);
+            return decide(&mut Control::new(&convert, state, node, &head, attributes, inputs)?);
+        }
+        let converted = Node::new(state, head.op, node, attributes, inputs).and_then(|mut node| {
+            if let Some(Import { reader: Reader::Node(convert), .. }) = found {
+                convert(&mut node)?;
                 return node.finish();
             }
             let name = head.full_op();
             let assumed = self.assume.get(&name).copied();
             let unknown = || NodeError::Unsupported("the operator".to_owned());
             foreign::convert(&mut node, name, assumed.ok_or_else(unknown)?)
-        })
-        .map_err(failed)
+        });
+        converted.map_err(|error| state.failed(node, head.op, error))?;
+        if let (Some(key), [id, ..]) = (shared, &node.outputs[..])
+            && let Some(value) = state.values[*id as usize]
+        {
+            state.shared.insert(key, value);
+        }
+        Ok(())
     }
 
     /// Adds the outputs; a declared type that contradicts the inferred one is noted.
     fn outputs(&self, state: &mut State<'_>, notes: &mut Vec<Note>) -> Result<(), ImportError> {
-        for (id, span) in self.flat.outputs.iter().zip(&self.file.graph.outputs) {
-            let name = self.flat.name(*id);
+        let file = self.layout.file;
+        for (id, span) in self.block.outputs.iter().zip(&file.graph.outputs) {
+            let name = self.layout.flat.name(*id);
+            if *id != NONE && state.texts.contains(id) {
+                notes.push(format!("output {} is left out: {TEXT}", Quoted(&name)).into());
+                continue;
+            }
             let value = match *id {
                 NONE => None,
                 id => state.value(id)?,
@@ -263,9 +321,10 @@ impl Parts<'_> {
                 user: "an output of the model".to_owned(),
             })?;
             let ty = state.builder.graph().ty(value);
-            let info = self.file.value(*span)?;
+            let info = file.value(*span)?;
             let (dtype, rank): (Option<DType>, Option<usize>) = declared(&info);
             if dtype.is_some_and(|t| t != ty.dtype) || rank.is_some_and(|r| r != ty.rank()) {
+                // The file may declare the number of axes alone.
                 let declared_type = dtype.map_or("?", DType::name);
                 let shown = Quoted(&name);
                 let axes = rank.map_or_else(|| "?".to_owned(), |r| r.to_string());
@@ -277,9 +336,29 @@ impl Parts<'_> {
             }
             state.builder.output(&name, value);
         }
-        Ok(())
+        match self.block.outputs.first() {
+            Some(first) if state.builder.graph().outputs().is_empty() => {
+                let (tensor, reason) =
+                    (self.layout.flat.name(*first).into_owned(), TEXT.to_owned());
+                Err(ImportError::Tensor { tensor, reason })
+            }
+            _ => Ok(()),
+        }
     }
 }
+
+/// The key of a constant that each run of a body has alike: a copy for each would be a weight for
+/// each.
+fn shared(state: &State<'_>, node: &FlatNode, head: &Head<'_>) -> Option<(usize, u32)> {
+    let call = state.layout.flat.scope(node.scope).call;
+    let is_alike = head.op == "Constant" && head.domain().is_empty() && node.inputs.is_empty();
+    let named = matches!(node.outputs[..], [id] if id != NONE);
+    let span = node.span.filter(|_| is_alike && named && call != node.scope)?;
+    Some((span.range().start, call))
+}
+/// Why an output is left out, and a way out.
+const TEXT: &str = "it holds strings, or follows from some, which are not supported; train the \
+                    model with classes that are numbers, and export it again";
 
 /// The nodes that builds for single classes may take together; beyond it all classes that may be
 /// constants are taken for constants at once. A hostile file has as many classes as nodes.
@@ -288,7 +367,7 @@ const MAX_TRIED_NODES: usize = 1 << 19;
 /// The symbol of the first class: a leading size, where the batch is freed.
 const BATCH: u32 = 1;
 
-/// What is proved of the classes of the inputs' sizes.
+/// The proved facts about the classes of the inputs' sizes.
 struct Classes {
     /// The symbol of each: those with the same are one size.
     symbols: Vec<u32>,

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Quoted;
 use super::error::{MAX_OPEN_SIZES, list_names};
 use super::file::File;
-use super::flat::{Flat, ValueId};
+use super::flat::{Block, ValueId};
+use super::known::{self, Size};
 use super::options::ImportOptions;
 use super::proto::tensor_shape_proto::dimension::Value as DimValue;
 use super::proto::type_proto::Value as TypeValue;
@@ -13,7 +14,7 @@ use super::proto::{TensorShapeProto, ValueInfoProto};
 use super::tensor::element;
 use super::{BatchCandidate, ImportError, UnboundDim};
 use crate::ir::SizeSymbol;
-use crate::types::{DType, Dim, MAX_RANK, Note, Setting, Shape, TensorType};
+use crate::types::{DType, Dim, MAX_RANK, Note, Setting, Shape, Tensor, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
 #[derive(Clone)]
@@ -31,6 +32,8 @@ pub(super) struct Inputs {
     named: BTreeMap<String, Size>,
     /// The inputs whose leading size is bound by the caller.
     bound: BTreeSet<ValueId>,
+    /// The values of inputs that are known.
+    pub(super) known: Vec<(ValueId, Tensor)>,
 }
 
 #[derive(Clone)]
@@ -41,28 +44,19 @@ struct Input {
     sizes: Vec<Size>,
 }
 
-/// A size as the file declares it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Size {
-    Constant(i64),
-    Named(String),
-    Unnamed,
-    /// The size of a class.
-    Class(usize),
-}
-
 impl Inputs {
     /// Reads the declared types and decides which sizes may be the batch; where it is to be freed,
     /// constants among them.
     pub(super) fn read(
         file: &File,
-        flat: &Flat<'_>,
+        block: &Block,
         options: &ImportOptions,
+        given: &BTreeMap<String, Tensor>,
     ) -> Result<Self, ImportError> {
         // Before IR version 4 every initializer had to be an input as well: such an input is a
         // weight with a default, not an operand of a run.
-        let defaults: BTreeSet<ValueId> = flat.initializers.iter().copied().collect();
-        let spans = flat.inputs.iter().zip(&file.graph.inputs);
+        let defaults: BTreeSet<ValueId> = block.initializers.iter().copied().collect();
+        let spans = block.inputs.iter().zip(&file.graph.inputs);
         let declared = spans.filter(|(id, _)| !defaults.contains(id));
         let inputs = declared
             .map(|(id, span)| {
@@ -74,7 +68,11 @@ impl Inputs {
         let bound = options.dims.iter().map(|(name, c)| (name.clone(), Size::Constant(*c)));
         let named = bound.collect();
         let (constants, bound) = (BTreeSet::new(), BTreeSet::new());
-        let mut inputs = Self { all: inputs, classes, freed: None, constants, notes, named, bound };
+        let (freed, known) = (None, Vec::new());
+        let mut inputs =
+            Self { all: inputs, classes, freed, constants, notes, named, bound, known };
+        inputs.set(&options.set, false)?;
+        inputs.set(given, true)?;
         inputs.bind(&options.dims)?;
         if !options.batch_axis.is_empty() {
             inputs.declare(options)?;
@@ -134,6 +132,27 @@ impl Inputs {
             }
         }
         Ok((dtype, sizes))
+    }
+
+    /// Makes the values of inputs known, which stay inputs or are none any more.
+    fn set(&mut self, values: &BTreeMap<String, Tensor>, stay: bool) -> Result<(), ImportError> {
+        for (name, tensor) in values {
+            let refused = |reason: String| ImportError::Setting {
+                setting: Setting::Set,
+                value: name.clone(),
+                reason,
+            };
+            let Some(at) = self.all.iter().position(|input| input.name == *name) else {
+                let known = list_names(self.all.iter().map(|i| &*i.name));
+                return Err(refused(format!("there is no such input; the inputs are {known}")));
+            };
+            let value = known::fitted(tensor, self.all[at].dtype, &self.all[at].sizes);
+            self.known.push((self.all[at].id, value.map_err(refused)?));
+            if !stay {
+                self.all.remove(at);
+            }
+        }
+        Ok(())
     }
 
     /// Replaces the sizes that are bound.
@@ -462,6 +481,7 @@ mod tests {
                 notes: Vec::new(),
                 named: BTreeMap::new(),
                 bound: BTreeSet::new(),
+                known: Vec::new(),
             };
             let error = inputs.types(&|_| Dim::n()).find_map(Result::err).unwrap().to_string();
             let expected = "internal error: a size of input `x` is open after they were checked";

@@ -2,15 +2,21 @@
 //!
 //! The file is read part by part; its functions are expanded, its nodes put in the order of their
 //! operands, and each becomes the operators that mean the same. Operands that say sizes, axes or
-//! positions must be known (constants, or computed from sizes); they become attributes.
+//! positions must be known (constants, or computed from sizes); they become attributes. So must
+//! what decides a branch or the end of a loop: the branch replaces its node, and the trips of the
+//! loop do.
 //!
 //! The batch is the size of the inputs that the file leaves open (a name, or nothing). Sizes of the
 //! same name are one, and so are others if the graph equates them; where that leaves several, it
 //! must be said which is the batch, and what the others are. A constant size is no batch, unless
 //! [`ImportOptions::free_batch`] says that the file was written at one batch size.
 
+mod bodies;
 mod calls;
+mod control;
+pub(crate) mod data;
 mod declared;
+mod depends;
 mod error;
 mod export;
 mod external;
@@ -22,6 +28,7 @@ mod foreign;
 mod free;
 mod import;
 mod inputs;
+mod known;
 mod locations;
 mod node;
 pub(crate) mod ops;
@@ -32,6 +39,7 @@ mod save;
 mod state;
 mod store;
 mod tensor;
+mod ways;
 pub(crate) mod weights;
 mod wire;
 mod writer;
@@ -44,12 +52,17 @@ mod writer;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
 mod proto;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
 use super::Budget;
 use crate::ir::Model;
+use crate::types::Tensor;
+pub(crate) use data::{DataSets, Kind, input_names, inputs_of};
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
 pub(crate) use locations::locate;
@@ -65,9 +78,61 @@ pub(crate) use weights::initializers;
 /// # Errors
 /// If the file is no model, or one that cannot be imported as the options say.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Model, ImportError> {
-    let budget = Budget::new(options.max_memory);
-    let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
-    import::run(&path.display().to_string(), folder, budget, options)
+    Reader::open(path, options.max_memory)?.import(options)
+}
+
+/// A model file that is read once, and imported for several numbers of its open sizes. What was
+/// read stays in memory: a file that takes the place of this one changes nothing.
+pub(crate) struct Reader {
+    source: String,
+    file: file::File,
+    tensors: Mutex<state::Tensors>,
+}
+
+impl Reader {
+    /// Reads the structure of the file at `path`.
+    ///
+    /// # Errors
+    /// If the file is no model.
+    pub(crate) fn open(path: &Path, max_memory: u64) -> Result<Self, ImportError> {
+        let budget = Budget::new(max_memory);
+        let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
+        Self::of(path.display().to_string(), folder, budget)
+    }
+
+    fn of(source: String, folder: external::Folder, budget: Budget) -> Result<Self, ImportError> {
+        let file = file::File::new(folder.structure())?;
+        let tensors = Mutex::new(state::Tensors::new(folder, budget));
+        Ok(Self { source, file, tensors })
+    }
+
+    /// The model. The memory that it may take is that for which the file was opened.
+    ///
+    /// # Errors
+    /// As [`import`].
+    pub(crate) fn import(&self, options: &ImportOptions) -> Result<Model, ImportError> {
+        self.import_for(options, &BTreeMap::new())
+    }
+
+    /// The model for the values `given` of some inputs, which a run has to give again.
+    ///
+    /// # Errors
+    /// As [`import`].
+    pub(crate) fn import_for(
+        &self,
+        options: &ImportOptions,
+        given: &BTreeMap<String, Tensor>,
+    ) -> Result<Model, ImportError> {
+        // What a panic leaves are tensors that were read to their ends.
+        let mut tensors = self.tensors.lock().unwrap_or_else(PoisonError::into_inner);
+        import::run(&self.source, &self.file, &mut tensors, options, given)
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("source", &self.source).finish_non_exhaustive()
+    }
 }
 
 /// Reads the model that `data` holds; its tensors lie in it. Its parameters name `source` as their
@@ -81,5 +146,5 @@ pub fn import_bytes(
     options: &ImportOptions,
 ) -> Result<Model, ImportError> {
     let folder = external::Folder::none(store::Store::of(data)?);
-    import::run(source, folder, Budget::new(options.max_memory), options)
+    Reader::of(source.to_owned(), folder, Budget::new(options.max_memory))?.import(options)
 }

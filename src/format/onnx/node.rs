@@ -6,19 +6,22 @@ use std::rc::Rc;
 use smallvec::{SmallVec, smallvec};
 
 use super::NodeError;
-use super::flat::{FlatNode, NONE, ValueId, shortened};
+use super::flat::{FlatNode, Given, NONE, ValueId, shortened};
 use super::follow::Followed;
-use super::inputs::Size;
+use super::known::Size;
+use super::proto::AttributeProto;
 use super::proto::attribute_proto::AttributeType;
-use super::proto::{AttributeProto, TensorProto};
 use super::state::State;
 use super::tensor::element;
 use crate::ir::Value;
+use crate::op::infer::MAX_INTS;
 use crate::op::{Emit, Formula, Op, OpError, converted};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
-/// Attributes that say nothing about the meaning of a node.
-const MEANINGLESS: [&str; 1] = ["consumed_inputs"];
+/// Attributes that say nothing about the meaning of a node: buffers, how often a node of a tree was
+/// reached in training, how the classes of a linear model were trained.
+const MEANINGLESS: [&str; 4] =
+    ["consumed_inputs", "multi_class", "nodes_hitrates", "nodes_hitrates_as_tensor"];
 
 /// The bytes of attributes of calls that nodes inside them may use, each use counted.
 const MAX_REFERRED: usize = 1 << 26;
@@ -32,7 +35,7 @@ pub(super) struct Node<'r, 'a> {
     op: &'r str,
     /// The version of ONNX's operators in which the node is written.
     pub(super) opset: i64,
-    attributes: Vec<Rc<AttributeProto>>,
+    attributes: Vec<Given>,
     inputs: Vec<Option<Value>>,
     input_ids: &'r [ValueId],
     outputs: &'r [ValueId],
@@ -50,18 +53,18 @@ impl<'r, 'a> Node<'r, 'a> {
         state: &'r mut State<'a>,
         op: &'r str,
         node: &'r FlatNode,
-        given: Vec<AttributeProto>,
+        given: Vec<Given>,
         inputs: Vec<Option<Value>>,
     ) -> Result<Self, NodeError> {
-        let scope = &state.flat.scopes[node.scope as usize];
+        let scope = Rc::clone(state.layout.flat.scope(node.scope));
         let mut attributes = Vec::with_capacity(given.len());
-        if let Some(lost) = given.iter().find(|a| node.scope == 0 && !a.ref_attr_name().is_empty())
-        {
-            return Err(wrong(lost.name(), "refers to one of a call, and stands in none"));
+        let refers = |given: &&Given| !given.proto.ref_attr_name().is_empty();
+        if let Some(lost) = given.iter().find(|given| scope.call == 0 && refers(given)) {
+            return Err(wrong(lost.proto.name(), "refers to one of a call, and stands in none"));
         }
-        for (attribute, bytes) in given.into_iter().filter_map(|a| scope.resolve(a)) {
+        for attribute in given.into_iter().filter_map(|a| scope.resolve(a)) {
+            state.referred = state.referred.saturating_add(attribute.bytes);
             attributes.push(attribute);
-            state.referred = state.referred.saturating_add(bytes);
         }
         if state.referred > MAX_REFERRED {
             let text =
@@ -72,7 +75,7 @@ impl<'r, 'a> Node<'r, 'a> {
         let (input_ids, outputs) = (&node.inputs, &node.outputs);
         let base = String::new();
         let mut node = Self { state, op, opset, attributes, inputs, input_ids, outputs, base };
-        node.base = shortened(&node.state.flat.name(node.first_named())).to_owned();
+        node.base = shortened(&node.state.layout.flat.name(node.first_named())).to_owned();
         Ok(node)
     }
 
@@ -89,7 +92,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// Fails if an attribute was not asked for: its meaning would be lost.
     pub(super) fn finish(self) -> Done {
-        let mut rest = self.attributes.iter().map(|a| a.name());
+        let mut rest = self.attributes.iter().map(|a| a.proto.name());
         match rest.find(|name| !MEANINGLESS.contains(name)) {
             None => Ok(()),
             Some(name) => Err(wrong(name, format!("is not known for {} {}", self.op, self.opset))),
@@ -102,7 +105,7 @@ impl<'r, 'a> Node<'r, 'a> {
     }
 
     /// All attributes that were not asked for.
-    pub(super) fn take_all(&mut self) -> Vec<Rc<AttributeProto>> {
+    pub(super) fn take_all(&mut self) -> Vec<Given> {
         std::mem::take(&mut self.attributes)
     }
 
@@ -111,15 +114,20 @@ impl<'r, 'a> Node<'r, 'a> {
         name: &str,
         ty: AttributeType,
     ) -> Result<Option<Rc<AttributeProto>>, NodeError> {
-        let Some(at) = self.attributes.iter().position(|a| a.name() == name) else {
+        Ok(self.take_given(name, ty)?.map(|given| given.proto))
+    }
+
+    fn take_given(&mut self, name: &str, ty: AttributeType) -> Result<Option<Given>, NodeError> {
+        let Some(at) = self.attributes.iter().position(|a| a.proto.name() == name) else {
             return Ok(None);
         };
         let found = self.attributes.remove(at);
-        if self.attributes.iter().any(|a| a.name() == name) {
+        if self.attributes.iter().any(|a| a.proto.name() == name) {
             return Err(wrong(name, "is given twice"));
         }
+        let kind = found.proto.r#type;
         // Old files do not write the kind.
-        if found.r#type.is_some_and(|t| t != ty as i32 && t != AttributeType::Undefined as i32) {
+        if kind.is_some_and(|t| t != ty as i32 && t != AttributeType::Undefined as i32) {
             return Err(wrong(name, format!("must be of the kind {}", ty.as_str_name())));
         }
         Ok(Some(found))
@@ -166,6 +174,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// A list of integers, empty where it is absent.
     pub(super) fn ints(&mut self, name: &str) -> Result<Vec<i64>, NodeError> {
+        // No operator tells an absent list from an empty one here.
         Ok(self.opt_ints(name)?.unwrap_or_default())
     }
 
@@ -229,26 +238,26 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// A tensor, as the file gives it.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Option<Tensor>, NodeError> {
-        let Some(found) = self.take(name, AttributeType::Tensor)? else { return Ok(None) };
-        let proto = found.t.as_ref().ok_or_else(|| wrong(name, "holds no tensor"))?;
+        let Some(found) = self.take_given(name, AttributeType::Tensor)? else { return Ok(None) };
         let id = self.first_named();
-        self.state.attribute_tensor(id, name, proto).map(Some)
+        self.state.attribute_tensor(id, &found).map(Some)
+    }
+
+    /// A tensor attribute that is not decoded yet, for [`Self::own_tensor`].
+    pub(super) fn opt_given(&mut self, name: &str) -> Result<Option<Given>, NodeError> {
+        self.take_given(name, AttributeType::Tensor)
     }
 
     /// The tensor of an attribute that gives no value.
-    pub(super) fn own_tensor(
-        &mut self,
-        name: &str,
-        proto: &TensorProto,
-    ) -> Result<Tensor, NodeError> {
-        self.state.attribute_tensor(NONE, name, proto)
+    pub(super) fn own_tensor(&mut self, given: &Given) -> Result<Tensor, NodeError> {
+        self.state.attribute_tensor(NONE, given)
     }
 
     /// A seed that the name and the number of the node's first named result decide.
     pub(super) fn own_seed(&self) -> i64 {
         let id = self.first_named();
         let mut hash = blake3::Hasher::new();
-        hash.update(&id.to_le_bytes()).update(self.state.flat.name(id).as_bytes());
+        hash.update(&id.to_le_bytes()).update(self.state.layout.flat.name(id).as_bytes());
         let mut seed = [0; 8];
         hash.finalize_xof().fill(&mut seed);
         i64::from_le_bytes(seed)
@@ -256,11 +265,13 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The first result that is named; where none is, the tensor or the seed has no name.
     fn first_named(&self) -> ValueId {
+        // A node may name no result.
         self.outputs.iter().copied().find(|id| *id != NONE).unwrap_or(NONE)
     }
 
     /// Result `i`; those at the end may be left out.
     fn output(&self, i: usize) -> ValueId {
+        // A result that is left out at the end is as one without a name.
         self.outputs.get(i).copied().unwrap_or(NONE)
     }
 
@@ -301,8 +312,15 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The error that operand `i` is not known before the run.
     pub(super) fn not_known(&self, i: usize) -> NodeError {
-        let name = self.input_ids.get(i).map(|id| self.state.flat.name(*id));
-        NodeError::NotKnown { operand: i, value: name.unwrap_or_default().into_owned() }
+        let name = self.input_ids.get(i).map(|id| self.state.layout.flat.name(*id));
+        let depends = self.optional(i).map(|value| self.state.depends(value).deciding());
+        NodeError::NotKnown {
+            operand: i,
+            // An operand that is left out has no name; the message then gives its number alone.
+            value: name.unwrap_or_default().into_owned(),
+            // It depends on no input either.
+            inputs: depends.unwrap_or_default(),
+        }
     }
 
     /// The elements of the integer operand `i`, which may depend on the batch size; none where it
@@ -378,6 +396,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     /// The number of results that the node names; those left out before the last count.
     pub(super) fn result_count(&self) -> usize {
+        // A node may name no result.
         self.outputs.iter().rposition(|id| *id != NONE).map_or(0, |last| last + 1)
     }
 
@@ -403,7 +422,7 @@ impl<'r, 'a> Node<'r, 'a> {
 
     fn result_name(&self, i: usize) -> Cow<'a, str> {
         match self.output(i) {
-            id if id != NONE => self.state.flat.name(id),
+            id if id != NONE => self.state.layout.flat.name(id),
             _ if self.base.is_empty() => Cow::Borrowed("unused"),
             _ => Cow::Owned(format!("{}.{i}", self.base)),
         }
@@ -465,6 +484,27 @@ impl<'r, 'a> Node<'r, 'a> {
             let value = self.state.constant(id, tensor);
             self.state.set(id, value);
         }
+    }
+
+    /// Adds a tensor that the node's attributes make: a constant where it is small, else a
+    /// parameter.
+    pub(super) fn table(&mut self, name: &str, tensor: Tensor) -> Result<Value, NodeError> {
+        if tensor.len() <= MAX_INTS {
+            return self.literal(tensor);
+        }
+        self.charge(&tensor.tensor_type())?;
+        let name = format!("{}.{name}", self.base);
+        Ok(self.state.table(&name, tensor))
+    }
+
+    /// Says that result `i` holds strings: what follows from it is left out.
+    pub(super) fn text(&mut self, i: usize) {
+        self.state.leave_out([self.output(i)]);
+    }
+
+    /// Tells whoever reads the model how the node was read.
+    pub(super) fn note(&mut self, text: String) {
+        self.state.notes.push(text.into());
     }
 
     /// Charges the memory of a tensor that the node is about to make.
@@ -533,7 +573,11 @@ pub(super) fn wrong(name: &str, reason: impl Into<String>) -> NodeError {
 }
 
 /// The meaning of a string attribute, looked up in a table.
-fn meaning<T: Copy>(name: &str, given: &str, words: &[(&str, T)]) -> Result<T, NodeError> {
+pub(super) fn meaning<T: Copy>(
+    name: &str,
+    given: &str,
+    words: &[(&str, T)],
+) -> Result<T, NodeError> {
     let known = words.iter().find(|(word, _)| *word == given);
     known.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(name, format!("is `{given}`")))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::op::Assume;
+use crate::types::Tensor;
 
 /// Settings for a model that its file leaves open.
 #[derive(Clone, Debug)]
@@ -13,6 +14,9 @@ pub struct ImportOptions {
     /// The values of sizes that the file leaves open, by name; a size without a name is
     /// `INPUT[AXIS]`.
     pub dims: BTreeMap<String, i64>,
+    /// The values of inputs, by name: constants in place of inputs of a run. Small ones may say
+    /// sizes, and decide which branch of the graph is taken.
+    pub set: BTreeMap<String, Tensor>,
     /// Whether a constant batch size of the inputs becomes the batch: that of the axes in
     /// `batch_axis`; without these the leading size of the first input that has an axis, and each
     /// equal size that the graph equates with it. Numbers inside the graph follow where the flow of
@@ -36,6 +40,7 @@ impl Default for ImportOptions {
         Self {
             batch_axis: BTreeMap::new(),
             dims: BTreeMap::new(),
+            set: BTreeMap::new(),
             free_batch: false,
             symbols: BTreeMap::new(),
             assume: BTreeMap::new(),

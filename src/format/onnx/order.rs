@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::super::Quoted;
 use super::ImportError;
-use super::flat::{Flat, FlatNode, NONE, ValueId};
+use super::flat::{Block, Flat, FlatNode, NONE, ValueId};
 
 /// The nodes of a cycle that an error names.
 const CYCLE_NAMED: usize = 8;
@@ -26,7 +27,7 @@ struct Users {
 }
 
 impl Users {
-    fn of(nodes: &[FlatNode], producers: &[Producer]) -> Self {
+    fn of(nodes: &[FlatNode], producers: &Producers) -> Self {
         let mut starts = vec![0u32; nodes.len() + 1];
         for (_, producer) in uses(nodes, producers) {
             starts[producer as usize] += 1;
@@ -51,14 +52,32 @@ impl Users {
     }
 }
 
+/// The producers of the values of a block.
+struct Producers {
+    /// The first value that stands in it; those with a smaller number are given.
+    first: ValueId,
+    of: Vec<Producer>,
+}
+
+impl Producers {
+    fn get(&self, id: ValueId) -> Producer {
+        // What stands around a block is given, as its inputs are.
+        id.checked_sub(self.first).map_or(Producer::GraphInput, |at| self.of[at as usize])
+    }
+
+    fn is_given(&self, id: ValueId) -> bool {
+        id == NONE || !matches!(self.get(id), Producer::Undefined)
+    }
+}
+
 /// Every edge of the graph: the node that uses a value, and the node that produces it.
 fn uses<'a>(
     nodes: &'a [FlatNode],
-    producers: &'a [Producer],
+    producers: &'a Producers,
 ) -> impl Iterator<Item = (u32, u32)> + 'a {
     (0u32..).zip(nodes).flat_map(move |(i, node)| {
         let given = node.inputs.iter().filter(|id| **id != NONE);
-        given.filter_map(move |id| match producers[*id as usize] {
+        given.filter_map(move |id| match producers.get(*id) {
             Producer::Node(n) => Some((i, n)),
             Producer::Undefined | Producer::GraphInput => None,
         })
@@ -66,30 +85,30 @@ fn uses<'a>(
 }
 
 impl Flat<'_> {
-    /// Sorts the nodes topologically. A file that is already sorted keeps its order.
-    pub(super) fn sort(&mut self) -> Result<(), ImportError> {
-        let producers = self.producers()?;
-        let given =
-            |id: &ValueId| *id == NONE || !matches!(producers[*id as usize], Producer::Undefined);
-        for node in &self.nodes {
-            if let Some(id) = node.inputs.iter().find(|id| !given(id)) {
+    /// Sorts the nodes of a block of `what` topologically. A file that is already sorted keeps its
+    /// order.
+    pub(super) fn sort(&self, block: &mut Block, what: &str) -> Result<(), ImportError> {
+        let producers = self.producers(block)?;
+        for node in &block.nodes {
+            if let Some(id) = node.inputs.iter().find(|id| !producers.is_given(**id)) {
                 return Err(self.undefined(*id, self.label(node)));
             }
         }
-        if let Some(id) = self.outputs.iter().find(|id| !given(id)) {
-            return Err(self.undefined(*id, "an output of the model".to_owned()));
+        if let Some(id) = block.outputs.iter().find(|id| !producers.is_given(**id)) {
+            return Err(self.undefined(*id, format!("an output of {what}")));
         }
+        let nodes = &mut block.nodes;
         // The usual case takes no memory: ONNX asks writers to sort the nodes.
-        if uses(&self.nodes, &producers).all(|(user, producer)| producer < user) {
+        if uses(nodes, &producers).all(|(user, producer)| producer < user) {
             return Ok(());
         }
-        let mut waiting = vec![0u32; self.nodes.len()];
-        uses(&self.nodes, &producers).for_each(|(user, _)| waiting[user as usize] += 1);
+        let mut waiting = vec![0u32; nodes.len()];
+        uses(nodes, &producers).for_each(|(user, _)| waiting[user as usize] += 1);
         // `waiting` counts the uses of results that are not there yet, not the nodes: a node may
         // use two results of another.
-        let order = ready_first(&mut waiting, &Users::of(&self.nodes, &producers));
-        if order.len() < self.nodes.len() {
-            return Err(self.cycle(&producers, &waiting));
+        let order = ready_first(&mut waiting, &Users::of(nodes, &producers));
+        if order.len() < nodes.len() {
+            return Err(self.cycle(nodes, &producers, &waiting));
         }
         // Applies the permutation in place, cycle by cycle: nodes are large, and a second list of
         // them would double the memory of the import.
@@ -98,7 +117,7 @@ impl Flat<'_> {
         for at in 0..places.len() {
             while places[at] as usize != at {
                 let to = places[at] as usize;
-                self.nodes.swap(at, to);
+                nodes.swap(at, to);
                 places.swap(at, to);
             }
         }
@@ -106,10 +125,10 @@ impl Flat<'_> {
     }
 
     /// The error that nodes form a cycle, where some still wait for operands.
-    fn cycle(&self, producers: &[Producer], waiting: &[u32]) -> ImportError {
+    fn cycle(&self, nodes: &[FlatNode], producers: &Producers, waiting: &[u32]) -> ImportError {
         let stuck = |node: usize| {
-            let given = self.nodes[node].inputs.iter().filter(|id| **id != NONE);
-            let mut producers = given.filter_map(|id| match producers[*id as usize] {
+            let given = nodes[node].inputs.iter().filter(|id| **id != NONE);
+            let mut producers = given.filter_map(|id| match producers.get(*id) {
                 Producer::Node(n) if waiting[n as usize] > 0 => Some(n as usize),
                 Producer::Node(_) | Producer::Undefined | Producer::GraphInput => None,
             });
@@ -130,12 +149,12 @@ impl Flat<'_> {
         while let Some(before) = stuck(at).filter(|before| *before != first) {
             at = before;
             if through.len() < CYCLE_NAMED {
-                through.push(self.label(&self.nodes[at]));
+                through.push(self.label(&nodes[at]));
             } else {
                 more += 1;
             }
         }
-        ImportError::Cycle { node: self.label(&self.nodes[first]), through, more }
+        ImportError::Cycle { node: self.label(&nodes[first]), through, more }
     }
 
     fn undefined(&self, value: ValueId, user: String) -> ImportError {
@@ -144,39 +163,44 @@ impl Flat<'_> {
 
     /// The producer of each value. An input may have an initializer, which is its default; any
     /// other second definition is an error.
-    fn producers(&self) -> Result<Vec<Producer>, ImportError> {
-        let lists = [
-            ("input", &self.inputs),
-            ("initializer", &self.initializers),
-            ("output", &self.outputs),
-        ];
-        for (kind, ids) in lists {
-            let mut seen = vec![false; self.values()];
+    fn producers(&self, block: &Block) -> Result<Producers, ImportError> {
+        let Block { first, nodes, inputs, initializers, outputs } = block;
+        let count = self.values() - *first as usize;
+        let own = |id: &ValueId| id.checked_sub(*first).map(|at| at as usize);
+        for (kind, ids) in [("input", inputs), ("initializer", initializers), ("output", outputs)] {
+            let mut seen = vec![false; count];
             for id in ids {
-                if std::mem::replace(&mut seen[*id as usize], true) {
+                // A body may give a value of what is around it as two outputs, or one of its own.
+                let twice = own(id).is_some_and(|at| std::mem::replace(&mut seen[at], true));
+                if twice && (*first == 0 || kind != "output") {
                     return Err(self.duplicate(*id, format!("an {kind}"), format!("an {kind}")));
                 }
             }
         }
-        let mut producers = vec![Producer::Undefined; self.values()];
+        let mut producers = vec![Producer::Undefined; count];
         // An initializer with the name of an input is that input's default.
-        for id in self.inputs.iter().chain(&self.initializers) {
-            producers[*id as usize] = Producer::GraphInput;
+        for at in inputs.iter().chain(initializers).filter_map(own) {
+            producers[at] = Producer::GraphInput;
         }
-        for (i, node) in (0u32..).zip(&self.nodes) {
+        for (i, node) in (0u32..).zip(nodes) {
             for id in node.outputs.iter().filter(|id| **id != NONE) {
-                let first = match producers[*id as usize] {
+                // A node names no result of what is around its body: that is a name of its own.
+                let Some(at) = own(id) else {
+                    let text = format!("{} is a result of a block", Quoted(&self.name(*id)));
+                    return Err(ImportError::Internal(text));
+                };
+                let before = match producers[at] {
                     Producer::Undefined => {
-                        producers[*id as usize] = Producer::Node(i);
+                        producers[at] = Producer::Node(i);
                         continue;
                     }
                     Producer::GraphInput => "an input or initializer".to_owned(),
-                    Producer::Node(n) => self.label(&self.nodes[n as usize]),
+                    Producer::Node(n) => self.label(&nodes[n as usize]),
                 };
-                return Err(self.duplicate(*id, first, self.label(node)));
+                return Err(self.duplicate(*id, before, self.label(node)));
             }
         }
-        Ok(producers)
+        Ok(Producers { first: *first, of: producers })
     }
 
     fn duplicate(&self, value: ValueId, first: String, second: String) -> ImportError {
@@ -210,7 +234,7 @@ mod tests {
 
     use super::super::file::File;
     use super::super::proto::{GraphProto, ModelProto, OperatorSetIdProto};
-    use super::Flat;
+    use super::{Flat, Producers};
 
     #[test]
     fn a_cycle_of_nodes_that_do_not_wait_is_an_internal_error() {
@@ -219,7 +243,8 @@ mod tests {
         let model = ModelProto { graph, opset_import: vec![opset], ..ModelProto::default() };
         let file = File::new(model.encode_to_vec().into()).unwrap();
         let flat = Flat::new(&file, 18);
-        let error = flat.cycle(&[], &[0, 0]).to_string();
+        let producers = Producers { first: 0, of: Vec::new() };
+        let error = flat.cycle(&[], &producers, &[0, 0]).to_string();
         assert_eq!(error, "internal error: where nodes form a cycle, one waits");
     }
 }

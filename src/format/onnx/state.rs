@@ -7,14 +7,15 @@ use super::super::{Budget, FileError, Quoted};
 use super::declared::Declared;
 use super::external::Folder;
 use super::file::File;
-use super::flat::{Flat, FlatNode, NONE, ValueId};
+use super::flat::{FlatNode, Given, NONE, ValueId};
+use super::flatten::Layout;
 use super::follow::{Element, Followed, KnownOperand, follow, numbers};
 use super::proto::TensorProto;
 use super::wire::Span;
 use super::{ImportError, NodeError, tensor};
-use crate::ir::{Builder, ResultInfo, Source, Value};
+use crate::ir::{Builder, ContentHash, ResultInfo, Source, Value};
 use crate::op::{self, Op, Operand};
-use crate::types::{Dim, FastMap, Tensor, TensorType};
+use crate::types::{Dim, FastMap, FastSet, Note, Tensor, TensorType};
 
 /// Tensors of integers up to this number of elements stand in the graph, where their values can be
 /// followed.
@@ -23,17 +24,32 @@ const INLINE_INTS: usize = op::infer::MAX_INTS;
 /// Float tensors of `Constant` nodes up to this number of elements stand in the graph.
 const INLINE_FLOATS: usize = 64;
 
-/// The tensors of the file that were read, by the value they give: each is read and charged once.
+/// The tensors of the file that were read, by their place in it: each is read and charged once.
 pub(super) struct Tensors {
-    read: FastMap<ValueId, Tensor>,
+    read: FastMap<usize, Tensor>,
+    /// The hashes of those that are parameters: a model that is imported again has them.
+    hashes: FastMap<usize, ContentHash>,
     folder: Folder,
     budget: Budget,
+    /// The bytes that were charged for tensors that nodes make.
+    made: u64,
 }
 
 impl Tensors {
     /// None of the folder's tensors.
     pub(super) fn new(folder: Folder, budget: Budget) -> Self {
-        Self { read: FastMap::default(), folder, budget }
+        let (read, hashes) = (FastMap::default(), FastMap::default());
+        Self { read, hashes, folder, budget, made: 0 }
+    }
+
+    /// Begins an import: what nodes of earlier ones made is not held any more.
+    pub(super) fn begin(&mut self) {
+        self.budget.release(std::mem::take(&mut self.made));
+    }
+
+    /// The number of tensors that were read.
+    pub(super) fn count(&self) -> usize {
+        self.read.len()
     }
 
     /// Fails if a file was changed while it was read.
@@ -41,18 +57,26 @@ impl Tensors {
         self.folder.check()
     }
 
-    /// The tensor that gives the value `id`, read from what `proto` gives unless it was before.
+    /// The hash of the tensor that was read at a place; `None` is the place of what a node makes.
+    fn hash(&mut self, at: Option<usize>, tensor: &Tensor) -> ContentHash {
+        match at {
+            Some(at) => *self.hashes.entry(at).or_insert_with(|| ContentHash::of(tensor)),
+            None => ContentHash::of(tensor),
+        }
+    }
+
+    /// The tensor at the place `at` of the file, read from what `proto` gives unless it was before.
     fn get(
         &mut self,
-        id: ValueId,
+        at: usize,
         name: &str,
         proto: impl FnOnce() -> Result<TensorProto, ImportError>,
     ) -> Result<Tensor, ImportError> {
-        if let Some(tensor) = self.read.get(&id).filter(|_| id != NONE) {
+        if let Some(tensor) = self.read.get(&at) {
             return Ok(tensor.clone());
         }
         let tensor = tensor::read(&proto()?, name, &mut self.folder, &mut self.budget)?;
-        self.read.insert(id, tensor.clone());
+        self.read.insert(at, tensor.clone());
         Ok(tensor)
     }
 }
@@ -60,7 +84,7 @@ impl Tensors {
 /// A graph while the nodes are converted.
 pub(super) struct State<'a> {
     pub(super) file: &'a File,
-    pub(super) flat: &'a Flat<'a>,
+    pub(super) layout: Layout<'a>,
     pub(super) builder: Builder,
     /// The batch size of the file, where it was freed.
     pub(super) freed: Option<i64>,
@@ -70,6 +94,13 @@ pub(super) struct State<'a> {
     pub(super) declared: &'a Declared,
     pub(super) tensors: &'a mut Tensors,
     pub(super) initializers: &'a FastMap<ValueId, Span>,
+    /// Those of bodies.
+    pub(super) inner: FastMap<ValueId, Span>,
+    /// The places in the file of the tensors that values are.
+    pub(super) placed: FastMap<ValueId, usize>,
+    /// The tensors that every run of a body has alike, by their place in the file and the call
+    /// that they belong to.
+    pub(super) shared: FastMap<(usize, u32), Value>,
     pub(super) values: Vec<Option<Value>>,
     /// The tensors of values that do not depend on a run.
     pub(super) constants: BTreeMap<Value, Tensor>,
@@ -81,23 +112,34 @@ pub(super) struct State<'a> {
     pub(super) dry: bool,
     /// The bytes of attributes of calls that nodes used.
     pub(super) referred: usize,
+    /// The values that hold strings, or follow from some.
+    pub(super) texts: FastSet<ValueId>,
+    /// What nodes have to say of how they were read.
+    pub(super) notes: Vec<Note>,
 }
 
 impl State<'_> {
-    /// The operands of a node, without those left out at the end.
+    /// The error of a node.
+    pub(super) fn failed(&self, node: &FlatNode, op: &str, error: NodeError) -> ImportError {
+        let error = if self.freed.is_some() { error.after_freeing() } else { error };
+        ImportError::Node { node: self.layout.flat.label(node), op: op.to_owned(), error }
+    }
+
+    /// The first `count` operands of a node, without those left out at the end.
     pub(super) fn operands(
         &mut self,
         node: &FlatNode,
-        failed: &dyn Fn(NodeError) -> ImportError,
+        op: &str,
+        count: usize,
     ) -> Result<Vec<Option<Value>>, ImportError> {
-        let mut inputs = Vec::with_capacity(node.inputs.len());
-        for (i, id) in node.inputs.iter().enumerate() {
+        let mut inputs = Vec::with_capacity(count);
+        for (i, id) in node.inputs[..count].iter().enumerate() {
             inputs.push(match *id {
                 NONE => None,
                 id => Some(self.value(id)?.ok_or_else(|| {
-                    let name = self.flat.name(id);
-                    let value = Quoted(&name);
-                    failed(NodeError::Unsupported(format!("operand {i}, the result {value},")))
+                    let name = self.layout.flat.name(id);
+                    let text = format!("operand {i}, the result {},", Quoted(&name));
+                    self.failed(node, op, NodeError::Unsupported(text))
                 })?),
             });
         }
@@ -109,17 +151,24 @@ impl State<'_> {
 
     /// The value that an operand names, where the node that gives it does so.
     pub(super) fn value(&mut self, id: ValueId) -> Result<Option<Value>, ImportError> {
-        if let Some(value) = self.values[id as usize] {
+        if let Some(value) = self.values.get(id as usize).copied().flatten() {
             return Ok(Some(value));
         }
-        let Some(span) = self.initializers.get(&id).copied() else { return Ok(None) };
-        let name = self.flat.name(id);
-        let tensor = self.tensors.get(id, &name, || self.file.tensor(span))?;
+        let span = self.initializers.get(&id).or_else(|| self.inner.get(&id)).copied();
+        let Some(span) = span else { return Ok(None) };
+        let (name, file, at) = (self.layout.flat.name(id), self.file, span.range().start);
+        // Each run of a body names its initializers anew.
+        if let Some(value) = self.shared.get(&(at, 0)) {
+            return Ok(Some(*value));
+        }
+        self.placed.insert(id, at);
+        let tensor = self.tensors.get(at, &name, || file.tensor(span))?;
         let small = match tensor.dtype() {
             t if t.is_float() => tensor.rank() == 0,
             _ => tensor.len() <= INLINE_INTS,
         };
         let value = self.tensor_value(id, tensor, small);
+        self.shared.insert((at, 0), value);
         self.values[id as usize] = Some(value);
         Ok(Some(value))
     }
@@ -131,25 +180,44 @@ impl State<'_> {
         self.tensor_value(id, tensor, small)
     }
 
+    /// Marks values that hold strings, or follow from some.
+    pub(super) fn leave_out(&mut self, ids: impl IntoIterator<Item = ValueId>) {
+        self.texts.extend(ids.into_iter().filter(|id| *id != NONE));
+    }
+
+    /// A tensor that an importer made of attributes, as a parameter: it is made again from the
+    /// model.
+    pub(super) fn table(&mut self, name: &str, tensor: Tensor) -> Value {
+        let name = self.builder.fresh(name);
+        if self.dry {
+            return self.builder.input(&name, tensor.tensor_type());
+        }
+        let source = Source { file: self.source.clone(), key: format!("folded:{name}").into() };
+        self.builder.param_from(&name, source, tensor)
+    }
+
     /// A tensor of the file as a value: an operator where it is `small`, else a parameter.
     fn tensor_value(&mut self, id: ValueId, tensor: Tensor, small: bool) -> Value {
-        let name = self.flat.name(id);
+        let name = self.layout.flat.name(id);
         let inline = op::Constant { value: tensor.clone() };
         let value = match small.then(|| self.builder.op(&name, inline, &[])) {
             Some(Ok(value)) => value,
             // Types do not need the elements, nor their hash.
             _ if self.dry => self.builder.input(&name, tensor.tensor_type()),
             _ => {
-                let source = Source { file: self.source.clone(), key: self.flat.key(id).into() };
+                let at = self.placed.get(&id).copied();
+                let key = self.layout.flat.key(id, at);
+                let source = Source { file: self.source.clone(), key: key.into() };
                 let name = self.builder.fresh(&name);
-                self.builder.param_from(&name, source, tensor.clone())
+                let hash = self.tensors.hash(at, &tensor);
+                self.builder.param_of(&name, source, tensor.clone(), hash)
             }
         };
         self.constants.insert(value, tensor);
         value
     }
 
-    /// What is known of the result of an operator before it is added.
+    /// Known elements of the result of an operator before it is added.
     pub(super) fn follow(&self, op: &Op, operands: &[Value]) -> Option<Followed> {
         let known = operands.iter().map(|value| {
             let ResultInfo { ty, ints, .. } = self.builder.graph().info(*value);
@@ -181,6 +249,12 @@ impl State<'_> {
         few.then(|| tensor.to_f64().into_iter().map(Element::Number).collect())
     }
 
+    /// Whether a value of one element is other than 0, where that is known.
+    pub(super) fn truth(&self, value: Value) -> Option<bool> {
+        let [element] = &self.elements(value)?[..] else { return None };
+        Some(element.number()? != 0.0)
+    }
+
     /// The only element of a value, where it is a known integer.
     pub(super) fn whole_number(&self, value: Value) -> Option<Dim> {
         let [element] = &self.elements(value)?[..] else { return None };
@@ -192,21 +266,26 @@ impl State<'_> {
         self.constants.get(&value)
     }
 
-    /// Reads a tensor of an attribute, which gives the value `id`.
+    /// Reads the tensor of an attribute, which gives the value `id`.
     pub(super) fn attribute_tensor(
         &mut self,
         id: ValueId,
-        attribute: &str,
-        proto: &TensorProto,
+        given: &Given,
     ) -> Result<Tensor, NodeError> {
-        let wrong = |error: ImportError| {
+        let attribute = given.proto.name();
+        self.placed.insert(id, given.at);
+        let proto = given.proto.t.as_ref().ok_or_else(|| NodeError::Attribute {
+            name: attribute.to_owned(),
+            reason: "holds no tensor".to_owned(),
+        })?;
+        let unread = |error: ImportError| {
             if let ImportError::Memory(over) = error {
                 return NodeError::Memory(over);
             }
             NodeError::Tensor { name: attribute.to_owned(), reason: error.to_string() }
         };
-        let name = self.flat.name(id);
-        self.tensors.get(id, &name, || Ok(proto.clone())).map_err(wrong)
+        let name = self.layout.flat.name(id);
+        self.tensors.get(given.at, &name, || Ok(proto.clone())).map_err(unread)
     }
 
     /// Charges a tensor that a node makes.
@@ -214,9 +293,13 @@ impl State<'_> {
         // A size that is not known, or too large to be one, is beyond every budget.
         let bytes = ty.bytes().as_const().and_then(|b| u64::try_from(b).ok()).unwrap_or(u64::MAX);
         // A dry build makes no tensors.
-        let mut unchanged = self.tensors.budget;
-        let budget = if self.dry { &mut unchanged } else { &mut self.tensors.budget };
-        budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)
+        let mut budget = self.tensors.budget;
+        budget.charge(&ty.to_string(), bytes).map_err(NodeError::Memory)?;
+        if !self.dry {
+            self.tensors.budget = budget;
+            self.tensors.made += bytes;
+        }
+        Ok(())
     }
 
     /// Sets the value that a node's result names, unless it is left out.

@@ -85,6 +85,7 @@ impl Store {
 
     /// Fails if the file was changed while its elements were read.
     pub(super) fn check(&self) -> Result<(), FileError> {
+        // Bytes that were given have no file that could change.
         self.file.as_ref().map_or(Ok(()), |(path, map)| map.check(path))
     }
 }

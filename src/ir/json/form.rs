@@ -15,7 +15,7 @@ pub(super) const FORMAT: &str = "fanwise-graph";
 /// The version that is written and read.
 pub(super) const VERSION: u32 = 1;
 
-/// What is read first: the rest of a text of another version may look different.
+/// The head, which is read first: another version may differ in the rest.
 #[derive(Deserialize)]
 pub(super) struct HeadForm<'a> {
     #[serde(borrow)]
@@ -121,7 +121,7 @@ pub(super) struct OutputForm<'a> {
     pub(super) value: OperandForm<'a>,
 }
 
-/// What a parameter holds after a run, a value for each device that holds it.
+/// The new value of a parameter after a run, on each device that holds it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UpdateForm<'a> {

@@ -14,16 +14,17 @@ use super::form::{
     UpdateForm, VERSION, ValueForm, tensor_type,
 };
 use crate::op::CustomOps;
+use crate::types::invariant::invariant;
 use crate::types::{Device, Quoted, QuotedMessage, Split, TensorType};
 
-/// Why a JSON text is no graph.
+/// The error of reading a graph from JSON.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonError {
-    /// It is no JSON, or a field is missing, unknown or of another kind.
+    /// The text is not JSON, or a field is missing, unknown or of another type.
     #[error("the JSON cannot be read: {}", QuotedMessage(.0))]
     Syntax(String),
-    /// It is JSON of another kind.
+    /// The JSON has another format.
     #[error("this is not a graph: `format` is not `fanwise-graph`")]
     Format,
     /// It has another version.
@@ -34,7 +35,7 @@ pub enum JsonError {
     Graph {
         /// The field, as `nodes[3]`.
         place: String,
-        /// What is wrong.
+        /// The fault.
         message: String,
     },
 }
@@ -113,7 +114,7 @@ fn list<'a, T: Deserialize<'a>>(
     }
 }
 
-/// What an error in `part` says, with its place in the whole `text`.
+/// The message of an error in `part`, with its position in the whole `text`.
 fn in_text(text: &str, part: &str, error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     let said = error.to_string();
@@ -121,9 +122,10 @@ fn in_text(text: &str, part: &str, error: &serde_json::Error) -> String {
     let said = said.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&said);
     // A raw value borrows from the text, so that its place is the distance of the two pointers.
     let start = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
-    let before = text.get(..start).unwrap_or_default();
+    let before = invariant(text.get(..start), "that a part borrows from its text");
     let lines = before.bytes().filter(|b| *b == b'\n').count();
     let shift =
+        // The first line begins with the text.
         if line == 1 { before.len() - before.rfind('\n').map_or(0, |at| at + 1) } else { 0 };
     format!("{said} at line {} column {}", lines + line, shift + column)
 }
@@ -164,6 +166,7 @@ where
 fn param(assembly: &mut Assembly, form: ParamForm<'_>) -> Result<(), String> {
     let hash = form.blake3.parse();
     let hash = hash.map_err(|()| "a hash has sixteen hexadecimal digits".to_owned())?;
+    // Mirrored parameters have no `device`.
     let placement = form.device.map_or(Placement::Mirrored, |device| Placement::Shared(device.0));
     let source = Source { file: form.file.into(), key: form.key.into() };
     let ty = tensor_type(form.dtype.0, form.shape);

@@ -41,7 +41,7 @@ where
     d.deserialize_seq(Read::<MAX, T>(PhantomData))
 }
 
-/// What is written as it is displayed.
+/// A value that is serialized as it is displayed.
 pub(super) struct Text<T>(pub(super) T);
 
 impl<T: fmt::Display> Serialize for Text<T> {

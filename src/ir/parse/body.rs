@@ -82,7 +82,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// What a parameter holds after a run, on each device that holds it.
+    /// The new value of a parameter after a run, on each device that holds it.
     fn update(&mut self) -> ScanResult<()> {
         let (name, at) = self.name("@", "a parameter such as `@w`")?;
         let param = self.assembly.param_id(&name);

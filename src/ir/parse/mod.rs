@@ -29,22 +29,23 @@ pub struct ParseError {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What would be right, where that is known.
+    /// A correction, if known.
     pub help: Option<String>,
     excerpt: Excerpt,
 }
 
 impl ParseError {
     fn new(text: &str, fault: Fault) -> Self {
-        let start = fault.at.start.min(text.len());
-        let before = text.get(..start).unwrap_or_default();
+        let start = text.floor_char_boundary(fault.at.start);
+        let before = &text[..start];
+        // The first line begins with the text.
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
         let column = before[line_start..].chars().count() + 1;
-        let rest = text.get(line_start..).unwrap_or_default();
-        let rest = rest.split('\n').next().unwrap_or_default();
+        let rest = &text[line_start..];
+        let rest = rest.split_once('\n').map_or(rest, |(line, _)| line);
         let end = (fault.at.end.max(start) - line_start).min(rest.len());
         let excerpt = Excerpt::of(rest, start - line_start..end);
         Self { line, column, message: fault.message, help: fault.help, excerpt }
@@ -53,6 +54,7 @@ impl ParseError {
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Line 0 would have one digit, too.
         let margin = self.line.checked_ilog10().map_or(1, |digits| digits as usize + 1).max(2);
         writeln!(f, "error: {}", self.message)?;
         writeln!(f, "{:margin$}--> {}:{}", "", self.line, self.column)?;
@@ -178,13 +180,12 @@ impl<'a> Parser<'a> {
         self.values.scan.expect("=")?;
         let from = self.values.scan.next();
         let number: u64 = self.values.scan.number("a size")?;
-        match i64::try_from(number).ok().filter(|number| *number <= MAX_SIZE) {
-            Some(number) => self.values.symbols.push(number),
-            None => {
-                let message = format!("a size is at most {MAX_SIZE}");
-                return Err(Fault::new(self.values.scan.since(from), message));
-            }
-        }
+        let size = i64::try_from(number).ok().filter(|size| *size <= MAX_SIZE);
+        let Some(size) = size else {
+            let message = format!("a size is at most {MAX_SIZE}");
+            return Err(Fault::new(self.values.scan.since(from), message));
+        };
+        self.values.symbols.push(size);
         self.values.fits(self.values.symbols.len())
     }
 

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What is wrong with a text, and where.
+/// A fault in a text, with its position.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Range<usize>,
@@ -22,7 +22,7 @@ impl Fault {
     }
 }
 
-/// What was read, or why it cannot be.
+/// The result of a read.
 pub(super) type ScanResult<T> = Result<T, Fault>;
 
 /// Reads a text from left to right, past blanks and the comments from `;` to the end of a line.
@@ -36,14 +36,14 @@ impl<'a> Scanner<'a> {
         Self { text, at: 0 }
     }
 
-    /// What was not read yet.
+    /// The rest of the text.
     fn rest(&self) -> &'a str {
-        self.text.get(self.at..).unwrap_or_default()
+        &self.text[self.at..]
     }
 
     /// The text at a position.
     pub(super) fn text(&self, at: &Range<usize>) -> &'a str {
-        self.text.get(at.clone()).unwrap_or_default()
+        &self.text[at.clone()]
     }
 
     /// The position of what comes next.
@@ -165,7 +165,7 @@ impl<'a> Scanner<'a> {
         unescape(raw, from)
     }
 
-    /// What stands between the quotes of a string, and its position.
+    /// The text between the quotes of a string, and its position.
     pub(super) fn quoted(&mut self, what: &str) -> ScanResult<(usize, &'a str)> {
         let from = self.next();
         if !self.eat("\"") {
@@ -247,6 +247,7 @@ pub(super) fn unescape(raw: &str, from: usize) -> ScanResult<Cow<'_, str>> {
             Some(b'r') => (Some('\r'), 1),
             Some(b't') => (Some('\t'), 1),
             Some(b'u') if escape.as_bytes().get(1) == Some(&b'{') => {
+                // Without a bracket there is no code, which is refused below.
                 let end = escape.find('}').unwrap_or(0);
                 (code(end).and_then(char::from_u32), end + 1)
             }

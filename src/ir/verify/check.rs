@@ -3,7 +3,7 @@ use smallvec::SmallVec;
 use super::super::{Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Value};
 use super::error::{Collector, ErrorLocation, Line, LinePart, Rule, VerifyErrors};
 use crate::op::{Attr, Op, Operand};
-use crate::types::{Device, Dim, FastSet, Symbol, TensorType};
+use crate::types::{Device, Dim, FastSet, Split, Symbol, TensorType};
 
 /// The largest number of elements of a tensor that is an attribute.
 pub(crate) const MAX_CONSTANT: usize = 1024;
@@ -46,26 +46,26 @@ impl<'g> Check<'g> {
         // A node that is left when those without operands are taken away again and again is on a
         // cycle or behind one; going from operand to operand that is left ends on one.
         let graph = self.graph;
-        let mut waiting: Vec<usize> = vec![0; graph.id_bound()];
-        graph.ids().for_each(|n| waiting[n.index()] = graph.operands(n).len());
-        let mut ready: Vec<NodeId> = graph.ids().filter(|n| waiting[n.index()] == 0).collect();
+        let mut waiting = graph.node_map(0);
+        graph.ids().for_each(|n| waiting[n] = graph.operands(n).len());
+        let mut ready: Vec<NodeId> = graph.ids().filter(|n| waiting[*n] == 0).collect();
         while let Some(n) = ready.pop() {
             for (user, _, _) in graph.users(n) {
-                waiting[user.index()] -= 1;
-                if waiting[user.index()] == 0 {
+                waiting[user] -= 1;
+                if waiting[user] == 0 {
                     ready.push(user);
                 }
             }
         }
-        let Some(mut at) = graph.ids().find(|n| waiting[n.index()] > 0) else { return };
+        let Some(mut at) = graph.ids().find(|n| waiting[*n] > 0) else { return };
         let mut path: Vec<NodeId> = Vec::new();
-        let mut seen = vec![false; graph.id_bound()];
+        let mut seen = graph.node_map(false);
         // Every node that is left has an operand that is left, or it would have been taken away:
         // the walk ends only where it meets itself.
-        while !std::mem::replace(&mut seen[at.index()], true) {
+        while !seen.replace(at, true) {
             path.push(at);
             let mut operands = graph.operands(at).into_iter();
-            let Some(next) = operands.find(|v| waiting[v.node.index()] > 0) else { return };
+            let Some(next) = operands.find(|v| waiting[v.node] > 0) else { return };
             at = next.node;
         }
         // The walk may have entered the cycle from outside: the path before the entry is no part of
@@ -358,7 +358,7 @@ impl<'g> Check<'g> {
         let (name, place) = (op.name(), node.place());
         let at = Line::Op(id).at(LinePart::Operator);
         if let Some(i) = place.replica {
-            let devices = self.graph.split().map_or(&[][..], |split| split.devices());
+            let devices = self.graph.split().map_or(&[][..], Split::devices); // no replicas
             match devices.get(i as usize) {
                 None => {
                     let message = format!("there is no replica {i}");

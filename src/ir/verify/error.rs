@@ -49,9 +49,9 @@ impl fmt::Display for Rule {
 pub struct VerifyError {
     /// The rule.
     pub rule: Rule,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What would be right, or how to get there.
+    /// A correction, or a way to it.
     pub hint: String,
     /// The node it concerns; `None` if it concerns a parameter, an output or the graph.
     pub node: Option<NodeId>,
@@ -118,7 +118,7 @@ impl Line {
     }
 }
 
-/// What an error concerns.
+/// The subject of an error.
 #[derive(Clone, Copy)]
 pub(super) struct ErrorLocation {
     /// The line.

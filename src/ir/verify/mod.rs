@@ -1,26 +1,26 @@
-//! What every graph must satisfy before it is lowered, checked after every pass.
+//! The invariants of graphs, checked after every pass; only a graph that satisfies them is lowered.
 //!
-//! - V1: every node has a result; every value has a name, and no two inputs or results have the
-//!   same.
+//! - V1: every node has a result; every value has a name, and the names of inputs and results are
+//!   unique.
 //! - V2: the results of an operator have the types and the known elements that its inference gives.
-//! - V3: the values form no cycle.
-//! - V4: an operand lives on the device of the operator that takes it; only `copy` takes one from
-//!   elsewhere.
-//! - V5: a node belongs to a replica only if the graph has a split with a replica of that number.
-//! - V6: an operator of replica `i` runs on the split's device `i`; `copy` and `slice` may also run
-//!   on the host or on another device of the split.
-//! - V7: what a replica takes belongs to it or to no replica; of the operators that belong to no
-//!   replica only the merges, `concat` and `first`, take what belongs to one.
-//! - V8: every parameter has a name of its own and a type with constant, possible sizes.
-//! - V9: a parameter is a value on the devices that hold it, once on each, for all replicas; only a
+//! - V3: the graph has no cycle.
+//! - V4: an operand is on the device of its operator; only `copy` takes an operand from another
+//!   device.
+//! - V5: a node belongs to a replica only if the graph has a split with this replica.
+//! - V6: an operator of replica `i` runs on device `i` of the split; `copy` and `slice` may also
+//!   run on the host or on another device of the split.
+//! - V7: the operands of a replica's operator belong to the same replica or to none; outside
+//!   replicas only the merges, `concat` and `first`, take operands of replicas.
+//! - V8: every parameter has a unique name and a type with constant, valid sizes.
+//! - V9: every device that holds a parameter has one node for it, shared by all replicas; only a
 //!   graph with a split has mirrored parameters.
-//! - V10: the sizes of an input are possible, and at least 0 for every `N >= 0`.
-//! - V11: every output has a name of its own, and a value of the graph that belongs to no replica.
-//! - V12: no symbol but `N` and the graph's open sizes occurs in types and attributes.
-//! - V13: a tensor among the attributes has at most [`MAX_CONSTANT`] elements; larger ones are
-//!   parameters.
-//! - V14: a parameter has at most one update, with a value for each device that holds it, in the
-//!   split's order: of the parameter's type, on that device, of no replica.
+//! - V10: the sizes of an input are valid, and at least 0 for every `N >= 0`.
+//! - V11: every output has a unique name, and a value of the graph outside replicas.
+//! - V12: types and attributes have no symbol but `N` and the graph's open sizes.
+//! - V13: a tensor attribute has at most [`MAX_CONSTANT`] elements; larger tensors are parameters.
+//! - V14: a parameter has at most one update, with one value for each device that holds it, in the
+//!   order of the split. Each value has the type of the parameter, is on that device, and belongs
+//!   to no replica.
 
 mod check;
 mod error;
@@ -30,6 +30,7 @@ mod tests;
 use std::ops::Deref;
 
 use super::{Graph, NodeId};
+use crate::types::invariant::invariant;
 pub(crate) use check::MAX_CONSTANT;
 pub use error::{Rule, VerifyError, VerifyErrors};
 
@@ -75,6 +76,6 @@ pub fn verify(graph: &Graph) -> Result<Verified<'_>, VerifyErrors> {
     check.nodes();
     match (order, check.finish()) {
         (Ok(order), None) => Ok(Verified { graph, order }),
-        (_, errors) => Err(errors.unwrap_or_default()),
+        (_, errors) => Err(invariant(errors, "that a graph without an order has a cycle")),
     }
 }

@@ -102,10 +102,10 @@ impl Emitter<'_> {
         let now = self.now(device);
         let again = member.again.iter().map(|(_, value)| value);
         for value in member.results.iter().flatten().chain(again) {
-            self.defined[value.node.index()] = now;
+            self.defined[value.node] = now;
         }
         if is_first {
-            self.defined[id.index()] = now;
+            self.defined[id] = now;
         }
     }
 
@@ -249,7 +249,7 @@ impl Emitter<'_> {
         let source = self.device(part.node);
         let from = self.slice_buffer(part, source, slice)?;
         let label = self.graph.node(id).label();
-        self.wait(label, device, self.defined[part.node.index()]);
+        self.wait(label, device, self.defined[part.node]);
         if source == device {
             return Ok(from);
         }

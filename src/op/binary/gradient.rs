@@ -1,8 +1,7 @@
 //! The gradients of functions of two numbers.
 
 use super::Binary;
-use crate::op::Formula;
-use crate::op::gradient::{Backward, RuleError, Term};
+use crate::op::prelude::*;
 
 impl Binary {
     /// Gives both operands their gradients.
@@ -21,77 +20,52 @@ impl Binary {
 
     /// The gradient of the first operand, in the shape of the result: the caller sums it over the
     /// axes that were broadcast.
-    fn left(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
-        match self {
-            Self::Add | Self::Sub | Self::Mod { .. } => Ok(dy),
-            Self::Mul => at.mul(dy, b),
-            Self::Div => at.div(dy, b),
+    fn left(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Expr, RuleError> {
+        Ok(match self {
+            Self::Add | Self::Sub | Self::Mod { .. } => dy.into(),
+            Self::Mul => dy * b,
+            Self::Div => dy / b,
             Self::Pow => {
                 // b * a^(b - 1), which is 0 for the exponent 0, also at 0.
                 let to = at.ty(a).dtype;
                 let b = at.cast(b, to)?;
                 let (zero, one) = (at.number(b, 0.0)?, at.number(b, 1.0)?);
                 let flat = at.equal(b, zero)?;
-                let less = at.sub(b, one)?;
-                let less = at.choose(flat, one, less)?;
-                let power = at.op(Self::Pow, &[a, less])?;
-                let slope = at.mul(b, power)?;
-                at.mul(dy, slope)
+                dy * (b * a.with(Self::Pow, one.where_else(flat, b - one)))
             }
-            Self::Max | Self::Min => self.chosen([a, b, dy], at),
+            Self::Max | Self::Min => self.chosen([a, b, dy], at)?,
             // `b` where `a` is above 0, else 0: flat in `a`, and linear in `b`.
-            Self::ReluGrad => at.scale(dy, 0.0),
-            Self::Prelu => {
-                let below = at.mul(dy, b)?;
-                let is_above = at.is_above(a, 0.0)?;
-                at.choose(is_above, dy, below)
-            }
-        }
+            Self::ReluGrad => dy * 0.0,
+            Self::Prelu => dy.where_else(a.above(0.0), dy * b),
+        })
     }
 
     /// The gradient of the second operand, as [`Self::left`] gives that of the first.
-    fn right(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Term, RuleError> {
-        match self {
-            Self::Add => Ok(dy),
-            Self::Sub => at.neg(dy),
-            Self::Mul => at.mul(dy, a),
+    fn right(&self, [a, b, dy]: [Term; 3], at: &mut Backward<'_>) -> Result<Expr, RuleError> {
+        Ok(match self {
+            Self::Add => dy.into(),
+            Self::Sub => -dy,
+            Self::Mul => dy * a,
             // `-a / b^2`, as `-y / b`: the square could overflow where the quotient does not.
-            Self::Div => {
-                let y = at.result(0)?;
-                let share = at.div(y, b)?;
-                let share = at.mul(dy, share)?;
-                at.neg(share)
-            }
+            Self::Div => -(dy * (at.result(0)? / b)),
             Self::Pow => {
                 // y * ln(a), and 0 where the base is not positive.
-                let y = at.result(0)?;
-                let positive = at.is_above(a, 0.0)?;
-                let one = at.number(a, 1.0)?;
-                let base = at.choose(positive, a, one)?;
-                let log = at.log(base)?;
-                let slope = at.mul(y, log)?;
-                let slope = at.mul(dy, slope)?;
+                let base = a.where_else(a.above(0.0), 1.0).ln();
+                let slope = at.make(dy * (at.result(0)? * base))?;
                 let to = at.ty(b).dtype;
-                at.cast(slope, to)
+                at.cast(slope, to)?.into()
             }
-            Self::Mod { .. } => {
-                // The quotient, cut to its integral part, is (a - y) / b.
-                let y = at.result(0)?;
-                let multiple = at.sub(a, y)?;
-                let quotient = at.div(multiple, b)?;
-                let quotient = at.mul(dy, quotient)?;
-                at.neg(quotient)
-            }
+            // The quotient, cut to its integral part, is (a - y) / b.
+            Self::Mod { .. } => -(dy * ((a - at.result(0)?) / b)),
             // Ties split evenly, so the order of the operands does not matter.
-            Self::Max | Self::Min => self.chosen([b, a, dy], at),
-            Self::ReluGrad => at.op(Self::ReluGrad, &[a, dy]),
+            Self::Max | Self::Min => self.chosen([b, a, dy], at)?,
+            Self::ReluGrad => a.with(Self::ReluGrad, dy),
             Self::Prelu => {
                 let slope = at.mul(dy, a)?;
                 let zero = at.number(a, 0.0)?;
-                let is_above = at.is_above(a, 0.0)?;
-                at.choose(is_above, zero, slope)
+                zero.where_else(a.above(0.0), slope)
             }
-        }
+        })
     }
 
     /// The gradient of the larger (smaller) of two numbers: half of it where they are equal.
@@ -99,11 +73,9 @@ impl Binary {
         &self,
         [own, other, dy]: [Term; 3],
         at: &mut Backward<'_>,
-    ) -> Result<Term, RuleError> {
+    ) -> Result<Expr, RuleError> {
         let wins = if *self == Self::Max { at.greater(own, other)? } else { at.less(own, other)? };
         let ties = at.equal(own, other)?;
-        let half = at.scale(dy, 0.5)?;
-        let shared = at.only(ties, half)?;
-        at.choose(wins, dy, shared)
+        Ok(dy.where_else(wins, (dy * 0.5).only(ties)))
     }
 }

@@ -1,8 +1,7 @@
 //! The integers that a function of two integers gives.
 
 use super::Binary;
-use crate::op::{Interval, PositionOperand, Positions};
-use crate::types::{DType, TensorType};
+use crate::op::prelude::*;
 
 /// The results, of type `dtype`, on operands of these intervals.
 pub(super) fn binary(op: &Binary, dtype: DType, a: Interval, b: Interval) -> Option<Interval> {

@@ -8,20 +8,14 @@ mod tests;
 
 use std::cell::Cell;
 
-use smallvec::smallvec;
-
 pub(crate) use scalar::Apply2;
 
 use super::broadcast::Broadcast;
-use super::declare::family;
 use super::element::{Float, Int, for_dtype, in_reals, reals};
-use super::infer::{broadcast, dtype, not_a_number, result_with_ints, same_dtype, two};
-use super::{
-    Backward, Claims, Gradient, Interval, Known, OpDef, OpError, Operand, PositionOperand,
-    Positions, Ratio, Results, RuleError, SplitOperand, Traits, ints, rules,
-};
-use crate::op::real::Real;
-use crate::types::{Claim, Combine, DType, Refusal, Tensor, TensorType};
+use super::infer::{broadcast, dtype, exactly, result_with_ints, same_dtype};
+use super::prelude::*;
+use super::real::Real;
+use super::{Ratio, ints};
 
 family! {
     /// A function of two numbers, applied to operands that are broadcast to one shape.
@@ -29,7 +23,7 @@ family! {
     /// The operands have one element type, which is that of the result; only the exponent of `pow`
     /// may have another. Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for
     /// `f64`; integers wrap.
-    pub enum Binary {
+    pub enum Binary is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {
         /// `a + b`.
         Add = "add",
         /// `a - b`.
@@ -68,10 +62,6 @@ fn is_one(value: &Tensor) -> bool {
 }
 
 impl OpDef for Binary {
-    fn traits(&self) -> Traits {
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS
-    }
-
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
         let [Some(a), Some(b)] = *operands else { return None };
         interval::binary(self, dtype, a, b)
@@ -113,7 +103,7 @@ impl OpDef for Binary {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (a, b) = two(operands)?;
+        let [a, b] = exactly(operands)?;
         for i in 0..2 {
             dtype(operands, i, |t| t != DType::Bool, "a number")?;
         }
@@ -122,27 +112,18 @@ impl OpDef for Binary {
         }
         if *self == (Self::Mod { fmod: false }) && a.ty.dtype.is_float() {
             let reason = format!("the remainder of {} has the sign of the dividend", a.ty.dtype);
-            return Err(OpError::Attribute { attr: "fmod", reason });
+            return Err(OpError::attr("fmod", reason));
         }
         let shape = broadcast([&a.ty.shape, &b.ty.shape].into_iter())?;
         if *self == Self::Prelu && shape != a.ty.shape {
-            let expected = format!("it must broadcast to {}", a.ty.shape);
-            return Err(OpError::Shape { operand: 1, found: b.ty.clone(), expected });
+            return Err(OpError::shape(1, b.ty, format!("it must broadcast to {}", a.ty.shape)));
         }
         let known = ints::zip(&shape, &a, &b, |x, y| self.known(a.ty.dtype, x, y));
         result_with_ints(TensorType { dtype: a.ty.dtype, shape }, known)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, results.first().map_or(0, TensorType::rank))
-    }
-
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let [a, b] = operands else { return Err(rules::needs_whole(operands)) };
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let [a, b] = at.operands else { return at.needs_whole() };
         let sum = Claim::Partial(Combine::Sum);
         // Integers wrap, so that sums may be taken in any order. Of floats a part can be rounded,
         // or overflow, or meet a factor that is infinite or a divisor that is 0, where the whole
@@ -154,13 +135,11 @@ impl OpDef for Binary {
             (Self::Mul, Claim::Invariant, of_b) => of_b == sum,
             _ => false,
         };
-        if exact && linear { Ok(smallvec![sum]) } else { Err(rules::needs_whole(operands)) }
+        if exact && linear { at.give(sum) } else { at.needs_whole() }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [a, b] = operands else {
-            return Err(OpError::Operands { expected: "2", found: operands.len() });
-        };
+        let [a, b] = exactly(operands)?;
         let (plan, dims) = Broadcast::of([a.dims(), b.dims()]);
         let mut y = Tensor::zeros(a.dtype(), &dims)?;
         if a.dtype() != b.dtype() {
@@ -178,17 +157,13 @@ impl OpDef for Binary {
                 let (a, b) = (a.as_slice::<I>(), b.as_slice::<I>());
                 self.integers(&plan, a, b, Int::wide, y.as_mut_slice::<I>())?;
             },
-            bool => return Err(not_a_number()),
+            bool => return Err(OpError::not_a_number()),
         );
         Ok(vec![y])
     }
 
     fn jumps(&self) -> bool {
         matches!(self, Self::Mod { .. } | Self::ReluGrad)
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -214,7 +189,7 @@ impl Binary {
             }))
         });
         match failed.get() {
-            Some(reason) => Err(OpError::Value { operand: 1, reason: reason.to_owned() }),
+            Some(reason) => Err(OpError::value(1, reason.to_owned())),
             None => Ok(()),
         }
     }
@@ -230,17 +205,17 @@ impl Binary {
         if a.dtype().is_integer() && b.dtype().is_integer() {
             let b: Vec<i128> = for_dtype!(
                 b.dtype(),
-                float _F => return Err(not_a_number()),
+                float _F => return Err(OpError::not_a_number()),
                 int B => b.as_slice::<B>().iter().map(|b| b.wide()).collect(),
-                bool => return Err(not_a_number()),
+                bool => return Err(OpError::not_a_number()),
             );
             return for_dtype!(
                 a.dtype(),
-                float _F => Err(not_a_number()),
+                float _F => Err(OpError::not_a_number()),
                 int A => {
                     self.integers(plan, a.as_slice::<A>(), &b, |b| b, y.as_mut_slice::<A>())
                 },
-                bool => Err(not_a_number()),
+                bool => Err(OpError::not_a_number()),
             );
         }
         let mut wide = vec![0.0; y.len()];
@@ -253,7 +228,7 @@ impl Binary {
             int I => for (y, x) in y.as_mut_slice::<I>().iter_mut().zip(wide) {
                 *y = I::truncate(x);
             },
-            bool => return Err(not_a_number()),
+            bool => return Err(OpError::not_a_number()),
         );
         Ok(())
     }

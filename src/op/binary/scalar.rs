@@ -63,20 +63,10 @@ impl Binary {
             Self::Add => a + b,
             Self::Sub => a - b,
             Self::Mul => a.wrapping_mul(b),
-            Self::Prelu => {
-                if a < 0 {
-                    a.wrapping_mul(b)
-                } else {
-                    a
-                }
-            }
-            Self::ReluGrad => {
-                if a > 0 {
-                    b
-                } else {
-                    0
-                }
-            }
+            Self::Prelu if a < 0 => a.wrapping_mul(b),
+            Self::Prelu => a,
+            Self::ReluGrad if a > 0 => b,
+            Self::ReluGrad => 0,
             Self::Div => a / divisor?,
             Self::Mod { fmod: true } => a % divisor?,
             Self::Mod { fmod: false } => {

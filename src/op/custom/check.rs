@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::{Custom, Sharding};
-use crate::op::{AllReduce, Op, OpDef, Operand, Slice, SplitOperand};
+use crate::op::prelude::*;
+use crate::op::{AllReduce, Slice};
 use crate::types::invariant::{int, invariant};
-use crate::types::{Claim, Combine, DType, Dim, Tensor, TensorType};
 
 /// The replicas among which the batch is divided, at most.
 const REPLICAS: usize = 5;

@@ -1,7 +1,6 @@
 //! The gradient of a framework's operator.
 
-use crate::op::{Backward, Formula, Op, RuleError, Term};
-use crate::types::Shape;
+use crate::op::prelude::*;
 
 /// Builder for the gradient of a [`CustomOp`](super::CustomOp): the operator's operands,
 /// its results and their gradients, and the operators that are applied to them.

@@ -10,20 +10,15 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+pub use gradient::GradientBuilder;
+pub use registry::CustomOps;
+
 use super::attr::{Attr, AttrError, AttrReader};
 use super::declare::by_name;
 use super::infer::results;
-use super::{
-    Backward, Claims, Gradient, OpDef, OpError, OpRead, OpText, Operand, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{
-    Claim, Code, Combine, DType, Dim, MAX_RANK, QuotedMessage, Refusal, Shard, Tensor, TensorType,
-    is_bare,
-};
-
-pub use gradient::GradientBuilder;
-pub use registry::CustomOps;
+use super::prelude::*;
+use super::{OpRead, OpText};
+use crate::types::{MAX_RANK, QuotedMessage, is_bare};
 
 /// An operator of a framework, which brings along all that fanwise knows of its own ones.
 ///
@@ -192,8 +187,7 @@ impl Custom {
 
 impl From<Arc<dyn CustomOp>> for Custom {
     fn from(op: Arc<dyn CustomOp>) -> Self {
-        let mut attrs = op.attrs();
-        by_name(&mut attrs);
+        let attrs = by_name(op.attrs().into_iter().map(Some));
         Self { name: op.name(), attrs: attrs.into(), op }
     }
 }
@@ -221,12 +215,12 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 
 /// The claims of results for which the framework's `rule` is asked.
 fn claims(
-    operands: &[SplitOperand<'_>],
-    results: &[TensorType],
+    at: &Splitting<'_>,
     rule: impl FnOnce(&[Sharding]) -> Result<Option<Vec<Sharding>>, String>,
 ) -> Result<Claims, Refusal> {
+    let Splitting { operands, results } = *at;
     let carries = operands.iter().position(|x| x.claim != Claim::Invariant).unwrap_or(0);
-    let refuse = |reason| Err(rules::refuse(Code::NoRule, carries, reason));
+    let refuse = |reason: String| at.refuse_at(carries, Code::NoRule, reason);
     let given: Vec<Sharding> = operands.iter().map(|x| sharding(x.claim)).collect();
     let entries = |x: &SplitOperand<'_>| x.claim.shard().map(|s| s.inner);
     let mut split = operands.iter().filter_map(entries);
@@ -234,15 +228,15 @@ fn claims(
         let other = |x: &SplitOperand<'_>| entries(x).is_some_and(|e| e != first);
         let i = operands.iter().position(other).unwrap_or(carries);
         let reason = "meets values that have different numbers of entries for each row";
-        return Err(rules::refuse(Code::Misaligned, i, reason));
+        return at.refuse_at(i, Code::Misaligned, reason);
     }
     let found = match guarded(|| Ok(rule(&given))) {
         Ok(Ok(Some(found))) => found,
-        Ok(Ok(None)) => return Err(rules::needs_whole(operands)),
+        Ok(Ok(None)) => return at.needs_whole(),
         // It takes the operands whole, for which it needs no rule.
         Ok(Err(e)) => {
             let reason = format!("has no split rule for this: {}", QuotedMessage(&e));
-            return Err(rules::refuse(Code::AcrossSamples, carries, reason));
+            return at.refuse_at(carries, Code::AcrossSamples, reason);
         }
         Err(e) => return refuse(format!("has no split rule: {}", QuotedMessage(&e))),
     };
@@ -318,34 +312,22 @@ impl OpRead for Custom {
 }
 
 impl OpDef for Custom {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         self.check_text()?;
         let types: Vec<TensorType> = operands.iter().map(|x| x.ty.clone()).collect();
         results(self.types(&types)?)
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
         // The same function of the same values.
-        if operands.iter().all(|x| x.claim == Claim::Invariant) {
-            return rules::whole_results(results);
+        if at.operands.iter().all(|x| x.claim == Claim::Invariant) {
+            return at.whole();
         }
-        claims(operands, results, |given| self.op.split(given).map(Some))
+        claims(at, |given| self.op.split(given).map(Some))
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        claims(operands, results, |given| Ok(self.op.partial(given)))
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        claims(at, |given| Ok(self.op.partial(given)))
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
@@ -366,10 +348,6 @@ impl OpDef for Custom {
     // Nothing is known of what it computes.
     fn jumps(&self) -> bool {
         true
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -393,7 +371,7 @@ impl OpDef for Custom {
                 let reason = format!("gave {found} as the gradient of operand {i}, {wanted}");
                 return Err(wrong(reason));
             }
-            at.give(i, term);
+            at.give(i, term)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Labels;
 use crate::op::numeric::Number;
-use crate::op::strided::distances;
+use crate::op::strided::{self, Walk, distances};
 use crate::types::{Tensor, TensorError};
 
 /// An axis that is left of a value: its label, its size and the distance of its elements.
@@ -101,7 +101,6 @@ fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, Tens
         let axes = a.axes.iter().chain(b.iter().flat_map(|b| &b.axes));
         axes.clone().find(|(own, ..)| *own == label).map_or(1, |(_, size, _)| *size)
     };
-    let steps = |label: u8| (size(label), [a.stride(label), b.map_or(0, |b| b.stride(label))]);
     let mut summed: SmallVec<[u8; 8]> = a.labels().filter(|l| !kept.contains(l)).collect();
     for label in b.iter().flat_map(|b| b.labels()) {
         if !kept.contains(&label) && !summed.contains(&label) {
@@ -110,65 +109,33 @@ fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, Tens
     }
     let dims: SmallVec<[usize; 8]> = kept.iter().map(|l| size(*l)).collect();
     let mut y = Tensor::zeros(T::DTYPE, &dims)?;
-    let outer: SmallVec<[Steps; 8]> = kept.iter().map(|l| steps(*l)).collect();
-    let inner: SmallVec<[Steps; 8]> = summed.iter().map(|l| steps(*l)).collect();
     // The last summed axis is a plain loop, without the bookkeeping of `Walk` for each term. The
     // terms keep their ascending order, on which the rounding of the result depends.
-    let (run, inner) =
-        inner.split_last().map_or(((1, [0, 0]), &[][..]), |(run, rest)| (*run, rest));
+    let (last, rest) = summed.split_last().map_or((None, &[][..]), |(last, l)| (Some(*last), l));
+    let axes = |labels: &[u8], of: Option<&View>| -> SmallVec<[strided::Axis; 6]> {
+        let stride = |l: u8| of.map_or(0, |view| view.stride(l)).cast_signed();
+        labels.iter().map(|l| (size(*l), stride(*l))).collect()
+    };
+    let (outer_a, outer_b) = (axes(kept, Some(a)), axes(kept, b));
+    let (inner_a, inner_b) = (axes(rest, Some(a)), axes(rest, b));
+    let (run, step_a) = last.map_or((1, 0), |l| (size(l), a.stride(l)));
+    let step_b = last.zip(b).map_or(0, |(l, b)| b.stride(l));
     let left = a.tensor.as_slice::<T>();
     let right = b.map(|b| b.tensor.as_slice::<T>());
-    let empty = run.0 == 0 || inner.iter().any(|(size, _)| *size == 0);
-    if !empty {
-        let mut walk = Walk::new(&outer);
-        let turns: usize = inner.iter().map(|(size, _)| size).product();
+    let turns: usize = rest.iter().map(|l| size(*l)).product();
+    if run > 0 && turns > 0 {
+        let (mut rows_a, mut rows_b) = (Walk::new(0, &outer_a), Walk::new(0, &outer_b));
         for y in y.as_mut_slice::<T>() {
-            let from = walk.next();
-            let mut terms = Walk::new(inner);
+            let mut terms_a = Walk::new(rows_a.next(), &inner_a);
+            let mut terms_b = Walk::new(rows_b.next(), &inner_b);
             for _ in 0..turns {
-                let at = terms.next();
-                let (mut i, mut j) = (from[0] + at[0], from[1] + at[1]);
-                for _ in 0..run.0 {
+                let (mut i, mut j) = (terms_a.next(), terms_b.next());
+                for _ in 0..run {
                     *y = y.add_product(left[i], right.map_or(T::ONE, |b| b[j]));
-                    (i, j) = (i + run.1[0], j + run.1[1]);
+                    (i, j) = (i + step_a, j + step_b);
                 }
             }
         }
     }
     Ok(View::new(y, kept))
-}
-
-/// The size of an axis and the distances of its elements in both operands.
-type Steps = (usize, [usize; 2]);
-
-/// The positions in both operands along some axes, in row-major order.
-struct Walk<'a> {
-    axes: &'a [Steps],
-    index: SmallVec<[usize; 8]>,
-    at: [usize; 2],
-}
-
-impl<'a> Walk<'a> {
-    fn new(axes: &'a [Steps]) -> Self {
-        Self { axes, index: smallvec![0; axes.len()], at: [0; 2] }
-    }
-
-    /// This position; the next call gives the one behind it.
-    fn next(&mut self) -> [usize; 2] {
-        let now = self.at;
-        for (i, (size, steps)) in self.index.iter_mut().zip(self.axes).rev() {
-            *i += 1;
-            for (at, step) in self.at.iter_mut().zip(steps) {
-                *at += step;
-            }
-            if *i < *size {
-                break;
-            }
-            *i = 0;
-            for (at, step) in self.at.iter_mut().zip(steps) {
-                *at -= step * size;
-            }
-        }
-        now
-    }
 }

@@ -20,8 +20,8 @@ pub(crate) struct Labels {
     pub result: SmallVec<[u8; 8]>,
 }
 
-fn wrong(reason: String) -> OpError {
-    OpError::Attribute { attr: "equation", reason }
+fn wrong(reason: impl Into<String>) -> OpError {
+    OpError::attr("equation", reason)
 }
 
 /// The letters of one value before and behind its `...`, if there is one.

@@ -8,18 +8,12 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use smallvec::smallvec;
-
 pub(crate) use labels::Labels;
 
-use super::declare::op;
-use super::infer::{count, dtype, equal, not_a_number, result, same_dtype};
-use super::numeric::{narrow, wide, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::element::for_number;
+use super::infer::{at_least, count, dtype, equal, result, same_dtype};
+use super::numeric::{narrow, widen_all};
+use super::prelude::*;
 
 op! {
     /// The products of elements of all operands, summed over every label that is not in the result,
@@ -33,7 +27,7 @@ op! {
     ///
     /// Operands are joined from left to right; a label is summed as soon as no later operand has
     /// it, the terms of each sum in ascending order.
-    pub struct Einsum = "einsum" {
+    pub struct Einsum = "einsum" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {
         /// The labels of each operand's axes, and of the result's.
         pub equation: String,
     }
@@ -190,10 +184,6 @@ fn sizes(labels: &Labels, operands: &[Operand<'_>]) -> Result<BTreeMap<u8, Dim>,
 }
 
 impl OpDef for Einsum {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS | Traits::MATRIX_PRODUCT
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }
@@ -209,70 +199,45 @@ impl OpDef for Einsum {
         result(TensorType { dtype, shape: labels.result.iter().map(size).collect::<Shape>() })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((first, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let ranks: Vec<usize> = at.operands.iter().map(|x| x.ty.rank()).collect();
+        let Ok(labels) = self.labels(&ranks) else {
+            return at.refuse(Code::NoRule, "has an equation without a meaning");
         };
-        let ranks: Vec<usize> = operands.iter().map(|x| x.ty.rank()).collect();
-        let no_rule = |_| rules::refuse(Code::NoRule, first, "has an equation without a meaning");
-        let labels = self.labels(&ranks).map_err(no_rule)?;
-        let label = labels.operands.get(first).and_then(|own| own.get(shard.axis)).copied();
-        for (i, (own, x)) in labels.operands.iter().zip(operands).enumerate() {
+        let label = labels.operands.get(at.carrier()).and_then(|own| own.get(shard.axis)).copied();
+        for (i, (own, x)) in labels.operands.iter().zip(at.operands).enumerate() {
             let split = x.claim.shard();
-            for (at, other) in own.iter().enumerate() {
-                let rows = split.is_some_and(|s| s.axis == at);
+            for (axis, other) in own.iter().enumerate() {
+                let rows = split.is_some_and(|s| s.axis == axis);
                 if rows
                     && (Some(*other) != label
                         || split.map(|s| (s.outer, s.inner)) != Some((shard.outer, shard.inner)))
                 {
                     let reason = "multiplies samples of the batch by other samples of it";
-                    return Err(rules::refuse(Code::SampleBySample, i, reason));
+                    return at.refuse_at(i, Code::SampleBySample, reason);
                 }
-                let size = x.ty.shape.get(at).filter(|d| **d != Dim::ONE);
+                let size = x.ty.shape.get(axis).filter(|d| **d != Dim::ONE);
                 if let (false, Some(size), true) = (rows, size, Some(*other) == label) {
                     let reason =
-                        format!("meets a value whose axis {at} has a fixed size of {size}");
-                    return Err(rules::refuse(Code::Misaligned, first, reason));
+                        format!("meets a value whose axis {axis} has a fixed size of {size}");
+                    return at.refuse(Code::Misaligned, reason);
                 }
             }
         }
-        let kept = labels.result.iter().position(|l| Some(*l) == label);
         // A label that no result has is summed over.
-        let claim =
-            kept.map_or(Claim::Partial(Combine::Sum), |axis| Claim::Shard(Shard { axis, ..shard }));
-        Ok(smallvec![claim])
+        match labels.result.iter().position(|l| Some(*l) == label) {
+            Some(axis) => at.keep(Shard { axis, ..shard }),
+            None => at.give(Claim::Partial(Combine::Sum)),
+        }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [first, ..] = operands else {
-            return Err(OpError::Operands { expected: "at least 1", found: 0 });
-        };
+        let ([first], _) = at_least(operands)?;
         let ranks: Vec<usize> = operands.iter().map(|x| x.rank()).collect();
         let labels = self.labels(&ranks)?;
-        let inputs = operands.iter().map(|x| widen(x)).collect::<Result<Vec<Tensor>, _>>()?;
-        macro_rules! sum {
-            ($t:ty) => {
-                contract::all::<$t>(&labels, &inputs)?
-            };
-        }
-        let y = match wide(first.dtype()) {
-            DType::F64 => sum!(f64),
-            DType::I64 => sum!(i64),
-            DType::I32 => sum!(i32),
-            DType::I16 => sum!(i16),
-            DType::I8 => sum!(i8),
-            DType::U64 => sum!(u64),
-            DType::U32 => sum!(u32),
-            DType::U16 => sum!(u16),
-            DType::U8 => sum!(u8),
-            DType::F32 | DType::F16 | DType::Bf16 => sum!(f32),
-            DType::Bool => return Err(not_a_number()),
-        };
+        let inputs = widen_all(operands)?;
+        let y = for_number!(first.dtype(), T => contract::all::<T>(&labels, &inputs)?);
         Ok(vec![narrow(y, first.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -282,7 +247,7 @@ impl OpDef for Einsum {
         let labels = self.labels(&ranks)?;
         for i in (0..at.operands()).filter(|i| at.wants(*i)).collect::<Vec<_>>() {
             let dx = Self::contribution(at, &labels, i)?;
-            at.give(i, dx);
+            at.give(i, dx)?;
         }
         Ok(())
     }

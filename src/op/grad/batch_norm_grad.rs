@@ -2,15 +2,12 @@
 
 use smallvec::smallvec;
 
-use crate::op::batch_norm::check_scales;
-use crate::op::declare::op;
-use crate::op::infer::{count, equal, results};
+use crate::op::Statistics;
+use crate::op::batch_norm::{apart_from_channels, check_scales};
+use crate::op::batch_norm_train::{channel_sums, rounded};
+use crate::op::infer::{count, equal, exactly, results};
+use crate::op::prelude::*;
 use crate::op::wide::{LargeSum, Wide};
-use crate::op::{
-    Claims, Gradient, Op, OpDef, OpError, Operand, Results, SplitOperand, Statistics, Traits,
-    converted, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Refusal, Tensor, TensorType};
 
 op! {
     /// The gradients of `x`, `scale` and `bias` of `batch_norm_train`, from `x: [N, C, …]`,
@@ -27,31 +24,16 @@ op! {
 }
 
 /// The sums of `terms` over the elements of each channel.
-/// `terms(c, i)` gives the term of element `i`, which belongs to channel `c`.
 fn sums(
     channels: usize,
     width: usize,
     len: usize,
     terms: impl Fn(usize, usize) -> f64,
 ) -> Vec<f64> {
-    let mut sums = vec![LargeSum::EMPTY; channels];
-    for row in 0..len / width.max(1) {
-        let c = row % channels;
-        let own = row * width..(row + 1) * width;
-        sums[c] = own.fold(sums[c], |sum, i| sum.with(terms(c, i)));
-    }
-    sums.into_iter().map(LargeSum::value).collect()
-}
-
-fn rounded(dims: &[usize], values: &[f64], dtype: DType) -> Result<Tensor, OpError> {
-    converted(&Tensor::new(dims, values)?, dtype)
+    channel_sums(channels, width, len, terms).into_iter().map(LargeSum::value).collect()
 }
 
 impl OpDef for BatchNormGrad {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn statistics(&self) -> Option<Statistics> {
         Some(if self.local { Statistics::OfReplica } else { Statistics::OfBatch })
     }
@@ -65,8 +47,7 @@ impl OpDef for BatchNormGrad {
         check_scales(&operands[..2])?;
         let (x, dy) = (operands[0].ty, operands[2].ty);
         if x.dtype != dy.dtype || x.rank() != dy.rank() {
-            let expected = format!("it must be {x}");
-            return Err(OpError::Shape { operand: 2, found: dy.clone(), expected });
+            return Err(OpError::shape(2, dy, format!("it must be {x}")));
         }
         for (a, b) in x.shape.iter().zip(dy.shape.iter()) {
             equal("sizes of the operand and of the gradient", a, b)?;
@@ -75,38 +56,24 @@ impl OpDef for BatchNormGrad {
         results([x.clone(), scale.clone(), scale.clone()])
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        rules::whole(operands, 1, Code::WindowAxis, "scales channels by samples of the batch")?;
-        let [x, _, dy] = operands else { return Ok(rules::invariant(3)) };
-        match (x.claim.shard(), dy.claim.shard()) {
-            (None, None) => Ok(rules::invariant(3)),
-            (Some(s), t) if t != Some(s) => {
-                Err(rules::refuse(Code::Misaligned, 2, "pairs rows with those of others"))
-            }
-            (None, Some(_)) => {
-                Err(rules::refuse(Code::Misaligned, 0, "pairs rows with those of others"))
-            }
-            (Some(shard), _) if shard.axis == 1 => {
-                let reason = "takes the batch for the channels it normalises";
-                Err(rules::refuse(Code::WindowAxis, 0, reason))
-            }
-            // Each replica has its own statistics; the gradients of scale and bias are sums over
-            // its rows.
-            (Some(shard), _) if self.local => {
-                let sum = Claim::Partial(Combine::Sum);
-                Ok(smallvec![Claim::Shard(shard), sum, sum])
-            }
-            (Some(_), _) => {
-                let reason = "uses statistics of the whole batch";
-                Err(rules::refuse(Code::BatchStatistics, 0, reason))
-            }
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        at.expect_whole(1, Code::WindowAxis, "scales channels by samples of the batch")?;
+        let Some(shard) = at.shard(0).filter(|s| at.shard(2) == Some(*s)) else {
+            let i = if at.shard(0).is_some() { 2 } else { 0 };
+            return at.refuse_at(i, Code::Misaligned, "pairs rows with those of others");
+        };
+        apart_from_channels(at, shard)?;
+        if !self.local {
+            return at.refuse(Code::BatchStatistics, "uses statistics of the whole batch");
         }
+        // Each replica has its own statistics; the gradients of scale and bias are sums over its
+        // rows.
+        let sum = Claim::Partial(Combine::Sum);
+        Ok(smallvec![Claim::Shard(shard), sum, sum])
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, scale, dy] = operands else {
-            return Err(OpError::Operands { expected: "3", found: operands.len() });
-        };
+        let [x, scale, dy] = exactly(operands)?;
         let (channels, width) = (scale.len(), x.dims().iter().skip(2).product::<usize>());
         let (mut v, dy, factors) = (x.to_f64(), dy.to_f64(), scale.to_f64());
         let (mut dscale, mut dbias) = (vec![0.0; channels], vec![0.0; channels]);
@@ -137,11 +104,7 @@ impl OpDef for BatchNormGrad {
                 }
             }
         }
-        Ok(vec![
-            rounded(x.dims(), &v, x.dtype())?,
-            rounded(scale.dims(), &dscale, scale.dtype())?,
-            rounded(scale.dims(), &dbias, scale.dtype())?,
-        ])
+        Ok(vec![rounded(x, &v)?, rounded(scale, &dscale)?, rounded(scale, &dbias)?])
     }
 
     fn gradient(&self) -> Gradient {

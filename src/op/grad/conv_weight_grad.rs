@@ -1,16 +1,12 @@
 //! The gradient of a convolution's kernel.
 
-use smallvec::{SmallVec, smallvec};
+use crate::op::element::for_wide;
 
-use crate::op::declare::op;
-use crate::op::infer::{dtype, equal, result, same_dtype, two};
-use crate::op::numeric::{Wide, narrow, wide, widen};
-use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use crate::op::{
-    Backward, Claims, Conv, Formula, Gradient, Op, OpDef, OpError, Operand, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shard, Tensor, TensorType};
+use crate::op::Conv;
+use crate::op::infer::{dtype, equal, exactly, result, same_dtype};
+use crate::op::numeric::{Wide, computed_wide};
+use crate::op::prelude::*;
+use crate::op::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
 
 op! {
     /// The gradient of the kernel `[M, C/groups, kernel…]` of a convolution, from its operand
@@ -19,7 +15,7 @@ op! {
     /// window's gradient. Of a transposed convolution the two change places.
     ///
     /// `f16` and `bf16` are summed in `f32`: samples ascending, windows in row-major order.
-    pub struct ConvWeightGrad = "conv_weight_grad" {
+    pub struct ConvWeightGrad = "conv_weight_grad" is SUMS_NARROW {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
         /// The distance between taps on each spatial axis, at least 1; empty for 1 on each.
@@ -43,8 +39,7 @@ pub(in crate::op) fn give_weights(
     let Conv { strides, dilations, pads, groups } = conv.clone();
     let kernel = spatial_sizes(1, at.ty(w))?.to_vec();
     let dw = at.op(ConvWeightGrad { strides, dilations, pads, groups, kernel }, &operands)?;
-    at.give(1, dw);
-    Ok(())
+    at.give(1, dw)
 }
 
 impl ConvWeightGrad {
@@ -64,7 +59,7 @@ impl ConvWeightGrad {
             })?;
             if self.groups < 1 || size % self.groups != 0 || size < 1 {
                 let reason = format!("{} groups do not divide {size} channels", self.groups);
-                return Err(OpError::Attribute { attr: "groups", reason });
+                return Err(OpError::attr("groups", reason));
             }
             Ok(size)
         };
@@ -73,23 +68,18 @@ impl ConvWeightGrad {
 }
 
 impl OpDef for ConvWeightGrad {
-    fn traits(&self) -> Traits {
-        Traits::SUMS_NARROW
-    }
-
     fn of_magnitudes(&self) -> Option<Op> {
         Some(self.clone().into())
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let (x, dy) = two(operands)?;
+        let [x, dy] = exactly(operands)?;
         dtype(operands, 0, DType::is_float, "a float")?;
         let dtype = same_dtype(operands)?;
         let windows = self.windows(x.ty)?;
         let [c, m] = self.channels(x.ty, dy.ty)?;
         if dy.ty.rank() != x.ty.rank() {
-            let expected = format!("it must have {} axes", x.ty.rank());
-            return Err(OpError::Shape { operand: 1, found: dy.ty.clone(), expected });
+            return Err(OpError::shape(1, dy.ty, format!("it must have {} axes", x.ty.rank())));
         }
         equal("samples", &x.ty.shape[0], &dy.ty.shape[0])?;
         for (axis, size) in windows.iter().zip(dy.ty.shape.iter().skip(2)) {
@@ -99,48 +89,32 @@ impl OpDef for ConvWeightGrad {
         result(TensorType { dtype, shape: sizes.map(Dim::from).collect() })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        match operands {
-            [x, dy] => match (x.claim.shard(), dy.claim.shard()) {
-                (None, None) => Ok(rules::invariant(1)),
-                (Some(s @ Shard { axis: 0, .. }), Some(t)) if s == t => {
-                    // A sum over samples: each replica has that over its own.
-                    Ok(smallvec![Claim::Partial(Combine::Sum)])
-                }
-                (Some(Shard { axis: 0, .. }), _) | (None, Some(Shard { axis: 0, .. })) => {
-                    Err(rules::refuse(Code::Misaligned, 1, "pairs rows with those of others"))
-                }
-                (Some(_), _) => {
-                    Err(rules::refuse(Code::WindowAxis, 0, "slides windows along the batch"))
-                }
-                (None, Some(_)) => {
-                    Err(rules::refuse(Code::WindowAxis, 1, "slides windows along the batch"))
-                }
-            },
-            _ => Ok(rules::invariant(1)),
+    fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
+        match (at.shard(0), at.shard(1)) {
+            (Some(s @ Shard { axis: 0, .. }), Some(t)) if s == t => {
+                // A sum over samples: each replica has that over its own.
+                at.give(Claim::Partial(Combine::Sum))
+            }
+            (Some(Shard { axis: 0, .. }), _) | (None, Some(Shard { axis: 0, .. })) => {
+                at.refuse_at(1, Code::Misaligned, "pairs rows with those of others")
+            }
+            _ => at.refuse(Code::WindowAxis, "slides windows along the batch"),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, dy] = operands else {
-            return Err(OpError::Operands { expected: "2", found: operands.len() });
-        };
+        let [x, dy] = exactly(operands)?;
         let windows = self.windows(&x.tensor_type())?;
         let size = |n: i64| usize::try_from(n).unwrap_or(1);
         let [c, m] = self.channels(&x.tensor_type(), &dy.tensor_type())?.map(size);
-        let mut dims: SmallVec<[usize; 5]> = smallvec![m, c / size(self.groups)];
-        dims.extend(windows.iter().map(|a| a.kernel));
-        let mut dw = Tensor::zeros(wide(x.dtype()), &dims)?;
-        if !dw.is_empty() && !dy.is_empty() {
-            let (x, dy) = (widen(x)?, widen(dy)?);
-            let groups = size(self.groups);
-            if dw.dtype() == DType::F64 {
-                correlate::<f64>(&windows, groups, &mut dw, &x, &dy);
-            } else {
-                correlate::<f32>(&windows, groups, &mut dw, &x, &dy);
+        let groups = size(self.groups);
+        let dims = sizes_with(&[m, c / groups], &windows, |a| a.kernel);
+        computed_wide(operands, &dims, |dw, operands| {
+            if !dy.is_empty() {
+                for_wide!(dw.dtype(), T => correlate::<T>(&windows, groups, dw, operands));
             }
-        }
-        Ok(vec![narrow(dw, x.dtype())?])
+            Ok(())
+        })
     }
 
     fn gradient(&self) -> Gradient {
@@ -149,13 +123,8 @@ impl OpDef for ConvWeightGrad {
 }
 
 /// The sums for all channels, sample after sample.
-fn correlate<T: Wide>(
-    windows: &[WindowAxis],
-    groups: usize,
-    dw: &mut Tensor,
-    x: &Tensor,
-    dy: &Tensor,
-) {
+fn correlate<T: Wide>(windows: &[WindowAxis], groups: usize, dw: &mut Tensor, of: &[Tensor]) {
+    let [x, dy] = of else { return };
     let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
     let (plane, out, taps) = (size(|a| a.input), size(|a| a.output), size(|a| a.kernel));
     let (c, m) = (x.dims()[1], dy.dims()[1]);

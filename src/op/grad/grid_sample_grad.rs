@@ -1,15 +1,13 @@
 //! The gradients of elements taken at positions that a grid gives.
 
+use crate::op::element::for_wide;
 use smallvec::{SmallVec, smallvec};
 
-use crate::op::declare::op;
+use crate::op::ResizeMode;
 use crate::op::grid_sample::{AxisTap, GridPadding, GridSample};
-use crate::op::infer::{count, results, same_dtype, tensors};
-use crate::op::numeric::{Wide, narrow, widen};
-use crate::op::{
-    Claims, Gradient, OpDef, OpError, Operand, ResizeMode, Results, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Refusal, Tensor, TensorType};
+use crate::op::infer::{count, exactly, results, same_dtype};
+use crate::op::numeric::{Wide, narrow, widen_all};
+use crate::op::prelude::*;
 
 op! {
     /// The gradients of both operands of `grid_sample`, from these operands and the gradient of its
@@ -18,7 +16,7 @@ op! {
     /// A position that is moved to a border, or lies on it, has the gradient 0 along that axis; so
     /// have all of `nearest`. `f16` and `bf16` are computed in `f32`; what points give an element
     /// is summed in row-major order of the points, what channels give a position in their order.
-    pub struct GridSampleGrad = "grid_sample_grad" {
+    pub struct GridSampleGrad = "grid_sample_grad" is JUMPS {
         /// The interpolation mode.
         pub mode: ResizeMode = ResizeMode::Linear,
         /// The padding mode.
@@ -65,8 +63,8 @@ impl GridSampleGrad {
     }
 
     /// Adds the gradients of all samples to zeros.
-    fn give<T: Wide>(&self, given: [&mut Tensor; 2], [x, grid, dy]: [&Tensor; 3]) {
-        let [dx, dgrid] = given;
+    fn give<T: Wide>(&self, given: [&mut Tensor; 2], operands: &[Tensor]) {
+        let ([dx, dgrid], [x, grid, dy]) = (given, operands) else { return };
         let (channels, sizes) = (x.dims()[1], x.dims()[2..].to_vec());
         let plane: usize = sizes.iter().product();
         let points: usize = dy.dims()[2..].iter().product();
@@ -94,10 +92,6 @@ impl GridSampleGrad {
 }
 
 impl OpDef for GridSampleGrad {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         same_dtype(operands)?;
@@ -105,24 +99,22 @@ impl OpDef for GridSampleGrad {
         for (dy, y) in dy.iter().zip(self.forward().infer(own)?) {
             if *dy.ty != y.ty {
                 let expected = format!("it is {}, as the elements taken are", y.ty);
-                return Err(OpError::Shape { operand: 2, found: dy.ty.clone(), expected });
+                return Err(OpError::shape(2, dy.ty, expected));
             }
         }
         results(own.iter().map(|x| x.ty.clone()))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let [x, grid, dy] = operands else { return rules::whole_results(results) };
-        let made = self.forward().split(&[*x, *grid], std::slice::from_ref(dy.ty))?;
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let [x, grid, dy] = at.operands else { return at.whole() };
+        let forward =
+            Splitting { operands: &at.operands[..2], results: std::slice::from_ref(dy.ty) };
+        let made = self.forward().split(&forward)?;
         if made.first() != Some(&dy.claim) {
-            return Err(rules::refuse(Code::Misaligned, 2, "pairs rows with those of others"));
+            return at.refuse_at(2, Code::Misaligned, "pairs rows with those of others");
         }
         if dy.claim.shard().is_none() {
-            return Ok(rules::invariant(2));
+            return at.whole();
         }
         // What is whole gets a sum over what is not.
         let claim = |x: &SplitOperand<'_>| {
@@ -132,23 +124,14 @@ impl OpDef for GridSampleGrad {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x, grid, dy] = tensors(operands)?;
-        let (x_wide, grid_wide, dy_wide) = (widen(x)?, widen(grid)?, widen(dy)?);
-        let mut dx = Tensor::zeros(x_wide.dtype(), x.dims())?;
-        let mut dgrid = Tensor::zeros(x_wide.dtype(), grid.dims())?;
+        let [x, grid, dy] = exactly(operands)?;
+        let from = widen_all(operands)?;
+        let mut dx = Tensor::zeros(from[0].dtype(), x.dims())?;
+        let mut dgrid = Tensor::zeros(from[0].dtype(), grid.dims())?;
         if !dy.is_empty() {
-            let (given, from) = ([&mut dx, &mut dgrid], [&x_wide, &grid_wide, &dy_wide]);
-            if x_wide.dtype() == DType::F64 {
-                self.give::<f64>(given, from);
-            } else {
-                self.give::<f32>(given, from);
-            }
+            for_wide!(dx.dtype(), T => self.give::<T>([&mut dx, &mut dgrid], &from));
         }
         Ok(vec![narrow(dx, x.dtype())?, narrow(dgrid, x.dtype())?])
-    }
-
-    fn jumps(&self) -> bool {
-        true
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,16 +1,14 @@
 //! The gradients of pools: what each window gives its elements.
 
-use smallvec::{SmallVec, smallvec};
+use crate::op::element::for_wide;
+use smallvec::SmallVec;
 
-use crate::op::declare::family;
-use crate::op::infer::{count, dtype, equal, result, same_dtype};
-use crate::op::numeric::{Wide, narrow, widen};
-use crate::op::pool::{Planes, Span, elements};
-use crate::op::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use crate::op::{
-    Claims, Gradient, OpDef, OpError, Operand, Pool, Results, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Tensor, TensorType};
+use crate::op::Pool;
+use crate::op::infer::{at_least, count, dtype, equal, result, same_dtype};
+use crate::op::numeric::{Wide, computed_wide};
+use crate::op::pool::{Planes, elements, greatest, taps};
+use crate::op::prelude::*;
+use crate::op::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
 
 family! {
     /// The gradient of the operand of a pool, `[N, C, spatial…]`, from that of its result,
@@ -18,36 +16,26 @@ family! {
     /// windows. Windows are those of the pool.
     ///
     /// `f16` and `bf16` are summed in `f32`.
-    pub enum PoolGrad {
+    pub enum PoolGrad with [
+        /// Taps of a window.
+        kernel: Vec<i64>,
+        /// Distance between windows.
+        strides: Vec<i64> = Vec::new(),
+        /// Distance between taps.
+        dilations: Vec<i64> = Vec::new(),
+        /// Padding before and after each axis.
+        pads: Vec<i64> = Vec::new(),
+        /// Whether a last, partial window counts.
+        ceil_mode: bool = false,
+    ] {
         /// Each window's number goes to its greatest element: the first of equal ones, the last
         /// NaN. The operands are that of the pool and the gradient of its result.
-        Max = "max_pool_grad" {
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
-        },
+        Max = "max_pool_grad",
         /// Each window's number is shared among its elements. The operand is the gradient of the
         /// pool's result.
         Average = "average_pool_grad" {
             /// The sizes of the spatial axes of the pool's operand.
             sizes: Vec<i64>,
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
             /// Whether taps in the padding share, too.
             count_include_pad: bool = false,
         },
@@ -57,37 +45,16 @@ family! {
 impl PoolGrad {
     /// The gradient of `pool`, applied to an operand of type `x`.
     pub(in crate::op) fn of(pool: &Pool, x: &TensorType) -> Result<Self, OpError> {
-        match pool.clone() {
-            Pool::Max { kernel, strides, dilations, pads, ceil_mode, .. } => {
-                Ok(Self::Max { kernel, strides, dilations, pads, ceil_mode })
-            }
-            Pool::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad } => {
-                let sizes = spatial_sizes(0, x)?.to_vec();
-                Ok(Self::Average {
-                    sizes,
-                    kernel,
-                    strides,
-                    dilations,
-                    pads,
-                    ceil_mode,
-                    count_include_pad,
-                })
-            }
-            // What the windows of a norm give is shared, too.
-            Pool::Lp { kernel, strides, dilations, pads, ceil_mode, .. } => {
-                let sizes = spatial_sizes(0, x)?.to_vec();
-                let count_include_pad = false;
-                Ok(Self::Average {
-                    sizes,
-                    kernel,
-                    strides,
-                    dilations,
-                    pads,
-                    ceil_mode,
-                    count_include_pad,
-                })
-            }
+        let (kernel, strides, dilations, pads, ceil_mode) = pool.common();
+        let (kernel, strides, dilations) = (kernel.clone(), strides.clone(), dilations.clone());
+        let (pads, ceil_mode) = (pads.clone(), *ceil_mode);
+        if let Pool::Max { .. } = pool {
+            return Ok(Self::Max { kernel, strides, dilations, pads, ceil_mode });
         }
+        // What the windows of a norm give is shared, too.
+        let count_include_pad = matches!(pool, Pool::Average { count_include_pad: true, .. });
+        let sizes = spatial_sizes(0, x)?.to_vec();
+        Ok(Self::Average { kernel, strides, dilations, pads, ceil_mode, sizes, count_include_pad })
     }
 
     /// The number of elements in each window of a channel, as `[1, 1, windows…]`.
@@ -95,15 +62,14 @@ impl PoolGrad {
         let dims: Vec<usize> = [1, 1].into_iter().chain(windows.iter().map(|a| a.output)).collect();
         let mut counts = vec![0.0f64; dims.iter().product()];
         Planes::new(windows).each(counts.len(), |i, _, window| {
-            counts[i] = window.iter().map(|(span, _)| span.count as f64).product();
+            counts[i] = taps(window, false);
         });
         Ok(Tensor::new(&dims, &counts)?)
     }
 
     /// The windows over the operand of the pool, whose spatial axes have these sizes.
     pub(crate) fn windows(&self, sizes: &[i64]) -> Result<Windows, OpError> {
-        let (Self::Max { kernel, strides, dilations, pads, ceil_mode }
-        | Self::Average { kernel, strides, dilations, pads, ceil_mode, .. }) = self;
+        let (kernel, strides, dilations, pads, ceil_mode) = self.common();
         let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
         sliding.over("kernel", sizes, kernel)
     }
@@ -119,10 +85,6 @@ impl PoolGrad {
 }
 
 impl OpDef for PoolGrad {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         match self {
             Self::Max { .. } => count(operands, 2, 2, "2")?,
@@ -136,7 +98,7 @@ impl OpDef for PoolGrad {
         let windows = self.windows(&sizes)?;
         if dy.rank() != windows.len() + 2 || first.rank() != dy.rank() {
             let expected = format!("it must have {} axes", windows.len() + 2);
-            return Err(OpError::Shape { operand: last, found: dy.clone(), expected });
+            return Err(OpError::shape(last, dy, expected));
         }
         for axis in 0..2 {
             equal("samples and channels", &first.shape[axis], &dy.shape[axis])?;
@@ -149,41 +111,26 @@ impl OpDef for PoolGrad {
         result(TensorType { dtype: first.dtype, shape })
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         if shard.axis > 1 {
-            return Err(rules::refuse(Code::WindowAxis, i, "slides windows along the batch"));
+            return at.refuse(Code::WindowAxis, "slides windows along the batch");
         }
-        match operands.iter().position(|x| x.claim != Claim::Shard(shard)) {
-            Some(other) => {
-                Err(rules::refuse(Code::Misaligned, other, "pairs rows with those of others"))
-            }
-            None => Ok(smallvec![Claim::Shard(shard)]),
+        match at.operands.iter().position(|x| x.claim != Claim::Shard(shard)) {
+            Some(other) => at.refuse_at(other, Code::Misaligned, "pairs rows with those of others"),
+            None => at.keep(shard),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [first, ..] = operands else {
-            return Err(OpError::Operands { expected: "1 or 2", found: 0 });
-        };
-        let dy = operands.last().unwrap_or(first);
-        let sizes = self.sizes(&first.tensor_type())?;
-        let windows = self.windows(&sizes)?;
-        let mut dims: SmallVec<[usize; 5]> = dy.dims().iter().take(2).copied().collect();
-        dims.extend(windows.iter().map(|a: &WindowAxis| a.input));
-        let mut dx = Tensor::zeros(crate::op::numeric::wide(dy.dtype()), &dims)?;
-        if !dx.is_empty() {
-            let (x, g) = (widen(first)?, widen(dy)?);
-            let planes = Planes::new(&windows);
-            if dx.dtype() == DType::F64 {
-                self.give::<f64>(&planes, &mut dx, &x, &g);
-            } else {
-                self.give::<f32>(&planes, &mut dx, &x, &g);
-            }
-        }
-        Ok(vec![narrow(dx, dy.dtype())?])
+        let ([first], rest) = at_least(operands)?;
+        let dy = rest.last().unwrap_or(&first);
+        let windows = self.windows(&self.sizes(&first.tensor_type())?)?;
+        let dims = sizes_with(&dy.dims()[..2], &windows, |a| a.input);
+        computed_wide(&[first, dy], &dims, |dx, operands| {
+            let (planes, [x, dy]) = (Planes::new(&windows), [&operands[0], &operands[1]]);
+            for_wide!(dx.dtype(), T => self.give::<T>(&planes, dx, x, dy));
+            Ok(())
+        })
     }
 
     fn jumps(&self) -> bool {
@@ -201,22 +148,12 @@ impl PoolGrad {
         let dy = dy.as_slice::<T>();
         planes.each(dy.len(), |i, start, window| match self {
             Self::Max { .. } => {
-                let (mut best, mut at) = (T::LOWEST, None);
-                elements(window, start, &mut |i| {
-                    let is_nan = x[i].partial_cmp(&x[i]).is_none();
-                    if x[i] > best || is_nan || at.is_none() {
-                        (best, at) = (x[i], Some(i));
-                    }
-                });
-                if let Some(at) = at {
+                if let Some(at) = greatest(x, start, window).1 {
                     dx[at] = dx[at] + dy[i];
                 }
             }
             Self::Average { count_include_pad, .. } => {
-                let taps = |(span, _): &(Span, usize)| {
-                    if *count_include_pad { span.padded as f64 } else { span.count as f64 }
-                };
-                let count: f64 = window.iter().map(taps).product();
+                let count = taps(window, *count_include_pad);
                 if count > 0.0 {
                     let share = dy[i] / T::of(count);
                     elements(window, start, &mut |at| dx[at] = dx[at] + share);

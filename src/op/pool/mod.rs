@@ -2,19 +2,14 @@
 
 mod planes;
 
-use smallvec::{SmallVec, smallvec};
+pub(in crate::op) use planes::{Planes, elements, greatest, taps};
 
-pub(in crate::op) use planes::{Planes, Span, elements};
-
-use super::declare::family;
-use super::infer::{dtype, one, results};
-use super::numeric::{Ordered, Wide, narrow, wide, widen};
-use super::window::{Sliding, WindowAxis, Windows, spatial_sizes};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, PoolGrad, Results, RuleError,
-    SplitOperand, Term, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Tensor, TensorType};
+use super::PoolGrad;
+use super::element::for_wide;
+use super::infer::{dtype, exactly, results};
+use super::numeric::{Ordered, Wide, computed_wide};
+use super::prelude::*;
+use super::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
 
 family! {
     /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
@@ -25,20 +20,21 @@ family! {
     /// then that after each (empty for none). With `ceil_mode` a last window counts that reaches
     /// beyond the end padding, if it begins before that padding. Elements are taken in row-major
     /// order; `f16` and `bf16` are computed in `f32`.
-    pub enum Pool {
+    pub enum Pool is FOLLOWS_BLOCKS with [
+        /// Taps of a window.
+        kernel: Vec<i64>,
+        /// Distance between windows.
+        strides: Vec<i64> = Vec::new(),
+        /// Distance between taps.
+        dilations: Vec<i64> = Vec::new(),
+        /// Padding before and after each axis.
+        pads: Vec<i64> = Vec::new(),
+        /// Whether a last, partial window counts.
+        ceil_mode: bool = false,
+    ] {
         /// The greatest element; a NaN is greater than all. Padding is less than all: a window
         /// without an element gives minus infinity, the least integer.
         Max = "max_pool" {
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
             /// Whether a second result, `i64`, holds the position of each greatest element (the
             /// first of equal ones, the last NaN) in the whole operand; -1 for a window without an
             /// element.
@@ -48,31 +44,11 @@ family! {
         },
         /// The mean; a window without an element gives 0.
         Average = "average_pool" {
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
             /// Whether taps in the padding count as zeros; taps beyond the end padding never count.
             count_include_pad: bool = false,
         },
         /// The `p`-norm `(sum |x|^p)^(1/p)`.
         Lp = "lp_pool" {
-            /// Taps of a window.
-            kernel: Vec<i64>,
-            /// Distance between windows.
-            strides: Vec<i64> = Vec::new(),
-            /// Distance between taps.
-            dilations: Vec<i64> = Vec::new(),
-            /// Padding before and after each axis.
-            pads: Vec<i64> = Vec::new(),
-            /// Whether a last, partial window counts.
-            ceil_mode: bool = false,
             /// The exponent, at least 1.
             p: i64 = 2,
         },
@@ -82,9 +58,7 @@ family! {
 impl Pool {
     /// The windows over an operand of type `x`, whose first two axes may have any size.
     pub(crate) fn windows(&self, x: &TensorType) -> Result<Windows, OpError> {
-        let (Self::Max { kernel, strides, dilations, pads, ceil_mode, .. }
-        | Self::Average { kernel, strides, dilations, pads, ceil_mode, .. }
-        | Self::Lp { kernel, strides, dilations, pads, ceil_mode, .. }) = self;
+        let (kernel, strides, dilations, pads, ceil_mode) = self.common();
         let sliding = Sliding { strides, dilations, pads, ceil_mode: *ceil_mode };
         sliding.over("kernel", &spatial_sizes(0, x)?, kernel)
     }
@@ -105,39 +79,21 @@ impl Pool {
     ) -> Result<Term, RuleError> {
         let (x, y, dy) = (at.operand(0)?, at.result(0)?, at.dy()?);
         let power = p as f64 - 1.0;
-        let mut each = dy;
-        if p > 1 {
-            let exponent = at.number(y, -power)?;
-            let factor = at.pow(y, exponent)?;
-            each = at.mul(each, factor)?;
-        }
-        let some = at.is_above(y, 0.0)?;
-        let each = at.only(some, each)?;
+        let each = if p > 1 { dy * y.to_power(-power) } else { dy.into() };
+        let each = at.make(each.only(y.above(0.0)))?;
         // The gradient of a mean divides by the elements of the window; a norm is a sum, so the
         // count is multiplied back.
         let counts = PoolGrad::counts(&self.windows(at.ty(x))?)?;
         let counts = at.constant(y, counts)?;
-        let each = at.mul(each, counts)?;
-        let all = at.op(shared, &[each])?;
-        let sign = at.sign(x)?;
-        let all = at.mul(all, sign)?;
-        if p == 1 {
-            return Ok(all);
-        }
-        let size = at.abs(x)?;
-        let exponent = at.number(x, power)?;
-        let size = at.pow(size, exponent)?;
-        at.mul(all, size)
+        let all = (each * counts).apply(shared) * x.sign();
+        let size = |x: Term| x.abs().to_power(power);
+        at.make(if p == 1 { all } else { all * size(x) })
     }
 }
 
 impl OpDef for Pool {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         match self {
             Self::Max { .. } => {
                 let known = |t: DType| t.is_float() || matches!(t, DType::I8 | DType::U8);
@@ -150,8 +106,7 @@ impl OpDef for Pool {
         if let Self::Lp { p, .. } = self
             && *p < 1
         {
-            let reason = format!("{p} is out of range; it must be at least 1");
-            return Err(OpError::Attribute { attr: "p", reason });
+            return Err(OpError::attr("p", format!("{p} is out of range; it must be at least 1")));
         }
         let windows = self.windows(x.ty)?;
         let spatial = windows.iter().map(WindowAxis::windows);
@@ -161,59 +116,40 @@ impl OpDef for Pool {
         results([y].into_iter().chain(self.has_indices().then_some(indices)))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1 + usize::from(self.has_indices())));
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         if shard.axis > 1 {
-            return Err(rules::refuse(Code::WindowAxis, i, "slides windows along the batch"));
+            return at.refuse(Code::WindowAxis, "slides windows along the batch");
         }
         // Positions count from the first element of the whole operand, samples included.
         if self.has_indices() {
-            let reason = "gives positions within the whole batch";
-            return Err(rules::refuse(Code::GlobalIndex, i, reason));
+            return at.refuse(Code::GlobalIndex, "gives positions within the whole batch");
         }
-        Ok(smallvec![Claim::Shard(shard)])
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
+        let [x] = exactly(operands)?;
         let windows = self.windows(&x.tensor_type())?;
-        let mut dims: SmallVec<[usize; 5]> = x.dims()[..2].into();
-        dims.extend(windows.iter().map(|a| a.output));
-        let mut y = Tensor::zeros(wide(x.dtype()), &dims)?;
+        let dims = sizes_with(&x.dims()[..2], &windows, |a| a.output);
         let mut indices =
             self.has_indices().then(|| Tensor::zeros(DType::I64, &dims)).transpose()?;
-        if !y.is_empty() {
-            let planes = Planes::new(&windows);
-            let x = widen(x)?;
-            match y.dtype() {
-                DType::I8 => self.greatest::<i8>(&planes, &mut y, &x, indices.as_mut()),
-                DType::U8 => self.greatest::<u8>(&planes, &mut y, &x, indices.as_mut()),
-                DType::F64 => self.reals::<f64>(&planes, &mut y, &x, indices.as_mut()),
-                DType::F32
-                | DType::F16
-                | DType::Bf16
-                | DType::I64
-                | DType::I32
-                | DType::I16
-                | DType::U64
-                | DType::U32
-                | DType::U16
-                | DType::Bool => self.reals::<f32>(&planes, &mut y, &x, indices.as_mut()),
+        let mut results = computed_wide(operands, &dims, |y, operands| {
+            let (planes, x, at) = (Planes::new(&windows), &operands[0], indices.as_mut());
+            if y.dtype() == DType::I8 {
+                self.greatest::<i8>(&planes, y, x, at);
+            } else if y.dtype() == DType::U8 {
+                self.greatest::<u8>(&planes, y, x, at);
+            } else {
+                for_wide!(y.dtype(), T => self.reals::<T>(&planes, y, x, at));
             }
-        }
-        Ok([narrow(y, x.dtype())?].into_iter().chain(indices).collect())
+            Ok(())
+        })?;
+        results.extend(indices);
+        Ok(results)
     }
 
     fn jumps(&self) -> bool {
         matches!(self, Self::Max { indices: true, .. })
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -226,8 +162,7 @@ impl OpDef for Pool {
                 Self::Max { .. } | Self::Average { .. } => at.op(grad, &[dy])?,
             },
         };
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 
@@ -250,21 +185,11 @@ impl Pool {
         indices: Option<&mut Tensor>,
     ) {
         let x = x.as_slice::<T>();
-        let greatest = |start: usize, window: &[(Span, usize)]| {
-            let (mut best, mut at) = (T::LOWEST, None);
-            elements(window, start, &mut |i| {
-                let is_nan = x[i].partial_cmp(&x[i]).is_none();
-                if x[i] > best || is_nan || at.is_none() {
-                    (best, at) = (x[i], Some(i));
-                }
-            });
-            (best, at)
-        };
-        planes.fill(y.as_mut_slice::<T>(), |start, window| greatest(start, window).0);
+        planes.fill(y.as_mut_slice::<T>(), |start, window| greatest(x, start, window).0);
         let Some(indices) = indices else { return };
         let turned = matches!(self, Self::Max { column_major: true, .. });
         planes.fill(indices.as_mut_slice::<i64>(), |start, window| {
-            let at = greatest(start, window).1;
+            let at = greatest(x, start, window).1;
             let at = at.map(|at| if turned { start + planes.column_major(at - start) } else { at });
             at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1)
         });
@@ -276,10 +201,7 @@ fn mean<T: Wide>(planes: &Planes, count_include_pad: bool, y: &mut Tensor, x: &T
     planes.fill(y.as_mut_slice::<T>(), |start, window| {
         let mut sum = T::of(0.0);
         elements(window, start, &mut |i| sum = sum + x[i]);
-        let taps = |(span, _): &(Span, usize)| {
-            if count_include_pad { span.padded as f64 } else { span.count as f64 }
-        };
-        let count: f64 = window.iter().map(taps).product();
+        let count = taps(window, count_include_pad);
         if count > 0.0 { sum / T::of(count) } else { T::of(0.0) }
     });
 }

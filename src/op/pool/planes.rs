@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::op::numeric::Ordered;
 use crate::op::window::WindowAxis;
 
 /// The taps of one window on one axis that lie in the input.
@@ -97,6 +98,31 @@ impl Planes {
         }
         turned
     }
+}
+
+/// The greatest element of a window and its position: the first of equal ones, the last NaN; none
+/// of a window without elements.
+pub(in crate::op) fn greatest<T: Ordered>(
+    x: &[T],
+    start: usize,
+    window: &[(Span, usize)],
+) -> (T, Option<usize>) {
+    let (mut best, mut at) = (T::LOWEST, None);
+    elements(window, start, &mut |i| {
+        let is_nan = x[i].partial_cmp(&x[i]).is_none();
+        if x[i] > best || is_nan || at.is_none() {
+            (best, at) = (x[i], Some(i));
+        }
+    });
+    (best, at)
+}
+
+/// The taps of a window that a mean counts.
+pub(in crate::op) fn taps(window: &[(Span, usize)], count_include_pad: bool) -> f64 {
+    let taps = |(span, _): &(Span, usize)| {
+        if count_include_pad { span.padded as f64 } else { span.count as f64 }
+    };
+    window.iter().map(taps).product()
 }
 
 /// Calls `f` with the position of each element of a window, in row-major order.

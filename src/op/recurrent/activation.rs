@@ -1,5 +1,7 @@
 //! The functions of the gates.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use std::fmt;
 
 use crate::op::attr::{Attr, AttrValue};
@@ -24,7 +26,6 @@ impl<R: Real> Apply<R> for Row<'_, R> {
     type Output = ();
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn apply(self, f: impl Fn(R) -> R) {
         self.0.iter_mut().for_each(|x| *x = f(*x));
     }
@@ -35,22 +36,6 @@ impl Activation {
     pub const SIGMOID: Self = Self::Unary(Unary::Sigmoid);
     /// The function of states.
     pub const TANH: Self = Self::Unary(Unary::Tanh);
-
-    /// The names of all functions.
-    #[cfg(test)]
-    pub const NAMES: [&str; 11] = [
-        "relu",
-        "tanh",
-        "sigmoid",
-        "softsign",
-        "softplus",
-        "leaky_relu",
-        "thresholded_relu",
-        "elu",
-        "hard_sigmoid",
-        "affine",
-        "scaled_tanh",
-    ];
 
     /// The function with this name and these parameters, those of ONNX where they are absent;
     /// `None` where there is no such function.
@@ -97,7 +82,6 @@ impl Activation {
 
     /// Applies the function to every element of a row.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(in crate::op) fn row<R: Real>(&self, x: &mut [R]) {
         match self {
             Self::Unary(op) => op.visit(Row(x)),
@@ -189,9 +173,24 @@ mod tests {
     use super::Activation;
     use crate::op::attr::{Attr, AttrValue};
 
+    /// The names of all functions.
+    const NAMES: [&str; 11] = [
+        "relu",
+        "tanh",
+        "sigmoid",
+        "softsign",
+        "softplus",
+        "leaky_relu",
+        "thresholded_relu",
+        "elu",
+        "hard_sigmoid",
+        "affine",
+        "scaled_tanh",
+    ];
+
     #[test]
     fn a_printed_function_is_read_again() {
-        for name in Activation::NAMES {
+        for name in NAMES {
             for (alpha, beta) in
                 [(None, None), (Some(0.1), Some(-3e-9)), (Some(f32::INFINITY), None)]
             {

@@ -9,6 +9,7 @@ use crate::op::OpError;
 use crate::op::attr::names;
 use crate::op::declare::{family, settings};
 use crate::op::element::Float;
+use crate::op::index::steps_of;
 use crate::op::real::Real;
 use crate::types::Tensor;
 
@@ -52,7 +53,7 @@ family! {
     /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded
     /// once. [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are
     /// those of ONNX.
-    pub struct Recurrent of CellKind with CellSettings {
+    pub struct Recurrent is FOLLOWS_BLOCKS of CellKind with CellSettings {
         /// Gates `i`, `o`, `f` and the candidate `g`: `c' = f c + i g`, `h' = o hidden(c')`.
         Lstm = "lstm" without [reset_after],
         /// Gates `z`, `r` and the candidate `g`: `h' = (1 - z) g + z h`, where `g` sees `r h`.
@@ -133,10 +134,7 @@ impl Recurrent {
         let given = self.settings.attrs();
         match given.into_iter().find(|(attr, _)| self.kind.without().contains(attr)) {
             None => Ok(()),
-            Some((attr, _)) => {
-                let reason = format!("{} has none", self.kind.name());
-                Err(OpError::Attribute { attr, reason })
-            }
+            Some((attr, _)) => Err(OpError::attr(attr, format!("{} has none", self.kind.name()))),
         }
     }
 
@@ -205,13 +203,8 @@ impl Recurrent {
     ) -> Result<Vec<usize>, OpError> {
         let Some(operand) = self.places().lengths else { return Ok(Vec::new()) };
         let given = operands.get(operand).and_then(|t| t.to_i64()).unwrap_or_default();
-        let checked = |length: i64| {
-            usize::try_from(length).ok().filter(|l| *l <= steps).ok_or_else(|| {
-                let reason =
-                    format!("the length {length} is not one of a sequence of {steps} steps");
-                OpError::Value { operand, reason }
-            })
-        };
+        let steps = i64::try_from(steps).unwrap_or(i64::MAX);
+        let checked = |length: i64| steps_of(operand, length, steps);
         given.into_iter().map(checked).collect()
     }
 

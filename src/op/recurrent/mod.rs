@@ -11,32 +11,17 @@ pub use cell::{CellSettings, Direction, Recurrent};
 pub use sequence::CellKind;
 pub(crate) use sequence::{Cell, Engine, Part, Sequence, Sizes, States};
 
-use super::infer::{dtype, equal, results};
-use super::numeric::{narrow, wide, widen};
-use super::{
-    Backward, Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, recurrent_grad, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
+use super::element::for_wide;
+use super::infer::{at_least, dtype, results};
+use super::numeric::{narrow, wide, widen_all};
+use super::prelude::*;
+use super::recurrent_grad;
+use crate::op::infer::{has_sizes, sizes_of};
 
 /// Fails unless operand `i` has these sizes.
 fn shape(operands: &[Operand<'_>], i: usize, sizes: &[Dim], what: &str) -> Result<(), OpError> {
-    let Some(x) = operands.get(i) else { return Ok(()) };
-    if x.ty.rank() != sizes.len() {
-        let expected = format!("{what} must have the shape {}", Shape::from(sizes));
-        return Err(OpError::Shape { operand: i, found: x.ty.clone(), expected });
-    }
-    for (found, size) in x.ty.shape.iter().zip(sizes) {
-        equal(&format!("sizes of {what}"), found, size)?;
-    }
-    Ok(())
-}
-
-/// The sizes of an operand that has three.
-fn three(i: usize, ty: &TensorType) -> Result<&[Dim; 3], OpError> {
-    ty.shape.as_array().ok_or_else(|| {
-        let expected = "it must have three axes".to_owned();
-        OpError::Shape { operand: i, found: ty.clone(), expected }
+    has_sizes(operands, i, sizes, &format!("sizes of {what}"), || {
+        format!("{what} must have the shape {}", Shape::from(sizes))
     })
 }
 
@@ -56,10 +41,6 @@ fn elements(operands: &[Operand<'_>], lengths: Option<usize>) -> Result<(), OpEr
 }
 
 impl OpDef for Recurrent {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         Lookup::lengths(operands, i64::from(self.order().1), self.lengths_operand()?)
     }
@@ -71,10 +52,12 @@ impl OpDef for Recurrent {
             let expected = "3, and one for each that its attributes announce";
             return Err(OpError::Operands { expected, found: operands.len() });
         }
-        let (x, r) = (operands[0].ty, operands[2].ty);
+        let x = operands[0].ty;
         elements(operands, places.lengths)?;
         let (direction, batch_first) = self.order();
-        let ([a, b, input], [_, _, hidden]) = (three(0, x)?, three(2, r)?);
+        let three = "it must have three axes";
+        let [a, b, input] = sizes_of(operands, 0, three)?;
+        let [_, _, hidden] = sizes_of(operands, 2, three)?;
         // `layout` of ONNX, `time_major` of Keras, `batch_first` of PyTorch.
         let (steps, batch) = if batch_first { (b, a) } else { (a, b) };
         let dim = |size: usize| Dim::from(i64::try_from(size).unwrap_or(i64::MAX));
@@ -112,59 +95,47 @@ impl OpDef for Recurrent {
             shape(operands, i, &last, "the state at the beginning")?;
         }
         if let Some(clip) = self.cell().clip.filter(|c| c.is_nan() || *c < 0.0) {
-            return Err(OpError::Attribute {
-                attr: "clip",
-                reason: format!("{clip} is not a bound"),
-            });
+            return Err(OpError::attr("clip", format!("{clip} is not a bound")));
         }
         let ty = |sizes: &[Dim]| TensorType { dtype: x.dtype, shape: Shape::from(sizes) };
         results((0..self.result_count()).map(|i| ty(if i == 0 { &all } else { &last })))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        let Some((first, shard)) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(results.len()));
-        };
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let (places, (_, batch_first)) = (self.places(), self.order());
         let batch = usize::from(!batch_first);
         // A sequence meets no other: rows stay apart where the operand, the lengths and the states
         // at the beginning have the same rows and the weights are whole.
-        for (i, operand) in operands.iter().enumerate() {
+        for (i, operand) in at.operands.iter().enumerate() {
             let axis = match Some(i) {
                 Some(0) => Some(batch),
                 at if at == places.lengths => Some(0),
                 at if at == places.initial || at == places.initial_cell => Some(batch),
                 _ => None,
             };
-            let refused = match (operand.claim.shard(), axis) {
+            return match (operand.claim.shard(), axis) {
                 (None, None) => continue,
                 (Some(s), Some(axis)) if s == Shard { axis, ..shard } => continue,
                 (None, Some(_)) => {
                     let reason =
                         "has the samples of all replicas in one operand and its own in another";
-                    (Code::BakedBatch, first, reason)
+                    at.refuse(Code::BakedBatch, reason)
                 }
                 (Some(_), None) => {
-                    (Code::SampleBySample, i, "has weights that differ from sample to sample")
+                    let reason = "has weights that differ from sample to sample";
+                    at.refuse_at(i, Code::SampleBySample, reason)
                 }
                 (Some(s), _) if i == 0 && s.axis == 2 => {
-                    (Code::NotPerSample, 0, "sums over the samples of the batch")
+                    at.refuse(Code::NotPerSample, "sums over the samples of the batch")
                 }
                 (Some(s), _) if i == 0 && s.axis == 1 - batch => {
-                    (Code::AcrossSamples, 0, "steps from one sample of the batch to the next")
+                    at.refuse(Code::AcrossSamples, "steps from one sample of the batch to the next")
                 }
-                (Some(_), _) => (
-                    Code::Misaligned,
-                    i,
-                    "has rows of states for sequences that are not the same rows",
-                ),
+                (Some(_), _) => {
+                    let reason = "has rows of states for sequences that are not the same rows";
+                    at.refuse_at(i, Code::Misaligned, reason)
+                }
             };
-            let (code, operand, reason) = refused;
-            return Err(rules::refuse(code, operand, reason));
         }
         let claim = |i: usize| {
             let axis = if i == 0 && !batch_first { 2 } else { batch };
@@ -174,30 +145,13 @@ impl OpDef for Recurrent {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let count = operands.len();
-        let (Some(x), Some(r)) = (operands.first(), operands.get(2)) else {
-            return Err(OpError::Operands { expected: "at least 3", found: count });
-        };
-        let own = x.dtype();
-        let sizes = self.sizes(x.dims(), r.dims());
-        let sizes = sizes.ok_or(OpError::Operands { expected: "at least 3", found: count })?;
-        let lengths = self.places().lengths;
-        let computed = operands
-            .iter()
-            .enumerate()
-            .map(|(i, t)| if Some(i) == lengths { Ok((*t).clone()) } else { widen(t) });
-        let computed = computed.collect::<Result<Vec<Tensor>, _>>()?;
+        let ([x, _, r], _) = at_least(operands)?;
+        let (computed, missing) = (widen_all(operands)?, operands.len());
         let computed: Vec<&Tensor> = computed.iter().collect();
-        let results = if wide(own) == DType::F64 {
-            self.compute::<f64>(&computed, sizes)?
-        } else {
-            self.compute::<f32>(&computed, sizes)?
-        };
-        results.into_iter().map(|y| narrow(y, own)).collect()
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        let sizes = self.sizes(x.dims(), r.dims());
+        let sizes = sizes.ok_or(OpError::Operands { expected: "at least 3", found: missing })?;
+        let results = for_wide!(wide(x.dtype()), T => self.compute::<T>(&computed, sizes)?);
+        results.into_iter().map(|y| narrow(y, x.dtype())).collect()
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -1,5 +1,7 @@
 //! The steps of a recurrent cell over sequences.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use std::ops::Range;
 
 use super::Activation;
@@ -315,7 +317,6 @@ impl<'a, R: Real> Sequence<'a, R> {
     /// Adds the bias of all gates from `from` on, those beside the weights of the operand and,
     /// unless `own`, of the state.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn add_bias(&self, gates: &mut [R], from: usize, own: bool) {
         let (w, r) = self.bias.split_at(self.bias.len() / 2);
         if !w.is_empty() {
@@ -330,7 +331,6 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// Applies one of the cell's functions.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(in crate::op) fn apply(&self, function: usize, x: &mut [R]) {
         if let Some(bound) = self.cell.clip {
             let bound = f64::from(bound);
@@ -342,7 +342,6 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// `i, o = f(gates)`, `f = f(gate)` or `1 - i`, `c' = f c + i g(gate)`, `h' = o h(c')`.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn lstm(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], cell: &mut [R]) {
         let hidden = state.len();
         self.add_bias(gates, 0, false);
@@ -376,7 +375,6 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// `z, r = f(gates)` and the candidate `g(x + r (h R + b))`, in the place of its gate.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn gru(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
         let hidden = state.len();
         let (both, candidate) = gates.split_at_mut(2 * hidden);
@@ -397,7 +395,6 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// `z, r = f(gates)`; what the candidate's product takes is `r h`.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn reset(&self, gates: &mut [R], recurrent: &[R], state: &[R], reset: &mut [R]) {
         let both = &mut gates[..2 * state.len()];
         self.add_bias(both, 0, false);
@@ -409,7 +406,6 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// The second half of a step in which the reset gate comes before the product.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn update(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
         let (both, candidate) = gates.split_at_mut(2 * state.len());
         self.add_bias(candidate, 2 * state.len(), false);
@@ -419,7 +415,6 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// `h' = (1 - z) g(candidate) + z h`.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn mix(&self, update: &[R], candidate: &mut [R], state: &mut [R]) {
         self.apply(1, candidate);
         for ((h, z), c) in state.iter_mut().zip(update).zip(candidate) {
@@ -429,7 +424,6 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// `h' = f(gate)`.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     fn rnn(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
         self.add_bias(gates, 0, false);
         for ((y, x), h) in state.iter_mut().zip(gates).zip(recurrent) {

@@ -204,8 +204,7 @@ pub(super) fn ints<I: Int>(
     y: &mut [I],
 ) -> Result<(), OpError> {
     if matches!(op, Reduce::Mean { .. }) && count == 0 && !y.is_empty() {
-        let reason = "no integers have no mean".to_owned();
-        return Err(OpError::Value { operand: 0, reason });
+        return Err(OpError::value(0, "no integers have no mean"));
     }
     let (first, step): (i128, fn(i128, i128) -> i128) = match op {
         Reduce::LogSumExp { .. } => {
@@ -229,19 +228,12 @@ pub(super) fn ints<I: Int>(
     let mut into = vec![first; y.len()];
     fold(plan, x, &mut into, |a, x| step(a, x.wide()));
     let count = i128::try_from(count.max(1)).unwrap_or(i128::MAX);
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are integers already")]
     let of = |a: i128| match op {
         Reduce::Mean { .. } => I::wrap(a / count),
         Reduce::L2 { .. } => I::truncate((a as f64).sqrt()),
         Reduce::LogSum { .. } => I::truncate(Real::ln(a as f64)),
-        Reduce::Sum { .. }
-        | Reduce::Max { .. }
-        | Reduce::Min { .. }
-        | Reduce::Prod { .. }
-        | Reduce::L1 { .. }
-        | Reduce::LogSumExp { .. }
-        | Reduce::SumSquare { .. }
-        | Reduce::WideSum { .. }
-        | Reduce::WideProd { .. } => I::wrap(a),
+        _ => I::wrap(a),
     };
     y.iter_mut().zip(into).for_each(|(y, a)| *y = of(a));
     Ok(())

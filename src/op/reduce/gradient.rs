@@ -1,10 +1,9 @@
 //! The gradients of reductions.
 
 use super::Reduce;
-use crate::op::gradient::{Backward, RuleError, Term};
+use crate::op::Scan;
 use crate::op::infer::axes;
-use crate::op::{Formula, Scan};
-use crate::types::{Dim, Shape};
+use crate::op::prelude::*;
 
 impl Reduce {
     /// Gives the operand its gradient.
@@ -20,53 +19,37 @@ impl Reduce {
             .collect();
         let (y, dy) = (at.reshape(y, &kept)?, at.reshape(dy, &kept)?);
         let dx = match self {
-            Self::Sum { .. } | Self::WideSum { .. } => at.expand(dy, &shape)?,
+            Self::Sum { .. } | Self::WideSum { .. } => at.expand(dy, &shape)?.into(),
             // `1 / count` and `1 / sum of x` for every element.
             Self::Mean { .. } | Self::LogSum { .. } => {
                 let count = || axes.iter().fold(Dim::ONE, |n, axis| n * shape[*axis].clone());
                 let log = matches!(self, Self::LogSum { .. });
                 let total = if log { at.sum(x, &axes)? } else { at.size(dy, count())? };
                 let share = at.div(dy, total)?;
-                at.expand(share, &shape)?
+                at.expand(share, &shape)?.into()
             }
             Self::Max { .. } | Self::Min { .. } => {
                 // Equal elements share.
                 let chosen = at.equal(x, y)?;
                 let to = at.ty(dy).dtype;
                 let chosen = at.cast(chosen, to)?;
-                let count = at.sum(chosen, &axes)?;
-                let share = at.div(dy, count)?;
-                at.mul(chosen, share)?
+                let share = at.make(dy / chosen.sum(&axes))?;
+                chosen * share
             }
             // The product of the others, not `y / x`: an element may be 0.
-            Self::Prod { .. } | Self::WideProd { .. } => {
-                let others = others(at, x, &axes)?;
-                at.mul(others, dy)?
-            }
-            Self::L1 { .. } => {
-                let sign = at.sign(x)?;
-                at.mul(sign, dy)?
-            }
+            Self::Prod { .. } | Self::WideProd { .. } => others(at, x, &axes)? * dy,
+            Self::L1 { .. } => x.sign() * dy,
             // `x / y`; at the origin, where there is no slope, 0.
             Self::L2 { .. } => {
                 let some = at.is_above(y, 0.0)?;
-                let share = at.div(dy, y)?;
-                let share = at.only(some, share)?;
-                at.mul(x, share)?
+                let share = at.make((dy / y).only(some))?;
+                x * share
             }
             // The softmax: `e^(x - y)`, whose exponent is at most 0.
-            Self::LogSumExp { .. } => {
-                let shifted = at.sub(x, y)?;
-                let share = at.exp(shifted)?;
-                at.mul(share, dy)?
-            }
-            Self::SumSquare { .. } => {
-                let twice = at.scale(x, 2.0)?;
-                at.mul(twice, dy)?
-            }
+            Self::LogSumExp { .. } => (x - y).exp() * dy,
+            Self::SumSquare { .. } => x * 2.0 * dy,
         };
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

@@ -10,16 +10,12 @@ use smallvec::{SmallVec, smallvec};
 pub(super) use fold::{larger, smaller};
 
 use super::binary::Binary;
-use super::declare::family;
-use super::element::for_dtype;
-use super::infer::{axis, dtype, not_a_float, one, result, result_with_ints};
-use super::narrow::Narrow;
+use super::element::{for_dtype, for_float};
+use super::infer::{axis, dtype, exactly, result, result_with_ints};
+use super::ints;
+use super::narrow::{Narrow, wide_type};
+use super::prelude::*;
 use super::wide::{LargeSum, Product, Sum, Wide};
-use super::{
-    Backward, Claims, Gradient, Op, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, ints, rules,
-};
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, Shape, Shard, Tensor, TensorType};
 
 family! {
     /// One number for all elements that differ only in their positions along `axes`.
@@ -31,95 +27,40 @@ family! {
     /// in `f64` and the result is rounded, integers are taken without loss before the result wraps.
     /// Roots, logarithms and means of integers are cut to their integral part. A NaN among the
     /// elements gives a NaN.
-    pub enum Reduce {
+    pub enum Reduce is FOLLOWS_BLOCKS | REDUCES with [
+        /// The axes to reduce.
+        axes: Vec<i64>,
+        /// Whether the reduced axes stay, with size 1.
+        keepdims: bool,
+    ] {
         /// The sum; of nothing 0.
-        Sum = "reduce_sum" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        Sum = "reduce_sum",
         /// The sum divided by the number of elements; of no integers an error.
-        Mean = "reduce_mean" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        Mean = "reduce_mean",
         /// The largest element, of `bool` too; of nothing minus infinity or the smallest element of
         /// the type.
-        Max = "reduce_max" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        Max = "reduce_max",
         /// The smallest element, of `bool` too; of nothing infinity or the largest element of the
         /// type.
-        Min = "reduce_min" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        Min = "reduce_min",
         /// The product; of nothing 1.
-        Prod = "reduce_prod" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        Prod = "reduce_prod",
         /// The sum of magnitudes.
-        L1 = "reduce_l1" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        L1 = "reduce_l1",
         /// The square root of the sum of squares.
-        L2 = "reduce_l2" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        L2 = "reduce_l2",
         /// The natural logarithm of the sum.
-        LogSum = "reduce_log_sum" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        LogSum = "reduce_log_sum",
         /// The natural logarithm of the sum of exponentials, without overflow in between.
-        LogSumExp = "reduce_log_sum_exp" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        LogSumExp = "reduce_log_sum_exp",
         /// The sum of squares.
-        SumSquare = "reduce_sum_square" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        SumSquare = "reduce_sum_square",
         /// The sum of floats before it is rounded, for `narrow`: `f64`, with an axis before the
         /// others for its components, 4 of `f64` and 2 of other types.
-        WideSum = "reduce_wide_sum" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        WideSum = "reduce_wide_sum",
         /// The product of floats before it is rounded, for `narrow`: `f64`, with an axis before the
         /// others for its digits and its power of 2.
-        WideProd = "reduce_wide_prod" {
-            /// The axes to reduce.
-            axes: Vec<i64>,
-            /// Whether the reduced axes stay, with size 1.
-            keepdims: bool,
-        },
+        WideProd = "reduce_wide_prod",
     }
 }
 
@@ -159,20 +100,8 @@ impl Reduce {
 
     /// The listed axes, and whether they stay.
     pub(crate) fn parts(&self) -> (&[i64], bool) {
-        match self {
-            Self::Sum { axes, keepdims }
-            | Self::Mean { axes, keepdims }
-            | Self::Max { axes, keepdims }
-            | Self::Min { axes, keepdims }
-            | Self::Prod { axes, keepdims }
-            | Self::L1 { axes, keepdims }
-            | Self::L2 { axes, keepdims }
-            | Self::LogSum { axes, keepdims }
-            | Self::LogSumExp { axes, keepdims }
-            | Self::SumSquare { axes, keepdims }
-            | Self::WideSum { axes, keepdims }
-            | Self::WideProd { axes, keepdims } => (axes, *keepdims),
-        }
+        let (axes, keepdims) = self.common();
+        (axes, *keepdims)
     }
 
     /// The reduction of `x` whose result this one rounds, and what rounds it; `None` if there is
@@ -227,8 +156,7 @@ impl Reduce {
         for a in self.parts().0 {
             let at = axis("axes", *a, rank)?;
             if reduced[at] {
-                let reason = format!("axis {at} is listed twice");
-                return Err(OpError::Attribute { attr: "axes", reason });
+                return Err(OpError::attr("axes", format!("axis {at} is listed twice")));
             }
             reduced[at] = true;
         }
@@ -279,20 +207,10 @@ impl Reduce {
     /// The same reduction along other axes.
     #[must_use]
     pub fn with_axes(&self, axes: Vec<i64>, keepdims: bool) -> Self {
-        match self {
-            Self::Sum { .. } => Self::Sum { axes, keepdims },
-            Self::Mean { .. } => Self::Mean { axes, keepdims },
-            Self::Max { .. } => Self::Max { axes, keepdims },
-            Self::Min { .. } => Self::Min { axes, keepdims },
-            Self::Prod { .. } => Self::Prod { axes, keepdims },
-            Self::L1 { .. } => Self::L1 { axes, keepdims },
-            Self::L2 { .. } => Self::L2 { axes, keepdims },
-            Self::LogSum { .. } => Self::LogSum { axes, keepdims },
-            Self::LogSumExp { .. } => Self::LogSumExp { axes, keepdims },
-            Self::SumSquare { .. } => Self::SumSquare { axes, keepdims },
-            Self::WideSum { .. } => Self::WideSum { axes, keepdims },
-            Self::WideProd { .. } => Self::WideProd { axes, keepdims },
-        }
+        let mut other = self.clone();
+        let (own, stay) = other.common_mut();
+        (*own, *stay) = (axes, keepdims);
+        other
     }
 
     /// True if exactly these axes of an operand with `rank` axes are reduced.
@@ -327,21 +245,8 @@ impl Reduce {
 
 impl OpDef for Reduce {
     fn traits(&self) -> Traits {
-        let own = match self {
-            Self::LogSumExp { .. } => Traits::SUMS_NARROW,
-            Self::Sum { .. }
-            | Self::Mean { .. }
-            | Self::Max { .. }
-            | Self::Min { .. }
-            | Self::Prod { .. }
-            | Self::L1 { .. }
-            | Self::L2 { .. }
-            | Self::LogSum { .. }
-            | Self::SumSquare { .. }
-            | Self::WideSum { .. }
-            | Self::WideProd { .. } => Traits::empty(),
-        };
-        Traits::FOLLOWS_BLOCKS | Traits::REDUCES | own
+        let logs = matches!(self, Self::LogSumExp { .. });
+        self.facts() | if logs { Traits::SUMS_NARROW } else { Traits::empty() }
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others are no sums of their terms")]
@@ -374,73 +279,64 @@ impl OpDef for Reduce {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         let bools = matches!(self, Self::Max { .. } | Self::Min { .. });
         dtype(operands, 0, |t| bools || t != DType::Bool, "a number")?;
         let reduced = self.reduced(x.ty.rank())?;
-        let sizes = self.sizes(&x.ty.shape, &reduced, &Dim::ONE);
+        let shape: Shape = self.sizes(&x.ty.shape, &reduced, &Dim::ONE).into_iter().collect();
         if matches!(self, Self::WideSum { .. } | Self::WideProd { .. }) {
             dtype(operands, 0, DType::is_float, "a float")?;
         }
         if let Some(components) = self.components(x.ty.dtype) {
-            let components = Shape::from(&[components][..]);
-            let shape: Shape = components.iter().cloned().chain(sizes).collect();
-            return result(TensorType { dtype: DType::F64, shape });
+            return result(wide_type(components, &shape));
         }
-        let shape: Shape = sizes.into_iter().collect();
         let known = self.known(&x, &reduced);
         result_with_ints(TensorType { dtype: x.ty.dtype, shape }, known)
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let Some((i, shard @ Shard { axis, .. })) = rules::first_shard(operands) else {
-            return Ok(rules::invariant(1));
-        };
-        let rank = operands.get(i).map_or(0, |x| x.ty.rank());
-        let reduced = self.reduced(rank).unwrap_or_default();
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        let axis = shard.axis;
+        let reduced = self.reduced(at.rank()).unwrap_or_default();
         if reduced.get(axis) != Some(&false) {
-            let float = operands.get(i).is_some_and(|x| x.ty.dtype.is_float());
+            let float = at.operands.first().is_some_and(|x| x.ty.dtype.is_float());
             let reason = "gives for all samples what its parts do not give together";
-            let by = self.parts_combine(float);
-            let by = by.ok_or_else(|| rules::refuse(Code::NotPerSample, i, reason))?;
-            return Ok(smallvec![Claim::Partial(by)]);
+            return match self.parts_combine(float) {
+                Some(by) => at.give(Claim::Partial(by)),
+                None => at.refuse(Code::NotPerSample, reason),
+            };
         }
         let gone = if self.parts().1 { 0 } else { reduced[..axis].iter().filter(|r| **r).count() };
         let before = usize::from(matches!(self, Self::WideSum { .. } | Self::WideProd { .. }));
-        Ok(smallvec![Claim::Shard(Shard { axis: axis - gone + before, ..shard })])
+        at.keep(Shard { axis: axis - gone + before, ..shard })
     }
 
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let by = rules::first_partial(operands).map(|(_, by)| by);
-        let exact = operands.iter().all(|x| !x.ty.dtype.is_float());
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let by = rules::first_partial(at.operands).map(|(_, by)| by);
+        let exact = at.operands.iter().all(|x| !x.ty.dtype.is_float());
         match (self, by) {
             (Self::Sum { .. }, Some(by @ Combine::Sum))
             | (Self::Prod { .. }, Some(by @ Combine::Prod))
                 if exact =>
             {
-                Ok(smallvec![Claim::Partial(by)])
+                at.give(Claim::Partial(by))
             }
             (Self::Max { .. }, Some(by @ Combine::Max))
-            | (Self::Min { .. }, Some(by @ Combine::Min)) => Ok(smallvec![Claim::Partial(by)]),
-            _ => Err(rules::needs_whole(operands)),
+            | (Self::Min { .. }, Some(by @ Combine::Min)) => at.give(Claim::Partial(by)),
+            _ => at.needs_whole(),
         }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
+        let [x] = exactly(operands)?;
         let reduced = self.reduced(x.rank())?;
         let plan = fold::plan(x.dims(), &reduced);
         let dims = self.sizes(x.dims(), &reduced, &1);
         if let Some(components) = self.components(x.dtype()) {
             let dims: SmallVec<[usize; 4]> = std::iter::once(components).chain(dims).collect();
             let mut y = Tensor::zeros(DType::F64, &dims)?;
-            for_dtype!(
+            for_float!(
                 x.dtype(),
-                float F => fold::wide::<F>(self, &plan, x.as_slice(), y.as_mut_slice()),
-                int _I => return Err(not_a_float(x.dtype())),
-                bool => return Err(not_a_float(x.dtype())),
+                F => fold::wide::<F>(self, &plan, x.as_slice(), y.as_mut_slice()),
             );
             return Ok(vec![y]);
         }

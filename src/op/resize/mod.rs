@@ -4,19 +4,15 @@ mod taps;
 #[cfg(test)]
 mod tests;
 
-use smallvec::smallvec;
-
 pub(crate) use taps::{AxisTaps, Passes};
 
 use super::attr::names;
-use super::declare::op;
-use super::infer::{dtype, one, result, tensors};
+use super::converted;
+use super::infer::{dtype, exactly, result};
 use super::numeric::{narrow, widen};
-use super::{
-    Backward, Claims, Formula, Gradient, OpDef, OpError, Operand, Results, RuleError, SplitOperand,
-    Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Dim, MAX_SIZE, Refusal, Tensor, TensorType};
+use super::prelude::*;
+use crate::op::element::for_wide;
+use crate::types::MAX_SIZE;
 
 names! {
     /// The interpolation mode.
@@ -75,7 +71,7 @@ op! {
     ///
     /// `linear` and `cubic` take floats; `f16` and `bf16` are computed in `f32`. What lies outside
     /// an axis has the value of its first or last element.
-    pub struct Resize = "resize" {
+    pub struct Resize = "resize" is FOLLOWS_BLOCKS {
         /// The axes, ascending.
         pub axes: Vec<usize>,
         /// Their sizes in the result.
@@ -102,10 +98,6 @@ op! {
     }
 }
 
-fn wrong(attr: &'static str, reason: impl Into<String>) -> OpError {
-    OpError::Attribute { attr, reason: reason.into() }
-}
-
 impl Resize {
     /// Fails unless the settings suit each other and an operand of type `x`.
     fn check(&self, x: &TensorType) -> Result<(), OpError> {
@@ -113,29 +105,31 @@ impl Resize {
         let sorted = self.axes.windows(2).all(|pair| pair[0] < pair[1]);
         if !sorted || self.axes.iter().any(|a| *a >= x.rank()) {
             let reason = format!("{:?} are not ascending axes of {x}", self.axes);
-            return Err(wrong("axes", reason));
+            return Err(OpError::attr("axes", reason));
         }
         if self.sizes.len() != count || self.scales.len() != count {
             let reason = format!("{count} axes, but not as many sizes and scales");
-            return Err(wrong("sizes", reason));
+            return Err(OpError::attr("sizes", reason));
         }
         if (self.antialias && self.mode == ResizeMode::Nearest)
             || (self.exclude_outside && self.mode != ResizeMode::Cubic)
         {
             let attr = if self.antialias { "antialias" } else { "exclude_outside" };
-            return Err(wrong(attr, format!("means nothing for {}", self.mode.name())));
+            return Err(OpError::attr(attr, format!("means nothing for {}", self.mode.name())));
         }
         let crops = self.coordinates == Coordinates::TfCropAndResize;
         if self.roi.len() != if crops { 2 * count } else { 0 } {
-            return Err(wrong("roi", format!("{} numbers for {count} axes", self.roi.len())));
+            return Err(OpError::attr(
+                "roi",
+                format!("{} numbers for {count} axes", self.roi.len()),
+            ));
         }
         for ((axis, size), scale) in self.axes.iter().zip(&self.sizes).zip(&self.scales) {
             let length = x.shape[*axis].as_const().ok_or_else(|| {
                 OpError::NotConstant(format!("the size {} of axis {axis}", x.shape[*axis]))
             })?;
             if length < 1 {
-                let expected = format!("axis {axis} must have elements");
-                return Err(OpError::Shape { operand: 0, found: x.clone(), expected });
+                return Err(OpError::shape(0, x, format!("axis {axis} must have elements")));
             }
             self.check_scale(length, *size, *scale)?;
         }
@@ -145,24 +139,19 @@ impl Resize {
     /// Fails unless `scale` makes an axis of `size` elements of one of `length`.
     fn check_scale(&self, length: i64, size: i64, scale: f32) -> Result<(), OpError> {
         if !(0..=MAX_SIZE).contains(&size) {
-            return Err(wrong("sizes", format!("{size} is not a size")));
+            return Err(OpError::attr("sizes", format!("{size} is not a size")));
         }
         let exact = f64::from(scale) * length as f64;
         let slack = 1e-5 * size as f64;
         let near = (exact - size as f64).abs() <= 1.0 + slack && (size == 0 || exact >= 0.4);
         if !near || scale <= 0.0 || !scale.is_finite() {
             let reason = format!("{scale} does not make {size} elements of {length}");
-            return Err(wrong("scales", reason));
+            return Err(OpError::attr("scales", reason));
         }
         let is_whole = (exact - size as f64).abs() <= slack;
-        let needs_whole = match self.coordinates {
-            Coordinates::AlignCorners | Coordinates::TfCropAndResize => true,
-            Coordinates::PytorchHalfPixel => size == 1,
-            Coordinates::HalfPixel
-            | Coordinates::HalfPixelSymmetric
-            | Coordinates::Asymmetric
-            | Coordinates::TfHalfPixelForNn => false,
-        };
+        let ends =
+            matches!(self.coordinates, Coordinates::AlignCorners | Coordinates::TfCropAndResize);
+        let needs_whole = ends || (self.coordinates == Coordinates::PytorchHalfPixel && size == 1);
         if needs_whole && !is_whole {
             let name = self.coordinates.name();
             let text = format!("{name} with a scale that makes {exact} elements of {length}");
@@ -187,12 +176,8 @@ impl Resize {
 }
 
 impl OpDef for Resize {
-    fn traits(&self) -> Traits {
-        Traits::FOLLOWS_BLOCKS
-    }
-
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         if self.mode != ResizeMode::Nearest {
             dtype(operands, 0, DType::is_float, "a float to be interpolated")?;
         }
@@ -204,26 +189,15 @@ impl OpDef for Resize {
         result(TensorType { dtype: x.ty.dtype, shape })
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        match rules::first_shard(operands) {
-            None => rules::whole_results(results),
-            Some((_, shard)) if !self.axes.contains(&shard.axis) => {
-                Ok(smallvec![Claim::Shard(shard)])
-            }
-            Some((i, _)) => Err(rules::refuse(
-                Code::WindowAxis,
-                i,
-                "interpolates between the samples of the batch",
-            )),
+    fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        if self.axes.contains(&shard.axis) {
+            return at.refuse(Code::WindowAxis, "interpolates between the samples of the batch");
         }
+        at.keep(shard)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let mut dims = x.dims().to_vec();
         for (axis, size) in self.axes.iter().zip(&self.sizes) {
             dims[*axis] = usize::try_from(*size).unwrap_or(0);
@@ -233,35 +207,25 @@ impl OpDef for Resize {
         let wide = if blends { widen(x)? } else { (*x).clone() };
         let mut y = Tensor::zeros(wide.dtype(), &dims)?;
         if y.is_empty() {
-            return Ok(vec![narrow(y, x.dtype())?]);
+            return Ok(vec![if blends { narrow(y, x.dtype())? } else { y }]);
         }
         let passes = Passes::new(self, first, &x.dims()[first..]);
         let (input, output) = passes.sizes();
-        macro_rules! blend {
-            ($t:ty) => {{
-                let planes = wide.as_slice::<$t>().chunks_exact(input);
-                for (y, x) in y.as_mut_slice::<$t>().chunks_exact_mut(output).zip(planes) {
-                    passes.blend::<$t>(x, y);
+        if blends {
+            for_wide!(y.dtype(), T => {
+                let planes = wide.as_slice::<T>().chunks_exact(input);
+                for (y, x) in y.as_mut_slice::<T>().chunks_exact_mut(output).zip(planes) {
+                    passes.blend::<T>(x, y);
                 }
-            }};
-        }
-        if blends && y.dtype() == DType::F64 {
-            blend!(f64);
-        } else if blends {
-            blend!(f32);
+            });
         } else {
             let (width, value) = (x.dtype().bytes(), self.outside(x.dtype())?);
             let planes = x.bytes().chunks_exact(input * width);
             for (y, x) in y.bytes_mut().chunks_exact_mut(output * width).zip(planes) {
                 passes.pick(width, x, y, value.bytes());
             }
-            return Ok(vec![y]);
         }
-        Ok(vec![narrow(y, x.dtype())?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
+        Ok(vec![if blends { narrow(y, x.dtype())? } else { y }])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
@@ -273,11 +237,9 @@ impl OpDef for Resize {
             let size = shape[*axis].clone();
             let numbers = at.count_to(size.clone(), DType::I64)?;
             let to = at.ty(dy).dtype;
-            let unit = {
-                let ends = at.zero_and_one()?;
-                let ends = at.cast(ends, to)?;
-                at.one_hot(numbers, ends, size)?
-            };
+            let ends = at.zero_and_one()?;
+            let ends = at.cast(ends, to)?;
+            let unit = at.one_hot(numbers, ends, size)?;
             // What stands for elements that are not there does not depend on those that are.
             let one = Self { extrapolation: 0.0, ..self.of_axis(i) };
             let weights = at.op(one, &[unit])?;
@@ -290,8 +252,7 @@ impl OpDef for Resize {
             let product = at.matmul(last, weights)?;
             dx = at.transpose(product, perm)?;
         }
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 
@@ -307,9 +268,6 @@ impl Resize {
 
     /// The element that stands for what is outside.
     fn outside(&self, dtype: DType) -> Result<Tensor, OpError> {
-        super::Cast { to: dtype }
-            .eval(&[&Tensor::scalar(self.extrapolation)])?
-            .pop()
-            .ok_or(OpError::Operands { expected: "1", found: 0 })
+        converted(&Tensor::scalar(self.extrapolation), dtype)
     }
 }

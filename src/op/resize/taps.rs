@@ -60,13 +60,10 @@ impl Passes {
         for i in order {
             let at = op.axes[i] - first;
             let output = usize::try_from(op.sizes[i]).unwrap_or(0);
-            let axis = Axis::new(op, i, now[at], output);
-            let (each, places, weights) = axis.taps(op);
+            let AxisTaps { each, places, weights, outside } = AxisTaps::new(op, i, now[at]);
             let (before, inner) = (now[..at].iter().product(), now[at + 1..].iter().product());
             all.steps.push(Step { before, inner, input: now[at], output, each, places, weights });
-            if op.coordinates == Coordinates::TfCropAndResize {
-                flags.push((at, axis.outside()));
-            }
+            flags.push((at, outside));
             now[at] = output;
         }
         for (at, outside) in flags.into_iter().filter(|(_, flags)| flags.contains(&true)) {
@@ -294,30 +291,13 @@ impl Axis {
 /// The whole position next to `x`.
 fn nearest(rule: Nearest, x: f32, scale: f32) -> f32 {
     let below = x.floor();
+    let next = |beyond: bool| if beyond { below + 1.0 } else { below };
     match rule {
-        Nearest::RoundPreferFloor => {
-            if x - below <= 0.5 {
-                below
-            } else {
-                below + 1.0
-            }
-        }
-        Nearest::RoundPreferCeil => {
-            if x - below < 0.5 {
-                below
-            } else {
-                below + 1.0
-            }
-        }
-        Nearest::Floor => below,
+        Nearest::RoundPreferFloor => next(x - below > 0.5),
+        Nearest::RoundPreferCeil => next(x - below >= 0.5),
         Nearest::Ceil => x.ceil(),
-        Nearest::Simple => {
-            if scale < 1.0 {
-                x.ceil()
-            } else {
-                below
-            }
-        }
+        Nearest::Simple if scale < 1.0 => x.ceil(),
+        Nearest::Floor | Nearest::Simple => below,
     }
 }
 

@@ -154,27 +154,37 @@ pub trait AttrValue: Sized {
     fn at_rows(&mut self, _rows: &Dim) {}
 }
 
-impl AttrValue for bool {
-    const EXPECTED: &'static str = "true or false";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Bool(*self))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Bool(b) = attr { Some(*b) } else { None }
-    }
+/// Declares the types that an attribute holds as they are, some with how the batch size is replaced
+/// in them.
+macro_rules! plain_attrs {
+    ($($t:ty = $variant:ident, $expected:literal $(, $at_rows:expr)?;)*) => { $(
+        impl AttrValue for $t {
+            const EXPECTED: &'static str = $expected;
+            fn to_attr(&self) -> Option<Attr> {
+                Some(Attr::$variant(self.to_owned()))
+            }
+            fn from_attr(attr: &Attr) -> Option<Self> {
+                if let Attr::$variant(value) = attr { Some(value.to_owned()) } else { None }
+            }
+            $(fn at_rows(&mut self, rows: &Dim) {
+                $at_rows(self, rows);
+            })?
+        }
+    )* };
 }
-
-impl AttrValue for Dim {
-    const EXPECTED: &'static str = "an integer, which may depend on N";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Int(self.clone()))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Int(d) = attr { Some(d.clone()) } else { None }
-    }
-    fn at_rows(&mut self, rows: &Dim) {
-        *self = Self::at_rows(self, rows);
-    }
+plain_attrs! {
+    bool = Bool, "true or false";
+    f64 = Float, "a float";
+    String = Name, "a text";
+    Tensor = Tensor, "a tensor";
+    Dim = Int, "an integer, which may depend on N", |d: &mut Self, rows| {
+        *d = Self::at_rows(d, rows);
+    };
+    Vec<Dim> = Ints, "a list of integers, which may depend on N", |dims: &mut Self, rows| {
+        for d in dims {
+            *d = Dim::at_rows(d, rows);
+        }
+    };
 }
 
 macro_rules! integer_attrs {
@@ -202,31 +212,6 @@ macro_rules! integer_attrs {
     )* };
 }
 integer_attrs!(i64, u64, usize);
-
-impl AttrValue for Vec<Dim> {
-    const EXPECTED: &'static str = "a list of integers, which may depend on N";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Ints(self.clone()))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Ints(dims) = attr { Some(dims.clone()) } else { None }
-    }
-    fn at_rows(&mut self, rows: &Dim) {
-        for d in self {
-            *d = Dim::at_rows(d, rows);
-        }
-    }
-}
-
-impl AttrValue for f64 {
-    const EXPECTED: &'static str = "a float";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Float(*self))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Float(x) = attr { Some(*x) } else { None }
-    }
-}
 
 /// The `f64` with the shortest decimal form that rounds to `x`: what is printed for an `f32`.
 fn shortest(x: f32) -> f64 {
@@ -259,35 +244,23 @@ impl AttrValue for Vec<f32> {
     }
 }
 
-impl AttrValue for DType {
-    const EXPECTED: &'static str = "an element type";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Name(self.name().to_owned()))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Name(n) = attr { n.parse().ok() } else { None }
-    }
+/// Makes attributes of types that are written as one word or text.
+macro_rules! written {
+    ($($t:ty = $expected:literal),*) => { $(
+        impl $crate::op::attr::AttrValue for $t {
+            const EXPECTED: &'static str = $expected;
+            fn to_attr(&self) -> Option<$crate::op::attr::Attr> {
+                Some($crate::op::attr::Attr::Name(self.to_string()))
+            }
+            fn from_attr(attr: &$crate::op::attr::Attr) -> Option<Self> {
+                let $crate::op::attr::Attr::Name(text) = attr else { return None };
+                text.parse().ok()
+            }
+        }
+    )* };
 }
-
-impl AttrValue for String {
-    const EXPECTED: &'static str = "a text";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Name(self.clone()))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Name(n) = attr { Some(n.clone()) } else { None }
-    }
-}
-
-impl AttrValue for Tensor {
-    const EXPECTED: &'static str = "a tensor";
-    fn to_attr(&self) -> Option<Attr> {
-        Some(Attr::Tensor(self.clone()))
-    }
-    fn from_attr(attr: &Attr) -> Option<Self> {
-        if let Attr::Tensor(t) = attr { Some(t.clone()) } else { None }
-    }
-}
+pub(crate) use written;
+written!(DType = "an element type");
 
 impl<T: AttrValue> AttrValue for Option<T> {
     const EXPECTED: &'static str = T::EXPECTED;

@@ -1,17 +1,44 @@
 //! The macros that declare operators: `op!` one of them, `family!` several of one kind, `ops!` the
 //! list.
 
-use crate::op::attr::Attr;
+use crate::op::attr::{Attr, AttrValue};
 
-/// Puts attributes in the order in which they are printed.
-pub(in crate::op) fn by_name(attrs: &mut [(&'static str, Attr)]) {
+/// The attributes that are printed, in their order.
+pub(in crate::op) fn by_name(
+    attrs: impl IntoIterator<Item = Option<(&'static str, Attr)>>,
+) -> Vec<(&'static str, Attr)> {
+    let mut attrs: Vec<_> = attrs.into_iter().flatten().collect();
     attrs.sort_unstable_by_key(|(name, _)| *name);
+    attrs
 }
 
-/// Declares an operator: its name in the text form and its attributes, printed in alphabetical
-/// order, those with a default only where they differ from it.
+/// An attribute as it is printed. It is not at its default, so that a text stays valid and short
+/// when an operator gets a further attribute with a default.
+pub(in crate::op) fn printed<T: AttrValue>(
+    name: &'static str,
+    value: &T,
+    default: Option<T>,
+) -> Option<(&'static str, Attr)> {
+    let attr = value.to_attr()?;
+    let default = default.and_then(|default| default.to_attr());
+    (default.as_ref() != Some(&attr)).then_some((name, attr))
+}
+
+/// A default, if there is one.
+macro_rules! optional {
+    () => {
+        None
+    };
+    ($default:expr) => {
+        Some($default)
+    };
+}
+pub(crate) use optional;
+
+/// Declares an operator: its name in the text form, the facts that hold of it, and its attributes,
+/// printed in alphabetical order, those with a default only where they differ from it.
 macro_rules! op {
-    ($(#[$meta:meta])* pub struct $op:ident = $name:literal {
+    ($(#[$meta:meta])* pub struct $op:ident = $name:literal $(is $($fact:ident)|+)? {
         $($(#[$fmeta:meta])* pub $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
         $(; pub $settings:ident: $settings_ty:ty)?
     }) => {
@@ -28,23 +55,22 @@ macro_rules! op {
             fn name(&self) -> &'static str {
                 $name
             }
+            $(fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
+            })?
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
-                #[allow(unused_mut, reason = "some operators have no attributes")]
-                let mut attrs: Vec<(&'static str, $crate::op::attr::Attr)> = Vec::new();
-                $($crate::op::declare::print_attr!(
-                    attrs, $field, &self.$field, $ty $(, $default)?
-                );)*
-                $(attrs.extend(self.$settings.attrs());)?
-                $crate::op::declare::by_name(&mut attrs);
-                attrs
+                let own = [$($crate::op::declare::printed(
+                    stringify!($field),
+                    &self.$field,
+                    $crate::op::declare::optional!($($default)?),
+                )),*];
+                $(let own = own.into_iter().chain(self.$settings.attrs().into_iter().map(Some));)?
+                $crate::op::declare::by_name(own)
             }
 
-            fn at_rows(
-                &mut self,
-                #[allow(unused_variables, reason = "some operators have no attributes")]
-                rows: &$crate::types::Dim,
-            ) {
+            fn at_rows(&mut self, rows: &$crate::types::Dim) {
+                let _ = rows;
                 $($crate::op::attr::AttrValue::at_rows(&mut self.$field, rows);)*
                 $(self.$settings.at_rows(rows);)?
             }
@@ -55,11 +81,14 @@ macro_rules! op {
 
             fn read(
                 _name: &'static str,
-                #[allow(unused_variables, reason = "some operators have no attributes")]
                 reader: &mut $crate::op::attr::AttrReader,
             ) -> Result<Self, $crate::op::attr::AttrError> {
+                let _ = &reader;
                 Ok(Self {
-                    $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?),)*
+                    $($field: reader.take(
+                        stringify!($field),
+                        $crate::op::declare::optional!($($default)?),
+                    )?,)*
                     $($settings: <$settings_ty>::read(reader)?,)?
                 })
             }
@@ -85,10 +114,8 @@ macro_rules! settings {
 
         impl $settings {
             pub(in crate::op) fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
-                let mut attrs = Vec::new();
-                $($crate::op::declare::print_attr!(attrs, $field, &self.$field, $ty, $default);)*
-                $crate::op::declare::by_name(&mut attrs);
-                attrs
+                use $crate::op::declare::{by_name, printed};
+                by_name([$(printed(stringify!($field), &self.$field, Some($default))),*])
             }
 
             pub(in crate::op) fn at_rows(&mut self, rows: &$crate::types::Dim) {
@@ -98,7 +125,7 @@ macro_rules! settings {
             pub(in crate::op) fn read(
                 reader: &mut $crate::op::attr::AttrReader,
             ) -> Result<Self, $crate::op::attr::AttrError> {
-                Ok(Self { $($field: $crate::op::declare::read_attr!(reader, $field, $default)),* })
+                Ok(Self { $($field: reader.take(stringify!($field), Some($default))?),* })
             }
         }
     };
@@ -119,39 +146,58 @@ macro_rules! equal_as_printed {
 }
 pub(crate) use equal_as_printed;
 
-/// Attributes at their default are not printed, so that a text stays valid and short when an
-/// operator gets a further attribute with a default.
-macro_rules! print_attr {
-    ($attrs:ident, $field:ident, $value:expr, $ty:ty, $default:expr) => {{
-        let default: $ty = $default;
-        let attr = $crate::op::attr::AttrValue::to_attr($value);
-        if attr != $crate::op::attr::AttrValue::to_attr(&default) {
-            $attrs.extend(attr.map(|attr| (stringify!($field), attr)));
-        }
-    }};
-    ($attrs:ident, $field:ident, $value:expr, $ty:ty) => {
-        if let Some(attr) = $crate::op::attr::AttrValue::to_attr($value) {
-            $attrs.push((stringify!($field), attr));
-        }
-    };
-}
-pub(crate) use print_attr;
-
-/// Without a default an attribute must be given.
-macro_rules! read_attr {
-    ($reader:ident, $field:ident, $default:expr) => {
-        $reader.take(stringify!($field), Some($default))?
-    };
-    ($reader:ident, $field:ident) => {
-        $reader.take(stringify!($field), None)?
-    };
-}
-pub(crate) use read_attr;
-
 /// Declares a family of operators that share one implementation: an enum with a name for each
-/// variant, or a kind with attributes of which each kind lacks some.
+/// variant, some attributes of which all may have; or a kind with attributes of which each kind
+/// lacks some.
 macro_rules! family {
-    ($(#[$meta:meta])* pub enum $op:ident {
+    (
+        $(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)? with [$($shared:tt)*] {
+            $($variants:tt)*
+        }
+    ) => {
+        $crate::op::declare::family!(
+            @next [$($shared)*] [$(#[$meta])* pub enum $op $(is $($fact)|+)?] {} {} $($variants)*
+        );
+    };
+    // One variant after the other: with the shared attributes, and the pattern that takes these.
+    (
+        @next [$($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?,)*] $head:tt
+        { $($done:tt)* } { $($patterns:tt)* }
+        $(#[$vmeta:meta])* $variant:ident = $name:literal $({ $($own:tt)* })?, $($rest:tt)*
+    ) => {
+        $crate::op::declare::family!(
+            @next [$($(#[$fmeta])* $field: $ty $(= $default)?,)*] $head
+            {
+                $($done)*
+                $(#[$vmeta])* $variant = $name {
+                    $($(#[$fmeta])* $field: $ty $(= $default)?,)* $($($own)*)?
+                },
+            }
+            { $($patterns)* Self::$variant { $($field,)* .. } => ($($field,)*), }
+            $($rest)*
+        );
+    };
+    (
+        @next [$($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?,)*]
+        [$(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)?]
+        { $($done:tt)* } { $($patterns:tt)* }
+    ) => {
+        $crate::op::declare::family! {
+            $(#[$meta])* pub enum $op $(is $($fact)|+)? { $($done)* }
+        }
+        #[allow(dead_code, clippy::match_same_arms, reason = "a variant each, read or changed")]
+        impl $op {
+            /// The attributes that all of them have.
+            pub(in crate::op) const fn common(&self) -> ($(&$ty,)*) {
+                match self { $($patterns)* }
+            }
+            /// The same, to be changed.
+            pub(in crate::op) const fn common_mut(&mut self) -> ($(&mut $ty,)*) {
+                match self { $($patterns)* }
+            }
+        }
+    };
+    ($(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)? {
         $($(#[$vmeta:meta])* $variant:ident = $name:literal $({
             $($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
         })?),* $(,)?
@@ -166,26 +212,25 @@ macro_rules! family {
             fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $name),* }
             }
+            $(fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
+            })?
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
-                #[allow(unused_mut, reason = "some families have no attributes")]
-                let mut attrs: Vec<(&'static str, $crate::op::attr::Attr)> = Vec::new();
+                #[allow(clippy::match_same_arms, reason = "some variants have no attributes")]
                 match self {
-                    $(Self::$variant $({ $($field),* })? => {
-                        $($($crate::op::declare::print_attr!(
-                            attrs, $field, $field, $ty $(, $default)?
-                        );)*)?
-                    })*
+                    $(Self::$variant $({ $($field),* })? => $crate::op::declare::by_name([$($(
+                        $crate::op::declare::printed(
+                            stringify!($field),
+                            $field,
+                            $crate::op::declare::optional!($($default)?),
+                        ),
+                    )*)?]),)*
                 }
-                $crate::op::declare::by_name(&mut attrs);
-                attrs
             }
 
-            fn at_rows(
-                &mut self,
-                #[allow(unused_variables, reason = "some families have no attributes")]
-                rows: &$crate::types::Dim,
-            ) {
+            fn at_rows(&mut self, rows: &$crate::types::Dim) {
+                let _ = rows;
                 match self {
                     $(Self::$variant $({ $($field),* })? => {
                         $($($crate::op::attr::AttrValue::at_rows($field, rows);)*)?
@@ -199,21 +244,26 @@ macro_rules! family {
 
             fn read(
                 name: &'static str,
-                #[allow(unused_variables, reason = "some families have no attributes")]
                 reader: &mut $crate::op::attr::AttrReader,
             ) -> Result<Self, $crate::op::attr::AttrError> {
+                let _ = &reader;
                 match name {
-                    $($name => Ok(Self::$variant $({
-                        $($field: $crate::op::declare::read_attr!(reader, $field $(, $default)?)),*
-                    })?),)*
+                    $($name => Ok(Self::$variant $({ $($field: reader.take(
+                        stringify!($field),
+                        $crate::op::declare::optional!($($default)?),
+                    )?),* })?),)*
                     _ => Err($crate::op::attr::AttrError::UnknownOp(name.to_owned())),
                 }
             }
         }
     };
-    ($(#[$meta:meta])* pub struct $op:ident of $kind:ident with $settings:ident {
-        $($(#[$vmeta:meta])* $variant:ident = $name:literal without [$($other:ident),*]),* $(,)?
-    }) => {
+    (
+        $(#[$meta:meta])* pub struct $op:ident $(is $($fact:ident)|+)?
+        of $kind:ident with $settings:ident {
+            $($(#[$vmeta:meta])* $variant:ident = $name:literal without [$($other:ident),*]),*
+            $(,)?
+        }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Debug)]
         pub struct $op {
@@ -236,6 +286,9 @@ macro_rules! family {
             fn name(&self) -> &'static str {
                 self.kind.name()
             }
+            $(fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
+            })?
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 self.settings.attrs()
@@ -318,12 +371,11 @@ macro_rules! ops {
                 results: &[TensorType],
             ) -> Result<Claims, Refusal> {
                 $crate::op::rules::one_block(self, operands)?;
-                if let Some(refusal) = $crate::op::rules::own(self, operands) {
-                    return Err(refusal);
-                }
+                $crate::op::rules::own(self, operands)?;
+                let at = Splitting { operands, results };
                 match $crate::op::rules::first_partial(operands) {
-                    None => OpDef::split(&**self, operands, results),
-                    Some(_) => self.partial(operands, results),
+                    None => OpDef::split(&**self, &at),
+                    Some(_) => self.partial(&at),
                 }
             }
         }

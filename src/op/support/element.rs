@@ -84,20 +84,21 @@ floats! {
 }
 
 macro_rules! ints {
-    ($($t:ident),*) => { $(impl Int for $t {
+    ($($t:ident),*) => { $(#[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "wrapping is meant, and saturation"
+    )]
+    impl Int for $t {
         #[inline]
         fn wide(self) -> i128 {
             self.into()
         }
         #[inline]
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "wrapping is \
-            meant")]
         fn wrap(x: i128) -> Self {
             x as Self
         }
         #[inline]
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is \
-            meant")]
         fn truncate(x: f64) -> Self {
             x as Self
         }
@@ -144,60 +145,75 @@ macro_rules! for_dtype {
         $dtype:expr, float $F:ident => $float:expr, int $I:ident => $int:expr,
         bool => $bool:expr $(,)?
     ) => {
+        $crate::op::element::for_dtype!(
+            $dtype,
+            $F of (F64 f64) (F32 f32) (F16 half::f16) (Bf16 half::bf16) => $float,
+            $I of (I64 i64) (I32 i32) (I16 i16) (I8 i8) (U64 u64) (U32 u32) (U16 u16) (U8 u8)
+                => $int,
+            $bool
+        )
+    };
+    (
+        $dtype:expr, $F:ident of $(($fd:ident $ft:ty))* => $float:expr,
+        $I:ident of $(($id:ident $it:ty))* => $int:expr, $bool:expr
+    ) => {
         match $dtype {
-            $crate::types::DType::F64 => {
-                type $F = f64;
+            $($crate::types::DType::$fd => {
+                type $F = $ft;
                 $float
-            }
-            $crate::types::DType::F32 => {
-                type $F = f32;
-                $float
-            }
-            $crate::types::DType::F16 => {
-                type $F = half::f16;
-                $float
-            }
-            $crate::types::DType::Bf16 => {
-                type $F = half::bf16;
-                $float
-            }
-            $crate::types::DType::I64 => {
-                type $I = i64;
+            })*
+            $($crate::types::DType::$id => {
+                type $I = $it;
                 $int
-            }
-            $crate::types::DType::I32 => {
-                type $I = i32;
-                $int
-            }
-            $crate::types::DType::I16 => {
-                type $I = i16;
-                $int
-            }
-            $crate::types::DType::I8 => {
-                type $I = i8;
-                $int
-            }
-            $crate::types::DType::U64 => {
-                type $I = u64;
-                $int
-            }
-            $crate::types::DType::U32 => {
-                type $I = u32;
-                $int
-            }
-            $crate::types::DType::U16 => {
-                type $I = u16;
-                $int
-            }
-            $crate::types::DType::U8 => {
-                type $I = u8;
-                $int
-            }
+            })*
             $crate::types::DType::Bool => $bool,
         }
     };
 }
 pub(in crate::op) use for_dtype;
+
+/// Evaluates an expression for a floating-point element type, which `$F` names; of others it
+/// returns the error that the operand is no float.
+macro_rules! for_float {
+    ($dtype:expr, $F:ident => $float:expr $(,)?) => {
+        $crate::op::element::for_dtype!(
+            $dtype,
+            float $F => $float,
+            int _I => return Err($crate::op::OpError::not_a_float($dtype)),
+            bool => return Err($crate::op::OpError::not_a_float($dtype)),
+        )
+    };
+}
+pub(in crate::op) use for_float;
+
+/// Evaluates an expression for the type in which floats of type `$dtype` are computed, which `$T`
+/// names.
+macro_rules! for_wide {
+    ($dtype:expr, $T:ident => $float:expr $(,)?) => {
+        if $dtype == $crate::types::DType::F64 {
+            type $T = f64;
+            $float
+        } else {
+            type $T = f32;
+            $float
+        }
+    };
+}
+pub(in crate::op) use for_wide;
+
+/// Evaluates an expression for the type in which numbers of type `$dtype` are summed, which `$T`
+/// names; of others it returns the error that the operand is no number.
+macro_rules! for_number {
+    ($dtype:expr, $T:ident => $number:expr $(,)?) => {
+        $crate::op::element::for_dtype!(
+            $dtype,
+            float _F => $crate::op::element::for_wide!($dtype, $T => $number),
+            int $T => $number,
+            bool => return Err($crate::op::OpError::not_a_number()),
+        )
+    };
+}
+pub(in crate::op) use for_number;
 
 #[cfg(test)]
 mod tests {

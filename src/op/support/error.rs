@@ -79,3 +79,35 @@ pub enum OpError {
         reason: String,
     },
 }
+
+impl OpError {
+    /// [`Self::Shape`] of an operand of this type.
+    pub(crate) fn shape(operand: usize, found: &TensorType, expected: impl Into<String>) -> Self {
+        Self::Shape { operand, found: found.clone(), expected: expected.into() }
+    }
+
+    /// [`Self::DType`] of an operand with these elements.
+    pub(crate) fn dtype(operand: usize, found: DType, expected: impl Into<String>) -> Self {
+        Self::DType { operand, expected: expected.into(), found }
+    }
+
+    /// [`Self::Attribute`].
+    pub(crate) fn attr(attr: &'static str, reason: impl Into<String>) -> Self {
+        Self::Attribute { attr, reason: reason.into() }
+    }
+
+    /// [`Self::Value`].
+    pub(crate) fn value(operand: usize, reason: impl Into<String>) -> Self {
+        Self::Value { operand, reason: reason.into() }
+    }
+
+    /// The error of an evaluation whose first operand is no float.
+    pub(in crate::op) fn not_a_float(found: DType) -> Self {
+        Self::dtype(0, found, "a float")
+    }
+
+    /// The error of an evaluation whose first operand is `bool` and must be of numbers.
+    pub(in crate::op) fn not_a_number() -> Self {
+        Self::dtype(0, DType::Bool, "a number")
+    }
+}

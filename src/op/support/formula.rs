@@ -1,13 +1,15 @@
 //! Formulas written as operators: the one way in which gradient rules, passes and importers add
 //! operators to a graph.
 
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
 use smallvec::SmallVec;
 
 use crate::op::{
-    Arg, Binary, Cast, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten, Gather,
-    Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize, Range, Reduce,
-    Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze, Transpose,
-    Trilu, Unary, Unsqueeze, Where,
+    Arg, Binary, Cast, Classify, Compare, Concat, Constant, ConstantOfShape, Dims, Expand, Flatten,
+    Gather, GatherAt, Identity, Logic, MatMul, OneHot, Op, OpDef, OpError, Pad, PadMode, Quantize,
+    Range, Reduce, Reduction, Reshape, Scan, Scatter, SegmentSum, Slice, Softmax, SplitOp, Squeeze,
+    Term, Transpose, Trilu, Unary, Unsqueeze, Where,
 };
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -30,6 +32,12 @@ pub trait Emit {
     ) -> Result<SmallVec<[Self::Value; 2]>, Self::Error>;
 }
 
+/// The value that a builder makes.
+pub(crate) type Made<B> = Result<<B as Emit>::Value, <B as Emit>::Error>;
+
+/// The values that a builder makes.
+pub(crate) type AllMade<B> = Result<SmallVec<[<B as Emit>::Value; 2]>, <B as Emit>::Error>;
+
 /// Methods that add one operator each, named after it.
 macro_rules! operators {
     ($($(#[$doc:meta])* $name:ident($($x:ident),+ $(; $($arg:ident: $ty:ty),+)?) = $op:expr;)*) => {
@@ -39,8 +47,21 @@ macro_rules! operators {
                 &mut self,
                 $($x: Self::Value,)+
                 $($($arg: $ty,)+)?
-            ) -> Result<Self::Value, Self::Error> {
+            ) -> Made<Self> {
                 self.op($op, &[$($x),+])
+            }
+        )*
+    };
+}
+
+/// Methods that add an operator of a value and of a number of its element type.
+macro_rules! with_numbers {
+    ($($(#[$doc:meta])* $name:ident(a, $number:ident) = $op:ident;)*) => {
+        $(
+            $(#[$doc])*
+            fn $name(&mut self, a: Self::Value, $number: f64) -> Made<Self> {
+                let number = self.number(a, $number)?;
+                self.$op(a, number)
             }
         )*
     };
@@ -54,52 +75,44 @@ pub(crate) trait Formula: Emit {
     }
 
     /// The only result of an operator.
-    fn op(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Self::Value],
-    ) -> Result<Self::Value, Self::Error> {
+    fn op(&mut self, op: impl Into<Op>, operands: &[Self::Value]) -> Made<Self> {
         let results = self.ops(op, operands)?;
         Ok(*invariant(results.first(), "that an operator of a formula has a result"))
     }
 
     /// All results of an operator.
-    fn ops(
-        &mut self,
-        op: impl Into<Op>,
-        operands: &[Self::Value],
-    ) -> Result<SmallVec<[Self::Value; 2]>, Self::Error> {
+    fn ops(&mut self, op: impl Into<Op>, operands: &[Self::Value]) -> AllMade<Self> {
         self.emit(op.into(), operands)
     }
 
     /// A constant.
-    fn literal(&mut self, value: Tensor) -> Result<Self::Value, Self::Error> {
+    fn literal(&mut self, value: Tensor) -> Made<Self> {
         self.op(Constant { value }, &[])
     }
 
     /// A constant in the element type of `like`.
-    fn constant(&mut self, like: Self::Value, wide: Tensor) -> Result<Self::Value, Self::Error> {
+    fn constant(&mut self, like: Self::Value, wide: Tensor) -> Made<Self> {
         let value = converted(&wide, self.ty(like).dtype)?;
         self.literal(value)
     }
 
     /// A number of the element type of `like`, without axes.
-    fn number(&mut self, like: Self::Value, value: f64) -> Result<Self::Value, Self::Error> {
+    fn number(&mut self, like: Self::Value, value: f64) -> Made<Self> {
         self.constant(like, Tensor::scalar(value))
     }
 
     /// A formula of the batch size, without axes.
-    fn dim(&mut self, value: Dim) -> Result<Self::Value, Self::Error> {
+    fn dim(&mut self, value: Dim) -> Made<Self> {
         self.op(Dims { scalar: true, values: vec![value] }, &[])
     }
 
     /// Formulas of the batch size, along one axis.
-    fn dims(&mut self, values: Vec<Dim>) -> Result<Self::Value, Self::Error> {
+    fn dims(&mut self, values: Vec<Dim>) -> Made<Self> {
         self.op(Dims { scalar: false, values }, &[])
     }
 
     /// The value of a formula of the batch size, as a number of the element type of `like`.
-    fn size(&mut self, like: Self::Value, value: Dim) -> Result<Self::Value, Self::Error> {
+    fn size(&mut self, like: Self::Value, value: Dim) -> Made<Self> {
         if let Some(value) = value.as_const() {
             return self.number(like, value as f64);
         }
@@ -109,18 +122,18 @@ pub(crate) trait Formula: Emit {
     }
 
     /// The numbers from 0 up to one below `limit`.
-    fn count_to(&mut self, limit: Dim, dtype: DType) -> Result<Self::Value, Self::Error> {
+    fn count_to(&mut self, limit: Dim, dtype: DType) -> Made<Self> {
         self.op(Range { delta: 1, dtype, limit, start: Dim::ZERO }, &[])
     }
 
     /// Zeros of the element type of `like`.
-    fn zeros(&mut self, like: Self::Value, shape: &Shape) -> Result<Self::Value, Self::Error> {
+    fn zeros(&mut self, like: Self::Value, shape: &Shape) -> Made<Self> {
         let zero = self.number(like, 0.0)?;
         self.expand(zero, shape)
     }
 
     /// A tensor filled with one element.
-    fn filled(&mut self, shape: Vec<Dim>, value: Tensor) -> Result<Self::Value, Self::Error> {
+    fn filled(&mut self, shape: Vec<Dim>, value: Tensor) -> Made<Self> {
         self.op(ConstantOfShape { shape, value }, &[])
     }
 
@@ -149,20 +162,24 @@ pub(crate) trait Formula: Emit {
         sign(a) = Unary::Sign;
         /// The square root.
         sqrt(a) = Unary::Sqrt;
-        /// `1 / a`.
-        reciprocal(a) = Unary::Reciprocal;
         /// `e` to the power of `a`.
         exp(a) = Unary::Exp;
         /// The natural logarithm.
         log(a) = Unary::Log;
         /// The hyperbolic tangent.
         tanh(a) = Unary::Tanh;
+        /// `1 / (1 + e^-a)`.
+        sigmoid(a) = Unary::Sigmoid;
+        /// Whether `a` is no number.
+        is_nan(a) = Classify::IsNan;
         /// `ln(1 + e^a)`.
         softplus(a) = Unary::Softplus;
         /// `a` where it is above 0, else 0.
         relu(a) = Unary::Relu;
         /// The next integral number from `a` up.
         ceil(a) = Unary::Ceil;
+        /// The next integral number from `a` down.
+        floor(a) = Unary::Floor;
         /// The nearest number between two bounds.
         clip(a; min: f64, max: f64) = Unary::Clip { min: Some(min), max: Some(max) };
         /// `a == b`.
@@ -173,6 +190,8 @@ pub(crate) trait Formula: Emit {
         less_or_equal(a, b) = Compare::LessOrEqual;
         /// `a > b`.
         greater(a, b) = Compare::Greater;
+        /// `a >= b`.
+        greater_or_equal(a, b) = Compare::GreaterOrEqual;
         /// Logical and.
         and(a, b) = Logic::And;
         /// Logical or.
@@ -201,6 +220,10 @@ pub(crate) trait Formula: Emit {
         rows(a; axis: usize, from: Dim, to: Dim) = Slice::rows(axis, from, to);
         /// The entries of an axis at these places.
         gather(a, places; axis: i64) = Gather { axis };
+        /// For each place the entry of an axis with its other coordinates.
+        gather_elements(a, places; axis: i64) = GatherAt::Elements { axis };
+        /// The blocks of `a` at these coordinates, which stand behind leading axes that both share.
+        gather_blocks(a, coordinates; shared: i64) = GatherAt::Nd { batch_dims: shared };
         /// `a` with this value around it, or without what negative numbers take away.
         pad(a; pads: Vec<i64>, value: f64) = Pad { mode: PadMode::Constant, pads, value };
         /// One triangle of the matrices, and 0 in the other.
@@ -243,22 +266,17 @@ pub(crate) trait Formula: Emit {
     }
 
     /// Values joined along an axis.
-    fn concat(&mut self, parts: &[Self::Value], axis: i64) -> Result<Self::Value, Self::Error> {
+    fn concat(&mut self, parts: &[Self::Value], axis: i64) -> Made<Self> {
         self.op(Concat { axis }, parts)
     }
 
     /// The parts of these sizes along an axis.
-    fn split(
-        &mut self,
-        a: Self::Value,
-        axis: i64,
-        sizes: Vec<Dim>,
-    ) -> Result<SmallVec<[Self::Value; 2]>, Self::Error> {
+    fn split(&mut self, a: Self::Value, axis: i64, sizes: Vec<Dim>) -> AllMade<Self> {
         self.ops(SplitOp { axis, sizes }, &[a])
     }
 
     /// The vector of 0 and 1, in `f64`.
-    fn zero_and_one(&mut self) -> Result<Self::Value, Self::Error> {
+    fn zero_and_one(&mut self) -> Made<Self> {
         self.literal(Tensor::new(&[2], &[0.0f64, 1.0]).map_err(OpError::from)?)
     }
 
@@ -269,103 +287,73 @@ pub(crate) trait Formula: Emit {
         axis: usize,
         range: std::ops::Range<i64>,
         step: i64,
-    ) -> Result<Self::Value, Self::Error> {
+    ) -> Made<Self> {
         let (starts, ends) = (vec![range.start.into()], vec![range.end.into()]);
         self.op(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[a])
     }
 
-    /// `a * factor`.
-    fn scale(&mut self, a: Self::Value, factor: f64) -> Result<Self::Value, Self::Error> {
-        let factor = self.number(a, factor)?;
-        self.mul(a, factor)
-    }
-
-    /// `a + addend`.
-    fn shift(&mut self, a: Self::Value, addend: f64) -> Result<Self::Value, Self::Error> {
-        let addend = self.number(a, addend)?;
-        self.add(a, addend)
+    with_numbers! {
+        /// `a * factor`.
+        scale(a, factor) = mul;
+        /// `a + addend`.
+        shift(a, addend) = add;
+        /// `a == with`.
+        is(a, with) = equal;
+        /// `a > bound`.
+        is_above(a, bound) = greater;
+        /// `a < bound`.
+        is_below(a, bound) = less;
+        /// `a <= most`.
+        is_at_most(a, most) = less_or_equal;
+        /// `a >= least`.
+        is_at_least(a, least) = greater_or_equal;
     }
 
     /// `a * a`.
-    fn square(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn square(&mut self, a: Self::Value) -> Made<Self> {
         self.mul(a, a)
     }
 
     /// `1 - a`.
-    fn complement(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn complement(&mut self, a: Self::Value) -> Made<Self> {
         let minus = self.neg(a)?;
         self.shift(minus, 1.0)
     }
 
-    /// `a == with`.
-    fn is(&mut self, a: Self::Value, with: f64) -> Result<Self::Value, Self::Error> {
-        let with = self.number(a, with)?;
-        self.equal(a, with)
-    }
-
-    /// `a > bound`.
-    fn is_above(&mut self, a: Self::Value, bound: f64) -> Result<Self::Value, Self::Error> {
-        let bound = self.number(a, bound)?;
-        self.greater(a, bound)
-    }
-
-    /// `a < bound`.
-    fn is_below(&mut self, a: Self::Value, bound: f64) -> Result<Self::Value, Self::Error> {
-        let bound = self.number(a, bound)?;
-        self.less(a, bound)
-    }
-
-    /// `a >= least`.
-    fn is_at_least(&mut self, a: Self::Value, least: f64) -> Result<Self::Value, Self::Error> {
-        let least = self.number(a, least)?;
-        self.op(Compare::GreaterOrEqual, &[a, least])
-    }
-
-    /// `a <= most`.
-    fn is_at_most(&mut self, a: Self::Value, most: f64) -> Result<Self::Value, Self::Error> {
-        let most = self.number(a, most)?;
-        self.less_or_equal(a, most)
-    }
-
     /// `a` where `condition` holds, else 0.
-    fn only(&mut self, condition: Self::Value, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn only(&mut self, condition: Self::Value, a: Self::Value) -> Made<Self> {
         let zero = self.number(a, 0.0)?;
         self.choose(condition, a, zero)
     }
 
     /// `a` in the element type `to`.
-    fn cast(&mut self, a: Self::Value, to: DType) -> Result<Self::Value, Self::Error> {
+    fn cast(&mut self, a: Self::Value, to: DType) -> Made<Self> {
         if self.ty(a).dtype == to { Ok(a) } else { self.convert(a, to) }
     }
 
     /// `a` under another shape.
-    fn reshape(&mut self, a: Self::Value, shape: &Shape) -> Result<Self::Value, Self::Error> {
+    fn reshape(&mut self, a: Self::Value, shape: &Shape) -> Made<Self> {
         if self.ty(a).shape == *shape { Ok(a) } else { self.view(a, shape.to_vec()) }
     }
 
     /// `a` broadcast to a shape.
-    fn expand(&mut self, a: Self::Value, shape: &Shape) -> Result<Self::Value, Self::Error> {
+    fn expand(&mut self, a: Self::Value, shape: &Shape) -> Made<Self> {
         if self.ty(a).shape == *shape { Ok(a) } else { self.broadcast(a, shape.to_vec()) }
     }
 
     /// The sum over axes, which stay with size 1.
-    fn sum(&mut self, a: Self::Value, axes: &[usize]) -> Result<Self::Value, Self::Error> {
+    fn sum(&mut self, a: Self::Value, axes: &[usize]) -> Made<Self> {
         if axes.is_empty() { Ok(a) } else { self.reduce_sum(a, named(axes), true) }
     }
 
     /// The sum of all elements, without axes.
-    fn total(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn total(&mut self, a: Self::Value) -> Made<Self> {
         let axes: Vec<usize> = (0..self.ty(a).rank()).collect();
         self.reduce_sum(a, named(&axes), false)
     }
 
-    /// The mean over axes, which stay with size 1.
-    fn mean(&mut self, a: Self::Value, axes: &[usize]) -> Result<Self::Value, Self::Error> {
-        self.reduce_mean(a, named(axes), true)
-    }
-
     /// The last two axes exchanged.
-    fn transposed(&mut self, a: Self::Value) -> Result<Self::Value, Self::Error> {
+    fn transposed(&mut self, a: Self::Value) -> Made<Self> {
         let rank = self.ty(a).rank();
         if rank < 2 {
             return Ok(a);
@@ -377,6 +365,144 @@ pub(crate) trait Formula: Emit {
 }
 
 impl<E: Emit + ?Sized> Formula for E {}
+
+/// A formula of terms, as operators of Rust and the methods of `Formed` make it; `Backward::make`
+/// writes it.
+///
+/// Operands are written before their operator, from left to right; of a choice first the value
+/// that is taken otherwise, then the other one, then the condition.
+pub enum Expr {
+    /// A term.
+    Term(Term),
+    /// A number, in the element type of what it meets.
+    Number(f64),
+    /// An operator on its operands.
+    Op(Op, Vec<Expr>),
+    /// A formula times itself.
+    Square(Box<Expr>),
+    /// A condition, the value where it holds, and the value otherwise.
+    Choice(Box<[Expr; 3]>),
+}
+
+impl From<Term> for Expr {
+    fn from(term: Term) -> Self {
+        Self::Term(term)
+    }
+}
+
+impl From<f64> for Expr {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// Methods that apply one function each.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $op:expr;)*) => {
+        $(
+            $(#[$doc])*
+            fn $name(self) -> Expr {
+                self.apply($op)
+            }
+        )*
+    };
+}
+
+/// What formulas are made of.
+pub(crate) trait Formed: Into<Expr> {
+    /// An operator on this.
+    fn apply(self, op: impl Into<Op>) -> Expr {
+        Expr::Op(op.into(), vec![self.into()])
+    }
+
+    /// An operator on this and another operand.
+    fn with(self, op: impl Into<Op>, other: impl Into<Expr>) -> Expr {
+        Expr::Op(op.into(), vec![self.into(), other.into()])
+    }
+
+    functions! {
+        /// The magnitude.
+        abs = Unary::Abs;
+        /// -1, 0 or 1.
+        sign = Unary::Sign;
+        /// The square root.
+        sqrt = Unary::Sqrt;
+        /// One divided by it.
+        reciprocal = Unary::Reciprocal;
+        /// `e` to the power of it.
+        exp = Unary::Exp;
+        /// The natural logarithm.
+        ln = Unary::Log;
+    }
+
+    /// This to the power of a number.
+    fn to_power(self, exponent: f64) -> Expr {
+        self.with(Binary::Pow, exponent)
+    }
+
+    /// This times itself.
+    fn squared(self) -> Expr {
+        Expr::Square(Box::new(self.into()))
+    }
+
+    /// Whether this is above a number.
+    fn above(self, bound: f64) -> Expr {
+        self.with(Compare::Greater, bound)
+    }
+
+    /// Whether this is at least a number.
+    fn at_least(self, bound: f64) -> Expr {
+        self.with(Compare::GreaterOrEqual, bound)
+    }
+
+    /// Whether this is at most a number.
+    fn at_most(self, bound: f64) -> Expr {
+        self.with(Compare::LessOrEqual, bound)
+    }
+
+    /// This where the condition holds, else `other`.
+    fn where_else(self, condition: impl Into<Expr>, other: impl Into<Expr>) -> Expr {
+        Expr::Choice(Box::new([condition.into(), self.into(), other.into()]))
+    }
+
+    /// This where the condition holds, else 0.
+    fn only(self, condition: impl Into<Expr>) -> Expr {
+        self.where_else(condition, 0.0)
+    }
+
+    /// The sum over axes, which stay with size 1.
+    fn sum(self, axes: &[usize]) -> Expr {
+        let sum = Reduce::Sum { axes: named(axes), keepdims: true };
+        if axes.is_empty() { self.into() } else { self.apply(sum) }
+    }
+
+    /// The mean over axes, which stay with size 1.
+    fn mean(self, axes: &[usize]) -> Expr {
+        self.apply(Reduce::Mean { axes: named(axes), keepdims: true })
+    }
+}
+
+macro_rules! formed {
+    ($($t:ty),*) => { $(
+        impl Formed for $t {}
+        formed!(@ $t: Add add, Sub sub, Mul mul, Div div);
+        impl Neg for $t {
+            type Output = Expr;
+            fn neg(self) -> Expr {
+                self.apply(Unary::Neg)
+            }
+        }
+    )* };
+    (@ $t:ty: $($op:ident $method:ident),*) => { $(
+        impl<B: Into<Expr>> $op<B> for $t {
+            type Output = Expr;
+            fn $method(self, other: B) -> Expr {
+                self.with(Binary::$op, other)
+            }
+        }
+    )* };
+}
+formed!(Term, Expr);
 
 /// Axes as operators name them.
 fn named(axes: &[usize]) -> Vec<i64> {

@@ -1,11 +1,11 @@
-//! Gradient rules: an operator's rule says what the gradients of its results give those of its
-//! operands, as a formula.
+//! Gradient rules: an operator's rule is a formula for the gradients of its operands from the
+//! gradients of its results.
 
 use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use crate::op::{Emit, Formula, OpError, Reverse};
+use crate::op::{Emit, Expr, Formed, Formula, OpError, Reverse};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape};
 
@@ -110,17 +110,54 @@ impl<'a> Backward<'a> {
     }
 
     /// Gives operand `i` its gradient.
-    pub fn give(&mut self, i: usize, gradient: Term) {
+    pub(crate) fn give(&mut self, i: usize, gradient: impl Into<Expr>) -> Result<(), RuleError> {
+        let gradient = self.make(gradient)?;
         let slot = self.given.get_mut(i);
         *invariant(slot, "that a gradient is given to an operand of the operator") = Some(gradient);
+        Ok(())
     }
 
     /// Gives operand `i` a gradient that has the shape of the result, to which it was broadcast.
-    pub fn give_sum(&mut self, i: usize, gradient: Term) -> Result<(), RuleError> {
+    pub(crate) fn give_sum(
+        &mut self,
+        i: usize,
+        gradient: impl Into<Expr>,
+    ) -> Result<(), RuleError> {
         let to = self.shape(self.operand(i)?);
+        let gradient = self.make(gradient)?;
         let gradient = self.sum_to(gradient, &to)?;
-        self.give(i, gradient);
-        Ok(())
+        self.give(i, gradient)
+    }
+
+    /// Writes a formula.
+    pub(crate) fn make(&mut self, formula: impl Into<Expr>) -> Result<Term, RuleError> {
+        match formula.into() {
+            Expr::Term(term) => Ok(term),
+            Expr::Number(_) => Err(RuleError::Undefined("it has a number of no type")),
+            Expr::Square(a) => {
+                let a = self.make(*a)?;
+                self.square(a)
+            }
+            Expr::Choice(parts) => {
+                let [condition, a, b] = *parts;
+                let number = if let Expr::Number(b) = b { Some(b) } else { None };
+                let b = if number.is_none() { Some(self.make(b)?) } else { None };
+                let a = self.make(a)?;
+                let condition = self.make(condition)?;
+                let b = b.map_or_else(|| self.number(a, number.unwrap_or(0.0)), Ok)?;
+                self.choose(condition, a, b)
+            }
+            Expr::Op(op, operands) => {
+                let mut terms: SmallVec<[Term; 2]> = SmallVec::new();
+                for operand in operands {
+                    terms.push(match (operand, terms.first()) {
+                        (Expr::Number(x), Some(like)) => self.number(*like, x)?,
+                        (operand, _) => self.make(operand)?,
+                    });
+                }
+                self.op(op, &terms)
+            }
+        }
     }
 }
 
@@ -287,17 +324,10 @@ impl Normal {
         centred: bool,
         epsilon: f64,
     ) -> Result<Self, RuleError> {
-        let mut shifted = x;
-        if centred {
-            let mean = at.mean(x, axes)?;
-            shifted = at.sub(x, mean)?;
-        }
-        let squares = at.square(shifted)?;
-        let variance = at.mean(squares, axes)?;
-        let above = at.shift(variance, epsilon)?;
-        let root = at.sqrt(above)?;
-        let inverse = at.reciprocal(root)?;
-        let value = at.mul(shifted, inverse)?;
+        let shifted = if centred { at.make(x - x.mean(axes))? } else { x };
+        let above = shifted.squared().mean(axes) + epsilon;
+        let inverse = at.make(above.sqrt().reciprocal())?;
+        let value = at.make(shifted * inverse)?;
         Ok(Self { value, inverse, axes: axes.to_vec(), centred })
     }
 
@@ -307,15 +337,11 @@ impl Normal {
         at: &mut Backward<'_>,
         dy: Term,
     ) -> Result<Term, RuleError> {
-        let weighted = at.mul(dy, self.value)?;
-        let along = at.mean(weighted, &self.axes)?;
-        let along = at.mul(self.value, along)?;
-        let mut rest = at.sub(dy, along)?;
+        let mut rest = dy - self.value * (dy * self.value).mean(&self.axes);
         if self.centred {
-            let mean = at.mean(dy, &self.axes)?;
-            rest = at.sub(rest, mean)?;
+            rest = rest - dy.mean(&self.axes);
         }
-        at.mul(rest, self.inverse)
+        at.make(rest * self.inverse)
     }
 
     /// The gradient of `x`, given that of a statistic of its lines, whose axes have size 1.
@@ -332,12 +358,7 @@ impl Normal {
         let share = at.div(dy, count)?;
         match of {
             Statistic::Mean => at.expand(share, &shape),
-            Statistic::Inverse => {
-                let square = at.square(self.inverse)?;
-                let share = at.mul(share, square)?;
-                let fall = at.mul(self.value, share)?;
-                at.neg(fall)
-            }
+            Statistic::Inverse => at.make(-(self.value * (share * self.inverse.squared()))),
         }
     }
 }
@@ -370,7 +391,7 @@ mod tests {
         let operands = [Term(0)];
         let mut nothing = Nothing(TensorType::new(DType::F32, [1]));
         let mut at = Backward::new(&mut nothing, &operands, &[], &[], &[true]);
-        at.give(0, Term(1));
-        at.give(1, Term(1));
+        at.give(0, Term(1)).unwrap();
+        at.give(1, Term(1)).unwrap();
     }
 }

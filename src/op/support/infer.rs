@@ -2,8 +2,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::op::element::for_dtype;
 use crate::op::{Inferred, Op, OpError, Operand, Results, Traits};
-use crate::types::{DType, Dim, Shape, Tensor, TensorType};
+use crate::types::{DType, Dim, Element, Shape, Tensor, TensorType};
 
 /// Elements of a small integer tensor are followed up to this number: enough for sizes and
 /// positions, and a bound on the memory that a line of a hostile text can ask for.
@@ -23,30 +24,52 @@ pub(crate) fn count(
     }
 }
 
-/// The single operand of an operator that takes one.
-pub(crate) fn one<'a>(operands: &[Operand<'a>]) -> Result<Operand<'a>, OpError> {
-    match operands {
-        [x] => Ok(*x),
-        _ => Err(OpError::Operands { expected: "1", found: operands.len() }),
-    }
+/// The operands of an operator that takes `K` of them, as inference or as an evaluation sees them.
+pub(crate) fn exactly<T: Copy, const K: usize>(operands: &[T]) -> Result<[T; K], OpError> {
+    let expected = ["0", "1", "2", "3", "4", "5"].get(K).copied().unwrap_or("more than 5");
+    <[T; K]>::try_from(operands).map_err(|_| OpError::Operands { expected, found: operands.len() })
 }
 
-/// Both operands of an operator that takes two.
-pub(crate) fn two<'a>(operands: &[Operand<'a>]) -> Result<(Operand<'a>, Operand<'a>), OpError> {
-    match operands {
-        [a, b] => Ok((*a, *b)),
-        _ => Err(OpError::Operands { expected: "2", found: operands.len() }),
+/// The first `K` operands of an operator that takes as many at least, and the others.
+pub(crate) fn at_least<T: Copy, const K: usize>(operands: &[T]) -> Result<([T; K], &[T]), OpError> {
+    let expected = ["0", "at least 1", "at least 2"].get(K).copied().unwrap_or("at least 3");
+    let found = operands.split_first_chunk();
+    let (first, rest) = found.ok_or(OpError::Operands { expected, found: operands.len() })?;
+    Ok((*first, rest))
+}
+
+/// The sizes of operand `i`, which has `K` axes; `expected` says which.
+pub(crate) fn sizes_of<'a, const K: usize>(
+    operands: &[Operand<'a>],
+    i: usize,
+    expected: &str,
+) -> Result<&'a [Dim; K], OpError> {
+    let ty = operands.get(i).ok_or(OpError::Operands { expected: "more", found: i })?.ty;
+    ty.shape.as_array().ok_or_else(|| OpError::shape(i, ty, expected))
+}
+
+/// Fails unless operand `i` has the sizes of `shape`, which `what` names and `expected` tells.
+pub(crate) fn has_sizes(
+    operands: &[Operand<'_>],
+    i: usize,
+    shape: &[Dim],
+    what: &str,
+    expected: impl FnOnce() -> String,
+) -> Result<(), OpError> {
+    let Some(x) = operands.get(i) else { return Ok(()) };
+    if x.ty.rank() != shape.len() {
+        return Err(OpError::shape(i, x.ty, expected()));
     }
+    x.ty.shape.iter().zip(shape).try_for_each(|(own, size)| equal(what, own, size))
 }
 
 /// Fails unless every operand has the element type of the first.
 pub(crate) fn same_dtype(operands: &[Operand<'_>]) -> Result<DType, OpError> {
-    let first =
-        operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?.ty.dtype;
+    let ([first], _) = at_least(operands)?;
+    let first = first.ty.dtype;
     for (i, x) in operands.iter().enumerate() {
         if x.ty.dtype != first {
-            let expected = format!("{first}, as operand 0 is");
-            return Err(OpError::DType { operand: i, expected, found: x.ty.dtype });
+            return Err(OpError::dtype(i, x.ty.dtype, format!("{first}, as operand 0 is")));
         }
     }
     Ok(first)
@@ -60,21 +83,9 @@ pub(crate) fn dtype(
     expected: &str,
 ) -> Result<(), OpError> {
     match operands.get(i) {
-        Some(x) if !test(x.ty.dtype) => {
-            Err(OpError::DType { operand: i, expected: expected.to_owned(), found: x.ty.dtype })
-        }
+        Some(x) if !test(x.ty.dtype) => Err(OpError::dtype(i, x.ty.dtype, expected.to_owned())),
         _ => Ok(()),
     }
-}
-
-/// The error of an evaluation whose first operand is no float.
-pub(in crate::op) fn not_a_float(found: DType) -> OpError {
-    OpError::DType { operand: 0, expected: "a float".to_owned(), found }
-}
-
-/// The error of an evaluation whose first operand is `bool` and must be of numbers.
-pub(in crate::op) fn not_a_number() -> OpError {
-    OpError::DType { operand: 0, expected: "a number".to_owned(), found: DType::Bool }
 }
 
 /// Fails unless the two sizes are equal for every `N`; `what` names them.
@@ -94,9 +105,8 @@ pub(crate) fn equal(what: &str, left: &Dim, right: &Dim) -> Result<(), OpError> 
 pub(crate) fn axis(attr: &'static str, axis: i64, rank: usize) -> Result<usize, OpError> {
     let rank_i = i64::try_from(rank).unwrap_or(i64::MAX);
     let at = if axis < 0 { axis.saturating_add(rank_i) } else { axis };
-    usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| OpError::Attribute {
-        attr,
-        reason: format!("{axis} is not an axis of a value with {rank} axes"),
+    usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| {
+        OpError::attr(attr, format!("{axis} is not an axis of a value with {rank} axes"))
     })
 }
 
@@ -111,10 +121,7 @@ pub(crate) fn axes(
     axes.sort_unstable();
     match axes.windows(2).find(|pair| pair[0] == pair[1]) {
         None => Ok(axes),
-        Some(pair) => {
-            let reason = format!("axis {} is named twice", pair[0]);
-            Err(OpError::Attribute { attr, reason })
-        }
+        Some(pair) => Err(OpError::attr(attr, format!("axis {} is named twice", pair[0]))),
     }
 }
 
@@ -141,25 +148,18 @@ pub(crate) fn broadcast<'a>(
 pub(crate) fn sizes(attr: &'static str, sizes: &[Dim]) -> Result<(), OpError> {
     match sizes.iter().find(|d| !d.is_nonnegative()) {
         None => Ok(()),
-        Some(d) => {
-            let reason = format!("{d} is not a size for every N");
-            Err(OpError::Attribute { attr, reason })
-        }
+        Some(d) => Err(OpError::attr(attr, format!("{d} is not a size for every N"))),
     }
-}
-
-/// The operands of an evaluation that takes `K` of them.
-pub(crate) fn tensors<'a, const K: usize>(
-    operands: &[&'a Tensor],
-) -> Result<[&'a Tensor; K], OpError> {
-    let expected = ["0", "1", "2", "3"].get(K).copied().unwrap_or("more than 3");
-    <[&Tensor; K]>::try_from(operands)
-        .map_err(|_| OpError::Operands { expected, found: operands.len() })
 }
 
 /// The value of `d`, which an evaluation needs; `what` names it.
 pub(crate) fn known(what: &str, d: &Dim) -> Result<i64, OpError> {
     d.as_const().ok_or_else(|| OpError::NotConstant(format!("{what} {d}")))
+}
+
+/// The values of all of them.
+pub(crate) fn known_all(what: &str, all: &[Dim]) -> Result<Vec<i64>, OpError> {
+    all.iter().map(|d| known(what, d)).collect()
 }
 
 /// The sizes that an evaluation needs; `what` names them.
@@ -205,25 +205,17 @@ pub(in crate::op) fn evaluate_known(op: &Op, operands: &[Operand<'_>], results: 
 
 /// The tensor of integers (or `bool`) with these elements, if they are constants that fit its type.
 pub(crate) fn constant(ty: &TensorType, elements: &[Dim]) -> Option<Tensor> {
+    fn of<T: Element + TryFrom<i64>>(dims: &[usize], elements: &[Dim]) -> Option<Tensor> {
+        let values = elements.iter().map(|d| T::try_from(d.as_const()?).ok());
+        Tensor::new::<T>(dims, &values.collect::<Option<Vec<T>>>()?).ok()
+    }
     let dims = ty.shape.as_const()?;
-    macro_rules! narrow {
-        ($t:ty) => {{
-            let values = elements.iter().map(|d| <$t>::try_from(d.as_const()?).ok());
-            Tensor::new::<$t>(&dims, &values.collect::<Option<Vec<$t>>>()?).ok()
-        }};
-    }
-    match ty.dtype {
-        DType::I64 => narrow!(i64),
-        DType::I32 => narrow!(i32),
-        DType::I16 => narrow!(i16),
-        DType::I8 => narrow!(i8),
-        DType::U64 => narrow!(u64),
-        DType::U32 => narrow!(u32),
-        DType::U16 => narrow!(u16),
-        DType::U8 => narrow!(u8),
-        DType::Bool => narrow!(u8).map(|t| t.reinterpreted(DType::Bool)),
-        DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => None,
-    }
+    for_dtype!(
+        ty.dtype,
+        float _F => None,
+        int I => of::<I>(&dims, elements),
+        bool => of::<u8>(&dims, elements).map(|t| t.reinterpreted(DType::Bool)),
+    )
 }
 
 /// The one result, if its size is possible.

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::op::Operand;
 use crate::op::broadcast::Broadcast;
+use crate::op::element::for_dtype;
 use crate::op::infer::MAX_INTS;
 use crate::types::{DType, Dim, Shape};
 
@@ -15,19 +16,18 @@ use crate::types::{DType, Dim, Shape};
 pub(crate) type Known = SmallVec<[Dim; 8]>;
 
 /// The smallest and the largest value of an integer type or `bool` that an `i64` can hold.
+#[expect(
+    clippy::useless_conversion,
+    clippy::unnecessary_fallible_conversions,
+    reason = "only where the element type is `i64`"
+)]
 pub(crate) fn range(dtype: DType) -> Option<(i64, i64)> {
-    Some(match dtype {
-        DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => return None,
-        DType::I64 => (i64::MIN, i64::MAX),
-        DType::I32 => (i32::MIN.into(), i32::MAX.into()),
-        DType::I16 => (i16::MIN.into(), i16::MAX.into()),
-        DType::I8 => (i8::MIN.into(), i8::MAX.into()),
-        DType::U64 => (0, i64::MAX),
-        DType::U32 => (0, u32::MAX.into()),
-        DType::U16 => (0, u16::MAX.into()),
-        DType::U8 => (0, u8::MAX.into()),
-        DType::Bool => (0, 1),
-    })
+    for_dtype!(
+        dtype,
+        float _F => None,
+        int I => Some((i64::try_from(I::MIN).ok()?, i64::try_from(I::MAX).unwrap_or(i64::MAX))),
+        bool => Some((0, 1)),
+    )
 }
 
 /// Whether `value` is certainly an element of `dtype`: a constant in its range, or a formula with

@@ -33,12 +33,11 @@ impl Lookup {
     /// Coordinates of blocks of the first operand, behind axes that it shares with the indices.
     pub(in crate::op) fn blocks(
         operands: &[&TensorType],
-        leading: i64,
+        leading: usize,
         operand: usize,
     ) -> Option<Self> {
         let coordinates = operands.get(operand)?.shape.last()?.as_const()?;
-        let (leading, coordinates) =
-            (usize::try_from(leading).ok()?, usize::try_from(coordinates).ok()?);
+        let coordinates = usize::try_from(coordinates).ok()?;
         let picked = operands.first()?.shape.iter().skip(leading).take(coordinates);
         let sizes: Vec<i64> = picked.map(Dim::as_const).collect::<Option<_>>()?;
         Some(Self { operand, count: sizes.into_iter().min()?, from_end: true })

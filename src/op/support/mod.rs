@@ -14,6 +14,7 @@ pub(crate) mod ints;
 pub(in crate::op) mod lookup;
 pub(in crate::op) mod numeric;
 pub(in crate::op) mod positions;
+pub(in crate::op) mod prelude;
 pub(in crate::op) mod ranked;
 pub(in crate::op) mod ratio;
 pub(crate) mod real;

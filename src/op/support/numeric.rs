@@ -4,6 +4,7 @@
 use half::{bf16, f16};
 
 use crate::op::OpError;
+use crate::op::element::{Float, reals};
 use crate::op::real::Real;
 use crate::types::{DType, Element, Tensor};
 
@@ -42,14 +43,6 @@ macro_rules! reals {
 }
 reals!(f32, f64);
 
-impl Ordered for i8 {
-    const LOWEST: Self = Self::MIN;
-}
-
-impl Ordered for u8 {
-    const LOWEST: Self = Self::MIN;
-}
-
 macro_rules! integers {
     ($($t:ty),*) => { $(
         impl Number for $t {
@@ -58,6 +51,9 @@ macro_rules! integers {
             fn add_product(self, a: Self, b: Self) -> Self {
                 self.wrapping_add(a.wrapping_mul(b))
             }
+        }
+        impl Ordered for $t {
+            const LOWEST: Self = Self::MIN;
         }
     )* };
 }
@@ -70,40 +66,46 @@ pub(in crate::op) fn wide(dtype: DType) -> DType {
 
 /// The tensor in the type in which it is computed.
 pub(in crate::op) fn widen(x: &Tensor) -> Result<Tensor, OpError> {
-    macro_rules! widened {
-        ($t:ty) => {{
-            let mut y = Tensor::zeros(DType::F32, x.dims())?;
-            for (y, x) in y.as_mut_slice::<f32>().iter_mut().zip(x.as_slice::<$t>()) {
-                *y = x.to_f32();
-            }
-            Ok(y)
-        }};
-    }
     if x.dtype() == DType::F16 {
-        widened!(f16)
+        Ok(Tensor::new(x.dims(), &reals(x.as_slice::<f16>()))?)
     } else if x.dtype() == DType::Bf16 {
-        widened!(bf16)
+        Ok(Tensor::new(x.dims(), &reals(x.as_slice::<bf16>()))?)
     } else {
         Ok(x.clone())
     }
 }
 
+/// All tensors in the types in which they are computed.
+pub(in crate::op) fn widen_all(x: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+    x.iter().map(|x| widen(x)).collect()
+}
+
 /// Rounds a result of `wide(dtype)` to `dtype`.
 pub(in crate::op) fn narrow(y: Tensor, dtype: DType) -> Result<Tensor, OpError> {
-    macro_rules! narrowed {
-        ($t:ty) => {{
-            let mut z = Tensor::zeros(dtype, y.dims())?;
-            for (z, y) in z.as_mut_slice::<$t>().iter_mut().zip(y.as_slice::<f32>()) {
-                *z = <$t>::from_f32(*y);
-            }
-            Ok(z)
-        }};
+    fn rounded<F: Float<Real = f32>>(y: &Tensor) -> Result<Tensor, OpError> {
+        let elements: Vec<F> = y.as_slice().iter().map(|y| F::round(*y)).collect();
+        Ok(Tensor::new(y.dims(), &elements)?)
     }
     if dtype == DType::F16 {
-        narrowed!(f16)
+        rounded::<f16>(&y)
     } else if dtype == DType::Bf16 {
-        narrowed!(bf16)
+        rounded::<bf16>(&y)
     } else {
         Ok(y)
     }
+}
+
+/// The result, with these sizes, of a function that is computed in wide types: `f` changes zeros,
+/// given the operands, if there are elements.
+pub(in crate::op) fn computed_wide(
+    operands: &[&Tensor],
+    dims: &[usize],
+    f: impl FnOnce(&mut Tensor, &[Tensor]) -> Result<(), OpError>,
+) -> Result<Vec<Tensor>, OpError> {
+    let x = operands.first().ok_or(OpError::Operands { expected: "at least 1", found: 0 })?;
+    let mut y = Tensor::zeros(wide(x.dtype()), dims)?;
+    if !y.is_empty() {
+        f(&mut y, &widen_all(operands)?)?;
+    }
+    Ok(vec![narrow(y, x.dtype())?])
 }

@@ -8,8 +8,10 @@ use crate::types::{Dim, Shape, TensorType};
 /// the rest is what the operators give for the row 0 in place of each row number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positions {
-    /// The axis of size `N` along which the rows are numbered.
+    /// The axis along which the rows are numbered.
     pub axis: usize,
+    /// The entries of the axis that each row has, one after the other: its size is `each * N`.
+    pub each: i64,
     /// The distance between rows; 0 for values that repeat along the axis.
     pub stride: i64,
 }
@@ -31,22 +33,24 @@ impl Positions {
         Some(Self { axis: rows.axis + rank.checked_sub(operand.ty.rank())?, ..rows })
     }
 
-    /// The rows in another shape of the same elements in the same order: the axis of size `N`
-    /// behind as many entries.
+    /// The rows in another shape of the same elements in the same order: the axis of a multiple of
+    /// `N` behind as many entries.
     pub(crate) fn viewed(self, from: &Shape, to: &Shape) -> Option<Self> {
         let before = |shape: &Shape, axis: usize| {
             shape.iter().take(axis).cloned().fold(Dim::ONE, |p, d| p * d)
         };
         let ahead = before(from, self.axis);
-        let fits = |axis: &usize| to[*axis] == Dim::n() && before(to, *axis) == ahead;
-        (0..to.rank()).find(fits).map(|axis| Self { axis, ..self })
+        let each = |axis: usize| to[axis].exact_div(&Dim::n())?.as_const().filter(|each| *each > 0);
+        (0..to.rank())
+            .filter(|axis| before(to, *axis) == ahead)
+            .find_map(|axis| Some(Self { axis, each: each(axis)?, ..self }))
     }
 
     /// The sum of numbers, of which one at least numbers rows; `None` where they number them along
     /// different axes.
     pub(crate) fn sum(a: Option<Self>, b: Option<Self>) -> Option<Self> {
         match (a, b) {
-            (Some(a), Some(b)) if a.axis == b.axis => {
+            (Some(a), Some(b)) if (a.axis, a.each) == (b.axis, b.each) => {
                 Some(Self { stride: a.stride.checked_add(b.stride)?, ..a })
             }
             (Some(_), Some(_)) | (None, None) => None,

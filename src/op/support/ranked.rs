@@ -1,8 +1,7 @@
 //! Entries of lines in an order, with the positions that they had.
 
-use crate::op::infer::{not_a_number, results};
-use crate::op::{Backward, Formula, OpError, Results, RuleError};
-use crate::types::{DType, Tensor, TensorType};
+use crate::op::infer::results;
+use crate::op::prelude::*;
 
 /// A part of lines along an axis.
 pub(in crate::op) struct Part<'a> {
@@ -45,7 +44,7 @@ fn keys(x: &Tensor) -> Result<Vec<u64>, OpError> {
     if x.dtype() == DType::U64 {
         return Ok(x.as_slice::<u64>().to_vec());
     }
-    Ok(x.to_i64().ok_or_else(not_a_number)?.iter().map(signed).collect())
+    Ok(x.to_i64().ok_or_else(OpError::not_a_number)?.iter().map(signed).collect())
 }
 
 /// The types of the entries and their positions.
@@ -60,8 +59,7 @@ pub(in crate::op) fn back_to_positions(at: &mut Backward<'_>, axis: i64) -> Resu
     let to = at.shape(at.operand(0)?);
     let zeros = at.zeros(dy, &to)?;
     let dx = at.scatter(zeros, positions, dy, axis)?;
-    at.give(0, dx);
-    Ok(())
+    at.give(0, dx)
 }
 
 /// The entries of a line that stay, and their order.
@@ -85,7 +83,7 @@ pub(in crate::op) fn ranked(
     let mut values = Tensor::zeros(like.dtype(), &dims)?;
     let mut places = Tensor::zeros(DType::I64, &dims)?;
     if like.dtype() == DType::Bool {
-        return Err(not_a_number());
+        return Err(OpError::not_a_number());
     }
     let keys = parts.iter().map(|part| keys(part.values)).collect::<Result<Vec<_>, _>>()?;
     let width = like.dtype().bytes();

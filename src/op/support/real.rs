@@ -104,28 +104,8 @@ macro_rules! real {
                 f64::from(self)
             }
             #[inline(always)]
-            fn abs(self) -> Self {
-                $t::abs(self)
-            }
-            #[inline(always)]
             fn copysign(self, sign: Self) -> Self {
                 $t::copysign(self, sign)
-            }
-            #[inline(always)]
-            fn floor(self) -> Self {
-                $t::floor(self)
-            }
-            #[inline(always)]
-            fn ceil(self) -> Self {
-                $t::ceil(self)
-            }
-            #[inline(always)]
-            fn round_ties_even(self) -> Self {
-                $t::round_ties_even(self)
-            }
-            #[inline(always)]
-            fn sqrt(self) -> Self {
-                $t::sqrt(self)
             }
             $(#[inline(always)]
             fn $name(self) -> Self {
@@ -140,6 +120,8 @@ macro_rules! real {
 }
 
 real!(f32 {
+    abs = f32::abs, floor = f32::floor, ceil = f32::ceil, sqrt = f32::sqrt,
+    round_ties_even = f32::round_ties_even,
     exp = exp_f32, exp_m1 = exp_m1_f32, ln = libm::logf, ln_1p = libm::log1pf,
     sin = libm::sinf, cos = libm::cosf, tan = libm::tanf,
     asin = libm::asinf, acos = libm::acosf, atan = libm::atanf,
@@ -150,6 +132,8 @@ real!(f32 {
 });
 
 real!(f64 {
+    abs = f64::abs, floor = f64::floor, ceil = f64::ceil, sqrt = f64::sqrt,
+    round_ties_even = f64::round_ties_even,
     exp = libm::exp, exp_m1 = libm::expm1, ln = libm::log, ln_1p = libm::log1p,
     sin = libm::sin, cos = libm::cos, tan = libm::tan,
     asin = libm::asin, acos = libm::acos, atan = libm::atan,

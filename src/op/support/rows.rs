@@ -4,6 +4,8 @@
 //! folded without one element waiting for another, and its bits depend neither on the rows beside
 //! it nor on the machine's vectors.
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use crate::op::element::Float;
 use crate::op::real::Real;
 
@@ -15,14 +17,12 @@ pub(in crate::op) const COLUMNS: usize = 16;
 
 /// The larger of two numbers; a NaN if one is a NaN.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn larger<R: Real>(a: R, x: R) -> R {
     if x > a || x.is_nan() { x } else { a }
 }
 
 /// The fold of a row by `step`, from `first` in every lane; `join` joins two lanes.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn fold<T: Copy, A: Copy>(
     x: &[T],
     first: A,
@@ -52,7 +52,6 @@ pub(in crate::op) fn fold<T: Copy, A: Copy>(
 
 /// The sum of `f` over a row.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn sum<T: Copy, R: Real>(x: &[T], f: impl Fn(T) -> R) -> R {
     fold(x, R::of(0.0), |sum, x| sum + f(x), |a, b| a + b)
 }
@@ -60,7 +59,6 @@ pub(in crate::op) fn sum<T: Copy, R: Real>(x: &[T], f: impl Fn(T) -> R) -> R {
 /// Folds each column of a matrix with `out.len()` columns, at most `COLUMNS`, as [`fold`] does with
 /// a row.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn fold_columns<R: Copy>(
     x: &[R],
     out: &mut [R],
@@ -93,7 +91,6 @@ pub(in crate::op) fn fold_columns<R: Copy>(
 /// The mean of a row, and `1 / sqrt(variance + epsilon)`, where the variance is the mean of squared
 /// distances from the mean.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F::Real) {
     let count = F::Real::of(x.len() as f64);
     let mean = sum(x, F::real) / count;
@@ -102,9 +99,38 @@ pub(in crate::op) fn moments<F: Float>(x: &[F], epsilon: F::Real) -> (F::Real, F
     (mean, F::Real::of(1.0) / (variance + epsilon).sqrt())
 }
 
+/// Replaces the columns of blocks of `size` rows with `inner` columns: `f` changes a few
+/// neighbouring ones, copied side by side, so that what folds all of them runs over consecutive
+/// memory.
+#[inline(always)]
+pub(in crate::op) fn in_columns<F: Float>(
+    x: &[F],
+    y: &mut [F],
+    size: usize,
+    inner: usize,
+    f: impl Fn(&mut [F::Real], usize),
+) {
+    let mut columns: Vec<F::Real> = Vec::new();
+    let block = (size * inner).max(1);
+    for (x, y) in x.chunks_exact(block).zip(y.chunks_exact_mut(block)) {
+        for from in (0..inner).step_by(COLUMNS) {
+            let width = COLUMNS.min(inner - from);
+            columns.clear();
+            for row in x.chunks_exact(inner) {
+                columns.extend(row[from..from + width].iter().map(|x| x.real()));
+            }
+            f(&mut columns, width);
+            for (row, results) in y.chunks_exact_mut(inner).zip(columns.chunks_exact(width)) {
+                for (y, result) in row[from..from + width].iter_mut().zip(results) {
+                    *y = F::round(*result);
+                }
+            }
+        }
+    }
+}
+
 /// Calls `f` with each element of a matrix, row by row, and the state of its column.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 pub(in crate::op) fn each<R>(x: &mut [R], state: &[R], f: impl Fn(&mut R, &R)) {
     if let [single] = state {
         for x in x {

@@ -1,8 +1,9 @@
 //! Parts that the split rules of several operators share.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use crate::op::{Claims, Op, SplitOperand, Traits};
+use crate::op::infer::axis;
+use crate::op::{Claims, Op, SplitOperand, Splitting, Traits};
 use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
@@ -15,15 +16,108 @@ pub(crate) fn first_partial(operands: &[SplitOperand<'_>]) -> Option<(usize, Com
     operands.iter().enumerate().find_map(|(i, x)| x.claim.partial().map(|by| (i, by)))
 }
 
-/// The refusal of an operand that each replica holds of its own, or in several components, by an
-/// operator that cannot use it.
-pub(crate) fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Option<Refusal> {
-    if !op.is(Traits::WIDE_PARTS) && first_partial(operands).is_some_and(|(_, by)| by.is_wide()) {
-        return Some(needs_whole(operands));
+impl Splitting<'_> {
+    /// The split operand with the lowest position, if one is split.
+    pub(in crate::op) fn first(&self) -> Option<(usize, Shard)> {
+        first_shard(self.operands)
     }
-    let i = operands.iter().position(|x| x.claim == Claim::Own)?;
-    let reason = "takes what each replica holds of its own rows";
-    (!op.takes_own(i)).then(|| refuse(Code::NotPerSample, i, reason))
+
+    /// The position of that operand; 0 where none is split.
+    pub(in crate::op) fn carrier(&self) -> usize {
+        self.first().map_or(0, |(i, _)| i)
+    }
+
+    /// The axes of that operand.
+    pub(in crate::op) fn rank(&self) -> usize {
+        self.operands.get(self.carrier()).map_or(0, |x| x.ty.rank())
+    }
+
+    /// How operand `i` is split, if it is.
+    pub(in crate::op) fn shard(&self, i: usize) -> Option<Shard> {
+        self.operands.get(i)?.claim.shard()
+    }
+
+    /// The same claim for every result, or for the one whose type is not known.
+    #[expect(clippy::unnecessary_wraps, reason = "the last expression of split rules")]
+    pub(in crate::op) fn give(&self, claim: Claim) -> Result<Claims, Refusal> {
+        Ok(SmallVec::from_elem(claim, self.results.len().max(1)))
+    }
+
+    /// Whole results on every replica, from operands that are whole there. Sizes that depend on `N`
+    /// are those of the whole batch then.
+    pub(in crate::op) fn whole(&self) -> Result<Claims, Refusal> {
+        self.give(Claim::Invariant)
+    }
+
+    /// Every result is split so.
+    pub(in crate::op) fn keep(&self, shard: Shard) -> Result<Claims, Refusal> {
+        self.give(Claim::Shard(shard))
+    }
+
+    /// Results that are split as `shard` says, where that is on another axis than the operator's
+    /// `own`, which is negative from the end; otherwise a refusal.
+    pub(in crate::op) fn keep_beside(
+        &self,
+        own: i64,
+        shard: Shard,
+        code: Code,
+        reason: &str,
+    ) -> Result<Claims, Refusal> {
+        match axis("axis", own, self.rank()) {
+            Ok(own) if own != shard.axis => self.keep(shard),
+            _ => self.refuse(code, reason),
+        }
+    }
+
+    /// Refuses the split of the first operand that is split.
+    pub(in crate::op) fn refuse<T>(
+        &self,
+        code: Code,
+        reason: impl Into<String>,
+    ) -> Result<T, Refusal> {
+        self.refuse_at(self.carrier(), code, reason)
+    }
+
+    /// Refuses the split of operand `i`.
+    #[expect(clippy::unused_self, reason = "reads like the other refusals")]
+    pub(in crate::op) fn refuse_at<T>(
+        &self,
+        i: usize,
+        code: Code,
+        reason: impl Into<String>,
+    ) -> Result<T, Refusal> {
+        Err(refuse(code, i, reason))
+    }
+
+    /// Refuses what is partial.
+    pub(in crate::op) fn needs_whole<T>(&self) -> Result<T, Refusal> {
+        Err(needs_whole(self.operands))
+    }
+
+    /// Fails where operand `i` is split; `reason` says what the operator needs the whole of it for.
+    pub(in crate::op) fn expect_whole(
+        &self,
+        i: usize,
+        code: Code,
+        reason: &str,
+    ) -> Result<(), Refusal> {
+        if self.shard(i).is_some() { self.refuse_at(i, code, reason) } else { Ok(()) }
+    }
+}
+
+/// Refuses an operand that each replica holds of its own, or in several components, where the
+/// operator cannot use it.
+pub(in crate::op) fn own(op: &Op, operands: &[SplitOperand<'_>]) -> Result<(), Refusal> {
+    if !op.is(Traits::WIDE_PARTS) && first_partial(operands).is_some_and(|(_, by)| by.is_wide()) {
+        return Err(needs_whole(operands));
+    }
+    match operands.iter().position(|x| x.claim == Claim::Own).filter(|i| !op.takes_own(*i)) {
+        None => Ok(()),
+        Some(i) => {
+            let reason = "takes what each replica holds of its own rows";
+            Err(refuse(Code::NotPerSample, i, reason))
+        }
+    }
 }
 
 /// Refuses an operand whose rows lie in several blocks, where the operator's split rule was not
@@ -61,15 +155,10 @@ pub(crate) fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
 
 /// The rule of an operator that only moves elements of its first operand: a partial one stays as it
 /// is.
-pub(crate) fn moved(
-    operands: &[SplitOperand<'_>],
-    results: &[TensorType],
-) -> Result<Claims, Refusal> {
-    match operands.split_first() {
-        Some((x, rest)) if rest.iter().all(|x| x.claim == Claim::Invariant) => {
-            Ok(SmallVec::from_elem(x.claim, results.len()))
-        }
-        _ => Err(needs_whole(operands)),
+pub(in crate::op) fn moved(at: &Splitting<'_>) -> Result<Claims, Refusal> {
+    match at.operands.split_first() {
+        Some((x, rest)) if rest.iter().all(|x| x.claim == Claim::Invariant) => at.give(x.claim),
+        _ => at.needs_whole(),
     }
 }
 
@@ -78,66 +167,45 @@ pub(crate) fn invariant(count: usize) -> Claims {
     SmallVec::from_elem(Claim::Invariant, count)
 }
 
-/// `count` results, each with the claim of the one operand.
-pub(crate) fn same(operands: &[SplitOperand<'_>], count: usize) -> Claims {
-    SmallVec::from_elem(operands.first().map_or(Claim::Invariant, |x| x.claim), count)
-}
-
 /// The split operand with the lowest position, if one is split.
 pub(crate) fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard)> {
     operands.iter().enumerate().find_map(|(i, x)| x.claim.shard().map(|s| (i, s)))
 }
 
 /// The rule of an operator that computes each element from the elements at the same place, its
-/// operands broadcast to `rank` axes: all split operands are split on the same axis of the result,
-/// and what is whole on every replica has size 1 there.
-pub(crate) fn elementwise(operands: &[SplitOperand<'_>], rank: usize) -> Result<Claims, Refusal> {
-    let Some((first, shard)) = first_shard(operands) else { return Ok(invariant(1)) };
+/// operands broadcast: all split operands are split on the same axis of the result, and what is
+/// whole on every replica has size 1 there.
+pub(in crate::op) fn elementwise(at: &Splitting<'_>) -> Result<Claims, Refusal> {
+    let Some((first, shard)) = at.first() else { return at.whole() };
+    let rank = at.results.first().map_or(0, TensorType::rank);
     let offset = |x: &SplitOperand<'_>| rank - x.ty.rank().min(rank);
     let aligned = |x: &SplitOperand<'_>, s: Shard| Shard { axis: s.axis + offset(x), ..s };
-    let out = operands.get(first).map_or(shard, |x| aligned(x, shard));
-    for (i, x) in operands.iter().enumerate() {
+    let out = at.operands.get(first).map_or(shard, |x| aligned(x, shard));
+    for (i, x) in at.operands.iter().enumerate() {
         match x.claim.shard() {
             Some(s) if aligned(x, s) == out => {}
             Some(s) => {
-                let other = aligned(x, s);
-                return Err(refuse(
-                    Code::Misaligned,
-                    i,
-                    format!("meets rows on axis {} with rows on axis {}", other.axis, out.axis),
-                ));
+                let (own, other) = (out.axis, aligned(x, s).axis);
+                let reason = format!("meets rows on axis {other} with rows on axis {own}");
+                return at.refuse_at(i, Code::Misaligned, reason);
             }
             None => {
                 let size = out.axis.checked_sub(offset(x)).and_then(|a| x.ty.shape.get(a));
                 if size.is_some_and(Dim::depends_on_batch) {
                     let reason =
                         format!("meets {}, which every replica holds for the whole batch", x.ty);
-                    return Err(refuse(Code::GlobalIndex, i, reason));
+                    return at.refuse_at(i, Code::GlobalIndex, reason);
                 }
                 if let Some(size) = size.filter(|d| d.as_const() != Some(1)) {
-                    return Err(refuse(
-                        Code::BakedBatch,
-                        i,
-                        format!("meets a value whose axis {} has a fixed size of {size}", out.axis),
-                    ));
+                    let axis = out.axis;
+                    let reason =
+                        format!("meets a value whose axis {axis} has a fixed size of {size}");
+                    return at.refuse_at(i, Code::BakedBatch, reason);
                 }
             }
         }
     }
-    Ok(smallvec![Claim::Shard(out)])
-}
-
-/// Fails where operand `i` is split; `reason` says what the operator needs the whole of it for.
-pub(crate) fn whole(
-    operands: &[SplitOperand<'_>],
-    i: usize,
-    code: Code,
-    reason: &str,
-) -> Result<(), Refusal> {
-    match operands.get(i).map(|x| x.claim) {
-        Some(Claim::Shard(_)) => Err(refuse(code, i, reason)),
-        _ => Ok(()),
-    }
+    at.keep(out)
 }
 
 /// The axis of `ty` that holds the batch: the only one whose size depends on `N`, of `N * inner`
@@ -169,13 +237,6 @@ pub(crate) fn in_blocks(operand: usize, shard: Shard) -> Refusal {
     refuse(Code::Reorders, operand, reason)
 }
 
-/// Whole results on every replica, from operands that are whole there. Sizes that depend on `N` are
-/// those of the whole batch then.
-#[expect(clippy::unnecessary_wraps, reason = "the last expression of split rules")]
-pub(crate) fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
-    Ok(invariant(results.len()))
-}
-
 /// The rule of an operator that keeps the row-major order of all elements and gives them another
 /// shape.
 ///
@@ -183,15 +244,12 @@ pub(crate) fn whole_results(results: &[TensorType]) -> Result<Claims, Refusal> {
 /// what does in the result have equal products, so the batch is the same digit in both; the sizes
 /// before it and those behind it regroup freely, into the batch axis as its blocks or as its inner
 /// entries, or out of it.
-pub(crate) fn regroup(
-    operands: &[SplitOperand<'_>],
-    results: &[TensorType],
-) -> Result<Claims, Refusal> {
-    let ([x], [y]) = (operands, results) else { return whole_results(results) };
-    let Some(from) = x.claim.shard() else { return whole_results(results) };
+pub(in crate::op) fn regroup(at: &Splitting<'_>) -> Result<Claims, Refusal> {
+    let ([x], [y]) = (at.operands, at.results) else { return at.whole() };
+    let Some(from) = x.claim.shard() else { return at.whole() };
     let Some(to) = batch_axis(y, 0)? else {
         let reason = format!("gives a fixed size to the rows of {}", x.ty);
-        return Err(refuse(Code::BakedBatch, 0, reason));
+        return at.refuse(Code::BakedBatch, reason);
     };
     let before = |ty: &TensorType, axis: usize| {
         ty.shape.iter().take(axis).fold(Dim::ONE, |product, d| product * d.clone())
@@ -201,10 +259,10 @@ pub(crate) fn regroup(
     let outer = if ahead == own { Some(Dim::ONE) } else { ahead.exact_div(&own) };
     let outer = outer.and_then(|d| u64::try_from(d.as_const()?).ok());
     if let Some(outer) = outer.filter(|o| *o > 0 && to.inner.is_multiple_of(*o)) {
-        Ok(smallvec![Claim::Shard(Shard { outer, inner: to.inner / outer, ..to })])
+        at.keep(Shard { outer, inner: to.inner / outer, ..to })
     } else {
         let reason = format!("moves elements between samples, from {} to {y}", x.ty);
-        Err(refuse(Code::Reorders, 0, reason))
+        at.refuse(Code::Reorders, reason)
     }
 }
 

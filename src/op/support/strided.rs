@@ -2,6 +2,9 @@
 
 use smallvec::SmallVec;
 
+use crate::op::OpError;
+use crate::types::Tensor;
+
 /// One axis of a reading: how many elements, and how far apart they lie, in elements; negative
 /// distances run backwards, the distance 0 repeats one element.
 pub(crate) type Axis = (usize, isize);
@@ -55,6 +58,24 @@ pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes:
         4 => elements::<4>(from, to, first, &axes),
         _ => elements::<8>(from, to, first, &axes),
     }
+}
+
+/// The elements of `x` along `axes`, of which the first lies at `first`, as a tensor of these
+/// sizes.
+pub(in crate::op) fn taken(
+    x: &Tensor,
+    first: usize,
+    axes: &[Axis],
+    dims: &[usize],
+) -> Result<Tensor, OpError> {
+    let mut y = Tensor::zeros(x.dtype(), dims)?;
+    read(x.bytes(), y.bytes_mut(), x.dtype().bytes(), first, axes);
+    Ok(y)
+}
+
+/// The sizes and the distances of the axes of a row-major tensor.
+pub(in crate::op) fn axes_of(dims: &[usize]) -> SmallVec<[Axis; 6]> {
+    dims.iter().copied().zip(distances(dims)).collect()
 }
 
 /// The same reading with as few axes as possible: none of size 1, and none that goes on where the

@@ -4,7 +4,8 @@ use bitflags::bitflags;
 
 bitflags! {
     /// Facts about an operator, like the traits of MLIR. Where one is absent a pass knows less;
-    /// only `UNREPEATABLE`, `COLLECTIVE`, `REDUCES` and `SUMS_NARROW` warn, and must be stated.
+    /// only `UNREPEATABLE`, `COLLECTIVE`, `REDUCES`, `SUMS_NARROW` and `JUMPS` warn, and must be
+    /// stated.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Traits: u16 {
         /// Every element of the results is an element of an operand, unchanged; which one, the
@@ -40,6 +41,8 @@ bitflags! {
         const SUMS_NARROW = 1 << 12;
         /// The result is a product of matrices, of the first two operands.
         const MATRIX_PRODUCT = 1 << 13 | Self::SUMS_NARROW.bits();
+        /// A rounding of its floats may change a result by any amount.
+        const JUMPS = 1 << 14;
     }
 }
 

@@ -1,16 +1,11 @@
 //! Views: operators whose result has the elements of the operand, in their order.
 
-use crate::op::infer::{carried, known_sizes, one, result_with_ints, tensors};
-use crate::op::{
-    Backward, Claims, Formula, Gradient, Known, OpDef, OpError, OpText, Operand, PositionOperand,
-    Positions, Results, RuleError, SplitOperand, Traits, rules,
-};
-use crate::types::{Refusal, Shape, Tensor, TensorType};
+use crate::op::OpText;
+use crate::op::infer::{carried, exactly, known_sizes, result_with_ints};
+use crate::op::prelude::*;
 
 /// Declarations of a view; the rest follows because its elements do not change.
 pub(in crate::op) trait View: OpText {
-    /// Traits besides [`Traits::VIEW`].
-    const TRAITS: Traits;
     /// Whether it is the operand itself where the types are equal.
     const IS_OPERAND: bool = true;
 
@@ -20,7 +15,7 @@ pub(in crate::op) trait View: OpText {
 
 impl<V: View> OpDef for V {
     fn traits(&self) -> Traits {
-        Traits::VIEW | V::TRAITS
+        Traits::VIEW | self.facts()
     }
 
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {
@@ -33,43 +28,30 @@ impl<V: View> OpDef for V {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         result_with_ints(TensorType::new(x.ty.dtype, self.shape(x.ty)?), carried(&x))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        match (operands, results) {
-            ([x], [y]) if x.ty == y => Ok(rules::same(operands, 1)),
-            _ => rules::regroup(operands, results),
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        match (at.operands, at.results) {
+            ([x], [y]) if x.ty == y => at.give(x.claim),
+            _ => rules::regroup(at),
         }
     }
 
-    fn partial(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
-        rules::moved(operands, results)
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        rules::moved(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = tensors(operands)?;
+        let [x] = exactly(operands)?;
         let dims = known_sizes("the shape", &self.shape(&x.tensor_type())?)?;
         Ok(vec![x.clone().reshaped(&dims)?])
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::Defined
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let (dy, to) = (at.dy()?, at.shape(at.operand(0)?));
         let dx = at.reshape(dy, &to)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }

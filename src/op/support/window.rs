@@ -48,6 +48,56 @@ pub(crate) struct WindowAxis {
 /// The spatial axes of an operator with windows, outermost first.
 pub(crate) type Windows = SmallVec<[WindowAxis; 3]>;
 
+/// One axis before it is known how many windows there are; all numbers are in `0..=MAX_SIZE`.
+struct Setting {
+    size: i64,
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+    before: i64,
+    after: i64,
+}
+
+impl Setting {
+    /// The elements of a window, taps and gaps.
+    fn extent(&self) -> i64 {
+        (self.kernel - 1).saturating_mul(self.dilation).saturating_add(1)
+    }
+
+    /// The number of windows, if there is one and the padded input is a possible size.
+    fn windows(&self, ceil_mode: bool) -> Option<i64> {
+        let padded = self.size + self.before + self.after;
+        if padded > MAX_SIZE || self.extent() > MAX_SIZE {
+            return None;
+        }
+        let (room, stride) = (padded - self.extent(), self.stride);
+        let steps = if ceil_mode {
+            let steps = (room + stride - 1).div_euclid(stride);
+            let begins = steps.saturating_mul(stride);
+            if begins >= self.size + self.before { steps - 1 } else { steps }
+        } else {
+            room.div_euclid(stride)
+        };
+        (steps >= 0).then_some(steps + 1)
+    }
+
+    /// The axis with these elements of the input and the output.
+    fn axis(&self, input: i64, output: i64) -> Result<WindowAxis, OpError> {
+        let whole = |size: i64| {
+            usize::try_from(size).map_err(|_| OpError::Unsupported(format!("the size {size}")))
+        };
+        Ok(WindowAxis {
+            input: whole(input)?,
+            kernel: whole(self.kernel)?,
+            stride: whole(self.stride)?,
+            dilation: whole(self.dilation)?,
+            before: whole(self.before)?,
+            after: whole(self.after)?,
+            output: whole(output)?,
+        })
+    }
+}
+
 impl Sliding<'_> {
     /// The windows of a kernel over an input; `kernel_attr` is blamed for sizes that do not fit.
     pub(crate) fn over(
@@ -62,36 +112,21 @@ impl Sliding<'_> {
         }
         if kernel.len() != rank {
             let reason = format!("{} sizes for {rank} spatial axes", kernel.len());
-            return Err(OpError::Attribute { attr: kernel_attr, reason });
+            return Err(OpError::attr(kernel_attr, reason));
         }
-        let mut windows = Windows::new();
-        for (axis, (size, taps)) in input.iter().zip(kernel).enumerate() {
-            let kernel = in_range(kernel_attr, *taps, 1)?;
-            let stride = setting("strides", self.strides, axis, rank, 1, 1)?;
-            let dilation = setting("dilations", self.dilations, axis, rank, 1, 1)?;
-            let before = setting("pads", self.pads, axis, rank * 2, 0, 0)?;
-            let after = setting("pads", self.pads, axis + rank, rank * 2, 0, 0)?;
-            let size = in_range("input", *size, 1)?;
-            let extent = (kernel - 1).saturating_mul(dilation).saturating_add(1);
-            let output = windows_on(size, before, after, extent, stride, self.ceil_mode)
-                .ok_or_else(|| OpError::Attribute {
-                    attr: kernel_attr,
-                    reason: format!(
-                        "no window of {kernel} taps {dilation} apart fits into {size} elements \
-                         padded by {before} and {after}"
-                    ),
-                })?;
-            windows.push(WindowAxis {
-                input: whole(size)?,
-                kernel: whole(kernel)?,
-                stride: whole(stride)?,
-                dilation: whole(dilation)?,
-                before: whole(before)?,
-                after: whole(after)?,
-                output: whole(output)?,
-            });
-        }
-        Ok(windows)
+        let axis = |(axis, (size, taps)): (usize, (&i64, &i64))| {
+            let at = self.setting(kernel_attr, axis, rank, *size, *taps)?;
+            let Setting { size, kernel, dilation, before, after, .. } = at;
+            let output = at.windows(self.ceil_mode).ok_or_else(|| {
+                let reason = format!(
+                    "no window of {kernel} taps {dilation} apart fits into {size} elements \
+                     padded by {before} and {after}"
+                );
+                OpError::attr(kernel_attr, reason)
+            })?;
+            at.axis(size, output)
+        };
+        input.iter().zip(kernel).enumerate().map(axis).collect()
     }
 
     /// The windows through which each of the elements of `input` reaches elements of an output: of
@@ -109,37 +144,43 @@ impl Sliding<'_> {
         output_padding: &[i64],
     ) -> Result<Windows, OpError> {
         let rank = input.len();
-        let mut windows = Windows::new();
-        for (axis, (size, taps)) in input.iter().zip(kernel).enumerate() {
-            let kernel = in_range(kernel_attr, *taps, 1)?;
-            let stride = setting("strides", self.strides, axis, rank, 1, 1)?;
-            let dilation = setting("dilations", self.dilations, axis, rank, 1, 1)?;
-            let before = setting("pads", self.pads, axis, rank * 2, 0, 0)?;
-            let after = setting("pads", self.pads, axis + rank, rank * 2, 0, 0)?;
-            let extra = setting("output_padding", output_padding, axis, rank, 0, 0)?;
-            let size = in_range("input", *size, 1)?;
-            let reach = (size - 1).saturating_mul(stride);
-            let extent = (kernel - 1).saturating_mul(dilation).saturating_add(1);
-            let output = reach.saturating_add(extent).saturating_add(extra) - before - after;
+        let axis = |(axis, (size, taps)): (usize, (&i64, &i64))| {
+            let at = self.setting(kernel_attr, axis, rank, *size, *taps)?;
+            let extra = setting("output_padding", output_padding, axis, rank, 0)?;
+            let reach = (at.size - 1).saturating_mul(at.stride);
+            let all = reach.saturating_add(at.extent()).saturating_add(extra);
+            let output = all - at.before - at.after;
             if !(1..=MAX_SIZE).contains(&output) {
-                let reason = format!("{size} windows of {kernel} taps make {output} elements");
-                return Err(OpError::Attribute { attr: kernel_attr, reason });
+                let reason = format!("{size} windows of {taps} taps make {output} elements");
+                return Err(OpError::attr(kernel_attr, reason));
             }
-            windows.push(WindowAxis {
-                input: whole(output)?,
-                kernel: whole(kernel)?,
-                stride: whole(stride)?,
-                dilation: whole(dilation)?,
-                before: whole(before)?,
-                after: whole(after)?,
-                output: whole(size)?,
-            });
-        }
+            at.axis(output, at.size)
+        };
+        let windows = input.iter().zip(kernel).enumerate().map(axis).collect::<Result<_, _>>()?;
         if rank == 0 || rank > MAX_AXES || kernel.len() != rank {
             let text = format!("a kernel of {} axes over {rank} axes", kernel.len());
             return Err(OpError::Unsupported(text));
         }
         Ok(windows)
+    }
+
+    /// The numbers of axis `axis` of `rank`, of so many elements and taps.
+    fn setting(
+        &self,
+        kernel_attr: &'static str,
+        axis: usize,
+        rank: usize,
+        size: i64,
+        taps: i64,
+    ) -> Result<Setting, OpError> {
+        Ok(Setting {
+            kernel: in_range(kernel_attr, taps, 1)?,
+            stride: setting("strides", self.strides, axis, rank, 1)?,
+            dilation: setting("dilations", self.dilations, axis, rank, 1)?,
+            before: setting("pads", self.pads, axis, rank * 2, 0)?,
+            after: setting("pads", self.pads, axis + rank, rank * 2, 0)?,
+            size: in_range("input", size, 1)?,
+        })
     }
 }
 
@@ -182,59 +223,39 @@ fn walk(
     }
 }
 
-/// The number of windows of `extent` elements, taps and gaps, on one axis: if there is one and the
-/// padded input is a possible size. All other numbers are in `0..=MAX_SIZE`.
-fn windows_on(
-    size: i64,
-    before: i64,
-    after: i64,
-    extent: i64,
-    stride: i64,
-    ceil_mode: bool,
-) -> Option<i64> {
-    let padded = size + before + after;
-    if padded > MAX_SIZE || extent > MAX_SIZE {
-        return None;
-    }
-    let room = padded - extent;
-    let steps = if ceil_mode {
-        let steps = (room + stride - 1).div_euclid(stride);
-        if steps.saturating_mul(stride) >= size + before { steps - 1 } else { steps }
-    } else {
-        room.div_euclid(stride)
-    };
-    (steps >= 0).then_some(steps + 1)
-}
-
-fn whole(size: i64) -> Result<usize, OpError> {
-    usize::try_from(size).map_err(|_| OpError::Unsupported(format!("the size {size}")))
-}
-
 fn in_range(attr: &'static str, value: i64, least: i64) -> Result<i64, OpError> {
     if (least..=MAX_SIZE).contains(&value) {
         Ok(value)
     } else {
-        let reason = format!("{value} is out of range; it must be at least {least}");
-        Err(OpError::Attribute { attr, reason })
+        Err(OpError::attr(attr, format!("{value} is out of range; it must be at least {least}")))
     }
 }
 
+/// The number for an axis in a list of `count`, or of none: then it is the least that it may be.
 fn setting(
     attr: &'static str,
     values: &[i64],
     at: usize,
     count: usize,
-    default: i64,
     least: i64,
 ) -> Result<i64, OpError> {
     if values.is_empty() {
-        return Ok(default);
+        return Ok(least);
     }
     if values.len() != count {
         let reason = format!("{} numbers; there must be {count}", values.len());
-        return Err(OpError::Attribute { attr, reason });
+        return Err(OpError::attr(attr, reason));
     }
-    in_range(attr, values.get(at).copied().unwrap_or(default), least)
+    in_range(attr, values.get(at).copied().unwrap_or(least), least)
+}
+
+/// Sizes before the spatial axes, then one for each of these.
+pub(in crate::op) fn sizes_with(
+    leading: &[usize],
+    windows: &[WindowAxis],
+    size: fn(&WindowAxis) -> usize,
+) -> SmallVec<[usize; 5]> {
+    leading.iter().copied().chain(windows.iter().map(size)).collect()
 }
 
 /// The sizes of the axes of an operand behind the first two, which must be constants.
@@ -243,8 +264,8 @@ pub(crate) fn spatial_sizes(
     ty: &TensorType,
 ) -> Result<SmallVec<[i64; 3]>, OpError> {
     if ty.rank() < 3 {
-        let expected = "it must have a spatial axis behind the first two".to_owned();
-        return Err(OpError::Shape { operand, found: ty.clone(), expected });
+        let expected = "it must have a spatial axis behind the first two";
+        return Err(OpError::shape(operand, ty, expected));
     }
     let known = |(axis, d): (usize, &Dim)| {
         d.as_const().ok_or_else(|| {

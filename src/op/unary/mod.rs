@@ -8,18 +8,12 @@ mod tests;
 
 pub(crate) use scalar::Apply;
 
-use smallvec::smallvec;
-
 use super::attr::names;
-use super::declare::family;
 use super::element::{Int, for_dtype, in_reals};
-use super::infer::{dtype, one, result_with_ints};
-use super::{
-    Backward, Claims, Gradient, Interval, OpDef, OpError, Operand, Ratio, Results, RuleError,
-    SplitOperand, Traits, ints, rules,
-};
-use crate::op::real::Real;
-use crate::types::{Claim, Combine, DType, Refusal, Tensor, TensorType};
+use super::infer::{dtype, exactly, result_with_ints};
+use super::prelude::*;
+use super::real::Real;
+use super::{Ratio, ints};
 
 names! {
     /// The formula of `gelu`.
@@ -37,7 +31,7 @@ family! {
     /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`. `abs`,
     /// `sign` and `clip` take every number, `neg` and `relu` every signed one; integers wrap. All
     /// others take floats. A NaN gives a NaN unless said otherwise.
-    pub enum Unary {
+    pub enum Unary is ELEMENTWISE | CHEAP | FOLLOWS_BLOCKS {
         /// `|x|`.
         Abs = "abs",
         /// `-x`.
@@ -172,9 +166,7 @@ impl Unary {
                 bound("min", *min, found, true)?;
                 bound("max", *max, found, false)
             }
-            Self::Celu { alpha } if *alpha == 0.0 => {
-                Err(OpError::Attribute { attr: "alpha", reason: "it is 0".to_owned() })
-            }
+            Self::Celu { alpha } if *alpha == 0.0 => Err(OpError::attr("alpha", "it is 0")),
             _ => dtype(operands, 0, DType::is_float, "a float"),
         }
     }
@@ -183,7 +175,7 @@ impl Unary {
 /// Fails unless `value` can bound elements of type `dtype` from below (or above).
 fn bound(attr: &'static str, value: Option<f64>, dtype: DType, below: bool) -> Result<(), OpError> {
     let Some(x) = value else { return Ok(()) };
-    let wrong = |reason: String| Err(OpError::Attribute { attr, reason });
+    let wrong = |reason: String| Err(OpError::attr(attr, reason));
     if x.is_nan() {
         return wrong("it is not a number".to_owned());
     }
@@ -203,15 +195,9 @@ fn bound(attr: &'static str, value: Option<f64>, dtype: DType, below: bool) -> R
     )
 }
 
-/// True where the first operand is of floats: integers wrap when negated.
-fn is_float(operands: &[SplitOperand<'_>]) -> bool {
-    operands.first().is_some_and(|x| x.ty.dtype.is_float())
-}
-
 impl OpDef for Unary {
     fn traits(&self) -> Traits {
-        let negates = if *self == Self::Neg { Traits::NEGATES } else { Traits::empty() };
-        Traits::ELEMENTWISE | Traits::CHEAP | Traits::FOLLOWS_BLOCKS | negates
+        self.facts() | if *self == Self::Neg { Traits::NEGATES } else { Traits::empty() }
     }
 
     fn interval(&self, dtype: DType, operands: &[Option<Interval>]) -> Option<Interval> {
@@ -233,43 +219,32 @@ impl OpDef for Unary {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        let x = one(operands)?;
+        let [x] = exactly(operands)?;
         self.check(operands, x.ty.dtype)?;
         result_with_ints(x.ty.clone(), ints::map(&x, |d| self.known(x.ty.dtype, d)))
     }
 
-    fn split(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        rules::elementwise(operands, operands.first().map_or(0, |x| x.ty.rank()))
-    }
-
-    fn partial(&self, operands: &[SplitOperand<'_>], _: &[TensorType]) -> Result<Claims, Refusal> {
-        let by = rules::first_partial(operands).map(|(_, by)| by);
-        let kept = match (self, by) {
-            (Self::Neg, Some(by @ (Combine::Sum | Combine::Mean))) => Some(by),
-            (Self::Neg, Some(Combine::Max)) if is_float(operands) => Some(Combine::Min),
-            (Self::Neg, Some(Combine::Min)) if is_float(operands) => Some(Combine::Max),
-            _ => None,
-        };
-        kept.map(|by| smallvec![Claim::Partial(by)]).ok_or_else(|| rules::needs_whole(operands))
+    fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let is_float = at.operands.first().is_some_and(|x| x.ty.dtype.is_float());
+        match (self, rules::first_partial(at.operands).map(|(_, by)| by)) {
+            (Self::Neg, Some(by @ (Combine::Sum | Combine::Mean))) => at.give(Claim::Partial(by)),
+            // Integers wrap when negated.
+            (Self::Neg, Some(Combine::Max)) if is_float => at.give(Claim::Partial(Combine::Min)),
+            (Self::Neg, Some(Combine::Min)) if is_float => at.give(Claim::Partial(Combine::Max)),
+            _ => at.needs_whole(),
+        }
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = operands else {
-            return Err(OpError::Operands { expected: "1", found: operands.len() });
-        };
-        let wrong = |expected: &str| OpError::DType {
-            operand: 0,
-            expected: expected.to_owned(),
-            found: x.dtype(),
-        };
+        let [x] = exactly(operands)?;
         let mut y = (*x).clone();
         for_dtype!(
             x.dtype(),
             float F => in_reals(y.as_mut_slice::<F>(), |y| self.visit(Each(y))),
             int I => for v in y.as_mut_slice::<I>() {
-                *v = I::wrap(self.int(v.wide()).ok_or_else(|| wrong("a float"))?);
+                *v = I::wrap(self.int(v.wide()).ok_or_else(|| OpError::not_a_float(x.dtype()))?);
             },
-            bool => return Err(wrong("a number")),
+            bool => return Err(OpError::not_a_number()),
         );
         Ok(vec![y])
     }
@@ -296,8 +271,7 @@ impl OpDef for Unary {
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
         let dx = self.derivative(at)?;
-        at.give(0, dx);
-        Ok(())
+        at.give(0, dx)
     }
 }
 

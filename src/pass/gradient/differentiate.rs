@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::error::GradientError;
 use super::recompute::{Forward, Recomputation, Recompute};
 use super::writer::{Terms, Writer};
-use crate::ir::{Builder, NodeId, Origin, Value};
+use crate::ir::{Builder, NodeId, NodeMap, Origin, Value};
 use crate::op::{Backward, Formula, Gradient, RuleError, Term};
 use crate::types::invariant::{int, invariant};
 
@@ -39,7 +39,7 @@ pub(crate) fn differentiate_with(
     let recomputation = Recomputation::new(builder, forward, recompute);
     let mut found = Gradients { builder, adjoints: HashMap::new(), recomputation };
     found.seed(loss)?;
-    for id in order.iter().rev().filter(|id| reached[id.index()]) {
+    for id in order.iter().rev().filter(|id| reached[**id]) {
         found.node(*id, &reached, of)?;
     }
     found.builder.set_origin(Origin::default());
@@ -47,17 +47,17 @@ pub(crate) fn differentiate_with(
 }
 
 /// The nodes whose results depend differentiably on the values, by index.
-fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> Vec<bool> {
+fn reached(builder: &Builder, order: &[NodeId], of: &[Value]) -> NodeMap<bool> {
     let graph = builder.graph();
-    let mut reached = vec![false; graph.id_bound()];
+    let mut reached = graph.node_map(false);
     for v in of {
-        reached[v.node.index()] = true;
+        reached[v.node] = true;
     }
     for id in order {
         let Some(op) = graph.node(*id).op() else { continue };
         // Nothing flows back through an operator whose gradient is 0 everywhere.
-        if !reached[id.index()] && !matches!(op.gradient(), Gradient::Zero(_)) {
-            reached[id.index()] = graph.operands(*id).iter().any(|v| reached[v.node.index()]);
+        if !reached[*id] && !matches!(op.gradient(), Gradient::Zero(_)) {
+            reached[*id] = graph.operands(*id).iter().any(|v| reached[v.node]);
         }
     }
     reached
@@ -83,7 +83,12 @@ impl Gradients<'_> {
     ///
     /// All users of the node were visited before, so that the gradients of its results are
     /// complete.
-    fn node(&mut self, id: NodeId, reached: &[bool], of: &[Value]) -> Result<(), GradientError> {
+    fn node(
+        &mut self,
+        id: NodeId,
+        reached: &NodeMap<bool>,
+        of: &[Value],
+    ) -> Result<(), GradientError> {
         let graph = self.builder.graph();
         let node = graph.node(id);
         let Some(op) = node.op().cloned() else { return Ok(()) };
@@ -95,10 +100,8 @@ impl Gradients<'_> {
         let gradients: Vec<Option<Value>> =
             results.iter().map(|v| self.adjoints.get(v).copied()).collect();
         let operands = graph.operands(id);
-        let wanted: Vec<bool> = operands
-            .iter()
-            .map(|v| reached[v.node.index()] && graph.ty(*v).dtype.is_float())
-            .collect();
+        let wanted: Vec<bool> =
+            operands.iter().map(|v| reached[v.node] && graph.ty(*v).dtype.is_float()).collect();
         // A requested value may be the result of an operator whose operands nobody requested: its
         // gradient is known, and nothing has to flow further back.
         let asked = results.iter().any(|v| of.contains(v)) && !wanted.contains(&true);

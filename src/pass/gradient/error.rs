@@ -35,13 +35,13 @@ pub enum TrainingError {
     Output {
         /// The output asked for.
         output: String,
-        /// Those that exist.
+        /// The existing names.
         known: String,
     },
     /// A loss or an optimizer does not suit the model.
     #[error("{what}: {error}")]
     Rule {
-        /// What it is.
+        /// Its kind.
         what: String,
         /// Why.
         error: RuleError,
@@ -54,7 +54,7 @@ pub enum TrainingError {
     NoParam {
         /// Its name.
         name: String,
-        /// What was to be done with it.
+        /// The intended use.
         verb: &'static str,
     },
     /// A penalty names no trained parameter.

@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inference::inference;
-use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value, Weights};
+use crate::ir::{Graph, GraphError, NodeId, NodeKind, NodeMap, Value, Weights};
 use crate::op::{Binary, Op, Traits, Unary};
 use crate::types::{DType, Dim, Tensor};
 
@@ -42,10 +42,10 @@ pub fn fixed_parameters(
     // In inference mode dropout and batch normalisation have one form, whatever the exporter wrote.
     let model = &inference(model)?;
     let order = model.order()?;
-    let mut of_input = vec![false; model.id_bound()];
+    let mut of_input = model.node_map(false);
     for id in &order {
-        of_input[id.index()] = matches!(model.node(*id).kind(), NodeKind::Input)
-            || model.operands(*id).iter().any(|v| of_input[v.node.index()]);
+        of_input[*id] = matches!(model.node(*id).kind(), NodeKind::Input)
+            || model.operands(*id).iter().any(|v| of_input[v.node]);
     }
     let search = Search { model, weights, of_input };
     let mut found = search.scales(&order);
@@ -66,7 +66,7 @@ struct Search<'a> {
     model: &'a Graph,
     weights: &'a Weights,
     /// By index: whether a node's results depend on an input.
-    of_input: Vec<bool>,
+    of_input: NodeMap<bool>,
 }
 
 /// A use of a value by an operator on values that depend on an input.
@@ -96,7 +96,7 @@ impl Search<'_> {
         let all =
             |is: &dyn Fn(&InputUse) -> bool| !input_uses.is_empty() && input_uses.iter().all(is);
         let elementwise = |m: &InputUse, with: &[Binary]| match self.op(m.user) {
-            Some(Op::Binary(op)) => self.of_input[m.user.index()] && with.contains(op),
+            Some(Op::Binary(op)) => self.of_input[m.user] && with.contains(op),
             _ => false,
         };
         // Two axes at least: a bias has one, and may hold any numbers.
@@ -134,7 +134,7 @@ impl Search<'_> {
                 let result = Value { node: user, output: 0 };
                 match self.op(user) {
                     _ if output != value.output => {}
-                    Some(_) if self.of_input[user.index()] => {
+                    Some(_) if self.of_input[user] => {
                         input_uses.push(InputUse { user, slot, value });
                     }
                     Some(Op::Unary(Unary::Sin | Unary::Cos)) => waves = true,
@@ -186,9 +186,8 @@ impl Search<'_> {
                 }
             }
             let (Op::Binary(op), [a, b]) = (op, &operands[..]) else { continue };
-            let (given, by, slot) =
-                if self.of_input[a.node.index()] { (a, b, 1) } else { (b, a, 0) };
-            if self.of_input[by.node.index()] {
+            let (given, by, slot) = if self.of_input[a.node] { (a, b, 1) } else { (b, a, 0) };
+            if self.of_input[by.node] {
                 continue;
             }
             let single = || self.sizes(*by).iter().all(|size| *size == Dim::ONE);
@@ -210,7 +209,7 @@ impl Search<'_> {
             let (mut next, mut seen) = (vec![*param], BTreeSet::new());
             while let Some(node) = next.pop() {
                 for (user, ..) in self.model.users(node) {
-                    if !self.of_input[user.index()] {
+                    if !self.of_input[user] {
                         next.extend(seen.insert(user).then_some(user));
                     } else if !scaled.contains(&Value { node: user, output: 0 }) {
                         return false;

@@ -1,5 +1,5 @@
-//! Metrics as pairs of sums over rows, so that those of shards and of batches add up: a mean of
-//! means would weigh rows by the size of their batch.
+//! Metrics as pairs of sums over rows, so that the metrics of shards and batches add up: a mean of
+//! means would weight rows by the size of their batch.
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ pub enum Metric {
     /// The part of rows whose class is among the `k` largest outputs; targets are numbers of
     /// classes or one number for each class.
     TopK {
-        /// How many outputs count.
+        /// The number of outputs that count.
         k: i64,
     },
     /// The area under the curve of the part of positive targets above a threshold over that of the

@@ -37,7 +37,7 @@ pub enum Rule {
         rho: f64,
         /// The part of the velocity that stays.
         momentum: f64,
-        /// What keeps the divisor off 0.
+        /// A small constant that keeps the divisor from 0.
         epsilon: f64,
         /// The position of epsilon.
         place: EpsilonPlace,
@@ -50,7 +50,7 @@ pub enum Rule {
         beta_1: f64,
         /// The part of the mean square that stays.
         beta_2: f64,
-        /// What keeps the divisor off 0.
+        /// A small constant that keeps the divisor from 0.
         epsilon: f64,
         /// Whether the largest mean square counts.
         amsgrad: bool,
@@ -59,14 +59,14 @@ pub enum Rule {
     Adagrad {
         /// The sum at the beginning.
         initial: f64,
-        /// What keeps the divisor off 0.
+        /// A small constant that keeps the divisor from 0.
         epsilon: f64,
     },
     /// Adadelta.
     Adadelta {
         /// The part of the mean squares that stays.
         rho: f64,
-        /// What keeps the divisor off 0.
+        /// A small constant that keeps the divisor from 0.
         epsilon: f64,
     },
     /// Adam with the largest magnitude in place of the root mean square.
@@ -75,7 +75,7 @@ pub enum Rule {
         beta_1: f64,
         /// The part of the largest magnitude that stays.
         beta_2: f64,
-        /// What keeps the divisor off 0.
+        /// A small constant that keeps the divisor from 0.
         epsilon: f64,
     },
     /// Adam with Nesterov's momentum.
@@ -84,7 +84,7 @@ pub enum Rule {
         beta_1: f64,
         /// The part of the mean square that stays.
         beta_2: f64,
-        /// What keeps the divisor off 0.
+        /// A small constant that keeps the divisor from 0.
         epsilon: f64,
     },
     /// The sign of a mean of gradients.

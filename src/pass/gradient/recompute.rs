@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
-use crate::ir::{Builder, GraphError, NodeId, Origin, Value};
+use crate::ir::{Builder, GraphError, NodeId, NodeMap, Origin, Value};
 use crate::op::Traits;
 use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, ParseValueError, Quoted};
@@ -63,16 +63,16 @@ pub(super) struct Forward<'a> {
     /// Its nodes in topological order.
     pub(super) order: &'a [NodeId],
     /// By index: whether a node depends on trained values.
-    pub(super) reached: &'a [bool],
+    pub(super) reached: &'a NodeMap<bool>,
 }
 
 /// The choice of forward nodes to compute again, and those already written.
 #[derive(Default)]
 pub(super) struct Recomputation {
     /// By index: whether the backward pass computes the node again.
-    repeated: Vec<bool>,
+    repeated: NodeMap<bool>,
     /// By index: the position of each node in the order of the forward pass.
-    places: Vec<usize>,
+    places: NodeMap<usize>,
     /// The recomputed values, by forward value.
     done: HashMap<Value, Value>,
 }
@@ -85,18 +85,18 @@ impl Recomputation {
         }
         let Forward { order, reached } = forward;
         let graph = builder.graph();
-        let mut places = vec![0; graph.id_bound()];
+        let mut places = graph.node_map(0);
         for (place, id) in order.iter().enumerate() {
-            places[id.index()] = place;
+            places[*id] = place;
         }
-        let mut repeated = vec![false; graph.id_bound()];
+        let mut repeated = graph.node_map(false);
         // Only values with rows grow with the batch; the others are not worth computing twice.
         let rows = |id: &NodeId| {
             let mut results = graph.node(*id).results().iter();
             results.any(|r| r.ty.shape.iter().any(Dim::depends_on_batch))
         };
-        for id in order.iter().filter(|id| reached[id.index()] && rows(id)) {
-            repeated[id.index()] = graph.node(*id).op().is_some_and(|op| {
+        for id in order.iter().filter(|id| reached[**id] && rows(id)) {
+            repeated[*id] = graph.node(*id).op().is_some_and(|op| {
                 if what == Recompute::Cheap {
                     op.is(Traits::CHEAP)
                 } else {
@@ -116,7 +116,7 @@ impl Recomputation {
     fn keep_ends(&mut self, builder: &Builder, forward: Forward<'_>) {
         let Forward { order, reached } = forward;
         let graph = builder.graph();
-        let place = |id: NodeId| self.places[id.index()];
+        let place = |id: NodeId| self.places[id];
         // Liveness: values that depend on trained ones and have a use ahead, by their last use.
         let mut alive: HashSet<Value> = HashSet::new();
         let mut dies: Vec<Vec<Value>> = vec![Vec::new(); order.len()];
@@ -126,7 +126,7 @@ impl Recomputation {
                 alive.remove(&value);
             }
             let results = graph.node(*id).results().len();
-            let outputs = (0..int::<u32>(results)).filter(|_| reached[id.index()]);
+            let outputs = (0..int::<u32>(results)).filter(|_| reached[*id]);
             for value in outputs.map(|output| Value { node: *id, output }) {
                 let users = graph.users(*id).into_iter().filter(|user| user.2 == value.output);
                 let last = users.map(|(user, ..)| place(user)).max();
@@ -138,7 +138,7 @@ impl Recomputation {
             // A single live value is a cut of the graph: everything behind it follows from it
             // alone.
             if let (1, Some(only)) = (alive.len(), alive.iter().next())
-                && self.repeated[only.node.index()]
+                && self.repeated[only.node]
             {
                 cuts.push((at, only.node));
             }
@@ -150,11 +150,11 @@ impl Recomputation {
         let mut last = 0;
         for i in 1..=ends {
             let (at, node) = cuts[i * cuts.len() / (ends + 1)];
-            self.repeated[node.index()] = false;
+            self.repeated[node] = false;
             last = at;
         }
         for id in &order[last..] {
-            self.repeated[id.index()] = false;
+            self.repeated[*id] = false;
         }
     }
 
@@ -164,7 +164,7 @@ impl Recomputation {
         builder: &mut Builder,
         value: Value,
     ) -> Result<Value, GraphError> {
-        let repeats = |id: NodeId| self.repeated.get(id.index()) == Some(&true);
+        let repeats = |id: NodeId| self.repeated.get(id) == Some(&true);
         if !repeats(value.node) {
             return Ok(value);
         }
@@ -185,7 +185,7 @@ impl Recomputation {
                 }
             }
         }
-        nodes.sort_by_key(|id| self.places[id.index()]);
+        nodes.sort_by_key(|id| self.places[*id]);
         for id in nodes {
             self.write(builder, id)?;
         }

@@ -67,20 +67,20 @@ pub(super) fn bucket(mut graph: Graph, most: u64) -> Result<Graph, GraphError> {
 /// The all-reduces that only updates depend on, in the order in which their parts are computed.
 fn candidates(graph: &Graph) -> Result<Vec<NodeId>, GraphError> {
     let order = graph.order()?;
-    let mut position = vec![0; graph.id_bound()];
-    order.iter().enumerate().for_each(|(i, id)| position[id.index()] = i);
+    let mut position = graph.node_map(0);
+    order.iter().enumerate().for_each(|(i, id)| position[*id] = i);
     // Nodes that an output or another exchange needs: waiting for a bucket would delay these.
-    let mut early = vec![false; graph.id_bound()];
-    graph.outputs().iter().for_each(|output| early[output.value.node.index()] = true);
+    let mut early = graph.node_map(false);
+    graph.outputs().iter().for_each(|output| early[output.value.node] = true);
     let mut found = Vec::new();
     for id in order.iter().rev() {
         let exchanges =
             |user: NodeId| graph.node(user).op().is_some_and(|op| op.is(Traits::COLLECTIVE));
         let users = graph.users(*id);
-        early[id.index()] |= users.iter().any(|(user, ..)| early[user.index()] || exchanges(*user));
+        early[*id] |= users.iter().any(|(user, ..)| early[*user] || exchanges(*user));
         let reduces = matches!(graph.node(*id).op(), Some(Op::AllReduce(_)));
-        if let (true, false, [part]) = (reduces, early[id.index()], &*graph.operands(*id)) {
-            found.push((position[part.node.index()], *id));
+        if let (true, false, [part]) = (reduces, early[*id], &*graph.operands(*id)) {
+            found.push((position[part.node], *id));
         }
     }
     found.sort_unstable();

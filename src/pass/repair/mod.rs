@@ -33,10 +33,10 @@ use self::output_use::{OutputUse, output_uses};
 use self::plan::{Plan, plans};
 use super::{PassError, PassInfo};
 use crate::analysis::{Refused, judge, survey};
-use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, ResultInfo, Value};
+use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, NodeMap, ResultInfo, Value};
 use crate::op::{Claims, Dims, Inferred, Op, Operand, Statistics, Traits, rules};
 use crate::types::invariant::invariant;
-use crate::types::{Claim, Code, Combine, DType, Dim, Refusal, TensorType};
+use crate::types::{Claim, Code, Combine, DType, Dim, FastMap, Refusal, TensorType};
 
 pub(super) const INFO: PassInfo = PassInfo {
     name: "repair",
@@ -63,7 +63,7 @@ pub(super) fn repair(template: &Graph, options: RepairOptions) -> Result<Outcome
     let idle = (survey.refused().is_empty() && !changes_statistics(template, options)) || none;
     let visible = reaches_output(template, survey.order());
     let rounds = survey.order().iter().any(|id| {
-        let (value, visible) = (Value { node: *id, output: 0 }, visible[id.index()]);
+        let (value, visible) = (Value { node: *id, output: 0 }, visible[*id]);
         let op = template.node(*id).op();
         let operands = template.operands(*id);
         let rounds = |op| {
@@ -166,11 +166,11 @@ struct Writer<'g> {
     options: RepairOptions,
     out: Graph,
     /// The new node of each node of the template, where there is exactly one.
-    nodes: Vec<Option<NodeId>>,
+    nodes: NodeMap<Option<NodeId>>,
     /// The new values of results that repairs wrote, which several nodes may hold.
     values: HashMap<Value, Value>,
     /// The claims of the new graph's values, by node.
-    claims: Vec<Claims>,
+    claims: FastMap<NodeId, Claims>,
     /// All names in use.
     names: HashSet<Arc<str>>,
     /// The redistributed forms of values, by value, operator and number of blocks: each value is
@@ -180,11 +180,11 @@ struct Writer<'g> {
     has_dead_nodes: bool,
     /// The use of each node's results by outputs, by node of the template; and that of the operator
     /// being written.
-    output_uses: Vec<OutputUse>,
+    output_uses: NodeMap<OutputUse>,
     output_use: OutputUse,
     /// The nodes of the template that an output depends on; and whether the operator being written
     /// is one of them.
-    reaches_output: Vec<bool>,
+    reaches_output: NodeMap<bool>,
     visible: bool,
     /// True while writing steps of a formula, or an operator that the graph combines itself.
     inside: bool,
@@ -196,7 +196,7 @@ impl<'g> Writer<'g> {
     fn new(
         template: &'g Graph,
         order: &[NodeId],
-        reaches_output: Vec<bool>,
+        reaches_output: NodeMap<bool>,
         options: RepairOptions,
     ) -> Self {
         let mut out = Graph::new(template.name());
@@ -209,9 +209,9 @@ impl<'g> Writer<'g> {
             template,
             options,
             out,
-            nodes: vec![None; template.id_bound()],
+            nodes: template.node_map(None),
             values: HashMap::new(),
-            claims: Vec::new(),
+            claims: FastMap::default(),
             names: results.map(|r| r.name.clone()).collect(),
             redistributed: HashMap::new(),
             has_dead_nodes: false,
@@ -227,7 +227,7 @@ impl<'g> Writer<'g> {
     /// The new value of a value of the template.
     fn new_value(&self, old: Value) -> Value {
         self.values.get(&old).copied().unwrap_or_else(|| {
-            let node = self.nodes[old.node.index()];
+            let node = self.nodes[old.node];
             let what = "that a node is written after those that it takes values of";
             Value { node: invariant(node, what), output: old.output }
         })
@@ -236,7 +236,7 @@ impl<'g> Writer<'g> {
     /// The claim of a new value.
     fn claim(&self, value: Value) -> Claim {
         self.claims
-            .get(value.node.index())
+            .get(&value.node)
             .and_then(|c| c.get(value.output as usize))
             .copied()
             // Nothing is known of a value without claims, and `Mixed` promises nothing.
@@ -244,10 +244,7 @@ impl<'g> Writer<'g> {
     }
 
     fn set_claims(&mut self, node: NodeId, claims: Claims) {
-        if self.claims.len() <= node.index() {
-            self.claims.resize(node.index() + 1, Claims::new());
-        }
-        self.claims[node.index()] = claims;
+        self.claims.insert(node, claims);
     }
 
     /// Writes the new form of a node of the template; `known` are its claims there.
@@ -261,7 +258,7 @@ impl<'g> Writer<'g> {
             NodeKind::Param(param) => self.out.add_param_node(*param, node.place().device),
             NodeKind::Op(op) => return self.operator(id, node, op),
         };
-        self.nodes[id.index()] = Some(value.node);
+        self.nodes[id] = Some(value.node);
         self.set_claims(value.node, known);
         Ok(())
     }
@@ -275,8 +272,8 @@ impl<'g> Writer<'g> {
             origin: node.origin().clone(),
             label: node.label().to_owned(),
         };
-        self.output_use = self.output_uses[id.index()];
-        self.visible = self.reaches_output[id.index()];
+        self.output_use = self.output_uses[id];
+        self.visible = self.reaches_output[id];
         self.inside = is_combined(self.template, id);
         let statistics = self.options.batch_norm.filter(|_| op.statistics().is_some());
         let written = match statistics {
@@ -301,7 +298,7 @@ impl<'g> Writer<'g> {
             Err(Failure::Refused | Failure::Mixed) => {
                 let new = self.add(op.clone(), &operands, node.results(), &at);
                 self.set_claims(new, SmallVec::from_elem(Claim::Mixed, node.results().len()));
-                self.nodes[id.index()] = Some(new);
+                self.nodes[id] = Some(new);
             }
         }
         Ok(())

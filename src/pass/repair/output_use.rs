@@ -1,7 +1,7 @@
 //! Uses of values by outputs. A partial value that leads to outputs only can be combined where
 //! outputs are merged, which is an exchange that happens in any case.
 
-use crate::ir::{Graph, NodeId, Value};
+use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::Traits;
 use crate::types::{Dim, TensorType};
 
@@ -17,53 +17,52 @@ pub(super) enum OutputUse {
 }
 
 /// The use of every node's results, by node; `order` is topological.
-pub(super) fn output_uses(graph: &Graph, order: &[NodeId]) -> Vec<OutputUse> {
+pub(super) fn output_uses(graph: &Graph, order: &[NodeId]) -> NodeMap<OutputUse> {
     let numbers = numbers(graph, order);
-    let mut output_uses = vec![OutputUse::Other; graph.id_bound()];
-    let mut updates = vec![false; graph.id_bound()];
+    let mut output_uses = graph.node_map(OutputUse::Other);
+    let mut updates = graph.node_map(false);
     let values = graph.updates().iter().flat_map(|update| &update.values);
-    values.for_each(|value| updates[value.node.index()] = true);
+    values.for_each(|value| updates[value.node] = true);
     for id in order.iter().rev() {
         let users = graph.users(*id).into_iter();
-        let steps =
-            users.map(|(user, ..)| step(graph, *id, user, &numbers).max(output_uses[user.index()]));
+        let steps = users.map(|(user, ..)| step(graph, *id, user, &numbers).max(output_uses[user]));
         // A parameter must hold the whole after a run, which is a use of its own.
-        let own = if updates[id.index()] { OutputUse::Other } else { OutputUse::ViewOnly };
+        let own = if updates[*id] { OutputUse::Other } else { OutputUse::ViewOnly };
         // Without users there is nothing that could need more than a view.
-        output_uses[id.index()] = steps.max().unwrap_or(OutputUse::ViewOnly).max(own);
+        output_uses[*id] = steps.max().unwrap_or(OutputUse::ViewOnly).max(own);
     }
     output_uses
 }
 
 /// The nodes that an output depends on, by node. On the others only updates depend.
-pub(in crate::pass) fn reaches_output(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
-    let mut reaching = vec![false; graph.id_bound()];
-    graph.outputs().iter().for_each(|output| reaching[output.value.node.index()] = true);
+pub(in crate::pass) fn reaches_output(graph: &Graph, order: &[NodeId]) -> NodeMap<bool> {
+    let mut reaching = graph.node_map(false);
+    graph.outputs().iter().for_each(|output| reaching[output.value.node] = true);
     for id in order.iter().rev() {
         let users = graph.users(*id);
-        let used = users.into_iter().any(|(user, ..)| reaching[user.index()]);
-        reaching[id.index()] |= used;
+        let used = users.into_iter().any(|(user, ..)| reaching[user]);
+        reaching[*id] |= used;
     }
     reaching
 }
 
 /// The nodes computed from constants and the batch size alone, by node.
-fn numbers(graph: &Graph, order: &[NodeId]) -> Vec<bool> {
-    let mut numbers = vec![false; graph.id_bound()];
+fn numbers(graph: &Graph, order: &[NodeId]) -> NodeMap<bool> {
+    let mut numbers = graph.node_map(false);
     for id in order {
         let Some(op) = graph.node(*id).op() else { continue };
         let operands = graph.operands(*id);
         let simple = Traits::ELEMENTWISE.union(Traits::VIEW);
         let plain = operands.is_empty() || op.traits().intersects(simple);
         let repeatable = !op.is(Traits::UNREPEATABLE);
-        let known = operands.iter().all(|v| numbers[v.node.index()]);
-        numbers[id.index()] = plain && repeatable && known;
+        let known = operands.iter().all(|v| numbers[v.node]);
+        numbers[*id] = plain && repeatable && known;
     }
     numbers
 }
 
 /// The use of the results of `of` by the operator `user` alone.
-fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &[bool]) -> OutputUse {
+fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &NodeMap<bool>) -> OutputUse {
     let ty = graph.ty(Value { node: user, output: 0 });
     let Some(op) = graph.node(user).op().filter(|_| !has_rows(ty)) else { return OutputUse::Other };
     let operands = graph.operands(user);
@@ -72,7 +71,7 @@ fn step(graph: &Graph, of: NodeId, user: NodeId, numbers: &[bool]) -> OutputUse 
     }
     // A factor known before the run can be applied after the parts are combined.
     let scale = operands.iter().position(|x| x.node == of).and_then(|i| op.scale_of(i));
-    let number = scale.and_then(|i| operands.get(i)).is_some_and(|by| numbers[by.node.index()]);
+    let number = scale.and_then(|i| operands.get(i)).is_some_and(|by| numbers[by.node]);
     if number && ty.dtype.is_float() { OutputUse::Scaled } else { OutputUse::Other }
 }
 

@@ -96,6 +96,6 @@ fn a_node_that_is_not_written_is_no_other_one() {
     let graph = parse(TEXT).unwrap();
     let order = graph.order().unwrap();
     let options = RepairOptions::new(Repair::Comm);
-    let writer = Writer::new(&graph, &order, vec![false; graph.id_bound()], options);
+    let writer = Writer::new(&graph, &order, graph.node_map(false), options);
     writer.new_value(graph.outputs()[0].value);
 }

@@ -26,8 +26,7 @@ impl Rewrite<'_> {
     pub(super) fn run(mut self) -> Result<Graph, PassError> {
         for input in self.template.inputs() {
             let info = self.template.info(input);
-            self.inputs[input.node.index()] =
-                Some(self.out.add_input(info.name.clone(), info.ty.clone()));
+            self.inputs[input.node] = Some(self.out.add_input(info.name.clone(), info.ty.clone()));
         }
         let mut replicas = self.replicas();
         let stages = self.stages();
@@ -69,7 +68,7 @@ impl Rewrite<'_> {
                 rows: self.split.rows(index as usize)?,
                 from: from.clone(),
                 to: to.clone(),
-                values: vec![SmallVec::new(); self.template.id_bound()],
+                values: self.template.node_map(SmallVec::new()),
                 suffix: format!(".r{index}"),
                 last: None,
             })
@@ -80,7 +79,7 @@ impl Rewrite<'_> {
     /// The operators by stage: stage 0 needs nothing of other replicas, stage `i + 1` needs the
     /// collectives of stage `i`. The last stage has no collectives.
     fn stages(&self) -> Vec<Vec<NodeId>> {
-        let mut stage = vec![0usize; self.template.id_bound()];
+        let mut stage = self.template.node_map(0usize);
         let mut stages = vec![Vec::new()];
         for id in self.claims.order() {
             let node = self.template.node(*id);
@@ -90,12 +89,11 @@ impl Rewrite<'_> {
             // A reshape of gathered rows runs with the gather, on the device that merges, not a
             // stage later.
             let with = self.reshapes_gathered(*id);
-            let after = |v: &Value| {
-                stage[v.node.index()] + usize::from(!with && self.is_collective(v.node))
-            };
+            let after =
+                |v: &Value| stage[v.node] + usize::from(!with && self.is_collective(v.node));
             // Operators without operands belong to stage 0.
             let own = self.template.operands(*id).iter().map(after).max().unwrap_or(0);
-            stage[id.index()] = own;
+            stage[*id] = own;
             let count = own + 1 + usize::from(self.is_collective(*id));
             if stages.len() < count {
                 stages.resize(count, Vec::new());
@@ -112,7 +110,7 @@ impl Rewrite<'_> {
         for (input, part) in self.template.inputs().zip(parts) {
             let name = &self.template.info(input).name;
             let value = self.copy_to(replica, replica.device, part, name, ".d");
-            replica.values[input.node.index()] = smallvec![value];
+            replica.values[input.node] = smallvec![value];
         }
     }
 
@@ -122,12 +120,12 @@ impl Rewrite<'_> {
         let NodeKind::Op(op) = node.kind() else { return };
         let operands = self.template.operands(id);
         if let Some(value) = self.draw_rows(replica, id) {
-            replica.values[id.index()] = smallvec![value];
+            replica.values[id] = smallvec![value];
             return;
         }
         let operands: SmallVec<[Value; 4]> =
             operands.into_iter().map(|v| self.local(replica, v)).collect();
-        replica.values[id.index()] = match (op, operands.as_slice()) {
+        replica.values[id] = match (op, operands.as_slice()) {
             (Op::OwnRows(_), [whole]) => smallvec![self.own_rows(replica, id, *whole)],
             _ => self.clone_operator(replica, id, op.clone(), &operands),
         };

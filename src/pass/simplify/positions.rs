@@ -5,7 +5,7 @@ use crate::ir::{Graph, GraphError, NodeId, NodeKind, Value, Weights};
 use crate::op::{Concat, Formula, Gather, GatherAt, Interval, Op, PositionOperand, Positions};
 use crate::pass::PassError;
 use crate::types::invariant::int;
-use crate::types::{DType, Dim, FastMap};
+use crate::types::{DType, Dim, FastMap, Shape};
 
 /// Rewrites lookups that each row makes in its own part of a value, by numbers that are computed
 /// from the number of the row.
@@ -78,7 +78,7 @@ fn along(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(axis.checked_rem_euclid(int::<i64>(rank))?).ok()
 }
 
-/// What is known of the integers of a value.
+/// The known structure of the integers of a value.
 #[derive(Clone, Copy)]
 struct Known {
     /// The rows that they number.
@@ -93,15 +93,16 @@ struct Known {
 #[derive(Default)]
 struct Numbers {
     known: FastMap<Value, Known>,
-    /// What is added to the rows' parts, where it was written.
+    /// The addend of the rows' parts, where it was written.
     rests: FastMap<Value, Value>,
 }
 
 impl Numbers {
     fn visit(&mut self, graph: &Graph, weights: &Weights, id: NodeId) {
         let node = graph.node(id);
+        self.places(graph, id);
         let [result] = node.results() else { return };
-        if result.ty.dtype.is_float() {
+        if result.ty.dtype.is_float() || self.known.contains_key(&Value { node: id, output: 0 }) {
             return;
         }
         let whole = !result.ty.shape.iter().any(Dim::depends_on_batch);
@@ -120,7 +121,23 @@ impl Numbers {
         self.known.insert(Value { node: id, output: 0 }, known);
     }
 
-    /// What is known of an operator's result.
+    /// The results that number the entries of an axis.
+    fn places(&mut self, graph: &Graph, id: NodeId) {
+        let node = graph.node(id);
+        let (Some(op), Some(x)) = (node.op(), graph.operands(id).first().copied()) else { return };
+        let shape = &graph.ty(x).shape;
+        for (i, result) in node.results().iter().enumerate() {
+            let axis = op.places(i).and_then(|axis| along(axis, shape.rank()));
+            let Some(axis) = axis else { continue };
+            let size = shape[axis].as_const().filter(|size| *size > 0);
+            let rest = size.map(|size| Interval { low: 0, high: size - 1 });
+            let is_uniform = !result.ty.shape.iter().any(Dim::depends_on_batch);
+            let known = Known { rows: None, is_uniform, rest };
+            self.known.insert(Value { node: id, output: int::<u32>(i) }, known);
+        }
+    }
+
+    /// The known structure of an operator's result.
     fn result(&self, graph: &Graph, id: NodeId, op: &Op, whole: bool) -> Known {
         let ty = &graph.node(id).results()[0].ty;
         let operands = graph.operands(id);
@@ -157,7 +174,10 @@ impl Numbers {
             return Some(*rest);
         }
         let operands = graph.operands(value.node);
-        let operands = operands.iter().map(|v| self.rest(graph, *v));
+        let operands = operands.iter().map(|v| {
+            let rest = self.rest(graph, *v)?;
+            if is_uniform { Some(rest) } else { self.of_all_rows(graph, *v, rest) }
+        });
         let operands = operands.collect::<Option<SmallVec<[Value; 4]>>>()?;
         let op = graph.node(value.node).op()?.clone();
         let op = if is_uniform { at_first_row(&op) } else { op };
@@ -165,6 +185,25 @@ impl Numbers {
         let rest = graph.beside(value.node, name).op(op, &operands).ok()?;
         self.rests.insert(value, rest);
         Some(rest)
+    }
+
+    /// What is added to the rows' part in `value`, beside values that differ from row to row: where
+    /// each row has several entries of the axis, those of the first row are repeated.
+    fn of_all_rows(&self, graph: &mut Graph, value: Value, rest: Value) -> Option<Value> {
+        let known = self.known.get(&value).filter(|known| known.is_uniform);
+        let several = known.and_then(|known| known.rows).filter(|rows| rows.each > 1);
+        let Some(Positions { axis, .. }) = several else { return Some(rest) };
+        let mut sizes = graph.ty(rest).shape.to_vec();
+        let mut all = sizes.clone();
+        all[axis] = graph.ty(value).shape[axis].clone();
+        sizes.insert(axis, Dim::ONE);
+        let name = graph.info(rest).name.clone();
+        let beside = |what: &str| format!("{name}.{what}");
+        let apart = graph.beside(value.node, beside("one")).view(rest, sizes.clone()).ok()?;
+        sizes[axis] = Dim::n();
+        let wide = Shape::from(sizes.as_slice());
+        let wide = graph.beside(value.node, beside("each")).expand(apart, &wide).ok()?;
+        graph.beside(value.node, beside("all")).view(wide, all).ok()
     }
 
     /// The entries that each row looks up among its own, for a lookup along `axis`.
@@ -193,27 +232,39 @@ impl Numbers {
         let mut apart = shape.to_vec();
         apart.splice(axis..=axis, [Dim::n(), own.into()]);
         let name = graph.node(id).label().to_owned();
+        let wanted = graph.ty(Value { node: id, output: 0 }).shape.clone();
         let data = graph.beside(id, format!("{name}.rows")).view(data, apart)?;
         let Some(rest) = self.rest(graph, indices) else { return Ok(None) };
         let mut sizes = graph.ty(rest).shape.to_vec();
         if !is_uniform {
+            sizes.splice(..1, apart_by_row(rows));
             sizes.push(Dim::ONE);
             let rest = graph.beside(id, format!("{name}.entries")).view(rest, sizes)?;
             let nd = GatherAt::Nd { batch_dims: 1 };
-            return graph.beside(id, name).op(nd, &[data, rest]).map(Some);
+            let picked = graph.beside(id, apart_name(&name, rows)).op(nd, &[data, rest])?;
+            return graph.beside(id, name).reshape(picked, &wanted).map(Some);
         }
-        sizes.remove(rows.axis);
+        // Of several entries each row's stay an axis.
+        if rows.each == 1 {
+            sizes.remove(rows.axis);
+        }
         let rest = graph.beside(id, format!("{name}.entries")).view(rest, sizes)?;
         let gather = Gather { axis: int::<i64>(axis + 1) };
         let picked = graph.beside(id, format!("{name}.picked")).op(gather, &[data, rest])?;
         // The rows go back among the axes of the numbers.
         let mut perm: Vec<usize> = (0..graph.ty(picked).rank()).collect();
         perm[axis..=axis + rows.axis].rotate_left(1);
-        graph.beside(id, name).transpose(picked, perm).map(Some)
+        let turned = graph.beside(id, apart_name(&name, rows)).transpose(picked, perm)?;
+        graph.beside(id, name).reshape(turned, &wanted).map(Some)
     }
 
-    /// The coordinates behind the row, where the first is the row and no other number of it.
-    fn behind_the_row(&self, graph: &Graph, id: NodeId) -> Option<SmallVec<[Value; 4]>> {
+    /// The rows of coordinates, and those behind the row, where the first is the row and no other
+    /// number of it.
+    fn behind_the_row(
+        &self,
+        graph: &Graph,
+        id: NodeId,
+    ) -> Option<(Positions, SmallVec<[Value; 4]>)> {
         let operands = graph.operands(id);
         let (data, indices) = (operands[0], operands[1]);
         let Op::Concat(Concat { axis }) = graph.node(indices.node).op()? else { return None };
@@ -221,28 +272,33 @@ impl Numbers {
         let last = *axis == -1 || usize::try_from(*axis).is_ok_and(|axis| axis + 1 == rank);
         let parts = graph.operands(indices.node);
         let [row, others @ ..] = parts.as_slice() else { return None };
-        let number = Positions { axis: 0, stride: 1 };
-        let is_row = self.known.get(row).is_some_and(|known| {
-            known.rows == Some(number) && known.rest == Some(Interval::one(0))
-        });
+        let Known { rows: Some(rows), rest, .. } = *self.known.get(row)? else { return None };
+        let is_row = rows.axis == 0 && rows.stride == 1 && rest == Some(Interval::one(0));
         let of_rows = graph.ty(data).shape.first() == Some(&Dim::n());
         let one = graph.ty(*row).shape.last() == Some(&Dim::ONE);
         let found = last && rank > 1 && is_row && of_rows && one && !others.is_empty();
-        found.then(|| others.into())
+        found.then(|| (rows, others.into()))
     }
 
     /// The elements that each row looks up among its own, where the first coordinate is the row.
     fn coordinates(&self, graph: &mut Graph, id: NodeId) -> Result<Option<Value>, GraphError> {
-        let Some(others) = self.behind_the_row(graph, id) else { return Ok(None) };
+        let Some((rows, others)) = self.behind_the_row(graph, id) else { return Ok(None) };
         let data = graph.operands(id)[0];
         let name = graph.node(id).label().to_owned();
+        let wanted = graph.ty(Value { node: id, output: 0 }).shape.clone();
         let others = match others[..] {
             [other] => other,
             _ => {
                 graph.beside(id, format!("{name}.coordinates")).op(Concat { axis: -1 }, &others)?
             }
         };
-        graph.beside(id, name).op(GatherAt::Nd { batch_dims: 1 }, &[data, others]).map(Some)
+        let mut sizes = graph.ty(others).shape.to_vec();
+        sizes.splice(..1, apart_by_row(rows));
+        let sizes = Shape::from(sizes.as_slice());
+        let others = graph.beside(id, format!("{name}.entries")).reshape(others, &sizes)?;
+        let nd = GatherAt::Nd { batch_dims: 1 };
+        let picked = graph.beside(id, apart_name(&name, rows)).op(nd, &[data, others])?;
+        graph.beside(id, name).reshape(picked, &wanted).map(Some)
     }
 
     /// The updates that each row writes to its own entries of axis 1, where the coordinates are the
@@ -253,7 +309,10 @@ impl Numbers {
         id: NodeId,
         scatter: Op,
     ) -> Result<Option<Value>, GraphError> {
-        let Some(others) = self.behind_the_row(graph, id) else { return Ok(None) };
+        let Some((_, others)) = self.behind_the_row(graph, id).filter(|(rows, _)| rows.each == 1)
+        else {
+            return Ok(None);
+        };
         let (operands, name) = (graph.operands(id), graph.node(id).label().to_owned());
         let (data, updates) = (operands[0], operands[2]);
         let [entry] = others[..] else { return Ok(None) };
@@ -270,6 +329,17 @@ impl Numbers {
         let entries = graph.beside(id, format!("{name}.entries")).expand(entry, &shape)?;
         graph.beside(id, name).op(scatter, &[data, entries, updates]).map(Some)
     }
+}
+
+/// The sizes of the axis of the rows where it is cut into the entries of each row.
+fn apart_by_row(rows: Positions) -> SmallVec<[Dim; 2]> {
+    let each = (rows.each > 1).then(|| rows.each.into());
+    [Dim::n()].into_iter().chain(each).collect()
+}
+
+/// The name of what is looked up before the entries of all rows are one axis again.
+fn apart_name(name: &str, rows: Positions) -> String {
+    if rows.each > 1 { format!("{name}.apart") } else { name.to_owned() }
 }
 
 /// An operator as it is for one row, the first.

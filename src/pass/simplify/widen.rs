@@ -29,7 +29,7 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
         (Cow::Owned(repaired), _) => Sums::find(graph, &repaired)?,
     };
     let reaches_output = reaches_output(graph, &graph.order()?);
-    let combined = sums.nodes().filter(|id| reaches_output[id.index()] && narrow(*id));
+    let combined = sums.nodes().filter(|id| reaches_output[*id] && narrow(*id));
     let combined: Vec<NodeId> = combined.collect();
     for id in combined {
         widen(graph, id)?;

@@ -32,7 +32,7 @@ pub(super) fn numbered(
     Ok((numbers.collect(), known.to_vec()))
 }
 
-/// What to say of two sources that number their classes otherwise.
+/// The error for two sources that number their classes differently.
 pub(super) fn otherwise(reason: &str, a: &[String], b: &[String]) -> String {
     let said = |classes: &[String]| match classes {
         [] => "numbers without names".to_owned(),

@@ -4,7 +4,7 @@ use crate::train::history::History;
 
 /// Width and height of a panel, in pixels.
 const PANEL: (f64, f64) = (720.0, 300.0);
-/// What lies between the edges of a panel and its axes: left, right, top, bottom.
+/// The margins between the edges of a panel and its axes: left, right, top, bottom.
 const EDGES: (f64, f64, f64, f64) = (80.0, 20.0, 40.0, 45.0);
 
 /// Red, green and blue.

@@ -25,17 +25,17 @@ fn all_unsupported_operators_are_listed() {
         ..AttributeProto::default()
     };
     let nodes = vec![
-        node("Loop", &["x"], &["a"]),
+        node("Looped", &["x"], &["a"]),
         node("Relu", &["a"], &["b"]),
-        with(node("If", &["b"], &["c"]), body),
+        with(node("When", &["b"], &["c"]), body),
         NodeProto { domain: Some("com.x".to_owned()), ..node("Relu", &["c"], &["d"]) },
-        NodeProto { name: None, ..node("Loop", &["d"], &["y"]) },
+        NodeProto { name: None, ..node("Looped", &["d"], &["y"]) },
     ];
     let error = load(&model(graph(x(), vec![], nodes, &["y"]))).unwrap_err();
     let ImportError::Unsupported(ops) = &error else { panic!("{error}") };
     let found: Vec<(&str, usize)> = ops.iter().map(|o| (o.op.as_str(), o.count)).collect();
-    assert_eq!(found, [("If", 1), ("Loop", 2), ("com.x::Relu", 1)]);
-    assert_eq!(ops[1].nodes, ["node `the_a`", "the node of `y`"]);
+    assert_eq!(found, [("Looped", 2), ("When", 1), ("com.x::Relu", 1)]);
+    assert_eq!(ops[0].nodes, ["node `the_a`", "the node of `y`"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Small models made of the file's own messages.
 
 mod batch;
+mod control;
 mod damage;
 mod foreign;
 mod functions;

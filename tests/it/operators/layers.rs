@@ -4,6 +4,8 @@ use rand::Rng;
 
 use super::Generator;
 use super::draw::{Case, Draw, Held, N, case, named};
+use super::parts::signed;
+use crate::splits::tensor;
 use fanwise::internal::{
     BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, GridSampleGrad, PoolGrad,
 };
@@ -13,7 +15,7 @@ use fanwise::op::{
     ResizeMode,
 };
 use fanwise::op::{Coordinates, Nearest};
-use fanwise::types::{DType, Dim};
+use fanwise::types::{Claim, DType, Dim};
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("matmul", matmul),
@@ -34,6 +36,8 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("col2im", col2im),
     ("recurrent", recurrent),
     ("recurrent_grad", recurrent_grad),
+    ("trees", trees),
+    ("class_pairs", class_pairs),
     ("whole", whole),
 ];
 
@@ -437,4 +441,62 @@ fn whole(draw: &mut Draw) -> Option<Case> {
             case(MaxUnpool { sizes }, [x, draw.ints(DType::I64, &[N, 1, 2], 0, 4)])
         }
     }
+}
+
+/// Trees that hang their leaves at random, on features of three values, some missing.
+fn trees(draw: &mut Draw) -> Option<Case> {
+    let (features, targets) = (draw.size(), draw.size());
+    let shape = if draw.chance(4) { vec![2, N, features] } else { vec![N, features] };
+    let dtype = draw.of(&[DType::F32, DType::F64]);
+    let (mut nodes, mut roots) = (Vec::new(), Vec::new());
+    let weights = 6;
+    for _ in 0..draw.int(1, 4) {
+        let (root, branches) = (i64::try_from(nodes.len() / 4).unwrap(), draw.int(0, 6));
+        roots.push(root as f64);
+        // Each branch leads to two of the nodes behind it, of which the last are leaves.
+        for own in root..root + branches {
+            let next = |draw: &mut Draw| draw.int(own + 1, root + branches + 2) as f64;
+            let (yes, no) = (next(draw), next(draw));
+            let test = draw.int(0, 6) + 8 * draw.int(0, 2);
+            nodes.extend([draw.int(0, signed(features)) as f64, test as f64, yes, no]);
+        }
+        for _ in 0..2 {
+            let from = draw.int(0, weights);
+            let to = draw.int(from, weights + 1);
+            nodes.extend([0.0, 6.0, from as f64, to as f64]);
+        }
+    }
+    let ints = |values: &[f64], dims: &[usize]| tensor(DType::I32, dims, values);
+    let count = nodes.len() / 4;
+    let (mut x, claim) = draw.ints(dtype, &shape, -1, 2);
+    let values: Vec<f64> =
+        x.to_f64().into_iter().map(|x| if draw.chance(6) { f64::NAN } else { x }).collect();
+    x = tensor(dtype, x.dims(), &values);
+    let aggregate = draw.of(&["sum", "min", "max"]).to_owned();
+    let attrs =
+        vec![("aggregate", Attr::Name(aggregate)), ("targets", Attr::Int(signed(targets).into()))];
+    let own = usize::try_from(weights).unwrap();
+    let of = draw.ints(DType::I32, &[own], 0, signed(targets));
+    let whole = |tensor| (tensor, Claim::Invariant);
+    let operands = [
+        (x, claim),
+        whole(ints(&nodes, &[count, 4])),
+        draw.ints(dtype, &[count], -1, 2),
+        whole(ints(&roots, &[roots.len()])),
+        of,
+        draw.held(dtype, &[own]),
+    ];
+    case(named("tree_ensemble", attrs)?, operands)
+}
+
+fn class_pairs(draw: &mut Draw) -> Option<Case> {
+    let classes = draw.int(1, 5);
+    let pairs = usize::try_from(classes * (classes - 1) / 2).unwrap();
+    let shape = if draw.chance(4) { vec![pairs, N] } else { vec![N, pairs] };
+    let dtype = draw.of(&[DType::F32, DType::F64]);
+    let (x, claim) = draw.ints(dtype, &shape, 1, 20);
+    let values: Vec<f64> = x.to_f64().into_iter().map(|x| x / 20.0).collect();
+    let x = tensor(dtype, x.dims(), &values);
+    let attrs = vec![("classes", Attr::Int(classes.into()))];
+    case(named("pair_probabilities", attrs)?, [(x, claim)])
 }

@@ -35,7 +35,7 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("sizes", sizes),
 ];
 
-fn signed(size: usize) -> i64 {
+pub(super) fn signed(size: usize) -> i64 {
     i64::try_from(size).unwrap()
 }
 

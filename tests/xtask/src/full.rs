@@ -25,6 +25,10 @@ const PARTS: [Part; 7] = [
 /// How much more of each fuzz target is run than for a change.
 const FUZZ_TIMES: &str = "50";
 
+/// The features that are linted alone; "" is none.
+const FEATURES: [&str; 11] =
+    ["", "gradients", "json", "lower", "onnx", "zoo", "cpu", "cuda", "train", "images", "cli"];
+
 /// Models of the zoo at their full size that the fake driver ends in minutes.
 const WHOLE: [&str; 5] = ["lstm", "unet", "mini_googlenet", "mobilenet_v2", "xception"];
 
@@ -94,7 +98,7 @@ fn fuzz() -> Result<(), Failure> {
 
 /// The library with every combination of features.
 fn features() -> Result<(), Failure> {
-    for features in ["", "onnx", "zoo", "cpu", "cuda", "train", "images", "cli"] {
+    for features in FEATURES {
         let step = Step::cargo(&["clippy", "--no-default-features", "--features", features]);
         step.args(&["--lib", "--bins", "--", "-D", "warnings"]).run()?;
     }

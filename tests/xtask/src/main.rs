@@ -24,7 +24,7 @@ Commands:
           run what takes long as well, each part once for a commit, or one part again:
           matrices, drawn, whole, fuzz, features, package, peers
   peers [FOLDER]
-          export models by PyTorch and compare with ONNX Runtime; takes 9 GiB of disk outside
+          export models by PyTorch and compare with ONNX Runtime; takes 10 GiB of disk outside
           target/, by default in the user's cache
   bless   run the tests and accept every changed snapshot
   python  make the Python environment that tests compare with, and print its interpreter

@@ -12,7 +12,7 @@ use crate::{EXECUTABLE, Failure, say, target};
 pub(crate) fn peers(folder: Option<&str>) -> Result<(), Failure> {
     let folder = folder.map_or_else(of_user, |folder| Ok(PathBuf::from(folder)))?;
     say(&format!(
-        "packages (6 GiB) and models (3 GiB) go to {}; remove it to have the space back",
+        "packages (7 GiB) and models (3 GiB) go to {}; remove it to have the space back",
         folder.display()
     ));
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;

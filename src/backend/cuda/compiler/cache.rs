@@ -163,6 +163,7 @@ impl Cache {
             let name = entry.file_name().into_string().ok().filter(|n| n.starts_with(TEMPORARY));
             let (Some(name), Ok(meta)) = (name, entry.metadata()) else { continue };
             let old =
+                // A file from the future is new: clocks differ between machines.
                 meta.modified().is_ok_and(|at| now.duration_since(at).unwrap_or_default() >= age);
             if old {
                 self.remove(&name)?;

@@ -228,7 +228,7 @@ fn cudarcs() -> Option<usize> {
     identity(unsafe { sys::culib() })
 }
 
-/// What tells an open library of NVRTC from others: the address of one of its functions.
+/// The identity of an open NVRTC library: the address of one of its functions.
 fn identity(library: &Library) -> Option<usize> {
     // SAFETY: only the address is asked for.
     let function = unsafe { library.get::<*const c_void>(b"nvrtcVersion\0") };
@@ -307,6 +307,7 @@ fn builtins(folder: &Path, version: Version) -> Option<PathBuf> {
     let windows = format!("nvrtc-builtins64_{major}{minor}");
     // The number that the name asks for may go on, but not as another number.
     let fits = |path: &PathBuf| {
+        // A name that is not Unicode is not the library's.
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let rest = name.strip_prefix(&linux).or(name.strip_prefix(&windows));
         rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))

@@ -145,6 +145,7 @@ fn known<T>(
 
 /// Text that C has counted with the zero at its end; of zeros alone there is none.
 fn text(bytes: &[u8]) -> &[u8] {
+    // Zeros alone are an empty text.
     let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
     &bytes[..end]
 }

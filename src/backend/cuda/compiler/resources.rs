@@ -28,7 +28,7 @@ pub fn parse(log: &str) -> Vec<Resources> {
         let line = line.trim().strip_prefix("ptxas info").unwrap_or(line).trim();
         let line = line.strip_prefix(':').unwrap_or(line).trim();
         if let Some(rest) = line.strip_prefix("Compiling entry function '") {
-            let name = rest.split('\'').next().unwrap_or_default().to_owned();
+            let name = rest.split_once('\'').map_or(rest, |(name, _)| name).to_owned();
             found.push(Resources { name, ..Resources::default() });
             of_entry = true;
         } else if let Some(name) = line.strip_prefix("Function properties for ") {

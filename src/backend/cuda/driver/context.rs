@@ -149,6 +149,7 @@ impl Gpu {
         let mut value = 0;
         // SAFETY: it stores a number; the device is valid.
         let result = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, self.raw) };
+        // All attributes are counts, sizes and flags: a negative one is no answer.
         check("cuDeviceGetAttribute", result).map(|()| u32::try_from(value).unwrap_or(0))
     }
 

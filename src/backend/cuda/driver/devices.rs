@@ -45,6 +45,7 @@ pub fn devices() -> Result<Devices, ProbeError> {
 
 /// The number of GPUs; none where the driver is missing or does not start.
 pub fn count() -> usize {
+    // `devices` says why the driver does not start.
     context::start().ok().and_then(|_| context::count().ok()).map_or(0, |count| count as usize)
 }
 

@@ -86,6 +86,7 @@ struct Suits(Option<Version>);
 
 impl fmt::Display for Suits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The driver is not known where it was not asked.
         self.0.map_or(Ok(()), |driver| write!(f, ", which suits the driver (CUDA {driver}),"))
     }
 }

@@ -283,6 +283,7 @@ impl PinnedPool {
 /// The bytes of the host's memory that are free, or can be made so; 0 where the system does not
 /// tell.
 pub(crate) fn free_memory() -> u64 {
+    // Only messages show it.
     std::fs::read_to_string("/proc/meminfo").ok().and_then(|info| available(&info)).unwrap_or(0)
 }
 

@@ -73,7 +73,7 @@ impl CudaOptions {
 /// The number of compiled units of kernels, and of all.
 #[derive(Debug, Default)]
 pub struct CompileProgress {
-    /// Those that are done.
+    /// The finished ones.
     pub done: AtomicU64,
     /// All that are known of.
     pub total: AtomicU64,

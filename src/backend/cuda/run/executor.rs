@@ -29,7 +29,7 @@ use crate::types::{Device, Tensor};
 /// Plans of this many batch sizes are kept.
 const KEPT_PLANS: usize = 16;
 
-/// What memory of the host is for from which GPUs copy inputs.
+/// The use of pinned memory for inputs, for messages.
 const STAGED: &str = "the staged inputs";
 
 /// A program that is ready to run on GPUs.
@@ -314,7 +314,7 @@ impl CudaExecutable {
             .collect()
     }
 
-    /// What each device did, for the report of a run.
+    /// The statistics of each device, for the report of a run.
     fn stats(&self, plan: &Plan, times: &[Duration]) -> Vec<DeviceStats> {
         let devices = self.parts.program.devices.iter().zip(times).enumerate();
         let stats = devices.map(|(d, (device, time))| {

@@ -228,7 +228,7 @@ impl Source<'_> {
 
     fn place(&self, bound: &Bound, d: usize, buffer: BufferId) -> Option<DeviceAddress> {
         let device = &self.program.devices[d];
-        let at = &bound.devices[d].locations[buffer.index()];
+        let at = &bound.devices[d].locations[buffer];
         match at.space {
             Space::Arena => Some(DeviceAddress::Arena(at.offset)),
             Space::Param(i) => {
@@ -292,7 +292,7 @@ impl Source<'_> {
     /// The copy into a buffer of a GPU; none where it has no bytes.
     fn copy(&self, bound: &Bound, to: At, from: At, step: &Step) -> Result<Option<Task>, RunError> {
         let fault = |reason| fault(self.program.devices[to.device].device, step, reason);
-        let at = |at: At| &bound.devices[at.device].locations[at.buffer.index()];
+        let at = |at: At| &bound.devices[at.device].locations[at.buffer];
         let order = |at: At| self.program.devices[at.device].buffer(at.buffer).order;
         let bytes = at(to).bytes;
         if at(from).bytes != bytes || order(from) != order(to) {
@@ -356,7 +356,7 @@ impl Source<'_> {
         Ok(Some(Task::Launch { function: loaded.function.clone(), grid, arguments }))
     }
 
-    /// What the host does at this batch size, in the order of its steps.
+    /// The actions of the host at this batch size, in the order of its steps.
     fn host(&self, bound: &Bound) -> Result<Vec<(usize, HostTask)>, RunError> {
         let (device, own): (&DeviceProgram, &BoundDevice) =
             (&self.program.devices[0], &bound.devices[0]);
@@ -367,10 +367,10 @@ impl Source<'_> {
                 Action::Record(event) => HostTask::Record(*event),
                 Action::Launch(_) => HostTask::Launch,
                 Action::Copy { device: source, from, to } => {
-                    let place = &own.locations[to.index()];
+                    let place = &own.locations[*to];
                     let fault = |reason| fault(device.device, step, reason);
                     let other = &self.program.devices[*source];
-                    let bytes = bound.devices[*source].locations[from.index()].bytes;
+                    let bytes = bound.devices[*source].locations[*from].bytes;
                     if bytes != place.bytes || other.buffer(*from).order != device.buffer(*to).order
                     {
                         return Err(fault("source and destination differ in size or order"));

@@ -111,6 +111,7 @@ fn given_mask(
     dtype: DType,
 ) -> Result<Value, NodeError> {
     let truth = n.dtype(mask) == DType::Bool;
+    // A scalar broadcasts to every key.
     let last = n.shape(mask).last().cloned().unwrap_or(Dim::ONE);
     let missing = keys.clone() - last.clone();
     let mut mask = mask;

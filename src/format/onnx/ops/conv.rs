@@ -16,6 +16,11 @@ fn conv(n: &mut Node<'_, '_>) -> Done {
     n.of_all(conv)
 }
 
+/// The convolution by steps of one, of a kernel that has no gaps, without padding.
+pub(super) fn plain(groups: i64) -> Conv {
+    Conv { strides: Vec::new(), dilations: Vec::new(), pads: Vec::new(), groups }
+}
+
 /// The convolution of `x` by `w` that the attributes of the node describe.
 pub(super) fn conv_of(n: &mut Node<'_, '_>, x: Value, w: Value) -> Result<Conv, NodeError> {
     let taps = spatial(n.shape(w));

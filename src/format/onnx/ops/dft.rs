@@ -15,6 +15,7 @@ pub(super) fn imports(all: &mut Imports) {
 fn dft(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
     let (inverse, one_sided) = (n.flag("inverse", false)?, n.flag("onesided", false)?);
+    // The axis before the last, which holds the parts of complex numbers, is ONNX's default.
     let axis = if n.opset < 20 { n.int("axis", 1)? } else { n.opt_single(2)?.unwrap_or(-2) };
     let at = named_axis("axis", axis, n.shape(x).rank())?;
     // An inverse of a one-sided spectrum is real: `length / 2 + 1` entries stand for `length`.

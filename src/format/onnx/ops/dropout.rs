@@ -30,7 +30,8 @@ fn dropout(n: &mut Node<'_, '_>) -> Done {
     let mask = n.wants(1);
     // What training would drop; a file may hold any number where nothing is dropped.
     #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
-    let rate = ratio.map(|r| r as f32).filter(|r| (0.0..1.0).contains(r)).unwrap_or(0.0);
+    let rate = ratio.map(|r| r as f32).filter(|r| (0.0..1.0).contains(r));
+    let rate = rate.unwrap_or(0.0); // changes nothing: this node drops nothing
     if !mask || n.opset >= 10 {
         return n.results(1 + usize::from(mask), Dropout { mask, rate }, &[x]);
     }

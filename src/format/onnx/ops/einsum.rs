@@ -6,6 +6,7 @@ use super::alike::alike;
 use super::{ANY, Done, Node, NodeError, wrong};
 use crate::ir::Value;
 use crate::op::{Einsum, Formula, Labels};
+use crate::types::invariant::invariant;
 use crate::types::{Dim, Shape};
 
 alike! {
@@ -76,7 +77,9 @@ fn product(n: &mut Node<'_, '_>, a: Labelled<'_>, b: Labelled<'_>, labels: &Labe
     };
     let (rows, columns) = (own(n, a, b.labels), own(n, b, a.labels));
     let sizes = |n: &Node<'_, '_>, x: Labelled<'_>, list: &[u8]| -> Vec<Dim> {
-        list.iter().map(|l| size(n, x, *l).unwrap_or(Dim::ONE)).collect()
+        // An operand that lacks a label broadcasts over it.
+        let known = "that an operand has an axis for each of its labels";
+        list.iter().map(|l| invariant(size(n, x, *l), known)).collect()
     };
     let (outer_sizes, row_sizes) = (sizes(n, a, &outer), sizes(n, a, &rows));
     let (column_sizes, summed_sizes) = (sizes(n, b, &columns), sizes(n, a, &summed));

@@ -59,6 +59,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Done {
         (Some(to), Some(zero)) if to != zero => {
             return Err(wrong("output_dtype", format!("is {to}, but the zero point is {zero}")));
         }
+        // ONNX's default.
         (to, zero) => zero.or(to).unwrap_or(DType::U8),
     };
     let operands: Vec<Value> = [x, scale].into_iter().chain(zero).collect();

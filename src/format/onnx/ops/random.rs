@@ -45,6 +45,7 @@ pub(super) fn named(attribute: &str, number: i64) -> Result<DType, NodeError> {
 
 fn drawn(n: &mut Node<'_, '_>, draw: Draw) -> Done {
     let shape = n.needed_ints("shape")?;
+    // ONNX's default.
     let dtype = dtype(n)?.unwrap_or(DType::F32);
     let op = draw(n, dtype, shape.into_iter().map(Dim::from).collect())?;
     n.result(op, &[])

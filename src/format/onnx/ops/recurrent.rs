@@ -84,8 +84,9 @@ fn functions<const K: usize>(
     let names = names.unwrap_or_else(|| {
         (0..direction.count()).flat_map(|_| defaults.map(str::to_owned)).collect()
     });
-    let mut alphas = n.opt_floats("activation_alpha")?.unwrap_or_default().into_iter();
-    let mut betas = n.opt_floats("activation_beta")?.unwrap_or_default().into_iter();
+    // Functions beyond the end of these lists take their own defaults.
+    let mut alphas = n.opt_floats("activation_alpha")?.into_iter().flatten();
+    let mut betas = n.opt_floats("activation_beta")?.into_iter().flatten();
     let mut all = Vec::with_capacity(names.len());
     for name in &names {
         let known = FUNCTIONS.iter().find(|known| known.onnx.eq_ignore_ascii_case(name));

@@ -32,6 +32,7 @@ pub(super) fn imports(all: &mut Imports) {
 /// reduced, or each element on its own.
 fn reduce(n: &mut Node<'_, '_>, since: i64, make: Make) -> Done {
     let x = n.operand(0)?;
+    // Absent axes and an empty list mean the same.
     let given = n.list("axes", since, 1)?.unwrap_or_default();
     let keepdims = n.flag("keepdims", true)?;
     let each = n.opset >= since && n.flag("noop_with_empty_axes", false)?;

@@ -168,6 +168,7 @@ fn resize(n: &mut Node<'_, '_>) -> Done {
         (None, None) => Vec::new(),
     };
     let crops = op.coordinates == Coordinates::TfCropAndResize;
+    // The check of the length refuses a region that is left out.
     let roi = if crops { floats(n, 1)?.unwrap_or_default() } else { Vec::new() };
     if crops && roi.len() != 2 * axes.len() {
         let text = format!("a region of {} numbers for {} axes", roi.len(), axes.len());

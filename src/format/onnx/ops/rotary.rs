@@ -54,7 +54,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Done {
     let whole = n.shape(x).clone();
     let (interleaved, dim) = (n.flag("interleaved", false)?, n.int("rotary_embedding_dim", 0)?);
     let x = in_heads(n, x)?;
-    let size = n.shape(x).last().and_then(Dim::as_const).unwrap_or(-1);
+    let size = n.shape(x).last().and_then(Dim::as_const).unwrap_or(-1); // open: refused below
     let turned = if dim == 0 { size } else { dim };
     if turned % 2 != 0 || !(0..=size).contains(&turned) {
         let reason = format!("is {dim} for heads of {size} elements");

@@ -31,7 +31,7 @@ impl Windows {
         let given = n.opt_ints("pads")?;
         let auto_pad = n.string("auto_pad", "NOTSET")?;
         let pads = match (auto_pad.as_str(), given) {
-            ("NOTSET" | "", given) => given.unwrap_or_default(),
+            ("NOTSET" | "", given) => given.unwrap_or_default(), // no padding
             (_, Some(pads)) if pads.iter().any(|p| *p != 0) => {
                 return Err(wrong("pads", format!("contradicts auto_pad {auto_pad}")));
             }
@@ -62,6 +62,7 @@ fn same(
         // A list that is empty means ones.
         // A stride below 1 is the operator's to refuse; here it must only not divide by 0.
         let stride = strides.get(axis).copied().unwrap_or(1).max(1);
+        // An empty list means ones.
         let dilation = dilations.get(axis).copied().unwrap_or(1);
         let extent = taps.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
         let steps = size.saturating_sub(1).div_euclid(stride);

@@ -7,16 +7,12 @@ pub(in crate::op) use rule::backward;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::op::declare::op;
-use crate::op::element::Float;
-use crate::op::infer::results;
-use crate::op::numeric::{narrow, wide, widen};
+use crate::op::element::{Float, for_wide};
+use crate::op::infer::{at_least, results};
+use crate::op::numeric::{narrow, wide, widen_all};
+use crate::op::prelude::*;
 use crate::op::real::Real;
 use crate::op::recurrent::{CellKind, CellSettings, Recurrent, Sizes};
-use crate::op::{
-    Claims, Gradient, Lookup, OpDef, OpError, Operand, Results, SplitOperand, Traits, rules,
-};
-use crate::types::{Claim, Code, DType, Refusal, Shard, Tensor, TensorType};
 use steps::Given;
 
 op! {
@@ -42,7 +38,7 @@ op! {
     /// states run from the last step of each sequence to its first. Where two slopes of a function
     /// meet, its slope is that of the side below; a bound counts as within it. Floats are computed
     /// in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
-    pub struct RecurrentGrad = "recurrent_grad" {
+    pub struct RecurrentGrad = "recurrent_grad" is JUMPS {
         /// The kind of cell.
         pub cell: CellKind;
         pub settings: CellSettings
@@ -68,7 +64,7 @@ impl RecurrentGrad {
         for (attr, function) in functions {
             if function.slope(0.0f64, 0.0).is_none() {
                 let reason = format!("the gradient of {function} in a cell is not offered");
-                return Err(OpError::Attribute { attr, reason });
+                return Err(OpError::attr(attr, reason));
             }
         }
         Ok(())
@@ -127,10 +123,6 @@ fn wrong(found: usize) -> OpError {
 }
 
 impl OpDef for RecurrentGrad {
-    fn traits(&self) -> Traits {
-        Traits::empty()
-    }
-
     fn lookup(&self, operands: &[&TensorType]) -> Option<Lookup> {
         let lengths = self.forward().lengths_operand()?;
         Lookup::lengths(operands, i64::from(self.settings.batch_first), lengths)
@@ -148,11 +140,7 @@ impl OpDef for RecurrentGrad {
         for (i, (dy, y)) in dys.iter().zip(forward.infer(own)?).enumerate() {
             if *dy.ty != y.ty {
                 let expected = format!("it is {}, as result {i} of the cell is", y.ty);
-                return Err(OpError::Shape {
-                    operand: places.count + i,
-                    found: dy.ty.clone(),
-                    expected,
-                });
+                return Err(OpError::shape(places.count + i, dy.ty, expected));
             }
         }
         let (x, r) = (own[0].ty, own[2].ty);
@@ -165,51 +153,30 @@ impl OpDef for RecurrentGrad {
         results(self.widths().into_iter().map(part).chain(initial.map(|i| own[i].ty.clone())))
     }
 
-    fn split(
-        &self,
-        operands: &[SplitOperand<'_>],
-        results: &[TensorType],
-    ) -> Result<Claims, Refusal> {
+    fn split(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
         let forward = self.forward();
         let places = forward.places();
-        let (own, dys) = operands.split_at(places.count.min(operands.len()));
+        let (own, dys) = at.operands.split_at(places.count.min(at.operands.len()));
         let states: Vec<TensorType> = dys.iter().map(|x| x.ty.clone()).collect();
-        let claims = forward.split(own, &states)?;
+        let claims = forward.split(&Splitting { operands: own, results: &states })?;
         for (i, (dy, claim)) in dys.iter().zip(claims).enumerate() {
             if dy.claim != claim {
                 let reason = "pairs rows with those of others";
-                return Err(rules::refuse(Code::Misaligned, places.count + i, reason));
+                return at.refuse_at(places.count + i, Code::Misaligned, reason);
             }
         }
-        let Some((_, shard)) = rules::first_shard(own) else {
-            return Ok(rules::invariant(results.len()));
-        };
-        let axis = usize::from(!self.settings.batch_first);
-        Ok(results.iter().map(|_| Claim::Shard(Shard { axis, ..shard })).collect())
+        let Some((_, shard)) = rules::first_shard(own) else { return at.whole() };
+        at.keep(Shard { axis: usize::from(!self.settings.batch_first), ..shard })
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let missing = || wrong(operands.len());
-        let (x, r) = (operands.first().ok_or_else(missing)?, operands.get(2).ok_or_else(missing)?);
-        let forward = self.forward();
-        let sizes = forward.sizes(x.dims(), r.dims()).ok_or_else(missing)?;
-        let (own, lengths) = (x.dtype(), forward.lengths_operand());
-        let computed = operands
-            .iter()
-            .enumerate()
-            .map(|(i, t)| if Some(i) == lengths { Ok((*t).clone()) } else { widen(t) });
-        let computed = computed.collect::<Result<Vec<Tensor>, _>>()?;
+        let ([x, _, r], _) = at_least(operands)?;
+        let sizes =
+            self.forward().sizes(x.dims(), r.dims()).ok_or_else(|| wrong(operands.len()))?;
+        let computed = widen_all(operands)?;
         let computed: Vec<&Tensor> = computed.iter().collect();
-        let results = if wide(own) == DType::F64 {
-            self.compute::<f64>(&computed, sizes)?
-        } else {
-            self.compute::<f32>(&computed, sizes)?
-        };
-        results.into_iter().map(|dx| narrow(dx, own)).collect()
-    }
-
-    fn jumps(&self) -> bool {
-        true
+        let results = for_wide!(wide(x.dtype()), T => self.compute::<T>(&computed, sizes)?);
+        results.into_iter().map(|dx| narrow(dx, x.dtype())).collect()
     }
 
     fn gradient(&self) -> Gradient {

@@ -2,9 +2,8 @@
 
 use super::RecurrentGrad;
 use crate::op::gemm::transposed_product;
+use crate::op::prelude::*;
 use crate::op::recurrent::{CellKind, Recurrent};
-use crate::op::{Backward, Formula, RuleError, Term};
-use crate::types::{Dim, Shape};
 
 /// Operands of all gradients: matrices with a row for each step of each sequence.
 struct Steps {
@@ -45,7 +44,7 @@ pub(in crate::op) fn backward(cell: &Recurrent, at: &mut Backward<'_>) -> Result
     let steps = Steps::new(at, &grad, x, r, &given)?;
     if at.wants(0) {
         let dx = steps.of_x(at, given[0], w)?;
-        at.give(0, dx);
+        at.give(0, dx)?;
     }
     if at.wants(1) {
         let own = match places.lengths {
@@ -59,27 +58,27 @@ pub(in crate::op) fn backward(cell: &Recurrent, at: &mut Backward<'_>) -> Result
         let shape = at.shape(w);
         let dw = transposed_product(at, steps.sums, own)?;
         let dw = at.reshape(dw, &shape)?;
-        at.give(1, dw);
+        at.give(1, dw)?;
     }
     if at.wants(2) {
         let dr = steps.of_r(at)?;
-        at.give(2, dr);
+        at.give(2, dr)?;
     }
     if let Some(i) = places.bias.filter(|i| at.wants(*i)) {
         let db = steps.of_bias(at)?;
-        at.give(i, db);
+        at.give(i, db)?;
     }
     if let Some(i) = places.peepholes.filter(|i| at.wants(*i)) {
         let all = steps.flat(at, given[3])?;
         let dp = total(at, all)?;
         let shape = at.shape(at.operand(i)?);
         let dp = at.reshape(dp, &shape)?;
-        at.give(i, dp);
+        at.give(i, dp)?;
     }
     let initial = places.initial.into_iter().chain(places.initial_cell);
     for (i, dx) in initial.zip(&given[grad.widths().len()..]) {
         if at.wants(i) {
-            at.give(i, *dx);
+            at.give(i, *dx)?;
         }
     }
     Ok(())

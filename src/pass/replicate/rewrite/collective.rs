@@ -43,21 +43,21 @@ impl Rewrite<'_> {
     ) -> Result<(), PassError> {
         let operands = self.template.operands(id);
         let Some(operand) = operands.first().copied() else { return Ok(()) };
-        if let Some(CollectiveResult::Whole(gathered)) = self.joined[operand.node.index()] {
+        if let Some(CollectiveResult::Whole(gathered)) = self.joined[operand.node] {
             return self.reshape_gathered(id, gathered);
         }
         let node = self.template.node(id);
         // An input is whole on the host before it is sliced: no exchange is needed.
         if let (NodeKind::Input, Some(whole)) =
-            (self.template.node(operand.node).kind(), self.inputs[operand.node.index()])
+            (self.template.node(operand.node).kind(), self.inputs[operand.node])
         {
-            self.joined[id.index()] = Some(CollectiveResult::Whole(whole));
+            self.joined[id] = Some(CollectiveResult::Whole(whole));
             return Ok(());
         }
         let scans = matches!(node.op(), Some(Op::ExclusiveScan(_)));
         // The same parts are joined once, whoever asks; a scan has another result for each replica.
         if let (Some(whole), false) = (self.merged.get(&operand), scans) {
-            self.joined[id.index()] = Some(CollectiveResult::Whole(*whole));
+            self.joined[id] = Some(CollectiveResult::Whole(*whole));
             return Ok(());
         }
         let mut parts = Vec::with_capacity(replicas.len() * operands.len());
@@ -83,10 +83,10 @@ impl Rewrite<'_> {
         let new = self.out.add(op, &parts, &names, place, node.origin().clone())?;
         let whole = Value { node: new, output: 0 };
         if scans {
-            self.joined[id.index()] = Some(CollectiveResult::Each(new));
+            self.joined[id] = Some(CollectiveResult::Each(new));
             return Ok(());
         }
-        self.joined[id.index()] = Some(CollectiveResult::Whole(whole));
+        self.joined[id] = Some(CollectiveResult::Whole(whole));
         if node.results().len() == 1 {
             self.merged.insert(operand, whole);
         }
@@ -123,7 +123,7 @@ impl Rewrite<'_> {
         let (name, origin) =
             (self.collective_name(Value { node: id, output: 0 }), node.origin().clone());
         let node = self.out.add(op.clone(), &[gathered], &[name], place, origin)?;
-        self.joined[id.index()] = Some(CollectiveResult::Whole(Value { node, output: 0 }));
+        self.joined[id] = Some(CollectiveResult::Whole(Value { node, output: 0 }));
         Ok(())
     }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::analysis::ClaimMap;
-use crate::ir::{Graph, NodeId, NodeKind, Value};
+use crate::ir::{Graph, NodeId, NodeKind, NodeMap, Value};
 use crate::op::{Op, Traits};
 use crate::types::Claim;
 
@@ -19,7 +19,7 @@ use crate::types::Claim;
 pub(super) struct UpdateNodes {
     /// By node: whether it is written for updates, and whether no replica needs it. Empty in a
     /// graph without updates.
-    nodes: Vec<(bool, bool)>,
+    nodes: NodeMap<(bool, bool)>,
 }
 
 impl UpdateNodes {
@@ -29,39 +29,38 @@ impl UpdateNodes {
             return Self::default();
         }
         let recomputable = recomputable(template, claims);
-        let mut nodes = vec![(false, false); template.id_bound()];
+        let mut nodes = template.node_map((false, false));
         let updates = template.updates().iter().flat_map(|update| &update.values);
         for value in updates.clone() {
-            nodes[value.node.index()].0 = true;
+            nodes[value.node].0 = true;
         }
-        let mut is_output = vec![false; template.id_bound()];
-        template.outputs().iter().for_each(|o| is_output[o.value.node.index()] = true);
+        let mut is_output = template.node_map(false);
+        template.outputs().iter().for_each(|o| is_output[o.value.node] = true);
         for id in claims.order().iter().rev() {
-            let i = id.index();
             let users = template.users(*id);
-            let reaches = nodes[i].0 || users.iter().any(|(user, ..)| nodes[user.index()].0);
+            let reaches = nodes[*id].0 || users.iter().any(|(user, ..)| nodes[*user].0);
             // A node that replicas need as well is written once more for updates where parameters
             // and whole inputs suffice for it; else updates take it from the first replica.
-            let only = !is_output[i] && users.iter().all(|(user, ..)| nodes[user.index()].1);
+            let only = !is_output[*id] && users.iter().all(|(user, ..)| nodes[*user].1);
             let only = reaches && only && is_whole(template, claims, *id);
-            nodes[i] = (only || (reaches && recomputable[i]), only);
+            nodes[*id] = (only || (reaches && recomputable[*id]), only);
         }
         Self { nodes }
     }
 
     /// True for a node that no replica needs.
     pub(super) fn is_update_only(&self, id: NodeId) -> bool {
-        self.nodes.get(id.index()).is_some_and(|(_, only)| *only)
+        self.nodes.get(id).is_some_and(|(_, only)| *only)
     }
 
     /// True for a node that is written for updates.
     pub(super) fn contains(&self, id: NodeId) -> bool {
-        self.nodes.get(id.index()).is_some_and(|(once, _)| *once)
+        self.nodes.get(id).is_some_and(|(once, _)| *once)
     }
 
-    /// The names that must stay free for these nodes and their copies.
-    pub(super) fn names(&self, template: &Graph) -> Vec<Arc<str>> {
-        if self.nodes.is_empty() {
+    /// The names that must stay free for such nodes of a template and their copies.
+    pub(super) fn names(template: &Graph) -> Vec<Arc<str>> {
+        if template.updates().is_empty() {
             return Vec::new();
         }
         let results = template.ids().flat_map(|id| template.node(id).results());
@@ -84,15 +83,15 @@ fn is_whole(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
 
 /// The nodes, by index, that depend on parameters, constants and whole inputs alone. Updates
 /// compute them again rather than take them from a replica.
-fn recomputable(template: &Graph, claims: &ClaimMap) -> Vec<bool> {
-    let mut recomputable = vec![false; template.id_bound()];
+fn recomputable(template: &Graph, claims: &ClaimMap) -> NodeMap<bool> {
+    let mut recomputable = template.node_map(false);
     for id in claims.order() {
-        recomputable[id.index()] = match template.node(*id).kind() {
+        recomputable[*id] = match template.node(*id).kind() {
             NodeKind::Param(_) => true,
             NodeKind::Input => claims.get(Value { node: *id, output: 0 }) == Claim::Invariant,
             NodeKind::Op(_) => {
                 is_whole(template, claims, *id)
-                    && template.operands(*id).iter().all(|v| recomputable[v.node.index()])
+                    && template.operands(*id).iter().all(|v| recomputable[v.node])
             }
         };
     }

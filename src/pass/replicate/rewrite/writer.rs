@@ -8,7 +8,8 @@ use smallvec::{SmallVec, smallvec};
 use super::update_nodes::UpdateNodes;
 use crate::analysis::ClaimMap;
 use crate::ir::{
-    DevicePlacement, Graph, NodeId, NodeKind, Origin, ParamId, Placement, ResultInfo, Value,
+    DevicePlacement, Graph, NodeId, NodeKind, NodeMap, Origin, ParamId, Placement, ResultInfo,
+    Value,
 };
 use crate::op::{CopyOp, Op, Slice};
 use crate::pass::replicate::options::{Merge, Replicate, WeightPlacement};
@@ -23,7 +24,7 @@ pub(in super::super) struct Rewrite<'a> {
     pub(super) merge_device: Device,
     pub(super) out: Graph,
     /// The inputs of `out`, by input node of the template.
-    pub(super) inputs: Vec<Option<Value>>,
+    pub(super) inputs: NodeMap<Option<Value>>,
     /// The node of each parameter on the devices that hold it, by parameter and device.
     pub(super) params: Vec<Option<Value>>,
     /// Names of inputs and merged outputs with a dot, which clones must not take.
@@ -31,7 +32,7 @@ pub(in super::super) struct Rewrite<'a> {
     /// By output: the first output with the same value.
     pub(super) first_output: Vec<usize>,
     /// The results of collectives, by node of the template.
-    pub(super) joined: Vec<Option<CollectiveResult>>,
+    pub(super) joined: NodeMap<Option<CollectiveResult>>,
     /// The merged values, by value of the template whose parts they join.
     pub(super) merged: HashMap<Value, Value>,
     /// The nodes that are written once, for updates.
@@ -46,7 +47,7 @@ pub(super) struct Replica {
     pub(super) from: Dim,
     pub(super) to: Dim,
     /// The results of the clones, by node of the template.
-    pub(super) values: Vec<SmallVec<[Value; 1]>>,
+    pub(super) values: NodeMap<SmallVec<[Value; 1]>>,
     /// The suffix of the names of its values.
     pub(super) suffix: String,
     /// The last type looked up and its form on the replica's rows: neighbouring nodes mostly have
@@ -80,7 +81,7 @@ impl Replica {
 
     /// The replica's form of a value that it has.
     pub(super) fn get(&self, value: Value) -> Value {
-        self.values[value.node.index()][value.output as usize]
+        self.values[value.node][value.output as usize]
     }
 }
 
@@ -135,14 +136,14 @@ impl<'a> Rewrite<'a> {
         let names = template.inputs().chain(template.outputs().iter().map(|o| o.value));
         let names = names.map(|v| template.info(v).name.clone());
         let update_nodes = UpdateNodes::new(template, claims);
-        let names = names.chain(update_nodes.names(template));
+        let names = names.chain(UpdateNodes::names(template));
         let reserved = names.filter(|name| name.contains('.')).collect();
         let params = vec![None; template.params().len() * split.replicas()];
-        let inputs = vec![None; template.id_bound()];
+        let inputs = template.node_map(None);
         let mut seen = HashMap::new();
         let outputs = template.outputs().iter().enumerate();
         let first_output = outputs.map(|(i, o)| *seen.entry(o.value).or_insert(i)).collect();
-        let joined = vec![None; template.id_bound()];
+        let joined = template.node_map(None);
         Self {
             template,
             claims,
@@ -161,9 +162,9 @@ impl<'a> Rewrite<'a> {
 
     /// The replica's form of a value of the template, on its device; copied there at the first use.
     pub(super) fn local(&mut self, replica: &mut Replica, value: Value) -> Value {
-        if replica.values[value.node.index()].is_empty() {
+        if replica.values[value.node].is_empty() {
             let node = self.template.node(value.node);
-            let brought = match (node.kind(), self.joined[value.node.index()]) {
+            let brought = match (node.kind(), self.joined[value.node]) {
                 (NodeKind::Param(param), _) => smallvec![self.copy_param(replica, *param)],
                 (_, Some(joined)) => (0u32..)
                     .zip(node.results())
@@ -174,7 +175,7 @@ impl<'a> Rewrite<'a> {
                     .collect(),
                 (NodeKind::Input | NodeKind::Op(_), None) => SmallVec::new(),
             };
-            replica.values[value.node.index()] = brought;
+            replica.values[value.node] = brought;
         }
         replica.get(value)
     }
@@ -228,7 +229,7 @@ impl<'a> Rewrite<'a> {
     /// The new value of an input of the template.
     pub(super) fn input(&self, input: Value) -> Value {
         let what = "that inputs are written before what takes them";
-        invariant(self.inputs[input.node.index()], what)
+        invariant(self.inputs[input.node], what)
     }
 
     /// A slice, on the host, of the replica's rows of an input; all of an input without a batch.
@@ -301,7 +302,7 @@ impl<'a> Rewrite<'a> {
 
     /// The whole of a value, if a collective or a merge made it already.
     pub(super) fn whole(&self, value: Value) -> Option<Value> {
-        match self.joined[value.node.index()] {
+        match self.joined[value.node] {
             Some(joined @ CollectiveResult::Whole(_)) => Some(joined.result(value.output, 0)),
             Some(CollectiveResult::Each(_)) | None => self.merged.get(&value).copied(),
         }

@@ -1,6 +1,9 @@
 //! ONNX files, and the files beside them.
 
+mod classical;
+mod control;
 mod damage;
+mod data;
 mod external;
 mod functions;
 mod graphs;
@@ -17,10 +20,13 @@ fn cases() -> Vec<Case> {
     let mut cases = damage::cases();
     cases.extend(graphs::cases());
     cases.extend(functions::cases());
+    cases.extend(control::cases());
     cases.extend(sizes::cases());
     cases.extend(tensors::cases());
     cases.extend(external::cases());
     cases.extend(operators::cases());
+    cases.extend(classical::cases());
+    cases.extend(data::cases());
     cases
 }
 

@@ -81,6 +81,15 @@ pub(in crate::it::hostile) fn string(name: &str, s: &str) -> AttributeProto {
     }
 }
 
+pub(in crate::it::hostile) fn floats(name: &str, floats: &[f32]) -> AttributeProto {
+    AttributeProto { floats: floats.to_vec(), ..attribute(name, AttributeType::Floats) }
+}
+
+pub(in crate::it::hostile) fn strings(name: &str, strings: &[&str]) -> AttributeProto {
+    let strings = strings.iter().map(|s| s.as_bytes().to_vec().into()).collect();
+    AttributeProto { strings, ..attribute(name, AttributeType::Strings) }
+}
+
 pub(in crate::it::hostile) fn body(name: &str, g: GraphProto) -> AttributeProto {
     AttributeProto { g: Some(g), ..attribute(name, AttributeType::Graph) }
 }

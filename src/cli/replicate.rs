@@ -1,0 +1,342 @@
+//! Options that say how a graph is replicated, and the graphs that follow.
+
+use std::borrow::Cow;
+
+use clap::{Args, ValueEnum};
+
+use crate::Error;
+use crate::backend;
+use crate::cli::args::{ModelArgs, StatisticsArgs};
+use crate::cli::ui;
+use crate::ir::{self, Graph};
+use crate::pass::{
+    self, AppliedRepair, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate,
+};
+use crate::types::{Device, ShardRule};
+
+/// Over which devices the graph is replicated, and how.
+#[derive(Args)]
+pub(crate) struct ReplicateArgs {
+    /// GPUs to use: a count, at least two ids, or `all`
+    ///
+    /// A count of 1 is the model itself on one device. On a machine without GPUs the devices are
+    /// virtual and run on the CPU.
+    #[arg(long, value_name = "4|0,2,5|all", allow_hyphen_values = true)]
+    gpus: Option<Gpus>,
+    /// How rows are divided among the devices
+    ///
+    /// `remainder-last`: equal shares, and the last device takes the remainder. `balanced`: shares
+    /// differ by one row at most. `ceil`: shares are rounded up, and the last one is smaller.
+    /// `weighted:3,1`: in proportion to one weight per device.
+    #[arg(long, value_name = "RULE", default_value_t = ShardRule::RemainderLast)]
+    shards: ShardRule,
+    /// Where outputs are merged
+    #[arg(long, value_enum, default_value = "cpu")]
+    merge: MergeArg,
+    /// Which devices hold the weights
+    #[arg(long, value_enum, default_value = "template")]
+    weights: WeightsArg,
+    /// How a model that cannot be split as it is may be rewritten
+    /// [default: comm in training, otherwise local]
+    #[arg(long, value_enum)]
+    repair: Option<RepairArg>,
+    #[command(flatten)]
+    statistics: StatisticsArgs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum RepairArg {
+    /// Not at all; the model is refused
+    None,
+    /// Without communication between replicas
+    Local,
+    /// With collectives between replicas
+    Comm,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum MergeArg {
+    /// On the host
+    Cpu,
+    /// On the first GPU
+    Gpu,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WeightsArg {
+    /// Where the model has them; copied to the GPUs in each run
+    Template,
+    /// On the host; copied to the GPUs in each run
+    Cpu,
+    /// On every GPU
+    Mirrored,
+}
+
+/// Options of the devices of a graph.
+#[derive(Clone, Copy)]
+pub(crate) struct AvailableDevices {
+    /// The GPUs that there are; none where devices are virtual, or of another machine.
+    pub(crate) found: usize,
+    /// True if what runs on `gpu:0` shall be a GPU's.
+    pub(crate) cuda: bool,
+}
+
+/// Notes that devices are virtual ones.
+fn note_virtual(count: usize) {
+    let why = if backend::gpu_count() == 0 { "no GPU found; " } else { "" };
+    let devices =
+        if count == 1 { "1 virtual device runs" } else { &format!("{count} virtual devices run") };
+    ui::note(format_args!("{why}{devices} on the CPU"));
+}
+
+impl ReplicateArgs {
+    /// Returns true if `--gpus` is given.
+    pub(crate) const fn is_of_many(&self) -> bool {
+        self.gpus.is_some()
+    }
+
+    /// The model with the repairs that are allowed.
+    pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<Repaired<'a>> {
+        let new = RepairOptions::new(self.repair(pass::Repair::Local));
+        let options = RepairOptions { batch_norm: self.statistics.batch_norm, ..new };
+        Ok(ui::stage("repair", || pass::repair(template, options)).map_err(Error::from)?)
+    }
+
+    /// The graph for one device: the model itself, or with ghost batch normalisation if requested.
+    fn grouped<'a>(&self, template: &'a Graph) -> anyhow::Result<Cow<'a, Graph>> {
+        match self.statistics.batch_norm {
+            Some(BatchStatistics::Ghost(groups)) => {
+                Ok(pass::grouped(template, groups).map_err(Error::from)?)
+            }
+            _ => Ok(Cow::Borrowed(template)),
+        }
+    }
+
+    /// The graph to run: the template itself for one device, or its replicas, which are proved to
+    /// compute the same.
+    pub(crate) fn apply<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        place: AvailableDevices,
+    ) -> anyhow::Result<Replicated<'a>> {
+        let AvailableDevices { found, cuda } = place;
+        let devices = match &self.gpus {
+            None => {
+                self.note_single(place);
+                return self.single(model, template, place);
+            }
+            Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
+        };
+        if devices.len() == 1 && template.split().is_none() && !cuda {
+            return Ok(Replicated::whole(self.grouped(template)?));
+        }
+        if found == 0 && !cuda {
+            note_virtual(devices.len());
+        }
+        self.over(model, template, devices)
+    }
+
+    /// A graph over the devices of another one.
+    pub(crate) fn apply_like<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        other: &Replicated<'_>,
+    ) -> anyhow::Result<Replicated<'a>> {
+        match other.graph.split() {
+            Some(split) => self.over(model, template, split.devices().to_vec()),
+            None => Ok(Replicated::whole(self.grouped(template)?)),
+        }
+    }
+
+    /// Says on which devices graphs run, and which options have no effect there.
+    pub(crate) fn note(&self, place: AvailableDevices) -> anyhow::Result<()> {
+        match &self.gpus {
+            None => self.note_single(place),
+            Some(gpus) => {
+                let devices = gpus.select(place.found);
+                let devices = devices.map_err(PassError::from).map_err(Error::from)?;
+                if place.found == 0 && !place.cuda {
+                    note_virtual(devices.len());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which options have no effect where no devices are asked for.
+    fn note_single(&self, place: AvailableDevices) {
+        let moved = !place.cuda;
+        let given = [
+            ("--shards", self.divides()),
+            ("--merge", moved && self.merge != MergeArg::Cpu),
+            ("--weights", moved && self.weights != WeightsArg::Template),
+            ("--repair", moved && self.repair.is_some()),
+        ];
+        ui::note_idle(&given, "without `--gpus`");
+    }
+
+    /// The graph on one device: the first GPU, or the host where there is none or the model may not
+    /// be moved.
+    pub(crate) fn single<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        place: AvailableDevices,
+    ) -> anyhow::Result<Replicated<'a>> {
+        if !place.cuda || template.split().is_some() {
+            return Ok(Replicated::whole(self.grouped(template)?));
+        }
+        let replicated = self.over(model, template, vec![Device::gpu(0)]);
+        let Err(error) = &replicated else { return replicated };
+        match error.downcast_ref::<Error>() {
+            Some(Error::Pass(PassError::Refused(refused))) => {
+                let first = refused.first().map_or(String::new(), ToString::to_string);
+                ui::note(format_args!("falling back to the host: {first}"));
+                Ok(Replicated::whole(self.grouped(template)?))
+            }
+            _ => replicated,
+        }
+    }
+
+    /// The graph on these devices.
+    fn over<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        devices: Vec<Device>,
+    ) -> anyhow::Result<Replicated<'a>> {
+        let repaired = self.repaired(template)?;
+        for repair in repaired.repairs() {
+            ui::note(repair);
+        }
+        self.proved(model, repaired, devices)
+    }
+
+    /// The replicas that [`Self::apply`] gives, of a graph like one that it was given; nothing is
+    /// told again.
+    pub(crate) fn again<'a>(
+        &self,
+        model: &ModelArgs,
+        template: &'a Graph,
+        found: usize,
+    ) -> anyhow::Result<Replicated<'a>> {
+        let devices = match &self.gpus {
+            Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
+            None => vec![Device::gpu(0)],
+        };
+        self.proved(model, self.repaired(template)?, devices)
+    }
+
+    /// The replicas of a repaired graph on these devices, proved.
+    fn proved<'a>(
+        &self,
+        model: &ModelArgs,
+        repaired: Repaired<'a>,
+        devices: Vec<Device>,
+    ) -> anyhow::Result<Replicated<'a>> {
+        let options = self.over_devices(devices);
+        let replicate = || repaired.replicate(&options);
+        let graph = ui::stage("replicate", replicate).map_err(|error| model.located(error))?;
+        let verified = ir::verify(&graph).map_err(Error::from)?;
+        ui::stage("prove", || repaired.prove(verified)).map_err(Error::from)?;
+        let repairs = repaired.repairs().to_vec();
+        Ok(Replicated { template: repaired.into_graph(), repairs, graph: Cow::Owned(graph) })
+    }
+}
+
+impl ReplicateArgs {
+    /// The options of `replicate` for these devices.
+    fn over_devices(&self, devices: Vec<Device>) -> Replicate {
+        let merge = match self.merge {
+            MergeArg::Cpu => pass::Merge::Cpu,
+            MergeArg::Gpu => pass::Merge::Gpu,
+        };
+        let weights = match self.weights {
+            WeightsArg::Template => pass::WeightPlacement::Template,
+            WeightsArg::Cpu => pass::WeightPlacement::Cpu,
+            WeightsArg::Mirrored => pass::WeightPlacement::Mirrored,
+        };
+        Replicate {
+            devices,
+            rule: self.shards.clone(),
+            merge,
+            weights,
+            repair: self.repair(pass::Repair::Local),
+        }
+    }
+
+    /// The replication of a training step. Without `--gpus` it runs on the host alone, in shards if
+    /// the result is to be `n-invariant`, because the shards determine the order of the sums.
+    pub(crate) fn choice(
+        &self,
+        place: AvailableDevices,
+        invariant: bool,
+    ) -> anyhow::Result<Option<Replicate>> {
+        let devices = match &self.gpus {
+            Some(gpus) => {
+                let devices =
+                    gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?;
+                if !place.cuda {
+                    note_virtual(devices.len());
+                }
+                devices
+            }
+            None if place.cuda || invariant => vec![Device::gpu(0)],
+            None => {
+                self.note_single(place);
+                return Ok(None);
+            }
+        };
+        let repair = self.repair(pass::Repair::Comm);
+        Ok(Some(Replicate { repair, ..self.over_devices(devices) }))
+    }
+
+    /// The options of repairs.
+    fn repair(&self, usual: pass::Repair) -> pass::Repair {
+        self.repair.map_or(usual, RepairArg::level)
+    }
+
+    /// Returns true if the shard rule is not the default.
+    pub(crate) fn divides(&self) -> bool {
+        self.shards != ShardRule::RemainderLast
+    }
+
+    /// Whose statistics batch normalisation takes.
+    pub(crate) fn statistics(&self) -> Option<BatchStatistics> {
+        self.statistics.batch_norm
+    }
+}
+
+impl RepairArg {
+    /// The level of the library.
+    fn level(self) -> pass::Repair {
+        match self {
+            Self::None => pass::Repair::None,
+            Self::Local => pass::Repair::Local,
+            Self::Comm => pass::Repair::Comm,
+        }
+    }
+}
+
+/// A model's graph and its replicas.
+pub(crate) struct Replicated<'a> {
+    /// The graph that was replicated, after its repairs.
+    pub(crate) template: Cow<'a, Graph>,
+    /// The repairs.
+    pub(crate) repairs: Vec<AppliedRepair>,
+    /// The backend.
+    pub(crate) graph: Cow<'a, Graph>,
+}
+
+impl<'a> Replicated<'a> {
+    /// A graph that runs as it is.
+    pub(crate) fn of_one(graph: &'a Graph) -> Self {
+        Self::whole(Cow::Borrowed(graph))
+    }
+
+    fn whole(graph: Cow<'a, Graph>) -> Self {
+        Self { template: graph.clone(), repairs: Vec::new(), graph }
+    }
+}
