@@ -142,10 +142,9 @@ impl ModelArgs {
         inputs: &InputArgs,
     ) -> anyhow::Result<(Model, Option<BTreeMap<String, Tensor>>)> {
         let model = self.read(&self.model, false)?;
-        let stated = model.stated();
         let Some(given) = inputs.read(&model.graph, self.max_memory())? else {
-            let model = noted(model);
-            show(&stated);
+            let model = decided(model)?;
+            show(&model.stated());
             return Ok((model, None));
         };
         let model = ui::stage("load", || model.for_inputs(&given).map(Cow::into_owned))?;
@@ -174,23 +173,14 @@ impl ModelArgs {
 
     /// Reads another model with the same options.
     pub(crate) fn load_other(&self, model: &str) -> anyhow::Result<Model> {
-        let model = self.decided(model)?;
+        let model = decided(self.read(model, false)?)?;
         show(&model.stated());
         Ok(model)
     }
 
     /// Reads the model; that open sizes have numbers in it is for the caller to say.
     pub(crate) fn load_open(&self) -> anyhow::Result<Model> {
-        self.decided(&self.model)
-    }
-
-    /// Reads a model without inputs that would say which of its branches is meant.
-    fn decided(&self, model: &str) -> anyhow::Result<Model> {
-        let model = self.read(model, false)?;
-        match model.undecided() {
-            Some(error) => Err(error.into()),
-            None => Ok(noted(model)),
-        }
+        decided(self.read(&self.model, false)?)
     }
 
     /// Reads the model where the options are those of another.
@@ -229,6 +219,14 @@ impl ModelArgs {
 }
 
 /// Tells what reading the model noticed.
+/// The model without inputs, which would say which of its branches is meant.
+fn decided(model: Model) -> anyhow::Result<Model> {
+    match model.undecided() {
+        Some(error) => Err(error.into()),
+        None => Ok(noted(model)),
+    }
+}
+
 fn noted(model: Model) -> Model {
     show(&model.notes);
     model

@@ -130,7 +130,7 @@ enum Shown {
 }
 
 impl Emit {
-    /// What it shows to people. Files of graphs are read back and compared with their model, so that
+    /// What it shows to people. Files of graphs are read back and compared with their model, so
     /// their sizes are numbers.
     fn shows(&self) -> Option<Shown> {
         let is_file = self.path.is_some();

@@ -16,6 +16,7 @@ mod node;
 pub(crate) mod param;
 pub(crate) mod parse;
 pub(crate) mod print;
+mod symbols;
 #[cfg(test)]
 mod testing;
 mod text;
@@ -31,7 +32,7 @@ pub(crate) use id_map::{Id, IdMap};
 pub use json::{JsonError, from_json, from_json_with, to_json};
 pub use label::Label;
 pub use model::Model;
-pub(crate) use model::{Open, SizeSymbol, Specialize, declared, element, number, numbers};
+pub(crate) use model::{Open, Specialize, element, number, numbers};
 pub(crate) use node::NodeMap;
 pub use node::{
     DevicePlacement, Node, NodeId, NodeKind, Origin, Output, ResultInfo, Update, Value,
@@ -41,5 +42,6 @@ pub use param::{Param, ParamId, Placement, Source, Weights};
 pub(crate) use parse::line_of;
 pub use parse::{ParseError, parse, parse_with};
 pub(crate) use print::Printer;
+pub(crate) use symbols::{SizeSymbol, declared};
 pub(crate) use verify::MAX_CONSTANT;
 pub use verify::{Rule, Verified, VerifyError, VerifyErrors, verify};

@@ -40,8 +40,8 @@ pub(crate) trait Specialize: fmt::Debug + Send + Sync {
     /// If its types do not agree at these sizes, or the file changed.
     fn at(&self, numbers: &[i64]) -> Result<Model, Error>;
 
-    /// The model in which the sizes that are `kept`, by their order among what is open, are symbols;
-    /// all else is as stated.
+    /// The model in which the sizes that are `kept`, by their order among what is open, are
+    /// symbols; all else is as stated.
     ///
     /// # Errors
     /// If an operator needs the number of a size.
@@ -104,25 +104,8 @@ pub(crate) fn number(value: &Tensor) -> i64 {
     i64::from_le_bytes(bytes)
 }
 
-/// An open size that a graph for people keeps as a symbol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SizeSymbol {
-    /// Its name in the file, or `INPUT[AXIS]` where it has none.
-    pub(crate) name: String,
-    /// The number that it is where the graph is run.
-    pub(crate) number: i64,
-}
-
 /// The most open sizes of which each is tried as the only one that needs a number.
 const MOST_TRIED: usize = 8;
-
-/// The lines that say what the symbols of a graph are.
-pub(crate) fn declared(symbols: &[SizeSymbol]) -> impl Iterator<Item = String> + '_ {
-    let line = |(order, size): (usize, &SizeSymbol)| {
-        format!("S{order} = {}  ; {}", size.number, Quoted(&size.name))
-    };
-    (1..).zip(symbols).map(line)
-}
 
 /// A finished builder gives a model without notes.
 impl From<(Graph, Weights)> for Model {
@@ -164,8 +147,9 @@ impl Model {
         all.filter_map(note).collect()
     }
 
-    /// The model in which open sizes are symbols, for people to read, as many as `usable` accepts and
-    /// the algebra of sizes holds; and the remarks why others are numbers. `None` if all of them are.
+    /// The model in which open sizes are symbols, for people to read: as many as `usable` accepts
+    /// and the algebra of sizes holds, `None` if it holds none; and the remark why others are
+    /// numbers.
     pub(crate) fn symbolic(
         &self,
         usable: &dyn Fn(&Graph) -> Result<(), String>,
@@ -177,10 +161,16 @@ impl Model {
         };
         let names: Vec<Option<String>> = open.open().iter().map(names).collect();
         let sizes: Vec<usize> = (0..names.len()).filter(|i| names[*i].is_some()).collect();
+        if sizes.is_empty() {
+            return (None, Vec::new());
+        }
         let tried = |number: Option<usize>| {
             let kept: Vec<bool> =
                 (0..).zip(&names).map(|(i, name)| name.is_some() && number != Some(i)).collect();
             let model = open.symbolic(&kept).map_err(|error| error.to_string())?;
+            if model.graph.symbols().is_empty() {
+                return Err("no axis of an input is the batch by itself".to_owned());
+            }
             usable(&model.graph).map(|()| model)
         };
         let reason = match tried(None) {
@@ -190,14 +180,15 @@ impl Model {
         // One of several sizes may be all that needs a number.
         let alone = || sizes.iter().find_map(|i| Some((*i, tried(Some(*i)).ok()?)));
         let one = if (2..=MOST_TRIED).contains(&sizes.len()) { alone() } else { None };
-        let is_number = |i: &usize| one.as_ref().is_none_or(|(number, _)| i == number);
-        let note = |(at, i): (usize, &usize)| {
-            // `sizes` are those that have a name.
-            let (name, number) = (names[*i].as_deref().unwrap_or_default(), open.stated()[*i]);
-            format!("the open size {name} (S{at}) is printed as {number}: {reason}").into()
-        };
-        let numbers = (1..).zip(&sizes).filter(|(_, i)| is_number(i));
-        let notes = numbers.map(note).collect();
+        let is_number = |i: &&usize| one.as_ref().is_none_or(|(number, _)| *i == number);
+        // `sizes` are those that have a name.
+        let name = |i: usize| names[i].as_deref().unwrap_or_default();
+        let number = |i: &usize| format!("{} is printed as {}", name(*i), open.stated()[*i]);
+        let numbers: Vec<String> = sizes.iter().filter(is_number).map(number).collect();
+        let symbol = |(order, i): (usize, &usize)| format!("S{order} is {}", name(*i));
+        let symbols: Vec<String> = (1..).zip(&sizes).map(symbol).collect();
+        let notes =
+            vec![format!("{}: {reason} ({})", numbers.join(", "), symbols.join(", ")).into()];
         (one.map(|(_, model)| model), notes)
     }
 

@@ -150,6 +150,7 @@ fn decided(
 ) -> Result<Model, ModelError> {
     for number in STAND_INS {
         let mut tried = reading.clone();
+        // An error that no input decides ends the search.
         let mut found = error.deciding().map(<[String]>::to_vec).unwrap_or_default();
         // With some known, others may decide what comes behind.
         while found.iter().any(|name| !tried.given.contains_key(name)) {
@@ -157,6 +158,7 @@ fn decided(
             match sized(reader, &tried) {
                 Ok(read) => return Ok(with_values(read, number).finish(reader)),
                 Err(ModelError::Onnx(error)) => {
+                    // As above.
                     found = error.deciding().map(<[String]>::to_vec).unwrap_or_default();
                 }
                 Err(error) => return Err(error),

@@ -172,6 +172,7 @@ impl<'c, 's> Control<'c, 's> {
     /// Fails if so many runs of a body are more than is unrolled.
     pub(super) fn limit(&self, body: &Body<'_>, runs: i64) -> Result<(), ImportError> {
         let each = 1 + body.graph.nodes.len();
+        // More runs than can be counted are more than the limit.
         let nodes = usize::try_from(runs.max(0)).unwrap_or(usize::MAX).saturating_mul(each);
         if nodes <= MAX_NODES {
             return Ok(());
@@ -211,6 +212,7 @@ impl<'c, 's> Control<'c, 's> {
 
     /// Makes a value the node's result `i`.
     pub(super) fn set(&mut self, i: usize, value: Value) {
+        // Results at the end may be left out.
         let id = self.node.outputs.get(i).copied().unwrap_or(NONE);
         self.state.set(id, value);
     }

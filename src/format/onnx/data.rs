@@ -60,6 +60,7 @@ impl DataSets {
         if let [one] = &found[..] {
             return Ok(one.clone());
         }
+        // Folders that were found have names.
         let names = found.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
         let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
         let reason = if names.is_empty() {

@@ -210,6 +210,7 @@ impl<'a> Flat<'a> {
 
     /// The name in the file of a value, without the path of its scope.
     pub(super) fn text(&self, id: ValueId) -> &'a str {
+        // What was made while reading has no name in the file.
         self.named(id).map_or("", |name| name.text)
     }
 

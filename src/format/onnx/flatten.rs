@@ -311,6 +311,7 @@ impl<'a> Layout<'a> {
         }
         let refused = |text: String| {
             let name = if head.name.is_empty() {
+                // A node without a name and results has none to tell.
                 head.outputs.first().copied().unwrap_or_default()
             } else {
                 head.name

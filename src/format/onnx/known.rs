@@ -1,7 +1,8 @@
 //! What is known of inputs before the run: their sizes, and values.
 
-use crate::op::converted;
+use super::NodeError;
 use crate::op::infer::MAX_INTS;
+use crate::op::{OpError, converted};
 use crate::types::{DType, Tensor};
 
 /// A size as the file declares it.
@@ -44,6 +45,16 @@ pub(super) fn fitted(given: &Tensor, dtype: DType, sizes: &[Size]) -> Result<Ten
         return Err(format!("the element type {dtype} does not hold it"));
     }
     value.reshaped(dims).map_err(|error| error.to_string())
+}
+
+/// `x` as an element of a float type.
+pub(super) fn float(dtype: DType, x: f64) -> Result<Tensor, NodeError> {
+    let number = converted(&Tensor::scalar(x), dtype)?;
+    if dtype.is_float() {
+        return Ok(number);
+    }
+    let expected = "a float".to_owned();
+    Err(OpError::DType { operand: 0, expected, found: dtype }.into())
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@ use smallvec::{SmallVec, smallvec};
 use super::NodeError;
 use super::flat::{FlatNode, Given, NONE, ValueId, shortened};
 use super::follow::Followed;
-use super::known::Size;
+use super::known::{Size, float};
 use super::proto::AttributeProto;
 use super::proto::attribute_proto::AttributeType;
 use super::state::State;
 use super::tensor::element;
 use crate::ir::Value;
 use crate::op::infer::MAX_INTS;
-use crate::op::{Emit, Formula, Op, OpError, converted};
+use crate::op::{Emit, Formula, Op, OpError};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Attributes that say nothing about the meaning of a node: buffers, how often a node of a tree was
@@ -588,14 +588,4 @@ fn only<T>(i: usize, all: Vec<T>) -> Result<T, NodeError> {
         let reason = format!("it has {} elements, not 1", all.len());
         OpError::Value { operand: i, reason }.into()
     })
-}
-
-/// `x` as an element of a float type.
-pub(super) fn float(dtype: DType, x: f64) -> Result<Tensor, NodeError> {
-    let number = converted(&Tensor::scalar(x), dtype)?;
-    if dtype.is_float() {
-        return Ok(number);
-    }
-    let expected = "a float".to_owned();
-    Err(OpError::DType { operand: 0, expected, found: dtype }.into())
 }

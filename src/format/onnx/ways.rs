@@ -101,6 +101,7 @@ impl Diagnostic for ImportError {
                     here takes the same for every run";
                 vec![Hint::advice(advice)]
             }
+            // No input decides: there is nothing to set.
             Self::Node { .. } => self.deciding().map(deciding).unwrap_or_default(),
             Self::Input { fixed: true, .. } => {
                 vec![Hint::turn_on(Setting::FreeBatch, "make the fixed size symbolic")]

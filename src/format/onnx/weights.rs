@@ -85,6 +85,7 @@ fn placed<'k>(
         if depth >= MAX_DEPTH {
             continue;
         }
+        // Nodes with lists of bodies are refused before weights are read.
         for (_, body) in file.bodies(node)?.unwrap_or_default() {
             let graph = file.graph(body)?;
             for span in &graph.initializers {

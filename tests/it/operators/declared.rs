@@ -51,7 +51,8 @@ fn block_operators<'a>(
     shared: &BTreeMap<String, Vec<String>>,
 ) -> Vec<Operator> {
     let mut found: Vec<Operator> = Vec::new();
-    let mut of_all: &[String] = &[];
+    let mut of_all: Vec<String> = Vec::new();
+    let mut in_common = false;
     let mut doc = String::new();
     for line in lines.map(str::trim) {
         if let Some(text) = line.strip_prefix("///") {
@@ -63,8 +64,15 @@ fn block_operators<'a>(
             continue;
         }
         let declaration = line.strip_prefix("pub struct ").unwrap_or(line);
+        // The attributes of all operators of a family: `with [`, one on each line, `] {`.
+        if in_common || declaration.ends_with(" with [") {
+            of_all.extend(line.split_once(": ").map(|(field, _)| field.to_owned()));
+            in_common = line != "] {";
+            doc.clear();
+            continue;
+        }
         if let Some((_, name)) = declaration.split_once(" with ") {
-            of_all = &shared[name.trim_end_matches(" {")];
+            of_all.clone_from(&shared[name.trim_end_matches(" {")]);
             doc.clear();
             continue;
         }

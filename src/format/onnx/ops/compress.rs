@@ -27,6 +27,7 @@ fn compress(n: &mut Node<'_, '_>) -> Done {
         let all: Shape = [n.shape(x).elements()].into_iter().collect();
         x = n.reshape(x, &all)?;
     }
+    // Without an axis the operand is one list.
     let axis = axis.unwrap_or(0);
     let at = named_axis("axis", axis, n.shape(x).rank())?;
     if n.freed().is_some() && free::is_open(n.shape(x), at) {

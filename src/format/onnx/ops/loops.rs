@@ -6,6 +6,7 @@ use super::{Control, ImportError, Imports, Node, NodeError, wrong};
 use crate::format::onnx::bodies::Body;
 use crate::ir::Value;
 use crate::op::{Formula, OpError, infer};
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, Tensor};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -49,7 +50,7 @@ impl Stack {
         if self.reverse {
             self.parts.reverse();
         }
-        let at = i64::try_from(axis).unwrap_or(i64::MAX);
+        let at = int(axis);
         for part in &mut self.parts {
             let made = c.emit().unsqueeze(*part, vec![at]);
             *part = c.made(made)?;
@@ -185,6 +186,7 @@ fn scan(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
     let [body] = c.bodies(["body"])?;
     let (count, results) = (c.operands(), c.results());
     let settings = c.settings(|n| {
+        // A number below 0 is refused like 0.
         let scanned = usize::try_from(n.needed_int("num_scan_inputs")?).unwrap_or(0);
         if !(1..=count).contains(&scanned) || results < count - scanned {
             return Err(wrong("num_scan_inputs", "does not suit the operands and results"));
@@ -271,6 +273,7 @@ fn length(
             equal.map_err(|error| c.failed(error))?;
         }
     }
+    // A `Scan` scans at least one operand.
     Ok(found.unwrap_or(0))
 }
 
@@ -287,6 +290,6 @@ fn entry(
     let at = if along.reverse { length - 1 - trip } else { trip };
     let made = c.emit().rows(value, axis, at.into(), (at + 1).into());
     let row = c.made(made)?;
-    let made = c.emit().squeeze(row, vec![i64::try_from(axis).unwrap_or(i64::MAX)]);
+    let made = c.emit().squeeze(row, vec![int(axis)]);
     c.made(made)
 }

@@ -4,6 +4,7 @@ use super::ml_scores::{features, numeric};
 use super::{ANY, Done, Imports, Node, NodeError, wrong};
 use crate::ir::Value;
 use crate::op::{Formula, LpNorm, OpError};
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, Tensor};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -190,7 +191,7 @@ fn one_hot_encoder(n: &mut Node<'_, '_>) -> Done {
     }
     let x = n.operand(0)?;
     numeric(n, x)?;
-    let rank = i64::try_from(n.shape(x).rank()).unwrap_or(i64::MAX);
+    let rank = int(n.shape(x).rank());
     let each = n.unsqueeze(x, vec![rank])?;
     let number = n.cast(each, DType::I64)?;
     let cats = Tensor::new(&[cats.len()], &cats).map_err(OpError::from)?;

@@ -4,6 +4,7 @@ use super::super::proto::tensor_proto::DataType;
 use super::ml_scores::{flat, numeric};
 use super::{Done, Imports, Node, NodeError, wrong};
 use crate::op::{Formula, OpError, converted};
+use crate::types::invariant::int;
 use crate::types::{DType, Quoted, Tensor};
 
 pub(super) fn imports(all: &mut Imports) {
@@ -86,7 +87,7 @@ fn mapped(n: &mut Node<'_, '_>, keys: Tensor, values: Tensor, default: Tensor) -
         return Err(OpError::DType { operand: 0, expected, found }.into());
     }
     let missing: Vec<u8> = keys.to_f64().into_iter().map(|key| u8::from(key.is_nan())).collect();
-    let rank = i64::try_from(n.shape(x).rank()).unwrap_or(i64::MAX);
+    let rank = int(n.shape(x).rank());
     let each = n.unsqueeze(x, vec![rank])?;
     let keys = n.table("keys", keys)?;
     let mut same = n.equal(each, keys)?;

@@ -23,6 +23,7 @@ impl Linear {
     fn read(n: &mut Node<'_, '_>) -> Result<Self, NodeError> {
         let coefficients = n.opt_floats("coefficients")?;
         let coefficients = coefficients.ok_or_else(|| wrong("coefficients", "is missing"))?;
+        // Without intercepts there are none to add.
         Ok(Self { coefficients, intercepts: n.opt_floats("intercepts")?.unwrap_or_default() })
     }
 

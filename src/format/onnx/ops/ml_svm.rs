@@ -48,6 +48,7 @@ struct Machine {
 impl Machine {
     fn read(n: &mut Node<'_, '_>) -> Result<Self, NodeError> {
         let kernel = n.choice("kernel_type", "LINEAR", &KERNELS)?;
+        // Kernels without parameters have no list.
         let params = n.opt_floats("kernel_params")?.unwrap_or_default();
         let [gamma, offset, degree] = match params[..] {
             [] => [0.0; 3],
@@ -56,6 +57,7 @@ impl Machine {
         };
         let mut list = |name| n.opt_floats(name)?.ok_or_else(|| wrong(name, "is missing"));
         let (coefficients, rho) = (list("coefficients")?, list("rho")?);
+        // A linear machine has no vectors.
         let vectors = n.opt_floats("support_vectors")?.unwrap_or_default();
         Ok(Self { kernel, gamma, offset, degree, coefficients, rho, vectors })
     }
@@ -135,6 +137,7 @@ fn pairs(classes: usize) -> impl Iterator<Item = (usize, usize)> {
 fn classifier(n: &mut Node<'_, '_>) -> Done {
     let (labels, by) = (Labels::read(n, "classlabels_ints")?, post_transform(n)?);
     let own = n.ints("vectors_per_class")?;
+    // Without calibration there are no such lists.
     let mut list = |name| Ok::<_, NodeError>(n.opt_floats(name)?.unwrap_or_default());
     let (a, b) = (list("prob_a")?, list("prob_b")?);
     let (machine, x) = (Machine::read(n)?, rows_f32(n)?);

@@ -78,6 +78,7 @@ fn numbers(n: &mut Node<'_, '_>, name: &str, dtype: DType) -> Result<Vec<f64>, N
     match (wide, narrow) {
         (Some(_), Some(_)) => Err(wrong(name, "is given twice")),
         (Some(wide), None) => Ok(wide),
+        // Absent lists are empty.
         (None, narrow) => Ok(narrow.unwrap_or_default().into_iter().map(f64::from).collect()),
     }
 }
@@ -391,8 +392,11 @@ fn modes(n: &mut Node<'_, '_>) -> Result<Vec<u8>, NodeError> {
 /// The trees of nodes and leaves that are named by their positions. A leaf stands behind all nodes.
 fn positioned(n: &mut Node<'_, '_>, dtype: DType) -> Result<Forest, NodeError> {
     let modes = modes(n)?;
+    // Trees of leaves alone have no splits.
     let mut thresholds = tensor(n, "nodes_splits", dtype)?.unwrap_or_default();
+    // Only tests of membership have members.
     let members = tensor(n, "membership_values", dtype)?.unwrap_or_default();
+    // As many as leaves, which is checked below.
     let values = tensor(n, "leaf_weights", dtype)?.unwrap_or_default();
     let (features, targets) = (n.ints("nodes_featureids")?, n.ints("leaf_targetids")?);
     let (yes, no) = (n.ints("nodes_truenodeids")?, n.ints("nodes_falsenodeids")?);

@@ -71,7 +71,8 @@ use std::sync::LazyLock;
 
 use super::control::Control;
 use super::file::ML;
-use super::node::{Done, Node, float, meaning, wrong};
+use super::known::float;
+use super::node::{Done, Node, meaning, wrong};
 use super::registry::{ANY, Import, Imports};
 use super::writer::{Attribute, Export, Refused, Writer, Written, long, longs, name, word};
 use super::{ImportError, NodeError, free, tensor};

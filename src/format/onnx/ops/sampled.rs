@@ -151,6 +151,7 @@ impl Deformed {
         }
         let windows = Windows::read(n, &spatial(n.shape(x)).clone(), &kernel)?;
         let behind = n.shape(offset).to_vec();
+        // Fewer axes are refused below.
         let out = constants(behind.get(2..).unwrap_or_default());
         let Some([oh, ow]) = out.as_deref().filter(|_| behind.len() == 4) else {
             return Err(shape_error(n, 2, offset, "it must be an offset for each position"));
@@ -289,6 +290,7 @@ fn roi_align(n: &mut Node<'_, '_>) -> Done {
         return Err(wrong("output_height", format!("is {rows}, with output_width {columns}")));
     }
     let [h, w] = image_sizes(n, x)?;
+    // A scalar is refused by its rank.
     let count = n.shape(images).first().cloned().unwrap_or(Dim::ZERO);
     if n.shape(images).rank() != 1 || n.shape(regions).to_vec() != [count.clone(), 4.into()] {
         return Err(shape_error(n, 1, regions, "it must have 4 edges for each region"));
