@@ -125,7 +125,8 @@ pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     for output in graph.outputs() {
         let Value { node, output } = output.value;
         if claims[node].get(output as usize) == Some(&Claim::Own) {
-            let reason = "gives each replica another value, which is none of the whole batch";
+            let reason = "gives each replica a different value, which is not the value of the \
+                whole batch";
             let refusal = rules::refuse(Code::NotPerSample, 0, reason);
             refused.push(Refused { node, refusal, path: Vec::new() });
         }

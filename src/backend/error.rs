@@ -22,7 +22,7 @@ pub struct DriverError {
     pub text: String,
 }
 
-/// Why a program cannot be readied.
+/// Why a program cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -45,7 +45,7 @@ pub enum CompileError {
     /// The program breaks an invariant: a fault of fanwise.
     #[error("internal error: {0}")]
     Internal(String),
-    /// Parameters cannot be changed once the program is readied.
+    /// Parameters cannot be changed once the program is prepared.
     #[error("the parameters of a program for {0} cannot be changed")]
     Fixed(&'static str),
     /// A parameter could not be given to a device.
@@ -96,9 +96,8 @@ pub enum CompileError {
     },
     /// A device has too little memory for the parameters.
     #[error(
-        "{device} has no memory for the parameter `{name}`: {asked} bytes are asked for, all that \
-         it \
-         holds from run to run is planned to take {planned}, {free} are free"
+        "{device} has no memory for the parameter `{name}`: {asked} bytes are requested; all that \
+         it holds between runs is planned to take {planned}, {free} are free"
     )]
     OutOfMemory {
         /// The device.
@@ -270,9 +269,8 @@ pub enum RunError {
     },
     /// The host has too little memory that GPUs reach.
     #[error(
-        "{device} has no memory for {asked} bytes of {what}, from and to which GPUs copy: such \
-         memory \
-         is planned to take {planned}, {free} are free"
+        "{device} has no memory for {asked} bytes of {what}, which GPUs copy from and to: such \
+         memory is planned to take {planned}, {free} are free"
     )]
     PinnedMemory {
         /// The host.
@@ -287,7 +285,7 @@ pub enum RunError {
         free: u64,
     },
     /// An input with axes is to have other elements than it was staged with.
-    #[error("the input `{0}` has axes: it stays as it was staged; stage the batch anew")]
+    #[error("the input `{0}` has axes: it cannot change after staging; stage the batch again")]
     Settled(String),
     /// A device makes no progress.
     #[error("{device} made no progress for {limit:?} at `{label}` ({op}); the run was aborted")]

@@ -40,7 +40,7 @@ pub trait Executable: Send + Sync {
     /// The program.
     fn program(&self) -> &Program;
 
-    /// What went wrong without harm when the program was readied, as sentences: kernels that could
+    /// What went wrong without harm when the program was prepared, as sentences: kernels that could
     /// not be kept on disk.
     fn warnings(&self) -> &[String] {
         &[]

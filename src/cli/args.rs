@@ -251,7 +251,7 @@ fn value(text: &str) -> anyhow::Result<(String, Tensor)> {
     let words: Vec<&str> = value.split(',').map(str::trim).collect();
     let dims = if words.len() == 1 { vec![] } else { vec![words.len()] };
     let truths = words.iter().map(|word| word.parse::<bool>().map(u8::from));
-    let wrong = || anyhow!("`{value}` is no number, `true` or `false`, nor a list of them");
+    let wrong = || anyhow!("`{value}` is not a number, `true`, `false` or a list of these");
     let tensor = if let Ok(truths) = truths.collect::<Result<Vec<u8>, _>>() {
         Tensor::new(&dims, &truths)?.reinterpreted(DType::Bool)
     } else if let Ok(whole) = words.iter().map(|w| w.parse()).collect::<Result<Vec<i64>, _>>() {

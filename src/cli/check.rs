@@ -92,7 +92,7 @@ fn print(
             let exact = rows.iter().all(|row| row.difference == 0.0);
             let verdict = match (equal, exact) {
                 (true, true) => "equal in every bit",
-                (true, false) => "equal, where floats are summed in another order within rounding",
+                (true, false) => "equal; within rounding where floats are summed in another order",
                 (false, _) => "DIFFERENT",
             };
             let cells = |row: &Row<'_>| {

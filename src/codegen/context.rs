@@ -44,7 +44,7 @@ impl<'a> Context<'a> {
     /// The operands, if there are `N`.
     pub(super) fn operands<const N: usize>(&self) -> Result<[BufferId; N], CodegenError> {
         let operands = self.launch.operands.as_slice().try_into();
-        operands.map_err(|_| self.unsupported(format!("it has not {N} operands")))
+        operands.map_err(|_| self.unsupported(format!("it does not have {N} operands")))
     }
 
     /// The first operand.
@@ -56,7 +56,7 @@ impl<'a> Context<'a> {
     /// The results, if there are `N`.
     pub(super) fn results<const N: usize>(&self) -> Result<[BufferId; N], CodegenError> {
         let results = self.launch.results.as_slice().try_into();
-        results.map_err(|_| self.unsupported(format!("it has not {N} results")))
+        results.map_err(|_| self.unsupported(format!("it does not have {N} results")))
     }
 
     /// The text of the launch's chain; fails if it is not expressible.

@@ -81,12 +81,12 @@ pub(super) fn read_header(file: &mut impl Read) -> Result<Header, String> {
     let mut start = [0u8; 8];
     file.read_exact(&mut start).map_err(|_| "it is not an .npy: too short".to_owned())?;
     if &start[..6] != MAGIC {
-        return Err("it is not an .npy: the first bytes are others".to_owned());
+        return Err("it is not an .npy: the first bytes differ".to_owned());
     }
     let (width, mut size) = match start[6] {
         1 => (2, [0u8; 4]),
         2 | 3 => (4, [0u8; 4]),
-        v => return Err(format!("version {v} of .npy is not known")),
+        v => return Err(format!("version {v} of .npy is not supported")),
     };
     let cut = |_| "the .npy header is cut off".to_owned();
     file.read_exact(&mut size[..width]).map_err(cut)?;

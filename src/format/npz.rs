@@ -36,7 +36,7 @@ type Entry<'e, 'l, R> = ZipFile<'e, Limited<'l, R>>;
 impl<R: Read> Read for Limited<'_, R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         if self.left.get() == 0 && !bytes.is_empty() {
-            let message = format!("its list of entries is not in {MAX_LIST} bytes");
+            let message = format!("its list of entries is not within {MAX_LIST} bytes");
             return Err(io::Error::other(message));
         }
         // What is left may be more than a `usize`; what is asked for is not.
@@ -125,7 +125,7 @@ fn elements(
     // Reading to the end also checks the entry's checksum.
     let more = entry.read(&mut [0]).map_err(|e| wrong(e.to_string()))?;
     if more != 0 {
-        return Err(wrong("the entry is longer than it says".to_owned()));
+        return Err(wrong("the entry is longer than declared".to_owned()));
     }
     Ok(tensor)
 }

@@ -73,7 +73,7 @@ pub(super) fn choose(
         Ok(Found { batch: batch.clone(), reason, others })
     };
     if let Some(batch) = named(&candidates).filter(|_| all_open) {
-        return found(batch, "no other open size that leads an input has such a name");
+        return found(batch, "no other leading open size has such a name");
     }
     if !all_open {
         return Err(ImportError::Batches(candidates));
@@ -83,15 +83,15 @@ pub(super) fn choose(
     let good: Vec<&BatchCandidate> = tried.iter().filter(|c| splits(c)).collect();
     // Where two of them are inputs of one operator, neither is the batch without the other.
     if let Some(batch) = united(&candidates).filter(|batch| good.is_empty() && splits(batch)) {
-        return found(&batch, "they lead inputs, and the model may be split along them as one");
+        return found(&batch, "they lead inputs, and the model can be split along them together");
     }
     if let Some(batch) = equated(reader, reading, tried).filter(|_| good.is_empty()) {
         return found(&batch, "the graph equates them once the other open size is a number");
     }
     let leading: Vec<&BatchCandidate> = candidates.iter().filter(|c| leads(c)).collect();
     match (&*good, &*leading) {
-        ([one], _) => found(one, "along no other open size may the model be split"),
-        ([], [one]) => found(one, "no other open size stands first in an input"),
+        ([one], _) => found(one, "the model cannot be split along any other open size"),
+        ([], [one]) => found(one, "no other open size is the leading size of an input"),
         ([], _) => Err(ImportError::Batches(candidates)),
         _ => Err(ImportError::Batches(good.into_iter().cloned().collect())),
     }

@@ -43,7 +43,7 @@ pub enum ModelError {
     Zoo(#[from] ZooError),
     /// There are no built-in models.
     #[cfg(not(feature = "zoo"))]
-    #[error("`{0}`: this build has no models; it lacks the feature `zoo`")]
+    #[error("`{0}`: this build has no built-in models (feature `zoo`)")]
     NoZoo(String),
     /// The file or folder is a model of another kind, or none.
     #[error("{} is {what}", Escaped(.path))]
@@ -190,7 +190,7 @@ impl Diagnostic for ModelError {
             Self::Foreign { way, weights, .. } => {
                 let mut hints = vec![Hint::advice(*way)];
                 if *weights {
-                    hints.extend(params("to use its weights, name the model, and this file"));
+                    hints.extend(params("to use its weights, name the model and this file"));
                 }
                 hints
             }

@@ -21,7 +21,7 @@ const TORCH: &str =
 const TENSORFLOW: &str = "export it as ONNX with tf2onnx: `python -m tf2onnx.convert`";
 
 /// What can be done with a file of data.
-const DATA: &str = "name a model: data and inputs are given beside it";
+const DATA: &str = "name a model; data and inputs are separate arguments";
 
 /// What can be done with an archive.
 const UNPACK: &str = "unpack it, and name the model in it";
@@ -63,7 +63,7 @@ pub(super) fn of_folder(path: &Path) -> Option<Kind> {
 /// The kind of a file whose first bytes are not those of an ONNX file.
 pub(super) fn of_file(path: &Path, head: &[u8]) -> Option<Kind> {
     if head.is_empty() {
-        let way = "write it again: it may not have been written to its end";
+        let way = "write it again: it may be incomplete";
         return Some(kind("an empty file", way));
     }
     if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
@@ -155,7 +155,7 @@ pub(super) fn of_text(head: &[u8]) -> Option<Kind> {
         words.iter().any(|word| text.trim_start().starts_with(word))
     };
     Some(if begins(&["<!DOCTYPE", "<html", "<HTML"]) {
-        kind("an HTML page", "download the file again: a server may have answered with a page")
+        kind("an HTML page", "download the file again: the server may have returned a web page")
     } else if begins(&["#!", "import ", "from ", "#", "def ", "class ", "\"\"\""]) {
         kind("a script", "name the ONNX file that it writes")
     } else {

@@ -58,7 +58,7 @@ pub(super) fn untie(model: &mut Model) -> Result<(), GraphError> {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let text = format!(
             "the file merges parameters whose first elements are equal; {}{more} are trained as \
-             parameters of their own",
+             separate parameters",
             listed.join(", ")
         );
         model.notes.push(text.into());

@@ -39,7 +39,7 @@ impl OpDef for AllGather {
             {
                 at.whole()
             }
-            _ => Err(rules::refuse(Code::Misaligned, 0, "gathers rows on an axis without any")),
+            _ => Err(rules::refuse(Code::Misaligned, 0, "gathers rows on an axis that has none")),
         }
     }
 

@@ -18,7 +18,7 @@ impl Flatten {
         let rank_i = i64::try_from(rank).unwrap_or(i64::MAX);
         let at = if self.axis < 0 { self.axis.saturating_add(rank_i) } else { self.axis };
         usize::try_from(at).ok().filter(|at| *at <= rank).ok_or_else(|| {
-            OpError::attr("axis", format!("{} divides no value with {rank} axes", self.axis))
+            OpError::attr("axis", format!("{} does not divide a value with {rank} axes", self.axis))
         })
     }
 }

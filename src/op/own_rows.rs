@@ -29,7 +29,7 @@ impl OpDef for OwnRows {
         let own = axis("axis", self.axis, y.rank()).ok();
         match rules::batch_axis(y, 0)? {
             Some(shard) if x.claim == Claim::Invariant && Some(shard.axis) == own => at.keep(shard),
-            _ => at.refuse_at(0, Code::Misaligned, "takes own rows of a value without any"),
+            _ => at.refuse_at(0, Code::Misaligned, "takes own rows of a value that has none"),
         }
     }
 

@@ -79,7 +79,7 @@ impl Pad {
             }
         } else if before < 0 || after < 0 {
             return Err(OpError::Unsupported(format!(
-                "taking entries away in the mode `{}`",
+                "removing entries in the mode `{}`",
                 self.mode.name()
             )));
         } else if (before > 0 || after > 0) && !(size.clone() - 1).is_nonnegative() {
@@ -189,7 +189,7 @@ impl OpDef for Pad {
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         match self.around(shard.axis, at.rank()) {
             (0, 0) => at.keep(shard),
-            _ => at.refuse(Code::Reorders, "adds or takes samples at the borders of the batch"),
+            _ => at.refuse(Code::Reorders, "adds or removes samples at the borders of the batch"),
         }
     }
 

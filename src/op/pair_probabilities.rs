@@ -98,7 +98,7 @@ impl OpDef for PairProbabilities {
         };
         let pairs = self.pairs().and_then(|pairs| i64::try_from(pairs).ok());
         let pairs = pairs.filter(|_| self.classes > 0).ok_or_else(|| {
-            let reason = format!("{} is no number of classes", self.classes);
+            let reason = format!("{} is not a number of classes", self.classes);
             OpError::Attribute { attr: "classes", reason }
         })?;
         equal("the pairs of classes", &shape[last], &Dim::from(pairs))?;

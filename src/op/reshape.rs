@@ -49,7 +49,7 @@ impl Reshape {
         if let Some(at) = free {
             let (all, given) = (input.elements(), shape.elements());
             shape[at] = all.exact_div(&given).ok_or_else(|| {
-                wrong(format!("no size at entry {at} gives {input} as {}", Shape::from(target)))
+                wrong(format!("no size at entry {at} makes {input} into {}", Shape::from(target)))
             })?;
         }
         Ok(shape)

@@ -90,7 +90,7 @@ impl OpDef for SegmentSum {
         let mut y = Tensor::zeros(x.dtype(), &dims)?;
         let place = |id: &i64| {
             let place = usize::try_from(*id).ok().filter(|id| *id < segments);
-            let reason = || format!("{id} is none of {segments} segments");
+            let reason = || format!("{id} is not one of the {segments} segments");
             place.ok_or_else(|| OpError::value(1, reason()))
         };
         let places = ids.as_slice::<i64>().iter().map(place).collect::<Result<Vec<usize>, _>>()?;

@@ -159,8 +159,8 @@ impl TreeEnsemble {
             let x = &x.as_slice::<R>()[i * ROWS * features..][..rows * features];
             reached.fill(false);
             self.add(&trees, x, y, &mut reached).ok_or_else(|| {
-                let reason = "a node leads to an earlier one, or has a feature, a test, a node, a \
-                              weight or a target that there is not"
+                let reason = "a node leads to an earlier one, or refers to a feature, a test, a \
+                    node, a weight or a target that does not exist"
                     .to_owned();
                 OpError::Value { operand: 1, reason }
             })?;

@@ -94,7 +94,7 @@ impl Diagnostic for PassError {
 #[non_exhaustive]
 pub enum DeviceError {
     /// The count is less than 1.
-    #[error("{0} devices were requested; the least is 1")]
+    #[error("{0} devices were requested; the minimum is 1")]
     NoDevice(i64),
     /// An id occurs twice.
     #[error("the devices `{asked}` name GPU {id} twice; name each GPU once")]
@@ -134,7 +134,7 @@ pub enum DeviceError {
     #[error("all GPUs were requested, and this machine has none")]
     AllOfNone,
     /// More devices than the pass supports.
-    #[error("{0} devices were requested; the most is {max}", max = MAX_DEVICES)]
+    #[error("{0} devices were requested; the maximum is {max}", max = MAX_DEVICES)]
     TooMany(i64),
 }
 

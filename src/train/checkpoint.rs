@@ -105,7 +105,7 @@ impl Checkpoint {
     pub fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(STATE);
         if !self.is_finite() {
-            let error = "the loss is not finite, and nothing could go on from it".to_owned();
+            let error = "the loss is not finite, so training cannot resume from it".to_owned();
             return Err(CheckpointError::State { path: path.display().to_string(), error });
         }
         std::fs::create_dir_all(folder).map_err(|e| io(folder, e))?;
@@ -184,7 +184,7 @@ impl Checkpoint {
             |error: String| CheckpointError::State { path: path.display().to_string(), error };
         let state: State = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
         if state.version != 1 {
-            return Err(wrong(format!("its version is {}, this program reads 1", state.version)));
+            return Err(wrong(format!("its version is {}; version 1 is supported", state.version)));
         }
         let plain =
             Path::new(&state.variables).file_name().is_some_and(|name| *name == *state.variables);

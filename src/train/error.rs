@@ -22,7 +22,7 @@ pub enum TrainError {
     #[error("the outputs of batches cannot be joined: {0}")]
     Rows(String),
     /// A checkpoint is of another model or optimizer.
-    #[error("the checkpoint is of another training: `{0}` is a variable of one of them only")]
+    #[error("the checkpoint is of another training: only one of them has the variable `{0}`")]
     Foreign(String),
     /// A checkpoint is of a run with another optimizer, schedule, batches or seed.
     #[error(
@@ -40,7 +40,7 @@ pub enum TrainError {
         now: String,
     },
     /// A number is to be followed that no epoch tells.
-    #[error("epochs have no number {}; they have {}", Quoted(.name), .known.join(", "))]
+    #[error("unknown metric {}; an epoch has {}", Quoted(.name), .known.join(", "))]
     Number {
         /// Its name.
         name: String,
@@ -49,8 +49,8 @@ pub enum TrainError {
     },
     /// An observer gave a learning rate that is none.
     #[error(
-        "the learning rate of batch {batch} of epoch {epoch} became {rate}; it has to be a finite \
-         number from 0 on"
+        "the learning rate of batch {batch} of epoch {epoch} became {rate}; it must be a finite \
+         number of at least 0"
     )]
     Rate {
         /// The rate that it gave.
@@ -62,7 +62,7 @@ pub enum TrainError {
     },
     /// A step made a variable infinite or NaN.
     #[error(
-        "`{0}` is no longer finite, and nothing is learned from there on; try a lower learning \
+        "`{0}` is no longer finite, so training cannot continue; try a lower learning \
          rate, or clipped gradients"
     )]
     Diverged(String),

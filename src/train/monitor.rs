@@ -59,7 +59,7 @@ impl Monitor {
                 }
                 let known: Vec<String> = epoch.numbers().into_iter().map(|(n, _)| n).collect();
                 let known = known.join(", ");
-                let reason = format!("no epoch has a number `{self}`; it has {known}");
+                let reason = format!("unknown metric `{self}`; an epoch has {known}");
                 return Err(TrainError::Watch(reason).into());
             };
             if self.gain(value, best) > least {

@@ -339,11 +339,11 @@ impl Predictor {
     }
 }
 
-/// The error for data that have something of an output for which the model was not readied.
+/// The error for data that have something of an output for which the model was not prepared.
 fn surplus(what: &str, output: &str, column: &str) -> Error {
     let (output, column) = (Quoted(output), Quoted(column));
     let reason =
-        format!("the data have {what} for {output}, {column}; the model was prepared without it");
+        format!("the data have {what} for {output}, {column}; the model was not prepared for it");
     let way =
         "give `TrainerOptions::for_columns` the columns of these data too, or leave the array out";
     DataError::Columns(format!("{reason}; {way}")).into()
@@ -352,7 +352,7 @@ fn surplus(what: &str, output: &str, column: &str) -> Error {
 /// The error for data without something of which the number of elements in a row is not known.
 fn unsized_ones(kind: &str, output: &str) -> Error {
     let reason = format!("the data have no `{kind}` for {}", Quoted(output));
-    let why = "how many ones would take its distribution is not known before a batch is there";
+    let why = "the number of elements in a row is not known before the first batch";
     DataError::Columns(format!("{reason}, and {why}; give these data the array")).into()
 }
 

@@ -131,19 +131,19 @@ pub(super) fn weighed(
     weights: BTreeMap<i64, f64>,
 ) -> Result<Data, DataError> {
     let [loss_target] = loss_targets else {
-        let reason = "weights of classes are of models with one output that has a loss";
+        let reason = "class weights require a model with exactly one output that has a loss";
         return Err(DataError::Setting(reason.to_owned()));
     };
     let output = Quoted(&loss_target.output);
     let refused = match loss_target.weighted {
         Weighted::Rows => None,
         Weighted::Nothing => {
-            Some(format!("weights of classes need a loss of {output} that is `weighted`"))
+            Some(format!("class weights require a loss of {output} that is `weighted`"))
         }
         Weighted::Costs => Some(format!(
-            "classes cannot be weighed where the data have a weight for each place of {output}: \
+            "class weights cannot be used if the data have a weight for each element of {output}: \
              multiply `{SAMPLE_WEIGHT}` \
-             by the weights of the classes and leave these out, or give one weight for each row"
+             by the class weights and leave these out, or give one weight for each row"
         )),
     };
     if let Some(reason) = refused {

@@ -39,7 +39,7 @@ impl Trainer {
     /// ([`LoadOptions`](crate::model::LoadOptions)).
     ///
     /// # Errors
-    /// If there is no gradient, the training graph may not be split, or it cannot be readied.
+    /// If there is no gradient, the training graph may not be split, or it cannot be prepared.
     pub fn new(
         model: Model,
         options: &TrainerOptions,

@@ -40,7 +40,7 @@ impl Diagnostic for ZooError {
         match self {
             Self::Unknown { .. } | Self::Graph(_) | Self::Tensor(_) => Vec::new(),
             Self::Options { .. } => vec![Hint::advice(
-                "options are `narrow=K` (a K-th of the features), `pixels=P` (images of P by P) \
+                "options are `narrow=K` (1/K of the features), `pixels=P` (images of P by P) \
                  and `steps=S` (sequences of S), where the model has them, each from 1 to 65535",
             )],
         }

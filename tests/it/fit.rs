@@ -402,10 +402,10 @@ fn what_cannot_be_trained_is_refused() {
     let error = refusal(model(), frozen("running_mean"));
     assert!(error.starts_with("`running_mean`: it is a running statistic"), "{error}");
     let error = refusal(model(), training("mse", "sgd", "q", false));
-    assert_eq!(error, "no loss can be taken of `q`; the outputs are p");
+    assert_eq!(error, "the output `q` cannot have a loss; the outputs are p");
     let all = ["w", "bias", "scale", "shift", "dense", "offset"].map(str::to_owned);
     let error = refusal(model(), Training { frozen: all.into(), ..fits() });
-    let none = "the loss depends on no parameter that is trained; `w` is not: it is frozen";
+    let none = "the loss depends on no trained parameter; `w` is not: it is frozen";
     assert!(error.starts_with(none), "{error}");
 }
 

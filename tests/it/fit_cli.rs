@@ -410,7 +410,7 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         (&["--augment", "turn"], "`turn`"),
         (&["--loss-weight", "logits=2"], "`logits` has no loss"),
         (&["--freeze", "nothing"], "no parameter `nothing`"),
-        (&["--l2", "none*=1"], "no parameter `none*` that is trained, for a penalty"),
+        (&["--l2", "none*=1"], "no trained parameter `none*` exists for a penalty"),
         (&["--l1", "h*=-1"], "`h*=-1` is not a penalty"),
         (&["--metrics", "logits=mae"], "`logits` has no loss; outputs with a loss are score"),
         (&["--metrics", "acuracy"], "did you mean `accuracy`?"),
@@ -420,9 +420,9 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         (&["--resume", &at("nowhere")], "has no checkpoint"),
         (
             &["--monitor", "val_loss", "--checkpoint", &at("kept")],
-            "epochs have no number `val_loss`; they have loss, learning_rate",
+            "unknown metric `val_loss`; an epoch has loss, learning_rate",
         ),
-        (&["--validation", &test, "--early-stopping", "val_x"], "epochs have no number `val_x`"),
+        (&["--validation", &test, "--early-stopping", "val_x"], "unknown metric `val_x`"),
     ] {
         let error = with(more);
         assert!(error.contains(said), "{more:?}: {error}");

@@ -67,7 +67,7 @@ fn data_that_lack_a_class_are_scored_against_their_own() {
     let other = write("other.csv", &["1,0,bee", "2,0,dog"]);
     let error = refused(&[&fit[..], &SCCE, &["--validation", &other]].concat());
     let said = format!(
-        "`{other}`: its classes `dog` are not among those that have numbers, 0 `ant`, 1 `bee`, 2 \
+        "`{other}`: its classes `dog` have no index; the known classes are 0 `ant`, 1 `bee`, 2 \
          `cat`; correct their \
          names or leave their rows out"
     );
@@ -187,10 +187,9 @@ fn whole_numbers_weigh_rows_beside_their_classes() {
     assert_eq!(run("whole.npz"), run("float.npz"));
     let begin = ["fit", "zoo:two_head", "--data", &at("places.npz")];
     let error = refused(&[&begin[..], &loss].concat());
-    let said = "classes cannot be weighed where the data have a weight for each place of `logits`: \
-        multiply \
-                `sample_weight` by the weights of the classes and leave these out, or give one \
-                weight for each row";
+    let said = "class weights cannot be used if the data have a weight for each element of \
+        `logits`: multiply `sample_weight` by the class weights and leave these out, or give one \
+        weight for each row";
     assert!(error.contains(said), "{error}");
 }
 

@@ -184,7 +184,7 @@ fn the_last_rows_validate_and_an_epoch_may_be_cut() {
     assert_eq!(last.validation.as_ref(), Some(&found));
     let options = FitOptions { validation: Validation::Split(0.5), ..FitOptions::default() };
     let error = trainer.fit(Data::stream(Flow(waves(9))), options).unwrap_err().to_string();
-    assert!(error.contains("no part of a stream can be split off"), "{error}");
+    assert!(error.contains("a stream cannot be divided"), "{error}");
     // Predictions stay in the order of the rows.
     let outputs = trainer.predict(waves(9), batches(4)).unwrap();
     let p = trainer.weights().unwrap().get("p").unwrap().to_f64()[0];
@@ -308,14 +308,14 @@ fn what_cannot_be_done_ends_a_training_with_a_reason() {
     let mut none = LearningRate::new(|watch, rate| if watch.done < 2 { rate } else { f64::NAN });
     let error = fit(waves(12).into(), &mut none);
     assert_eq!(Diagnostic::code(&error), "E0613");
-    let text = "the learning rate of batch 3 of epoch 1 became NaN; it has to be a finite number \
-        from 0 on";
+    let text = "the learning rate of batch 3 of epoch 1 became NaN; it must be a finite number of \
+        at least 0";
     assert_eq!(error.to_string(), text);
     let mut usual = LearningRate::new(|_, rate| rate);
     let error = fit(Data::stream(Flow(waves(0))), &mut usual);
     assert_eq!(error.to_string(), "the data have no row for epoch 1");
     let mut stops = EarlyStopping::new("val_loss");
-    let expected = "epochs have no number `val_loss`; they have loss, learning_rate";
+    let expected = "unknown metric `val_loss`; an epoch has loss, learning_rate";
     assert_eq!(fit(waves(12).into(), &mut stops).to_string(), expected);
     let folder = tempfile::tempdir().unwrap();
     let monitor = Monitor::new("val_loss");

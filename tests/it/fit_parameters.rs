@@ -84,8 +84,9 @@ fn met(op: Binary, p: Tensor) -> Vec<(String, &'static str)> {
 
 #[test]
 fn a_table_has_an_entry_for_each_element_of_a_sample() {
-    assert_eq!(met(Binary::Add, any(&[4, 2, 6])), only("it is a table by position"));
-    assert_eq!(met(Binary::Add, any(&[1, 4, 2, 6])), only("it is a table by position"));
+    let table = "it is a table of positional embeddings";
+    assert_eq!(met(Binary::Add, any(&[4, 2, 6])), only(table));
+    assert_eq!(met(Binary::Add, any(&[1, 4, 2, 6])), only(table));
     // Biases of channels, of heads and their features.
     for dims in [&[6][..], &[1], &[4, 1, 1], &[2, 6], &[4, 1, 6]] {
         assert_eq!(met(Binary::Add, any(dims)), [], "{dims:?}");
@@ -103,7 +104,6 @@ fn a_table_has_an_entry_for_each_element_of_a_sample() {
         let scaled = b.op("scaled", Binary::Mul, &[sum, scale]).unwrap();
         b.op("met", Binary::Add, &[scaled, h]).unwrap()
     });
-    let table = "it is a table by position";
     assert_eq!(what(&parts), [("long".to_owned(), table), ("p".to_owned(), table)]);
     // What is multiplied in between is a weight, also where all of it is a table in the end.
     let projected = model(|b, x| {
@@ -138,7 +138,7 @@ fn masks_and_rotations_are_told_by_their_elements() {
 
 #[test]
 fn constants_shift_and_scale_inputs_or_are_single_numbers() {
-    let constant = "it is a constant of the formula";
+    let constant = "it is a non-trainable constant";
     let named = |names: &[&str]| -> Vec<_> {
         names.iter().map(|name| ((*name).to_owned(), constant)).collect()
     };
@@ -204,13 +204,13 @@ fn a_table_is_trained_where_it_is_asked_for() {
     let terms = Training::new("y", "mse".parse().unwrap(), "sgd".parse().unwrap());
     let made = training(&graph, &weights, &terms).unwrap();
     assert_eq!(made.trained, ["w"]);
-    assert_eq!(made.untrained, [("p".to_owned(), "it is a table by position")]);
+    assert_eq!(made.untrained, [("p".to_owned(), "it is a table of positional embeddings")]);
     let learned = Training { learned: ["p".to_owned()].into(), ..terms.clone() };
     let made = training(&graph, &weights, &learned).unwrap();
     assert_eq!((made.trained.len(), made.untrained.len()), (2, 0));
     let text = |terms: Training| training(&graph, &weights, &terms).unwrap_err().to_string();
     let both = Training { frozen: ["p".to_owned()].into(), ..learned.clone() };
-    assert_eq!(text(both), "`p`: it is to be frozen and to be trained");
+    assert_eq!(text(both), "`p`: it is both frozen and trained");
     let unknown = Training { learned: ["q".to_owned()].into(), ..terms.clone() };
     assert_eq!(text(unknown), "there is no parameter `q` to train");
     let frozen = Training { frozen: ["w".to_owned()].into(), ..terms };
@@ -218,7 +218,7 @@ fn a_table_is_trained_where_it_is_asked_for() {
     assert!(matches!(error, TrainingError::Nothing(_)), "{error}");
     assert_eq!(
         error.to_string(),
-        "the loss depends on no parameter that is trained; `w` is not: it is frozen; `p` is not: \
-         it is a table by position"
+        "the loss depends on no trained parameter; `w` is not: it is frozen; `p` is not: \
+         it is a table of positional embeddings"
     );
 }

@@ -58,15 +58,15 @@ const NEVER_WRITTEN: [&str; 8] = [
     "ai.onnx.ml.TreeEnsembleRegressor",
 ];
 const UNWRITTEN: [&str; 9] = [
-    "bit_cast: operator set 21 has nothing that computes it",
-    "celu: ONNX has it of f32 only",
-    "cumprod: operator set 21 has nothing that computes it",
-    "pair_probabilities: operator set 21 has nothing that computes it",
-    "random_normal: operator set 21 has nothing that computes it",
-    "random_uniform: operator set 21 has nothing that computes it",
+    "bit_cast: no operator of operator set 21 computes it",
+    "celu: ONNX has it only for f32",
+    "cumprod: no operator of operator set 21 computes it",
+    "pair_probabilities: no operator of operator set 21 computes it",
+    "random_normal: no operator of operator set 21 computes it",
+    "random_uniform: no operator of operator set 21 computes it",
     "resize: its rounding is that of operator sets before 11",
     "slice: the size max(0,N-2) is not a multiple of N plus a number",
-    "tree_ensemble: operator set 21 has nothing that computes it",
+    "tree_ensemble: no operator of operator set 21 computes it",
 ];
 
 /// Operators that are written as several, which round in between.

@@ -26,7 +26,7 @@ impl Relation<'_, '_> {
         }
         for (i, part) in (0u32..).zip(parts) {
             if self.template.canonical(part.value) != value {
-                return broken(format!("part {i} is of another value than part 0"));
+                return broken(format!("part {i} and part 0 belong to different values"));
             }
             // A whole value that no row changes is also each replica's part: `first` takes it from
             // anywhere.
@@ -91,7 +91,7 @@ impl Relation<'_, '_> {
             }
         }
         if reduce.rows != self.template.rows() {
-            return broken("weighs the parts by other rows than those of the replicas".to_owned());
+            return broken("weights the parts by rows other than those of the replicas".to_owned());
         }
         Ok(self.whole(value))
     }
@@ -111,13 +111,13 @@ impl Relation<'_, '_> {
             });
         let broken = |reason: &str| Err((ProofRule::P10, reason.to_owned()));
         let Some(known) = known.copied() else {
-            return broken("scans what the template does not scan so");
+            return broken("scans a value that the template does not scan in this way");
         };
         if self.template.claim(Value { node: known, output: 0 }) != Claim::Own {
             return broken("scans what every replica holds whole");
         }
         if scan.rows != self.template.rows() {
-            return broken("takes other rows than those of the replicas");
+            return broken("takes rows other than those of the replicas");
         }
         self.proof.merges += 1;
         Ok(Results::Each(known))
@@ -148,7 +148,7 @@ impl Relation<'_, '_> {
             );
         let known = known.copied().filter(|_| self.template.claim(values) == Claim::Own);
         let Some(known) = known else {
-            let reason = "merges what the template does not merge so";
+            let reason = "merges candidates that the template does not merge in this way";
             return Err((ProofRule::P11, reason.to_owned()));
         };
         self.proof.merges += 1;

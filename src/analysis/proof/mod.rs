@@ -15,22 +15,23 @@
 //!   `own_rows`. There a replica may also draw these rows of random numbers instead of all.
 //! - P5: every other operator of a replica is one of the template's, with `N` replaced by the
 //!   replica's rows where its results have rows, on that replica's parts of the same operands in
-//!   the same order. One of no replica is one of the template's as it is, whose results no row
-//!   changes, on whole values that the template brings whole to every replica.
+//!   the same order. An operator outside the replicas is one of the template's, unchanged; its
+//!   results depend on no row, and its operands are whole values that the template brings whole to
+//!   every replica.
 //! - P6: a copy changes nothing but the device, and does not bring the whole of a value to a
-//!   replica that works on rows or a part of it, unless the template has `all_gather` or
+//!   replica that works on rows or a part of it, unless the template has an `all_gather` or an
 //!   `all_reduce` of it.
 //! - P7: a merge joins the parts of all replicas, each once and in order: rows by `concat` or
-//!   `all_gather` on the axis of the batch, where they are one block, values that no row changes by
-//!   `first`.
+//!   `all_gather` on the axis of the batch, where they are one block; values that depend on no row
+//!   by `first`.
 //! - P8: an output is the whole of the template's value.
 //! - P9: an `all_reduce` combines the parts of all replicas, each once and in order, as the split
 //!   rules say that the parts of the value combine, weighted by the replicas' rows. The whole of it
 //!   reaches a replica only where the template has an `all_reduce`: nothing is combined twice, and
 //!   nothing that needs the whole works on a part.
 //! - P10: an `exclusive_scan` takes the parts of all replicas, each once and in order, of what the
-//!   template scans by the same rule and in the same direction. Its result number `i`, what the
-//!   rows before those of replica `i` give, reaches replica `i` alone.
+//!   template scans by the same rule and in the same direction. Its result number `i`, the scan of
+//!   the rows before those of replica `i`, reaches replica `i` alone.
 //! - P11: a `merge_top_k` takes the candidates of all replicas, each once and in order, with the
 //!   entries that the replicas have, and as many of them as the template takes of all rows.
 //! - P12: the updated parameters are the template's, in its order, and each value of an update is
@@ -66,7 +67,7 @@ pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, Proof
         return if template == replicated.graph() {
             Ok(Proof::default())
         } else {
-            let message = "the graph has no replicas and is not the template".to_owned();
+            let message = "the graph has no replicas and differs from the template".to_owned();
             Err(ProofError::Violations(vec![Violation {
                 rule: ProofRule::P5,
                 message,

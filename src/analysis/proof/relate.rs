@@ -133,7 +133,7 @@ impl<'a, 'g> Relation<'a, 'g> {
         for param in graph.params() {
             let known = known.get(&*param.name);
             if !known.is_some_and(|known| known.ty == param.ty && known.hash == param.hash) {
-                let message = format!("the parameter `{}` is none of the template's", param.name);
+                let message = format!("the template has no parameter `{}`", param.name);
                 self.broken(ProofRule::P3, None, message);
             }
         }
@@ -292,10 +292,10 @@ impl<'a, 'g> Relation<'a, 'g> {
             (None, None) => of.value,
             (None, Some(_)) => match self.seen_by_replica(of) {
                 Some(value) => value,
-                None => return broken("brings all rows to a replica that works on its own"),
+                None => return broken("brings all rows to a replica that works on its own rows"),
             },
             (Some(own), Some(replica)) if own == replica => of.value,
-            (Some(_), _) => return broken("takes a part of one replica to another, or to none"),
+            (Some(_), _) => return broken("moves a part of one replica to another, or to none"),
         };
         self.proof.copies += 1;
         Ok(Meaning { value, replica })
@@ -446,8 +446,8 @@ impl<'a, 'g> Relation<'a, 'g> {
         found.filter(invariant).map(Results::Whole).ok_or_else(|| {
             let name = op.name();
             let reason = format!(
-                "`{name}` belongs to no replica, is not a merge, and not what the template does \
-                 with whole values"
+                "`{name}` belongs to no replica, is not a merge, and does not match the template \
+                 on whole values"
             );
             (ProofRule::P5, reason)
         })

@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
 #[non_exhaustive]
 pub enum ProofError {
     /// The template itself may not be split, or is damaged.
-    #[error("the template may not be split along its batch")]
+    #[error("the template cannot be split along its batch")]
     Template(NoClaims),
     /// The graph breaks rules: all places, except those that only follow from others.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]

@@ -50,7 +50,7 @@ broadcast!(Compare, Logic, Where);
 fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let (Some(op), [y]) = (&launch.op, launch.results.as_slice()) else {
-        return Err(context.unsupported("it has not one result"));
+        return Err(context.unsupported("it does not have one result"));
     };
     let mut b = Builder::new(context.device);
     let shape = &b.ty(*y).shape;
@@ -67,7 +67,7 @@ fn broadcast(context: &Context<'_>) -> Result<Call, CodegenError> {
     };
     let operands = &launch.operands;
     let (Some(a), Some(second), 2..=3) = (operands.first(), operands.get(1), operands.len()) else {
-        return Err(context.unsupported("it has not two or three operands"));
+        return Err(context.unsupported("it does not have two or three operands"));
     };
     // Of two operands the second stands twice, which keeps no axes from being merged.
     let all = [*a, *second, *operands.last().unwrap_or(second)].map(steps);

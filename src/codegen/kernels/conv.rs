@@ -218,7 +218,7 @@ fn call(
     let launch = context.launch;
     let (own, chained) = launch.split_operands();
     let ([x, w, bias @ ..], [y]) = (own, launch.results.as_slice()) else {
-        return Err(context.unsupported("it has not two operands and one result"));
+        return Err(context.unsupported("it does not have two operands and one result"));
     };
     let mut b = Builder::new(context.device);
     // Channels last makes the terms of a tap contiguous, for the operand and the weights alike.

@@ -47,7 +47,7 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
     let launch = context.launch;
     let (own, operands) = launch.split_operands();
     let ([x], [y]) = (own, launch.results.as_slice()) else {
-        return Err(context.unsupported("it has not one operand and one result"));
+        return Err(context.unsupported("it does not have one operand and one result"));
     };
     let mut b = Builder::new(context.device);
     let count = b.ty(*y).shape.elements();

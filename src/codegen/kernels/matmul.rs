@@ -68,7 +68,7 @@ fn call(context: &Context<'_>, scaled: Option<&Gemm>) -> Result<Call, CodegenErr
     let launch = context.launch;
     let (own, chained) = launch.split_operands();
     let ([left, right, addend @ ..], [y]) = (own, launch.results.as_slice()) else {
-        return Err(context.unsupported("it has not two operands and one result"));
+        return Err(context.unsupported("it does not have two operands and one result"));
     };
     let b = Builder::new(context.device);
     let (a_shape, b_shape) = (&b.ty(*left).shape, &b.ty(*right).shape);

@@ -26,7 +26,7 @@ pub(super) fn products(context: &Context<'_>) -> Result<Call, CodegenError> {
     };
     let shapes = [*x, *y].map(|id| &context.device.buffer(id).ty.shape);
     let ([.., terms], [height, width]) = (&shapes[0][..], &shapes[1][..]) else {
-        return Err(context.unsupported("its products are no matrix"));
+        return Err(context.unsupported("its products are not a matrix"));
     };
     let sizes = [height.clone(), width.clone(), terms.clone()];
     matmul::row_product(context, [*x, *w, *y], sizes)

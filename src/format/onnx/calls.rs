@@ -149,7 +149,7 @@ impl<'a> Calls<'a> {
         } else if results > callee.outputs.len() {
             format!("it has {results} results, the function {}", callee.outputs.len())
         } else if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            "two inputs of the function have one name".to_owned()
+            "two inputs of the function have the same name".to_owned()
         } else if site.head.has_graph {
             "an attribute that is a graph is not supported".to_owned()
         } else {

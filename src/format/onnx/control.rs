@@ -177,7 +177,7 @@ impl<'c, 's> Control<'c, 's> {
         if nodes <= MAX_NODES {
             return Ok(());
         }
-        let text = format!("{runs} trips of {each} nodes, where {MAX_NODES} nodes are the most,");
+        let text = format!("{runs} trips of {each} nodes, more than {MAX_NODES} nodes,");
         Err(self.failed(NodeError::Unsupported(text)))
     }
 

@@ -37,10 +37,10 @@ impl fmt::Display for Depends {
             _ => Some(format!("inputs {names}")),
         };
         let batch = self.batch.then(|| "the batch size".to_owned());
-        let drawn = self.drawn.then(|| "numbers that are drawn".to_owned());
+        let drawn = self.drawn.then(|| "random numbers".to_owned());
         let all: Vec<String> = inputs.into_iter().chain(batch).chain(drawn).collect();
         if all.is_empty() {
-            return f.write_str("more numbers than are followed");
+            return f.write_str("more values than are tracked");
         }
         f.write_str(&all.join(" and "))
     }

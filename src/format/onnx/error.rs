@@ -134,7 +134,7 @@ pub enum ImportError {
     },
     /// More sizes may be the batch than can be compared.
     #[error(
-        "the inputs have {0} open sizes of different names; at most {MAX_OPEN_SIZES} are compared"
+        "the inputs have {0} open sizes with different names; at most {MAX_OPEN_SIZES} are compared"
     )]
     OpenSizes(usize),
     /// Several sizes of the inputs may be the batch.

@@ -41,11 +41,11 @@ pub enum ExportError {
     #[error("`{0}` is the name of two inputs, parameters or outputs; in ONNX a name has one value")]
     Name(String),
     /// The elements of a parameter are not there.
-    #[error("there are no elements of the parameter `{0}`")]
+    #[error("the parameter `{0}` has no elements")]
     NoWeights(String),
     /// More than a file of this form may have.
     #[error(
-        "the model has {0} bytes, a file of this form at most 2 GiB; save its weights as \
+        "the model has {0} bytes, an ONNX file has at most 2 GiB; save its weights as \
          safetensors"
     )]
     TooLarge(u64),

@@ -87,8 +87,7 @@ impl Folder {
             }
             None => Ok(None),
         };
-        let location =
-            entry("location").ok_or("its elements lie in another file without a name")?;
+        let location = entry("location").ok_or("the external file of its elements has no name")?;
         // Without an offset they begin the file.
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
         let shown = Quoted(location);
@@ -177,7 +176,7 @@ mod tests {
             (&[("location", "link")], "outside the model's folder"),
             (&[("location", "sub")], "not a regular file"),
             (&[("location", "none")], "cannot read"),
-            (&[("offset", "0")], "without a name"),
+            (&[("offset", "0")], "has no name"),
         ] {
             let given = entries(pairs);
             let error = files.find(&given, 4).err().unwrap_or_default();

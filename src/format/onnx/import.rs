@@ -357,8 +357,8 @@ fn shared(state: &State<'_>, node: &FlatNode, head: &Head<'_>) -> Option<(usize,
     Some((span.range().start, call))
 }
 /// Why an output is left out, and a way out.
-const TEXT: &str = "it holds strings, or follows from some, which are not supported; train the \
-                    model with classes that are numbers, and export it again";
+const TEXT: &str = "it holds strings, or depends on strings, which are not supported; train the \
+    model with numeric classes and export it again";
 
 /// The nodes that builds for single classes may take together; beyond it all classes that may be
 /// constants are taken for constants at once. A hostile file has as many classes as nodes.

@@ -60,7 +60,8 @@ impl<'r, 'a> Node<'r, 'a> {
         let mut attributes = Vec::with_capacity(given.len());
         let refers = |given: &&Given| !given.proto.ref_attr_name().is_empty();
         if let Some(lost) = given.iter().find(|given| scope.call == 0 && refers(given)) {
-            return Err(wrong(lost.proto.name(), "refers to one of a call, and stands in none"));
+            let reason = "refers to an attribute of a function, but is not in a function";
+            return Err(wrong(lost.proto.name(), reason));
         }
         for attribute in given.into_iter().filter_map(|a| scope.resolve(a)) {
             state.referred = state.referred.saturating_add(attribute.bytes);

@@ -78,7 +78,7 @@ pub(crate) fn with_initializers(
     })?;
     folder.check()?;
     if bytes.len() > MOST {
-        return Err(wrong("", "a file of this form has at most 2 GiB"));
+        return Err(wrong("", "an ONNX file has at most 2 GiB"));
     }
     Ok(bytes)
 }

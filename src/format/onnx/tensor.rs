@@ -170,7 +170,7 @@ impl<'a> Numbers<'a> {
             // The last byte of a varint, and no other, has its highest bit clear.
             0 => Ok(run.iter().filter(|b| **b < 0x80).count()),
             w if run.len().is_multiple_of(w) => Ok(run.len() / w),
-            w => Err(format!("{} bytes are no packed numbers of {w} bytes", run.len())),
+            w => Err(format!("{} bytes are not a whole number of {w}-byte elements", run.len())),
         };
         self.runs.iter().map(ends).sum()
     }
@@ -225,7 +225,7 @@ fn write(element: &mut [u8], dtype: DType, number: u64) -> Result<(), String> {
         DType::U16 | DType::F16 | DType::Bf16 => put!(u16, low),
         DType::U8 => put!(u8, low),
         DType::Bool => element[0] = u8::from(low != 0),
-        DType::F32 | DType::F64 => return Err(format!("{dtype} elements are no integers")),
+        DType::F32 | DType::F64 => return Err(format!("{dtype} elements are not integers")),
     }
     Ok(())
 }

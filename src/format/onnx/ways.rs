@@ -16,8 +16,8 @@ fn without(ops: &[UnsupportedOp]) -> Vec<Hint> {
     let mut hints = Vec::new();
     // The whole file is rewritten for one runtime: what it lacks is in the one that it was made of.
     if foreign().any(|(domain, _)| OPTIMISED.contains(&domain)) {
-        let advice = "give the model as it was before ONNX Runtime optimised it: that wrote these \
-            operators in place of ONNX's own";
+        let advice = "use the model from before ONNX Runtime optimised it: the optimiser replaced \
+            standard operators with these";
         hints.push(Hint::advice(advice));
     }
     // Of ONNX's own operators and those of its runtimes the meaning is known, and nothing runs them
@@ -25,8 +25,8 @@ fn without(ops: &[UnsupportedOp]) -> Vec<Hint> {
     let known = |domain: &str| OPTIMISED.contains(&domain) || domain.starts_with("ai.onnx");
     if let Some((domain, name)) = foreign().find(|(domain, _)| !known(domain)) {
         let value = format!("{}.{}=rowwise(0)", Escaped(domain), Escaped(name));
-        let advice = "if it treats rows independently, assume so: the graph can be rewritten, and \
-            is run by a program that brings the operator along";
+        let advice = "if it treats rows independently, assume so: the graph can be rewritten; to \
+            run it, a program must supply the operator";
         hints.push(Hint::set(Setting::Assume, [value], advice));
     }
     hints.push(Hint::advice("docs/onnx.md lists the operators that are supported"));
@@ -97,8 +97,8 @@ impl Diagnostic for ImportError {
             )],
             Self::Node { error: NodeError::Baked { .. }, .. } => fixed(),
             Self::Node { error: NodeError::Undecided { inputs, .. }, .. } if inputs.is_empty() => {
-                let advice = "export the model for the one course that it is to take: a graph \
-                    here takes the same for every run";
+                let advice = "export the model for one fixed path: a graph takes the same path in \
+                    every run";
                 vec![Hint::advice(advice)]
             }
             // No input decides: there is nothing to set.

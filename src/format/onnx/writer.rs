@@ -30,7 +30,7 @@ pub(super) type Written = Result<(), Refused>;
 impl Refused {
     /// The operator set has nothing that computes it.
     pub(super) fn unknown() -> Self {
-        Self::Lacking(format!("operator set {OPSET} has nothing that computes it"))
+        Self::Lacking(format!("no operator of operator set {OPSET} computes it"))
     }
 }
 

@@ -189,7 +189,7 @@ fn node(assembly: &mut Assembly, form: NodeForm<'_>, ops: &CustomOps) -> Result<
     match form.replica {
         Some(_) if replicas == 0 => return Err("no split is declared".to_owned()),
         Some(i) if i as usize >= replicas => {
-            return Err(format!("the split has {replicas} replicas, and none is {i}"));
+            return Err(format!("the split has {replicas} replicas; there is no replica {i}"));
         }
         _ => {}
     }
@@ -228,7 +228,7 @@ fn operand(assembly: &mut Assembly, form: &OperandForm<'_>, user: Device) -> Res
     match (&form.value, &form.param, device) {
         (Some(name), None, None) => assembly
             .value(name)
-            .ok_or_else(|| format!("no node before this one gives a value {}", Quoted(name))),
+            .ok_or_else(|| format!("no earlier node defines the value {}", Quoted(name))),
         (None, Some(name), home) => assembly.held(name, home, user),
         _ => Err("an operand has a `value`, or a `param` and its `device`".to_owned()),
     }

@@ -191,9 +191,11 @@ impl Parser<'_> {
         if self.values.scan.peek() != Some(b'@') {
             let (name, at) = self.name("%", "a value such as `%x` or `@w`")?;
             return self.assembly.value(&name).ok_or_else(|| {
-                let fault =
-                    Fault::new(at, format!("there is no value {} up to here", Quoted(&name)));
-                fault.help("a value is defined on a line before those that use it")
+                let fault = Fault::new(
+                    at,
+                    format!("the value {} is not defined before this line", Quoted(&name)),
+                );
+                fault.help("a value must be defined before it is used")
             });
         }
         let (name, at) = self.name("@", "a parameter such as `@w`")?;

@@ -255,7 +255,7 @@ pub(super) fn unescape(raw: &str, from: usize) -> ScanResult<Cow<'_, str>> {
         };
         let Some(c) = c else {
             let at = from + raw.len() - rest.len() + at;
-            let message = "this is not an escape; they are \\\" \\\\ \\n \\r \\t \\u{7}";
+            let message = "unknown escape; the escapes are \\\" \\\\ \\n \\r \\t \\u{7}";
             return Err(Fault::new(at..at + 2, message));
         };
         out.push(c);

@@ -57,7 +57,7 @@ impl<'a> Values<'a> {
         if i as usize >= self.rows.len() {
             let message = match self.rows.len() {
                 0 => "no split is declared".to_owned(),
-                k => format!("the split has {k} replicas, and none is {i}"),
+                k => format!("the split has {k} replicas; there is no replica {i}"),
             };
             return Err(Fault::new(self.scan.since(from), message));
         }

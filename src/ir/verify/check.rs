@@ -408,8 +408,8 @@ impl<'g> Check<'g> {
                 let own = place.replica.map_or("none".to_owned(), |i| format!("replica {i}"));
                 let message =
                     format!("operand {slot} belongs to replica {from}, `{name}` to {own}");
-                let hint = "only a merge of no replica (`concat`, `first`, `all_reduce`, …) takes \
-                    values of replicas";
+                let hint = "only a merge outside replicas (`concat`, `first`, `all_reduce`, …) \
+                    takes values of replicas";
                 self.errors.add(Rule::V7, at, message, hint);
             }
         }

@@ -117,7 +117,7 @@ fn check_result(term: &Term, counts: &BTreeMap<u8, usize>, most: usize) -> Resul
         seen.push(letter);
     }
     if most > 0 && !term.dots {
-        return Err(wrong("has `...` in an operand but not in the result".to_owned()));
+        return Err(wrong("has `...` in an operand, but not in the result".to_owned()));
     }
     Ok(())
 }

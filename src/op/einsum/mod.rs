@@ -202,7 +202,7 @@ impl OpDef for Einsum {
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let ranks: Vec<usize> = at.operands.iter().map(|x| x.ty.rank()).collect();
         let Ok(labels) = self.labels(&ranks) else {
-            return at.refuse(Code::NoRule, "has an equation without a meaning");
+            return at.refuse(Code::NoRule, "has an invalid equation");
         };
         let label = labels.operands.get(at.carrier()).and_then(|own| own.get(shard.axis)).copied();
         for (i, (own, x)) in labels.operands.iter().zip(at.operands).enumerate() {

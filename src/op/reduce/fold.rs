@@ -204,7 +204,7 @@ pub(super) fn ints<I: Int>(
     y: &mut [I],
 ) -> Result<(), OpError> {
     if matches!(op, Reduce::Mean { .. }) && count == 0 && !y.is_empty() {
-        return Err(OpError::value(0, "no integers have no mean"));
+        return Err(OpError::value(0, "the mean of zero integers is undefined"));
     }
     let (first, step): (i128, fn(i128, i128) -> i128) = match op {
         Reduce::LogSumExp { .. } => {

@@ -115,7 +115,7 @@ impl Resize {
             || (self.exclude_outside && self.mode != ResizeMode::Cubic)
         {
             let attr = if self.antialias { "antialias" } else { "exclude_outside" };
-            return Err(OpError::attr(attr, format!("means nothing for {}", self.mode.name())));
+            return Err(OpError::attr(attr, format!("has no effect on {}", self.mode.name())));
         }
         let crops = self.coordinates == Coordinates::TfCropAndResize;
         if self.roi.len() != if crops { 2 * count } else { 0 } {

@@ -52,7 +52,7 @@ pub enum AttrError {
     #[error("there is no operator {}", Quoted(.0))]
     UnknownOp(String),
     /// An operator of a framework, which is not registered.
-    #[error("the operator {} of a framework is not registered", Quoted(.0))]
+    #[error("the custom operator {} is not registered", Quoted(.0))]
     Unregistered(String),
     /// A framework does not make its operator of these attributes.
     #[error("`{op}`: {}", QuotedMessage(.reason))]

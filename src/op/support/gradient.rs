@@ -133,7 +133,7 @@ impl<'a> Backward<'a> {
     pub(crate) fn make(&mut self, formula: impl Into<Expr>) -> Result<Term, RuleError> {
         match formula.into() {
             Expr::Term(term) => Ok(term),
-            Expr::Number(_) => Err(RuleError::Undefined("it has a number of no type")),
+            Expr::Number(_) => Err(RuleError::Undefined("it has a number without a type")),
             Expr::Square(a) => {
                 let a = self.make(*a)?;
                 self.square(a)

@@ -31,7 +31,7 @@ pub enum GradientError {
 #[non_exhaustive]
 pub enum TrainingError {
     /// A loss names an output that does not exist or has a loss already, or there is no loss.
-    #[error("no loss can be taken of `{output}`; the outputs are {known}")]
+    #[error("the output `{output}` cannot have a loss; the outputs are {known}")]
     Output {
         /// The output asked for.
         output: String,
@@ -58,10 +58,10 @@ pub enum TrainingError {
         verb: &'static str,
     },
     /// A penalty names no trained parameter.
-    #[error("there is no parameter `{0}` that is trained, for a penalty")]
+    #[error("no trained parameter `{0}` exists for a penalty")]
     NoPenalty(String),
     /// There is nothing to train.
-    #[error("the loss depends on no parameter that is trained{0}")]
+    #[error("the loss depends on no trained parameter{0}")]
     Nothing(String),
     /// A tensor could not be made.
     #[error(transparent)]

@@ -24,7 +24,7 @@ use crate::op::{Binary, Op, Traits, Unary};
 use crate::types::{DType, Dim, Tensor};
 
 /// The reason shown for a table by position.
-const TABLE: &str = "it is a table by position";
+const TABLE: &str = "it is a table of positional embeddings";
 /// The reason shown for a rotary table.
 const ROTARY: &str = "it is a rotary table";
 /// The reason shown for a mask.
@@ -32,7 +32,7 @@ const MASK: &str = "it is a mask";
 /// The reason shown for frequencies.
 const FREQUENCIES: &str = "it holds frequencies";
 /// The reason shown for a constant.
-const CONSTANT: &str = "it is a constant of the formula";
+const CONSTANT: &str = "it is a non-trainable constant";
 
 /// The parameters of a model that are not learned, by name, each with the reason.
 pub fn fixed_parameters(

@@ -121,10 +121,10 @@ impl Metric {
                 let part = value.parse().ok().filter(|x| (0.0..=1.0).contains(x));
                 *threshold = part.ok_or("threshold is one number from 0 to 1")?;
             }
-            (Self::TopK { k }, "k") => *k = whole(1).ok_or("k is a whole number from 1 on")?,
+            (Self::TopK { k }, "k") => *k = whole(1).ok_or("k is an integer of at least 1")?,
             (Self::Auc { thresholds }, "num_thresholds") => {
                 let number = whole(2).filter(|n| *n <= MOST);
-                *thresholds = number.ok_or("num_thresholds is a whole number from 2 to 1048576")?;
+                *thresholds = number.ok_or("num_thresholds is an integer from 2 to 1048576")?;
             }
             (Self::BinaryAccuracy { .. } | Self::Precision { .. } | Self::Recall { .. }, _) => {
                 return Err("it has threshold");
@@ -354,7 +354,7 @@ fn positive(at: &mut Writer<'_>, of: Compared) -> Result<Value, RuleError> {
     let Compared { target: y, predicted: p } = of;
     let shape = at.shape(p);
     if at.shape(y).elements() != shape.elements() {
-        return Err(RuleError::Undefined("its targets are numbers of classes"));
+        return Err(RuleError::Undefined("its targets are class indices"));
     }
     let y = at.reshape(y, &shape)?;
     let is_zero = at.is(y, 0.0)?;
@@ -397,7 +397,7 @@ fn unsuited(metric: Metric, numbers: bool) -> Option<&'static str> {
     if numbers {
         let accuracy =
             matches!(metric, Metric::CategoricalAccuracy | Metric::BinaryAccuracy { .. });
-        return (accuracy || is_mean(false)).then_some("its targets are numbers of classes");
+        return (accuracy || is_mean(false)).then_some("its targets are class indices");
     }
     if metric == Metric::SparseCategoricalAccuracy {
         return Some("its targets have one number for each class; take `categorical_accuracy`");
@@ -547,13 +547,13 @@ mod tests {
             ("top_0_accuracy", "is not a metric"),
             (
                 "auc:num_thresholds=1",
-                "auc has no setting `num_thresholds=1`: num_thresholds is a whole",
+                "auc has no setting `num_thresholds=1`: num_thresholds is an integer",
             ),
             ("auc:num_thresholds=999999999999", "from 2 to 1048576"),
             ("precision:threshold=0.5,thresholds=2", "threshold is one number from 0 to 1"),
             ("precision:threshold=NaN", "threshold is one number from 0 to 1"),
             ("recall:k=2", "recall has no setting `k=2`: it has threshold"),
-            ("top_k:k=0", "k is a whole number"),
+            ("top_k:k=0", "k is an integer"),
             ("accuracy:k=2", "it has none"),
             ("huber:delta=x", "huber has no setting `delta=x`: delta is a number above 0"),
         ] {

@@ -98,10 +98,10 @@ fn dropped(
     let graph = builder.graph();
     let node = graph.node(old.node);
     if graph.is_used(Value { output: 1, ..old }) {
-        return Err(refused(node.label(), "its mask is used, which training does not give"));
+        return Err(refused(node.label(), "its mask is used, which training does not provide"));
     }
     let Some(form) = RowsFirst::of(graph, old, claim) else {
-        return Err(refused(node.label(), "what it drops of is of no row of the batch alone"));
+        return Err(refused(node.label(), "its operand has no axis of rows"));
     };
     let name = format!(
         "{}.train",
@@ -125,11 +125,10 @@ pub(super) fn notes(model: &Graph) -> Vec<String> {
     if !ops().any(biased) || ops().any(normed) {
         return Vec::new();
     }
-    let note = "the model has convolutions and no batch normalisation; if its exporter put that \
-        into the convolutions, \
-                it is trained without. PyTorch keeps it with `training=TrainingMode.TRAINING, \
-                do_constant_folding=False`, or \
-                with `dynamo=True, optimize=False`";
+    let note = "the model has convolutions and no batch normalisation; if its exporter folded it \
+        into the convolutions, the model is trained without it. PyTorch keeps it with \
+        `training=TrainingMode.TRAINING, do_constant_folding=False`, or with `dynamo=True, \
+        optimize=False`";
     vec![note.to_owned()]
 }
 
@@ -168,7 +167,7 @@ impl RunningStatistics {
         let [x, scale, bias, mean, var] = *operands;
         let graph = builder.graph();
         if mean == var {
-            return Err(refused(graph.node(node).label(), "its running mean is its variance, too"));
+            return Err(refused(graph.node(node).label(), "its running mean is its variance too"));
         }
         let result = graph.node(node).results().first();
         let name = &*invariant(result, "that a replaced node has a result").name;
@@ -194,10 +193,7 @@ impl RunningStatistics {
         // The layer computes from the old statistic; the update of the layer before would be lost.
         if self.now(running) != running {
             let label = graph.node(node).label();
-            return Err(refused(
-                label,
-                "the running statistics that it gives are those of another layer, too",
-            ));
+            return Err(refused(label, "its running statistics are also those of another layer"));
         }
         self.moved(running, Value { node, output });
         Ok(())

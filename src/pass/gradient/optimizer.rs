@@ -323,7 +323,7 @@ impl Optimizer {
             || number().ok_or_else(|| wrong("write a finite number that is not negative"));
         let count = || {
             let count = value.parse::<u32>().ok().filter(|n| *n >= 1);
-            count.ok_or_else(|| wrong("write a whole number from 1 on"))
+            count.ok_or_else(|| wrong("write an integer of at least 1"))
         };
         match key {
             "learning_rate" => self.learning_rate = positive()?,

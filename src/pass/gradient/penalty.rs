@@ -23,8 +23,7 @@ pub struct Penalty {
 /// The error for a text that is no penalty.
 fn wrong(text: &str) -> ParseValueError {
     ParseValueError::new(format!(
-        "{} is not a penalty; write FACTOR or PARAMETER=FACTOR, with a finite number from 0 \
-    on",
+        "{} is not a penalty; write FACTOR or PARAMETER=FACTOR, with a finite number of at least 0",
         Quoted(text)
     ))
 }

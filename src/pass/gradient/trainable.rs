@@ -61,7 +61,7 @@ impl Parameters {
     ) -> Result<Self, TrainingError> {
         let TrainableChoice { frozen, learned } = choice;
         if let Some(name) = frozen.intersection(learned).next() {
-            return Err(wrong(name, "it is to be frozen and to be trained"));
+            return Err(wrong(name, "it is both frozen and trained"));
         }
         let fixed = fixed_parameters(model, weights)?;
         let graph = b.graph();
@@ -80,7 +80,7 @@ impl Parameters {
                 if moves && (frozen.contains(&name) || learned.contains(&name)) {
                     return Err(wrong(
                         &name,
-                        "it is a running statistic, which is not trained but moves",
+                        "it is a running statistic, which follows the batches and is not trained",
                     ));
                 }
                 Some("it is a running statistic")

@@ -165,7 +165,7 @@ impl AppliedRepair {
     pub(crate) fn what(&self) -> String {
         let Self { value, bytes, .. } = self;
         match self.action {
-            Action::Filled => format!("%{value} anew, with its rows in blocks"),
+            Action::Filled => format!("%{value} again, with its rows in blocks"),
             Action::Blocks => format!("a merge of %{value} block by block"),
             Action::OwnRows => format!("own_rows of %{value}"),
             Action::AllReduce(by) => {

@@ -37,7 +37,7 @@ pub(super) const PASSES: &[Simplification] = &[
     Simplification {
         info: PassInfo {
             name: "unmerge_rows",
-            about: "keeps the batch on an axis of its own through a matrix product",
+            about: "keeps the batch on a separate axis through a matrix product",
         },
         run: rows::run,
     },
@@ -51,14 +51,14 @@ pub(super) const PASSES: &[Simplification] = &[
     Simplification {
         info: PassInfo {
             name: "fold_constants",
-            about: "computes what depends on constants and on parameters without an update only",
+            about: "evaluates what depends only on constants and on parameters without an update",
         },
         run: fold::run,
     },
     Simplification {
         info: PassInfo {
             name: "remove_identities",
-            about: "removes operators that give their operand back",
+            about: "removes operators that return their operand unchanged",
         },
         run: identity::run,
     },

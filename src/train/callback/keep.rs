@@ -38,7 +38,7 @@ impl fmt::Display for Keep {
 /// The error for a text that does not fit.
 fn wrong(text: &str) -> ParseValueError {
     ParseValueError::new(format!(
-        "checkpoints to keep are `last`, `best` or `every`, not {}",
+        "unknown checkpoints to keep: {}; use `last`, `best` or `every`",
         Quoted(text)
     ))
 }

@@ -54,8 +54,8 @@ impl Observer for Finite {
         }
         let (epoch, batch) = (watch.at.epoch + 1, watch.at.step);
         Err(failed(format!(
-            "the loss became {loss} at batch {batch} of epoch {epoch}, and nothing is learned from \
-             there on; try a \
+            "the loss became {loss} at batch {batch} of epoch {epoch}, so training cannot \
+             continue; try a \
              lower learning rate, or clipped gradients"
         )))
     }

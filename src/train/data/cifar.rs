@@ -125,12 +125,12 @@ impl Cifar {
         let record = self.kind.record();
         if bytes.is_empty() || !bytes.len().is_multiple_of(record) {
             let (ten, hundred) = (Kind::Ten.record(), Kind::Hundred.record());
-            let whole = "they are not a number of whole images and their classes";
+            let whole = "is not a whole number of images with their classes";
             let sets = match self.files.first() {
                 Some((first, _)) => format!("{record} bytes each as in `{}`", first.display()),
                 None => format!("{ten} bytes each of CIFAR-10, {hundred} of CIFAR-100"),
             };
-            let reason = format!("of its {} bytes {whole}, {sets}", bytes.len());
+            let reason = format!("its size, {} bytes, {whole}, {sets}", bytes.len());
             return Err(FileError::content(path, reason).into());
         }
         self.rows = self.rows.saturating_add(bytes.len() / record);

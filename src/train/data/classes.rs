@@ -22,7 +22,7 @@ pub(super) fn numbered(
         found.iter().filter(|name| number(name).is_none()).map(|n| Quoted(n).to_string()).collect();
     if !unknown.is_empty() {
         return Err(format!(
-            "its classes {} are not among those that have numbers, {}; correct their names or \
+            "its classes {} have no index; the known classes are {}; correct their names or \
              leave their rows out",
             unknown.join(", "),
             listed_classes(known)
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(numbered(known.clone(), &[]), Ok((vec![0, 1, 2], known.clone())));
         assert_eq!(numbered(names(&["cat", "bee"]), &known), Ok((vec![2, 1], known.clone())));
         let error = numbered(names(&["bee", "dog", "elk"]), &known).unwrap_err();
-        let expected = "its classes `dog`, `elk` are not among those that have numbers, 0 `ant`, 1 \
+        let expected = "its classes `dog`, `elk` have no index; the known classes are 0 `ant`, 1 \
             `bee`, 2 `cat`; correct \
             their names or leave their rows out";
         assert_eq!(error, expected);

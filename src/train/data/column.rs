@@ -56,7 +56,7 @@ pub(super) fn check(columns: &[Column]) -> Result<(), DataError> {
     for (i, column) in columns.iter().enumerate() {
         let shown = Quoted(&column.name);
         if columns[..i].iter().any(|other| other.name == column.name) {
-            return Err(DataError::Columns(format!("the array {shown} is there twice")));
+            return Err(DataError::Columns(format!("the array {shown} occurs twice")));
         }
         match column.bytes() {
             None => {

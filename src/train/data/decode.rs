@@ -39,7 +39,7 @@ fn allowed(width: usize, height: usize, most: u64) -> Result<(), String> {
     let pixels = (width as u64).checked_mul(height as u64);
     match pixels {
         Some(pixels) if pixels > 0 && pixels <= most => Ok(()),
-        _ => Err(format!("an image of {height} by {width} pixels; 1 to {most} pixels are allowed")),
+        _ => Err(format!("an image has {height} by {width} pixels; 1 to {most} are allowed")),
     }
 }
 
@@ -65,7 +65,7 @@ fn png(data: &[u8], most: u64) -> Result<Tensor, String> {
         ColorType::GrayscaleAlpha => (2, 1),
         ColorType::Rgb => (3, 3),
         ColorType::Rgba => (4, 3),
-        ColorType::Indexed => return Err("its palette is not applied".to_owned()),
+        ColorType::Indexed => return Err("its palette was not applied".to_owned()),
     };
     if from != channels {
         pixels = pixels.chunks_exact(from).flat_map(|p| p[..channels].iter().copied()).collect();
@@ -87,7 +87,7 @@ fn jpeg(data: &[u8], most: u64) -> Result<Tensor, String> {
     let (space, channels) = if grey { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
     decoder.set_options(options.jpeg_set_out_colorspace(space));
     if !ends(data) {
-        return Err("it is cut off: no mark of its end follows its pixels".to_owned());
+        return Err("it is truncated: there is no end marker after its pixels".to_owned());
     }
     let pixels = decoder.decode().map_err(said)?;
     Tensor::new(&[height, width, channels], &pixels).map_err(|e| e.to_string())

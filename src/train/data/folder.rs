@@ -124,7 +124,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 /// The images below a folder.
 fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
     if depth > MAX_DEPTH {
-        let reason = format!("it lies more than {MAX_DEPTH} folders below that of its class");
+        let reason = format!("it is more than {MAX_DEPTH} folders below the folder of its class");
         return Err(FileError::content(folder, reason).into());
     }
     for path in entries(folder)? {

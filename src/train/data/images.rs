@@ -162,7 +162,7 @@ impl Images {
         let dims: Result<[usize; 3], _> = column.dims.as_slice().try_into();
         dims.map(|dims| self.layout.sizes(dims)).map_err(|_| {
             let (name, ty) = (Quoted(&self.column), column.row_type());
-            DataError::Columns(format!("{name}, {ty} for a row, holds no images: they have 3 axes"))
+            DataError::Columns(format!("{name}, {ty} for a row, has no images: they have 3 axes"))
         })
     }
 }
@@ -173,7 +173,7 @@ fn after(step: &Step, sizes: Sizes, layout: Layout) -> Result<Sizes, String> {
     match step {
         Step::Shift { height, width, .. } => {
             let fits = [height, width].into_iter().all(|share| (0.0..=1.0).contains(share));
-            fits.then_some(sizes).ok_or_else(|| "a shift is a share from 0 to 1".to_owned())
+            fits.then_some(sizes).ok_or_else(|| "a shift is a fraction from 0 to 1".to_owned())
         }
         Step::FlipHorizontal | Step::FlipVertical => Ok(sizes),
         Step::Scale(by) if by.is_finite() => Ok(sizes),
@@ -209,7 +209,8 @@ fn after(step: &Step, sizes: Sizes, layout: Layout) -> Result<Sizes, String> {
                 return Ok(sizes);
             }
             Err(format!(
-                "{channels} channels need as many finite means and deviations that are not 0"
+                "{channels} channels require as many means and deviations, all finite, and no \
+                 deviation of 0"
             ))
         }
     }

@@ -149,7 +149,7 @@ impl Change for Integer {
         let column = &mut columns[place];
         if self.axis >= column.dims.len() {
             let (name, ty, axis) = (Quoted(&self.column), column.row_type(), self.axis);
-            let reason = format!("{name}, {ty}, has no axis {axis} with a number for each class");
+            let reason = format!("{name}, {ty}, has no axis {axis} with one element per class");
             return Err(DataError::Columns(reason));
         }
         column.dims.remove(self.axis);
@@ -203,7 +203,7 @@ impl Change for ClassWeights {
         if labels.dims.iter().filter(|d| **d > 1).count() > 1 {
             let reason =
                 format!("{shown}, {}, has more than one class for a row", labels.row_type());
-            return Err(DataError::Columns(format!("{reason}; classes cannot be weighed")));
+            return Err(DataError::Columns(format!("{reason}; class weights cannot be used")));
         }
         if let Some((class, weight)) =
             self.weights.iter().find(|(_, w)| !w.is_finite() || **w < 0.0)

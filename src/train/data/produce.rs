@@ -222,7 +222,8 @@ impl Maker<'_> {
 /// Fails unless a change made the row that it said it would.
 fn check(columns: &[Column], row: &[Tensor]) -> Result<(), DataError> {
     if columns.len() != row.len() {
-        let reason = format!("a change made {} arrays; it said {}", row.len(), columns.len());
+        let reason =
+            format!("a transform made {} arrays; it declared {}", row.len(), columns.len());
         return Err(DataError::Columns(reason));
     }
     for (column, tensor) in columns.iter().zip(row) {
@@ -230,7 +231,7 @@ fn check(columns: &[Column], row: &[Tensor]) -> Result<(), DataError> {
             let (name, said, made) =
                 (Quoted(&column.name), column.row_type(), tensor.tensor_type());
             return Err(DataError::Columns(format!(
-                "a change made {made} of {name}; it said {said}"
+                "a transform made {made} of {name}; it declared {said}"
             )));
         }
     }

@@ -97,7 +97,7 @@ pub(super) fn lock(
 ) -> Result<MutexGuard<'_, dyn Stream + 'static>, DataError> {
     stream.try_lock().map_err(|_| {
         DataError::Setting(
-            "the stream is read already, or a thread that read it panicked".to_owned(),
+            "the stream has already been read, or a thread that read it panicked".to_owned(),
         )
     })
 }
@@ -147,7 +147,7 @@ impl Data {
         if own.is_empty() || own == training {
             return Ok(());
         }
-        let reason = "the data to train on and those that validate number their classes otherwise";
+        let reason = "the training and the validation data number their classes differently";
         Err(DataError::Columns(classes::otherwise(reason, training, own)))
     }
 
@@ -175,7 +175,7 @@ impl Data {
     /// of a stream, whose number is not known.
     pub fn split(self, fraction: f64) -> Result<(Self, Self), DataError> {
         let Input::Rows(source) = self.input else {
-            let reason = "no part of a stream can be split off; give the data to validate with";
+            let reason = "a stream cannot be divided; give separate validation data";
             return Err(DataError::Setting(reason.to_owned()));
         };
         let (first, last) = split(&source, fraction)?;
@@ -240,13 +240,13 @@ impl Source for Part {
 pub(crate) fn split(source: &Arc<dyn Source>, fraction: f64) -> Result<(Part, Part), DataError> {
     let rows = source.rows();
     if !(fraction > 0.0 && fraction < 1.0) {
-        let reason = format!("the fraction of rows to validate with is {fraction}, not in (0,1)");
+        let reason = format!("the validation fraction is {fraction}, not above 0 and below 1");
         return Err(DataError::Setting(reason));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than rows")]
     let first = (rows as f64 * (1.0 - fraction)).floor() as usize;
     if first == 0 || first >= rows {
-        let reason = format!("of {rows} rows none are left to train on or to validate with");
+        let reason = format!("{rows} rows leave none for training or for validation");
         return Err(DataError::Setting(format!("{reason} if {fraction} are split off")));
     }
     Ok((Part::new(source.clone(), 0, first)?, Part::new(source.clone(), first, rows - first)?))
@@ -277,7 +277,7 @@ impl Concat {
                 return Err(DataError::Columns(format!("the parts of the data hold {a} and {b}")));
             }
             if source.classes() != first.classes() {
-                let reason = "the parts of the data number their classes otherwise";
+                let reason = "the parts of the data number their classes differently";
                 let (a, b) = (first.classes(), source.classes());
                 return Err(DataError::Columns(classes::otherwise(reason, a, b)));
             }
@@ -358,7 +358,7 @@ mod tests {
         };
         assert_eq!((batch(first).len(), batch(last)[3].to_bits()), (27, 1f64.to_bits()));
         let none = Data::stream(Empty).split(0.5).err().unwrap().to_string();
-        assert!(none.contains("no part of a stream"), "{none}");
+        assert!(none.contains("a stream cannot be divided"), "{none}");
     }
 
     /// A stream of no row.

@@ -139,10 +139,10 @@ fn header(reader: &mut Reader<impl Read>) -> Result<Vec<String>, String> {
     let name = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
     let names: Vec<String> = found.iter().map(name).collect();
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
-        return Err("its first line has no names of columns".to_owned());
+        return Err("its first line has no column names".to_owned());
     }
     if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
-        return Err(format!("the column {} is there twice", Quoted(twice.1)));
+        return Err(format!("the column {} occurs twice", Quoted(twice.1)));
     }
     Ok(names)
 }
@@ -182,7 +182,7 @@ impl Lines {
         };
         let roles: Vec<Role> = names.iter().map(role).collect();
         if !roles.contains(&Role::Feature) {
-            return Err("it has no column beside that of labels".to_owned());
+            return Err("it has no column besides the labels".to_owned());
         }
         let (features, weights, labels, texts) = Default::default();
         Ok(Self { names, roles, features, weights, labels, texts, count: 0 })
@@ -246,7 +246,7 @@ impl Lines {
             arrays.push((SAMPLE_WEIGHT.to_owned(), weights));
         }
         if self.count == 0 {
-            return Err(FileError::content(path, "it has no lines but the first").into());
+            return Err(FileError::content(path, "it has no lines after the first").into());
         }
         Ok(Table { arrays: Arrays::new(arrays)?, features, classes: names_of_classes })
     }
@@ -353,7 +353,7 @@ mod tests {
         let labels: Vec<i64> = found.iter().map(|row| row[1].as_slice::<i64>()[0]).collect();
         assert_eq!(labels, [2, 0]);
         let error = read("kind;a\nvirginica;1\n8;2\n", &by_others).unwrap_err().to_string();
-        let said = "`t.csv`: its classes `8` are not among those that have numbers, 0 `7`, 1 \
+        let said = "`t.csv`: its classes `8` have no index; the known classes are 0 `7`, 1 \
             `setosa`, 2 `virginica`";
         assert!(error.contains(said), "{error}");
         let (table, found) = rows("kind;a\n1;1\n0.5;2\n", &options);
@@ -366,11 +366,11 @@ mod tests {
     #[test]
     fn other_texts_are_refused() {
         for (text, reason) in [
-            ("", "no names"),
-            ("1,2\n3,4\n", "no names"),
-            ("a,a\n1,2\n", "`a` is there twice"),
-            ("y\n1\n", "beside that of labels"),
-            ("a,y\n", "no lines but the first"),
+            ("", "no column names"),
+            ("1,2\n3,4\n", "no column names"),
+            ("a,a\n1,2\n", "`a` occurs twice"),
+            ("y\n1\n", "besides the labels"),
+            ("a,y\n", "no lines after the first"),
             ("a,y\n1\n", "not a CSV file"),
             ("a,y\n1,2,3\n", "not a CSV file"),
             ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is not a finite number"),

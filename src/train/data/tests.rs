@@ -225,7 +225,7 @@ fn a_stream_gives_the_batches_of_its_rows() {
         let mut first = loader.batches(Position::default(), 1).unwrap();
         first.next().unwrap().unwrap();
         let second = loader.batches(Position::default(), 1).unwrap().next().unwrap();
-        assert!(second.unwrap_err().to_string().contains("read already"));
+        assert!(second.unwrap_err().to_string().contains("already been read"));
     }
 }
 
@@ -249,9 +249,9 @@ impl Change for Liar {
 #[test]
 fn changes_and_settings_that_do_not_fit_are_refused() {
     for (made, reason) in [
-        (Tensor::zeros(DType::I64, &[3]).unwrap(), "a change made i64[3] of `x`; it said i64[2]"),
-        (Tensor::zeros(DType::F64, &[2]).unwrap(), "a change made f64[2] of `x`"),
-        (Tensor::scalar(1i64), "a change made 1 arrays; it said 2"),
+        (Tensor::zeros(DType::I64, &[3]).unwrap(), "made i64[3] of `x`; it declared i64[2]"),
+        (Tensor::zeros(DType::F64, &[2]).unwrap(), "a transform made f64[2] of `x`"),
+        (Tensor::scalar(1i64), "a transform made 1 arrays; it declared 2"),
     ] {
         let data = Data::from(numbers(3)).changed(Arc::new(Liar(made)));
         let loader = Loader::new(data, LoaderOptions::default());

@@ -14,7 +14,7 @@ use crate::format::{self, FileError};
 /// If the name does not end in `.svg`, or the file cannot be written.
 pub(crate) fn write(path: &Path, history: &History) -> Result<(), FileError> {
     if path.extension().is_none_or(|extension| extension != "svg") {
-        return Err(FileError::content(path, "curves are drawn as .svg"));
+        return Err(FileError::content(path, "curves are written as .svg"));
     }
     format::write_text(path, &svg::text(&chart::draw(history)))
 }

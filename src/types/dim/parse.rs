@@ -22,9 +22,9 @@ impl Dim {
     pub(crate) fn parse(text: &str, symbols: &[i64]) -> Result<Self, ParseValueError> {
         let mut reader = Reader { rest: text.trim(), depth: 0, symbols };
         let dim = reader.sum().and_then(|dim| match reader.peek() {
-            None if dim.is_overflow() => Err("its numbers or its parts are too many or too large"),
+            None if dim.is_overflow() => Err("it has too many parts, or its numbers are too large"),
             None => Ok(dim),
-            Some(_) => Err("something follows the formula"),
+            Some(_) => Err("unexpected text after the formula"),
         });
         dim.map_err(|reason| {
             let text: String = text.chars().take(80).collect();

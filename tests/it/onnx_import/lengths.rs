@@ -95,7 +95,7 @@ fn leading_sizes_that_say_nothing_are_one_where_the_model_splits_so() {
     for names in [["s0", "s10"], ["?", "?"]] {
         let found = load(names, rows).unwrap();
         assert_eq!(outputs(&found), "f32[N,4] f32[N,4]");
-        let said = "they lead inputs, and the model may be split along them as one";
+        let said = "they lead inputs, and the model can be split along them together";
         assert!(notes(&found)[0].ends_with(said), "{:?}", notes(&found));
     }
     // Names that say something, and inputs that have nothing to do with each other, are not one.

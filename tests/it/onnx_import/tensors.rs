@@ -83,7 +83,7 @@ fn wrong_tensors_are_refused() {
         (f32s(&[2]), "f32[2] takes 8 bytes, but 0 are given"),
         (f32s(&[i64::MAX, i64::MAX]), "is too large"),
         (f32s(&[1; 65]), "65 axes are more than 64"),
-        (packed(DataType::String, &[0]), "it holds strings, or follows from some, which"),
+        (packed(DataType::String, &[0]), "it holds strings, or depends on strings, which"),
         (TensorProto { data_type: Some(99), ..f32s(&[0]) }, "element type 99 is unknown"),
         (
             TensorProto { double_data: vec![vec![0; 8].into()], ..f32s(&[1]) },
@@ -91,7 +91,7 @@ fn wrong_tensors_are_refused() {
         ),
         (
             TensorProto { float_data: vec![vec![0; 5].into()], ..f32s(&[1]) },
-            "5 bytes are no packed",
+            "5 bytes are not a whole number",
         ),
         (
             TensorProto { int32_data: varints(&[300]), ..packed(DataType::Uint8, &[1]) },
@@ -103,7 +103,7 @@ fn wrong_tensors_are_refused() {
         ),
         (
             TensorProto { data_location: Some(DataLocation::External as i32), ..f32s(&[1]) },
-            "without a name",
+            "has no name",
         ),
     ] {
         let error = refusal(load(&holding(tensor)));

@@ -19,7 +19,7 @@ pub enum KernelError {
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// NVRTC compiles for other architectures.
-    #[error("NVRTC {version} does not compile for {arch}; it knows {}", list(known))]
+    #[error("NVRTC {version} does not compile for {arch}; it supports {}", list(known))]
     Arch {
         /// The architecture asked for.
         arch: Arch,
@@ -30,7 +30,7 @@ pub enum KernelError {
     },
     /// NVRTC compiles nothing that a device of this architecture runs.
     #[error(
-        "NVRTC {version} compiles nothing that a GPU of {arch} runs; it knows {}: install \
+        "NVRTC {version} cannot compile for a GPU of {arch}; it supports {}: install \
          NVRTC of another version",
         list(known)
     )]

@@ -67,7 +67,7 @@ fn what_does_not_compile_shows_the_lines() {
     let failed =
         compiler.compile(&of(vec![copy("float")]), arch("sm_20"), CodeFormat::Cubin, &progress);
     let said = failed.unwrap_err().to_string();
-    assert!(said.contains("does not compile for sm_20; it knows sm_75, sm_80"), "{said}");
+    assert!(said.contains("does not compile for sm_20; it supports sm_75, sm_80"), "{said}");
     let newest = *compiler.nvrtc().archs().last().unwrap();
     let newer = Arch::of_device(newest.number() / 10 + 1, 0);
     let of_device = |arch| compiler.nvrtc().for_device(arch, CodeFormat::Cubin).unwrap();

@@ -61,7 +61,7 @@ impl DriverError {
         // SAFETY: as above.
         unsafe { sys::cuGetErrorString(code, &raw mut text) };
         let name = owned(name).unwrap_or_else(|| "unknown".to_owned());
-        let text = owned(text).unwrap_or_else(|| "the driver says no more".to_owned());
+        let text = owned(text).unwrap_or_else(|| "the driver gives no description".to_owned());
         Self { call, code, name, text }
     }
 }

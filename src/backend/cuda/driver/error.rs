@@ -11,23 +11,21 @@ use crate::types::{Diagnostic, Hint, Setting};
 pub enum ProbeError {
     /// The driver is not installed.
     #[error(
-        "libcuda, the driver of NVIDIA GPUs, is not installed (a container needs access to the \
+        "libcuda, the NVIDIA GPU driver library, is not installed (a container needs access to the \
          GPUs of its host)"
     )]
     Driver,
     /// The driver is too old.
-    #[error(
-        "libcuda is that of CUDA {0}; {1} or later is needed: install a newer driver of NVIDIA"
-    )]
+    #[error("libcuda supports CUDA {0}; {1} or later is needed: install a newer NVIDIA driver")]
     DriverTooOld(Version, Version),
     /// The driver does not start.
-    #[error("libcuda is here, but does not start: {0}")]
+    #[error("libcuda is installed, but cannot be initialised: {0}")]
     DriverFailed(String),
     /// No NVRTC that can be used is where it is looked for.
     #[error(
-        "libnvrtc, the compiler of CUDA kernels, is not on this machine: `pip install {}`{} or \
-         install the CUDA toolkit, and name its folder where it is not found (`FANWISE_NVRTC`); \
-         looked for on the library path and in {}{}",
+        "libnvrtc, the compiler of CUDA kernels, is not installed: `pip install {}`{} or \
+         install the CUDA toolkit, and set `FANWISE_NVRTC` to its folder if it is still not \
+         found; searched: the library path and {}{}",
         nvrtc_package(*driver),
         Suits(*driver),
         Folders(looked),
@@ -96,7 +94,7 @@ struct Unusable<'a>(&'a [String]);
 
 impl fmt::Display for Unusable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; of no use: {}", self.0.join(", ")) }
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; not usable: {}", self.0.join(", ")) }
     }
 }
 
@@ -107,7 +105,7 @@ impl fmt::Display for Folders<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 4;
         match self.0 {
-            [] => f.write_str("no folder beside it"),
+            [] => f.write_str("no other folder"),
             all => {
                 let shown = all.iter().take(SHOWN).map(|p| p.display().to_string());
                 f.write_str(&shown.collect::<Vec<_>>().join(", "))?;
@@ -154,7 +152,7 @@ mod tests {
         assert!(said.ends_with("in /f0, /f1, /f2, /f3 and 2 more"), "{said}");
         let unusable = vec!["/f0/libnvrtc.so.10: too old".to_owned()];
         let said = nvrtc(None, unusable);
-        assert!(said.ends_with("; of no use: /f0/libnvrtc.so.10: too old"), "{said}");
+        assert!(said.ends_with("; not usable: /f0/libnvrtc.so.10: too old"), "{said}");
         for (major, package) in [(12, "nvidia-cuda-nvrtc-cu12"), (13, "nvidia-cuda-nvrtc==13.0.88")]
         {
             let said = nvrtc(Some(Version { major, minor: 4 }), Vec::new());

@@ -1,4 +1,4 @@
-//! The backend: which GPUs, and how a program is readied for them.
+//! The backend: which GPUs, and how a program is prepared for them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

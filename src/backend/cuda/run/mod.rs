@@ -1,5 +1,5 @@
-//! Programs on GPUs: readied by the backend, planned for a batch size, and run by a worker for each
-//! device.
+//! Programs on GPUs: prepared by the backend, planned for a batch size, and run by a worker for
+//! each device.
 
 pub(crate) mod backend;
 pub(crate) mod executor;

@@ -30,7 +30,7 @@ pub(super) struct Elements<'a> {
     pub(super) order: Order,
 }
 
-/// The error of a call of the driver when a program is readied.
+/// The error of a call of the driver when a program is prepared.
 pub(super) fn failed(device: Device, what: &str, error: DriverError) -> CompileError {
     CompileError::Driver { device, what: what.to_owned(), error: Box::new(error) }
 }

@@ -45,7 +45,7 @@ impl Export for BatchNormTrain {
     fn export(&self, w: &mut Writer<'_>) -> Written {
         if self.local {
             let reason = "its statistics are those of each device's own rows, which ONNX cannot \
-                          say; write the model with `local=false`";
+                express; write the model with `local=false`";
             return Err(reason.into());
         }
         for (a, b, what) in [(1, 2, "scale and bias"), (3, 4, "running mean and variance")] {

@@ -58,7 +58,7 @@ fn as_many(name: &str, found: usize, expected: usize) -> Done {
     if found == expected {
         return Ok(());
     }
-    Err(wrong(name, format!("has {found} entries where there are {expected}")))
+    Err(wrong(name, format!("has {found} entries, not {expected}")))
 }
 
 /// The numbers of a tensor attribute of this type; none where it is absent.

@@ -70,7 +70,7 @@ fn interpolation(n: &mut Node<'_, '_>) -> Result<Resize, NodeError> {
         return Ok(op);
     }
     op.coordinates = n.choice("coordinate_transformation_mode", "half_pixel", &COORDINATES)?;
-    // It means nothing for the other modes.
+    // It has no effect on the other modes.
     op.nearest = if mode == ResizeMode::Nearest {
         n.choice("nearest_mode", "round_prefer_floor", &ROUNDING)?
     } else {
@@ -254,7 +254,7 @@ impl Export for Resize {
             Nearest::RoundPreferFloor
         };
         if self.coordinates == Coordinates::TfHalfPixelForNn {
-            return Err("ONNX has its coordinates no more".into());
+            return Err("ONNX no longer has its coordinates".into());
         }
         let coordinates = word(&COORDINATES, &self.coordinates)?;
         let (shape, axes) = (w.shape(0)?, &self.axes);

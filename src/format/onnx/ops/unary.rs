@@ -103,7 +103,9 @@ fn write_others(op: &Unary, w: &mut Writer<'_>) -> Written {
     match *op {
         Unary::Clip { min, max } => write_clip(w, min, max),
         Unary::Swish { alpha } => write_swish(w, alpha),
-        Unary::Celu { .. } if w.ty(0)?.dtype != DType::F32 => Err("ONNX has it of f32 only".into()),
+        Unary::Celu { .. } if w.ty(0)?.dtype != DType::F32 => {
+            Err("ONNX has it only for f32".into())
+        }
         Unary::Celu { alpha } => w.same("Celu", &[("alpha", alpha.into())]),
         _ => Err("it has no name in ONNX".into()),
     }

@@ -63,7 +63,7 @@ impl RecurrentGrad {
         let functions = [("gate", gate), ("candidate", candidate), ("hidden", hidden)];
         for (attr, function) in functions {
             if function.slope(0.0f64, 0.0).is_none() {
-                let reason = format!("the gradient of {function} in a cell is not offered");
+                let reason = format!("the gradient of {function} in a cell is not supported");
                 return Err(OpError::attr(attr, reason));
             }
         }

@@ -156,7 +156,7 @@ fn steps_that_do_not_fit_are_refused() {
         (Step::Scale(f32::INFINITY), "finite"),
         (Step::Subtract(Tensor::zeros(DType::F32, &[3, 4, 2]).unwrap()), "is not a mean of images"),
         (Step::Normalise { mean: vec![0.0; 3], deviation: vec![1.0; 3] }, "2 channels"),
-        (Step::Normalise { mean: vec![0.0; 2], deviation: vec![1.0, 0.0] }, "not 0"),
+        (Step::Normalise { mean: vec![0.0; 2], deviation: vec![1.0, 0.0] }, "no deviation of 0"),
     ] {
         let before = [Column::new("x", DType::U8, &[2, 3, 4])];
         let error = images(vec![step]).columns(&before).unwrap_err().to_string();
