@@ -13,7 +13,7 @@ use crate::analysis;
 use crate::format::onnx::{ImportError, ImportOptions, Reader, UnboundDim};
 use crate::ir::{self, Model, Open, Specialize};
 use crate::op::converted;
-use crate::types::{Note, Quoted, Tensor};
+use crate::types::{Dim, Note, Quoted, Tensor};
 
 /// The numbers that open sizes get where no inputs are given, tried in this order: steps of a
 /// sequence, pixels of an image whose positions are embedded, pixels of a line of text, samples of
@@ -156,7 +156,10 @@ fn decided(
         while found.iter().any(|name| !tried.given.contains_key(name)) {
             tried.given.extend(found.drain(..).map(|name| (name, Tensor::scalar(number))));
             match sized(reader, &tried) {
-                Ok(read) => return Ok(with_values(read, number).finish(reader)),
+                Ok(read) => match with_values(read, number) {
+                    Some(read) => return Ok(read.finish(reader)),
+                    None => break,
+                },
                 Err(ModelError::Onnx(error)) => {
                     // As above.
                     found = error.deciding().map(<[String]>::to_vec).unwrap_or_default();
@@ -168,20 +171,19 @@ fn decided(
     Err(error.into())
 }
 
-/// The model where the inputs that decide are open.
-fn with_values(mut read: Read, number: i64) -> Read {
+/// The model where the inputs that decide are open; `None` if one has no single element whatever
+/// the batch is, so that inputs of a run could differ from what stands in without being noticed.
+fn with_values(mut read: Read, number: i64) -> Option<Read> {
     for (input, stand_in) in std::mem::take(&mut read.reading.given) {
         let graph = &read.model.graph;
         let mut inputs = graph.inputs();
         let found = inputs.find(|value| *graph.info(*value).name == *input);
         // What stands in for it was read in its type.
-        let ty = found.map(|value| graph.ty(value).clone());
-        let Some((ty, value)) = ty.and_then(|ty| {
-            let value = converted(&stand_in, ty.dtype).ok()?;
-            Some((ty, value))
-        }) else {
-            continue;
-        };
+        let ty = graph.ty(found?).clone();
+        if ty.shape.elements() != Dim::ONE {
+            return None;
+        }
+        let value = converted(&stand_in, ty.dtype).ok()?;
         let shown = Quoted(&input).to_string();
         read.model.notes.push(Note::from(format!(
             "input {shown} decides what the graph computes: it is {number} here, and a session \
@@ -190,7 +192,7 @@ fn with_values(mut read: Read, number: i64) -> Read {
         read.stated.push(ir::number(&value));
         read.open.push(Open::Value { input, ty });
     }
-    read
+    Some(read)
 }
 
 /// Reads an ONNX file, for the values of inputs that are given. Sizes that it leaves open beside
@@ -207,6 +209,8 @@ fn sized(reader: &Reader, reading: &Reading) -> Result<Read, ModelError> {
             }
             Ok(freed(reader, reading).unwrap_or(read))
         }
+        // What an input decides is no matter of sizes.
+        Err(error @ ImportError::Node { .. }) if error.deciding().is_some() => Err(error.into()),
         // Where the graph needs the number of its one open size, as a convolution does of a width,
         // the batch may be fixed beside it.
         Err(error @ (ImportError::Input { fixed: true, .. } | ImportError::Node { .. })) => {

@@ -61,7 +61,7 @@ class Reference:
         for value in self.inputs:
             kind, shape = TYPES[value.type], self.shape(value, rows)
             if not np.issubdtype(kind, np.integer):
-                feed[value.name] = (printed(shape, rng) if shape[1:2] == [3] else rng.normal(size=shape)).astype(kind)
+                feed[value.name] = (printed(shape, rng) if len(shape) == 4 and shape[1] == 3 else rng.normal(size=shape)).astype(kind)
                 continue
             feed[value.name] = rng.integers(0, BELOW.get(value.name, 20), shape).astype(kind)
             if "mask" in value.name:  # no sample is all padding
