@@ -303,6 +303,6 @@ fn an_input_that_decides_is_set_or_taken_from_the_inputs() {
     // What is set is no input any more.
     let error = refused(folder, "run m.onnx --inputs in.npz --set s=4");
     says(&error, &["there is no input `s`"]);
-    says(&refused(folder, "check m.onnx --set s=three"), &["`three` is no number"]);
+    says(&refused(folder, "check m.onnx --set s=three"), &["`three` is not a number"]);
     says(&refused(folder, "check m.onnx --set s=1,2"), &["does not suit an input of 1 axes"]);
 }

@@ -97,7 +97,7 @@ fn data_that_lack_a_class_are_scored_against_their_own() {
     assert!(error.contains("its labels are not names of classes"), "{error}");
     let begin = ["fit", &model, "--data", &numbers, "--validation", &test];
     let error = refused(&[&begin[..], &SCCE].concat());
-    let said = "number their classes otherwise, numbers without names and 0 `bee`, 1 `cat`";
+    let said = "number their classes differently, numbers without names and 0 `bee`, 1 `cat`";
     assert!(error.contains(said), "{error}");
 }
 

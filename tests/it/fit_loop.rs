@@ -260,7 +260,7 @@ fn weights_of_classes_are_weights_of_rows_and_classes_suit_the_loss() {
         let options = FitOptions { class_weights, ..FitOptions::default() };
         let error = trainer(model(), training.clone()).fit(plain.clone(), options).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("need a loss of `p` that is `weighted`"), "{error}");
+        assert!(error.contains("require a loss of `p` that is `weighted`"), "{error}");
     }
 }
 

@@ -94,7 +94,7 @@ fn batch_normalisation_in_train_mode_is_written_and_read() {
     assert_eq!(lines(&again), lines(&graph));
     assert_eq!(lines(&again).len(), 1);
     for (attrs, scale, var, reason) in [
-        (" {local=true}", "f32", "f32", "each device's own rows, which ONNX cannot say"),
+        (" {local=true}", "f32", "f32", "each device's own rows, which ONNX cannot express"),
         ("", "f64", "f32", "its scale and bias are f64 and f32; ONNX takes one type for both"),
         ("", "f32", "f64", "its running mean and variance are f32 and f64; ONNX takes one type"),
     ] {

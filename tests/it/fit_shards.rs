@@ -428,7 +428,7 @@ fn penalties_count_once() {
         let options =
             TrainerOptions { training: Training { l2, ..plain.clone() }, distribution: place };
         let error = Trainer::new(normed(), &options, &Cpu::new(1).unwrap()).err().unwrap();
-        assert!(error.to_string().contains(&format!("`{name}` that is trained")), "{error}");
+        assert!(error.to_string().contains(&format!("no trained parameter `{name}`")), "{error}");
     }
 }
 

@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(monitor.better(&losses, 0.6).unwrap(), [1, 5]);
         }
         let error = Monitor::new("val_loss").better(&losses, 0.0).unwrap_err().to_string();
-        assert!(error.contains("it has loss, accuracy, learning_rate"), "{error}");
+        assert!(error.contains("an epoch has loss, accuracy, learning_rate"), "{error}");
         assert!(Monitor::new("val_loss").better(&history(&[]), 0.0).unwrap().is_empty());
     }
 

@@ -262,7 +262,7 @@ mod tests {
         std::fs::write(path("data_batch_1.bin"), file(&[&[7]])).unwrap();
         std::fs::write(path("data_batch_2.bin"), file(&[&[7, 8]])).unwrap();
         let error = Cifar::train(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("data_batch_2.bin`: of its 3074 bytes"), "{error}");
+        assert!(error.contains("data_batch_2.bin`: its size, 3074 bytes,"), "{error}");
         assert!(error.contains("3073 bytes each as in `"), "{error}");
     }
 

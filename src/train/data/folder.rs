@@ -247,7 +247,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(number), [3, 3, 1]);
         let few = FolderOptions { classes: known[..2].to_vec(), ..options.clone() };
         let error = Folder::new(folder.path(), few).unwrap_err().to_string();
-        assert!(error.contains("its classes `cat`, `empty` are not among"), "{error}");
+        assert!(error.contains("its classes `cat`, `empty` have no index"), "{error}");
         let few = FolderOptions { max_pixels: 1, ..options };
         let source = Folder::new(folder.path(), few).unwrap();
         let error = row(&source, 0).unwrap_err();

@@ -149,7 +149,7 @@ mod tests {
         let said = nvrtc(None, Vec::new());
         assert!(said.contains("libnvrtc, "), "{said}");
         assert!(said.contains(": `pip install nvidia-cuda-nvrtc==13.0.88` or install"), "{said}");
-        assert!(said.ends_with("in /f0, /f1, /f2, /f3 and 2 more"), "{said}");
+        assert!(said.ends_with("and /f0, /f1, /f2, /f3 and 2 more"), "{said}");
         let unusable = vec!["/f0/libnvrtc.so.10: too old".to_owned()];
         let said = nvrtc(None, unusable);
         assert!(said.ends_with("; not usable: /f0/libnvrtc.so.10: too old"), "{said}");
