@@ -251,6 +251,6 @@ mod tests {
         let few = FolderOptions { max_pixels: 1, ..options };
         let source = Folder::new(folder.path(), few).unwrap();
         let error = row(&source, 0).unwrap_err();
-        assert!(error.to_string().contains("b.png`: an image of 1 by 2 pixels"), "{error}");
+        assert!(error.to_string().contains("b.png`: an image has 1 by 2 pixels"), "{error}");
     }
 }
