@@ -367,7 +367,15 @@ impl Symbolic {
                 return Err(reason);
             }
             let applied = args.replicate.apply_like(&args.model, graph, replicated);
-            applied.map(drop).map_err(|e| e.to_string())
+            let applied = applied.map_err(|e| e.to_string())?;
+            let made = |replicated: &Replicated<'_>| -> Vec<_> {
+                let repairs = replicated.repairs.iter();
+                repairs.map(|repair| (repair.code, repair.label.clone())).collect()
+            };
+            if made(&applied) != made(replicated) {
+                return Err("the repairs depend on its number".to_owned());
+            }
+            Ok(())
         };
         let shows = |shown| emits.iter().any(|emit| emit.shows() == Some(shown));
         let made =
