@@ -74,7 +74,7 @@ impl Trainer {
     }
 
     /// The parameters that are floats, but not trained, and why: clauses after their names.
-    pub fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
+    pub(crate) fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.untrained.iter().map(|(name, why)| (&**name, *why))
     }
 
@@ -131,7 +131,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If it did, or if devices do not give the variables.
-    pub fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.assert_finite(&self.train.executable.weights()?)
     }
 
