@@ -1,11 +1,13 @@
 //! Loading and saving models: graphs with their weights.
 //!
-//! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its
+//! A model is an ONNX or Keras file, a graph in text or JSON form, or `zoo:NAME`. A graph names its
 //! parameters by source and content; [`load`] reads them from there, and refuses weights with
 //! another content hash.
 
 mod batch;
 mod error;
+#[cfg(feature = "keras")]
+mod keras;
 mod kind;
 mod open;
 mod options;
@@ -61,6 +63,12 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         return Err(kind.error(path));
     }
     let head = head(path)?;
+    #[cfg(feature = "keras")]
+    if format::keras::is_keras(path, &head) {
+        let mut model = keras::read(path, &head, options)?;
+        model.notes.extend(unchecked(options));
+        return Ok(model);
+    }
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     if !head.starts_with(b"fanwise ") && !is_json {
         if let Some(kind) = kind::of_file(path, &head) {

@@ -1,6 +1,8 @@
 //! Why a model cannot be loaded or saved.
 
 use crate::format::FileError;
+#[cfg(feature = "keras")]
+use crate::format::keras::KerasError;
 use crate::format::onnx::{self, ImportError};
 use crate::ir;
 use crate::pass::PassError;
@@ -37,6 +39,10 @@ pub enum ModelError {
     /// The ONNX file cannot be imported.
     #[error(transparent)]
     Onnx(#[from] ImportError),
+    /// The Keras file cannot be read.
+    #[cfg(feature = "keras")]
+    #[error(transparent)]
+    Keras(#[from] KerasError),
     /// There is no such model.
     #[cfg(feature = "zoo")]
     #[error(transparent)]
@@ -152,6 +158,8 @@ impl Diagnostic for ModelError {
             Self::Io { .. } | Self::NotAFile(_) => "E0100",
             Self::TooLarge { .. } => "E0101",
             Self::Onnx(error) => error.code(),
+            #[cfg(feature = "keras")]
+            Self::Keras(error) => error.code(),
             #[cfg(feature = "zoo")]
             Self::Zoo(error) => error.code(),
             #[cfg(not(feature = "zoo"))]
@@ -180,6 +188,8 @@ impl Diagnostic for ModelError {
                 vec![Hint::turn_on(Setting::MaxMemory, "raise the memory limit")]
             }
             Self::Onnx(error) => error.hints(),
+            #[cfg(feature = "keras")]
+            Self::Keras(error) => error.hints(),
             #[cfg(feature = "zoo")]
             Self::Zoo(error) => error.hints(),
             #[cfg(not(feature = "zoo"))]

@@ -1,0 +1,28 @@
+//! Models of Keras: `.keras` archives, `.h5` files, and architectures as JSON.
+//!
+//! The configuration of a model is a tree of layers. Each call of a layer becomes operators that
+//! mean the same; nothing of a configuration is skipped that might change them. The variables of
+//! Keras are parameters of the graph, in Keras' own layout: what an operator wants otherwise is
+//! transposed by operators, which simplification evaluates once.
+
+mod at;
+mod build;
+mod config;
+mod error;
+mod file;
+mod hdf5;
+mod layers;
+mod naming;
+mod options;
+mod read;
+mod tree;
+mod value;
+mod variables;
+mod weights;
+
+pub use error::{KerasError, LayerError};
+pub(crate) use file::is_keras;
+pub(crate) use layers::supported;
+pub(crate) use options::BuildOptions;
+pub(crate) use read::{Architecture, Reader, architecture_of};
+pub(crate) use variables::{Variable, Variables};
