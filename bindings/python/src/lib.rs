@@ -7,6 +7,7 @@ mod error;
 mod graph;
 mod model;
 mod options;
+mod program;
 
 use pyo3::prelude::*;
 
@@ -22,7 +23,9 @@ mod _fanwise {
     #[pymodule_export]
     use crate::graph::{PyGraph, replicate};
     #[pymodule_export]
-    use crate::model::{PyModel, load};
+    use crate::model::{PyModel, keras_model, load};
+    #[pymodule_export]
+    use crate::program::{PyProgram, program};
 
     /// The exit codes of the command line.
     const CODES: [u8; 3] = [0, 1, 2];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use fanwise::Error;
+use fanwise::internal::live;
 use fanwise::ir::{self, Model};
 use fanwise::model::{self, FreeBatch, LoadOptions};
 use pyo3::exceptions::PyValueError;
@@ -52,6 +53,19 @@ pub(crate) fn load(py: Python<'_>, path: PathBuf, settings: Settings<'_>) -> PyR
     Ok(PyModel { model })
 }
 
+/// The model that a live one of Keras is, by its architecture as JSON and the values of its weights
+/// in Keras' order; and the names of these.
+#[pyfunction]
+pub(crate) fn keras_model(
+    py: Python<'_>,
+    architecture: String,
+    values: Vec<Bound<'_, PyAny>>,
+) -> PyResult<(PyModel, Vec<String>)> {
+    let values = values.iter().map(array::tensor).collect::<Result<Vec<_>, _>>()?;
+    let (model, names) = detached(py, move || Ok(live(&architecture, values)?))?;
+    Ok((PyModel { model }, names))
+}
+
 /// The tensors of a dict of arrays.
 pub(crate) fn tensors(
     arrays: &Bound<'_, PyDict>,
@@ -82,6 +96,13 @@ impl PyModel {
     fn inputs(&self) -> Vec<(String, String)> {
         let graph = &self.model.graph;
         graph.inputs().map(|v| (graph.info(v).name.to_string(), graph.ty(v).to_string())).collect()
+    }
+
+    /// The parameters: names and types.
+    #[getter]
+    fn params(&self) -> Vec<(String, String)> {
+        let params = self.model.graph.params().iter();
+        params.map(|param| (param.name.to_string(), param.ty.to_string())).collect()
     }
 
     /// The outputs: names and types.

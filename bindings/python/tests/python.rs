@@ -65,4 +65,4 @@ macro_rules! modules {
     };
 }
 
-modules!(arrays graph command_line);
+modules!(arrays graph command_line devices keras training docs);
