@@ -11,7 +11,7 @@ use fanwise::pass::{
     self, Metric, Mode, OutputLoss, Penalty, Recompute, Repair, Training, TrainingGraph, Weighted,
 };
 use fanwise::train::Distribution;
-use fanwise::types::TensorType;
+use fanwise::types::{Dim, TensorType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -118,6 +118,7 @@ struct About {
 
 /// Prepares a program of a model: its inference, a step of training, or the evaluation.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a dict")]
 pub(crate) fn program(
     py: Python<'_>,
     model: &PyModel,
@@ -171,7 +172,7 @@ impl About {
 /// A type as Python takes it: the element type, and the sizes, of which those that depend on the
 /// batch are `None`.
 fn of_type(ty: &TensorType) -> (&'static str, Vec<Option<i64>>) {
-    (ty.dtype.name(), ty.shape.iter().map(|size| size.as_const()).collect())
+    (ty.dtype.name(), ty.shape.iter().map(Dim::as_const).collect())
 }
 
 /// A name with a type.
@@ -248,6 +249,7 @@ impl PyProgram {
     }
 
     /// The elements of these parameters and variables as they are now.
+    #[expect(clippy::needless_pass_by_value, reason = "Python gives a set")]
     fn weights(
         &self,
         py: Python<'_>,

@@ -52,7 +52,7 @@ def recurrent():
 class Prediction(unittest.TestCase):
     def same(self, model, *inputs):
         x = list(inputs) if len(inputs) > 1 else inputs[0]
-        expected = model.predict_on_batch(x)
+        expected = model(x)
         first = None
         for gpus in (2, 3, 8):
             parallel = multi_gpu_model(model, gpus, target="cpu")

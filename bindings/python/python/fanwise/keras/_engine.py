@@ -28,6 +28,7 @@ class Engine:
         self.compiled: Compiled | None = None
         self.sums: Sums | None = None
         self._step = 0
+        self._trained: dict[str, Any] | None = None
         self.inputs = [name for name, _ in self._model.inputs]
         self.outputs = [name for name, _ in self._model.outputs]
         # A sequential model has no names of outputs.
@@ -91,7 +92,7 @@ class Engine:
         self.store.ready(program)
         found = {name: numpy(value) for name, value in program.native.run(given).items()}
         if train:
-            self.store.trained(program, self._changed(program))
+            self.store.trained(program, program.changes)
         rows = np.shape(arrays[0])[0]
         self.sums.add(found, program.native.metrics, rows)
         return self.sums.logs()
@@ -106,8 +107,13 @@ class Engine:
                 program.native.set_weights(values)
                 self.store.trained(program, set(values))
 
+    def refresh(self) -> None:
+        """Layers may have been frozen since the last step."""
+        self._trained = None
+
     def reset(self) -> None:
         """The numbers begin anew."""
+        self.refresh()
         if self.compiled is not None:
             self.sums = Sums(self.compiled)
 
@@ -141,13 +147,16 @@ class Engine:
                 of = {name: trainable[name] for name in program.native.trained}
                 own = _compile.variables(self.template.optimizer, of)
                 self.store.share({name: v for name, v in own.items() if name in program.params})
+                program.changes -= set(trainable) - set(program.native.trained)
             self._others[key] = program
         return self._others[key]
 
     def _trainable(self) -> dict[str, Any]:
-        """The variables that are trained now, by name."""
-        trained = {id(variable) for variable in self.template.trainable_variables}
-        return {name: v for name, v in self._variables.items() if id(v) in trained}
+        """The variables that are trained now, by name; an epoch begins with those of its time."""
+        if self._trained is None:
+            trained = {id(variable) for variable in self.template.trainable_variables}
+            self._trained = {name: v for name, v in self._variables.items() if id(v) in trained}
+        return self._trained
 
     def _statistics(self) -> set[str]:
         """The running statistics that training moves: those of layers that are not frozen."""
@@ -220,11 +229,6 @@ class Engine:
         self._step += 1
         assert program.native.learning_rate is not None
         given[program.native.learning_rate] = np.float64(_feed.host(value))
-
-    def _changed(self, program: Program) -> set[str]:
-        """What a step of training changes."""
-        still = set(self._trainable()) - set(program.native.trained)
-        return set(program.params) - still
 
 
 def _kind(weight: np.ndarray) -> str:

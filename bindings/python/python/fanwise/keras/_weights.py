@@ -86,6 +86,8 @@ class Program:
         self.native = native
         self.params = {name: dtype for name, (dtype, _) in native.params}
         self.behind = set(self.params)
+        # What a step of training changes.
+        self.changes = set(self.params)
 
 
 class Store:
