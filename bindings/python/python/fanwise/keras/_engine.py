@@ -8,7 +8,7 @@ from .. import _fanwise, _placement
 from .._arrays import numpy, tensor
 from . import _compile, _feed
 from ._compiled import Compiled, Sums
-from ._weights import Program, Store
+from ._weights import Program, Store, is_lazy
 
 
 class Engine:
@@ -106,6 +106,11 @@ class Engine:
                 values = {name: found[average] for name, average in averages}
                 program.native.set_weights(values)
                 self.store.trained(program, set(values))
+
+    def settle(self) -> None:
+        """Brings the template up to date where it cannot do so when it is read."""
+        if not is_lazy():
+            self.store.pull()
 
     def refresh(self) -> None:
         """Layers may have been frozen since the last step."""

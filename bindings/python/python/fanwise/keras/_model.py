@@ -179,6 +179,7 @@ class ParallelModel:
         x, y, sample_weight = _arrays((x, y, sample_weight))
         self._engine.refresh()
         logs = self._engine.step(x, y, sample_weight, train=True)
+        self._engine.settle()
         return self._told(logs, return_dict)
 
     def test_on_batch(
