@@ -9,7 +9,7 @@ use super::history::{Epoch, Logs, Sums};
 use super::options::TrainerOptions;
 use super::stage::{Evaluator, Predictor, StepRunner};
 use crate::Error;
-use crate::backend::Backend;
+use crate::backend::{Backend, CompileError};
 use crate::ir::Model;
 use crate::ir::{Graph, Weights};
 use crate::pass::{self, Mode, Optimizer, Training};
@@ -74,7 +74,7 @@ impl Trainer {
     }
 
     /// The parameters that are floats, but not trained, and why: clauses after their names.
-    pub fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
+    pub(crate) fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.untrained.iter().map(|(name, why)| (&**name, *why))
     }
 
@@ -127,11 +127,40 @@ impl Trainer {
         Ok(weights)
     }
 
+    /// Gives parameters of the model other values. Those that are not named, and the variables of
+    /// the optimizer, stay as they are.
+    ///
+    /// Elsewhere: `set_weights` (Keras), `load_state_dict` (PyTorch).
+    ///
+    /// # Errors
+    /// If the model has no such parameter or it is of another type, and nothing changes; or if
+    /// devices do not take the values.
+    pub fn set_weights(&mut self, weights: &Weights) -> Result<(), Error> {
+        for (name, tensor) in weights.iter() {
+            let Some(own) = self.model.weights.get(name) else {
+                return Err(CompileError::UnknownParam(name.to_string()).into());
+            };
+            let (expected, found) = (own.tensor_type(), tensor.tensor_type());
+            if found != expected {
+                let (expected, found) = (Box::new(expected), Box::new(found));
+                let name = name.to_string();
+                return Err(CompileError::ParamType { name, expected, found }.into());
+            }
+        }
+        for stage in [&self.train, &self.evaluator.stage, &self.predictor.stage] {
+            stage.set(weights)?;
+        }
+        for (name, tensor) in weights.iter() {
+            self.model.weights.insert(name.clone(), tensor.clone());
+        }
+        Ok(())
+    }
+
     /// Fails if the last step made a variable infinite or NaN.
     ///
     /// # Errors
     /// If it did, or if devices do not give the variables.
-    pub fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.assert_finite(&self.train.executable.weights()?)
     }
 
