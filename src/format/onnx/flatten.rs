@@ -254,9 +254,14 @@ impl<'a> Layout<'a> {
         self.flat.add_scope(|call| Scope { path, attributes, opset, outer, function, call })
     }
 
+    /// What calls and bodies expanded to so far, in nodes.
+    pub(super) fn expanded(&self) -> usize {
+        self.calls.nodes()
+    }
+
     /// Lays out a run of a body.
     pub(super) fn run(&mut self, run: &Run<'_, 'a>) -> Result<Block, ImportError> {
-        let Run { node, head, inner, body, part } = *run;
+        let Run { node, head, inner, body, part, beside } = *run;
         let refused = |flat: &Flat<'_>, what: String| ImportError::Node {
             node: flat.label(node),
             op: head.op.to_owned(),
