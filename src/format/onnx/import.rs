@@ -40,7 +40,6 @@ pub(super) fn run(
     let (layout, block) = flatten(file, &supported)?;
     let mut inputs = Inputs::read(file, &block, options, given)?;
     tensors.begin();
-    let before = tensors.count();
     let mut texts: FastSet<ValueId> = FastSet::default();
     for (id, span) in block.initializers.iter().zip(&file.graph.initializers) {
         if file.is_text(*span)? {
@@ -64,20 +63,18 @@ pub(super) fn run(
         builds: Cell::new(0),
         ran: Cell::new(0),
     };
-    if !options.symbols.is_empty() {
+    let model = if options.symbols.is_empty() {
+        parts.unify(&mut inputs, tensors)?;
+        inputs.note();
+        // The builds above were dry: only this one makes tensors.
+        parts.build(&inputs, tensors, &|_| Dim::n(), false)?
+    } else {
         let symbol = |class| Dim::symbol(Symbol(int(class)));
         let mut model = parts.build(&inputs, tensors, &symbol, false)?;
         model.graph.set_symbols(inputs.symbols(options)?);
-        return Ok(model);
-    }
-    parts.unify(&mut inputs, tensors)?;
-    inputs.note();
-    // The builds above were dry: only this one makes tensors.
-    let model = parts.build(&inputs, tensors, &|_| Dim::n(), false)?;
-    // What is in memory stays as it is when another file takes the place of this one.
-    if tensors.count() > before {
-        tensors.check()?;
-    }
+        model
+    };
+    tensors.check()?;
     Ok(model)
 }
 
