@@ -47,6 +47,9 @@ pub(crate) trait Specialize: fmt::Debug + Send + Sync {
     /// If an operator needs the number of a size.
     fn symbolic(&self, kept: &[bool]) -> Result<Model, Error>;
 
+    /// The bytes that the models may take, those that are kept all together.
+    fn max_memory(&self) -> u64;
+
     /// The error where no inputs are given: the value of an input decides what the graph computes,
     /// and the stated number says nothing about it.
     fn undecided(&self) -> Option<Error>;

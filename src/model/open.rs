@@ -70,6 +70,10 @@ impl Specialize for OpenFile {
         Ok(parameterised(model, &reading.options)?)
     }
 
+    fn max_memory(&self) -> u64 {
+        self.reading.options.max_memory
+    }
+
     fn undecided(&self) -> Option<Error> {
         let decides = self.open.iter().any(|open| matches!(open, Open::Value { .. }));
         let read = || self.of_sizes(&self.stated).import(&self.reader).err();

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::bodies::{Body, Inner};
-use super::calls::MAX_NODES;
+use super::calls::{MAX_BYTES, MAX_NODES};
 use super::file::{File, Head};
 use super::flat::{FlatNode, Given, NONE};
 use super::flatten::Run;
@@ -26,6 +26,8 @@ pub(super) struct Control<'c, 's> {
     attributes: Vec<Given>,
     inputs: Vec<Option<Value>>,
     inner: Rc<Inner<'s>>,
+    /// The operators that the node adds to each run of a body.
+    beside: usize,
     /// Its full name.
     name: String,
 }
@@ -44,7 +46,8 @@ impl<'c, 's> Control<'c, 's> {
         let unread = || ImportError::Internal("the bodies of a node were not read".to_owned());
         let inner = Rc::clone(inner.ok_or_else(unread)?);
         let name = state.layout.flat.origin(head.name, node).into_owned();
-        Ok(Self { convert, state, node, head, attributes, inputs, inner, name })
+        let beside = 0;
+        Ok(Self { convert, state, node, head, attributes, inputs, inner, beside, name })
     }
 
     /// The error of this node.
@@ -169,16 +172,24 @@ impl<'c, 's> Control<'c, 's> {
         self.state.file
     }
 
+    /// Says that the node adds so many operators to each run of a body.
+    pub(super) fn adds(&mut self, operators: usize) {
+        self.beside = operators;
+    }
+
     /// Fails if so many runs of a body are more than is unrolled.
     pub(super) fn limit(&self, body: &Body<'_>, runs: i64) -> Result<(), ImportError> {
-        let each = 1 + body.graph.nodes.len();
         // More runs than can be counted are more than the limit.
-        let nodes = usize::try_from(runs.max(0)).unwrap_or(usize::MAX).saturating_mul(each);
-        if nodes <= MAX_NODES {
-            return Ok(());
+        let trips = usize::try_from(runs.max(0)).unwrap_or(usize::MAX);
+        let nodes = 1 + body.graph.nodes.len() + self.beside;
+        let limits = [("nodes", nodes, MAX_NODES), ("bytes", body.bytes, MAX_BYTES)];
+        for (what, each, most) in limits {
+            if trips.saturating_mul(each) > most {
+                let text = format!("{runs} trips of {each} {what}, more than {most} {what},");
+                return Err(self.failed(NodeError::Unsupported(text)));
+            }
         }
-        let text = format!("{runs} trips of {each} nodes, more than {MAX_NODES} nodes,");
-        Err(self.failed(NodeError::Unsupported(text)))
+        Ok(())
     }
 
     /// Runs a body on these values: adds its nodes and gives its outputs.
@@ -189,7 +200,8 @@ impl<'c, 's> Control<'c, 's> {
         given: &[Value],
     ) -> Result<Vec<Value>, ImportError> {
         let (node, head, state) = (self.node, self.head, &mut *self.state);
-        let block = state.layout.run(&Run { node, head, inner: &self.inner, body, part })?;
+        let (inner, beside) = (&self.inner, self.beside);
+        let block = state.layout.run(&Run { node, head, inner, body, part, beside })?;
         state.values.resize(state.layout.flat.values(), None);
         for (id, value) in block.inputs.iter().zip(given) {
             state.set(*id, *value);

@@ -68,6 +68,35 @@ fn each_length_is_compiled_once_and_gives_the_bits_of_the_fixed_graph() {
 }
 
 #[test]
+fn graphs_that_are_kept_are_bounded_by_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(folder.path(), &of_steps());
+    let session = |limit: u64| {
+        let options = LoadOptions { max_memory: limit, ..LoadOptions::default() };
+        Session::new(model::load(&path, &options).unwrap()).unwrap()
+    };
+    let bytes = |session: &Session, steps: usize| {
+        let x = Tensor::new(&[7, steps, 4], &vec![0.5f32; 28 * steps]).unwrap();
+        let run = session.run([("x", x)]).unwrap();
+        let devices = run.details().devices.iter();
+        devices.map(|device| device.planned + device.params).sum::<u64>()
+    };
+    let free = session(u64::MAX);
+    let takes = [200, 300].map(|steps| bytes(&free, steps));
+    let again = |session: &Session| {
+        for steps in [200, 300, 200, 300] {
+            bytes(session, steps);
+        }
+        session.readied()
+    };
+    assert_eq!(again(&free), 3);
+    let both = takes[0] + takes[1];
+    assert_eq!(again(&session(both)), 3);
+    // One takes the place of the other.
+    assert_eq!(again(&session(both - 1)), 5);
+}
+
+#[test]
 fn lengths_that_contradict_each_other_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let inputs = vec![value("a", &["batch", "steps"]), value("b", &["batch", "steps"])];

@@ -11,6 +11,7 @@ pub(super) mod models;
 mod operators;
 mod sizes;
 mod tensors;
+mod unrolled;
 
 use support::snap;
 
@@ -21,6 +22,7 @@ fn cases() -> Vec<Case> {
     cases.extend(graphs::cases());
     cases.extend(functions::cases());
     cases.extend(control::cases());
+    cases.extend(unrolled::cases());
     cases.extend(sizes::cases());
     cases.extend(tensors::cases());
     cases.extend(external::cases());
