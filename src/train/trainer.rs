@@ -68,11 +68,6 @@ impl Trainer {
         })
     }
 
-    /// The training graph of one device.
-    pub fn graph(&self) -> &Graph {
-        &self.graph
-    }
-
     /// The parameters that are floats, but not trained, and why: clauses after their names.
     pub(crate) fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.untrained.iter().map(|(name, why)| (&**name, *why))
@@ -127,20 +122,32 @@ impl Trainer {
         Ok(weights)
     }
 
-    /// Gives parameters of the model other values. Those that are not named, and the variables of
-    /// the optimizer, stay as they are.
+    /// The variables of training as they are now: the parameters that its graph uses, and what the
+    /// optimizer remembers, under names that begin with `optimizer.`.
+    ///
+    /// # Errors
+    /// If devices do not give them.
+    pub fn variables(&self) -> Result<Weights, Error> {
+        Ok(self.train.executable.weights()?)
+    }
+
+    /// Gives parameters of the model, and variables of the optimizer, other values. Those that are
+    /// not named stay as they are.
     ///
     /// Elsewhere: `set_weights` (Keras), `load_state_dict` (PyTorch).
     ///
     /// # Errors
-    /// If the model has no such parameter or it is of another type, and nothing changes; or if
-    /// devices do not take the values.
+    /// If there is no such parameter or variable, or it is of another type, and nothing changes; or
+    /// if devices do not take the values.
     pub fn set_weights(&mut self, weights: &Weights) -> Result<(), Error> {
+        let ports = &self.train.executable.program().params;
         for (name, tensor) in weights.iter() {
-            let Some(own) = self.model.weights.get(name) else {
+            let own = self.model.weights.get(name).map(Tensor::tensor_type);
+            let port = || ports.iter().find(|port| port.name == *name).map(|port| port.ty.clone());
+            let Some(expected) = own.or_else(port) else {
                 return Err(CompileError::UnknownParam(name.to_string()).into());
             };
-            let (expected, found) = (own.tensor_type(), tensor.tensor_type());
+            let found = tensor.tensor_type();
             if found != expected {
                 let (expected, found) = (Box::new(expected), Box::new(found));
                 let name = name.to_string();
@@ -151,7 +158,9 @@ impl Trainer {
             stage.set(weights)?;
         }
         for (name, tensor) in weights.iter() {
-            self.model.weights.insert(name.clone(), tensor.clone());
+            if self.model.weights.get(name).is_some() {
+                self.model.weights.insert(name.clone(), tensor.clone());
+            }
         }
         Ok(())
     }

@@ -108,12 +108,16 @@ fn weights_can_be_set_between_steps() {
     assert_eq!(found.loss.to_bits(), 18f64.to_bits());
     // The velocity was -1 and becomes -1.5.
     assert_eq!(step(&mut trainer).to_bits(), 6.5f64.to_bits());
+    let velocity = trainer.variables().unwrap().get("optimizer.momentum.p").unwrap().to_f64();
+    assert_eq!(velocity, [-1.5]);
+    trainer.set_weights(&only("optimizer.momentum.p", one(0.0))).unwrap();
+    assert_eq!(step(&mut trainer).to_bits(), 5.5f64.to_bits());
     let wrong = Tensor::new(&[1, 1], &[1.0f32]).unwrap();
     let error = trainer.set_weights(&only("p", wrong)).unwrap_err().to_string();
     assert!(error.contains("`p`") && error.contains("f32[1,1]"), "{error}");
     let error = trainer.set_weights(&only("q", one(1.0))).unwrap_err().to_string();
     assert!(error.contains("`q`"), "{error}");
-    assert_eq!(trainer.weights().unwrap().get("p").unwrap().to_f64(), [6.5]);
+    assert_eq!(trainer.weights().unwrap().get("p").unwrap().to_f64(), [5.5]);
 }
 
 /// A small image classifier with batch normalisation and dropout.
