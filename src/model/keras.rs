@@ -8,9 +8,9 @@ use super::open::STATED;
 use super::options::{FreeBatch, LoadOptions, simplified};
 use super::{ModelError, head, params};
 use crate::Error;
-use crate::format::Budget;
 use crate::format::keras::{BuildOptions, KerasError, Reader};
-use crate::ir::{Model, Open, Specialize};
+use crate::format::{self, Budget};
+use crate::ir::{Model, Open, Specialize, Weights};
 use crate::types::{Note, Setting};
 
 /// The models of a Keras file that leaves sizes open beside the batch.
@@ -76,6 +76,34 @@ pub(super) fn read(path: &Path, first: &[u8], options: &LoadOptions) -> Result<M
     };
     model.notes.extend(unused(options));
     Ok(model)
+}
+
+/// The bytes of a Keras file with other elements of its variables; all else stays as it is. `None`
+/// if `spec` is no Keras file.
+pub(super) fn with_weights(
+    spec: &str,
+    weights: &Weights,
+    max_memory: u64,
+) -> Result<Option<Vec<u8>>, ModelError> {
+    if spec.starts_with("zoo:") {
+        return Ok(None);
+    }
+    let path = Path::new(spec);
+    let first = head(path)?;
+    if !format::keras::is_keras(path, &first) {
+        return Ok(None);
+    }
+    let reader = Reader::open(path, &first)?;
+    // Variables have the same sizes whatever is open.
+    let build = |sizes: BTreeMap<String, i64>| BuildOptions { sizes, ..BuildOptions::default() };
+    let bytes = match reader.with_weights(&build(BTreeMap::new()), weights, max_memory) {
+        Err(KerasError::Open { sizes, .. }) => {
+            let sizes = sizes.into_iter().map(|name| (name, STATED[0])).collect();
+            reader.with_weights(&build(sizes), weights, max_memory)
+        }
+        other => other,
+    };
+    Ok(Some(bytes?))
 }
 
 /// The notes about options that only ONNX files take.
@@ -145,7 +173,7 @@ fn with_sizes(
         return simplified(reader.model(&build, None, budget)?, options);
     };
     let first = head(from)?;
-    if crate::format::keras::is_keras(from, &first) {
+    if format::keras::is_keras(from, &first) {
         let model = reader.model(&build, Some((from.as_path(), first.as_slice())), budget)?;
         return simplified(model, options);
     }

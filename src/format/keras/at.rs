@@ -234,6 +234,11 @@ impl<'s, 'c> At<'s, 'c> {
         self.variable(name, shape, false)
     }
 
+    /// Leaves out the place of a variable that another layer has as well.
+    pub(super) fn skip(&mut self) {
+        self.count += 1;
+    }
+
     /// A variable that counts: one integer, which the model does not use.
     pub(super) fn counter(&mut self, name: &str) -> Read<()> {
         let variable = std::mem::replace(&mut self.variable, DType::I32);
@@ -424,14 +429,6 @@ impl<'s, 'c> At<'s, 'c> {
             axis if axis == rank - 1 => 1,
             axis => axis + 1,
         })
-    }
-
-    /// Says how the layer was read.
-    pub(super) fn note(&mut self, text: &str) {
-        let text = format!("layer {}: {text}", Quoted(&self.place.path));
-        if !self.state.notes.iter().any(|note| note.to_string() == text) {
-            self.state.notes.push(text.into());
-        }
     }
 
     /// Adds to a value a variable along its last axis.

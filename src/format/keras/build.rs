@@ -370,8 +370,9 @@ impl<'c> At<'_, 'c> {
     /// arguments was left aside.
     fn call(&mut self, spec: &Spec<'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         let layer = layers::find(spec)?;
+        // Since Keras 3 what a run is for goes before what the call says.
         let training = args.constant(usize::MAX, "training")?;
-        if training.is_some_and(|training| training == Json::Bool(true)) {
+        if self.state.is_before_3 && training == Some(Json::Bool(true)) {
             let reason = "it is called with `training=True`, which a run for inference has not";
             return Err(Fault::new(reason));
         }

@@ -19,10 +19,11 @@ mod tree;
 mod value;
 mod variables;
 mod weights;
+mod write;
 
-pub use error::{KerasError, LayerError};
+pub(crate) use error::KerasError;
 pub(crate) use file::is_keras;
-pub(crate) use layers::supported;
-pub(crate) use options::BuildOptions;
-pub(crate) use read::{Architecture, Reader, architecture_of};
-pub(crate) use variables::{Variable, Variables};
+pub use layers::supported;
+pub use options::BuildOptions;
+pub use read::{Architecture, Reader, architecture_of};
+pub use variables::{Variable, Variables};

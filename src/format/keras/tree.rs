@@ -8,6 +8,13 @@ use super::config::{Object, Read, kind, text};
 use super::error::Fault;
 use crate::types::Quoted;
 
+/// Classes that have two names, of which paths of weights have the second.
+const ALIASES: [(&str, &str); 3] = [
+    ("GroupQueryAttention", "GroupedQueryAttention"),
+    ("Convolution1D", "Conv1D"),
+    ("Convolution2D", "Conv2D"),
+];
+
 /// An object of a configuration: a layer, a model, or a function of `keras.ops`.
 #[derive(Clone, Debug)]
 pub(super) struct Spec<'c> {
@@ -73,6 +80,8 @@ impl<'c> Spec<'c> {
         // Old files name the module, too: `keras.layers>Dense`.
         let class = text("class_name", class)?;
         let class = class.rsplit_once('>').map_or(class, |(_, class)| class);
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == class);
+        let class = alias.map_or(class, |(_, class)| class);
         let config = fields.get("config").and_then(Json::as_object);
         let config = config.ok_or_else(|| Fault::field("config", "is missing"))?;
         let own = fields.get("name").or_else(|| config.get("name")).and_then(Json::as_str);

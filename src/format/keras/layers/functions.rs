@@ -115,6 +115,8 @@ layers! {
     "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_mean(x, axes, keeps));
     "Max" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
     "Min" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
+    "ZerosLike" Dropped => |at, args| alike(at, args, 0.0);
+    "OnesLike" Dropped => |at, args| alike(at, args, 1.0);
     "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
     "All" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
     "Var" Dropped => |at, args| reduce(at, args, variance);
@@ -160,6 +162,16 @@ fn float<'c>(
 
 fn floating(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     if at.ty_of(x).is_float() { Ok(x) } else { at.cast(x, DType::F32) }
+}
+
+/// A tensor of this number with the shape of another one.
+fn alike<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, number: f64) -> Read<Arg<'c>> {
+    at.config.ignore(&["dtype"]);
+    let x = operand(at, args)?;
+    let to = at.config.opt_text("dtype")?.and_then(dtype).unwrap_or(at.ty_of(x));
+    let wide = Elements::scalar(number).reshaped(&[1])?;
+    let shape = at.shape(x).to_vec();
+    Ok(at.filled(shape, converted(&wide, to)?)?.into())
 }
 
 fn activation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, name: &str) -> Read<Arg<'c>> {

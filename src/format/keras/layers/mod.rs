@@ -63,7 +63,7 @@ pub(super) fn find(spec: &Spec<'_>) -> Read<&'static Layer> {
 }
 
 /// The titles of the families with their layers, and the functions.
-pub(crate) fn supported() -> Vec<(&'static str, Vec<&'static str>)> {
+pub fn supported() -> Vec<(&'static str, Vec<&'static str>)> {
     let functions = std::iter::once(("Functions of `keras.ops`", functions::LAYERS));
     let families = FAMILIES.iter().copied().chain(functions);
     families.map(|(title, layers)| (title, layers.iter().map(|l| l.class).collect())).collect()

@@ -13,6 +13,16 @@ use crate::op::{Dropout, Formula};
 
 layers! {
     "Dropout" Kept => dropout;
+    "StochasticDepth" Dropped => |at, args| {
+        let rate = at.config.number("drop_path_rate", 0.0)?;
+        let x = args.tensor()?;
+        if !at.state.for_training {
+            return Ok(at.as_is(x)?.into());
+        }
+        let x = at.input(x)?;
+        let shape = vec![1; at.rank(x) - 1];
+        Ok(dropped_together(at, x, &shape, rate)?.into())
+    };
     "SpatialDropout1D" Kept => |at, args| spatial(at, args, 1);
     "SpatialDropout2D" Kept => |at, args| spatial(at, args, 2);
     "SpatialDropout3D" Kept => |at, args| spatial(at, args, 3);
