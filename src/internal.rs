@@ -41,6 +41,11 @@ pub use crate::codegen::key::key;
 pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
+#[cfg(feature = "keras")]
+pub use crate::format::keras::{
+    Architecture, BuildOptions, Reader, Variable, Variables, architecture_of,
+    supported as keras_layers,
+};
 #[cfg(feature = "onnx")]
 pub use crate::format::onnx::data::read_tensor;
 #[cfg(feature = "onnx")]

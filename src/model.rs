@@ -1,11 +1,13 @@
 //! Loading and saving models: graphs with their weights.
 //!
-//! A model is an ONNX file, a graph in text or JSON form, or `zoo:NAME`. A graph names its
+//! A model is an ONNX or Keras file, a graph in text or JSON form, or `zoo:NAME`. A graph names its
 //! parameters by source and content; [`load`] reads them from there, and refuses weights with
 //! another content hash.
 
 mod batch;
 mod error;
+#[cfg(feature = "keras")]
+mod keras;
 mod kind;
 mod open;
 mod options;
@@ -61,6 +63,12 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         return Err(kind.error(path));
     }
     let head = head(path)?;
+    #[cfg(feature = "keras")]
+    if format::keras::is_keras(path, &head) {
+        let mut model = keras::read(path, &head, options)?;
+        model.notes.extend(unchecked(options));
+        return Ok(model);
+    }
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     if !head.starts_with(b"fanwise ") && !is_json {
         if let Some(kind) = kind::of_file(path, &head) {
@@ -206,6 +214,16 @@ impl Retrained<'_> {
             None => onnx::export(self.graph, self.weights)?,
         };
         Ok(format::write_bytes(path, &bytes)?)
+    }
+
+    /// The bytes of the Keras file that `spec` is, with these weights.
+    ///
+    /// # Errors
+    /// If it is none, or its variables are others.
+    #[cfg(feature = "keras")]
+    pub(crate) fn keras_file(&self) -> Result<Vec<u8>, ModelError> {
+        let file = keras::with_weights(self.spec, self.weights, self.max_memory)?;
+        file.ok_or_else(|| ModelError::NotKeras(self.spec.to_owned()))
     }
 
     /// Checks [`Self::save_onnx`] without writing.

@@ -1,8 +1,10 @@
-//! Files in and out: ONNX models, `.npy` and `.npz` arrays, `.safetensors` weights.
+//! Files in and out: ONNX and Keras models, `.npy` and `.npz` arrays, `.safetensors` weights.
 //!
 //! A reader trusts nothing in a file: sizes are checked, and charged to a [`Budget`], before memory
 //! is taken. A writer leaves the whole file or none.
 
+#[cfg(feature = "keras")]
+pub(crate) mod keras;
 pub mod npy;
 pub mod npz;
 pub mod onnx;
@@ -12,7 +14,9 @@ mod array;
 mod atomic;
 mod budget;
 mod error;
+mod limited;
 mod mmap;
+mod windows;
 
 pub use array::Array;
 #[cfg(feature = "train")]

@@ -147,6 +147,25 @@ impl Builder {
         value
     }
 
+    /// Adds a parameter that gets its elements later, by its name; one that was added before gives
+    /// the same value.
+    #[cfg(feature = "keras")]
+    pub(crate) fn param_unfilled(&mut self, name: &Arc<str>, ty: TensorType) -> Value {
+        if let Some(value) = self.params.get(name) {
+            return *value;
+        }
+        let id: ParamId = self.graph.add_param(Param {
+            name: name.clone(),
+            ty,
+            source: Source { file: self.source.clone(), key: name.clone() },
+            hash: ContentHash([0; 8]),
+            placement: Placement::Shared(Device::HOST),
+        });
+        let value = self.graph.add_param_node(id, Device::HOST);
+        self.params.insert(name.clone(), value);
+        value
+    }
+
     /// Adds an operator with one result.
     pub fn op(
         &mut self,

@@ -1,6 +1,8 @@
 //! Why a model cannot be loaded or saved.
 
 use crate::format::FileError;
+#[cfg(feature = "keras")]
+use crate::format::keras::KerasError;
 use crate::format::onnx::{self, ImportError};
 use crate::ir;
 use crate::pass::PassError;
@@ -37,6 +39,10 @@ pub enum ModelError {
     /// The ONNX file cannot be imported.
     #[error(transparent)]
     Onnx(#[from] ImportError),
+    /// The Keras file cannot be read.
+    #[cfg(feature = "keras")]
+    #[error(transparent)]
+    Keras(#[from] KerasError),
     /// There is no such model.
     #[cfg(feature = "zoo")]
     #[error(transparent)]
@@ -138,6 +144,10 @@ pub enum ModelError {
     /// The model cannot be written as an ONNX file.
     #[error(transparent)]
     Export(#[from] onnx::ExportError),
+    /// The model is not a Keras file, so that none can be written.
+    #[cfg(feature = "keras")]
+    #[error("{} is no Keras file, and only a Keras file with new weights can be saved as one", Escaped(.0))]
+    NotKeras(String),
     /// Nothing says which model a graph was made from.
     #[error("the graph does not name the model that it was made from")]
     NoTemplate,
@@ -152,6 +162,8 @@ impl Diagnostic for ModelError {
             Self::Io { .. } | Self::NotAFile(_) => "E0100",
             Self::TooLarge { .. } => "E0101",
             Self::Onnx(error) => error.code(),
+            #[cfg(feature = "keras")]
+            Self::Keras(error) => error.code(),
             #[cfg(feature = "zoo")]
             Self::Zoo(error) => error.code(),
             #[cfg(not(feature = "zoo"))]
@@ -167,6 +179,8 @@ impl Diagnostic for ModelError {
             | Self::NoParams(_)
             | Self::UnknownParam { .. } => "E0111",
             Self::Changed { .. } => "E0112",
+            #[cfg(feature = "keras")]
+            Self::NotKeras(_) => "E0106",
             Self::NoTemplate => "E0113",
             Self::Export(error) => error.code(),
             Self::Pass(error) => error.code(),
@@ -180,6 +194,8 @@ impl Diagnostic for ModelError {
                 vec![Hint::turn_on(Setting::MaxMemory, "raise the memory limit")]
             }
             Self::Onnx(error) => error.hints(),
+            #[cfg(feature = "keras")]
+            Self::Keras(error) => error.hints(),
             #[cfg(feature = "zoo")]
             Self::Zoo(error) => error.hints(),
             #[cfg(not(feature = "zoo"))]
@@ -201,6 +217,8 @@ impl Diagnostic for ModelError {
                 vec![Hint::turn_on(Setting::ParamsUnchecked, "use them all the same")]
             }
             Self::NoTemplate => vec![Hint::set(Setting::Template, ["MODEL"], "name it")],
+            #[cfg(feature = "keras")]
+            Self::NotKeras(_) => vec![Hint::advice("save it as .fan or .onnx")],
             Self::Io { .. }
             | Self::NotAFile(_)
             | Self::Text { .. }

@@ -18,7 +18,7 @@ use crate::types::{Dim, Note, Quoted, Tensor};
 /// The numbers that open sizes get where no inputs are given, tried in this order: steps of a
 /// sequence, pixels of an image whose positions are embedded, pixels of a line of text, samples of
 /// a sound, cells of a small grid.
-const STATED: [i64; 6] = [128, 224, 512, 48, 16000, 7];
+pub(super) const STATED: [i64; 6] = [128, 224, 512, 48, 16000, 7];
 
 /// The numbers that deciding inputs get where no inputs are given. No run uses the graph for one of
 /// them unless its inputs have it.

@@ -31,7 +31,7 @@ use anyhow::{Context, bail};
 use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, distribution};
-use files::ends;
+use files::{KERAS, ends};
 
 /// Refuses before anything is read what would fail after training. The folder of checkpoints is
 /// made.
@@ -212,6 +212,8 @@ impl Template<'_> {
     fn check(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
         if ends(path, &["onnx"]) {
             self.trained(&trainer.weights()?).check_onnx().map_err(Error::from)?;
+        } else if ends(path, &KERAS) {
+            self.trained(&trainer.weights()?).keras_file().map_err(Error::from)?;
         }
         Ok(())
     }
@@ -222,6 +224,9 @@ impl Template<'_> {
             safetensors::write(path, &weights).map_err(Error::from)?;
         } else if ends(path, &["onnx"]) {
             self.trained(&weights).save_onnx(path).map_err(Error::from)?;
+        } else if ends(path, &KERAS) {
+            let bytes = self.trained(&weights).keras_file().map_err(Error::from)?;
+            crate::format::write_bytes(path, &bytes).map_err(Error::from)?;
         } else {
             let trained = model::with_weights(&self.graph, &weights);
             model::save(path, &trained, &weights, GraphForm::Text).map_err(Error::from)?;

@@ -1,6 +1,7 @@
 //! Windows that move over the axes behind the first two.
 
 use super::{Attribute, Node, NodeError, wrong};
+use crate::format::windows::same_padding;
 use crate::types::{Dim, Shape};
 
 /// The settings of windows as ONNX gives them, with `auto_pad` resolved.
@@ -44,8 +45,7 @@ impl Windows {
     }
 }
 
-/// The padding with which there is a window for every `stride` elements; an odd one is at the end,
-/// or at the start where `lower`.
+/// The padding with which there is a window for every `stride` elements.
 fn same(
     input: &[Dim],
     kernel: &[i64],
@@ -57,24 +57,7 @@ fn same(
         let text = "automatic padding of an axis whose size depends on the batch".to_owned();
         return Err(NodeError::Unsupported(text));
     };
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for (axis, (size, taps)) in input.iter().zip(kernel).enumerate() {
-        // A list that is empty means ones.
-        // A stride below 1 is the operator's to refuse; here it must only not divide by 0.
-        let stride = strides.get(axis).copied().unwrap_or(1).max(1);
-        // An empty list means ones.
-        let dilation = dilations.get(axis).copied().unwrap_or(1);
-        let extent = taps.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
-        let steps = size.saturating_sub(1).div_euclid(stride);
-        // `(ceil(size / stride) - 1) * stride + extent - size`: what the last window lacks.
-        let total =
-            steps.saturating_mul(stride).saturating_add(extent).saturating_sub(*size).max(0);
-        let (small, large) = (total / 2, total - total / 2);
-        before.push(if lower { large } else { small });
-        after.push(if lower { small } else { large });
-    }
-    before.extend(after);
-    Ok(before)
+    Ok(same_padding(&input, kernel, strides, dilations, lower))
 }
 
 /// The attributes of windows that are not left out.

@@ -1,0 +1,354 @@
+//! Attention of sequences to sequences.
+
+use super::activation::{masked_softmax, single};
+use super::core::{einsum_product, rows};
+use super::entry::layers;
+use super::reshaping::tiled;
+use crate::format::keras::at::At;
+use crate::format::keras::config::Read;
+use crate::format::keras::error::Fault;
+use crate::format::keras::value::{Arg, Args, Tensor};
+use crate::ir::Value;
+use crate::op::{Dropout, Einsum, Formula};
+use crate::types::DType;
+
+layers! {
+    "MultiHeadAttention" Kept => multi_head;
+    "GroupedQueryAttention" Kept => grouped_query;
+    "Attention" Own => |at, args| plain(at, args, false);
+    "AdditiveAttention" Own => |at, args| plain(at, args, true);
+}
+
+/// The tensors of an attention, and their masks.
+struct Operands {
+    query: Tensor,
+    value: Tensor,
+    key: Tensor,
+    /// The mask of the keys, where they are not the values.
+    key_mask: Option<Value>,
+    /// Whether steps see only those before them.
+    is_causal: bool,
+    /// The pairs of steps that the call allows.
+    allowed: Option<Value>,
+}
+
+impl Operands {
+    fn read(at: &mut At<'_, '_>, args: &Args<'_>) -> Read<Self> {
+        let missing = || Fault::new("it is called without a query or a value");
+        let query = args.opt_tensor(0, "query")?.ok_or_else(missing)?;
+        let value = args.opt_tensor(1, "value")?.ok_or_else(missing)?;
+        let key = args.opt_tensor(2, "key")?;
+        for (position, name) in [(3, "query_mask"), (4, "value_mask"), (5, "key_mask")] {
+            if args.opt(position, name).is_some() {
+                return Err(Fault::new(format!("argument `{name}` is not supported")));
+            }
+        }
+        let allowed = args.opt_tensor(6, "attention_mask")?;
+        let allowed = match allowed {
+            Some(mask) => {
+                let mask = at.natural(mask)?;
+                Some(at.cast(mask, DType::Bool)?)
+            }
+            None => None,
+        };
+        let is_causal = is_set(args, 9, "use_causal_mask")?;
+        let key_mask = key.and_then(|key| key.mask);
+        // Without keys the values are the keys.
+        let key = key.unwrap_or(value);
+        Ok(Self { query, value, key, key_mask, is_causal, allowed })
+    }
+
+    /// Which steps of the values each step of the queries sees: `[N, 1…, steps, steps]`.
+    fn mask(&self, at: &mut At<'_, '_>) -> Read<Option<Value>> {
+        let mut all = self.allowed;
+        let sides = [(self.query.mask, -1), (self.value.mask, -2), (self.key_mask, -2)];
+        for (mask, axis) in sides {
+            let Some(mask) = mask else { continue };
+            let mask = at.unsqueeze(mask, vec![axis])?;
+            all = Some(both(at, all, mask)?);
+        }
+        if self.is_causal {
+            let (query, value) = (self.query, self.value);
+            let (query, value) = (at.natural(query)?, at.natural(value)?);
+            let steps = [at.extent(query, 1)?, at.extent(value, 1)?];
+            let mask = causal(at, steps)?;
+            all = Some(both(at, all, mask)?);
+        }
+        Ok(all)
+    }
+}
+
+/// A truth value that a call gives as a constant.
+fn is_set(args: &Args<'_>, position: usize, name: &str) -> Read<bool> {
+    let value = args.constant(position, name)?;
+    Ok(value.is_some_and(|value| value == serde_json::Value::Bool(true)))
+}
+
+fn both(at: &mut At<'_, '_>, all: Option<Value>, mask: Value) -> Read<Value> {
+    match all {
+        Some(all) => at.and(all, mask),
+        None => Ok(mask),
+    }
+}
+
+/// For each pair of steps whether the second one is not later than the first one.
+fn causal(at: &mut At<'_, '_>, [queries, values]: [i64; 2]) -> Read<Value> {
+    let mut numbers = |count: i64| at.count_to(count.into(), DType::I64);
+    let (rows, columns) = (numbers(queries)?, numbers(values)?);
+    let rows = at.unsqueeze(rows, vec![1])?;
+    let mask = at.greater_or_equal(rows, columns)?;
+    at.unsqueeze(mask, vec![0])
+}
+
+/// What a layer of several heads is given.
+struct Heads {
+    dropout: f64,
+    /// The shape of the result's last axes, if it is not that of the query.
+    output: Option<Vec<i64>>,
+    has_bias: bool,
+    /// The factor of the products.
+    scale: f64,
+}
+
+/// The projection of a sequence to heads, as a part of the layer.
+fn project(at: &mut At<'_, '_>, name: &str, x: Value, sizes: [i64; 2], bias: bool) -> Read<Value> {
+    let rank = at.rank(x);
+    let axes: String = ('a'..='s').take(rank - 1).collect();
+    let equation = format!("{axes}x,xyz->{axes}yz");
+    let sizes = sizes.map(Some);
+    at.part(&format!("{name}_dense"), name, |at| {
+        einsum_product(at, x, &equation, &sizes, bias.then_some("yz"))
+    })
+}
+
+/// The result of heads, `[…, heads, size]`, as features of the result.
+fn joined(at: &mut At<'_, '_>, x: Value, heads: &Heads, features: i64) -> Read<Value> {
+    let rank = at.rank(x);
+    let output = heads.output.clone().unwrap_or_else(|| vec![features]);
+    let axes: String = ('a'..='m').take(rank - 2).collect();
+    let labels: String = ('n'..='w').take(output.len()).collect();
+    let equation = format!("{axes}yz,yz{labels}->{axes}{labels}");
+    let sizes: Vec<Option<i64>> = output.into_iter().map(Some).collect();
+    let bias = heads.has_bias.then_some(labels.as_str());
+    at.part("output_dense", "attention_output", |at| einsum_product(at, x, &equation, &sizes, bias))
+}
+
+/// The weighted sums of the values: `[N, T, heads, size]` of operands `[N, T, heads, size]`.
+struct Attended {
+    result: Value,
+    scores: Value,
+}
+
+fn attend(
+    at: &mut At<'_, '_>,
+    operands: [Value; 3],
+    mask: Option<Value>,
+    heads: &Heads,
+    zeroes: bool,
+) -> Read<Attended> {
+    let [query, key, value] = operands;
+    let query = at.scale(query, heads.scale)?;
+    let equation = "nthd,nshd->nhts".to_owned();
+    let scores = at.op(Einsum { equation }, &[query, key])?;
+    // Heads stand behind the batch; a mask of the call may have them, too.
+    let mask = match mask {
+        Some(mask) if at.rank(mask) == 3 => Some(at.unsqueeze(mask, vec![1])?),
+        mask => mask,
+    };
+    let scores = if zeroes || mask.is_none() {
+        masked_softmax(at, scores, mask, &[3])?
+    } else {
+        low_softmax(at, scores, mask)?
+    };
+    let mut weights = scores;
+    if heads.dropout > 0.0 {
+        weights = at.op(Dropout { mask: false, rate: single(heads.dropout) }, &[scores])?;
+    }
+    let equation = "nhts,nshd->nthd".to_owned();
+    Ok(Attended { result: at.op(Einsum { equation }, &[weights, value])?, scores })
+}
+
+/// The softmax over the last axis. Where nothing is seen, all is seen alike.
+fn low_softmax(at: &mut At<'_, '_>, scores: Value, mask: Option<Value>) -> Read<Value> {
+    let Some(mask) = mask else { return at.softmax(scores, -1) };
+    let low = if at.ty_of(scores) == DType::F16 { -32_752.0 } else { f64::from(f32::MIN) * 0.7 };
+    let low = at.number(scores, low)?;
+    let scores = at.choose(mask, scores, low)?;
+    at.softmax(scores, -1)
+}
+
+fn multi_head<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let count = at.config.count("num_heads")?;
+    let size = at.config.count("key_dim")?;
+    // Without a size of their own the values have that of the keys.
+    let value_size = at.config.opt_int("value_dim")?.unwrap_or(size);
+    let heads = Heads {
+        dropout: at.config.number("dropout", 0.0)?,
+        output: at.config.one_or_more("output_shape")?,
+        has_bias: at.config.flag("use_bias", true)?,
+        scale: 1.0 / (size as f64).sqrt(),
+    };
+    at.config.ignore(&["flash_attention", "query_shape", "key_shape", "value_shape"]);
+    if let Some(axes) = at.config.one_or_more("attention_axes")?
+        && axes != [1]
+    {
+        return Err(Fault::field("attention_axes", format!("is {axes:?}")));
+    }
+    let operands = Operands::read(at, args)?;
+    let (query, key, value) =
+        (at.floats(operands.query)?, at.floats(operands.key)?, at.floats(operands.value)?);
+    if at.rank(query) != 3 {
+        return Err(Fault::new(format!("it is called with {}", at.ty_of_value(query))));
+    }
+    let features = at.extent(query, 2)?;
+    let query = project(at, "query", query, [count, size], heads.has_bias)?;
+    let key = project(at, "key", key, [count, size], heads.has_bias)?;
+    let value = project(at, "value", value, [count, value_size], heads.has_bias)?;
+    ended(at, args, &operands, [query, key, value], &heads, features)
+}
+
+/// The attention of projected operands, and what the call wants of it.
+fn ended<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    operands: &Operands,
+    projected: [Value; 3],
+    heads: &Heads,
+    features: i64,
+) -> Read<Arg<'c>> {
+    let wants_scores = is_set(args, 7, "return_attention_scores")?;
+    let mask = operands.mask(at)?;
+    // Keras has two ways, which differ where a step sees nothing.
+    let zeroes = heads.dropout > 0.0 || wants_scores;
+    let Attended { result, scores } = attend(at, projected, mask, heads, zeroes)?;
+    let y = joined(at, result, heads, features)?;
+    if wants_scores {
+        return Ok(Arg::List(vec![y.into(), scores.into()]));
+    }
+    Ok(y.into())
+}
+
+fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let size = at.config.count("head_dim")?;
+    let queries = at.config.count("num_query_heads")?;
+    let keys = at.config.count("num_key_value_heads")?;
+    let heads = Heads {
+        dropout: at.config.number("dropout", 0.0)?,
+        output: None,
+        has_bias: at.config.flag("use_bias", true)?,
+        scale: 1.0 / (size as f64).sqrt(),
+    };
+    at.config.ignore(&["flash_attention"]);
+    if queries % keys != 0 {
+        return Err(Fault::new(format!("{queries} heads of queries share {keys} heads of keys")));
+    }
+    let operands = Operands::read(at, args)?;
+    let (query, key, value) =
+        (at.floats(operands.query)?, at.floats(operands.key)?, at.floats(operands.value)?);
+    let features = at.extent(query, 2)?;
+    let query = project(at, "query", query, [queries, size], heads.has_bias)?;
+    let key = project(at, "key", key, [keys, size], heads.has_bias)?;
+    let value = project(at, "value", value, [keys, size], heads.has_bias)?;
+    let mut shared = |x: Value| -> Read<Value> {
+        let steps = at.extent(x, 1)?;
+        let apart = at.unsqueeze(x, vec![3])?;
+        let all = tiled(at, apart, &[1, 1, 1, queries / keys, 1])?;
+        rows(at, all, &[steps, queries, size])
+    };
+    let (key, value) = (shared(key)?, shared(value)?);
+    ended(at, args, &operands, [query, key, value], &heads, features)
+}
+
+/// The attention of `[query, value]` or `[query, value, key]`, without heads.
+fn plain<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_additive: bool) -> Read<Arg<'c>> {
+    args.ignore(&["mask"]);
+    let dropout = at.config.number("dropout", 0.0)?;
+    let has_scale = at.config.flag("use_scale", is_additive)?;
+    let mode = if is_additive {
+        at.config.ignore(&["score_mode"]);
+        "additive"
+    } else {
+        at.config.text("score_mode", "dot")?
+    };
+    let tensors = args.first()?.tensors();
+    let (query, value, key) = match tensors[..] {
+        [query, value] => (query, value, value),
+        [query, value, key] => (query, value, key),
+        _ => return Err(Fault::new(format!("it is called with {} tensors", tensors.len()))),
+    };
+    let is_causal = is_set(args, 4, "use_causal_mask")?;
+    let wants_scores = is_set(args, 3, "return_attention_scores")?;
+    let (query_mask, mut mask) = (query.mask, value.mask);
+    let (query, value, key) = (at.floats(query)?, at.floats(value)?, at.floats(key)?);
+    let scale = match (has_scale, is_additive) {
+        (false, _) => None,
+        (true, true) => {
+            let features = at.extent(query, 2)?;
+            Some(at.weight("scale", &[features])?)
+        }
+        (true, false) => Some(at.weight("scale", &[])?),
+    };
+    let mut scores = match mode {
+        "dot" => {
+            let keys = at.transposed(key)?;
+            let scores = at.matmul(query, keys)?;
+            match scale {
+                Some(scale) => at.mul(scores, scale)?,
+                None => scores,
+            }
+        }
+        "additive" | "concat" => sums(at, [query, key], scale, is_additive)?,
+        mode => return Err(Fault::field("score_mode", format!("is `{mode}`"))),
+    };
+    if let Some(own) = mask {
+        mask = Some(at.unsqueeze(own, vec![1])?);
+    }
+    if is_causal {
+        let steps = [at.extent(query, 1)?, at.extent(value, 1)?];
+        let own = causal(at, steps)?;
+        mask = Some(both(at, mask, own)?);
+    }
+    if let Some(mask) = mask {
+        let most = if at.ty_of(scores) == DType::F16 { 65_504.0 } else { 1.0e9 };
+        let low = at.shift(scores, -most)?;
+        scores = at.choose(mask, scores, low)?;
+    }
+    let scores = at.softmax(scores, -1)?;
+    let weights = if dropout > 0.0 {
+        at.op(Dropout { mask: false, rate: single(dropout) }, &[scores])?
+    } else {
+        scores
+    };
+    let mut y = at.matmul(weights, value)?;
+    if let Some(mask) = query_mask {
+        let rows = at.unsqueeze(mask, vec![2])?;
+        y = at.only(rows, y)?;
+    }
+    let y = Tensor { value: y, is_first: false, mask: query_mask };
+    if wants_scores { Ok(Arg::List(vec![y.into(), scores.into()])) } else { Ok(y.into()) }
+}
+
+/// Scores that are sums over the features of a function of the sum of both.
+fn sums(
+    at: &mut At<'_, '_>,
+    [query, key]: [Value; 2],
+    scale: Option<Value>,
+    is_additive: bool,
+) -> Read<Value> {
+    let query = at.unsqueeze(query, vec![2])?;
+    let key = at.unsqueeze(key, vec![1])?;
+    let mut sum = at.add(query, key)?;
+    if let Some(scale) = scale.filter(|_| !is_additive) {
+        sum = at.mul(sum, scale)?;
+    }
+    let mut terms = at.tanh(sum)?;
+    if let Some(scale) = scale.filter(|_| is_additive) {
+        terms = at.mul(terms, scale)?;
+    }
+    let scores = at.reduce_sum(terms, vec![3], false)?;
+    if is_additive {
+        return Ok(scores);
+    }
+    let weight = at.weight("concat_score_weight", &[])?;
+    at.mul(scores, weight)
+}

@@ -1,0 +1,110 @@
+//! Long short-term memory whose products are convolutions.
+
+use super::activation::{apply_to, function};
+use super::conv::{convolve, turned_kernel};
+use super::recurrent::{Sequences, initial, lstm_step, sequence};
+use super::steps::Steps;
+use super::windows::{Padding, Windows};
+use crate::format::keras::at::{At, Format};
+use crate::format::keras::config::Read;
+use crate::format::keras::error::Fault;
+use crate::format::keras::value::{Arg, Args};
+use crate::ir::Value;
+use crate::op::Formula;
+
+/// The variables, with the kernels as operators take them.
+#[derive(Clone, Copy)]
+struct Kernels {
+    input: Value,
+    state: Value,
+    bias: Option<Value>,
+}
+
+pub(super) fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
+    let sequences = Sequences::read(at)?;
+    at.config.ignore(&["unit_forget_bias"]);
+    for name in ["dropout", "recurrent_dropout"] {
+        if at.config.number(name, 0.0)? > 0.0 && at.state.for_training {
+            return Err(Fault::field(name, "drops what the cell takes in training"));
+        }
+    }
+    let filters = at.config.count("filters")?;
+    let windows = Windows::read(at, rank, "kernel_size")?;
+    let functions = [function(at, "recurrent_activation")?, function(at, "activation")?];
+    let has_bias = at.config.flag("use_bias", true)?;
+    let (x, mask) = sequence(args)?;
+    let mut x = at.floats(x)?;
+    if at.rank(x) != rank + 3 {
+        return Err(Fault::new(format!("it is called with {}", at.ty_of_value(x))));
+    }
+    if windows.format == Format::ChannelsLast {
+        // `[N, T, spatial…, C]` with the channels behind the steps.
+        let perm = [0, 1, rank + 2].into_iter().chain(2..rank + 2).collect();
+        x = at.transpose(x, perm)?;
+    }
+    let channels = at.extent(x, 2)?;
+    let kernels = at.part("cell", &format!("conv_lstm_cell{}", ""), |at| {
+        kernels(at, &windows, channels, filters, has_bias)
+    })?;
+    let initial = initial(at, args, 2)?;
+    if !initial.is_empty() && windows.format == Format::ChannelsLast {
+        return Err(Fault::new("it is called with states"));
+    }
+    let x = sequences.ordered(at, x)?;
+    let taken = mask.map(|mask| sequences.ordered(at, mask)).transpose()?;
+    let first = at.rows(x, 1, 0.into(), 1.into())?;
+    let first = at.squeeze(first, vec![1])?;
+    let probe = convolve(at, &windows, &[first, kernels.input], 1)?;
+    let shape = [&[filters][..], &at.sizes(probe, 2)?].concat();
+    let steps = Steps { x, mask: taken, initial, zeroes_masked: sequences.zeroes_masked };
+    let inner = Windows {
+        strides: vec![1; rank],
+        padding: Padding::Same,
+        dilations: vec![1; rank],
+        ..windows.clone()
+    };
+    let (all, states) = steps.one_by_one(at, &[shape.clone(), shape], |at, x, states| {
+        let mut from_input = convolve(at, &windows, &[x, kernels.input], 1)?;
+        if let Some(bias) = kernels.bias {
+            from_input = at.add(from_input, bias)?;
+        }
+        let from_state = convolve(at, &inner, &[states[0], kernels.state], 1)?;
+        let sums = at.add(from_input, from_state)?;
+        let gates = at.split(sums, 1, vec![filters.into(); 4])?;
+        let [gate, activation] = &functions;
+        let c = lstm_step(at, [gates[0], gates[1], gates[2]], states[1], [gate, activation])?;
+        let output = apply_to(at, gate, gates[3])?;
+        let shown = apply_to(at, activation, c)?;
+        Ok(vec![at.mul(output, shown)?, c])
+    })?;
+    let (all, states) = if windows.format == Format::ChannelsLast {
+        let perm = [0, 1].into_iter().chain(3..rank + 3).chain([2]).collect();
+        let all = at.transpose(all, perm)?;
+        let states = states.iter().map(|state| at.turn(*state, false)).collect::<Read<Vec<_>>>()?;
+        (all, states)
+    } else {
+        (all, states)
+    };
+    Ok(sequences.results(all, &states, mask))
+}
+
+fn kernels(
+    at: &mut At<'_, '_>,
+    windows: &Windows,
+    channels: i64,
+    filters: i64,
+    has_bias: bool,
+) -> Read<Kernels> {
+    let width = filters.saturating_mul(4);
+    let input = at.weight("kernel", &[&windows.kernel[..], &[channels, width]].concat())?;
+    let state =
+        at.weight("recurrent_kernel", &[&windows.kernel[..], &[filters, width]].concat())?;
+    let bias = if has_bias {
+        let bias = at.weight("bias", &[width])?;
+        let axes = super::core::all_axes(1, windows.rank + 1);
+        Some(at.unsqueeze(bias, axes)?)
+    } else {
+        None
+    };
+    Ok(Kernels { input: turned_kernel(at, input)?, state: turned_kernel(at, state)?, bias })
+}

@@ -1,0 +1,464 @@
+//! Functions of `keras.ops` inside models.
+
+use serde_json::Value as Json;
+
+use super::activation::{apply_named, single};
+use super::core::all_axes;
+use super::entry::layers;
+use super::slicing::get_item;
+use crate::format::keras::at::{At, dtype};
+use crate::format::keras::config::{Read, int, number};
+use crate::format::keras::error::Fault;
+use crate::format::keras::value::{Arg, Args, Tensor};
+use crate::ir::Value;
+use crate::op::{Binary, Einsum, Formula, GeluForm, Op, Reverse, Unary, converted};
+use crate::types::invariant::int as narrow;
+use crate::types::{DType, Dim, Shape, Tensor as Elements};
+
+layers! {
+    "Add" Dropped => |at, args| pair(at, args, |at, a, b| at.add(a, b));
+    "Subtract" Dropped => |at, args| pair(at, args, |at, a, b| at.sub(a, b));
+    "Multiply" Dropped => |at, args| pair(at, args, |at, a, b| at.mul(a, b));
+    "Divide" Dropped => |at, args| pair(at, args, divided);
+    "TrueDivide" Dropped => |at, args| pair(at, args, divided);
+    "Power" Dropped => |at, args| pair(at, args, |at, a, b| at.pow(a, b));
+    "Maximum" Dropped => |at, args| pair(at, args, |at, a, b| at.max(a, b));
+    "Minimum" Dropped => |at, args| pair(at, args, |at, a, b| at.op(Op::from(Binary::Min), &[a, b]));
+    "Equal" Dropped => |at, args| pair(at, args, |at, a, b| at.equal(a, b));
+    "NotEqual" Dropped => |at, args| pair(at, args, |at, a, b| {
+        let equal = at.equal(a, b)?;
+        at.not(equal)
+    });
+    "Greater" Dropped => |at, args| pair(at, args, |at, a, b| at.greater(a, b));
+    "GreaterEqual" Dropped => |at, args| pair(at, args, |at, a, b| at.greater_or_equal(a, b));
+    "Less" Dropped => |at, args| pair(at, args, |at, a, b| at.less(a, b));
+    "LessEqual" Dropped => |at, args| pair(at, args, |at, a, b| at.less_or_equal(a, b));
+    "LogicalAnd" Dropped => |at, args| pair(at, args, |at, a, b| truths(at, a, b, true));
+    "LogicalOr" Dropped => |at, args| pair(at, args, |at, a, b| truths(at, a, b, false));
+    "LogicalNot" Dropped => |at, args| one(at, args, |at, x| {
+        let x = at.cast(x, DType::Bool)?;
+        at.not(x)
+    });
+    "Matmul" Dropped => |at, args| pair(at, args, |at, a, b| at.matmul(a, b));
+    "Einsum" Dropped => einsum;
+    "Where" Dropped => choose;
+    "Negative" Dropped => |at, args| one(at, args, |at, x| at.neg(x));
+    "Absolute" Dropped => |at, args| one(at, args, |at, x| at.abs(x));
+    "Abs" Dropped => |at, args| one(at, args, |at, x| at.abs(x));
+    "Sign" Dropped => |at, args| one(at, args, |at, x| at.sign(x));
+    "Square" Dropped => |at, args| one(at, args, |at, x| at.square(x));
+    "Sqrt" Dropped => |at, args| float(at, args, |at, x| at.sqrt(x));
+    "Rsqrt" Dropped => |at, args| float(at, args, |at, x| {
+        let root = at.sqrt(x)?;
+        at.op(Unary::Reciprocal, &[root])
+    });
+    "Reciprocal" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Reciprocal, &[x]));
+    "Exp" Dropped => |at, args| float(at, args, |at, x| at.exp(x));
+    "Log" Dropped => |at, args| float(at, args, |at, x| at.log(x));
+    "Log1p" Dropped => |at, args| float(at, args, |at, x| {
+        let x = at.shift(x, 1.0)?;
+        at.log(x)
+    });
+    "Sin" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Sin, &[x]));
+    "Cos" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Cos, &[x]));
+    "Erf" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Erf, &[x]));
+    "Floor" Dropped => |at, args| float(at, args, |at, x| at.floor(x));
+    "Ceil" Dropped => |at, args| float(at, args, |at, x| at.ceil(x));
+    "Round" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Round, &[x]));
+    "Tanh" Dropped => |at, args| float(at, args, |at, x| at.tanh(x));
+    "Relu" Dropped => |at, args| activation(at, args, "relu");
+    "Relu6" Dropped => |at, args| activation(at, args, "relu6");
+    "Sigmoid" Dropped => |at, args| activation(at, args, "sigmoid");
+    "Silu" Dropped => |at, args| activation(at, args, "silu");
+    "Selu" Dropped => |at, args| activation(at, args, "selu");
+    "Softplus" Dropped => |at, args| activation(at, args, "softplus");
+    "Softsign" Dropped => |at, args| activation(at, args, "softsign");
+    "Mish" Dropped => |at, args| activation(at, args, "mish");
+    "HardSigmoid" Dropped => |at, args| activation(at, args, "hard_sigmoid");
+    "HardSilu" Dropped => |at, args| activation(at, args, "hard_silu");
+    "HardTanh" Dropped => |at, args| activation(at, args, "hard_tanh");
+    "LogSigmoid" Dropped => |at, args| activation(at, args, "log_sigmoid");
+    "LeakyRelu" Dropped => |at, args| {
+        let alpha = single(at.config.number("negative_slope", 0.2)?);
+        float(at, args, |at, x| at.op(Unary::LeakyRelu { alpha }, &[x]))
+    };
+    "Elu" Dropped => |at, args| {
+        let alpha = single(at.config.number("alpha", 1.0)?);
+        float(at, args, |at, x| at.op(Unary::Elu { alpha }, &[x]))
+    };
+    "Gelu" Dropped => |at, args| {
+        let is_tanh = at.config.flag("approximate", true)?;
+        let approximate = if is_tanh { GeluForm::Tanh } else { GeluForm::Exact };
+        float(at, args, |at, x| at.op(Unary::Gelu { approximate }, &[x]))
+    };
+    "Softmax" Dropped => |at, args| {
+        let axis = at.config.int("axis", -1)?;
+        float(at, args, |at, x| at.softmax(x, axis))
+    };
+    "LogSoftmax" Dropped => |at, args| {
+        let axis = at.config.int("axis", -1)?;
+        float(at, args, |at, x| at.log_softmax(x, axis))
+    };
+    "Clip" Dropped => clip;
+    "Cast" Dropped => cast;
+    "GetItem" Dropped => get_item;
+    "Reshape" Dropped => reshape;
+    "Transpose" Dropped => transpose;
+    "Moveaxis" Dropped => move_axis;
+    "ExpandDims" Dropped => expand_dims;
+    "Squeeze" Dropped => squeeze;
+    "Concatenate" Dropped => |at, args| join(at, args, false);
+    "Stack" Dropped => |at, args| join(at, args, true);
+    "Split" Dropped => split;
+    "Flip" Dropped => flip;
+    "Sum" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_sum(x, axes, keeps));
+    "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_mean(x, axes, keeps));
+    "Max" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
+    "Min" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
+    "ZerosLike" Dropped => |at, args| alike(at, args, 0.0);
+    "OnesLike" Dropped => |at, args| alike(at, args, 1.0);
+    "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
+    "All" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
+    "Var" Dropped => |at, args| reduce(at, args, variance);
+    "Std" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| {
+        let variance = variance(at, x, axes, keeps)?;
+        at.sqrt(variance)
+    });
+    "Identity" Dropped => |at, args| one(at, args, |_, x| Ok(x));
+    "StopGradient" Dropped => |at, args| {
+        if at.state.for_training {
+            return Err(Fault::new("it stops the gradient in training, which is not supported"));
+        }
+        one(at, args, |_, x| Ok(x))
+    };
+}
+
+/// The tensor of a call with its axes in Keras' order.
+fn operand<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Value> {
+    let x = args.tensor()?;
+    at.natural(x)
+}
+
+fn one<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    f: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    let x = args.tensor()?;
+    let value = f(at, x.value)?;
+    Ok(Tensor { value, mask: None, ..x }.into())
+}
+
+/// A function whose result is a float for integers, too.
+fn float<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    f: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    let x = operand(at, args)?;
+    let x = floating(at, x)?;
+    Ok(f(at, x)?.into())
+}
+
+fn floating(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    if at.ty_of(x).is_float() { Ok(x) } else { at.cast(x, DType::F32) }
+}
+
+/// A tensor of this number with the shape of another one.
+fn alike<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, number: f64) -> Read<Arg<'c>> {
+    at.config.ignore(&["dtype"]);
+    let x = operand(at, args)?;
+    let to = at.config.opt_text("dtype")?.and_then(dtype).unwrap_or(at.ty_of(x));
+    let wide = Elements::scalar(number).reshaped(&[1])?;
+    let shape = at.shape(x).to_vec();
+    Ok(at.filled(shape, converted(&wide, to)?)?.into())
+}
+
+fn activation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, name: &str) -> Read<Arg<'c>> {
+    let x = args.tensor()?;
+    Ok(apply_named(at, name, x)?.into())
+}
+
+/// The element type in which numbers of two types meet.
+fn common(a: DType, b: DType) -> DType {
+    let rank = |dtype: DType| match dtype {
+        DType::Bool => 0,
+        DType::U8 => 1,
+        DType::I8 => 2,
+        DType::U16 => 3,
+        DType::I16 => 4,
+        DType::U32 => 5,
+        DType::I32 => 6,
+        DType::U64 => 7,
+        DType::I64 => 8,
+        DType::F16 => 9,
+        DType::Bf16 => 10,
+        DType::F32 => 11,
+        DType::F64 => 12,
+    };
+    match (a, b) {
+        (DType::F16, DType::Bf16) | (DType::Bf16, DType::F16) => DType::F32,
+        (a, b) if rank(a) >= rank(b) => a,
+        (_, b) => b,
+    }
+}
+
+/// A constant as an operand beside a tensor: a number takes the tensor's element type, unless it is
+/// a float beside integers.
+fn literal(at: &mut At<'_, '_>, value: &Json, beside: DType) -> Read<Value> {
+    let mut list = Vec::new();
+    let mut dims = Vec::new();
+    flat(value, &mut list, &mut dims, 0)?;
+    let is_float = list.iter().any(|(_, is_float)| *is_float);
+    let to = match beside {
+        DType::Bool if !is_float => DType::I32,
+        beside if beside.is_float() || !is_float => beside,
+        _ => DType::F32,
+    };
+    let list: Vec<f64> = list.into_iter().map(|(x, _)| x).collect();
+    let wide = Elements::new(&dims, &list)?;
+    at.literal(converted(&wide, to)?)
+}
+
+/// The numbers of a constant, and its sizes.
+fn flat(
+    value: &Json,
+    list: &mut Vec<(f64, bool)>,
+    dims: &mut Vec<usize>,
+    depth: usize,
+) -> Read<()> {
+    match value {
+        Json::Array(parts) => {
+            match dims.get(depth) {
+                None => dims.push(parts.len()),
+                Some(size) if *size == parts.len() => {}
+                Some(_) => return Err(Fault::new("a constant has rows of unlike lengths")),
+            }
+            parts.iter().try_for_each(|part| flat(part, list, dims, depth + 1))
+        }
+        Json::Object(fields) => {
+            let inner = fields.get("config").and_then(|config| config.get("value"));
+            flat(inner.ok_or_else(|| Fault::new("a constant is no number"))?, list, dims, depth)
+        }
+        Json::Bool(truth) => {
+            list.push((f64::from(u8::from(*truth)), false));
+            Ok(())
+        }
+        value => {
+            list.push((number("args", value)?, value.is_f64()));
+            Ok(())
+        }
+    }
+}
+
+/// Two operands of one element type and one order of axes.
+fn operands<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    names: [&str; 2],
+    first: usize,
+) -> Read<(Value, Value, bool)> {
+    let missing = || Fault::new("it is called with fewer than two operands");
+    let a = args.opt(first, names[0]).ok_or_else(missing)?.clone();
+    let b = args.opt(first + 1, names[1]).ok_or_else(missing)?.clone();
+    match (&a, &b) {
+        (Arg::Tensor(a), Arg::Tensor(b)) => {
+            let alike = at.rank(a.value) == at.rank(b.value);
+            let is_first = alike && (a.is_first || b.is_first);
+            let (a, b) = (at.like(*a, is_first)?, at.like(*b, is_first)?);
+            let to = common(at.ty_of(a), at.ty_of(b));
+            Ok((at.cast(a, to)?, at.cast(b, to)?, is_first))
+        }
+        (Arg::Tensor(x), other) | (other, Arg::Tensor(x)) => {
+            let other = crate::format::keras::value::json("x", other)?;
+            let is_single = other.is_number() || other.is_boolean();
+            let is_first = x.is_first && is_single;
+            let value = at.like(*x, is_first)?;
+            let other = literal(at, &other, at.ty_of(value))?;
+            let to = common(at.ty_of(value), at.ty_of(other));
+            let (value, other) = (at.cast(value, to)?, at.cast(other, to)?);
+            let is_left = matches!(a, Arg::Tensor(_));
+            Ok(if is_left { (value, other, is_first) } else { (other, value, is_first) })
+        }
+        _ => Err(Fault::new("it is called without a tensor")),
+    }
+}
+
+fn pair<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    f: impl FnOnce(&mut At<'_, 'c>, Value, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    let (a, b, is_first) = operands(at, args, ["x1", "x2"], 0)?;
+    let value = f(at, a, b)?;
+    Ok(Tensor { value, is_first, mask: None }.into())
+}
+
+fn divided(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
+    let (a, b) = (floating(at, a)?, floating(at, b)?);
+    at.div(a, b)
+}
+
+fn truths(at: &mut At<'_, '_>, a: Value, b: Value, is_and: bool) -> Read<Value> {
+    let (a, b) = (at.cast(a, DType::Bool)?, at.cast(b, DType::Bool)?);
+    if is_and { at.and(a, b) } else { at.or(a, b) }
+}
+
+fn einsum<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let equation = at.config.needed("subscripts")?;
+    let equation = crate::format::keras::config::text("subscripts", equation)?.to_owned();
+    let tensors: Vec<Tensor> = args.positional().iter().flat_map(Arg::tensors).collect();
+    let values = tensors.into_iter().map(|x| at.natural(x)).collect::<Read<Vec<Value>>>()?;
+    Ok(at.op(Einsum { equation }, &values)?.into())
+}
+
+fn choose<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let condition = args.tensor()?;
+    let condition = at.natural(condition)?;
+    let condition = at.cast(condition, DType::Bool)?;
+    let (a, b, is_first) = operands(at, args, ["x1", "x2"], 1)?;
+    let natural = |at: &mut At<'_, '_>, value: Value| {
+        at.natural(Tensor { value, is_first: is_first && at.rank(value) > 2, mask: None })
+    };
+    let (a, b) = (natural(at, a)?, natural(at, b)?);
+    Ok(at.choose(condition, a, b)?.into())
+}
+
+fn clip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let (min, max) = (at.config.opt_number("x_min")?, at.config.opt_number("x_max")?);
+    one(at, args, |at, x| at.op(Unary::Clip { min, max }, &[x]))
+}
+
+fn cast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    // The field is taken as the policy of a layer before.
+    let name = at.config.text("dtype", "float32")?;
+    let to = dtype(name).ok_or_else(|| Fault::field("dtype", format!("is `{name}`")))?;
+    one(at, args, |at, x| at.cast(x, to))
+}
+
+fn reshape<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let target = at.config.one_or_more("newshape")?;
+    let target = target.ok_or_else(|| Fault::field("newshape", "is missing"))?;
+    let x = operand(at, args)?;
+    let shape = at.shape(x);
+    let all = shape.elements();
+    let mut known = target.iter().filter(|size| **size != -1);
+    let known = known.try_fold(1i64, |product, size| product.checked_mul(*size)).unwrap_or(0); // no size is left
+    let wrong = || Fault::field("newshape", format!("is {target:?}, for {shape}"));
+    let rest = if known > 0 { all.exact_div(&Dim::from(known)) } else { None };
+    let dims = target.iter().map(|size| match size {
+        -1 => rest.clone().ok_or_else(wrong),
+        size => Ok(Dim::from(*size)),
+    });
+    let dims = dims.collect::<Read<Shape>>()?;
+    Ok(at.reshape(x, &dims)?.into())
+}
+
+fn transpose<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let axes = at.config.opt_list("axes")?;
+    let x = operand(at, args)?;
+    let perm = match axes {
+        Some(axes) => axes.iter().map(|axis| at.axis(x, *axis)).collect::<Read<_>>()?,
+        None => (0..at.rank(x)).rev().collect(),
+    };
+    Ok(at.transpose(x, perm)?.into())
+}
+
+fn move_axis<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let from = at.config.one_or_more("source")?.unwrap_or_default();
+    let to = at.config.one_or_more("destination")?.unwrap_or_default();
+    let x = operand(at, args)?;
+    let axes = |list: &[i64]| list.iter().map(|axis| at.axis(x, *axis)).collect::<Read<Vec<_>>>();
+    let (from, to) = (axes(&from)?, axes(&to)?);
+    let mut rest = (0..at.rank(x)).filter(|axis| !from.contains(axis));
+    let perm: Option<Vec<usize>> = (0..at.rank(x))
+        .map(|place| match to.iter().position(|axis| *axis == place) {
+            Some(i) => from.get(i).copied(),
+            None => rest.next(),
+        })
+        .collect();
+    let perm = perm.ok_or_else(|| Fault::field("destination", "does not fit"))?;
+    Ok(at.transpose(x, perm)?.into())
+}
+
+fn expand_dims<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let axes = at.config.one_or_more("axis")?.unwrap_or_default();
+    let x = operand(at, args)?;
+    Ok(at.unsqueeze(x, axes)?.into())
+}
+
+fn squeeze<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let axes = at.config.one_or_more("axis")?;
+    let x = operand(at, args)?;
+    let shape = at.shape(x);
+    let ones = || (0..shape.rank()).filter(|axis| shape[*axis] == Dim::ONE).map(narrow).collect();
+    let axes = axes.unwrap_or_else(ones);
+    Ok(at.squeeze(x, axes)?.into())
+}
+
+fn join<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_new: bool) -> Read<Arg<'c>> {
+    let axis = at.config.int("axis", if is_new { 0 } else { -1 })?;
+    let tensors = args.first()?.tensors();
+    let mut values = tensors.into_iter().map(|x| at.natural(x)).collect::<Read<Vec<Value>>>()?;
+    let types = values.iter().map(|value| at.ty_of(*value));
+    let to = types.reduce(common).ok_or_else(|| Fault::new("it is called without tensors"))?;
+    for value in &mut values {
+        *value = at.cast(*value, to)?;
+        if is_new {
+            *value = at.unsqueeze(*value, vec![axis])?;
+        }
+    }
+    Ok(at.concat(&values, axis)?.into())
+}
+
+fn split<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let axis = at.config.int("axis", 0)?;
+    let given = at.config.needed("indices_or_sections")?;
+    let x = operand(at, args)?;
+    let own = at.axis(x, axis)?;
+    let size = at.extent(x, own)?;
+    let sizes: Vec<i64> = match given.as_array() {
+        Some(list) => {
+            let ends = list.iter().map(|x| int("indices_or_sections", x));
+            let mut ends = ends.collect::<Read<Vec<i64>>>()?;
+            ends.push(size);
+            let mut from = 0;
+            ends.into_iter().map(|to| to - std::mem::replace(&mut from, to)).collect()
+        }
+        None => {
+            let count = int("indices_or_sections", given)?;
+            if count < 1 || size % count != 0 {
+                return Err(Fault::field("indices_or_sections", format!("is {count}")));
+            }
+            vec![size / count; usize::try_from(count.min(1 << 16)).unwrap_or(1)] // it fits
+        }
+    };
+    let parts = at.split(x, narrow(own), sizes.into_iter().map(Dim::from).collect())?;
+    Ok(Arg::List(parts.into_iter().map(Arg::from).collect()))
+}
+
+fn flip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let axes = at.config.one_or_more("axis")?;
+    let x = operand(at, args)?;
+    let axes = axes.unwrap_or_else(|| all_axes(0, at.rank(x)));
+    Ok(at.op(Reverse { axes }, &[x])?.into())
+}
+
+fn reduce<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    f: impl FnOnce(&mut At<'_, 'c>, Value, Vec<i64>, bool) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    let axes = at.config.one_or_more("axis")?;
+    let keeps = at.config.flag("keepdims", false)?;
+    let x = operand(at, args)?;
+    let axes = axes.unwrap_or_else(|| all_axes(0, at.rank(x)));
+    Ok(f(at, x, axes, keeps)?.into())
+}
+
+fn variance(at: &mut At<'_, '_>, x: Value, axes: Vec<i64>, keeps: bool) -> Read<Value> {
+    let mean = at.reduce_mean(x, axes.clone(), true)?;
+    let distance = at.sub(x, mean)?;
+    let squares = at.square(distance)?;
+    at.reduce_mean(squares, axes, keeps)
+}

@@ -1,0 +1,70 @@
+//! The layers of Keras: each is one entry in the file of its family.
+
+mod activation;
+mod attention;
+mod conv;
+mod conv_lstm;
+mod core;
+mod entry;
+mod functions;
+mod merging;
+mod norm;
+mod pooling;
+mod preprocessing;
+mod random;
+mod recurrent;
+mod reshaping;
+mod slicing;
+mod steps;
+mod windows;
+mod wrappers;
+
+pub(super) use self::entry::{Layer, Masks};
+use super::config::Read;
+use super::error::Fault;
+use super::tree::Spec;
+use crate::types::Quoted;
+
+/// The layers of all families, with the title of each family.
+const FAMILIES: &[(&str, &[Layer])] = &[
+    ("Core", core::LAYERS),
+    ("Convolutions", conv::LAYERS),
+    ("Pooling", pooling::LAYERS),
+    ("Normalisation", norm::LAYERS),
+    ("Activations", activation::LAYERS),
+    ("Merging", merging::LAYERS),
+    ("Recurrent", recurrent::LAYERS),
+    ("Wrappers", wrappers::LAYERS),
+    ("Attention", attention::LAYERS),
+    ("Reshaping", reshaping::LAYERS),
+    ("Preprocessing", preprocessing::LAYERS),
+    ("Random", random::LAYERS),
+];
+
+/// What to do about a layer that has no counterpart.
+const WAY: &str = "replace the layer by stock layers or functions of `keras.ops`, or export the \
+    model as ONNX: `model.export(\"model.onnx\", format=\"onnx\")`";
+
+/// The entry of an object.
+pub(super) fn find(spec: &Spec<'_>) -> Read<&'static Layer> {
+    if let Some(package) = spec.package {
+        let reason = format!("a class of {}, not of Keras", Quoted(package));
+        return Err(Fault::with_way(reason, WAY));
+    }
+    if spec.class == "Lambda" {
+        let reason = "it holds Python code, which is not run";
+        return Err(Fault::with_way(reason, WAY));
+    }
+    let list = if spec.is_function { functions::LAYERS } else { &[] };
+    let layers = FAMILIES.iter().filter(|_| !spec.is_function).flat_map(|(_, layers)| *layers);
+    let found = list.iter().chain(layers).find(|layer| layer.class == spec.class);
+    let what = if spec.is_function { "the function" } else { "the class" };
+    found.ok_or_else(|| Fault::with_way(format!("{what} is not supported"), WAY))
+}
+
+/// The titles of the families with their layers, and the functions.
+pub fn supported() -> Vec<(&'static str, Vec<&'static str>)> {
+    let functions = std::iter::once(("Functions of `keras.ops`", functions::LAYERS));
+    let families = FAMILIES.iter().copied().chain(functions);
+    families.map(|(title, layers)| (title, layers.iter().map(|l| l.class).collect())).collect()
+}

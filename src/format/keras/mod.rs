@@ -1,0 +1,29 @@
+//! Models of Keras: `.keras` archives, `.h5` files, and architectures as JSON.
+//!
+//! The configuration of a model is a tree of layers. Each call of a layer becomes operators that
+//! mean the same; nothing of a configuration is skipped that might change them. The variables of
+//! Keras are parameters of the graph, in Keras' own layout: what an operator wants otherwise is
+//! transposed by operators, which simplification evaluates once.
+
+mod at;
+mod build;
+mod config;
+mod error;
+mod file;
+mod hdf5;
+mod layers;
+mod naming;
+mod options;
+mod read;
+mod tree;
+mod value;
+mod variables;
+mod weights;
+mod write;
+
+pub(crate) use error::KerasError;
+pub(crate) use file::is_keras;
+pub use layers::supported;
+pub use options::BuildOptions;
+pub use read::{Architecture, Reader, architecture_of};
+pub use variables::{Variable, Variables};

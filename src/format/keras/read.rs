@@ -1,0 +1,183 @@
+//! Reading of models.
+
+use std::path::{Path, PathBuf};
+
+use super::build::{BuildError, Built, build};
+use super::error::{Fault, KerasError, LayerError};
+use super::file::{Source, weights};
+use super::options::BuildOptions;
+use super::tree::Spec;
+use super::variables::Variables;
+use super::weights::read;
+use super::write;
+use crate::format::Budget;
+use crate::ir::{ContentHash, Graph, Model, ParamId, Source as Place, Weights};
+use crate::types::Note;
+
+/// A Keras model whose configuration was read.
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    head: Vec<u8>,
+    config: serde_json::Value,
+    compiled: Option<serde_json::Value>,
+    is_before_3: bool,
+}
+
+/// A graph and the variables of Keras that are its parameters; these have no elements yet.
+#[derive(Debug)]
+pub struct Architecture {
+    /// The graph.
+    pub graph: Graph,
+    /// In the order of `model.weights`.
+    pub variables: Variables,
+    /// Decisions of the reader.
+    pub notes: Vec<Note>,
+}
+
+impl Reader {
+    /// Reads the configuration of the file at `path`, whose first bytes are `head`.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
+        let source = Source::open(path, head)?;
+        let is_before_3 = source.is_before_3();
+        let Source { config, compiled, .. } = source;
+        let (path, head) = (path.to_owned(), head.to_owned());
+        Ok(Self { path, head, config, compiled, is_before_3 })
+    }
+
+    /// Whether the file holds weights.
+    fn has_weights(&self) -> bool {
+        !self.head.first().is_some_and(|byte| byte.is_ascii_whitespace() || *byte == b'{')
+    }
+
+    /// How the model was compiled, if the file says so.
+    pub fn compiled(&self) -> Option<&serde_json::Value> {
+        self.compiled.as_ref()
+    }
+
+    /// The graph of the file.
+    ///
+    /// # Errors
+    /// If a layer is not supported, or a size of an input is open.
+    pub fn architecture(&self, options: &BuildOptions) -> Result<Architecture, KerasError> {
+        let options = BuildOptions { is_before_3: self.is_before_3, ..options.clone() };
+        architecture(&self.config, &self.path.display().to_string(), &options)
+    }
+
+    /// The model with the weights of the file, or of another file.
+    ///
+    /// # Errors
+    /// As [`Self::architecture`], or if the weights are not those of the architecture.
+    pub fn model(
+        &self,
+        options: &BuildOptions,
+        from: Option<(&Path, &[u8])>,
+        budget: &mut Budget,
+    ) -> Result<Model, KerasError> {
+        let built = self.architecture(options)?;
+        let label = self.path.display().to_string();
+        let own = self.has_weights().then_some((self.path.as_path(), self.head.as_slice()));
+        let (path, head) = from.or(own).ok_or(KerasError::NoWeights(label))?;
+        // What cannot be counted is not read either.
+        let bytes = built.variables.bytes().unwrap_or(0);
+        let label = path.display().to_string();
+        let file = weights(path, head, bytes, budget)?;
+        let file = file.ok_or_else(|| KerasError::NoWeights(label.clone()))?;
+        let weights = read(&file, &label, &built.variables, budget)?;
+        Ok(filled(built, weights, &label))
+    }
+
+    /// The model with the weights of the file, if it has any.
+    ///
+    /// # Errors
+    /// As [`Self::model`].
+    pub fn named(&self, options: &BuildOptions, budget: &mut Budget) -> Result<Model, KerasError> {
+        if self.has_weights() {
+            return self.model(options, None, budget);
+        }
+        let Architecture { graph, notes, .. } = self.architecture(options)?;
+        Ok(Model { notes, ..Model::new(graph, Weights::default()) })
+    }
+
+    /// The bytes of the file with these elements of its variables. All else stays as it is: the
+    /// configuration, how the model was compiled, and the state of its optimizer.
+    ///
+    /// # Errors
+    /// As [`Self::model`], and if the file has no weights.
+    pub fn with_weights(
+        &self,
+        options: &BuildOptions,
+        weights: &Weights,
+        max_memory: u64,
+    ) -> Result<Vec<u8>, KerasError> {
+        if !self.has_weights() {
+            return Err(KerasError::NoWeights(self.path.display().to_string()));
+        }
+        let built = self.architecture(options)?;
+        write::with_weights(&self.path, &built.variables, weights, max_memory)
+    }
+
+    /// Fails if a parameter has no elements.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn complete(&self, model: &Model) -> Result<(), KerasError> {
+        let missing = model.graph.params().iter().find(|p| model.weights.get(&p.name).is_none());
+        missing.map_or(Ok(()), |param| {
+            Err(KerasError::Weights {
+                path: self.path.display().to_string(),
+                variable: param.name.to_string(),
+                reason: "is in no file of weights".to_owned(),
+            })
+        })
+    }
+}
+
+/// The graph of an architecture with its elements.
+fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
+    let Architecture { mut graph, notes, .. } = built;
+    let names: Vec<(ParamId, std::sync::Arc<str>)> =
+        (0u32..).map(ParamId).zip(graph.params().iter().map(|param| param.name.clone())).collect();
+    for (id, name) in names {
+        if let Some(tensor) = weights.get(&name) {
+            graph.set_hash(id, ContentHash::of(tensor));
+            graph.set_source(id, Place { file: file.into(), key: name });
+        }
+    }
+    Model { notes, ..Model::new(graph, weights) }
+}
+
+/// The graph of an architecture as `model.to_json()` gives it; `source` names it.
+///
+/// # Errors
+/// If it is damaged, a layer is not supported, or a size of an input is open.
+pub fn architecture_of(
+    text: &str,
+    source: &str,
+    options: &BuildOptions,
+) -> Result<Architecture, KerasError> {
+    let config: serde_json::Value = serde_json::from_str(text).map_err(|e| {
+        crate::format::FileError::content(Path::new(source), format!("it is not valid JSON: {e}"))
+    })?;
+    architecture(&config, source, options)
+}
+
+fn architecture(
+    config: &serde_json::Value,
+    source: &str,
+    options: &BuildOptions,
+) -> Result<Architecture, KerasError> {
+    let path = || source.to_owned();
+    let spec = Spec::read(config).map_err(|fault: Fault| {
+        let layers = vec![LayerError::new("model", "Model", fault)];
+        KerasError::Layers { path: path(), layers }
+    })?;
+    let Built { graph, variables, notes } = build(&spec, source, options).map_err(|e| match e {
+        BuildError::Layers(layers) => KerasError::Layers { path: path(), layers },
+        BuildError::Open(sizes) => KerasError::Open { path: path(), sizes },
+    })?;
+    Ok(Architecture { graph, variables, notes })
+}

@@ -1,0 +1,62 @@
+//! The variables of a model: what Keras calls its weights.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::ir::Value;
+use crate::types::TensorType;
+
+/// A variable of a Keras model, which is a parameter of the graph.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    /// Its name in the graph: those of its layer and of the models around it, then its own, as in
+    /// `encoder/dense/kernel`.
+    pub name: Arc<str>,
+    /// Its path in the files of Keras 3.
+    pub store: String,
+    /// Its position among the variables of the model.
+    pub(super) order: Vec<usize>,
+    /// Whether it is learned.
+    pub is_trainable: bool,
+    /// Its type in Keras.
+    pub ty: TensorType,
+    /// Its value in the graph.
+    pub(super) value: Value,
+}
+
+/// The variables of a model.
+#[derive(Clone, Debug, Default)]
+pub struct Variables {
+    all: Vec<Variable>,
+    by_name: HashMap<Arc<str>, usize>,
+}
+
+impl Variables {
+    /// The value of the variable with this name.
+    pub(super) fn value(&self, name: &str) -> Option<Value> {
+        self.by_name.get(name).map(|at| self.all[*at].value)
+    }
+
+    pub(super) fn add(&mut self, variable: Variable) {
+        self.by_name.insert(variable.name.clone(), self.all.len());
+        self.all.push(variable);
+    }
+
+    /// Puts them in the order of `model.weights`.
+    pub(super) fn sort(&mut self) {
+        self.all.sort_by(|a, b| a.order.cmp(&b.order));
+        let names = self.all.iter().map(|variable| variable.name.clone());
+        self.by_name = names.enumerate().map(|(at, name)| (name, at)).collect();
+    }
+
+    /// All of them, in the order of `model.weights`.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Variable> {
+        self.all.iter()
+    }
+
+    /// The bytes that they take.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        let bytes = |v: &Variable| u64::try_from(v.ty.bytes().as_const()?).ok();
+        self.all.iter().try_fold(0u64, |sum, v| sum.checked_add(bytes(v)?))
+    }
+}

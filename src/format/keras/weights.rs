@@ -1,0 +1,174 @@
+//! The elements of variables, from the layouts in which versions of Keras have them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::error::KerasError;
+use super::hdf5::Hdf5;
+use super::variables::{Variable, Variables};
+use crate::format::{Budget, FileError};
+use crate::ir::Weights;
+use crate::op::converted;
+use crate::types::{DType, Tensor};
+
+/// Where each variable lies in a file of weights.
+pub(super) struct Layout {
+    /// The paths of datasets, in the order of the variables.
+    pub(super) paths: Vec<String>,
+}
+
+impl Layout {
+    /// The places of variables in a file.
+    pub(super) fn of(file: &Hdf5, path: &str, variables: &Variables) -> Result<Self, KerasError> {
+        if let Some(root) = legacy_root(file)? {
+            return legacy(file, path, root, variables);
+        }
+        let paths = variables.iter().map(|variable| variable.store.clone()).collect();
+        Ok(Self { paths })
+    }
+}
+
+/// The group of weights of a file of before Keras 3, or in its form; `None` for another file.
+fn legacy_root(file: &Hdf5) -> Result<Option<&'static str>, FileError> {
+    if file.words("", "layer_names")?.is_some() {
+        return Ok(Some(""));
+    }
+    Ok(file.has_group("model_weights").then_some("model_weights"))
+}
+
+/// The variables of each layer of the model, in the order in which old files have them: those that
+/// are learned come first.
+fn by_layer(variables: &Variables) -> Vec<Vec<usize>> {
+    let mut layers: Vec<Vec<usize>> = Vec::new();
+    let mut last = None;
+    for (at, variable) in variables.iter().enumerate() {
+        let layer = variable.order.first().copied();
+        if last != layer {
+            layers.push(Vec::new());
+            last = layer;
+        }
+        if let Some(layer) = layers.last_mut() {
+            layer.push(at);
+        }
+    }
+    let all: Vec<&Variable> = variables.iter().collect();
+    for layer in &mut layers {
+        layer.sort_by_key(|at| !all[*at].is_trainable);
+    }
+    layers
+}
+
+/// The places of variables in a file that has them layer by layer, in the order of the layers.
+fn legacy(
+    file: &Hdf5,
+    path: &str,
+    root: &str,
+    variables: &Variables,
+) -> Result<Layout, KerasError> {
+    let join = |a: &str, b: &str| if a.is_empty() { b.to_owned() } else { format!("{a}/{b}") };
+    let wrong = |reason: String| FileError::content(std::path::Path::new(path), reason);
+    let names = file.words(root, "layer_names")?;
+    let names = names.ok_or_else(|| wrong("it has no list of layers".to_owned()))?;
+    let mut groups = Vec::new();
+    for name in names {
+        let group = join(root, &name);
+        let weights = file.words(&group, "weight_names")?.unwrap_or_default();
+        if !weights.is_empty() {
+            let weights = weights.iter().map(|weight| join(&group, weight)).collect::<Vec<_>>();
+            groups.push((name, weights));
+        }
+    }
+    let layers = by_layer(variables);
+    let all: Vec<&Variable> = variables.iter().collect();
+    if layers.len() != groups.len() {
+        let reason = format!(
+            "it has weights of {} layers; the architecture has {}",
+            groups.len(),
+            layers.len()
+        );
+        return Err(wrong(reason).into());
+    }
+    // By their names where the file has them; else in the order of the file.
+    let by_name: HashMap<&str, usize> =
+        groups.iter().enumerate().map(|(at, (name, _))| (name.as_str(), at)).collect();
+    let own = |layer: &[usize]| {
+        let name = layer.first().map(|at| all[*at].name.split('/').next());
+        by_name.get(name.flatten()?).copied()
+    };
+    let named: Option<Vec<usize>> = layers.iter().map(|layer| own(layer)).collect();
+    let order = named.unwrap_or_else(|| (0..layers.len()).collect());
+    let mut paths = vec![String::new(); all.len()];
+    for (layer, at) in layers.iter().zip(order) {
+        let (name, weights) = &groups[at];
+        if weights.len() != layer.len() {
+            let reason = format!(
+                "layer `{name}` has {} weights in the file, and {} in the architecture",
+                weights.len(),
+                layer.len()
+            );
+            return Err(wrong(reason).into());
+        }
+        for (variable, weight) in layer.iter().zip(weights) {
+            paths[*variable].clone_from(weight);
+        }
+    }
+    Ok(Layout { paths })
+}
+
+/// The elements of all variables.
+pub(super) fn read(
+    file: &Hdf5,
+    path: &str,
+    variables: &Variables,
+    budget: &mut Budget,
+) -> Result<Weights, KerasError> {
+    let layout = Layout::of(file, path, variables)?;
+    let mut weights = Weights::default();
+    for (variable, place) in variables.iter().zip(&layout.paths) {
+        let tensor = element(file, path, variable, place, budget)?;
+        weights.insert(Arc::clone(&variable.name), tensor);
+    }
+    Ok(weights)
+}
+
+fn element(
+    file: &Hdf5,
+    path: &str,
+    variable: &Variable,
+    place: &str,
+    budget: &mut Budget,
+) -> Result<Tensor, KerasError> {
+    let wrong = |reason: String| KerasError::Weights {
+        path: path.to_owned(),
+        variable: variable.name.to_string(),
+        reason,
+    };
+    let (dtype, dims) = file.info(place).map_err(|e| match e {
+        FileError::Content { reason, .. } => wrong(reason),
+        error => error.into(),
+    })?;
+    let expected = variable.ty.shape.as_const();
+    let expected = expected.ok_or_else(|| wrong("its size is not known".to_owned()))?;
+    let is_same = dims == expected.as_slice();
+    // Kernels of one tap have one axis less in some old files.
+    let squeezed = || {
+        let own = dims.iter().filter(|size| **size != 1);
+        own.eq(expected.iter().filter(|size| **size != 1))
+    };
+    if !is_same && !squeezed() {
+        return Err(wrong(format!(
+            "has the sizes {dims:?} in the file, and {:?} here",
+            expected.as_slice()
+        )));
+    }
+    if !dtype.is_float() && variable.ty.dtype.is_float() || dtype == DType::Bool {
+        return Err(wrong(format!("has elements of the type {dtype}, not {}", variable.ty.dtype)));
+    }
+    let tensor = file.read(place, budget)?;
+    let tensor = tensor.reshaped(&expected).map_err(|e| wrong(e.to_string()))?;
+    if dtype == variable.ty.dtype {
+        return Ok(tensor);
+    }
+    budget.charge(place, (tensor.len() * variable.ty.dtype.bytes()) as u64)?;
+    converted(&tensor, variable.ty.dtype).map_err(|e| wrong(e.to_string()))
+}
