@@ -59,6 +59,10 @@ impl Specialize for OpenFile {
         Ok(with_sizes(&self.reader, &self.options, &self.sizes(&self.stated), &symbols)?)
     }
 
+    fn max_memory(&self) -> u64 {
+        self.options.max_memory
+    }
+
     fn undecided(&self) -> Option<Error> {
         None
     }
