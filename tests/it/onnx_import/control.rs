@@ -20,18 +20,23 @@ fn body(name: &str, graph: GraphProto) -> AttributeProto {
 }
 
 /// A graph whose inputs are declared by name only.
-fn inner(inputs: &str, nodes: Vec<NodeProto>, outputs: &str) -> GraphProto {
+pub(super) fn inner(inputs: &str, nodes: Vec<NodeProto>, outputs: &str) -> GraphProto {
     let input =
         |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() };
     graph(words(inputs).into_iter().map(input).collect(), vec![], nodes, &words(outputs))
 }
 
-fn branches(condition: &str, yes: GraphProto, no: GraphProto, results: &str) -> NodeProto {
+pub(super) fn branches(
+    condition: &str,
+    yes: GraphProto,
+    no: GraphProto,
+    results: &str,
+) -> NodeProto {
     let node = node("If", &[condition], &words(results));
     with(with(node, body("then_branch", yes)), body("else_branch", no))
 }
 
-fn scalar(name: &str, value: i64) -> TensorProto {
+pub(super) fn scalar(name: &str, value: i64) -> TensorProto {
     TensorProto { dims: vec![], ..ints(name, &[value]) }
 }
 
