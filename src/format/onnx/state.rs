@@ -202,7 +202,7 @@ impl State<'_> {
         if self.dry {
             return self.builder.input(&name, tensor.tensor_type());
         }
-        let source = Source { file: self.source.clone(), key: format!("folded:{name}").into() };
+        let source = Source::folded(self.source.clone(), &name);
         self.builder.param_from(&name, source, tensor)
     }
 
