@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::super::Escaped;
 use super::bodies::{Body, Inner};
 use super::calls::{MAX_BYTES, MAX_NODES};
 use super::file::{File, Head};
@@ -10,9 +11,9 @@ use super::flatten::Run;
 use super::node::{Node, wrong};
 use super::state::State;
 use super::{ImportError, NodeError};
-use crate::ir::{GraphError, Origin, Value};
-use crate::op::{Emit, Formula, OpError};
-use crate::types::{DType, Shape, Tensor};
+use crate::ir::{GraphError, NodeKind, Origin, Value};
+use crate::op::{Emit, Formula, OpError, Traits};
+use crate::types::{DType, FastSet, Shape, Tensor};
 
 /// Converts a node of a body.
 pub(super) type Convert<'c> = &'c dyn Fn(&mut State<'_>, &FlatNode) -> Result<(), ImportError>;
