@@ -201,11 +201,31 @@ impl Model {
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Cow<'_, Self>, Error> {
         let Some(open) = &self.open else { return Ok(Cow::Borrowed(self)) };
-        let numbers = numbers(&**open, inputs);
+        self.at(&**open, &numbers(&**open, inputs))
+    }
+
+    /// The model for inputs of these sizes, by name; it is as stated in what these do not show.
+    pub(crate) fn for_sizes(
+        &self,
+        sizes: &BTreeMap<String, Vec<usize>>,
+    ) -> Result<Cow<'_, Self>, Error> {
+        let Some(open) = &self.open else { return Ok(Cow::Borrowed(self)) };
+        let all = open.open().iter().zip(open.stated());
+        let number = |(open, stated): (&Open, &i64)| match open {
+            Open::Size { input, axis, .. } => {
+                let size = sizes.get(input).and_then(|sizes| sizes.get(*axis));
+                size.and_then(|size| i64::try_from(*size).ok()).unwrap_or(*stated)
+            }
+            Open::Value { .. } => *stated,
+        };
+        self.at(&**open, &all.map(number).collect::<Vec<i64>>())
+    }
+
+    fn at(&self, open: &dyn Specialize, numbers: &[i64]) -> Result<Cow<'_, Self>, Error> {
         if numbers == open.stated() {
             return Ok(Cow::Borrowed(self));
         }
-        Ok(Cow::Owned(open.at(&numbers)?))
+        Ok(Cow::Owned(open.at(numbers)?))
     }
 }
 

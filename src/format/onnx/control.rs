@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::super::Escaped;
 use super::bodies::{Body, Inner};
 use super::calls::{MAX_BYTES, MAX_NODES};
 use super::file::{File, Head};
@@ -10,9 +11,9 @@ use super::flatten::Run;
 use super::node::{Node, wrong};
 use super::state::State;
 use super::{ImportError, NodeError};
-use crate::ir::{GraphError, Origin, Value};
-use crate::op::{Emit, Formula, OpError};
-use crate::types::{DType, Shape, Tensor};
+use crate::ir::{GraphError, NodeKind, Origin, Value};
+use crate::op::{Emit, Formula, OpError, Traits};
+use crate::types::{DType, FastSet, Shape, Tensor};
 
 /// Converts a node of a body.
 pub(super) type Convert<'c> = &'c dyn Fn(&mut State<'_>, &FlatNode) -> Result<(), ImportError>;
@@ -163,8 +164,45 @@ impl<'c, 's> Control<'c, 's> {
             return Err(self.failed(NodeError::Unsupported(text)));
         }
         let depends = self.state.depends(value);
-        let (what, on, inputs) = (what.to_owned(), depends.to_string(), depends.deciding());
-        Err(self.failed(NodeError::Undecided { what, on, inputs }))
+        let (what, on) = (what.to_owned(), depends.to_string());
+        let (inputs, alone) = depends.deciding();
+        Err(self.failed(NodeError::Undecided { what, on, inputs, alone }))
+    }
+
+    /// Whether two values are computed alike from the same values.
+    pub(super) fn are_alike(&self, a: Value, b: Value) -> bool {
+        let graph = self.state.builder.graph();
+        let (mut waiting, mut seen) = (vec![(a, b)], FastSet::default());
+        while let Some((a, b)) = waiting.pop() {
+            if a == b || !seen.insert((a, b)) {
+                continue;
+            }
+            if let (Some(a), Some(b)) = (self.state.known(a), self.state.known(b)) {
+                if a == b {
+                    continue;
+                }
+                return false;
+            }
+            let (NodeKind::Op(op), NodeKind::Op(other)) =
+                (graph.node(a.node).kind(), graph.node(b.node).kind())
+            else {
+                return false;
+            };
+            // Numbers that are drawn twice differ.
+            let alike = a.output == b.output && op == other && !op.is(Traits::UNREPEATABLE);
+            let (left, right) = (graph.operands(a.node), graph.operands(b.node));
+            if !alike || left.len() != right.len() {
+                return false;
+            }
+            waiting.extend(left.into_iter().zip(right));
+        }
+        true
+    }
+
+    /// Tells something of the node.
+    pub(super) fn note(&mut self, text: &str) {
+        let node = self.state.layout.flat.label(self.node);
+        self.state.notes.push(format!("{node} ({}): {text}", Escaped(self.head.op)).into());
     }
 
     /// The file.

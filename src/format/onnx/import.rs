@@ -259,7 +259,7 @@ impl Parts<'_> {
             state.values[id as usize] = Some(state.builder.input(name, ty));
         }
         for (id, tensor) in &inputs.known {
-            state.values[*id as usize] = Some(state.constant(*id, tensor.clone()));
+            state.values[*id as usize] = Some(state.inline(*id, tensor.clone()));
         }
         for node in &self.block.nodes {
             self.node(state, node)?;

@@ -62,7 +62,7 @@ use bytes::Bytes;
 use super::Budget;
 use crate::ir::Model;
 use crate::types::Tensor;
-pub(crate) use data::{DataSets, Kind, input_names, inputs_of};
+pub(crate) use data::{DataSets, Kind, input_names};
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
 pub(crate) use locations::locate;

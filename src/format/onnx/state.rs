@@ -184,6 +184,12 @@ impl State<'_> {
         self.tensor_value(id, tensor, small)
     }
 
+    /// The tensor that an input is known to be, as a value. No file has it, so that it stands in the
+    /// graph.
+    pub(super) fn inline(&mut self, id: ValueId, tensor: Tensor) -> Value {
+        self.tensor_value(id, tensor, true)
+    }
+
     /// Marks values that hold strings, or follow from some.
     pub(super) fn leave_out(&mut self, ids: impl IntoIterator<Item = ValueId>) {
         self.texts.extend(ids.into_iter().filter(|id| *id != NONE));
@@ -196,7 +202,7 @@ impl State<'_> {
         if self.dry {
             return self.builder.input(&name, tensor.tensor_type());
         }
-        let source = Source { file: self.source.clone(), key: format!("folded:{name}").into() };
+        let source = Source::folded(self.source.clone(), &name);
         self.builder.param_from(&name, source, tensor)
     }
 

@@ -156,7 +156,7 @@ fn wrong() -> Vec<Case> {
             &model(graph(
                 vec![value("x", &["N", "4"]), value("yes", &[])],
                 vec![],
-                both(relu(), relu()),
+                both(relu(), inner(&[], vec![node("Neg", &["x"], &["b"])], &["b"])),
                 &["y"],
             )),
         ),
