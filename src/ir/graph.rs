@@ -466,8 +466,8 @@ impl Graph {
         before - self.len()
     }
 
-    /// Keeps the nodes that are `live`, and the edges that were not replaced. No edge is taken out of
-    /// the lists of its ends, which may be long.
+    /// Keeps the nodes that are `live`, and the edges that were not replaced. No edge is taken out
+    /// of the lists of its ends, which may be long.
     fn retain(&mut self, live: &[bool]) {
         let edges: Vec<(NodeIndex, NodeIndex, Edge)> = self
             .flow
