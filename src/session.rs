@@ -321,6 +321,7 @@ impl SessionBuilder {
         let open = model.open.take();
         let stated = Arc::new(setup.ready(model, &*backend)?);
         let others = open.map(|open| {
+            // Without a limit of its own it has that of the file.
             let limit = open.max_memory().min(max_memory.unwrap_or(u64::MAX));
             let kept = Mutex::new(Kept { all: Vec::new(), limit });
             Others { open, setup, backend, kept, readied: AtomicUsize::new(0) }

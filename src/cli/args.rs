@@ -136,7 +136,7 @@ impl ModelArgs {
         self.load_other(&self.model)
     }
 
-    /// Reads the model for the inputs that are given, if they are, on one device or `of_many`; both.
+    /// Reads the model for the inputs, if they are given, on one device or `of_many`; gives both.
     pub(crate) fn load_with(
         &self,
         inputs: &InputArgs,

@@ -40,7 +40,7 @@ pub(crate) fn load(
                     None => given.insert(read(names(spec, &options, Some(&model.graph))?)?),
                 };
                 let mut inputs = inputs.clone();
-                inputs.retain(|name, _| !options.set.contains_key(name));
+                inputs.retain(|name, _| own.contains_key(name) || !options.set.contains_key(name));
                 match model.for_inputs(&inputs) {
                     Ok(model) => {
                         let model = model.into_owned();
@@ -78,12 +78,9 @@ fn names(spec: &str, options: &LoadOptions, graph: Option<&Graph>) -> anyhow::Re
 
 /// True if inputs may say what a model leaves open.
 fn settles(error: &ImportError, is_of_many: bool) -> bool {
-    match error {
-        ImportError::UnboundDims(_) => true,
-        // Several devices need to know which of the sizes is the batch.
-        ImportError::Batches(_) => !is_of_many,
-        error => !error.depends().is_empty(),
-    }
+    // Several devices need to know which of the sizes is the batch.
+    let is_batch = matches!(error, ImportError::Batches(_)) && !is_of_many;
+    is_batch || matches!(error, ImportError::UnboundDims(_)) || !error.depends().is_empty()
 }
 
 /// Takes from the inputs what was not known when the model was read; false if they do not say.
@@ -102,23 +99,21 @@ fn settle(
         }
         options.dims.len() > before
     };
-    match error {
-        ImportError::UnboundDims(sizes) => bind(&mut sizes.iter()),
-        ImportError::Batches(candidates) => {
-            bind(&mut candidates.iter().flat_map(BatchCandidate::open))
-        }
-        error => {
-            let before = options.set.len();
-            for name in error.depends() {
-                // Of more elements nothing follows that is known.
-                let few = |tensor: &&Tensor| is_the_value(error, name) || tensor.len() <= MAX_INTS;
-                if let Some(tensor) = given.get(name).filter(few) {
-                    options.set.insert(name.clone(), tensor.clone());
-                }
-            }
-            options.set.len() > before
+    if let ImportError::UnboundDims(sizes) = error {
+        return bind(&mut sizes.iter());
+    }
+    if let ImportError::Batches(candidates) = error {
+        return bind(&mut candidates.iter().flat_map(BatchCandidate::open));
+    }
+    let before = options.set.len();
+    for name in error.depends() {
+        // Of more elements nothing follows that is known.
+        let few = |tensor: &&Tensor| is_the_value(error, name) || tensor.len() <= MAX_INTS;
+        if let Some(tensor) = given.get(name).filter(few) {
+            options.set.insert(name.clone(), tensor.clone());
         }
     }
+    options.set.len() > before
 }
 
 /// Whether an operand that must be known is the input itself.

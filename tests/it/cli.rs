@@ -385,10 +385,15 @@ fn repairs_are_told_where_the_model_is_split() {
     let folder = tempfile::tempdir().unwrap();
     let file = path(folder.path(), "m.fan");
     // Rows of two inputs, then each with all others: repaired alone, the first is of no use.
-    let text = "fanwise 1\nsymbol N >= 0\ngraph @g(%a: f32[N,4], %b: f32[N,4]) -> (s: f32[2*N,2*N]) {\n  \
-        %v : f32[2*N,4] = concat(%a, %b) {axis=0}\n  %z : f32[2*N,4] = lp_norm(%v) {axis=1}\n  \
-        %t : f32[4,2*N] = transpose(%z) {perm=[1, 0]}\n  %s : f32[2*N,2*N] = matmul(%z, %t)\n  \
-        return %s\n}\n";
+    let text = "fanwise 1\nsymbol N >= 0
+graph @g(%a: f32[N,4], %b: f32[N,4]) -> (s: f32[2*N,2*N]) {
+  %v : f32[2*N,4] = concat(%a, %b) {axis=0}
+  %z : f32[2*N,4] = lp_norm(%v) {axis=1}
+  %t : f32[4,2*N] = transpose(%z) {perm=[1, 0]}
+  %s : f32[2*N,2*N] = matmul(%z, %t)
+  return %s
+}
+";
     fs::write(&file, text).unwrap();
     let said = refused(&["check", &file, "--gpus", "3"]);
     assert!(said.contains("allow a repair that inserts all_gather of %z"), "{said}");

@@ -164,7 +164,7 @@ impl<'c, 's> Control<'c, 's> {
             return Err(self.failed(NodeError::Unsupported(text)));
         }
         let depends = self.state.depends(value);
-        let (what, on) = (what.to_owned(), depends.to_string());
+        let (what, on) = (what.to_owned(), depends.to_string().into());
         let (inputs, alone) = depends.deciding();
         Err(self.failed(NodeError::Undecided { what, on, inputs, alone }))
     }

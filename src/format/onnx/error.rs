@@ -219,7 +219,7 @@ pub enum NodeError {
         /// The value, as a phrase.
         what: String,
         /// What it depends on, as a list.
-        on: String,
+        on: Box<str>,
         /// The inputs among these.
         inputs: Vec<String>,
         /// Whether each of these is one number, and nothing else decides it.
@@ -283,10 +283,10 @@ impl From<WireError> for ImportError {
 impl NodeError {
     /// The inputs that a value depends on which must be known.
     fn depends(&self) -> &[String] {
-        match self {
-            Self::NotKnown { inputs, .. } | Self::Undecided { inputs, .. } => inputs,
-            _ => &[],
+        if let Self::NotKnown { inputs, .. } | Self::Undecided { inputs, .. } = self {
+            return inputs;
         }
+        &[]
     }
 
     /// Whether these inputs decide it alone, each as one number.

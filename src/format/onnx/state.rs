@@ -184,7 +184,7 @@ impl State<'_> {
         self.tensor_value(id, tensor, small)
     }
 
-    /// The tensor that an input is known to be, as a value. No file has it, so that it stands in the
+    /// The tensor that an input is known to be, as a value. No file has it, so it stands in the
     /// graph.
     pub(super) fn inline(&mut self, id: ValueId, tensor: Tensor) -> Value {
         self.tensor_value(id, tensor, true)

@@ -4,6 +4,7 @@ mod classical;
 mod control;
 mod damage;
 mod data;
+mod drawn;
 mod external;
 mod functions;
 mod graphs;
