@@ -41,6 +41,9 @@ def randomise(model, seed=5):
         if np.issubdtype(np.dtype(variable.dtype) if variable.dtype != "bfloat16" else np.float32, np.integer):
             continue
         variable.assign(value.astype("float32"))
+    for layer in model._flatten_layers():
+        if hasattr(layer, "finalize_state"):
+            layer.finalize_state()
 
 
 def named(tensor):
@@ -276,7 +279,9 @@ def masks():
         outputs += each(y, [L.LSTM(3), L.LSTM(3, **s), L.GRU(3, go_backwards=True, **s), L.SimpleRNN(3), L.Bidirectional(L.GRU(3, **s)), L.Bidirectional(L.LSTM(2)), L.GlobalAveragePooling1D(), L.LSTM(3, activation="gelu", **s)])
         outputs += [L.GlobalAveragePooling1D()(L.Dropout(0.3)(L.Dense(3)(y))), L.LSTM(2)(L.LSTM(3, **s)(y)), L.TimeDistributed(L.Dense(2))(y), L.RNN(L.GRUCell(3))(y)]
         outputs += list(L.LSTM(3, return_state=True, **s)(y))
-        outputs += [L.MultiHeadAttention(2, 3)(y, y), L.MultiHeadAttention(2, 3, dropout=0.1)(y, y, use_causal_mask=True), L.Attention()([y, y]), L.AdditiveAttention()([y, y]), L.GroupQueryAttention(3, 4, 2)(y, y)]
+        # These take the mask off their operands, which others would then not see.
+        own = [L.Rescaling(1.0)(y) for _ in range(3)]
+        outputs += [L.MultiHeadAttention(2, 3)(own[0], own[0]), L.MultiHeadAttention(2, 3, dropout=0.1)(own[1], own[1], use_causal_mask=True), L.Attention()([y, y]), L.AdditiveAttention()([y, y]), L.GroupQueryAttention(3, 4, 2)(own[2], own[2])]
     outputs += [L.GlobalAveragePooling1D()(L.Concatenate()([e, L.Dense(2)(e)])), L.GlobalAveragePooling1D()(L.Add()([e, L.Dense(4)(e)])), L.GlobalAveragePooling1D()(L.Concatenate(axis=1)([e, e])), L.Softmax(axis=1)(L.Dense(1)(e), mask=n[..., None] > 2)]
     return keras.Model([n, x], outputs)
 

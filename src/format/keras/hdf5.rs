@@ -188,7 +188,10 @@ fn element(datatype: &Datatype, name: impl Fn() -> Option<String>) -> Option<(DT
         }
         // How h5py writes truth values.
         Datatype::Enumeration { size: 1, .. } => Some((DType::Bool, false)),
-        Datatype::Opaque { size: 2, .. } if name()? == "bfloat16" => Some((DType::Bf16, false)),
+        // Old forms of files do not say what they are, and have no other such type.
+        Datatype::Opaque { size: 2, .. } if name().is_none_or(|name| name == "bfloat16") => {
+            Some((DType::Bf16, false))
+        }
         _ => None,
     }
 }
