@@ -423,7 +423,7 @@ fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let model = args.model.load_for_training()?;
     let optimizer = args.optimizer.optimizer()?;
     let mut training = args.objective.training(&model.graph, optimizer)?;
-    args.optimizer.apply(&mut training, 0);
+    args.optimizer.apply(&mut training, &model, 0);
     let TrainingGraph { graph, weights, .. } =
         pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
     let place = train::Distribution {

@@ -1,7 +1,7 @@
 //! A model: a graph with its weights.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub struct Model {
     pub weights: Weights,
     /// Decisions of the reader, and ignored parts of the file.
     pub notes: Vec<Note>,
+    /// The parameters that the file says are not learned.
+    pub(crate) frozen: BTreeSet<String>,
     /// The graphs for other numbers of what is open; `None` if only the batch is.
     pub(crate) open: Option<Arc<dyn Specialize>>,
 }
@@ -120,7 +122,7 @@ impl From<(Graph, Weights)> for Model {
 impl Model {
     /// A model without notes or open sizes.
     pub fn new(graph: Graph, weights: Weights) -> Self {
-        Self { graph, weights, notes: Vec::new(), open: None }
+        Self { graph, weights, notes: Vec::new(), frozen: BTreeSet::new(), open: None }
     }
 
     /// The names of the sizes that each run may choose, beside the batch.

@@ -18,6 +18,7 @@ import sys
 import tempfile
 
 import keras
+import ml_dtypes  # NumPy knows the name `bfloat16` by it.
 import numpy as np
 from keras import layers as L
 from keras import ops as O
@@ -41,6 +42,9 @@ def randomise(model, seed=5):
         if np.issubdtype(np.dtype(variable.dtype) if variable.dtype != "bfloat16" else np.float32, np.integer):
             continue
         variable.assign(value.astype("float32"))
+    for layer in model._flatten_layers():
+        if hasattr(layer, "finalize_state"):
+            layer.finalize_state()
 
 
 def named(tensor):
@@ -79,15 +83,21 @@ def run(fanwise, folder, model, feed, form):
         if done.returncode != 0:
             raise SystemExit(f"{model.name} ({form}): {done.stderr}")
         with np.load(out) as arrays:
-            found.append({name: arrays[name] for name in arrays.files})
+            found.append({name: plain(arrays[name]) for name in arrays.files})
     return found
+
+
+def plain(array):
+    """An array whose elements NumPy knows: it reads `bfloat16` as two bytes."""
+    array = array.view("bfloat16") if array.dtype.kind == "V" else array
+    return array.astype("float32") if array.dtype.itemsize == 2 else array
 
 
 def compare(fanwise, model, form, feed=None):
     """The largest difference of an output, relative to its largest value."""
     feed = feed or draw(model)
     expected = model([feed[named(tensor)] for tensor in model.inputs], training=False)
-    expected = [np.asarray(O.convert_to_numpy(value)) for value in keras.tree.flatten(expected)]
+    expected = [plain(np.asarray(O.convert_to_numpy(value))) for value in keras.tree.flatten(expected)]
     with tempfile.TemporaryDirectory() as folder:
         one, three = run(fanwise, pathlib.Path(folder), model, feed, form)
     worst = 0.0
@@ -101,7 +111,7 @@ def compare(fanwise, model, form, feed=None):
             assert np.array_equal(one[name], value), f"{model.name}: {name} differs"
             continue
         difference = np.abs(one[name].astype("float64") - value).max(initial=0.0) / max(size, 1e-30)
-        is_half = value.dtype.itemsize == 2 or any(layer.compute_dtype != "float32" for layer in model.layers)
+        is_half = any(layer.compute_dtype != "float32" for layer in model.layers)
         tolerance = 2e-2 if is_half else TOLERANCE
         assert difference <= tolerance, f"{model.name} ({form}): {name} differs by {difference:.2g} of the largest"
         worst = max(worst, difference)
@@ -276,7 +286,9 @@ def masks():
         outputs += each(y, [L.LSTM(3), L.LSTM(3, **s), L.GRU(3, go_backwards=True, **s), L.SimpleRNN(3), L.Bidirectional(L.GRU(3, **s)), L.Bidirectional(L.LSTM(2)), L.GlobalAveragePooling1D(), L.LSTM(3, activation="gelu", **s)])
         outputs += [L.GlobalAveragePooling1D()(L.Dropout(0.3)(L.Dense(3)(y))), L.LSTM(2)(L.LSTM(3, **s)(y)), L.TimeDistributed(L.Dense(2))(y), L.RNN(L.GRUCell(3))(y)]
         outputs += list(L.LSTM(3, return_state=True, **s)(y))
-        outputs += [L.MultiHeadAttention(2, 3)(y, y), L.MultiHeadAttention(2, 3, dropout=0.1)(y, y, use_causal_mask=True), L.Attention()([y, y]), L.AdditiveAttention()([y, y]), L.GroupQueryAttention(3, 4, 2)(y, y)]
+        # These take the mask off their operands, which others would then not see.
+        own = [L.Rescaling(1.0)(y) for _ in range(3)]
+        outputs += [L.MultiHeadAttention(2, 3)(own[0], own[0]), L.MultiHeadAttention(2, 3, dropout=0.1)(own[1], own[1], use_causal_mask=True), L.Attention()([y, y]), L.AdditiveAttention()([y, y]), L.GroupQueryAttention(3, 4, 2)(own[2], own[2])]
     outputs += [L.GlobalAveragePooling1D()(L.Concatenate()([e, L.Dense(2)(e)])), L.GlobalAveragePooling1D()(L.Add()([e, L.Dense(4)(e)])), L.GlobalAveragePooling1D()(L.Concatenate(axis=1)([e, e])), L.Softmax(axis=1)(L.Dense(1)(e), mask=n[..., None] > 2)]
     return keras.Model([n, x], outputs)
 

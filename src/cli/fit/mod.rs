@@ -102,7 +102,7 @@ fn fit_from(
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let mut training = args.objective.training(&model.graph, args.optimizer.optimizer()?)?;
-    args.optimizer.apply(&mut training, args.seed);
+    args.optimizer.apply(&mut training, &model, args.seed);
     if !args.class_weight.is_empty() {
         training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use crate::ir::Graph;
+use crate::ir::{Graph, Model};
 use crate::pass::{
     Constraint, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training,
 };
@@ -274,9 +274,13 @@ impl OptimizerArgs {
         Ok(optimizer)
     }
 
-    /// Applies the options of training alone.
-    pub(crate) fn apply(&self, training: &mut Training, seed: u32) {
-        training.frozen = self.freeze.iter().cloned().collect();
+    /// Applies the options of training alone to a training of `model`.
+    pub(crate) fn apply(&self, training: &mut Training, model: &Model, seed: u32) {
+        // What the file freezes and nobody asks for.
+        let of_file = model.graph.params().iter().map(|param| param.name.to_string());
+        let of_file = of_file.filter(|name| model.frozen.contains(name));
+        let own = of_file.filter(|name| !self.train.contains(name));
+        training.frozen = self.freeze.iter().cloned().chain(own).collect();
         training.learned = self.train.iter().cloned().collect();
         training.constraints.clone_from(&self.constraint);
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use smallvec::SmallVec;
 
-use super::config::{Config, Object, Read};
+use super::config::{Config, MOST as MOST_SIZE, Object, Read};
 use super::error::{Fault, LayerError};
 use super::options::BuildOptions;
 use super::tree::Spec;
@@ -247,6 +247,16 @@ impl<'s, 'c> At<'s, 'c> {
         result.map(drop)
     }
 
+    /// A statistic that follows the batches in training, unless the layer is frozen.
+    pub(super) fn statistic(&mut self, name: &str, shape: &[i64]) -> Read<Value> {
+        let value = self.fixed(name, shape)?;
+        if self.place.is_trainable {
+            let path = format!("{}/{name}", self.place.path);
+            self.state.variables.set_running(&path);
+        }
+        Ok(value)
+    }
+
     /// A variable in its own element type.
     pub(super) fn variable(&mut self, name: &str, shape: &[i64], is_learned: bool) -> Read<Value> {
         let path = format!("{}/{name}", self.place.path);
@@ -267,6 +277,7 @@ impl<'s, 'c> At<'s, 'c> {
             store: format!("{}/vars/{at}", self.place.store),
             order: [&self.place.order[..], &[0, at]].concat(),
             is_trainable: is_learned && self.place.is_trainable,
+            is_running: false,
             ty,
             value,
         });
@@ -284,7 +295,12 @@ impl<'s, 'c> At<'s, 'c> {
         let size =
             size.ok_or_else(|| Fault::new(format!("{} has no axis {axis}", self.ty(value))))?;
         let known = || Fault::new(format!("it needs the size {size} of axis {axis} to be known"));
-        size.as_const().ok_or_else(known)
+        let size = size.as_const().ok_or_else(known)?;
+        if size > MOST_SIZE {
+            let reason = format!("axis {axis} has {size} elements, more than {MOST_SIZE}");
+            return Err(Fault::new(reason));
+        }
+        Ok(size)
     }
 
     /// The sizes of the axes from `from` on, which must be known.

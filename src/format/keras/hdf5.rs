@@ -115,10 +115,8 @@ impl Hdf5 {
         let dataset = self.file.dataset(path).map_err(|e| self.wrong(path, e))?;
         let place = match dataset.layout().map_err(|e| self.wrong(path, e))? {
             Layout::Contiguous { address: Some(from), size } => {
-                let ends = (usize::try_from(from).ok(), usize::try_from(size).ok());
-                let (from, size) = match ends {
-                    (Some(from), Some(size)) => (from, size),
-                    _ => return Err(self.wrong(path, "it lies beyond the file")),
+                let (Ok(from), Ok(size)) = (usize::try_from(from), usize::try_from(size)) else {
+                    return Err(self.wrong(path, "it lies beyond the file"));
                 };
                 from.checked_add(size).map(|to| from..to)
             }
@@ -139,7 +137,9 @@ impl Hdf5 {
             raw.chunks_exact_mut(dtype.bytes()).for_each(<[u8]>::reverse);
         }
         if dtype == DType::Bool {
-            raw.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+            for byte in &mut raw {
+                *byte = u8::from(*byte != 0);
+            }
         }
         Tensor::from_bytes(dtype, &dims, &raw).map_err(|e| self.wrong(path, e))
     }
@@ -188,7 +188,10 @@ fn element(datatype: &Datatype, name: impl Fn() -> Option<String>) -> Option<(DT
         }
         // How h5py writes truth values.
         Datatype::Enumeration { size: 1, .. } => Some((DType::Bool, false)),
-        Datatype::Opaque { size: 2, .. } if name()? == "bfloat16" => Some((DType::Bf16, false)),
+        // Old forms of files do not say what they are, and have no other such type.
+        Datatype::Opaque { size: 2, .. } if name().is_none_or(|name| name == "bfloat16") => {
+            Some((DType::Bf16, false))
+        }
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! Reading of models.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::build::{BuildError, Built, build};
@@ -98,8 +99,9 @@ impl Reader {
         if self.has_weights() {
             return self.model(options, None, budget);
         }
-        let Architecture { graph, notes, .. } = self.architecture(options)?;
-        Ok(Model { notes, ..Model::new(graph, Weights::default()) })
+        let Architecture { graph, notes, variables } = self.architecture(options)?;
+        let frozen = frozen(&variables);
+        Ok(Model { notes, frozen, ..Model::new(graph, Weights::default()) })
     }
 
     /// The bytes of the file with these elements of its variables. All else stays as it is: the
@@ -138,7 +140,7 @@ impl Reader {
 
 /// The graph of an architecture with its elements.
 fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
-    let Architecture { mut graph, notes, .. } = built;
+    let Architecture { mut graph, notes, variables } = built;
     let names: Vec<(ParamId, std::sync::Arc<str>)> =
         (0u32..).map(ParamId).zip(graph.params().iter().map(|param| param.name.clone())).collect();
     for (id, name) in names {
@@ -147,7 +149,13 @@ fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
             graph.set_source(id, Place { file: file.into(), key: name });
         }
     }
-    Model { notes, ..Model::new(graph, weights) }
+    Model { notes, frozen: frozen(&variables), ..Model::new(graph, weights) }
+}
+
+/// The parameters that keep their elements in training.
+fn frozen(variables: &Variables) -> BTreeSet<String> {
+    let kept = variables.iter().filter(|v| !v.is_trainable && !v.is_running);
+    kept.map(|variable| variable.name.to_string()).collect()
 }
 
 /// The graph of an architecture as `model.to_json()` gives it; `source` names it.

@@ -23,6 +23,8 @@ pub(super) struct Spec<'c> {
     pub(super) config: &'c Object,
     /// Whether it is a function of `keras.ops`, which has no weights and is no layer of the model.
     pub(super) is_function: bool,
+    /// Whether the file says so; else it only looks like one.
+    pub(super) is_named: bool,
     /// The package of a class that is not Keras' own.
     pub(super) package: Option<&'c str>,
     pub(super) inbound: Option<&'c Json>,
@@ -97,12 +99,16 @@ impl<'c> Spec<'c> {
         let foreign = module.filter(|module| !module.starts_with("keras") && !module.is_empty());
         // An object without a name is one of its class.
         let name = own.unwrap_or(class);
-        Ok(Self { class, name, config, is_function, package: package.or(foreign), inbound })
+        let is_named = module.is_some();
+        let package = package.or(foreign);
+        Ok(Self { class, name, config, is_function, is_named, package, inbound })
     }
 
     /// An object of Keras' own with this configuration.
     pub(super) fn plain(name: &'c str, config: &'c Object) -> Self {
-        Self { class: name, name, config, is_function: false, package: None, inbound: None }
+        let (package, inbound) = (None, None);
+        let (is_function, is_named) = (false, true);
+        Self { class: name, name, config, is_function, is_named, package, inbound }
     }
 
     /// Whether it is a model of other layers.
@@ -125,7 +131,7 @@ fn has_arguments(inbound: &Json) -> bool {
 }
 
 /// The layers of a sequential model.
-pub(super) fn sequential<'c>(config: &'c Object) -> Read<Vec<Spec<'c>>> {
+pub(super) fn sequential(config: &Object) -> Read<Vec<Spec<'_>>> {
     let layers = config.get("layers").and_then(Json::as_array);
     let layers = layers.ok_or_else(|| Fault::field("layers", "is missing"))?;
     layers.iter().map(Spec::read).collect()
@@ -390,7 +396,7 @@ fn legacy<'c>(
 }
 
 /// A keyword argument of a call before Keras 3, in which a tensor is told by its form.
-fn legacy_keyword<'c>(value: &'c Json) -> Read<Tree<'c, Named<'c>>> {
+fn legacy_keyword(value: &Json) -> Read<Tree<'_, Named<'_>>> {
     if let Some(leaf) = named(value) {
         let constant = leaf.layer == "_CONSTANT_VALUE";
         return Ok(if constant { Tree::Constant(&value[2]) } else { Tree::Tensor(leaf) });

@@ -18,6 +18,8 @@ pub struct Variable {
     pub(super) order: Vec<usize>,
     /// Whether it is learned.
     pub is_trainable: bool,
+    /// Whether it follows the batches in training, without being learned.
+    pub is_running: bool,
     /// Its type in Keras.
     pub ty: TensorType,
     /// Its value in the graph.
@@ -35,6 +37,13 @@ impl Variables {
     /// The value of the variable with this name.
     pub(super) fn value(&self, name: &str) -> Option<Value> {
         self.by_name.get(name).map(|at| self.all[*at].value)
+    }
+
+    /// Says that the variable with this name follows the batches.
+    pub(super) fn set_running(&mut self, name: &str) {
+        if let Some(at) = self.by_name.get(name) {
+            self.all[*at].is_running = true;
+        }
     }
 
     pub(super) fn add(&mut self, variable: Variable) {

@@ -417,21 +417,18 @@ fn split<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = operand(at, args)?;
     let own = at.axis(x, axis)?;
     let size = at.extent(x, own)?;
-    let sizes: Vec<i64> = match given.as_array() {
-        Some(list) => {
-            let ends = list.iter().map(|x| int("indices_or_sections", x));
-            let mut ends = ends.collect::<Read<Vec<i64>>>()?;
-            ends.push(size);
-            let mut from = 0;
-            ends.into_iter().map(|to| to - std::mem::replace(&mut from, to)).collect()
-        }
-        None => {
-            let count = int("indices_or_sections", given)?;
-            if count < 1 || size % count != 0 {
-                return Err(Fault::field("indices_or_sections", format!("is {count}")));
-            }
-            vec![size / count; usize::try_from(count.min(1 << 16)).unwrap_or(1)] // it fits
-        }
+    let sizes: Vec<i64> = if let Some(list) = given.as_array() {
+        let ends = list.iter().map(|x| int("indices_or_sections", x));
+        let mut ends = ends.collect::<Read<Vec<i64>>>()?;
+        ends.push(size);
+        let mut from = 0;
+        ends.into_iter().map(|to| to - std::mem::replace(&mut from, to)).collect()
+    } else {
+        let count = int("indices_or_sections", given)?;
+        let parts = usize::try_from(count).ok().filter(|n| (1..=1 << 16).contains(n));
+        let wrong = || Fault::field("indices_or_sections", format!("is {count}"));
+        let parts = parts.filter(|_| size % count == 0).ok_or_else(wrong)?;
+        vec![size / count; parts]
     };
     let parts = at.split(x, narrow(own), sizes.into_iter().map(Dim::from).collect())?;
     Ok(Arg::List(parts.into_iter().map(Arg::from).collect()))

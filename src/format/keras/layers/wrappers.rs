@@ -24,12 +24,12 @@ layers! {
 fn wrapped<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let inner = Spec::read(at.config.needed("layer")?)?;
     let x = args.tensor()?;
-    one(at.inside("layer", &inner, &Args::of(x))?)
+    one(&at.inside("layer", &inner, &Args::of(x))?)
 }
 
-fn one<'c>(tensors: Vec<Tensor>) -> Read<Arg<'c>> {
-    match tensors[..] {
-        [tensor] => Ok(tensor.into()),
+fn one<'c>(tensors: &[Tensor]) -> Read<Arg<'c>> {
+    match tensors {
+        [tensor] => Ok((*tensor).into()),
         _ => Err(Fault::new("the layer inside gives several tensors")),
     }
 }
