@@ -41,6 +41,11 @@ pub use crate::codegen::key::key;
 pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
+#[cfg(feature = "keras")]
+pub use crate::format::keras::{
+    Architecture, BuildOptions, Reader, Variable, Variables, architecture_of,
+    supported as keras_layers,
+};
 #[cfg(feature = "onnx")]
 pub use crate::format::onnx::data::read_tensor;
 #[cfg(feature = "onnx")]
@@ -73,8 +78,6 @@ pub use crate::op::grad::pool_grad::PoolGrad;
 pub use crate::op::grad::recurrent_grad::RecurrentGrad;
 pub use crate::op::merge_top_k::MergeTopK;
 pub use crate::op::narrow::Narrow;
-pub use crate::op::own_rows::OwnRows;
-pub use crate::op::pair_probabilities::PairProbabilities;
 pub use crate::op::segment_sum::SegmentSum;
 pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};

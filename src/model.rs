@@ -30,7 +30,7 @@ use crate::types::{Note, Setting, Tensor};
 use crate::zoo;
 
 pub use self::error::ModelError;
-use self::options::{FOLDED, import_options, simplified};
+use self::options::simplified;
 pub use self::options::{FreeBatch, LoadOptions};
 use self::params::parameterised;
 pub(crate) use self::places::locate;
@@ -154,7 +154,7 @@ pub fn save(
     let mut graph = Cow::Borrowed(graph);
     let own: Vec<ParamId> = (0u32..)
         .zip(graph.params())
-        .filter(|(_, p)| p.source.file.is_empty() || p.source.key.starts_with(FOLDED))
+        .filter(|(_, p)| p.source.file.is_empty() || p.source.is_folded())
         .map(|(i, _)| ParamId(i))
         .collect();
     if !own.is_empty() {
@@ -214,6 +214,16 @@ impl Retrained<'_> {
             None => onnx::export(self.graph, self.weights)?,
         };
         Ok(format::write_bytes(path, &bytes)?)
+    }
+
+    /// The bytes of the Keras file that `spec` is, with these weights.
+    ///
+    /// # Errors
+    /// If it is none, or its variables are others.
+    #[cfg(feature = "keras")]
+    pub(crate) fn keras_file(&self) -> Result<Vec<u8>, ModelError> {
+        let file = keras::with_weights(self.spec, self.weights, self.max_memory)?;
+        file.ok_or_else(|| ModelError::NotKeras(self.spec.to_owned()))
     }
 
     /// Checks [`Self::save_onnx`] without writing.
@@ -363,10 +373,24 @@ impl Held {
             return Ok(Self(params::read(path, options.max_memory)?));
         }
         let held = onnx::initializers(path, &mut Budget::new(options.max_memory), &keys)?;
-        if params.iter().all(|p| held.get(&p.source.key).is_some()) {
-            return Ok(Self(held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
+        let mut found: BTreeMap<String, Tensor> =
+            held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect();
+        // What was computed is so again, of the model as it is read where nothing more is said; for
+        // training, for which sizes must be bound, less of it is.
+        for for_training in [options.for_training, !options.for_training] {
+            if params.iter().all(|p| found.contains_key(&*p.source.key)) {
+                break;
+            }
+            let again = LoadOptions { for_training, params: None, ..options.clone() };
+            let Model { graph, weights, .. } = match open::read(path, &again) {
+                Err(_) if for_training != options.for_training => break,
+                read => read?,
+            };
+            let tensor =
+                |p: &Param| Some((p.source.key.to_string(), weights.get(&p.name)?.clone()));
+            found.extend(graph.params().iter().filter_map(tensor));
         }
-        Self::of_model(onnx::import(path, &import_options(options))?, options)
+        Ok(Self(found))
     }
 
     /// The parameters of a model before and after its simplification.

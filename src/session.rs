@@ -23,7 +23,8 @@ use crate::types::{Device, ShardRule, Tensor};
 ///
 /// If the model has open sizes besides the batch, such as the length of a sequence, each run takes
 /// them from its inputs. A graph is prepared at the first run with its sizes. The last eight graphs
-/// are kept, or as many as take 256 MiB with their weights, up to 256.
+/// are kept, or as many as take 256 MiB with their weights, up to 256. If the memory is limited,
+/// those that take more than that together are not kept.
 ///
 /// ```
 /// # #[cfg(feature = "zoo")]
@@ -67,12 +68,16 @@ struct Others {
     readied: AtomicUsize,
 }
 
-/// What a session keeps for other sizes: its sizes, and the bytes that it takes. What was used last
-/// stands at the end.
-struct Kept<T>(Vec<(Vec<i64>, T, u64)>);
+/// What a session keeps for other sizes.
+struct Kept<T> {
+    /// Each with its sizes, and the bytes that it takes. What was used last stands at the end.
+    all: Vec<(Vec<i64>, T, u64)>,
+    /// The bytes that all may take; one that takes more is kept alone.
+    limit: u64,
+}
 
-/// The graphs that are kept whatever they take: each may hold its weights on the devices that use
-/// them.
+/// The graphs that are kept whatever they take within the limit: each may hold its weights on the
+/// devices that use them.
 const FEW: usize = 8;
 
 /// The graphs that are kept at most. A cache of keys and values has another size at each step.
@@ -211,23 +216,23 @@ impl Others {
 impl<T: Clone> Kept<T> {
     /// What is kept for these sizes, which is the last used now.
     fn find(&mut self, sizes: &[i64]) -> Option<T> {
-        let at = self.0.iter().position(|(of, ..)| of == sizes)?;
-        let found = self.0.remove(at);
+        let at = self.all.iter().position(|(of, ..)| of == sizes)?;
+        let found = self.all.remove(at);
         let of = found.1.clone();
-        self.0.push(found);
+        self.all.push(found);
         Some(of)
     }
 
     /// Keeps something for these sizes, of which is not known yet what it takes.
     fn put(&mut self, sizes: &[i64], of: T) {
-        self.0.retain(|(own, ..)| own != sizes);
-        self.0.push((sizes.to_vec(), of, 0));
+        self.all.retain(|(own, ..)| own != sizes);
+        self.all.push((sizes.to_vec(), of, 0));
         self.shrink();
     }
 
     /// Says what that for these sizes takes, if it is still kept.
     fn weigh(&mut self, sizes: &[i64], bytes: u64) {
-        if let Some((.., own)) = self.0.iter_mut().find(|(of, ..)| of == sizes) {
+        if let Some((.., own)) = self.all.iter_mut().find(|(of, ..)| of == sizes) {
             *own = bytes;
         }
         self.shrink();
@@ -235,13 +240,17 @@ impl<T: Clone> Kept<T> {
 
     /// Forgets what was used longest ago while all take too much.
     fn shrink(&mut self) {
-        let mut bytes = self.0.iter().fold(0u64, |sum, (.., own)| sum.saturating_add(*own));
+        let mut bytes = self.all.iter().fold(0u64, |sum, (.., own)| sum.saturating_add(*own));
         let mut first = 0;
-        while self.0.len() - first > FEW && (self.0.len() - first > MOST || bytes > BYTES) {
-            bytes = bytes.saturating_sub(self.0[first].2);
+        let too_much = |left: usize, bytes: u64| {
+            let many = left > FEW && (left > MOST || bytes > BYTES);
+            many || (left > 1 && bytes > self.limit)
+        };
+        while too_much(self.all.len() - first, bytes) {
+            bytes = bytes.saturating_sub(self.all[first].2);
             first += 1;
         }
-        self.0.drain(..first);
+        self.all.drain(..first);
     }
 }
 
@@ -288,7 +297,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Limits the memory of a run; larger runs are refused.
+    /// Limits the memory of a run, and that of the graphs kept for other sizes; larger runs are
+    /// refused.
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.max_memory = Some(bytes);
         self
@@ -310,8 +320,12 @@ impl SessionBuilder {
         let backend = chosen(backend)?;
         let open = model.open.take();
         let stated = Arc::new(setup.ready(model, &*backend)?);
-        let (kept, readied) = (Mutex::new(Kept(Vec::new())), AtomicUsize::new(0));
-        let others = open.map(|open| Others { open, setup, backend, kept, readied });
+        let others = open.map(|open| {
+            // Without a limit of its own it has that of the file.
+            let limit = open.max_memory().min(max_memory.unwrap_or(u64::MAX));
+            let kept = Mutex::new(Kept { all: Vec::new(), limit });
+            Others { open, setup, backend, kept, readied: AtomicUsize::new(0) }
+        });
         let options = RunOptions { max_memory, ..RunOptions::default() };
         Ok(Session { stated, others, options })
     }
@@ -425,20 +439,23 @@ mod tests {
 
     #[test]
     fn small_graphs_are_kept_and_of_large_ones_the_last_few() {
-        let count = |bytes: u64| {
-            let mut kept = Kept(Vec::new());
+        let count = |limit: u64, bytes: u64| {
+            let mut kept = Kept { all: Vec::new(), limit };
             for i in 0..1000i64 {
                 kept.put(&[i], i);
                 kept.weigh(&[i], bytes);
                 // The first is used again and again.
-                assert_eq!(kept.find(&[0]), Some(0));
+                assert!(limit < u64::MAX || kept.find(&[0]) == Some(0));
             }
             assert_eq!(kept.find(&[999]), Some(999));
             assert_eq!(kept.find(&[1]), None);
-            kept.0.len()
+            kept.all.len()
         };
-        assert_eq!(count(1), MOST);
-        assert_eq!(count(BYTES / 20), 20);
-        assert_eq!(count(u64::MAX), FEW);
+        assert_eq!(count(u64::MAX, 1), MOST);
+        assert_eq!(count(u64::MAX, BYTES / 20), 20);
+        assert_eq!(count(u64::MAX, u64::MAX), FEW);
+        assert_eq!(count(100, 1), 100);
+        assert_eq!(count(100, 40), 2);
+        assert_eq!(count(100, 101), 1);
     }
 }

@@ -13,11 +13,13 @@ use fanwise::format::{Budget, npy, npz, safetensors};
 use fanwise::internal::decode;
 use fanwise::internal::parse_resources;
 use fanwise::internal::read_tensor;
+use fanwise::internal::{BuildOptions, architecture_of};
 use fanwise::internal::{Cifar, Table};
 use fanwise::internal::{Unit, key};
 use fanwise::internal::{decode_image, row};
 use fanwise::ir::{self, Graph, Weights};
 use fanwise::lower::lower;
+use fanwise::model::{self, LoadOptions};
 use fanwise::pass::{Replicate, SimplifyOptions, replicate, simplify};
 use fanwise::train::data::{Source, TableOptions};
 use fanwise::types::{Device, Dim};
@@ -164,6 +166,38 @@ fn accepted(graph: &Graph, weights: &Weights) {
 /// The graph that a pass made of `before` is valid.
 fn valid(graph: &Graph, before: &str) {
     ir::verify(graph).unwrap_or_else(|e| panic!("{e}\n{graph}\nmade of\n{before}"));
+}
+
+/// The architecture of a Keras model as JSON. What is built of it is a valid graph.
+pub fn keras(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let sizes = ["input_layer[1]", "x[1]"].map(|name| (name.to_owned(), 3)).into();
+    let options = BuildOptions { sizes, ..BuildOptions::default() };
+    match architecture_of(text, "model.json", &options) {
+        Ok(built) => {
+            assert_eq!(built.variables.iter().len(), built.graph.params().len(), "{text}");
+            accepted(&built.graph, &Weights::default());
+        }
+        Err(error) => shown(&error),
+    }
+}
+
+/// A Keras file: an archive or HDF5. What is loaded is a valid graph, and has its weights.
+pub fn keras_file(data: &[u8]) {
+    let id = (std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(format!("fanwise-fuzz-{id:?}"));
+    std::fs::write(&path, data).unwrap();
+    let options = LoadOptions { max_memory: MEMORY, ..LoadOptions::default() };
+    let loaded = model::load(path.to_str().unwrap(), &options);
+    std::fs::remove_file(&path).unwrap();
+    match loaded {
+        Ok(model) => {
+            let has = |name: &str| model.weights.get(name).is_some();
+            assert!(model.graph.params().iter().all(|param| has(&param.name)));
+            accepted(&model.graph, &model.weights);
+        }
+        Err(error) => shown(&error),
+    }
 }
 
 /// What is read back of compiled kernels: a file of the cache, the compiler's log, the name of an

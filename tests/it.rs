@@ -51,6 +51,7 @@ mod it {
     pub(super) mod hostile;
     mod infer;
     mod json_schema;
+    mod keras;
     mod layering;
     mod mentions;
     pub(super) mod mutations;

@@ -6,8 +6,7 @@ use crate::ir::{self, Graph, GraphError, IdMap, NodeId, NodeKind};
 use crate::types::Dim;
 
 /// The rows and totals of a model's summary.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "json", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Summary {
     /// The model's name.
     pub name: String,
@@ -18,13 +17,12 @@ pub(crate) struct Summary {
     /// Their bytes.
     pub bytes: i64,
     /// What the symbols in the types are.
-    #[cfg_attr(feature = "json", serde(skip_serializing_if = "Vec::is_empty"))]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<String>,
 }
 
 /// An input or operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "json", derive(serde::Serialize))]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct SummaryRow {
     /// Its label.
     pub layer: String,

@@ -1,6 +1,5 @@
 //! Options that several commands share.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -8,11 +7,12 @@ use crate::Error;
 use crate::model::{self, FreeBatch, LoadOptions, Model};
 use crate::op::Assume;
 use crate::pass::{BatchStatistics, PassError};
-use crate::types::{DType, Note, Tensor};
+use crate::types::{DType, Note, Quoted, Tensor};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 
 use crate::cli::exec::InputArgs;
+use crate::cli::settle::{self, Settled};
 use crate::cli::{memory, report, ui};
 
 /// Output format of a result.
@@ -136,19 +136,26 @@ impl ModelArgs {
         self.load_other(&self.model)
     }
 
-    /// Reads the model for the sizes of the inputs that are given, if they are; both.
+    /// Reads the model for the inputs, if they are given, on one device or `of_many`; gives both.
     pub(crate) fn load_with(
         &self,
         inputs: &InputArgs,
+        of_many: bool,
     ) -> anyhow::Result<(Model, Option<BTreeMap<String, Tensor>>)> {
-        let model = self.read(&self.model, false)?;
-        let Some(given) = inputs.read(&model.graph, self.max_memory())? else {
-            let model = decided(model)?;
-            show(&model.stated());
-            return Ok((model, None));
-        };
-        let model = ui::stage("load", || model.for_inputs(&given).map(Cow::into_owned))?;
-        Ok((noted(model), Some(given)))
+        if !inputs.is_given() {
+            return Ok((self.load()?, None));
+        }
+        let limit = self.max_memory();
+        let read = |names: Vec<String>| inputs.read(&names, limit);
+        let load = || settle::load(&self.model, self.options(false), of_many, &read);
+        let Settled { model, inputs, constants } = ui::stage("load", load)?;
+        for name in constants {
+            ui::note(format!(
+                "input {} must be known before the run: it is a constant here",
+                Quoted(&name)
+            ));
+        }
+        Ok((noted(model), Some(inputs)))
     }
 
     /// A model without options.
@@ -189,7 +196,12 @@ impl ModelArgs {
     }
 
     fn read(&self, model: &str, for_training: bool) -> anyhow::Result<Model> {
-        let options = LoadOptions {
+        let options = self.options(for_training);
+        Ok(ui::stage("load", || model::load(model, &options)).map_err(Error::from)?)
+    }
+
+    fn options(&self, for_training: bool) -> LoadOptions {
+        LoadOptions {
             batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
             dims: self.dim.iter().cloned().collect(),
             set: self.set.iter().cloned().collect(),
@@ -200,8 +212,7 @@ impl ModelArgs {
             for_training,
             max_memory: self.max_memory(),
             ..LoadOptions::default()
-        };
-        Ok(ui::stage("load", || model::load(model, &options)).map_err(Error::from)?)
+        }
     }
 
     /// The error with the places in the model's file.

@@ -51,7 +51,7 @@ pub(crate) struct CheckArgs {
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let runner = args.target.runner()?;
     let limit = args.model.max_memory();
-    let (model, given) = args.model.load_with(&args.inputs)?;
+    let (model, given) = args.model.load_with(&args.inputs, args.replicate.is_of_many())?;
     if let Some(split) = model.graph.split() {
         let error = PassError::AlreadyReplicated(split.replicas());
         return Err(Error::from(error).into());

@@ -11,7 +11,7 @@ use crate::backend;
 use crate::backend::{CPU, CUDA};
 use crate::codegen::{Arch, CodeFormat};
 use crate::format;
-use crate::ir::{self, Graph, Weights};
+use crate::ir::{self, Graph, Param, Weights};
 use crate::model::{self, GraphForm, Model};
 use crate::pass::{self, TrainingGraph};
 use crate::train;
@@ -360,7 +360,9 @@ impl Symbolic {
             };
             Ok(map.refused().first().map(shown))
         };
+        let readable = |graph: &Graph| found_again(graph, &model.graph);
         let usable = |graph: &Graph| {
+            readable(graph)?;
             if let Some(reason) = refused(graph)?
                 && refused(&model.graph)?.is_none()
             {
@@ -381,7 +383,7 @@ impl Symbolic {
         let made =
             |shown, usable| if shows(shown) { model.symbolic(usable) } else { (None, vec![]) };
         let (split, mut notes) = made(Shown::Split, &usable);
-        let (alone, others) = made(Shown::Model, &|_: &Graph| Ok(()));
+        let (alone, others) = made(Shown::Model, &readable);
         let others: Vec<Note> = others.into_iter().filter(|note| !notes.contains(note)).collect();
         notes.extend(others);
         let symbolic = Self { model: alone, split };
@@ -401,12 +403,27 @@ impl Symbolic {
     }
 }
 
+/// Fails if a graph with symbols has a parameter that was computed from others and that the graph
+/// at the stated numbers has not: what is printed could not be read back.
+fn found_again(graph: &Graph, at_numbers: &Graph) -> Result<(), String> {
+    let folded = |param: &&Param| param.source.is_folded();
+    let found = |param: &Param| (param.source.key.clone(), param.hash.0);
+    let known: HashSet<_> = at_numbers.params().iter().filter(folded).map(found).collect();
+    match graph.params().iter().filter(folded).find(|param| !known.contains(&found(param))) {
+        None => Ok(()),
+        Some(param) => {
+            let name = Quoted(&param.name);
+            Err(format!("what is computed before the run depends on its number at {name}"))
+        }
+    }
+}
+
 /// A step of training as it runs on its devices.
 fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let model = args.model.load_for_training()?;
     let optimizer = args.optimizer.optimizer()?;
     let mut training = args.objective.training(&model.graph, optimizer)?;
-    args.optimizer.apply(&mut training, 0);
+    args.optimizer.apply(&mut training, &model, 0);
     let TrainingGraph { graph, weights, .. } =
         pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
     let place = train::Distribution {

@@ -37,22 +37,25 @@ pub(crate) struct InputArgs {
 }
 
 impl InputArgs {
-    /// The arrays of the file or folder for the inputs of `graph`, if one is given.
+    /// True if a file or folder has the inputs.
+    pub(crate) fn is_given(&self) -> bool {
+        self.inputs.is_some()
+    }
+
+    /// The arrays of the file or folder for the inputs of these names; none where there is neither.
     pub(crate) fn read(
         &self,
-        graph: &Graph,
+        names: &[String],
         limit: u64,
-    ) -> anyhow::Result<Option<BTreeMap<String, Tensor>>> {
-        let Some(path) = &self.inputs else { return Ok(None) };
+    ) -> anyhow::Result<BTreeMap<String, Tensor>> {
+        let Some(path) = &self.inputs else { return Ok(BTreeMap::new()) };
         let budget = &mut Budget::new(limit);
         if !path.is_dir() {
-            return Ok(Some(npz::read(path, budget).map_err(Error::from)?));
+            return Ok(npz::read(path, budget).map_err(Error::from)?);
         }
         let set = DataSets::only(path).map_err(Error::from)?;
-        let names = graph.inputs().map(|input| graph.info(input).name.to_string());
-        let names: Vec<String> = names.collect();
-        let read = DataSets::inputs(&set, &names, budget);
-        Ok(Some(read.map_err(ModelError::from).map_err(Error::from)?))
+        let read = DataSets::inputs(&set, names, budget);
+        Ok(read.map_err(ModelError::from).map_err(Error::from)?)
     }
 
     /// The arrays that were `read`, or random inputs of `rows` rows.

@@ -57,6 +57,7 @@ const TRAINING: &[(&str, &[&str])] = &[
             "schedule",
             "freeze",
             "train",
+            "constraint",
             "batch_norm_momentum",
             "recompute",
         ],

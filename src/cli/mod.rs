@@ -18,6 +18,7 @@ mod memory;
 mod replicate;
 mod report;
 mod run;
+mod settle;
 mod target;
 mod test;
 mod ui;

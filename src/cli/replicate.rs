@@ -137,7 +137,7 @@ impl ReplicateArgs {
         self.over(model, template, devices)
     }
 
-    /// A graph over the devices of another one.
+    /// A graph over the devices of another one; its repairs are not told.
     pub(crate) fn apply_like<'a>(
         &self,
         model: &ModelArgs,
@@ -145,7 +145,7 @@ impl ReplicateArgs {
         other: &Replicated<'_>,
     ) -> anyhow::Result<Replicated<'a>> {
         match other.graph.split() {
-            Some(split) => self.over(model, template, split.devices().to_vec()),
+            Some(split) => self.proved(model, self.repaired(template)?, split.devices().to_vec()),
             None => Ok(Replicated::whole(self.grouped(template)?)),
         }
     }
@@ -200,18 +200,18 @@ impl ReplicateArgs {
         }
     }
 
-    /// The graph on these devices.
+    /// The graph on these devices. Its repairs are told, unless it is refused for what is left.
     fn over<'a>(
         &self,
         model: &ModelArgs,
         template: &'a Graph,
         devices: Vec<Device>,
     ) -> anyhow::Result<Replicated<'a>> {
-        let repaired = self.repaired(template)?;
-        for repair in repaired.repairs() {
+        let replicated = self.proved(model, self.repaired(template)?, devices)?;
+        for repair in &replicated.repairs {
             ui::note(repair);
         }
-        self.proved(model, repaired, devices)
+        Ok(replicated)
     }
 
     /// The replicas that [`Self::apply`] gives, of a graph like one that it was given; nothing is

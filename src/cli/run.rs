@@ -57,7 +57,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     args.outputs.as_deref().map(exec::check_outputs).transpose()?;
     let limit = args.model.max_memory();
     let runner = args.target.runner()?;
-    let (model, given) = args.model.load_with(&args.inputs)?;
+    let (model, given) = args.model.load_with(&args.inputs, args.replicate.is_of_many())?;
     let replicated = args.replicate.apply(&args.model, &model.graph, runner.place())?;
     let graph = &*replicated.graph;
     let inputs = args.inputs.tensors(given, graph, args.batch.batch, limit)?;

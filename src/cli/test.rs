@@ -1,6 +1,6 @@
 //! `fanwise test`: do models give what their test data expects?
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,14 +10,11 @@ use crate::Error;
 use crate::analysis;
 use crate::backend::{RunError, RunOutput};
 use crate::format::Budget;
-use crate::format::onnx::{
-    self, BatchCandidate, DataSets, ImportError, Kind, NodeError, UnboundDim,
-};
+use crate::format::onnx::{DataSets, Kind};
 use crate::ir::Graph;
-use crate::model::{self, LoadOptions, Model, ModelError};
+use crate::model::{LoadOptions, ModelError};
 use crate::op::Traits;
-use crate::op::infer::MAX_INTS;
-use crate::types::{Quoted, Tensor};
+use crate::types::Quoted;
 use anyhow::bail;
 use clap::Args;
 use serde_json::json;
@@ -27,6 +24,7 @@ use crate::cli::compare::{self, Comparison};
 use crate::cli::exec;
 use crate::cli::replicate::ReplicateArgs;
 use crate::cli::report;
+use crate::cli::settle::{self, Settled};
 use crate::cli::target::{Runner, TargetArgs};
 use crate::cli::ui;
 
@@ -230,14 +228,6 @@ struct Tester<'a> {
     runner: &'a Runner,
 }
 
-/// A model that was read for a data set.
-struct Loaded {
-    model: Model,
-    inputs: BTreeMap<String, Tensor>,
-    /// The inputs that became constants.
-    known: Vec<String>,
-}
-
 impl Tester<'_> {
     fn verdict(&self, case: &Case) -> Verdict {
         let (model, set) = match &case.files {
@@ -261,8 +251,9 @@ impl Tester<'_> {
     /// Runs the model on the inputs of a data set, and compares.
     fn run(&self, path: &Path, set: &Path, notes: &mut Vec<String>) -> anyhow::Result<Outcome> {
         let TestArgs { replicate, memory, .. } = self.args;
-        let Loaded { model, inputs, known } = self.load(path, set)?;
-        let constants = known.iter().map(|name| format!("input {} is a constant", Quoted(name)));
+        let Settled { model, inputs, constants } = self.load(path, set)?;
+        let constants =
+            constants.iter().map(|name| format!("input {} is a constant", Quoted(name)));
         notes.extend(constants);
         let (args, place) = (&ModelArgs::of(path, *memory), self.runner.place());
         let single = replicate.single(args, &model.graph, place)?;
@@ -312,91 +303,15 @@ impl Tester<'_> {
     }
 
     /// Reads a model for the inputs of a data set.
-    fn load(&self, path: &Path, set: &Path) -> anyhow::Result<Loaded> {
+    fn load(&self, path: &Path, set: &Path) -> anyhow::Result<Settled> {
         let limit = self.args.memory.limit();
-        let file = |error: ImportError| Error::from(ModelError::from(error));
-        let names = onnx::input_names(path, limit).map_err(file)?;
-        let read = || DataSets::inputs(set, &names, &mut Budget::new(limit)).map_err(file);
-        let (mut options, mut given) = (LoadOptions::default(), None);
-        options.max_memory = limit;
-        loop {
-            let error = match model::load(&path.display().to_string(), &options) {
-                Err(ModelError::Onnx(error)) => error,
-                Err(error) => return Err(Error::from(error).into()),
-                Ok(model) => {
-                    let mut inputs = match given {
-                        Some(given) => given,
-                        None => read()?,
-                    };
-                    inputs.retain(|name, _| !options.set.contains_key(name));
-                    let model = model.for_inputs(&inputs)?.into_owned();
-                    return Ok(Loaded { model, inputs, known: options.set.into_keys().collect() });
-                }
-            };
-            if !settles(&error, self.args.replicate.is_of_many()) {
-                return Err(file(error).into());
-            }
-            let given = match &given {
-                Some(given) => given,
-                None => given.insert(read()?),
-            };
-            if !self.settle(path, &error, given, &mut options) {
-                return Err(file(error).into());
-            }
-        }
-    }
-
-    /// Takes from the inputs what was not known when the model was read; false if they do not say.
-    fn settle(
-        &self,
-        path: &Path,
-        error: &ImportError,
-        given: &BTreeMap<String, Tensor>,
-        options: &mut LoadOptions,
-    ) -> bool {
-        let mut bind = |sizes: &mut dyn Iterator<Item = &UnboundDim>| {
-            let before = options.dims.len();
-            for UnboundDim { name, input, axis } in sizes {
-                let size = given.get(input).and_then(|tensor| tensor.dims().get(*axis));
-                if let Some(size) = size.and_then(|size| i64::try_from(*size).ok()) {
-                    options.dims.insert(name.clone(), size);
-                }
-            }
-            options.dims.len() > before
+        let read = |names: Vec<String>| {
+            let read = DataSets::inputs(set, &names, &mut Budget::new(limit));
+            Ok(read.map_err(ModelError::from).map_err(Error::from)?)
         };
-        #[expect(clippy::wildcard_enum_match_arm, reason = "inputs say nothing of the others")]
-        match error {
-            ImportError::Node { error: NodeError::NotKnown { value, .. }, .. } => {
-                let before = options.set.len();
-                let limit = self.args.memory.limit();
-                let decided = onnx::inputs_of(path, value, limit).unwrap_or_default();
-                for name in decided {
-                    // Of more elements nothing follows that is known.
-                    let few = |tensor: &&Tensor| name == *value || tensor.len() <= MAX_INTS;
-                    if let Some(tensor) = given.get(&name).filter(few) {
-                        options.set.insert(name, tensor.clone());
-                    }
-                }
-                options.set.len() > before
-            }
-            ImportError::UnboundDims(sizes) => bind(&mut sizes.iter()),
-            ImportError::Batches(candidates) => {
-                bind(&mut candidates.iter().flat_map(BatchCandidate::open))
-            }
-            _ => false,
-        }
-    }
-}
-
-/// True if inputs may say what a model leaves open.
-#[expect(clippy::wildcard_enum_match_arm, reason = "inputs say nothing of the others")]
-fn settles(error: &ImportError, is_of_many: bool) -> bool {
-    match error {
-        ImportError::Node { error: NodeError::NotKnown { .. }, .. }
-        | ImportError::UnboundDims(_) => true,
-        // Several devices need to know which of the sizes is the batch.
-        ImportError::Batches(_) => !is_of_many,
-        _ => false,
+        let options = LoadOptions { max_memory: limit, ..LoadOptions::default() };
+        let is_of_many = self.args.replicate.is_of_many();
+        settle::load(&path.display().to_string(), options, is_of_many, &read)
     }
 }
 

@@ -2,8 +2,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use petgraph::Direction;
 use petgraph::Direction::{Incoming, Outgoing};
-use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::stable_graph::{EdgeReference, NodeIndex, StableDiGraph};
 use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use smallvec::{SmallVec, smallvec};
 
@@ -20,6 +21,9 @@ use crate::types::{Device, FastMap, FastSet, Split, TensorType};
 struct Edge {
     slot: u32,
     output: u32,
+    /// Whether another value has taken its place. To remove an edge takes as long as the lists of
+    /// its ends are, which for a node of many operands is too long for each of them.
+    replaced: bool,
 }
 
 /// A use that keeps a value alive: as an output, or as a value of an update.
@@ -208,9 +212,18 @@ impl Graph {
         &self.info(value).ty
     }
 
+    /// The edges to or from a node.
+    fn edges(
+        &self,
+        node: NodeId,
+        direction: Direction,
+    ) -> impl Iterator<Item = EdgeReference<'_, Edge>> {
+        self.flow.edges_directed(index(node), direction).filter(|e| !e.weight().replaced)
+    }
+
     /// The operands of a node, in order.
     pub fn operands(&self, node: NodeId) -> SmallVec<[Value; 4]> {
-        let edges = self.flow.edges_directed(index(node), Incoming);
+        let edges = self.edges(node, Incoming);
         let mut found: SmallVec<[(u32, Value); 4]> = edges
             .map(|e| (e.weight().slot, Value { node: id(e.source()), output: e.weight().output }))
             .collect();
@@ -221,7 +234,7 @@ impl Graph {
     /// The nodes that take a result of this node as an operand: the user, the operand's position
     /// there, and which result it is; by user and position.
     pub(crate) fn users(&self, node: NodeId) -> SmallVec<[(NodeId, usize, u32); 4]> {
-        let edges = self.flow.edges_directed(index(node), Outgoing);
+        let edges = self.edges(node, Outgoing);
         let mut users: SmallVec<[(NodeId, usize, u32); 4]> =
             edges.map(|e| (id(e.target()), e.weight().slot as usize, e.weight().output)).collect();
         users.sort_unstable();
@@ -230,7 +243,7 @@ impl Graph {
 
     /// True if a node takes the value as an operand, or it is kept after a run.
     pub(crate) fn is_used(&self, value: Value) -> bool {
-        let mut edges = self.flow.edges_directed(index(value.node), Outgoing);
+        let mut edges = self.edges(value.node, Outgoing);
         edges.any(|e| e.weight().output == value.output) || self.is_kept(value)
     }
 
@@ -243,15 +256,14 @@ impl Graph {
     /// ids.
     pub fn order(&self) -> Result<Vec<NodeId>, GraphError> {
         let ids: Vec<NodeId> = self.ids().collect();
-        let ascending =
-            |n: &NodeId| self.flow.neighbors_directed(index(*n), Incoming).all(|p| p < index(*n));
+        let ascending = |n: &NodeId| self.edges(*n, Incoming).all(|e| e.source() < index(*n));
         if ids.iter().all(ascending) {
             return Ok(ids);
         }
         let mut waiting = vec![0usize; self.id_bound()];
         let mut ready = BinaryHeap::new();
         for n in &ids {
-            let degree = self.flow.edges_directed(index(*n), Incoming).count();
+            let degree = self.edges(*n, Incoming).count();
             waiting[n.index()] = degree;
             if degree == 0 {
                 ready.push(Reverse(*n));
@@ -260,7 +272,7 @@ impl Graph {
         let mut order = Vec::with_capacity(ids.len());
         while let Some(Reverse(n)) = ready.pop() {
             order.push(n);
-            for edge in self.flow.edges_directed(index(n), Outgoing) {
+            for edge in self.edges(n, Outgoing) {
                 let left = &mut waiting[edge.target().index()];
                 *left -= 1;
                 if *left == 0 {
@@ -390,7 +402,8 @@ impl Graph {
         let node = Node { kind: NodeKind::Op(op), results, place, origin };
         let node = self.flow.add_node(Box::new(node));
         for (slot, value) in (0u32..).zip(operands) {
-            self.flow.add_edge(index(value.node), node, Edge { slot, output: value.output });
+            let edge = Edge { slot, output: value.output, replaced: false };
+            self.flow.add_edge(index(value.node), node, edge);
         }
         id(node)
     }
@@ -407,19 +420,19 @@ impl Graph {
             let (old, new) = (boxed(old), boxed(new));
             return Err(GraphError::TypesDiffer { old, new });
         }
-        let edges: Vec<_> = self
-            .flow
-            .edges_directed(index(old.node), Outgoing)
-            .filter(|e| e.weight().output == old.output)
-            .map(|e| (e.id(), e.target(), e.weight().slot))
-            .collect();
-        for (edge, user, slot) in edges {
-            self.flow.remove_edge(edge);
-            self.flow.add_edge(index(new.node), user, Edge { slot, output: new.output });
+        if old == new {
+            return Ok(());
         }
-        if old != new
-            && let Some(roots) = self.roots.remove(&old)
-        {
+        let edges: Vec<_> = self
+            .edges(old.node, Outgoing)
+            .filter(|e| e.weight().output == old.output)
+            .map(|e| (e.id(), e.target(), *e.weight()))
+            .collect();
+        for (at, user, edge) in edges {
+            self.flow[at].replaced = true;
+            self.flow.add_edge(index(new.node), user, Edge { output: new.output, ..edge });
+        }
+        if let Some(roots) = self.roots.remove(&old) {
             for root in &roots {
                 match *root {
                     Root::Output(at) => self.outputs[at as usize].value = new,
@@ -442,7 +455,7 @@ impl Graph {
         stack.extend(&self.inputs);
         while let Some(n) = stack.pop() {
             if !std::mem::replace(&mut live[n.index()], true) {
-                stack.extend(self.flow.neighbors_directed(index(n), Incoming).map(id));
+                stack.extend(self.edges(n, Incoming).map(|e| id(e.source())));
             }
         }
         let before = self.len();
@@ -453,14 +466,16 @@ impl Graph {
         before - self.len()
     }
 
-    /// Keeps the nodes that are `live`. No edge is taken out of the lists of its ends, which may be
-    /// long.
+    /// Keeps the nodes that are `live`, and the edges that were not replaced. No edge is taken out
+    /// of the lists of its ends, which may be long.
     fn retain(&mut self, live: &[bool]) {
         let edges: Vec<(NodeIndex, NodeIndex, Edge)> = self
             .flow
             .edge_references()
             .map(|e| (e.source(), e.target(), *e.weight()))
-            .filter(|(source, target, _)| live[source.index()] && live[target.index()])
+            .filter(|(source, target, edge)| {
+                !edge.replaced && live[source.index()] && live[target.index()]
+            })
             .collect();
         self.flow.clear_edges();
         self.flow.retain_nodes(|_, i| live[i.index()]);

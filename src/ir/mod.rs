@@ -8,7 +8,6 @@ mod error;
 mod excerpt;
 mod graph;
 mod id_map;
-#[cfg(feature = "json")]
 mod json;
 mod label;
 mod model;
@@ -28,7 +27,6 @@ pub use error::GraphError;
 pub(crate) use excerpt::operand_excerpt;
 pub use graph::Graph;
 pub(crate) use id_map::{Id, IdMap};
-#[cfg(feature = "json")]
 pub use json::{JsonError, from_json, from_json_with, to_json};
 pub use label::Label;
 pub use model::Model;

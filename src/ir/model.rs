@@ -1,7 +1,7 @@
 //! A model: a graph with its weights.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub struct Model {
     pub weights: Weights,
     /// Decisions of the reader, and ignored parts of the file.
     pub notes: Vec<Note>,
+    /// The parameters that the file says are not learned.
+    pub(crate) frozen: BTreeSet<String>,
     /// The graphs for other numbers of what is open; `None` if only the batch is.
     pub(crate) open: Option<Arc<dyn Specialize>>,
 }
@@ -46,6 +48,9 @@ pub(crate) trait Specialize: fmt::Debug + Send + Sync {
     /// # Errors
     /// If an operator needs the number of a size.
     fn symbolic(&self, kept: &[bool]) -> Result<Model, Error>;
+
+    /// The bytes that the models may take, those that are kept all together.
+    fn max_memory(&self) -> u64;
 
     /// The error where no inputs are given: the value of an input decides what the graph computes,
     /// and the stated number says nothing about it.
@@ -117,7 +122,7 @@ impl From<(Graph, Weights)> for Model {
 impl Model {
     /// A model without notes or open sizes.
     pub fn new(graph: Graph, weights: Weights) -> Self {
-        Self { graph, weights, notes: Vec::new(), open: None }
+        Self { graph, weights, notes: Vec::new(), frozen: BTreeSet::new(), open: None }
     }
 
     /// The names of the sizes that each run may choose, beside the batch.
@@ -198,11 +203,31 @@ impl Model {
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Cow<'_, Self>, Error> {
         let Some(open) = &self.open else { return Ok(Cow::Borrowed(self)) };
-        let numbers = numbers(&**open, inputs);
+        self.at(&**open, &numbers(&**open, inputs))
+    }
+
+    /// The model for inputs of these sizes, by name; it is as stated in what these do not show.
+    pub(crate) fn for_sizes(
+        &self,
+        sizes: &BTreeMap<String, Vec<usize>>,
+    ) -> Result<Cow<'_, Self>, Error> {
+        let Some(open) = &self.open else { return Ok(Cow::Borrowed(self)) };
+        let all = open.open().iter().zip(open.stated());
+        let number = |(open, stated): (&Open, &i64)| match open {
+            Open::Size { input, axis, .. } => {
+                let size = sizes.get(input).and_then(|sizes| sizes.get(*axis));
+                size.and_then(|size| i64::try_from(*size).ok()).unwrap_or(*stated)
+            }
+            Open::Value { .. } => *stated,
+        };
+        self.at(&**open, &all.map(number).collect::<Vec<i64>>())
+    }
+
+    fn at(&self, open: &dyn Specialize, numbers: &[i64]) -> Result<Cow<'_, Self>, Error> {
         if numbers == open.stated() {
             return Ok(Cow::Borrowed(self));
         }
-        Ok(Cow::Owned(open.at(&numbers)?))
+        Ok(Cow::Owned(open.at(numbers)?))
     }
 }
 

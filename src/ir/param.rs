@@ -68,6 +68,21 @@ pub struct Source {
     pub key: Arc<str>,
 }
 
+/// How the key of a parameter begins that was computed from others.
+const FOLDED: &str = "folded:";
+
+impl Source {
+    /// Where what was computed from the parameters of `file` comes from: it is computed again.
+    pub(crate) fn folded(file: Arc<str>, name: &str) -> Self {
+        Self { file, key: format!("{FOLDED}{name}").into() }
+    }
+
+    /// True for what was computed from other parameters.
+    pub(crate) fn is_folded(&self) -> bool {
+        self.key.starts_with(FOLDED)
+    }
+}
+
 /// The devices that hold a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {

@@ -144,6 +144,10 @@ pub enum ModelError {
     /// The model cannot be written as an ONNX file.
     #[error(transparent)]
     Export(#[from] onnx::ExportError),
+    /// The model is not a Keras file, so that none can be written.
+    #[cfg(feature = "keras")]
+    #[error("{} is no Keras file, and only a Keras file with new weights can be saved as one", Escaped(.0))]
+    NotKeras(String),
     /// Nothing says which model a graph was made from.
     #[error("the graph does not name the model that it was made from")]
     NoTemplate,
@@ -175,6 +179,8 @@ impl Diagnostic for ModelError {
             | Self::NoParams(_)
             | Self::UnknownParam { .. } => "E0111",
             Self::Changed { .. } => "E0112",
+            #[cfg(feature = "keras")]
+            Self::NotKeras(_) => "E0106",
             Self::NoTemplate => "E0113",
             Self::Export(error) => error.code(),
             Self::Pass(error) => error.code(),
@@ -211,6 +217,8 @@ impl Diagnostic for ModelError {
                 vec![Hint::turn_on(Setting::ParamsUnchecked, "use them all the same")]
             }
             Self::NoTemplate => vec![Hint::set(Setting::Template, ["MODEL"], "name it")],
+            #[cfg(feature = "keras")]
+            Self::NotKeras(_) => vec![Hint::advice("save it as .fan or .onnx")],
             Self::Io { .. }
             | Self::NotAFile(_)
             | Self::Text { .. }

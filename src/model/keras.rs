@@ -8,8 +8,8 @@ use super::open::STATED;
 use super::options::{FreeBatch, LoadOptions, simplified};
 use super::{ModelError, head, params};
 use crate::Error;
-use crate::format::Budget;
 use crate::format::keras::{Architecture, BuildOptions, KerasError, Reader, architecture_of};
+use crate::format::{self, Budget};
 use crate::ir::{ContentHash, Model, Open, ParamId, Specialize, Weights};
 use crate::types::{Note, Setting, Tensor};
 
@@ -59,6 +59,10 @@ impl Specialize for OpenFile {
         Ok(with_sizes(&self.reader, &self.options, &self.sizes(&self.stated), &symbols)?)
     }
 
+    fn max_memory(&self) -> u64 {
+        self.options.max_memory
+    }
+
     fn undecided(&self) -> Option<Error> {
         None
     }
@@ -76,6 +80,34 @@ pub(super) fn read(path: &Path, first: &[u8], options: &LoadOptions) -> Result<M
     };
     model.notes.extend(unused(options));
     Ok(model)
+}
+
+/// The bytes of a Keras file with other elements of its variables; all else stays as it is. `None`
+/// if `spec` is no Keras file.
+pub(super) fn with_weights(
+    spec: &str,
+    weights: &Weights,
+    max_memory: u64,
+) -> Result<Option<Vec<u8>>, ModelError> {
+    if spec.starts_with("zoo:") {
+        return Ok(None);
+    }
+    let path = Path::new(spec);
+    let first = head(path)?;
+    if !format::keras::is_keras(path, &first) {
+        return Ok(None);
+    }
+    let reader = Reader::open(path, &first)?;
+    // Variables have the same sizes whatever is open.
+    let build = |sizes: BTreeMap<String, i64>| BuildOptions { sizes, ..BuildOptions::default() };
+    let bytes = match reader.with_weights(&build(BTreeMap::new()), weights, max_memory) {
+        Err(KerasError::Open { sizes, .. }) => {
+            let sizes = sizes.into_iter().map(|name| (name, STATED[0])).collect();
+            reader.with_weights(&build(sizes), weights, max_memory)
+        }
+        other => other,
+    };
+    Ok(Some(bytes?))
 }
 
 /// The notes about options that only ONNX files take.
@@ -145,7 +177,7 @@ fn with_sizes(
         return simplified(reader.model(&build, None, budget)?, options);
     };
     let first = head(from)?;
-    if crate::format::keras::is_keras(from, &first) {
+    if format::keras::is_keras(from, &first) {
         let model = reader.model(&build, Some((from.as_path(), first.as_slice())), budget)?;
         return simplified(model, options);
     }
@@ -164,13 +196,18 @@ fn with_sizes(
 /// # Errors
 /// If a layer is not supported, a size of an input is open, or the values are not those of the
 /// architecture.
-pub fn live(architecture: &str, values: Vec<Tensor>) -> Result<(Model, Vec<String>), ModelError> {
+pub fn live(
+    architecture: &str,
+    values: Vec<Tensor>,
+    for_training: bool,
+) -> Result<(Model, Vec<String>), ModelError> {
+    let build = BuildOptions { for_training, ..BuildOptions::default() };
     let wrong = |variable: &str, reason: String| KerasError::Weights {
         path: "model".to_owned(),
         variable: variable.to_owned(),
         reason,
     };
-    let built = architecture_of(architecture, "model", &BuildOptions::default())?;
+    let built = architecture_of(architecture, "model", &build)?;
     let Architecture { mut graph, variables, notes } = built;
     let names: Vec<String> = variables.iter().map(|v| v.name.to_string()).collect();
     if names.len() != values.len() {
@@ -191,6 +228,7 @@ pub fn live(architecture: &str, values: Vec<Tensor>) -> Result<(Model, Vec<Strin
             graph.set_hash(id, hash);
         }
     }
+    // Nothing is computed from weights that may change, whatever the model is for.
     let options = LoadOptions { for_training: true, ..LoadOptions::default() };
     let model = simplified(Model { notes, ..Model::new(graph, weights) }, &options)?;
     Ok((model, names))

@@ -1,7 +1,7 @@
 //! What a file leaves open beside the batch: sizes such as lengths, heights and widths, and inputs
 //! of one number whose value decides sizes or branches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -68,6 +68,10 @@ impl Specialize for OpenFile {
         let reading = self.reading_at(numbers)?;
         let model = reading.import(&self.reader).map_err(ModelError::from)?;
         Ok(parameterised(model, &reading.options)?)
+    }
+
+    fn max_memory(&self) -> u64 {
+        self.reading.options.max_memory
     }
 
     fn undecided(&self) -> Option<Error> {
@@ -148,22 +152,25 @@ fn decided(
     reading: &Reading,
     error: ImportError,
 ) -> Result<Model, ModelError> {
+    // Behind a value that one number decides, others may decide where it is another.
+    let mut named: BTreeSet<String> = BTreeSet::new();
+    let deciding = |error: &ImportError| error.deciding().map(<[String]>::to_vec);
     for number in STAND_INS {
         let mut tried = reading.clone();
+        let mut found = deciding(&error);
         // An error that no input decides ends the search.
-        let mut found = error.deciding().map(<[String]>::to_vec).unwrap_or_default();
-        // With some known, others may decide what comes behind.
-        while found.iter().any(|name| !tried.given.contains_key(name)) {
-            tried.given.extend(found.drain(..).map(|name| (name, Tensor::scalar(number))));
+        while let Some(names) = found
+            && names.iter().any(|name| !tried.given.contains_key(name))
+        {
+            named.extend(names);
+            let stand_in = |name: &String| (name.clone(), Tensor::scalar(number));
+            tried.given.extend(named.iter().map(stand_in));
             match sized(reader, &tried) {
                 Ok(read) => match with_values(read, number) {
                     Some(read) => return Ok(read.finish(reader)),
                     None => break,
                 },
-                Err(ModelError::Onnx(error)) => {
-                    // As above.
-                    found = error.deciding().map(<[String]>::to_vec).unwrap_or_default();
-                }
+                Err(ModelError::Onnx(error)) => found = deciding(&error),
                 Err(error) => return Err(error),
             }
         }

@@ -11,9 +11,6 @@ use crate::op::{Assume, CustomOps};
 use crate::pass::{PassError, SimplifyOptions, simplify};
 use crate::types::Tensor;
 
-/// How the key of a parameter begins that simplification computed from others.
-pub(super) const FOLDED: &str = "folded:";
-
 /// Whether a constant batch size of the inputs of an ONNX file becomes the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreeBatch {

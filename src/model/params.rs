@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::ModelError;
-use super::options::{FOLDED, LoadOptions, simplified};
+use super::options::{LoadOptions, simplified};
 use crate::format::{Budget, npz, safetensors};
 use crate::ir::{ContentHash, Model, ParamId, Source};
 use crate::types::{Note, Quoted, Tensor};
@@ -67,7 +67,7 @@ pub(super) fn replace(model: &mut Model, path: &Path, max_memory: u64) -> Result
 /// What is said of the parameters of a simplified model that the file has not.
 pub(super) fn missing(model: &Model, path: &Path) -> Option<Note> {
     let file = path.display().to_string();
-    let own = |source: &Source| *source.file != *file && !source.key.starts_with(FOLDED);
+    let own = |source: &Source| *source.file != *file && !source.is_folded();
     let left: Vec<String> = model
         .graph
         .params()

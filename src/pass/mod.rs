@@ -21,9 +21,9 @@ pub use explain::explain;
 pub(crate) use explain::headline;
 #[cfg(feature = "gradients")]
 pub use gradient::{
-    EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute,
-    Rule, Training, TrainingError, TrainingGraph, Weighted, differentiate, evaluation, inference,
-    training,
+    Constraint, ConstraintRule, EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer,
+    OutputLoss, Penalty, Recompute, Rule, Training, TrainingError, TrainingGraph, Weighted,
+    differentiate, evaluation, inference, training,
 };
 #[cfg(feature = "gradients")]
 pub(crate) use gradient::{LossInputs, STEP, class_axis};

@@ -9,7 +9,7 @@ use super::history::{Epoch, Logs, Sums};
 use super::options::TrainerOptions;
 use super::stage::{Evaluator, Predictor, StepRunner};
 use crate::Error;
-use crate::backend::Backend;
+use crate::backend::{Backend, CompileError};
 use crate::ir::Model;
 use crate::ir::{Graph, Weights};
 use crate::pass::{self, Mode, Optimizer, Training};
@@ -68,11 +68,6 @@ impl Trainer {
         })
     }
 
-    /// The training graph of one device.
-    pub fn graph(&self) -> &Graph {
-        &self.graph
-    }
-
     /// The parameters that are floats, but not trained, and why: clauses after their names.
     pub(crate) fn untrained(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.untrained.iter().map(|(name, why)| (&**name, *why))
@@ -125,6 +120,49 @@ impl Trainer {
             }
         }
         Ok(weights)
+    }
+
+    /// The variables of training as they are now: the parameters that its graph uses, and what the
+    /// optimizer remembers, under names that begin with `optimizer.`.
+    ///
+    /// # Errors
+    /// If devices do not give them.
+    pub fn variables(&self) -> Result<Weights, Error> {
+        Ok(self.train.executable.weights()?)
+    }
+
+    /// Gives parameters of the model, and variables of the optimizer, other values. Those that are
+    /// not named stay as they are.
+    ///
+    /// Elsewhere: `set_weights` (Keras), `load_state_dict` (PyTorch).
+    ///
+    /// # Errors
+    /// If there is no such parameter or variable, or it is of another type, and nothing changes; or
+    /// if devices do not take the values.
+    pub fn set_weights(&mut self, weights: &Weights) -> Result<(), Error> {
+        let ports = &self.train.executable.program().params;
+        for (name, tensor) in weights.iter() {
+            let own = self.model.weights.get(name).map(Tensor::tensor_type);
+            let port = || ports.iter().find(|port| port.name == *name).map(|port| port.ty.clone());
+            let Some(expected) = own.or_else(port) else {
+                return Err(CompileError::UnknownParam(name.to_string()).into());
+            };
+            let found = tensor.tensor_type();
+            if found != expected {
+                let (expected, found) = (Box::new(expected), Box::new(found));
+                let name = name.to_string();
+                return Err(CompileError::ParamType { name, expected, found }.into());
+            }
+        }
+        for stage in [&self.train, &self.evaluator.stage, &self.predictor.stage] {
+            stage.set(weights)?;
+        }
+        for (name, tensor) in weights.iter() {
+            if self.model.weights.get(name).is_some() {
+                self.model.weights.insert(name.clone(), tensor.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Fails if the last step made a variable infinite or NaN.

@@ -381,6 +381,28 @@ fn a_choice_of_statistics_goes_before_that_of_the_model() {
 }
 
 #[test]
+fn repairs_are_told_where_the_model_is_split() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(folder.path(), "m.fan");
+    // Rows of two inputs, then each with all others: repaired alone, the first is of no use.
+    let text = "fanwise 1\nsymbol N >= 0
+graph @g(%a: f32[N,4], %b: f32[N,4]) -> (s: f32[2*N,2*N]) {
+  %v : f32[2*N,4] = concat(%a, %b) {axis=0}
+  %z : f32[2*N,4] = lp_norm(%v) {axis=1}
+  %t : f32[4,2*N] = transpose(%z) {perm=[1, 0]}
+  %s : f32[2*N,2*N] = matmul(%z, %t)
+  return %s
+}
+";
+    fs::write(&file, text).unwrap();
+    let said = refused(&["check", &file, "--gpus", "3"]);
+    assert!(said.contains("allow a repair that inserts all_gather of %z"), "{said}");
+    assert!(!said.contains("for `z` (lp_norm)"), "{said}");
+    let said = stderr(&fanwise(&["check", &file, "--gpus", "3", "--repair", "comm"]));
+    assert_eq!(said.matches("all_gather of %z").count(), 1, "{said}");
+}
+
+#[test]
 fn codes_are_listed_and_explained() {
     snap::assert("cli", "explain", &good(&["explain"]));
     let text = good(&["explain", "R0104"]);

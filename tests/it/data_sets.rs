@@ -138,7 +138,7 @@ fn models_are_tested_in_folders_of_folders_and_each_case_has_its_line() {
     let found = results(&out);
     let words: Vec<&str> = found.iter().map(|(_, result, _)| &**result).collect();
     assert_eq!((code, &words[..]), (2, &["passed", "refused", "refused", "refused"][..]), "{out}");
-    for (case, part) in [(1, "not an ONNX model"), (2, "not a tensor"), (3, "no data set")] {
+    for (case, part) in [(1, "neither `fanwise` nor"), (2, "not a tensor"), (3, "no data set")] {
         assert!(found[case].2.contains(part), "{part}: {out}");
     }
     let (code, out, err) = fanwise(folder, "test all/c/test_data_set_0 in.npz");

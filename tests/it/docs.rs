@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fanwise::internal::{headline, supported};
+use fanwise::internal::{headline, keras_layers, supported};
 use fanwise::ir::{parse, verify};
 use fanwise::op::Op;
 use fanwise::types::{Code, Device, ShardRule, Split};
@@ -90,6 +90,16 @@ fn the_operators_of_onnx_are_those_that_are_read() {
         own.chunk_by(|a, b| a.as_bytes()[0] == b.as_bytes()[0]).map(listed).collect();
     generated("docs/onnx.md", "src/format/onnx/ops", &table);
     generated("docs/onnx.md", "src/format/onnx/ops/ml_*.rs", &listed(&supported("ai.onnx.ml")));
+}
+
+#[test]
+fn the_layers_of_keras_are_those_that_are_read() {
+    let mut list = String::new();
+    for (title, layers) in keras_layers() {
+        let layers: Vec<String> = layers.iter().map(|name| format!("`{name}`")).collect();
+        writeln!(list, "- {title}: {}", layers.join(", ")).unwrap();
+    }
+    generated("docs/keras.md", "src/format/keras/layers", &list);
 }
 
 /// The list of rules at the head of a module, whose first begins with `first`.

@@ -84,6 +84,42 @@ fn optimizers_take_the_steps_that_are_known() {
     }
 }
 
+/// Evaluation and prediction have new weights at once; momentum goes on.
+#[test]
+fn weights_can_be_set_between_steps() {
+    let one = |x: f64| Tensor::new(&[1, 1], &[x]).unwrap();
+    let only = |name: &str, value: Tensor| {
+        let mut weights = Weights::default();
+        weights.insert(name, value);
+        weights
+    };
+    let training = training("mae", "sgd:momentum=0.5,learning_rate=1", "y", false);
+    let options = TrainerOptions { training, distribution: Distribution::default() };
+    let mut trainer = Trainer::new(line(), &options, &Cpu::new(1).unwrap()).unwrap();
+    let step = |trainer: &mut Trainer| {
+        trainer.train_on_batch(&feed(one(1.0), one(-10.0), None, "y"), 1.0).unwrap();
+        trainer.weights().unwrap().get("p").unwrap().to_f64()[0]
+    };
+    assert_eq!(step(&mut trainer).to_bits(), 0f64.to_bits());
+    trainer.set_weights(&only("p", one(8.0))).unwrap();
+    let row = BTreeMap::from([("x".to_owned(), one(2.0))]);
+    assert_eq!(trainer.predict_on_batch(&row).unwrap()[0].1.to_f64(), [16.0]);
+    let found = trainer.test_on_batch(&feed(one(1.0), one(-10.0), None, "y")).unwrap();
+    assert_eq!(found.loss.to_bits(), 18f64.to_bits());
+    // The velocity was -1 and becomes -1.5.
+    assert_eq!(step(&mut trainer).to_bits(), 6.5f64.to_bits());
+    let velocity = trainer.variables().unwrap().get("optimizer.momentum.p").unwrap().to_f64();
+    assert_eq!(velocity, [-1.5]);
+    trainer.set_weights(&only("optimizer.momentum.p", one(0.0))).unwrap();
+    assert_eq!(step(&mut trainer).to_bits(), 5.5f64.to_bits());
+    let wrong = Tensor::new(&[1, 1], &[1.0f32]).unwrap();
+    let error = trainer.set_weights(&only("p", wrong)).unwrap_err().to_string();
+    assert!(error.contains("`p`") && error.contains("f32[1,1]"), "{error}");
+    let error = trainer.set_weights(&only("q", one(1.0))).unwrap_err().to_string();
+    assert!(error.contains("`q`"), "{error}");
+    assert_eq!(trainer.weights().unwrap().get("p").unwrap().to_f64(), [5.5]);
+}
+
 /// A small image classifier with batch normalisation and dropout.
 #[expect(clippy::many_single_char_names, reason = "the values of a graph")]
 pub(crate) fn cnn(dtype: DType) -> Model {

@@ -95,6 +95,7 @@ fn a_run_goes_on_with_its_settings_and_refuses_others() {
         (["--metrics", "mae,mse"], "which has `--metrics score=mae,mse,logits=accuracy`"),
         (["--loss-weight", "score=1"], "which has `--loss-weight score=0.5`"),
         (["--freeze", "h.weight"], "which has none"),
+        (["--constraint", "h.weight=non_neg"], "which has none"),
         (["--shuffle", "false"], "which has `--shuffle true`"),
         (["--data", &test], "the data is 10 rows of"),
     ] {
@@ -411,6 +412,9 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
         (&["--loss-weight", "logits=2"], "`logits` has no loss"),
         (&["--freeze", "nothing"], "no parameter `nothing`"),
         (&["--l2", "none*=1"], "no trained parameter `none*` exists for a penalty"),
+        (&["--constraint", "none*=non_neg"], "exists for a constraint"),
+        (&["--constraint", "*=max_norm:axis=2"], "the constraint of `"),
+        (&["--constraint", "*=maxnorm:max=2"], "has no setting `max`"),
         (&["--l1", "h*=-1"], "`h*=-1` is not a penalty"),
         (&["--metrics", "logits=mae"], "`logits` has no loss; outputs with a loss are score"),
         (&["--metrics", "acuracy"], "did you mean `accuracy`?"),

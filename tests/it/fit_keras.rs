@@ -48,6 +48,48 @@ fn ten_steps_of_every_optimizer_are_those_of_keras() {
     }
 }
 
+/// The constraint holds after each step, on one device and on three.
+#[test]
+fn constrained_parameters_are_those_of_keras() {
+    let (cpu, keras) = (Cpu::new(3).unwrap(), keras());
+    for (text, known) in keras["constraints"].as_object().unwrap() {
+        for devices in [1, 3] {
+            let mut training = training("mse", "sgd", "y", false);
+            training.constraints = vec![format!("p={text}").parse().unwrap()];
+            let replicate = Replicate::over((0..devices).map(Device::gpu).collect());
+            let replicate = Some(Replicate { repair: Repair::Comm, ..replicate });
+            let distribution = Distribution { replicate, ..Distribution::default() };
+            let options = TrainerOptions { training, distribution };
+            let mut trainer =
+                Trainer::new(plane(&floats(&known["begin"])), &options, &cpu).unwrap();
+            let (gradients, steps) = (&known["gradients"], known["steps"].as_array().unwrap());
+            for (g, expected) in gradients.as_array().unwrap().iter().zip(steps) {
+                // With `x` the unit matrix the mean square's gradient is a third of `x p - y`.
+                let p = trainer.weights().unwrap().get("p").unwrap().to_f64();
+                let y: Vec<f64> = p.iter().zip(floats(g)).map(|(p, g)| p - 3.0 * g).collect();
+                let unit = [1.0f64, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
+                let (x, y) = (Tensor::new(&[3, 3], &unit), Tensor::new(&[3, 2], &y));
+                trainer.train_on_batch(&feed(x.unwrap(), y.unwrap(), None, "y"), 0.5).unwrap();
+                let found = trainer.weights().unwrap().get("p").unwrap().to_f64();
+                for (found, expected) in found.iter().zip(floats(expected)) {
+                    assert!((found - expected).abs() < 1e-9, "{text}: {found}, not {expected}");
+                }
+            }
+        }
+    }
+}
+
+/// `y = x * p` with this matrix of three rows.
+fn plane(p: &[f64]) -> Model {
+    let mut b = Builder::new("plane");
+    let x = b.input("x", rows(DType::F64, &[3]));
+    let p = b.param("p", Tensor::new(&[3, 2], p).unwrap());
+    let y = b.op("y", fanwise::op::MatMul {}, &[x, p]).unwrap();
+    b.output("y", y);
+    let (graph, weights) = b.finish();
+    Model::new(graph, weights)
+}
+
 /// Where an optimizer keeps moving averages, the parameters are these when training ends.
 #[test]
 fn training_ends_with_the_moving_averages_of_keras() {
@@ -94,7 +136,10 @@ fn losses_and_metrics_are_those_of_keras() {
     };
     let losses = keras["losses"].as_object().unwrap();
     for name in Loss::NAMES {
-        let expected = floats(&losses[name]);
+        assert!(losses.contains_key(name), "no loss {name}");
+    }
+    for (name, expected) in losses {
+        let expected = floats(expected);
         for (weighted, expected) in [false, true].into_iter().zip(expected) {
             let found = evaluate(name, Vec::new(), weighted).loss;
             assert!((found - expected).abs() < 1e-7, "{name}: {found} instead of {expected}");

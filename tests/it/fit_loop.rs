@@ -285,7 +285,7 @@ fn observers_keep_log_tell_and_end_a_training() {
     let history = of_line().fit(waves(24), options).unwrap();
     assert_eq!(history.epochs.len(), 3, "the third epoch does not improve");
     assert_eq!(std::fs::read_to_string(at("run.csv")).unwrap(), history.csv());
-    let best = Checkpoint::read(&keeper.best(), u64::MAX).unwrap().unwrap();
+    let best = Checkpoint::read(&at("kept/best"), u64::MAX).unwrap().unwrap();
     assert_eq!(best.history.epochs.len(), 2);
     assert_eq!(Checkpoint::read(&at("kept"), u64::MAX).unwrap().unwrap().at.epoch, 3);
     assert!(at("events/train").is_dir() && at("events/validation").is_dir());

@@ -43,6 +43,16 @@ fn damaged_onnx_files_are_models_or_errors() {
 }
 
 #[test]
+fn damaged_architectures_are_graphs_or_errors() {
+    run("keras", 400, fuzzed::keras);
+}
+
+#[test]
+fn damaged_keras_files_are_models_or_errors() {
+    run("keras_file", 400, fuzzed::keras_file);
+}
+
+#[test]
 fn damaged_archives_are_tensors_or_errors() {
     run("npz", 1000, fuzzed::npz);
 }

@@ -217,7 +217,7 @@ TIMM = (
     "hrnet_w18_small mixer_s32_224 resmlp_12_224 gmlp_ti16_224 pit_ti_224 coat_lite_tiny levit_128s mobilevit_xxs "
     "edgenext_xx_small poolformer_s12 xcit_nano_12_p16_224 cait_xxs24_224 twins_pcpvt_small nfnet_f0 lcnet_050 "
     "tinynet_e fastvit_t8 repvgg_a0 eva02_tiny_patch14_224 crossvit_tiny_240 visformer_tiny efficientformer_l1 "
-    "rexnet_100 selecsls42 vovnet39a darknet53 sknet18 res2net50_14w_8s mobileone_s0"
+    "rexnet_100 selecsls42 vovnet39a darknet53 skresnet18 res2net50_14w_8s mobileone_s0"
 ).split()
 
 for name in TORCHVISION:

@@ -20,7 +20,7 @@ from onnxmltools.convert.xgboost.operator_converters.XGBoost import convert_xgbo
 from skl2onnx import convert_sklearn, update_registered_converter
 from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, Int64TensorType
 from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes, calculate_linear_regressor_output_shapes
-from sklearn import calibration, cluster, datasets, ensemble, linear_model, multiclass, naive_bayes, neural_network, svm, tree
+from sklearn import calibration, cluster, datasets, ensemble, linear_model, multiclass, naive_bayes, neighbors, neural_network, svm, tree
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
@@ -112,6 +112,8 @@ MODELS = {
     "mlp": (make_pipeline(Normalizer(), neural_network.MLPClassifier([12], max_iter=300, **R)), IRIS, {}),
     "mlp_regressor": (make_pipeline(StandardScaler(), neural_network.MLPRegressor(hidden_layer_sizes=[8], max_iter=300, **R)), DIABETES, {}),
     "naive_bayes": (naive_bayes.GaussianNB(), IRIS, {}),
+    "neighbors": (make_pipeline(StandardScaler(), neighbors.KNeighborsClassifier(5)), IRIS, {}),
+    "neighbors_regressor": (neighbors.KNeighborsRegressor(4, metric="manhattan"), (DIABETES[0][:120], DIABETES[1][:120]), {}),
     "pca_digits": (make_pipeline(PCA(6, whiten=True, **R), linear_model.LogisticRegression(max_iter=500)), DIGITS, {}),
     "imputed": (make_pipeline(SimpleImputer(), StandardScaler(), linear_model.LogisticRegression()), holed(WINE), {}),
     "binarized": (make_pipeline(Binarizer(threshold=3.0), linear_model.LogisticRegression()), IRIS, {}),

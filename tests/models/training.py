@@ -32,6 +32,17 @@ OPTIMIZERS = {
     "adamax": lambda o: o.Adamax(0.001),
     "nadam": lambda o: o.Nadam(0.001),
     "lion": lambda o: o.Lion(0.001),
+    "ftrl": lambda o: o.Ftrl(0.001),
+    "ftrl:l1_regularization_strength=0.3,l2_regularization_strength=0.2,beta=0.1,learning_rate=0.1": lambda o: o.Ftrl(
+        0.1, l1_regularization_strength=0.3, l2_regularization_strength=0.2, beta=0.1
+    ),
+    "ftrl:learning_rate_power=-0.4,l2_shrinkage_regularization_strength=0.1,initial_accumulator_value=0.2": lambda o: o.Ftrl(
+        0.001, learning_rate_power=-0.4, l2_shrinkage_regularization_strength=0.1, initial_accumulator_value=0.2
+    ),
+    "lamb": lambda o: o.Lamb(0.001),
+    "lamb:weight_decay=0.01,beta_1=0.8,epsilon=0.001": lambda o: o.Lamb(
+        0.001, weight_decay=0.01, beta_1=0.8, epsilon=0.001
+    ),
     "sgd:momentum=0.9,gradient_accumulation_steps=3": lambda o: o.SGD(
         0.01, momentum=0.9, gradient_accumulation_steps=3
     ),
@@ -48,9 +59,27 @@ OPTIMIZERS = {
     ),
 }
 
+CONSTRAINTS = {
+    "non_neg": lambda c: c.NonNeg(),
+    "max_norm:max_value=0.7,axis=0": lambda c: c.MaxNorm(0.7, axis=0),
+    "max_norm:max_value=0.5,axis=0+1": lambda c: c.MaxNorm(0.5, axis=[0, 1]),
+    "unit_norm:axis=-1": lambda c: c.UnitNorm(axis=-1),
+    "min_max_norm:min_value=0.8,max_value=0.9,rate=0.25,axis=1": lambda c: c.MinMaxNorm(0.8, 0.9, rate=0.25, axis=1),
+}
+
 LOSSES = {
     "binary_crossentropy": lambda l: l.BinaryCrossentropy(),
+    "binary_focal_crossentropy": lambda l: l.BinaryFocalCrossentropy(),
     "categorical_crossentropy": lambda l: l.CategoricalCrossentropy(),
+    "categorical_focal_crossentropy": lambda l: l.CategoricalFocalCrossentropy(),
+    "binary_focal_crossentropy:apply_class_balancing=true,alpha=0.3,gamma=1.5,smoothing=0.1": lambda l: (
+        l.BinaryFocalCrossentropy(True, alpha=0.3, gamma=1.5, label_smoothing=0.1)
+    ),
+    "binary_focal_crossentropy:from_logits=true": lambda l: l.BinaryFocalCrossentropy(from_logits=True),
+    "categorical_focal_crossentropy:alpha=0.5,gamma=3,smoothing=0.2": lambda l: l.CategoricalFocalCrossentropy(
+        0.5, 3.0, label_smoothing=0.2
+    ),
+    "categorical_focal_crossentropy:from_logits=true": lambda l: l.CategoricalFocalCrossentropy(from_logits=True),
     "categorical_hinge": lambda l: l.CategoricalHinge(),
     "cosine_similarity": lambda l: l.CosineSimilarity(),
     "hinge": lambda l: l.Hinge(),
@@ -87,6 +116,18 @@ def steps(make, gradients):
         optimizer.finalize_variable_values([variable])
         values.append(float(keras.ops.convert_to_numpy(variable)))
     return values
+
+
+def constrained(make, rng):
+    """A matrix, and what three steps of SGD make of it under a constraint."""
+    variable = keras.Variable(rng.uniform(-1, 1, (3, 2)), dtype="float64")
+    variable.constraint = make(keras.constraints)
+    begin, gradients, values = keras.ops.convert_to_numpy(variable), rng.uniform(-1, 1, (3, 3, 2)), []
+    optimizer = keras.optimizers.SGD(0.5)
+    for g in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(g)], [variable])
+        values.append(keras.ops.convert_to_numpy(variable).ravel().tolist())
+    return {"begin": begin.ravel().tolist(), "gradients": [g.ravel().tolist() for g in gradients], "steps": values}
 
 
 def confusion(metrics, y, p, weights):
@@ -205,6 +246,7 @@ def main():
             **{name: confusion(make, yes, q, own) for name, make in THRESHOLDS.items()},
         },
         "masked": masked(rng),
+        "constraints": {name: constrained(make, rng) for name, make in CONSTRAINTS.items()},
         "plateau": {"losses": losses_of_epochs, "rates": plateau(losses_of_epochs)},
     }
     print(json.dumps(out, indent=1))

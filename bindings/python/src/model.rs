@@ -61,9 +61,10 @@ pub(crate) fn keras_model(
     py: Python<'_>,
     architecture: String,
     values: Vec<Bound<'_, PyAny>>,
+    for_training: bool,
 ) -> PyResult<(PyModel, Vec<String>)> {
     let values = values.iter().map(array::tensor).collect::<Result<Vec<_>, _>>()?;
-    let (model, names) = detached(py, move || Ok(live(&architecture, values)?))?;
+    let (model, names) = detached(py, move || Ok(live(&architecture, values, for_training)?))?;
     Ok((PyModel { model }, names))
 }
 

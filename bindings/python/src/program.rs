@@ -8,7 +8,8 @@ use fanwise::backend::{Backend as _, Executable, RunOptions};
 use fanwise::internal::replicated;
 use fanwise::ir::Weights;
 use fanwise::pass::{
-    self, Metric, Mode, OutputLoss, Penalty, Recompute, Repair, Training, TrainingGraph, Weighted,
+    self, Constraint, Metric, Mode, OutputLoss, Penalty, Recompute, Repair, Training,
+    TrainingGraph, Weighted,
 };
 use fanwise::train::Distribution;
 use fanwise::types::{Dim, TensorType};
@@ -47,6 +48,8 @@ pub(crate) struct TrainingSpec {
     /// Parameters with their factors.
     l1: Vec<(String, f64)>,
     l2: Vec<(String, f64)>,
+    /// Parameters with their rules.
+    constraints: Vec<(String, String)>,
     seed: i64,
 }
 
@@ -82,7 +85,12 @@ impl TrainingSpec {
         let penalties = |list: Vec<(String, f64)>| {
             list.into_iter().map(|(name, factor)| Penalty { params: Some(name), factor }).collect()
         };
+        let constraint = |(params, rule): (String, String)| {
+            Ok(Constraint { params, ..read(&format!("*={rule}"))? })
+        };
+        let constraints = self.constraints.into_iter().map(constraint).collect::<PyResult<_>>()?;
         Ok(Training {
+            constraints,
             losses: self.losses.into_iter().map(LossSpec::read).collect::<Result<_, _>>()?,
             metrics: Vec::new(),
             weighted_metrics: Vec::new(),

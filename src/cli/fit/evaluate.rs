@@ -138,8 +138,9 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     exec::check_outputs(&args.outputs)?;
     let limit = model.max_memory();
     let runner = target.runner()?;
-    let model = model.load()?;
+    let model = model.load_open()?;
     let source = data.open(&model.graph, &[], limit)?;
+    let model = rows::sized(&model, source.columns())?;
     let images = data.images(&model.graph, &*source, None, limit)?;
     let distribution = distribution(replicate, &runner, limit, false)?;
     let prepare = || Predictor::new(&model, &distribution, runner.backend());

@@ -43,13 +43,17 @@ pub(super) struct FileArgs {
     /// Write event files for `tensorboard` to this folder
     #[arg(long, value_name = "DIR")]
     pub(super) tensorboard: Option<PathBuf>,
-    /// Save the trained model: .fan, .onnx, or .safetensors for the weights only
+    /// Save the trained model: .fan, .onnx, .keras, .h5, or .safetensors for the weights only
     ///
     /// The weights of a .fan file are written beside it. If MODEL is an ONNX file, a saved .onnx
+    /// file is that file with the trained weights. If MODEL is a Keras file, a saved .keras or .h5
     /// file is that file with the trained weights.
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
 }
+
+/// How the names of Keras files end.
+pub(super) const KERAS: [&str; 2] = ["keras", "h5"];
 
 /// Returns true if the name of a file ends in one of these.
 pub(super) fn ends(path: &Path, kinds: &[&str]) -> bool {
@@ -59,10 +63,13 @@ pub(super) fn ends(path: &Path, kinds: &[&str]) -> bool {
 impl FileArgs {
     /// Fails where one could not be written. The folder of checkpoints is made.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        let kinds = &["fan", "onnx", "safetensors"];
+        let kinds = &[&["fan", "onnx", "safetensors"][..], &KERAS].concat();
         if let Some(path) = self.save.as_ref().filter(|path| !ends(path, kinds)) {
             let path = path.display();
-            bail!("cannot save to {path}: use .fan or .onnx, or .safetensors for the weights only");
+            bail!(
+                "cannot save to {path}: use .fan or .onnx, .keras or .h5 of such a file, or \
+                 .safetensors for the weights only"
+            );
         }
         if let Some(path) = self.plot.as_ref().filter(|path| !ends(path, &["svg"])) {
             bail!("cannot plot to {}: only .svg files are supported", path.display());

@@ -31,7 +31,7 @@ use anyhow::{Context, bail};
 use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, distribution};
-use files::ends;
+use files::{KERAS, ends};
 
 /// Refuses before anything is read what would fail after training. The folder of checkpoints is
 /// made.
@@ -102,7 +102,7 @@ fn fit_from(
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let mut training = args.objective.training(&model.graph, args.optimizer.optimizer()?)?;
-    args.optimizer.apply(&mut training, args.seed);
+    args.optimizer.apply(&mut training, &model, args.seed);
     if !args.class_weight.is_empty() {
         training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
     }
@@ -212,6 +212,8 @@ impl Template<'_> {
     fn check(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
         if ends(path, &["onnx"]) {
             self.trained(&trainer.weights()?).check_onnx().map_err(Error::from)?;
+        } else if ends(path, &KERAS) {
+            self.trained(&trainer.weights()?).keras_file().map_err(Error::from)?;
         }
         Ok(())
     }
@@ -222,6 +224,9 @@ impl Template<'_> {
             safetensors::write(path, &weights).map_err(Error::from)?;
         } else if ends(path, &["onnx"]) {
             self.trained(&weights).save_onnx(path).map_err(Error::from)?;
+        } else if ends(path, &KERAS) {
+            let bytes = self.trained(&weights).keras_file().map_err(Error::from)?;
+            crate::format::write_bytes(path, &bytes).map_err(Error::from)?;
         } else {
             let trained = model::with_weights(&self.graph, &weights);
             model::save(path, &trained, &weights, GraphForm::Text).map_err(Error::from)?;

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use crate::ir::Graph;
-use crate::pass::{Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training};
+use crate::ir::{Graph, Model};
+use crate::pass::{
+    Constraint, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training,
+};
 use anyhow::{Context, bail};
 use clap::Args;
 
@@ -173,6 +175,7 @@ impl ObjectiveArgs {
             learned: BTreeSet::new(),
             l1: self.l1.clone(),
             l2: self.l2.clone(),
+            constraints: Vec::new(),
             mode: Mode::default(),
             recompute: Recompute::default(),
         })
@@ -211,7 +214,8 @@ fn of_outputs(
 pub(crate) struct OptimizerArgs {
     /// Optimizer and its settings, such as `sgd:momentum=0.9` [default: rmsprop]
     ///
-    /// Optimizers are sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam and lion.
+    /// Optimizers are sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam, lion, ftrl and
+    /// lamb.
     #[arg(long, value_name = "NAME[:KEY=VALUE,...]")]
     optimizer: Option<String>,
     /// Initial learning rate [default: that of the optimizer]
@@ -225,6 +229,13 @@ pub(crate) struct OptimizerArgs {
     /// Parameters to train even if they look like positional embeddings or constants
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     train: Vec<String>,
+    /// Constraint that holds for weights after every step
+    ///
+    /// Constraints are `non_neg`, `max_norm:max_value=2,axis=0`, `unit_norm:axis=0` and
+    /// `min_max_norm:min_value=0,max_value=1,rate=1,axis=0`; `axis=0+1+2` names several axes. If
+    /// several patterns match, the last one wins.
+    #[arg(long, value_name = "PARAMETER=CONSTRAINT[:KEY=VALUE,...]")]
+    constraint: Vec<Constraint>,
     /// Momentum of the running statistics of batch normalisation [default: that of each layer]
     #[arg(long, value_name = "MOMENTUM", value_parser = part, allow_negative_numbers = true)]
     batch_norm_momentum: Option<f64>,
@@ -243,6 +254,7 @@ impl OptimizerArgs {
             ("--optimizer", self.optimizer.is_some()),
             ("--freeze", !self.freeze.is_empty()),
             ("--train", !self.train.is_empty()),
+            ("--constraint", !self.constraint.is_empty()),
             ("--batch-norm-momentum", self.batch_norm_momentum.is_some()),
             ("--recompute", self.recompute.is_some()),
         ]
@@ -262,10 +274,15 @@ impl OptimizerArgs {
         Ok(optimizer)
     }
 
-    /// Applies the options of training alone.
-    pub(crate) fn apply(&self, training: &mut Training, seed: u32) {
-        training.frozen = self.freeze.iter().cloned().collect();
+    /// Applies the options of training alone to a training of `model`.
+    pub(crate) fn apply(&self, training: &mut Training, model: &Model, seed: u32) {
+        // What the file freezes and nobody asks for.
+        let of_file = model.graph.params().iter().map(|param| param.name.to_string());
+        let of_file = of_file.filter(|name| model.frozen.contains(name));
+        let own = of_file.filter(|name| !self.train.contains(name));
+        training.frozen = self.freeze.iter().cloned().chain(own).collect();
         training.learned = self.train.iter().cloned().collect();
+        training.constraints.clone_from(&self.constraint);
         #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
         let momentum = self.batch_norm_momentum.map(|part| part as f32);
         training.mode = Mode { momentum, seed: seed.into() };

@@ -1,10 +1,11 @@
 //! Options of data, and what is made of their rows.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::Error;
-use crate::ir::Graph;
+use crate::ir::{Graph, Model};
 use crate::train::data::{
     self, Change, Column, Data, FolderOptions, Images, Layout, LoaderOptions, Names, OpenOptions,
     Source, Statistics, Step, TableOptions,
@@ -59,6 +60,23 @@ pub(super) fn open(
     let table = TableOptions { classes: classes.to_vec(), ..TableOptions::default() };
     let options = OpenOptions { table, images, max_memory: limit };
     Ok(data::open(path, &options).map_err(Error::from)?)
+}
+
+/// The model for the sizes of a row that these columns have.
+pub(super) fn sized<'a>(model: &'a Model, columns: &[Column]) -> anyhow::Result<Cow<'a, Model>> {
+    if model.open_sizes().next().is_none() {
+        return Ok(Cow::Borrowed(model));
+    }
+    let graph = &model.graph;
+    let inputs: Vec<&str> = graph.inputs().map(|input| &*graph.info(input).name).collect();
+    let names = Names::of(columns, &inputs, &[]).map_err(Error::from)?;
+    let column = |name: &String| columns.iter().find(|column| column.name == *name);
+    let sizes = names.inputs.iter().filter_map(|(input, name)| {
+        // The rows stand on the first axis.
+        let sizes = std::iter::once(0).chain(column(name)?.dims.iter().copied());
+        Some((input.clone(), sizes.collect()))
+    });
+    Ok(model.for_sizes(&sizes.collect())?)
 }
 
 /// Preprocessing of training images and of other images.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use smallvec::SmallVec;
 
-use super::config::{Config, Object, Read};
+use super::config::{Config, MOST as MOST_SIZE, Object, Read};
 use super::error::{Fault, LayerError};
 use super::options::BuildOptions;
 use super::tree::Spec;
@@ -234,12 +234,27 @@ impl<'s, 'c> At<'s, 'c> {
         self.variable(name, shape, false)
     }
 
+    /// Leaves out the place of a variable that another layer has as well.
+    pub(super) fn skip(&mut self) {
+        self.count += 1;
+    }
+
     /// A variable that counts: one integer, which the model does not use.
     pub(super) fn counter(&mut self, name: &str) -> Read<()> {
         let variable = std::mem::replace(&mut self.variable, DType::I32);
         let result = self.fixed(name, &[]);
         self.variable = variable;
         result.map(drop)
+    }
+
+    /// A statistic that follows the batches in training, unless the layer is frozen.
+    pub(super) fn statistic(&mut self, name: &str, shape: &[i64]) -> Read<Value> {
+        let value = self.fixed(name, shape)?;
+        if self.place.is_trainable {
+            let path = format!("{}/{name}", self.place.path);
+            self.state.variables.set_running(&path);
+        }
+        Ok(value)
     }
 
     /// A variable in its own element type.
@@ -262,6 +277,7 @@ impl<'s, 'c> At<'s, 'c> {
             store: format!("{}/vars/{at}", self.place.store),
             order: [&self.place.order[..], &[0, at]].concat(),
             is_trainable: is_learned && self.place.is_trainable,
+            is_running: false,
             ty,
             value,
         });
@@ -279,7 +295,12 @@ impl<'s, 'c> At<'s, 'c> {
         let size =
             size.ok_or_else(|| Fault::new(format!("{} has no axis {axis}", self.ty(value))))?;
         let known = || Fault::new(format!("it needs the size {size} of axis {axis} to be known"));
-        size.as_const().ok_or_else(known)
+        let size = size.as_const().ok_or_else(known)?;
+        if size > MOST_SIZE {
+            let reason = format!("axis {axis} has {size} elements, more than {MOST_SIZE}");
+            return Err(Fault::new(reason));
+        }
+        Ok(size)
     }
 
     /// The sizes of the axes from `from` on, which must be known.
@@ -424,14 +445,6 @@ impl<'s, 'c> At<'s, 'c> {
             axis if axis == rank - 1 => 1,
             axis => axis + 1,
         })
-    }
-
-    /// Says how the layer was read.
-    pub(super) fn note(&mut self, text: &str) {
-        let text = format!("layer {}: {text}", Quoted(&self.place.path));
-        if !self.state.notes.iter().any(|note| note.to_string() == text) {
-            self.state.notes.push(text.into());
-        }
     }
 
     /// Adds to a value a variable along its last axis.

@@ -196,13 +196,10 @@ impl Build<'_> {
         }
         for (axis, size) in shape.iter().enumerate().skip(1) {
             let size = if size.is_null() {
-                match self.size(&format!("{name}[{axis}]")) {
-                    Some(size) => size,
-                    None => {
-                        is_open = true;
-                        Dim::ONE
-                    }
-                }
+                let size = self.size(&format!("{name}[{axis}]"));
+                is_open |= size.is_none();
+                // Nothing is built while a size is open.
+                size.unwrap_or(Dim::ONE)
             } else {
                 Dim::from(int("batch_shape", size)?)
             };
@@ -370,8 +367,9 @@ impl<'c> At<'_, 'c> {
     /// arguments was left aside.
     fn call(&mut self, spec: &Spec<'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         let layer = layers::find(spec)?;
+        // Since Keras 3 what a run is for goes before what the call says.
         let training = args.constant(usize::MAX, "training")?;
-        if training.is_some_and(|training| training == Json::Bool(true)) {
+        if self.state.is_before_3 && training == Some(Json::Bool(true)) {
             let reason = "it is called with `training=True`, which a run for inference has not";
             return Err(Fault::new(reason));
         }
@@ -396,7 +394,7 @@ impl<'c> At<'_, 'c> {
 }
 
 /// A result with another mask.
-fn masked<'c>(result: Arg<'c>, mask: Option<Value>) -> Arg<'c> {
+fn masked(result: Arg<'_>, mask: Option<Value>) -> Arg<'_> {
     match result {
         Arg::Tensor(tensor) => Arg::Tensor(Tensor { mask, ..tensor }),
         Arg::List(list) => Arg::List(list.into_iter().map(|arg| masked(arg, mask)).collect()),
@@ -478,7 +476,8 @@ fn places(layers: &[Spec<'_>], place: &Place, is_sequential: bool) -> Vec<Place>
     let mut used: HashMap<String, usize> = HashMap::new();
     let mut all = Vec::with_capacity(layers.len());
     for (at, layer) in layers.iter().enumerate() {
-        let is_layer = !layer.is_function && !(is_sequential && layer.class == "InputLayer");
+        let is_input = is_sequential && layer.class == "InputLayer";
+        let is_layer = !layer.is_function && !is_input;
         let mut kind = snake_case(layer.class);
         if is_layer {
             let count = used.entry(kind.clone()).or_insert(0);

@@ -26,6 +26,9 @@ const INERT: &[&str] = &[
 /// The ends of fields that only matter where variables are made or learned.
 const LEARNING: [&str; 3] = ["initializer", "regularizer", "constraint"];
 
+/// The largest size, and the largest magnitude of an integer: products of two still fit.
+pub(super) const MOST: i64 = 1 << 31;
+
 /// The kind of a JSON value, with its article.
 pub(super) fn kind(value: &Json) -> &'static str {
     match value {
@@ -198,7 +201,12 @@ pub(super) fn int(name: &str, value: &Json) -> Read<i64> {
     // Python writes some integers as floats.
     let whole = || value.as_f64().filter(|x| x.fract() == 0.0 && x.abs() < 1e15).map(|x| x as i64);
     let found = value.as_i64().or_else(whole);
-    found.ok_or_else(|| Fault::field(name, format!("is {}, not an integer", kind(value))))
+    let found =
+        found.ok_or_else(|| Fault::field(name, format!("is {}, not an integer", kind(value))))?;
+    if found.unsigned_abs() > MOST.unsigned_abs() {
+        return Err(Fault::field(name, format!("is {found}, beyond {MOST}")));
+    }
+    Ok(found)
 }
 
 /// The number that a field is.

@@ -24,9 +24,12 @@ const BESIDE: u64 = 16 << 20;
 /// The variables of an optimizer for each of the model, and the model's own.
 const COPIES: u64 = 6;
 
+/// The entry of an archive that holds the weights.
+pub(super) const WEIGHTS: &str = "model.weights.h5";
+
 /// The form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+enum Form {
     /// An archive of a configuration and weights.
     Archive,
     /// An HDF5 file; of a whole model, or of weights.
@@ -36,9 +39,8 @@ pub(super) enum Form {
 }
 
 /// A file of Keras.
-pub(super) struct Source<'p> {
-    pub(super) path: &'p Path,
-    pub(super) form: Form,
+pub(super) struct Source {
+    form: Form,
     /// The configuration of the model; null if the file has none.
     pub(super) config: Json,
     /// How the model was compiled, where that stands beside the configuration.
@@ -88,7 +90,7 @@ fn with_archive<T>(
     read(&mut archive)
 }
 
-fn not_zip(path: &Path, error: &ZipError) -> FileError {
+pub(super) fn not_zip(path: &Path, error: &ZipError) -> FileError {
     let said = error.to_string();
     FileError::content(path, format!("it is not a .keras archive: {}", QuotedMessage(&said)))
 }
@@ -126,9 +128,9 @@ fn json(path: &Path, place: &str, text: &[u8]) -> Result<Json, FileError> {
     })
 }
 
-impl<'p> Source<'p> {
+impl Source {
     /// Reads the configuration of the file at `path`, whose first bytes are `head`.
-    pub(super) fn open(path: &'p Path, head: &[u8]) -> Result<Self, KerasError> {
+    pub(super) fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
         let other = || FileError::content(path, "it is no file of Keras");
         match form(path, head).ok_or_else(other)? {
             Form::Archive => Self::of_archive(path),
@@ -137,7 +139,7 @@ impl<'p> Source<'p> {
         }
     }
 
-    fn of_archive(path: &'p Path) -> Result<Self, KerasError> {
+    fn of_archive(path: &Path) -> Result<Self, KerasError> {
         let (config, metadata) = with_archive(path, |archive| {
             let config = entry(path, archive, "config.json", MAX_CONFIG)?;
             Ok((config, entry(path, archive, "metadata.json", MAX_CONFIG)?))
@@ -148,10 +150,10 @@ impl<'p> Source<'p> {
         let version = metadata.as_ref().and_then(|m| m.get("keras_version")).and_then(Json::as_str);
         let version = version.map(str::to_owned);
         let compiled = config.get("compile_config").filter(|c| !c.is_null()).cloned();
-        Ok(Self { path, form: Form::Archive, config, compiled, version })
+        Ok(Self { form: Form::Archive, config, compiled, version })
     }
 
-    fn of_hdf5(path: &'p Path) -> Result<Self, KerasError> {
+    fn of_hdf5(path: &Path) -> Result<Self, KerasError> {
         let file = Hdf5::open(path)?;
         let config = file.text("", "model_config")?;
         let Some(config) = config else {
@@ -162,10 +164,10 @@ impl<'p> Source<'p> {
         let compiled =
             compiled.map(|text| json(path, "training_config", text.as_bytes())).transpose()?;
         let version = file.text("", "keras_version")?;
-        Ok(Self { path, form: Form::Hdf5, config, compiled, version })
+        Ok(Self { form: Form::Hdf5, config, compiled, version })
     }
 
-    fn of_json(path: &'p Path) -> Result<Self, KerasError> {
+    fn of_json(path: &Path) -> Result<Self, KerasError> {
         let (file, size) = error::open(path)?;
         if size > MAX_CONFIG {
             let reason = format!("it has {size} bytes; the limit is {MAX_CONFIG}");
@@ -175,7 +177,7 @@ impl<'p> Source<'p> {
         file.take(MAX_CONFIG).read_to_end(&mut text).map_err(|e| FileError::read(path, e))?;
         let config = json(path, "", &text)?;
         let version = config.get("keras_version").and_then(Json::as_str).map(str::to_owned);
-        Ok(Self { path, form: Form::Json, config, compiled: None, version })
+        Ok(Self { form: Form::Json, config, compiled: None, version })
     }
 
     /// Whether the file is of a version before 3.
@@ -202,10 +204,9 @@ pub(super) fn weights(
         Some(Form::Hdf5) => Ok(Some(Hdf5::open(path)?)),
         Some(Form::Archive) => {
             let most = bytes.saturating_mul(COPIES).saturating_add(BESIDE);
-            let name = "model.weights.h5";
-            let found = with_archive(path, |archive| entry(path, archive, name, most))?;
+            let found = with_archive(path, |archive| entry(path, archive, WEIGHTS, most))?;
             let Some(found) = found else { return Ok(None) };
-            budget.charge(name, found.len() as u64)?;
+            budget.charge(WEIGHTS, found.len() as u64)?;
             Ok(Some(Hdf5::of(found, &label)?))
         }
         Some(Form::Json) | None => Ok(None),

@@ -1,9 +1,10 @@
 //! HDF5 files as Keras writes them: groups of datasets, and attributes that hold text.
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::path::Path;
 
-use hdf5_pure::{AttrValue, Datatype, DatatypeByteOrder, File, Group};
+use hdf5_pure::{AttrValue, Datatype, DatatypeByteOrder, File, Group, Layout};
 
 use crate::format::{Budget, FileError};
 use crate::types::{DType, QuotedMessage, Tensor};
@@ -19,6 +20,15 @@ struct Declared {
     dtype: DType,
     is_big: bool,
     dims: Vec<usize>,
+}
+
+/// Where the elements of a dataset lie.
+pub(super) struct Run {
+    pub(super) dtype: DType,
+    /// Whether their first byte is the highest one.
+    pub(super) is_big: bool,
+    /// The bytes of the file; `None` if they are not in one piece.
+    pub(super) place: Option<Range<usize>>,
 }
 
 impl Hdf5 {
@@ -50,18 +60,8 @@ impl Hdf5 {
         self.file.group(path).is_ok()
     }
 
-    /// The names of the groups inside a group.
-    pub(super) fn groups(&self, path: &str) -> Result<Vec<String>, FileError> {
-        self.group(path)?.groups().map_err(|e| self.wrong(path, e))
-    }
-
-    /// The names of the datasets inside a group.
-    pub(super) fn datasets(&self, path: &str) -> Result<Vec<String>, FileError> {
-        self.group(path)?.datasets().map_err(|e| self.wrong(path, e))
-    }
-
     /// All attributes of a group.
-    pub(super) fn attrs(&self, path: &str) -> Result<Vec<(String, AttrValue)>, FileError> {
+    fn attrs(&self, path: &str) -> Result<Vec<(String, AttrValue)>, FileError> {
         let attrs = self.group(path)?.attrs().map_err(|e| self.wrong(path, e))?;
         let mut attrs: Vec<(String, AttrValue)> = attrs.into_iter().collect();
         attrs.sort_by(|a, b| a.0.cmp(&b.0));
@@ -109,6 +109,22 @@ impl Hdf5 {
         Ok(Declared { dtype, is_big, dims })
     }
 
+    /// Where the elements of a dataset lie.
+    pub(super) fn run(&self, path: &str) -> Result<Run, FileError> {
+        let Declared { dtype, is_big, .. } = self.declared(path)?;
+        let dataset = self.file.dataset(path).map_err(|e| self.wrong(path, e))?;
+        let place = match dataset.layout().map_err(|e| self.wrong(path, e))? {
+            Layout::Contiguous { address: Some(from), size } => {
+                let (Ok(from), Ok(size)) = (usize::try_from(from), usize::try_from(size)) else {
+                    return Err(self.wrong(path, "it lies beyond the file"));
+                };
+                from.checked_add(size).map(|to| from..to)
+            }
+            _ => None,
+        };
+        Ok(Run { dtype, is_big, place })
+    }
+
     /// The elements of a dataset.
     pub(super) fn read(&self, path: &str, budget: &mut Budget) -> Result<Tensor, FileError> {
         let Declared { dtype, is_big, dims } = self.declared(path)?;
@@ -121,7 +137,9 @@ impl Hdf5 {
             raw.chunks_exact_mut(dtype.bytes()).for_each(<[u8]>::reverse);
         }
         if dtype == DType::Bool {
-            raw.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+            for byte in &mut raw {
+                *byte = u8::from(*byte != 0);
+            }
         }
         Tensor::from_bytes(dtype, &dims, &raw).map_err(|e| self.wrong(path, e))
     }
@@ -170,7 +188,10 @@ fn element(datatype: &Datatype, name: impl Fn() -> Option<String>) -> Option<(DT
         }
         // How h5py writes truth values.
         Datatype::Enumeration { size: 1, .. } => Some((DType::Bool, false)),
-        Datatype::Opaque { size: 2, .. } if name()? == "bfloat16" => Some((DType::Bf16, false)),
+        // Old forms of files do not say what they are, and have no other such type.
+        Datatype::Opaque { size: 2, .. } if name().is_none_or(|name| name == "bfloat16") => {
+            Some((DType::Bf16, false))
+        }
         _ => None,
     }
 }

@@ -5,6 +5,11 @@
 //! Keras are parameters of the graph, in Keras' own layout: what an operator wants otherwise is
 //! transposed by operators, which simplification evaluates once.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "of the forms that JSON, HDF5 and arguments have, each place takes a few"
+)]
+
 mod at;
 mod build;
 mod config;
@@ -19,10 +24,11 @@ mod tree;
 mod value;
 mod variables;
 mod weights;
+mod write;
 
-pub use error::{KerasError, LayerError};
+pub(crate) use error::KerasError;
 pub(crate) use file::is_keras;
-pub(crate) use layers::supported;
-pub(crate) use options::BuildOptions;
-pub(crate) use read::{Architecture, Reader, architecture_of};
-pub(crate) use variables::{Variable, Variables};
+pub use layers::supported;
+pub use options::BuildOptions;
+pub use read::{Architecture, Reader, architecture_of};
+pub use variables::{Variable, Variables};

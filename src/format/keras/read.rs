@@ -1,5 +1,6 @@
 //! Reading of models.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::build::{BuildError, Built, build};
@@ -9,13 +10,14 @@ use super::options::BuildOptions;
 use super::tree::Spec;
 use super::variables::Variables;
 use super::weights::read;
+use super::write;
 use crate::format::Budget;
 use crate::ir::{ContentHash, Graph, Model, ParamId, Source as Place, Weights};
 use crate::types::Note;
 
 /// A Keras model whose configuration was read.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     path: PathBuf,
     head: Vec<u8>,
     config: serde_json::Value,
@@ -25,11 +27,13 @@ pub(crate) struct Reader {
 
 /// A graph and the variables of Keras that are its parameters; these have no elements yet.
 #[derive(Debug)]
-pub(crate) struct Architecture {
-    pub(crate) graph: Graph,
+pub struct Architecture {
+    /// The graph.
+    pub graph: Graph,
     /// In the order of `model.weights`.
-    pub(crate) variables: Variables,
-    pub(crate) notes: Vec<Note>,
+    pub variables: Variables,
+    /// Decisions of the reader.
+    pub notes: Vec<Note>,
 }
 
 impl Reader {
@@ -37,7 +41,7 @@ impl Reader {
     ///
     /// # Errors
     /// If it is damaged.
-    pub(crate) fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
+    pub fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
         let source = Source::open(path, head)?;
         let is_before_3 = source.is_before_3();
         let Source { config, compiled, .. } = source;
@@ -51,7 +55,7 @@ impl Reader {
     }
 
     /// How the model was compiled, if the file says so.
-    pub(crate) fn compiled(&self) -> Option<&serde_json::Value> {
+    pub fn compiled(&self) -> Option<&serde_json::Value> {
         self.compiled.as_ref()
     }
 
@@ -59,7 +63,7 @@ impl Reader {
     ///
     /// # Errors
     /// If a layer is not supported, or a size of an input is open.
-    pub(crate) fn architecture(&self, options: &BuildOptions) -> Result<Architecture, KerasError> {
+    pub fn architecture(&self, options: &BuildOptions) -> Result<Architecture, KerasError> {
         let options = BuildOptions { is_before_3: self.is_before_3, ..options.clone() };
         architecture(&self.config, &self.path.display().to_string(), &options)
     }
@@ -68,7 +72,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::architecture`], or if the weights are not those of the architecture.
-    pub(crate) fn model(
+    pub fn model(
         &self,
         options: &BuildOptions,
         from: Option<(&Path, &[u8])>,
@@ -91,23 +95,38 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::model`].
-    pub(crate) fn named(
-        &self,
-        options: &BuildOptions,
-        budget: &mut Budget,
-    ) -> Result<Model, KerasError> {
+    pub fn named(&self, options: &BuildOptions, budget: &mut Budget) -> Result<Model, KerasError> {
         if self.has_weights() {
             return self.model(options, None, budget);
         }
-        let Architecture { graph, notes, .. } = self.architecture(options)?;
-        Ok(Model { notes, ..Model::new(graph, Weights::default()) })
+        let Architecture { graph, notes, variables } = self.architecture(options)?;
+        let frozen = frozen(&variables);
+        Ok(Model { notes, frozen, ..Model::new(graph, Weights::default()) })
+    }
+
+    /// The bytes of the file with these elements of its variables. All else stays as it is: the
+    /// configuration, how the model was compiled, and the state of its optimizer.
+    ///
+    /// # Errors
+    /// As [`Self::model`], and if the file has no weights.
+    pub fn with_weights(
+        &self,
+        options: &BuildOptions,
+        weights: &Weights,
+        max_memory: u64,
+    ) -> Result<Vec<u8>, KerasError> {
+        if !self.has_weights() {
+            return Err(KerasError::NoWeights(self.path.display().to_string()));
+        }
+        let built = self.architecture(options)?;
+        write::with_weights(&self.path, &built.variables, weights, max_memory)
     }
 
     /// Fails if a parameter has no elements.
     ///
     /// # Errors
     /// Then.
-    pub(crate) fn complete(&self, model: &Model) -> Result<(), KerasError> {
+    pub fn complete(&self, model: &Model) -> Result<(), KerasError> {
         let missing = model.graph.params().iter().find(|p| model.weights.get(&p.name).is_none());
         missing.map_or(Ok(()), |param| {
             Err(KerasError::Weights {
@@ -121,7 +140,7 @@ impl Reader {
 
 /// The graph of an architecture with its elements.
 fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
-    let Architecture { mut graph, notes, .. } = built;
+    let Architecture { mut graph, notes, variables } = built;
     let names: Vec<(ParamId, std::sync::Arc<str>)> =
         (0u32..).map(ParamId).zip(graph.params().iter().map(|param| param.name.clone())).collect();
     for (id, name) in names {
@@ -130,14 +149,20 @@ fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
             graph.set_source(id, Place { file: file.into(), key: name });
         }
     }
-    Model { notes, ..Model::new(graph, weights) }
+    Model { notes, frozen: frozen(&variables), ..Model::new(graph, weights) }
+}
+
+/// The parameters that keep their elements in training.
+fn frozen(variables: &Variables) -> BTreeSet<String> {
+    let kept = variables.iter().filter(|v| !v.is_trainable && !v.is_running);
+    kept.map(|variable| variable.name.to_string()).collect()
 }
 
 /// The graph of an architecture as `model.to_json()` gives it; `source` names it.
 ///
 /// # Errors
 /// If it is damaged, a layer is not supported, or a size of an input is open.
-pub(crate) fn architecture_of(
+pub fn architecture_of(
     text: &str,
     source: &str,
     options: &BuildOptions,

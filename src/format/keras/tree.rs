@@ -8,6 +8,13 @@ use super::config::{Object, Read, kind, text};
 use super::error::Fault;
 use crate::types::Quoted;
 
+/// Classes that have two names, of which paths of weights have the second.
+const ALIASES: [(&str, &str); 3] = [
+    ("GroupQueryAttention", "GroupedQueryAttention"),
+    ("Convolution1D", "Conv1D"),
+    ("Convolution2D", "Conv2D"),
+];
+
 /// An object of a configuration: a layer, a model, or a function of `keras.ops`.
 #[derive(Clone, Debug)]
 pub(super) struct Spec<'c> {
@@ -16,6 +23,8 @@ pub(super) struct Spec<'c> {
     pub(super) config: &'c Object,
     /// Whether it is a function of `keras.ops`, which has no weights and is no layer of the model.
     pub(super) is_function: bool,
+    /// Whether the file says so; else it only looks like one.
+    pub(super) is_named: bool,
     /// The package of a class that is not Keras' own.
     pub(super) package: Option<&'c str>,
     pub(super) inbound: Option<&'c Json>,
@@ -73,6 +82,8 @@ impl<'c> Spec<'c> {
         // Old files name the module, too: `keras.layers>Dense`.
         let class = text("class_name", class)?;
         let class = class.rsplit_once('>').map_or(class, |(_, class)| class);
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == class);
+        let class = alias.map_or(class, |(_, class)| class);
         let config = fields.get("config").and_then(Json::as_object);
         let config = config.ok_or_else(|| Fault::field("config", "is missing"))?;
         let own = fields.get("name").or_else(|| config.get("name")).and_then(Json::as_str);
@@ -88,12 +99,16 @@ impl<'c> Spec<'c> {
         let foreign = module.filter(|module| !module.starts_with("keras") && !module.is_empty());
         // An object without a name is one of its class.
         let name = own.unwrap_or(class);
-        Ok(Self { class, name, config, is_function, package: package.or(foreign), inbound })
+        let is_named = module.is_some();
+        let package = package.or(foreign);
+        Ok(Self { class, name, config, is_function, is_named, package, inbound })
     }
 
     /// An object of Keras' own with this configuration.
     pub(super) fn plain(name: &'c str, config: &'c Object) -> Self {
-        Self { class: name, name, config, is_function: false, package: None, inbound: None }
+        let (package, inbound) = (None, None);
+        let (is_function, is_named) = (false, true);
+        Self { class: name, name, config, is_function, is_named, package, inbound }
     }
 
     /// Whether it is a model of other layers.
@@ -116,7 +131,7 @@ fn has_arguments(inbound: &Json) -> bool {
 }
 
 /// The layers of a sequential model.
-pub(super) fn sequential<'c>(config: &'c Object) -> Read<Vec<Spec<'c>>> {
+pub(super) fn sequential(config: &Object) -> Read<Vec<Spec<'_>>> {
     let layers = config.get("layers").and_then(Json::as_array);
     let layers = layers.ok_or_else(|| Fault::field("layers", "is missing"))?;
     layers.iter().map(Spec::read).collect()
@@ -381,7 +396,7 @@ fn legacy<'c>(
 }
 
 /// A keyword argument of a call before Keras 3, in which a tensor is told by its form.
-fn legacy_keyword<'c>(value: &'c Json) -> Read<Tree<'c, Named<'c>>> {
+fn legacy_keyword(value: &Json) -> Read<Tree<'_, Named<'_>>> {
     if let Some(leaf) = named(value) {
         let constant = leaf.layer == "_CONSTANT_VALUE";
         return Ok(if constant { Tree::Constant(&value[2]) } else { Tree::Tensor(leaf) });

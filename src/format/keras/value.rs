@@ -56,15 +56,15 @@ impl Arg<'_> {
 
 /// The arguments of a call, which record what is asked for.
 pub(super) struct Args<'c> {
-    args: Vec<Arg<'c>>,
+    positional: Vec<Arg<'c>>,
     kwargs: Vec<(&'c str, Arg<'c>)>,
     taken: RefCell<BTreeSet<&'c str>>,
     most: RefCell<usize>,
 }
 
 impl<'c> Args<'c> {
-    pub(super) fn new(args: Vec<Arg<'c>>, kwargs: Vec<(&'c str, Arg<'c>)>) -> Self {
-        Self { args, kwargs, taken: RefCell::default(), most: RefCell::new(0) }
+    pub(super) fn new(positional: Vec<Arg<'c>>, kwargs: Vec<(&'c str, Arg<'c>)>) -> Self {
+        Self { positional, kwargs, taken: RefCell::default(), most: RefCell::new(0) }
     }
 
     /// The call with one tensor.
@@ -74,7 +74,7 @@ impl<'c> Args<'c> {
 
     /// The argument with this position or this name.
     pub(super) fn opt(&self, position: usize, name: &str) -> Option<&Arg<'c>> {
-        if let Some(arg) = self.args.get(position) {
+        if let Some(arg) = self.positional.get(position) {
             let most = (*self.most.borrow()).max(position + 1);
             *self.most.borrow_mut() = most;
             return Some(arg).filter(|arg| !is_none(arg));
@@ -128,8 +128,8 @@ impl<'c> Args<'c> {
 
     /// All positional arguments.
     pub(super) fn positional(&self) -> &[Arg<'c>] {
-        *self.most.borrow_mut() = self.args.len();
-        &self.args
+        *self.most.borrow_mut() = self.positional.len();
+        &self.positional
     }
 
     /// Takes keyword arguments that change nothing.
@@ -145,7 +145,7 @@ impl<'c> Args<'c> {
         let is_set = |arg: &Arg<'_>| !matches!(arg, Arg::Constant(Json::Null | Json::Bool(false)));
         let named = self.kwargs.iter().filter(|(name, arg)| !taken.contains(name) && is_set(arg));
         let named = named.map(|(name, _)| (*name).to_owned());
-        let more = self.args.iter().enumerate().skip(*self.most.borrow());
+        let more = self.positional.iter().enumerate().skip(*self.most.borrow());
         let more = more.filter(|(_, arg)| is_set(arg)).map(|(i, _)| i.to_string());
         named.chain(more).collect()
     }

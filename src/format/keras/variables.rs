@@ -8,25 +8,27 @@ use crate::types::TensorType;
 
 /// A variable of a Keras model, which is a parameter of the graph.
 #[derive(Clone, Debug)]
-pub(crate) struct Variable {
+pub struct Variable {
     /// Its name in the graph: those of its layer and of the models around it, then its own, as in
     /// `encoder/dense/kernel`.
-    pub(crate) name: Arc<str>,
+    pub name: Arc<str>,
     /// Its path in the files of Keras 3.
-    pub(crate) store: String,
+    pub store: String,
     /// Its position among the variables of the model.
     pub(super) order: Vec<usize>,
     /// Whether it is learned.
-    pub(crate) is_trainable: bool,
+    pub is_trainable: bool,
+    /// Whether it follows the batches in training, without being learned.
+    pub is_running: bool,
     /// Its type in Keras.
-    pub(crate) ty: TensorType,
+    pub ty: TensorType,
     /// Its value in the graph.
     pub(super) value: Value,
 }
 
 /// The variables of a model.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Variables {
+pub struct Variables {
     all: Vec<Variable>,
     by_name: HashMap<Arc<str>, usize>,
 }
@@ -35,6 +37,13 @@ impl Variables {
     /// The value of the variable with this name.
     pub(super) fn value(&self, name: &str) -> Option<Value> {
         self.by_name.get(name).map(|at| self.all[*at].value)
+    }
+
+    /// Says that the variable with this name follows the batches.
+    pub(super) fn set_running(&mut self, name: &str) {
+        if let Some(at) = self.by_name.get(name) {
+            self.all[*at].is_running = true;
+        }
     }
 
     pub(super) fn add(&mut self, variable: Variable) {
@@ -50,7 +59,7 @@ impl Variables {
     }
 
     /// All of them, in the order of `model.weights`.
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Variable> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Variable> {
         self.all.iter()
     }
 

@@ -5,6 +5,10 @@ use std::rc::Rc;
 use super::file::{File, Graph, Head};
 use super::wire::Span;
 
+/// The bytes that a value takes in each run of a body: an input, an initializer, an output, or one
+/// that it, or a body in it, takes from around it.
+pub(super) const VALUE_BYTES: usize = 128;
+
 /// The operators that have bodies.
 const CONTROL: [&str; 3] = ["If", "Loop", "Scan"];
 
@@ -29,7 +33,7 @@ pub(super) struct Body<'a> {
     pub(super) outputs: Vec<&'a str>,
     /// The names that it takes from around the node, ascending.
     pub(super) captured: Vec<&'a str>,
-    /// The bytes of what each run of it makes anew.
+    /// The bytes of what each run of it makes anew: its nodes, and its values.
     pub(super) bytes: usize,
 }
 

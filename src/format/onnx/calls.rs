@@ -157,6 +157,11 @@ impl<'a> Calls<'a> {
         })
     }
 
+    /// The nodes that calls and bodies took so far.
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
     /// Counts what a call or the run of a body takes.
     pub(super) fn charge(&mut self, nodes: usize, bytes: usize) -> Result<(), TooLarge> {
         self.nodes = self.nodes.saturating_add(1).saturating_add(nodes);

@@ -2,17 +2,18 @@
 
 use std::rc::Rc;
 
+use super::super::Escaped;
 use super::bodies::{Body, Inner};
-use super::calls::MAX_NODES;
+use super::calls::{MAX_BYTES, MAX_NODES};
 use super::file::{File, Head};
 use super::flat::{FlatNode, Given, NONE};
 use super::flatten::Run;
 use super::node::{Node, wrong};
 use super::state::State;
 use super::{ImportError, NodeError};
-use crate::ir::{GraphError, Origin, Value};
-use crate::op::{Emit, Formula, OpError};
-use crate::types::{DType, Shape, Tensor};
+use crate::ir::{GraphError, NodeKind, Origin, Value};
+use crate::op::{Emit, Formula, OpError, Traits};
+use crate::types::{DType, FastSet, Shape, Tensor};
 
 /// Converts a node of a body.
 pub(super) type Convert<'c> = &'c dyn Fn(&mut State<'_>, &FlatNode) -> Result<(), ImportError>;
@@ -26,6 +27,8 @@ pub(super) struct Control<'c, 's> {
     attributes: Vec<Given>,
     inputs: Vec<Option<Value>>,
     inner: Rc<Inner<'s>>,
+    /// The operators that the node adds to each run of a body.
+    beside: usize,
     /// Its full name.
     name: String,
 }
@@ -44,7 +47,8 @@ impl<'c, 's> Control<'c, 's> {
         let unread = || ImportError::Internal("the bodies of a node were not read".to_owned());
         let inner = Rc::clone(inner.ok_or_else(unread)?);
         let name = state.layout.flat.origin(head.name, node).into_owned();
-        Ok(Self { convert, state, node, head, attributes, inputs, inner, name })
+        let beside = 0;
+        Ok(Self { convert, state, node, head, attributes, inputs, inner, beside, name })
     }
 
     /// The error of this node.
@@ -160,8 +164,45 @@ impl<'c, 's> Control<'c, 's> {
             return Err(self.failed(NodeError::Unsupported(text)));
         }
         let depends = self.state.depends(value);
-        let (what, on, inputs) = (what.to_owned(), depends.to_string(), depends.deciding());
-        Err(self.failed(NodeError::Undecided { what, on, inputs }))
+        let (what, on) = (what.to_owned(), depends.to_string().into());
+        let (inputs, alone) = depends.deciding();
+        Err(self.failed(NodeError::Undecided { what, on, inputs, alone }))
+    }
+
+    /// Whether two values are computed alike from the same values.
+    pub(super) fn are_alike(&self, a: Value, b: Value) -> bool {
+        let graph = self.state.builder.graph();
+        let (mut waiting, mut seen) = (vec![(a, b)], FastSet::default());
+        while let Some((a, b)) = waiting.pop() {
+            if a == b || !seen.insert((a, b)) {
+                continue;
+            }
+            if let (Some(a), Some(b)) = (self.state.known(a), self.state.known(b)) {
+                if a == b {
+                    continue;
+                }
+                return false;
+            }
+            let (NodeKind::Op(op), NodeKind::Op(other)) =
+                (graph.node(a.node).kind(), graph.node(b.node).kind())
+            else {
+                return false;
+            };
+            // Numbers that are drawn twice differ.
+            let alike = a.output == b.output && op == other && !op.is(Traits::UNREPEATABLE);
+            let (left, right) = (graph.operands(a.node), graph.operands(b.node));
+            if !alike || left.len() != right.len() {
+                return false;
+            }
+            waiting.extend(left.into_iter().zip(right));
+        }
+        true
+    }
+
+    /// Tells something of the node.
+    pub(super) fn note(&mut self, text: &str) {
+        let node = self.state.layout.flat.label(self.node);
+        self.state.notes.push(format!("{node} ({}): {text}", Escaped(self.head.op)).into());
     }
 
     /// The file.
@@ -169,16 +210,24 @@ impl<'c, 's> Control<'c, 's> {
         self.state.file
     }
 
+    /// Says that the node adds so many operators to each run of a body.
+    pub(super) fn adds(&mut self, operators: usize) {
+        self.beside = operators;
+    }
+
     /// Fails if so many runs of a body are more than is unrolled.
     pub(super) fn limit(&self, body: &Body<'_>, runs: i64) -> Result<(), ImportError> {
-        let each = 1 + body.graph.nodes.len();
         // More runs than can be counted are more than the limit.
-        let nodes = usize::try_from(runs.max(0)).unwrap_or(usize::MAX).saturating_mul(each);
-        if nodes <= MAX_NODES {
-            return Ok(());
+        let trips = usize::try_from(runs.max(0)).unwrap_or(usize::MAX);
+        let nodes = 1 + body.graph.nodes.len() + self.beside;
+        let limits = [("nodes", nodes, MAX_NODES), ("bytes", body.bytes, MAX_BYTES)];
+        for (what, each, most) in limits {
+            if trips.saturating_mul(each) > most {
+                let text = format!("{runs} trips of {each} {what}, more than {most} {what},");
+                return Err(self.failed(NodeError::Unsupported(text)));
+            }
         }
-        let text = format!("{runs} trips of {each} nodes, more than {MAX_NODES} nodes,");
-        Err(self.failed(NodeError::Unsupported(text)))
+        Ok(())
     }
 
     /// Runs a body on these values: adds its nodes and gives its outputs.
@@ -189,7 +238,8 @@ impl<'c, 's> Control<'c, 's> {
         given: &[Value],
     ) -> Result<Vec<Value>, ImportError> {
         let (node, head, state) = (self.node, self.head, &mut *self.state);
-        let block = state.layout.run(&Run { node, head, inner: &self.inner, body, part })?;
+        let (inner, beside) = (&self.inner, self.beside);
+        let block = state.layout.run(&Run { node, head, inner, body, part, beside })?;
         state.values.resize(state.layout.flat.values(), None);
         for (id, value) in block.inputs.iter().zip(given) {
             state.set(*id, *value);

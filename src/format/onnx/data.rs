@@ -202,40 +202,6 @@ pub(crate) fn input_names(path: &Path, max_memory: u64) -> Result<Vec<String>, I
     Ok(names)
 }
 
-/// The inputs that the elements of a value follow from, in the model at `path`; none for a value
-/// inside a function.
-///
-/// # Errors
-/// If the file is no model.
-pub(crate) fn inputs_of(
-    path: &Path,
-    value: &str,
-    max_memory: u64,
-) -> Result<Vec<String>, ImportError> {
-    let store = Store::open(path, &Budget::new(max_memory))?;
-    let file = File::new(Folder::of(path, store).structure())?;
-    let mut made = BTreeMap::new();
-    for span in &file.graph.nodes {
-        let head = file.head(*span)?;
-        made.extend(head.outputs.iter().map(|name| (*name, *span)));
-    }
-    let (mut seen, mut next) = (BTreeSet::new(), vec![value]);
-    while let Some(value) = next.pop() {
-        if !seen.insert(value) {
-            continue;
-        }
-        let Some(span) = made.get(value) else { continue };
-        let head = file.head(*span)?;
-        // Sizes do not follow from elements.
-        if !["Shape", "Size"].contains(&head.op) {
-            next.extend(head.inputs);
-        }
-    }
-    let names = file.graph.inputs.iter().map(|span| file.value_name(*span));
-    let names: Vec<&str> = names.collect::<Result<_, _>>()?;
-    Ok(names.into_iter().filter(|name| seen.contains(name)).map(str::to_owned).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;

@@ -20,10 +20,10 @@ pub(super) struct Depends {
 }
 
 impl Depends {
-    /// The inputs that decide the value alone, if each of them is one number.
-    pub(super) fn deciding(self) -> Vec<String> {
-        let alone = !self.drawn && self.inputs.values().all(|single| *single);
-        if alone { self.inputs.into_keys().collect() } else { Vec::new() }
+    /// The inputs, and whether each of them is one number and nothing else decides the value.
+    pub(super) fn deciding(self) -> (Vec<String>, bool) {
+        let alone = !self.drawn && !self.inputs.is_empty() && self.inputs.values().all(|one| *one);
+        (self.inputs.into_keys().collect(), alone)
     }
 }
 

@@ -169,11 +169,13 @@ impl ImportError {
     /// The inputs of one number each that decide a value which must be known.
     pub(crate) fn deciding(&self) -> Option<&[String]> {
         let Self::Node { error, .. } = self else { return None };
-        let (NodeError::NotKnown { inputs, .. } | NodeError::Undecided { inputs, .. }) = error
-        else {
-            return None;
-        };
-        (!inputs.is_empty()).then_some(inputs)
+        let inputs = error.depends();
+        error.is_decided().then_some(inputs)
+    }
+
+    /// The inputs that a value depends on which must be known.
+    pub(crate) fn depends(&self) -> &[String] {
+        if let Self::Node { error, .. } = self { error.depends() } else { &[] }
     }
 
     /// The node that is wrong, if it is one.
@@ -199,15 +201,17 @@ pub enum NodeError {
     #[error(
         "operand {operand} ({}) must be known before the run: a constant, or computed from \
          sizes{}",
-        Quoted(.value), decided(.inputs)
+        Quoted(.value), decided(.inputs, *.alone)
     )]
     NotKnown {
         /// Its position.
         operand: usize,
         /// The value's name.
         value: String,
-        /// The inputs of one number each that decide it, where nothing else does.
+        /// The inputs that it depends on.
         inputs: Vec<String>,
+        /// Whether each of these is one number, and nothing else decides it.
+        alone: bool,
     },
     /// What decides which body is run, or whether it is run again, is not known before the run.
     #[error("{what} must be known before the run, and depends on {on}")]
@@ -215,9 +219,11 @@ pub enum NodeError {
         /// The value, as a phrase.
         what: String,
         /// What it depends on, as a list.
-        on: String,
-        /// The inputs of one number each that decide it, where nothing else does.
+        on: Box<str>,
+        /// The inputs among these.
         inputs: Vec<String>,
+        /// Whether each of these is one number, and nothing else decides it.
+        alone: bool,
     },
     /// An attribute is absent, of another kind, or has a value that is not allowed.
     #[error("attribute {} {reason}", Quoted(.name))]
@@ -275,6 +281,19 @@ impl From<WireError> for ImportError {
 }
 
 impl NodeError {
+    /// The inputs that a value depends on which must be known.
+    fn depends(&self) -> &[String] {
+        if let Self::NotKnown { inputs, .. } | Self::Undecided { inputs, .. } = self {
+            return inputs;
+        }
+        &[]
+    }
+
+    /// Whether these inputs decide it alone, each as one number.
+    fn is_decided(&self) -> bool {
+        matches!(self, Self::NotKnown { alone: true, .. } | Self::Undecided { alone: true, .. })
+    }
+
     /// The error as it reads where the batch size was freed: sizes that no longer suit may stand
     /// for it.
     pub(super) fn after_freeing(self) -> Self {
@@ -381,10 +400,11 @@ fn brief(error: &NodeError) -> String {
     text
 }
 
-/// The clause that inputs decide a value.
-fn decided(inputs: &[String]) -> String {
+/// The clause that inputs decide a value, where they do so `alone`.
+fn decided(inputs: &[String], alone: bool) -> String {
     let names = || list_names(inputs.iter().map(String::as_str));
     match inputs.len() {
+        _ if !alone => String::new(),
         0 => String::new(),
         1 => format!("; input {} decides it", names()),
         _ => format!("; inputs {} decide it", names()),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::super::Quoted;
-use super::bodies::{Body, Inner, is_control};
+use super::bodies::{Body, Inner, VALUE_BYTES, is_control};
 use super::calls::{Callee, Calls, MAX_DEPTH, Site};
 use super::file::{File, Function, Head, opset};
 use super::flat::{Block, Flat, FlatNode, Given, NONE, Scope, ValueId};
@@ -50,6 +50,8 @@ pub(super) struct Run<'r, 'a> {
     pub(super) body: &'r Body<'a>,
     /// What tells it from the other runs of the node's bodies.
     pub(super) part: &'r str,
+    /// The operators that its node adds to it.
+    pub(super) beside: usize,
 }
 
 /// Lays out the nodes of a model; `supported` says which have a known operator.
@@ -254,9 +256,14 @@ impl<'a> Layout<'a> {
         self.flat.add_scope(|call| Scope { path, attributes, opset, outer, function, call })
     }
 
+    /// What calls and bodies expanded to so far, in nodes.
+    pub(super) fn expanded(&self) -> usize {
+        self.calls.nodes()
+    }
+
     /// Lays out a run of a body.
     pub(super) fn run(&mut self, run: &Run<'_, 'a>) -> Result<Block, ImportError> {
-        let Run { node, head, inner, body, part } = *run;
+        let Run { node, head, inner, body, part, beside } = *run;
         let refused = |flat: &Flat<'_>, what: String| ImportError::Node {
             node: flat.label(node),
             op: head.op.to_owned(),
@@ -267,7 +274,7 @@ impl<'a> Layout<'a> {
             return Err(refused(&self.flat, what));
         }
         // Bodies inside bodies multiply: each run is charged before its nodes are laid out.
-        if let Err(error) = self.calls.charge(body.graph.nodes.len(), body.bytes) {
+        if let Err(error) = self.calls.charge(body.graph.nodes.len() + beside, body.bytes) {
             let what = format!("what its bodies expand to, {error} with all others up to {part},");
             return Err(refused(&self.flat, what));
         }
@@ -343,6 +350,7 @@ impl<'a> Layout<'a> {
         let initializers = named(file.tensor_names(&graph.initializers)?, "initializer of a body")?;
         let outputs = named(file.value_names(&graph.outputs)?, "output of a body")?;
         let mut own: HashSet<&str> = inputs.iter().chain(&initializers).copied().collect();
+        let mut values = inputs.len() + initializers.len() + outputs.len();
         let (mut used, mut bytes) = (outputs.clone(), 0usize);
         for node in &graph.nodes {
             let head = file.head(*node)?;
@@ -350,12 +358,16 @@ impl<'a> Layout<'a> {
             used.extend(head.inputs.iter().filter(|name| !name.is_empty()));
             bytes = bytes.saturating_add(file.light_bytes(*node)?);
             if is_control(&head) {
-                used.extend(&self.inner(*node, &head, depth + 1)?.captured);
+                let inner = self.inner(*node, &head, depth + 1)?;
+                values = values.saturating_add(inner.captured.len());
+                used.extend(&inner.captured);
             }
         }
         used.retain(|name| !own.contains(name));
         used.sort_unstable();
         used.dedup();
+        values = values.saturating_add(used.len());
+        bytes = bytes.saturating_add(values.saturating_mul(VALUE_BYTES));
         Ok(Body { graph, inputs, initializers, outputs, captured: used, bytes })
     }
 }

@@ -40,7 +40,6 @@ pub(super) fn run(
     let (layout, block) = flatten(file, &supported)?;
     let mut inputs = Inputs::read(file, &block, options, given)?;
     tensors.begin();
-    let before = tensors.count();
     let mut texts: FastSet<ValueId> = FastSet::default();
     for (id, span) in block.initializers.iter().zip(&file.graph.initializers) {
         if file.is_text(*span)? {
@@ -64,20 +63,18 @@ pub(super) fn run(
         builds: Cell::new(0),
         ran: Cell::new(0),
     };
-    if !options.symbols.is_empty() {
+    let model = if options.symbols.is_empty() {
+        parts.unify(&mut inputs, tensors)?;
+        inputs.note();
+        // The builds above were dry: only this one makes tensors.
+        parts.build(&inputs, tensors, &|_| Dim::n(), false)?
+    } else {
         let symbol = |class| Dim::symbol(Symbol(int(class)));
         let mut model = parts.build(&inputs, tensors, &symbol, false)?;
         model.graph.set_symbols(inputs.symbols(options)?);
-        return Ok(model);
-    }
-    parts.unify(&mut inputs, tensors)?;
-    inputs.note();
-    // The builds above were dry: only this one makes tensors.
-    let model = parts.build(&inputs, tensors, &|_| Dim::n(), false)?;
-    // What is in memory stays as it is when another file takes the place of this one.
-    if tensors.count() > before {
-        tensors.check()?;
-    }
+        model
+    };
+    tensors.check()?;
     Ok(model)
 }
 
@@ -95,7 +92,7 @@ struct Parts<'a> {
     source: &'a str,
     /// The builds that tried sizes.
     builds: Cell<usize>,
-    /// The nodes of bodies that builds have run.
+    /// What calls and bodies expanded to in builds, in nodes.
     ran: Cell<usize>,
 }
 
@@ -111,6 +108,9 @@ impl Parts<'_> {
             Classes { symbols: (1u32..).take(found).collect(), fixed: BTreeSet::new() };
         // Each turn joins two symbols, fixes at least one class, or is the last.
         while classes.symbols.iter().any(|symbol| *symbol != BATCH) {
+            if self.tried() > MAX_JOINED_NODES {
+                break;
+            }
             let Some(failed) = self.try_sizes(inputs, tensors, &classes) else { break };
             // Whatever the batch is, this value must be known.
             if failed.deciding().is_some() {
@@ -169,6 +169,12 @@ impl Parts<'_> {
         self.build(inputs, tensors, &size, true).err()
     }
 
+    /// The nodes that the builds that tried sizes took.
+    fn tried(&self) -> usize {
+        let nodes = self.block.nodes.len().saturating_mul(self.builds.get());
+        nodes.saturating_add(self.ran.get())
+    }
+
     /// The classes that are constants in fact, as a symbol is refused where they are used: the one
     /// without which this error is gone, or all that may be constants.
     fn culprits(
@@ -179,9 +185,7 @@ impl Parts<'_> {
         failed: &ImportError,
     ) -> BTreeSet<usize> {
         for one in inputs.constants.iter().rev() {
-            let nodes = self.block.nodes.len().saturating_mul(self.builds.get());
-            let nodes = nodes.saturating_add(self.ran.get());
-            if nodes > MAX_TRIED_NODES {
+            if self.tried() > MAX_TRIED_NODES {
                 break;
             }
             let one = BTreeSet::from([*one]);
@@ -204,7 +208,7 @@ impl Parts<'_> {
         size: &dyn Fn(usize) -> Dim,
         dry: bool,
     ) -> Result<Model, ImportError> {
-        let Self { classes, layout, block, initializers, declared, source, .. } = *self;
+        let Self { classes, layout, initializers, declared, source, .. } = *self;
         let file = layout.file;
         let name = if file.graph.name.is_empty() { "model" } else { &file.graph.name };
         let builder = Builder::new(name);
@@ -229,19 +233,11 @@ impl Parts<'_> {
             texts: self.texts.clone(),
             notes: Vec::new(),
         };
-        for typed in inputs.types(size) {
-            let (id, name, ty) = typed?;
-            state.values[id as usize] = Some(state.builder.input(name, ty));
-        }
-        for (id, tensor) in &inputs.known {
-            state.values[*id as usize] = Some(state.constant(*id, tensor.clone()));
-        }
-        for node in &block.nodes {
-            self.node(&mut state, node)?;
-        }
-        let mut notes = inputs.notes.clone();
-        notes.append(&mut state.notes);
-        self.outputs(&mut state, &mut notes)?;
+        let converted = self.convert(&mut state, inputs, size);
+        // What fails took its time as well.
+        let ran = state.layout.expanded() - layout.expanded();
+        self.ran.set(self.ran.get().saturating_add(ran));
+        let notes = converted?;
         let (mut graph, mut weights) = state.builder.finish();
         // Weights that only removed nodes read are not the model's: they would be loaded, and
         // counted.
@@ -249,6 +245,29 @@ impl Parts<'_> {
         let used: BTreeSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
         weights.retain(|name| used.contains(name));
         Ok(Model { notes, ..Model::new(graph, weights) })
+    }
+
+    /// Adds the inputs, the nodes and the outputs; gives the notes.
+    fn convert(
+        &self,
+        state: &mut State<'_>,
+        inputs: &Inputs,
+        size: &dyn Fn(usize) -> Dim,
+    ) -> Result<Vec<Note>, ImportError> {
+        for typed in inputs.types(size) {
+            let (id, name, ty) = typed?;
+            state.values[id as usize] = Some(state.builder.input(name, ty));
+        }
+        for (id, tensor) in &inputs.known {
+            state.values[*id as usize] = Some(state.inline(*id, tensor.clone()));
+        }
+        for node in &self.block.nodes {
+            self.node(state, node)?;
+        }
+        let mut notes = inputs.notes.clone();
+        notes.append(&mut state.notes);
+        self.outputs(state, &mut notes)?;
+        Ok(notes)
     }
 
     /// Converts a node.
@@ -363,6 +382,10 @@ const TEXT: &str = "it holds strings, or depends on strings, which are not suppo
 /// The nodes that builds for single classes may take together; beyond it all classes that may be
 /// constants are taken for constants at once. A hostile file has as many classes as nodes.
 const MAX_TRIED_NODES: usize = 1 << 19;
+
+/// The nodes that builds may take together before sizes that are not joined yet are taken for
+/// different ones.
+const MAX_JOINED_NODES: usize = 1 << 21;
 
 /// The symbol of the first class: a leading size, where the batch is freed.
 const BATCH: u32 = 1;

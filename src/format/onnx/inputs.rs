@@ -14,6 +14,7 @@ use super::proto::{TensorShapeProto, ValueInfoProto};
 use super::tensor::element;
 use super::{BatchCandidate, ImportError, UnboundDim};
 use crate::ir::SizeSymbol;
+use crate::op::infer::MAX_INTS;
 use crate::types::{DType, Dim, MAX_RANK, Note, Setting, Shape, Tensor, TensorType};
 
 /// The inputs that a run is given: those without an initializer.
@@ -146,6 +147,10 @@ impl Inputs {
                 let known = list_names(self.all.iter().map(|i| &*i.name));
                 return Err(refused(format!("there is no such input; the inputs are {known}")));
             };
+            // The elements of an input are followed where they are few.
+            if stay && tensor.len() > MAX_INTS {
+                return Err(refused(format!("it has more than {MAX_INTS} elements")));
+            }
             let value = known::fitted(tensor, self.all[at].dtype, &self.all[at].sizes);
             self.known.push((self.all[at].id, value.map_err(refused)?));
             if !stay {

@@ -62,7 +62,7 @@ use bytes::Bytes;
 use super::Budget;
 use crate::ir::Model;
 use crate::types::Tensor;
-pub(crate) use data::{DataSets, Kind, input_names, inputs_of};
+pub(crate) use data::{DataSets, Kind, input_names};
 pub use error::{BatchCandidate, ImportError, NodeError, UnboundDim, UnsupportedOp};
 pub use export::{ExportError, export};
 pub(crate) use locations::locate;
@@ -147,4 +147,94 @@ pub fn import_bytes(
 ) -> Result<Model, ImportError> {
     let folder = external::Folder::none(store::Store::of(data)?);
     Reader::of(source.to_owned(), folder, Budget::new(options.max_memory))?.import(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs::{self, File};
+    use std::time::{Duration, SystemTime};
+
+    use prost::Message;
+
+    use super::proto::type_proto::{Tensor, Value};
+    use super::proto::{
+        GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+        TypeProto, ValueInfoProto, tensor_shape_proto,
+    };
+    use super::{ImportOptions, Reader};
+
+    /// `y` is `x: f32[N,L]` and `added: f32[size]`; `z` is a large weight.
+    fn of(size: i64) -> ModelProto {
+        let named = |name: &str| Some(name.to_owned());
+        let node = |op: &str, input: &[&str], output: &str| NodeProto {
+            op_type: named(op),
+            input: input.iter().map(|s| (*s).to_owned()).collect(),
+            output: vec![output.to_owned()],
+            ..NodeProto::default()
+        };
+        let tensor = |name: &str, size: i64| TensorProto {
+            name: named(name),
+            dims: vec![size],
+            data_type: Some(1),
+            raw_data: Some(vec![0; usize::try_from(4 * size).unwrap()].into()),
+            ..TensorProto::default()
+        };
+        let dim = |name: &str| tensor_shape_proto::Dimension {
+            value: Some(tensor_shape_proto::dimension::Value::DimParam(name.to_owned())),
+            denotation: None,
+        };
+        let shape = Some(TensorShapeProto { dim: vec![dim("N"), dim("L")] });
+        let ty = Value::TensorType(Tensor { elem_type: Some(1), shape });
+        let value = |name: &str| ValueInfoProto { name: named(name), ..Default::default() };
+        let ty = Some(TypeProto { value: Some(ty), denotation: None });
+        let graph = GraphProto {
+            node: vec![node("Relu", &["large"], "z"), node("Add", &["x", "added"], "y")],
+            initializer: vec![tensor("large", 20_000), tensor("added", size)],
+            input: vec![ValueInfoProto { r#type: ty, ..value("x") }],
+            output: vec![value("y"), value("z")],
+            ..GraphProto::default()
+        };
+        let opset = OperatorSetIdProto { domain: None, version: Some(18) };
+        let (graph, opset_import) = (Some(graph), vec![opset]);
+        ModelProto { ir_version: Some(9), graph, opset_import, ..ModelProto::default() }
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_refused_whatever_failed_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.onnx");
+        let opened = |size: i64| {
+            fs::write(&path, of(size).encode_to_vec()).unwrap();
+            Reader::open(&path, u64::MAX).unwrap()
+        };
+        let change = || {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::now() + Duration::from_secs(100)).unwrap();
+        };
+        let bound = |steps: i64| ImportOptions {
+            dims: [("L".to_owned(), steps)].into(),
+            ..ImportOptions::default()
+        };
+        let reader = opened(100);
+        // All tensors are read before the types disagree.
+        assert!(reader.import(&bound(7)).unwrap_err().to_string().contains("100"));
+        change();
+        let error = reader.import(&bound(100)).unwrap_err().to_string();
+        assert!(error.ends_with("it was changed while it was read"), "{error}");
+        let symbolic = ImportOptions {
+            symbols: BTreeMap::from([("L".to_owned(), 100)]),
+            batch_axis: BTreeMap::from([("x".to_owned(), 0)]),
+            ..ImportOptions::default()
+        };
+        let reader = opened(1);
+        change();
+        let error = reader.import(&symbolic).unwrap_err().to_string();
+        assert!(error.ends_with("it was changed while it was read"), "{error}");
+        // What was read stays.
+        let reader = opened(1);
+        reader.import(&symbolic).unwrap();
+        change();
+        reader.import(&bound(7)).unwrap();
+    }
 }

@@ -315,12 +315,14 @@ impl<'r, 'a> Node<'r, 'a> {
     pub(super) fn not_known(&self, i: usize) -> NodeError {
         let name = self.input_ids.get(i).map(|id| self.state.layout.flat.name(*id));
         let depends = self.optional(i).map(|value| self.state.depends(value).deciding());
+        // An operand that is left out depends on no input.
+        let (inputs, alone) = depends.unwrap_or_default();
         NodeError::NotKnown {
             operand: i,
-            // An operand that is left out has no name; the message then gives its number alone.
+            // It has no name either; the message then gives its number alone.
             value: name.unwrap_or_default().into_owned(),
-            // It depends on no input either.
-            inputs: depends.unwrap_or_default(),
+            inputs,
+            alone,
         }
     }
 

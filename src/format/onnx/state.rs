@@ -33,28 +33,31 @@ pub(super) struct Tensors {
     budget: Budget,
     /// The bytes that were charged for tensors that nodes make.
     made: u64,
+    /// Whether some were read since the files were compared with those that were opened.
+    unchecked: bool,
 }
 
 impl Tensors {
     /// None of the folder's tensors.
     pub(super) fn new(folder: Folder, budget: Budget) -> Self {
         let (read, hashes) = (FastMap::default(), FastMap::default());
-        Self { read, hashes, folder, budget, made: 0 }
+        Self { read, hashes, folder, budget, made: 0, unchecked: false }
     }
 
-    /// Begins an import: what nodes of earlier ones made is not held any more.
+    /// Begins an import, to which what nodes of earlier ones made is not charged. Who keeps models
+    /// of several imports limits what they take together.
     pub(super) fn begin(&mut self) {
         self.budget.release(std::mem::take(&mut self.made));
     }
 
-    /// The number of tensors that were read.
-    pub(super) fn count(&self) -> usize {
-        self.read.len()
-    }
-
-    /// Fails if a file was changed while it was read.
-    pub(super) fn check(&self) -> Result<(), FileError> {
-        self.folder.check()
+    /// Fails if a file was changed while its tensors were read.
+    pub(super) fn check(&mut self) -> Result<(), FileError> {
+        // What is in memory stays as it is when another file takes the place of this one.
+        if self.unchecked {
+            self.folder.check()?;
+            self.unchecked = false;
+        }
+        Ok(())
     }
 
     /// The hash of the tensor that was read at a place; `None` is the place of what a node makes.
@@ -75,6 +78,7 @@ impl Tensors {
         if let Some(tensor) = self.read.get(&at) {
             return Ok(tensor.clone());
         }
+        self.unchecked = true;
         let tensor = tensor::read(&proto()?, name, &mut self.folder, &mut self.budget)?;
         self.read.insert(at, tensor.clone());
         Ok(tensor)
@@ -180,6 +184,12 @@ impl State<'_> {
         self.tensor_value(id, tensor, small)
     }
 
+    /// The tensor that an input is known to be, as a value. No file has it, so it stands in the
+    /// graph.
+    pub(super) fn inline(&mut self, id: ValueId, tensor: Tensor) -> Value {
+        self.tensor_value(id, tensor, true)
+    }
+
     /// Marks values that hold strings, or follow from some.
     pub(super) fn leave_out(&mut self, ids: impl IntoIterator<Item = ValueId>) {
         self.texts.extend(ids.into_iter().filter(|id| *id != NONE));
@@ -192,7 +202,7 @@ impl State<'_> {
         if self.dry {
             return self.builder.input(&name, tensor.tensor_type());
         }
-        let source = Source { file: self.source.clone(), key: format!("folded:{name}").into() };
+        let source = Source::folded(self.source.clone(), &name);
         self.builder.param_from(&name, source, tensor)
     }
 

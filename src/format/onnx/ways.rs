@@ -96,7 +96,7 @@ impl Diagnostic for ImportError {
                 "name the inputs that carry the batch",
             )],
             Self::Node { error: NodeError::Baked { .. }, .. } => fixed(),
-            Self::Node { error: NodeError::Undecided { inputs, .. }, .. } if inputs.is_empty() => {
+            Self::Node { error: NodeError::Undecided { alone: false, .. }, .. } => {
                 let advice = "export the model for one fixed path: a graph takes the same path in \
                     every run";
                 vec![Hint::advice(advice)]

@@ -46,8 +46,26 @@ impl View {
     }
 }
 
-/// All operands joined, as `labels` say; every tensor is one of `T`.
-pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Tensor, TensorError> {
+/// The arithmetic of one element type. Everything else is compiled once for all types.
+#[derive(Clone, Copy)]
+pub(super) struct Arithmetic {
+    one: fn() -> Tensor,
+    sum: fn(&mut Tensor, &Tensor, Option<&Tensor>, &Terms),
+}
+
+impl Arithmetic {
+    /// The arithmetic of `T`.
+    pub(super) fn of<T: Number>() -> Self {
+        Self { one: || Tensor::scalar(T::ONE), sum: sum::<T> }
+    }
+}
+
+/// All operands joined, as `labels` say; every tensor has the type of `by`.
+pub(super) fn all(
+    labels: &Labels,
+    operands: &[Tensor],
+    by: Arithmetic,
+) -> Result<Tensor, TensorError> {
     let mut views: Vec<View> = operands
         .iter()
         .zip(&labels.operands)
@@ -72,12 +90,12 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
             };
             let kept: SmallVec<[u8; 8]> = views[i].labels().filter(|l| elsewhere(*l)).collect();
             if kept.len() < views[i].axes.len() {
-                views[i] = join::<T>(&views[i], None, &kept)?;
+                views[i] = join(&views[i], None, &kept, by)?;
             }
         }
     }
     let mut rest = views.into_iter();
-    let mut joined = rest.next().unwrap_or_else(|| View::new(Tensor::scalar(T::ONE), &[]));
+    let mut joined = rest.next().unwrap_or_else(|| View::new((by.one)(), &[]));
     let later: Vec<View> = rest.collect();
     for (i, next) in later.iter().enumerate() {
         let needed = |label: u8| {
@@ -86,17 +104,17 @@ pub(super) fn all<T: Number>(labels: &Labels, operands: &[Tensor]) -> Result<Ten
         };
         let new = next.labels().filter(|l| joined.axes.iter().all(|(own, ..)| own != l));
         let kept: SmallVec<[u8; 8]> = joined.labels().chain(new).filter(|l| needed(*l)).collect();
-        joined = join::<T>(&joined, Some(next), &kept)?;
+        joined = join(&joined, Some(next), &kept, by)?;
     }
     // The last join has one operand: it brings the axes into the order of the result.
     let order: SmallVec<[u8; 8]> =
         labels.result.iter().copied().filter(|l| joined.labels().any(|own| own == *l)).collect();
-    join::<T>(&joined, None, &order)?.tensor.reshaped(&dims)
+    join(&joined, None, &order, by)?.tensor.reshaped(&dims)
 }
 
 /// The products of the elements of `a` and `b`, summed over the labels that are not in `kept`;
 /// those are the axes of the result.
-fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, TensorError> {
+fn join(a: &View, b: Option<&View>, kept: &[u8], by: Arithmetic) -> Result<View, TensorError> {
     let size = |label: u8| {
         let axes = a.axes.iter().chain(b.iter().flat_map(|b| &b.axes));
         axes.clone().find(|(own, ..)| *own == label).map_or(1, |(_, size, _)| *size)
@@ -108,34 +126,58 @@ fn join<T: Number>(a: &View, b: Option<&View>, kept: &[u8]) -> Result<View, Tens
         }
     }
     let dims: SmallVec<[usize; 8]> = kept.iter().map(|l| size(*l)).collect();
-    let mut y = Tensor::zeros(T::DTYPE, &dims)?;
-    // The last summed axis is a plain loop, without the bookkeeping of `Walk` for each term. The
-    // terms keep their ascending order, on which the rounding of the result depends.
-    let (last, rest) = summed.split_last().map_or((None, &[][..]), |(last, l)| (Some(*last), l));
-    let axes = |labels: &[u8], of: Option<&View>| -> SmallVec<[strided::Axis; 6]> {
+    let mut y = Tensor::zeros(a.tensor.dtype(), &dims)?;
+    let (last, inner) = summed.split_last().map_or((None, &[][..]), |(last, l)| (Some(*last), l));
+    let axes = |labels: &[u8], of: Option<&View>| -> Axes {
         let stride = |l: u8| of.map_or(0, |view| view.stride(l)).cast_signed();
         labels.iter().map(|l| (size(*l), stride(*l))).collect()
     };
-    let (outer_a, outer_b) = (axes(kept, Some(a)), axes(kept, b));
-    let (inner_a, inner_b) = (axes(rest, Some(a)), axes(rest, b));
-    let (run, step_a) = last.map_or((1, 0), |l| (size(l), a.stride(l)));
-    let step_b = last.zip(b).map_or(0, |(l, b)| b.stride(l));
-    let left = a.tensor.as_slice::<T>();
-    let right = b.map(|b| b.tensor.as_slice::<T>());
-    let turns: usize = rest.iter().map(|l| size(*l)).product();
-    if run > 0 && turns > 0 {
-        let (mut rows_a, mut rows_b) = (Walk::new(0, &outer_a), Walk::new(0, &outer_b));
-        for y in y.as_mut_slice::<T>() {
-            let mut terms_a = Walk::new(rows_a.next(), &inner_a);
-            let mut terms_b = Walk::new(rows_b.next(), &inner_b);
-            for _ in 0..turns {
-                let (mut i, mut j) = (terms_a.next(), terms_b.next());
-                for _ in 0..run {
-                    *y = y.add_product(left[i], right.map_or(T::ONE, |b| b[j]));
-                    (i, j) = (i + step_a, j + step_b);
-                }
+    let terms = Terms {
+        outer: [axes(kept, Some(a)), axes(kept, b)],
+        inner: [axes(inner, Some(a)), axes(inner, b)],
+        turns: inner.iter().map(|l| size(*l)).product(),
+        run: last.map_or(1, size),
+        steps: [last.map_or(0, |l| a.stride(l)), last.zip(b).map_or(0, |(l, b)| b.stride(l))],
+    };
+    (by.sum)(&mut y, &a.tensor, b.map(|b| &b.tensor), &terms);
+    Ok(View::new(y, kept))
+}
+
+/// The axes of one operand.
+type Axes = SmallVec<[strided::Axis; 6]>;
+
+/// Where the terms of the sums of products lie in both operands.
+struct Terms {
+    /// From sum to sum.
+    outer: [Axes; 2],
+    /// From run to run of a sum.
+    inner: [Axes; 2],
+    /// The runs of a sum.
+    turns: usize,
+    /// The terms of a run, along the last summed axis; without one there is one term.
+    run: usize,
+    /// From term to term of a run.
+    steps: [usize; 2],
+}
+
+/// Adds the products of `a` and `b` to the sums `y`. The terms keep their ascending order, on which
+/// the rounding of the result depends. A run is a plain loop, without the bookkeeping of `Walk` for
+/// each term.
+fn sum<T: Number>(y: &mut Tensor, a: &Tensor, b: Option<&Tensor>, terms: &Terms) {
+    if terms.run == 0 || terms.turns == 0 {
+        return;
+    }
+    let (left, right) = (a.as_slice::<T>(), b.map(Tensor::as_slice::<T>));
+    let [mut rows_a, mut rows_b] = terms.outer.each_ref().map(|axes| Walk::new(0, axes));
+    for y in y.as_mut_slice::<T>() {
+        let mut terms_a = Walk::new(rows_a.next(), &terms.inner[0]);
+        let mut terms_b = Walk::new(rows_b.next(), &terms.inner[1]);
+        for _ in 0..terms.turns {
+            let (mut i, mut j) = (terms_a.next(), terms_b.next());
+            for _ in 0..terms.run {
+                *y = y.add_product(left[i], right.map_or(T::ONE, |b| b[j]));
+                (i, j) = (i + terms.steps[0], j + terms.steps[1]);
             }
         }
     }
-    Ok(View::new(y, kept))
 }

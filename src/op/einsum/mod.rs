@@ -8,6 +8,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use contract::Arithmetic;
 pub(crate) use labels::Labels;
 
 use super::element::for_number;
@@ -236,7 +237,8 @@ impl OpDef for Einsum {
         let ranks: Vec<usize> = operands.iter().map(|x| x.rank()).collect();
         let labels = self.labels(&ranks)?;
         let inputs = widen_all(operands)?;
-        let y = for_number!(first.dtype(), T => contract::all::<T>(&labels, &inputs)?);
+        let arithmetic = for_number!(first.dtype(), T => Arithmetic::of::<T>());
+        let y = contract::all(&labels, &inputs, arithmetic)?;
         Ok(vec![narrow(y, first.dtype())?])
     }
 

@@ -60,6 +60,9 @@ pub enum TrainingError {
     /// A penalty names no trained parameter.
     #[error("no trained parameter `{0}` exists for a penalty")]
     NoPenalty(String),
+    /// A constraint names no trained parameter.
+    #[error("no trained parameter `{0}` exists for a constraint")]
+    NoConstraint(String),
     /// There is nothing to train.
     #[error("the loss depends on no trained parameter{0}")]
     Nothing(String),

@@ -4,8 +4,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::cost::{self, Compared, Cost};
 use super::error::TrainingError;
-use super::loss::{self, Compared, Cost, Loss};
+use super::loss::Loss;
 use super::names::{self, DidYouMean};
 use super::writer::{Writer, emit_formula};
 use crate::ir::{Builder, Value};
@@ -340,7 +341,7 @@ fn product(
 ) -> Result<Option<Value>, RuleError> {
     let mut product = None;
     for w in weights {
-        let w = loss::aligned(at, *w, rank)?;
+        let w = cost::aligned(at, *w, rank)?;
         product = Some(match product {
             Some(product) => at.mul(product, w)?,
             None => w,
@@ -433,7 +434,7 @@ fn write(at: &mut Writer<'_>, metric: Metric, of: Compared) -> Result<Cost, Rule
             let yes = at.cast(yes, to)?;
             let right = at.equal(y, yes)?;
             let right = at.cast(right, to)?;
-            loss::mean(at, right)
+            cost::mean(at, right)
         }
         Metric::CategoricalAccuracy => {
             let (y, p) = (largest(at, y)?, largest(at, p)?);
@@ -450,7 +451,7 @@ fn write(at: &mut Writer<'_>, metric: Metric, of: Compared) -> Result<Cost, Rule
             among_largest(at, y, p, &classes, k)
         }
         Metric::Mean(loss) => {
-            let cost = loss::write(at, loss, of)?;
+            let cost = cost::write(at, loss, of)?;
             // As a loss it is negated to be minimised; as a metric it is the similarity itself.
             let is_negated = loss == Loss::CosineSimilarity;
             let values = if is_negated { at.neg(cost.values) } else { Ok(cost.values) };
@@ -485,7 +486,7 @@ fn among_largest(
     let is_less = at.less_or_equal(p, own)?;
     let is_larger = at.not(is_less)?;
     let is_larger = at.cast(is_larger, to)?;
-    let larger = loss::total(at, is_larger)?;
+    let larger = cost::total(at, is_larger)?;
     let is_among = at.is_below(larger, k as f64)?;
     at.cast(is_among, to)
 }

@@ -8,6 +8,8 @@
 
 mod classes;
 mod clip;
+mod constraint;
+mod cost;
 mod cse;
 mod differentiate;
 mod error;
@@ -28,6 +30,7 @@ mod update;
 mod writer;
 
 pub use classes::class_axis;
+pub use constraint::{Constraint, ConstraintRule};
 pub use differentiate::differentiate;
 pub use error::{GradientError, TrainingError};
 pub use fixed::fixed_parameters;

@@ -14,8 +14,11 @@ pub(super) fn find<'t, T>(
 }
 
 /// The settings with their aliases.
-const SETTINGS: [(&str, &[&str]); 25] = [
+const SETTINGS: [(&str, &[&str]); 33] = [
+    ("alpha", &[]),
     ("amsgrad", &[]),
+    ("apply_class_balancing", &[]),
+    ("beta", &[]),
     ("beta_1", &[]),
     ("beta_2", &[]),
     ("centered", &[]),
@@ -27,11 +30,16 @@ const SETTINGS: [(&str, &[&str]); 25] = [
     ("epsilon", &["eps"]),
     ("from_logits", &[]),
     ("global_clipnorm", &[]),
+    ("gamma", &[]),
     ("gradient_accumulation_steps", &[]),
     ("ignore_class", &["ignore_index"]),
     ("initial_accumulator_value", &[]),
     ("k", &[]),
+    ("l1_regularization_strength", &[]),
+    ("l2_regularization_strength", &[]),
+    ("l2_shrinkage_regularization_strength", &[]),
     ("learning_rate", &["lr"]),
+    ("learning_rate_power", &[]),
     ("momentum", &[]),
     ("nesterov", &[]),
     ("num_thresholds", &[]),

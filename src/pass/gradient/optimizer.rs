@@ -94,6 +94,31 @@ pub enum Rule {
         /// The part of the mean that stays.
         beta_2: f64,
     },
+    /// FTRL: the variable is the minimum of the sum of its past gradients, as planes, and of
+    /// penalties.
+    Ftrl {
+        /// The power of the sum of squares in the learning rate, at most 0.
+        power: f64,
+        /// The sum of squares at the beginning.
+        initial: f64,
+        /// The factor of the sum of magnitudes.
+        l1: f64,
+        /// The factor of the sum of squares.
+        l2: f64,
+        /// The factor of the sum of squares in the gradient.
+        shrinkage: f64,
+        /// A constant that adds `beta / (2 * lr)` to `l2`.
+        beta: f64,
+    },
+    /// Adam with a step as long as the variable itself (LAMB).
+    Lamb {
+        /// The part of the mean that stays.
+        beta_1: f64,
+        /// The part of the mean square that stays.
+        beta_2: f64,
+        /// A small constant that keeps the divisor from 0.
+        epsilon: f64,
+    },
 }
 
 /// An optimizer.
@@ -132,8 +157,10 @@ impl Default for Optimizer {
 
 impl Optimizer {
     /// All names, in alphabetical order.
-    pub const NAMES: [&'static str; 9] =
-        ["adadelta", "adagrad", "adam", "adamax", "adamw", "lion", "nadam", "rmsprop", "sgd"];
+    pub const NAMES: [&'static str; 11] = [
+        "adadelta", "adagrad", "adam", "adamax", "adamw", "ftrl", "lamb", "lion", "nadam",
+        "rmsprop", "sgd",
+    ];
 
     /// The optimizer of this name with its default settings.
     fn with_defaults(name: &str) -> Option<Self> {
@@ -146,6 +173,12 @@ impl Optimizer {
             "adam" => Self::of(adam, 0.001),
             "adamax" => Self::of(Rule::Adamax { beta_1, beta_2, epsilon }, 0.001),
             "adamw" => Self { weight_decay: 0.004, ..Self::of(adam, 0.001) },
+            "ftrl" => {
+                let (l1, l2, shrinkage, beta) = (0.0, 0.0, 0.0, 0.0);
+                let rule = Rule::Ftrl { power: -0.5, initial: 0.1, l1, l2, shrinkage, beta };
+                Self::of(rule, 0.001)
+            }
+            "lamb" => Self::of(Rule::Lamb { beta_1, beta_2, epsilon }, 0.001),
             "lion" => Self::of(Rule::Lion { beta_1, beta_2: 0.99 }, 0.001),
             "nadam" => Self::of(Rule::Nadam { beta_1, beta_2, epsilon }, 0.001),
             "rmsprop" => {
@@ -188,7 +221,7 @@ impl Optimizer {
                 }
                 slots
             }
-            Rule::Nadam { .. } | Rule::Adam { amsgrad: false, .. } => {
+            Rule::Nadam { .. } | Rule::Lamb { .. } | Rule::Adam { amsgrad: false, .. } => {
                 vec![("momentum", 0.0), ("velocity", 0.0)]
             }
             Rule::Adam { amsgrad: true, .. } => {
@@ -197,6 +230,7 @@ impl Optimizer {
             Rule::Adagrad { initial, .. } => vec![("accumulator", initial)],
             Rule::Adadelta { .. } => vec![("accumulated_grad", 0.0), ("accumulated_delta", 0.0)],
             Rule::Adamax { .. } => vec![("m", 0.0), ("u", 0.0)],
+            Rule::Ftrl { initial, .. } => vec![("accumulator", initial), ("linear", 0.0)],
             Rule::Sgd { .. } | Rule::Lion { .. } => vec![("momentum", 0.0)],
         }
     }
@@ -213,6 +247,8 @@ impl Optimizer {
             Rule::Adamax { .. } => "adamax",
             Rule::Nadam { .. } => "nadam",
             Rule::Lion { .. } => "lion",
+            Rule::Ftrl { .. } => "ftrl",
+            Rule::Lamb { .. } => "lamb",
         }
     }
 }
@@ -357,6 +393,11 @@ impl Optimizer {
                 {
                     let inside = value == "inside";
                     *place = if inside { EpsilonPlace::Inside } else { EpsilonPlace::Outside };
+                } else if let (Rule::Ftrl { power, .. }, "learning_rate_power") =
+                    (&mut self.rule, key)
+                {
+                    let found = value.parse().ok().filter(|x: &f64| x.is_finite() && *x <= 0.0);
+                    *power = found.ok_or_else(|| wrong("write a finite number of at most 0"))?;
                 } else if let Some(size) = self.rule.size(key) {
                     *size = positive()?;
                 } else if let Some(part) = self.rule.part(key) {
@@ -383,12 +424,26 @@ impl Optimizer {
 
 impl Rule {
     /// The names of numeric settings; [`Self::FLAGS`] are those that are true or false.
-    const NUMBERS: [&'static str; 6] =
-        ["momentum", "rho", "beta_1", "beta_2", "epsilon", "initial_accumulator_value"];
+    const NUMBERS: [&'static str; 11] = [
+        "momentum",
+        "rho",
+        "beta_1",
+        "beta_2",
+        "epsilon",
+        "initial_accumulator_value",
+        "learning_rate_power",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "l2_shrinkage_regularization_strength",
+        "beta",
+    ];
     const FLAGS: [&'static str; 3] = ["nesterov", "centered", "amsgrad"];
 
     /// The numeric setting of this name.
     fn number(&mut self, key: &str) -> Option<f64> {
+        if let (Self::Ftrl { power, .. }, "learning_rate_power") = (&*self, key) {
+            return Some(*power);
+        }
         let size = self.size(key).map(|size| *size);
         size.or_else(|| self.part(key).map(|part| *part))
     }
@@ -406,13 +461,23 @@ impl Rule {
     /// The setting of this name that takes any number from 0 on.
     fn size(&mut self, key: &str) -> Option<&mut f64> {
         match (self, key) {
-            (Self::Adagrad { initial, .. }, "initial_accumulator_value") => Some(initial),
+            (
+                Self::Adagrad { initial, .. } | Self::Ftrl { initial, .. },
+                "initial_accumulator_value",
+            ) => Some(initial),
+            (Self::Ftrl { l1, .. }, "l1_regularization_strength") => Some(l1),
+            (Self::Ftrl { l2, .. }, "l2_regularization_strength") => Some(l2),
+            (Self::Ftrl { shrinkage, .. }, "l2_shrinkage_regularization_strength") => {
+                Some(shrinkage)
+            }
+            (Self::Ftrl { beta, .. }, "beta") => Some(beta),
             (
                 Self::RmsProp { epsilon, .. }
                 | Self::Adam { epsilon, .. }
                 | Self::Adagrad { epsilon, .. }
                 | Self::Adadelta { epsilon, .. }
                 | Self::Adamax { epsilon, .. }
+                | Self::Lamb { epsilon, .. }
                 | Self::Nadam { epsilon, .. },
                 "epsilon",
             ) => Some(epsilon),
@@ -430,6 +495,7 @@ impl Rule {
             (
                 Self::Adam { beta_1, .. }
                 | Self::Adamax { beta_1, .. }
+                | Self::Lamb { beta_1, .. }
                 | Self::Nadam { beta_1, .. }
                 | Self::Lion { beta_1, .. },
                 "beta_1",
@@ -437,6 +503,7 @@ impl Rule {
             (
                 Self::Adam { beta_2, .. }
                 | Self::Adamax { beta_2, .. }
+                | Self::Lamb { beta_2, .. }
                 | Self::Nadam { beta_2, .. }
                 | Self::Lion { beta_2, .. },
                 "beta_2",
@@ -465,6 +532,10 @@ mod tests {
              weight_decay=0.1,global_clipnorm=3",
             "adagrad:learning_rate=0.1,epsilon=0.5,initial_accumulator_value=0,\
              gradient_accumulation_steps=4",
+            "ftrl:learning_rate=0.1,initial_accumulator_value=0.5,learning_rate_power=-0.25,\
+             l1_regularization_strength=1,l2_regularization_strength=2,\
+             l2_shrinkage_regularization_strength=3,beta=4",
+            "lamb:learning_rate=0.1,beta_1=0.5,beta_2=0.25,epsilon=0.5,weight_decay=0.5",
             "lion:learning_rate=0.1,beta_1=0.5,beta_2=0.25,use_ema=true,ema_momentum=0.5,\
              ema_overwrite_frequency=3",
         ] {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::constraint::Constraint;
 use super::loss::Loss;
 use super::metric::Metric;
 use super::mode::Mode;
@@ -97,6 +98,9 @@ pub struct Training {
     pub l1: Vec<Penalty>,
     /// The factors of their sums of squares.
     pub l2: Vec<Penalty>,
+    /// What holds for trained parameters after every step; of several that name a parameter it has
+    /// the last.
+    pub constraints: Vec<Constraint>,
     /// Settings of batch normalisation and dropout.
     pub mode: Mode,
     /// The forward values that gradients compute again.
@@ -115,6 +119,7 @@ impl Training {
             learned: BTreeSet::new(),
             l1: Vec::new(),
             l2: Vec::new(),
+            constraints: Vec::new(),
             mode: Mode::default(),
             recompute: Recompute::default(),
         }

@@ -69,8 +69,95 @@ pub(super) fn write(
         let decay = at.mul(p, decay)?;
         p = at.sub(p, decay)?;
     }
-    let (change, slots) = change(at, optimizer.rule, g, slots, step)?;
+    if let (Rule::Ftrl { .. }, [squares, linear]) = (optimizer.rule, slots) {
+        let moments = Moments { first: *linear, second: *squares };
+        return ftrl(at, optimizer.rule, Moved { p, g }, moments, step.rate);
+    }
+    let (mut change, slots) = change(at, optimizer.rule, g, slots, step)?;
+    if let Rule::Lamb { .. } = optimizer.rule {
+        change = as_long(at, p, change)?;
+        change = at.mul(change, step.rate)?;
+    }
     Ok((at.sub(p, change)?, slots))
+}
+
+/// A variable and its gradient.
+#[derive(Clone, Copy)]
+struct Moved {
+    p: Value,
+    g: Value,
+}
+
+/// FTRL: `(clip(z, -l1, l1) - z) / ((n + g^2)^-power / lr + 2 * l2)`, with the sum of squares `n`
+/// and the linear part `z += g - ((n + g^2)^-power - n^-power) / lr * p`.
+fn ftrl(
+    at: &mut Writer<'_>,
+    rule: Rule,
+    moved: Moved,
+    moments: Moments,
+    rate: Value,
+) -> VariableStep {
+    let Rule::Ftrl { power, l1, l2, shrinkage, beta, .. } = rule else {
+        return Err(RuleError::Undefined("it is another rule"));
+    };
+    let (Moved { p, g }, Moments { first: linear, second: squares }) = (moved, moments);
+    let square = at.square(g)?;
+    let sum = at.add(squares, square)?;
+    let exponent = at.number(g, -power)?;
+    let (after, before) = (at.pow(sum, exponent)?, at.pow(squares, exponent)?);
+    let grown = at.sub(after, before)?;
+    let grown = at.div(grown, rate)?;
+    let grown = at.mul(grown, p)?;
+    let shrunk = at.scale(p, 2.0 * shrinkage)?;
+    let slope = at.add(g, shrunk)?;
+    let added = at.sub(slope, grown)?;
+    let linear = at.add(linear, added)?;
+    let quadratic = at.div(after, rate)?;
+    let half = at.number(rate, beta / 2.0)?;
+    let l2_of_beta = at.div(half, rate)?;
+    let l2 = at.shift(l2_of_beta, l2)?;
+    let l2 = at.scale(l2, 2.0)?;
+    let quadratic = at.add(quadratic, l2)?;
+    let near = at.clip(linear, -l1, l1)?;
+    let above = at.sub(near, linear)?;
+    Ok((at.div(above, quadratic)?, vec![sum, linear]))
+}
+
+/// LAMB: the direction of a step, scaled to the length of the variable unless one of both is 0.
+fn as_long(at: &mut Writer<'_>, p: Value, change: Value) -> Result<Value, RuleError> {
+    let mut norm = |a| {
+        let squares = at.square(a)?;
+        let sum = at.total(squares)?;
+        at.sqrt(sum)
+    };
+    let (own, of_change) = (norm(p)?, norm(change)?);
+    let one = at.number(own, 1.0)?;
+    let (moves, has_length) = (at.is_above(of_change, 0.0)?, at.is_above(own, 0.0)?);
+    let both = at.and(moves, has_length)?;
+    let below = at.choose(moves, of_change, one)?;
+    let ratio = at.div(own, below)?;
+    let ratio = at.choose(both, ratio, one)?;
+    at.mul(change, ratio)
+}
+
+/// LAMB: the direction `m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)`.
+fn lamb(
+    at: &mut Writer<'_>,
+    constants: AdamConstants,
+    g: Value,
+    moments: Moments,
+    step: StepScalars,
+) -> VariableStep {
+    let AdamConstants { beta_1, beta_2, epsilon } = constants;
+    let Moments { first: m, second: v } = moments;
+    let square = at.square(g)?;
+    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let (one, two) = (power(at, beta_1, step)?, power(at, beta_2, step)?);
+    let (one, two) = (at.complement(one)?, at.complement(two)?);
+    let (mean, spread) = (at.div(m, one)?, at.div(v, two)?);
+    let root = at.sqrt(spread)?;
+    let root = at.shift(root, epsilon)?;
+    Ok((at.div(mean, root)?, vec![m, v]))
 }
 
 /// The constants of Adam and its variants.
@@ -126,6 +213,10 @@ fn change(
         (Rule::Nadam { beta_1, beta_2, epsilon }, [m, v]) => {
             let constants = AdamConstants { beta_1, beta_2, epsilon };
             nadam(at, constants, g, Moments { first: *m, second: *v }, step)
+        }
+        (Rule::Lamb { beta_1, beta_2, epsilon }, [m, v]) => {
+            let constants = AdamConstants { beta_1, beta_2, epsilon };
+            lamb(at, constants, g, Moments { first: *m, second: *v }, step)
         }
         (Rule::Lion { beta_1, beta_2 }, [m]) => lion(at, beta_1, beta_2, g, *m, step.rate),
         _ => Err(RuleError::Undefined("the variable has other slots than its optimizer")),

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::classes::{ClassAxis, columns};
+use super::cost::{self, Compared, Cost};
 use super::cse::cse_small;
 use super::differentiate::differentiate_with;
 use super::error::TrainingError;
 use super::inference::inference_mode;
-use super::loss::{self, Compared};
 use super::metric::{MetricInputs, Metrics};
 use super::mode::{self, train_mode};
 use super::penalty::penalties;
@@ -55,8 +55,7 @@ pub fn training(
     }
     let rate = b.fresh("learning_rate");
     let rate_value = b.input(&rate, TensorType::new(DType::F64, Shape::default()));
-    let averages =
-        update(&mut b, &training.optimizer, &mut steps, &Update { step, rate: rate_value })?;
+    let averages = update(&mut b, training, &mut steps, &Update { step, rate: rate_value })?;
     // Last, as optimizer steps repeat the same scalars for every parameter.
     cse_small(&mut b)?;
     let mut whole = costs.finish(b)?;
@@ -85,7 +84,6 @@ pub fn evaluation(
     Ok(costs.finish(b)?)
 }
 
-/// A builder over the model, which must be neither replicated nor a training graph.
 /// A builder over the model, which must be neither replicated nor a training graph.
 fn begin(model: &Graph, weights: &Weights) -> Result<Builder, TrainingError> {
     if model.split().is_some() {
@@ -161,7 +159,7 @@ fn costs(b: &mut Builder, training: &Training) -> Result<LossValues, TrainingErr
         let logits = given.axis.last(b, &format!("{}.logits", output.name), logits)?;
         let (value, alone) = emit_formula(b, "loss", of.loss.name(), |at| {
             let of_output = Compared { target: given.y, predicted: logits };
-            let mut cost = loss::write(at, own, of_output)?;
+            let mut cost = cost::write(at, own, of_output)?;
             if let Some(kept) = given.kept {
                 mask(at, &mut cost, kept)?;
             }
@@ -256,7 +254,7 @@ fn targets(
 }
 
 /// Restricts a cost to the entries for which `kept` is 1, in sum and count.
-fn mask(at: &mut Writer<'_>, cost: &mut loss::Cost, kept: Value) -> Result<(), RuleError> {
+fn mask(at: &mut Writer<'_>, cost: &mut Cost, kept: Value) -> Result<(), RuleError> {
     let is_kept = at.is_above(kept, 0.0)?;
     cost.values = at.only(is_kept, cost.values)?;
     cost.counted = Some(match cost.counted {
@@ -269,15 +267,11 @@ fn mask(at: &mut Writer<'_>, cost: &mut loss::Cost, kept: Value) -> Result<(), R
 /// The sum of the costs divided by the number of those that are counted; 0 for an empty batch.
 ///
 /// Weights scale the costs but not the divisor.
-fn mean_over_rows(
-    at: &mut Writer<'_>,
-    cost: &loss::Cost,
-    w: Option<Value>,
-) -> Result<Value, RuleError> {
+fn mean_over_rows(at: &mut Writer<'_>, cost: &Cost, w: Option<Value>) -> Result<Value, RuleError> {
     let mut values = cost.values;
     let shape = at.shape(values);
     if let Some(w) = w {
-        let w = loss::aligned(at, w, shape.len())?;
+        let w = cost::aligned(at, w, shape.len())?;
         values = at.mul(values, w)?;
     }
     let sum = at.total(values)?;

@@ -1,10 +1,11 @@
 //! Updates of parameters and of optimizer variables, with gradient accumulation and averages.
 
 use super::clip;
+use super::constraint;
 use super::error::TrainingError;
 use super::optimizer::Optimizer;
 use super::optimizer::Rule;
-use super::spec::STEP;
+use super::spec::{STEP, Training};
 use super::step::{self, StepScalars};
 use super::trainable::Trained;
 use super::writer::{Writer, emit_formula};
@@ -33,10 +34,13 @@ struct OptimizerStep {
 /// those of their moving averages.
 pub(super) fn update(
     b: &mut Builder,
-    optimizer: &Optimizer,
+    training: &Training,
     steps: &mut [Trained],
     given: &Update,
 ) -> Result<Vec<(String, String)>, TrainingError> {
+    let Training { optimizer, constraints, .. } = training;
+    let names: Vec<&str> = steps.iter().map(|trained| &*trained.name).collect();
+    constraint::assert_used(constraints, &names)?;
     let position = optimizer_step(b, optimizer, given.step)?;
     if let Some(last) = position.last {
         for step in &mut *steps {
@@ -79,6 +83,8 @@ pub(super) fn update(
         } else {
             new
         };
+        // Last: what the next step sees satisfies its constraint.
+        let new = constraint::constrained(b, constraints, name, new)?;
         b.update(*value, new);
         for (slot, kept) in slots.iter().zip(kept) {
             b.update(*slot, kept);

@@ -174,7 +174,7 @@ impl Fold {
             let param = graph.add_param(Param {
                 name: unique.as_str().into(),
                 ty: tensor.tensor_type(),
-                source: Source { file: self.file.clone(), key: format!("folded:{name}").into() },
+                source: Source::folded(self.file.clone(), &name),
                 hash: ContentHash::of(&tensor),
                 placement: Placement::Shared(place.device),
             });

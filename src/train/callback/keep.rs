@@ -82,7 +82,7 @@ impl ModelCheckpoint {
     }
 
     /// The folder of the best epoch.
-    pub fn best(&self) -> PathBuf {
+    pub(crate) fn best(&self) -> PathBuf {
         self.folder.join("best")
     }
 

@@ -4,6 +4,7 @@
 
 mod big;
 mod json;
+mod keras;
 mod million;
 mod npz;
 mod onnx;

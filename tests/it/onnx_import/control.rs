@@ -20,18 +20,23 @@ fn body(name: &str, graph: GraphProto) -> AttributeProto {
 }
 
 /// A graph whose inputs are declared by name only.
-fn inner(inputs: &str, nodes: Vec<NodeProto>, outputs: &str) -> GraphProto {
+pub(super) fn inner(inputs: &str, nodes: Vec<NodeProto>, outputs: &str) -> GraphProto {
     let input =
         |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() };
     graph(words(inputs).into_iter().map(input).collect(), vec![], nodes, &words(outputs))
 }
 
-fn branches(condition: &str, yes: GraphProto, no: GraphProto, results: &str) -> NodeProto {
+pub(super) fn branches(
+    condition: &str,
+    yes: GraphProto,
+    no: GraphProto,
+    results: &str,
+) -> NodeProto {
     let node = node("If", &[condition], &words(results));
     with(with(node, body("then_branch", yes)), body("else_branch", no))
 }
 
-fn scalar(name: &str, value: i64) -> TensorProto {
+pub(super) fn scalar(name: &str, value: i64) -> TensorProto {
     TensorProto { dims: vec![], ..ints(name, &[value]) }
 }
 
@@ -125,6 +130,50 @@ fn what_holds_for_every_batch_is_decided() {
     }
 }
 
+#[test]
+fn branches_that_compute_the_same_need_no_condition() {
+    let go = || vec![typed("go", DataType::Bool, &["3"])];
+    let of_branches = |yes: &str, no: &str| {
+        let constant = |value: f32| {
+            let value = AttributeProto {
+                t: Some(floats("", &[4], &[value; 4])),
+                r#type: Some(AttributeType::Tensor as i32),
+                i: None,
+                ..int("value", 0)
+            };
+            with(node("Constant", &[], &["k"]), value)
+        };
+        let branch = |text: &str| {
+            let (value, text) = text.split_once(": ").unwrap();
+            let nodes = [vec![constant(value.parse().unwrap())], nodes_of(text)].concat();
+            inner("", nodes, "t")
+        };
+        let all = int("keepdims", 0);
+        let mut nodes = vec![with(node("ReduceMin", &["whole"], &["c"]), all)];
+        let whole = with(node("Cast", &["go"], &["whole"]), int("to", 6));
+        let truth = with(node("Cast", &["c"], &["condition"]), int("to", 9));
+        nodes.insert(0, whole);
+        nodes.push(truth);
+        nodes.push(branches("condition", branch(yes), branch(no), "y"));
+        load(&of(go(), vec![], nodes))
+    };
+    let found = of_branches("2: u = Add x k; t = Relu u", "2: w = Add x k; t = Relu w").unwrap();
+    assert_eq!(operators(&found), "add relu");
+    let said = "node `the_y` (If): both branches compute the same";
+    assert!(notes(&found).iter().any(|note| note.starts_with(said)), "{:?}", notes(&found));
+    for no in [
+        "3: w = Add x k; t = Relu w",
+        "2: w = Add k x; t = Relu w",
+        "2: w = Add x k; t = Neg w",
+        "2: t = Relu x",
+    ] {
+        let error = refusal(of_branches("2: u = Add x k; t = Relu u", no));
+        assert!(error.contains("its condition must be known"), "{no}: {error}");
+    }
+    let drawn = "0: t = RandomUniformLike x";
+    assert!(refusal(of_branches(drawn, drawn)).contains("its condition must be known"));
+}
+
 /// A loop of `trips` over `a`, whose body is `nodes` with the results `outputs`.
 fn looping(operands: &str, inputs: &str, nodes: Vec<NodeProto>, outputs: &str) -> NodeProto {
     let count = words(outputs).len() - 1;
@@ -186,7 +235,7 @@ fn loops_end_by_their_condition_and_are_limited() {
     assert_eq!(outputs(&holds(0, "-", "b = Relu a; r = Neg b").unwrap()), "f32[N,4] f32[0,N,4]");
     assert_eq!(outputs(&holds(-7, "-", "b = Relu a; r = Neg b").unwrap()), "f32[N,4] f32[0,N,4]");
     let error = refusal(holds(1 << 62, "-", "b = Relu a; r = Neg b"));
-    let text = "4611686018427387904 trips of 3 nodes, more than 131072 nodes, is not";
+    let text = "4611686018427387904 trips of 4 nodes, more than 131072 nodes, is not";
     assert!(error.contains(text), "{error}");
     let error = refusal(holds(3, "go", "b = Relu a; r = Neg b"));
     assert!(error.contains("its condition must be known"), "{error}");

@@ -68,6 +68,35 @@ fn each_length_is_compiled_once_and_gives_the_bits_of_the_fixed_graph() {
 }
 
 #[test]
+fn graphs_that_are_kept_are_bounded_by_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(folder.path(), &of_steps());
+    let session = |limit: u64| {
+        let options = LoadOptions { max_memory: limit, ..LoadOptions::default() };
+        Session::new(model::load(&path, &options).unwrap()).unwrap()
+    };
+    let bytes = |session: &Session, steps: usize| {
+        let x = Tensor::new(&[7, steps, 4], &vec![0.5f32; 28 * steps]).unwrap();
+        let run = session.run([("x", x)]).unwrap();
+        let devices = run.details().devices.iter();
+        devices.map(|device| device.planned + device.params).sum::<u64>()
+    };
+    let free = session(u64::MAX);
+    let takes = [200, 300].map(|steps| bytes(&free, steps));
+    let again = |session: &Session| {
+        for steps in [200, 300, 200, 300] {
+            bytes(session, steps);
+        }
+        session.readied()
+    };
+    assert_eq!(again(&free), 3);
+    let both = takes[0] + takes[1];
+    assert_eq!(again(&session(both)), 3);
+    // One takes the place of the other.
+    assert_eq!(again(&session(both - 1)), 5);
+}
+
+#[test]
 fn lengths_that_contradict_each_other_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let inputs = vec![value("a", &["batch", "steps"]), value("b", &["batch", "steps"])];
@@ -113,6 +142,22 @@ fn printed(folder: &Path, args: &str) -> String {
 }
 
 #[test]
+fn predictions_take_sizes_from_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), &of_steps());
+    let x = random(9, 12, &mut ChaCha8Rng::seed_from_u64(4));
+    npz::write(&folder.path().join("x.npz"), &[("x".to_owned(), x)].into()).unwrap();
+    let read = |command: &str, gpus: &str| {
+        printed(folder.path(), &format!("{command} --outputs y.npz{gpus}"));
+        npz::read(&folder.path().join("y.npz"), &mut Budget::new(1 << 20)).unwrap()
+    };
+    let expected = read("run m.onnx --inputs x.npz", "");
+    for gpus in ["", " --gpus 2"] {
+        assert_eq!(read("predict m.onnx --data x.npz --batch 4", gpus), expected, "{gpus}");
+    }
+}
+
+#[test]
 fn open_sizes_are_printed_as_symbols() {
     let folder = tempfile::tempdir().unwrap();
     let twice = with(node("Concat", &["c", "c"], &["z"]), int("axis", 1));
@@ -136,6 +181,25 @@ fn open_sizes_are_printed_as_symbols() {
     let shown = ["", "--emit claims", "--gpus 2 --emit explain", "--emit graph:input,dot"];
     let texts: Vec<String> = shown.iter().map(|args| compile(args)).collect();
     snap::assert("cli", "symbols", &format!("{text}\n{}", texts.join("\n")));
+    // Trials with symbols tell no repairs.
+    let softmax = with(node("Softmax", &["x"], &["y"]), int("axis", 0));
+    let inputs = || vec![value("x", &["batch", "steps", "4"])];
+    written(folder.path(), &model(graph(inputs(), vec![], vec![softmax], &["y"])));
+    let text = compile("--gpus 2 --repair comm --emit graph");
+    assert_eq!(text.matches("note: all_reduce(max)").count(), 1, "{text}");
+    // What is computed before the run is another weight where the size is a number.
+    let mut nodes = nodes_of(
+        "sizes = Shape x; l = Gather sizes one; s = Concat l four; a = Mul v v; e = Expand a s; \
+        y = Add x e",
+    );
+    nodes[2] = with(nodes[2].clone(), int("axis", 0));
+    let known = vec![ints("one", &[1]), ints("four", &[4]), floats("v", &[1, 4], &[0.5; 4])];
+    written(folder.path(), &model(graph(inputs(), known, nodes, &["y"])));
+    let text = compile("--gpus 2 --emit graph");
+    assert!(text.contains("`steps` is printed as 128: what is computed before the run"), "{text}");
+    fs::write(folder.path().join("m.fan"), text.split("note: ").next().unwrap()).unwrap();
+    let read_back = ran("m.fan");
+    assert_eq!(read_back, ran("m.onnx"));
     // A table of 512 rows needs the number; the other size stays a symbol.
     let nodes = nodes_of(
         "sizes = Shape x; l = Gather sizes one; t = Slice table zero l; \

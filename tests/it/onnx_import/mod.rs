@@ -8,6 +8,7 @@ mod functions;
 mod graphs;
 mod lengths;
 mod random;
+mod settled;
 mod sizes;
 mod tensors;
 

@@ -27,7 +27,7 @@ const FUZZ_TIMES: &str = "50";
 
 /// The features that are linted alone; "" is none.
 const FEATURES: [&str; 11] =
-    ["", "gradients", "json", "lower", "onnx", "zoo", "cpu", "cuda", "train", "images", "cli"];
+    ["", "gradients", "lower", "onnx", "keras", "zoo", "cpu", "cuda", "train", "images", "cli"];
 
 /// Models of the zoo at their full size that the fake driver ends in minutes.
 const WHOLE: [&str; 5] = ["lstm", "unet", "mini_googlenet", "mobilenet_v2", "xception"];

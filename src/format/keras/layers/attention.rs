@@ -108,17 +108,29 @@ struct Heads {
     has_bias: bool,
     /// The factor of the products.
     scale: f64,
+    /// Whether several heads of queries share one of keys.
+    is_grouped: bool,
+}
+
+/// The attribute of a layer that a projection is: those of layers of grouped heads are private.
+fn attribute(heads: &Heads, name: &str) -> String {
+    format!("{}{name}_dense", if heads.is_grouped { "_" } else { "" })
 }
 
 /// The projection of a sequence to heads, as a part of the layer.
-fn project(at: &mut At<'_, '_>, name: &str, x: Value, sizes: [i64; 2], bias: bool) -> Read<Value> {
+fn project(
+    at: &mut At<'_, '_>,
+    name: &str,
+    x: Value,
+    sizes: [i64; 2],
+    heads: &Heads,
+) -> Read<Value> {
     let rank = at.rank(x);
     let axes: String = ('a'..='s').take(rank - 1).collect();
     let equation = format!("{axes}x,xyz->{axes}yz");
     let sizes = sizes.map(Some);
-    at.part(&format!("{name}_dense"), name, |at| {
-        einsum_product(at, x, &equation, &sizes, bias.then_some("yz"))
-    })
+    let bias = heads.has_bias.then_some("yz");
+    at.part(&attribute(heads, name), name, |at| einsum_product(at, x, &equation, &sizes, bias))
 }
 
 /// The result of heads, `[…, heads, size]`, as features of the result.
@@ -130,7 +142,9 @@ fn joined(at: &mut At<'_, '_>, x: Value, heads: &Heads, features: i64) -> Read<V
     let equation = format!("{axes}yz,yz{labels}->{axes}{labels}");
     let sizes: Vec<Option<i64>> = output.into_iter().map(Some).collect();
     let bias = heads.has_bias.then_some(labels.as_str());
-    at.part("output_dense", "attention_output", |at| einsum_product(at, x, &equation, &sizes, bias))
+    at.part(&attribute(heads, "output"), "attention_output", |at| {
+        einsum_product(at, x, &equation, &sizes, bias)
+    })
 }
 
 /// The weighted sums of the values: `[N, T, heads, size]` of operands `[N, T, heads, size]`.
@@ -187,6 +201,7 @@ fn multi_head<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         output: at.config.one_or_more("output_shape")?,
         has_bias: at.config.flag("use_bias", true)?,
         scale: 1.0 / (size as f64).sqrt(),
+        is_grouped: false,
     };
     at.config.ignore(&["flash_attention", "query_shape", "key_shape", "value_shape"]);
     if let Some(axes) = at.config.one_or_more("attention_axes")?
@@ -201,9 +216,9 @@ fn multi_head<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         return Err(Fault::new(format!("it is called with {}", at.ty_of_value(query))));
     }
     let features = at.extent(query, 2)?;
-    let query = project(at, "query", query, [count, size], heads.has_bias)?;
-    let key = project(at, "key", key, [count, size], heads.has_bias)?;
-    let value = project(at, "value", value, [count, value_size], heads.has_bias)?;
+    let query = project(at, "query", query, [count, size], &heads)?;
+    let key = project(at, "key", key, [count, size], &heads)?;
+    let value = project(at, "value", value, [count, value_size], &heads)?;
     ended(at, args, &operands, [query, key, value], &heads, features)
 }
 
@@ -237,6 +252,7 @@ fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         output: None,
         has_bias: at.config.flag("use_bias", true)?,
         scale: 1.0 / (size as f64).sqrt(),
+        is_grouped: true,
     };
     at.config.ignore(&["flash_attention"]);
     if queries % keys != 0 {
@@ -246,9 +262,9 @@ fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let (query, key, value) =
         (at.floats(operands.query)?, at.floats(operands.key)?, at.floats(operands.value)?);
     let features = at.extent(query, 2)?;
-    let query = project(at, "query", query, [queries, size], heads.has_bias)?;
-    let key = project(at, "key", key, [keys, size], heads.has_bias)?;
-    let value = project(at, "value", value, [keys, size], heads.has_bias)?;
+    let query = project(at, "query", query, [queries, size], &heads)?;
+    let key = project(at, "key", key, [keys, size], &heads)?;
+    let value = project(at, "value", value, [keys, size], &heads)?;
     let mut shared = |x: Value| -> Read<Value> {
         let steps = at.extent(x, 1)?;
         let apart = at.unsqueeze(x, vec![3])?;

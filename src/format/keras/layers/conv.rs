@@ -15,8 +15,6 @@ layers! {
     "Conv1D" Dropped => |at, args| conv(at, args, 1);
     "Conv2D" Dropped => |at, args| conv(at, args, 2);
     "Conv3D" Dropped => |at, args| conv(at, args, 3);
-    "Convolution1D" Dropped => |at, args| conv(at, args, 1);
-    "Convolution2D" Dropped => |at, args| conv(at, args, 2);
     "DepthwiseConv1D" Dropped => |at, args| depthwise(at, args, 1);
     "DepthwiseConv2D" Dropped => |at, args| depthwise(at, args, 2);
     "SeparableConv1D" Dropped => |at, args| separable(at, args, 1);

@@ -16,6 +16,14 @@ layers! {
     "EinsumDense" Kept => einsum_dense;
     "Embedding" Own => embedding;
     "Masking" Own => masking;
+    "LayerScale" Dropped => |at, args| {
+        at.config.ignore(&["init_values"]);
+        let width = at.config.count("projection_dim")?;
+        let x = args.tensor()?;
+        let x = at.floats(x)?;
+        let gamma = at.weight("gamma", &[width])?;
+        Ok(at.mul(x, gamma)?.into())
+    };
     "Identity" Kept => |at, args| same(at, args);
     "ActivityRegularization" Kept => |at, args| {
         at.config.ignore(&["l1", "l2"]);

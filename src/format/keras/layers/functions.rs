@@ -115,6 +115,8 @@ layers! {
     "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_mean(x, axes, keeps));
     "Max" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
     "Min" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
+    "ZerosLike" Dropped => |at, args| alike(at, args, 0.0);
+    "OnesLike" Dropped => |at, args| alike(at, args, 1.0);
     "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
     "All" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
     "Var" Dropped => |at, args| reduce(at, args, variance);
@@ -160,6 +162,16 @@ fn float<'c>(
 
 fn floating(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     if at.ty_of(x).is_float() { Ok(x) } else { at.cast(x, DType::F32) }
+}
+
+/// A tensor of this number with the shape of another one.
+fn alike<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, number: f64) -> Read<Arg<'c>> {
+    at.config.ignore(&["dtype"]);
+    let x = operand(at, args)?;
+    let to = at.config.opt_text("dtype")?.and_then(dtype).unwrap_or(at.ty_of(x));
+    let wide = Elements::scalar(number).reshaped(&[1])?;
+    let shape = at.shape(x).to_vec();
+    Ok(at.filled(shape, converted(&wide, to)?)?.into())
 }
 
 fn activation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, name: &str) -> Read<Arg<'c>> {
@@ -405,21 +417,18 @@ fn split<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = operand(at, args)?;
     let own = at.axis(x, axis)?;
     let size = at.extent(x, own)?;
-    let sizes: Vec<i64> = match given.as_array() {
-        Some(list) => {
-            let ends = list.iter().map(|x| int("indices_or_sections", x));
-            let mut ends = ends.collect::<Read<Vec<i64>>>()?;
-            ends.push(size);
-            let mut from = 0;
-            ends.into_iter().map(|to| to - std::mem::replace(&mut from, to)).collect()
-        }
-        None => {
-            let count = int("indices_or_sections", given)?;
-            if count < 1 || size % count != 0 {
-                return Err(Fault::field("indices_or_sections", format!("is {count}")));
-            }
-            vec![size / count; usize::try_from(count.min(1 << 16)).unwrap_or(1)] // it fits
-        }
+    let sizes: Vec<i64> = if let Some(list) = given.as_array() {
+        let ends = list.iter().map(|x| int("indices_or_sections", x));
+        let mut ends = ends.collect::<Read<Vec<i64>>>()?;
+        ends.push(size);
+        let mut from = 0;
+        ends.into_iter().map(|to| to - std::mem::replace(&mut from, to)).collect()
+    } else {
+        let count = int("indices_or_sections", given)?;
+        let parts = usize::try_from(count).ok().filter(|n| (1..=1 << 16).contains(n));
+        let wrong = || Fault::field("indices_or_sections", format!("is {count}"));
+        let parts = parts.filter(|_| size % count == 0).ok_or_else(wrong)?;
+        vec![size / count; parts]
     };
     let parts = at.split(x, narrow(own), sizes.into_iter().map(Dim::from).collect())?;
     Ok(Arg::List(parts.into_iter().map(Arg::from).collect()))

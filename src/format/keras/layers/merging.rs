@@ -62,7 +62,8 @@ fn of_one_rank(at: &mut At<'_, '_>, values: Vec<Value>) -> Read<Vec<Value>> {
     let most = values.iter().map(|value| at.rank(*value)).max().unwrap_or(0);
     let grown = values.into_iter().map(|value| {
         let missing = most - at.rank(value);
-        if missing == 0 {
+        // A number without axes broadcasts as it is.
+        if missing == 0 || at.rank(value) == 0 {
             return Ok(value);
         }
         let shape = at.shape(value);
@@ -127,13 +128,11 @@ fn joined_mask(
     let whole = |at: &mut At<'_, '_>, tensor: &Tensor| {
         let steps: Shape =
             at.natural(*tensor).map(|x| at.shape(x))?.iter().take(2).cloned().collect();
-        match tensor.mask {
-            Some(mask) => Ok(mask),
-            None => {
-                let all = crate::types::Tensor::from_bytes(DType::Bool, &[1], &[1])?;
-                at.filled(steps.to_vec(), all)
-            }
+        if let Some(mask) = tensor.mask {
+            return Ok(mask);
         }
+        let all = crate::types::Tensor::from_bytes(DType::Bool, &[1], &[1])?;
+        at.filled(steps.to_vec(), all)
     };
     let masks = tensors.iter().map(|tensor| whole(at, tensor)).collect::<Read<Vec<Value>>>()?;
     if axis == 1 && rank > 2 {

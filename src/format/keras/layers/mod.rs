@@ -56,14 +56,16 @@ pub(super) fn find(spec: &Spec<'_>) -> Read<&'static Layer> {
         return Err(Fault::with_way(reason, WAY));
     }
     let list = if spec.is_function { functions::LAYERS } else { &[] };
-    let layers = FAMILIES.iter().filter(|_| !spec.is_function).flat_map(|(_, layers)| *layers);
+    // Some layers look like functions in files that do not say which they are.
+    let may_be_layer = !spec.is_function || !spec.is_named;
+    let layers = FAMILIES.iter().filter(|_| may_be_layer).flat_map(|(_, layers)| *layers);
     let found = list.iter().chain(layers).find(|layer| layer.class == spec.class);
     let what = if spec.is_function { "the function" } else { "the class" };
     found.ok_or_else(|| Fault::with_way(format!("{what} is not supported"), WAY))
 }
 
 /// The titles of the families with their layers, and the functions.
-pub(crate) fn supported() -> Vec<(&'static str, Vec<&'static str>)> {
+pub fn supported() -> Vec<(&'static str, Vec<&'static str>)> {
     let functions = std::iter::once(("Functions of `keras.ops`", functions::LAYERS));
     let families = FAMILIES.iter().copied().chain(functions);
     families.map(|(title, layers)| (title, layers.iter().map(|l| l.class).collect())).collect()

@@ -100,8 +100,8 @@ fn batch<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let dtype = at.variable_type();
     let gamma = if scale { Some(at.variable("gamma", &count, true)?) } else { None };
     let beta = if center { Some(at.variable("beta", &count, true)?) } else { None };
-    let mean = at.fixed("moving_mean", &count)?;
-    let variance = at.fixed("moving_variance", &count)?;
+    let mean = at.statistic("moving_mean", &count)?;
+    let variance = at.statistic("moving_variance", &count)?;
     let or_constant = |at: &mut At<'_, '_>, value: Option<Value>, number| match value {
         Some(value) => Ok(value),
         None => constant(at, &count, number, dtype),

@@ -135,7 +135,7 @@ fn middle(at: &mut At<'_, '_>, x: Value, sizes: [i64; 2]) -> Read<Value> {
 }
 
 /// The middle of an image in this size; an image that is smaller is made larger first.
-pub(super) fn cropped_to(at: &mut At<'_, '_>, x: Value, sizes: [i64; 2]) -> Read<Value> {
+fn cropped_to(at: &mut At<'_, '_>, x: Value, sizes: [i64; 2]) -> Read<Value> {
     let (height, width) = (at.extent(x, 2)?, at.extent(x, 3)?);
     if height >= sizes[0] && width >= sizes[1] {
         return middle(at, x, sizes);

@@ -3,7 +3,6 @@
 use super::activation::single;
 use super::core::same;
 use super::entry::layers;
-use super::preprocessing::cropped_to;
 use super::steps::zeros;
 use crate::format::keras::at::{At, Format};
 use crate::format::keras::config::Read;
@@ -13,6 +12,16 @@ use crate::op::{Dropout, Formula};
 
 layers! {
     "Dropout" Kept => dropout;
+    "StochasticDepth" Dropped => |at, args| {
+        let rate = at.config.number("drop_path_rate", 0.0)?;
+        let x = args.tensor()?;
+        if !at.state.for_training {
+            return Ok(at.as_is(x)?.into());
+        }
+        let x = at.input(x)?;
+        let shape = vec![1; at.rank(x).saturating_sub(1)];
+        Ok(dropped_together(at, x, &shape, rate)?.into())
+    };
     "SpatialDropout1D" Kept => |at, args| spatial(at, args, 1);
     "SpatialDropout2D" Kept => |at, args| spatial(at, args, 2);
     "SpatialDropout3D" Kept => |at, args| spatial(at, args, 3);
@@ -144,7 +153,7 @@ fn spatial<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c
     let mask = x.mask;
     let x = at.input(x)?;
     let mut shape = at.sizes(x, 1)?;
-    let channel = if format == Format::ChannelsLast { shape.len() - 1 } else { 0 };
+    let channel = if format == Format::ChannelsLast { shape.len().saturating_sub(1) } else { 0 };
     for (axis, size) in shape.iter_mut().enumerate() {
         if axis != channel {
             *size = 1;
@@ -154,15 +163,10 @@ fn spatial<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c
     Ok(Tensor { value, is_first: false, mask }.into())
 }
 
-/// In inference it takes the middle.
+/// Before Keras 3 it takes the middle in inference.
 fn random_crop<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    if at.state.for_training {
-        return Err(Fault::new("what it does in training is not supported"));
+    if at.state.is_before_3 {
+        return Err(Fault::new("before Keras 3 it crops in inference, too"));
     }
-    let sizes = [at.config.count("height")?, at.config.count("width")?];
-    let format = at.format()?;
-    let x = args.tensor()?;
-    let x = at.image(x, format)?;
-    let y = cropped_to(at, x, sizes)?;
-    Ok(at.pictured(y, format).into())
+    in_training(at, args, &["height", "width", "data_format"])
 }

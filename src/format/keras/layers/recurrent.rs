@@ -25,11 +25,15 @@ layers! {
     "ConvLSTM3D" Own => |at, args| super::conv_lstm::layer(at, args, 3);
 }
 
+/// The most units of a cell: the order of its gates is a list.
+const MOST: i64 = 1 << 20;
+
 /// Fields that say how Keras computes a layer, not what.
 const HOW: &[&str] = &["implementation", "unroll", "use_cudnn", "time_major", "cell"];
 
 /// What a layer does with its sequences.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the layer")]
 pub(super) struct Sequences {
     pub(super) returns_all: bool,
     pub(super) returns_state: bool,
@@ -135,8 +139,8 @@ impl Cell {
     fn operator(&self, at: &At<'_, '_>) -> Option<CellSettings> {
         let of = |function: &Function| {
             let name = match function.name.as_str() {
-                name @ ("hard_sigmoid" | "elu" | "leaky_relu") => name,
-                name @ ("relu" | "tanh" | "sigmoid" | "softsign" | "softplus") => name,
+                name @ ("hard_sigmoid" | "elu" | "leaky_relu" | "relu" | "tanh" | "sigmoid"
+                | "softsign" | "softplus") => name,
                 "linear" => return Some(Activation::Affine(1.0, 0.0)),
                 _ => return None,
             };
@@ -171,6 +175,9 @@ impl Cell {
 
     /// A kernel as the operator takes it: `[1, gates, …]`.
     fn operand(&self, at: &mut At<'_, '_>, kernel: Value, axis: i64) -> Read<Value> {
+        if self.units > MOST {
+            return Err(Fault::field("units", format!("is {}, above {MOST}", self.units)));
+        }
         let kernel = if self.kind == CellKind::Lstm {
             let places = self
                 .order()
@@ -203,14 +210,12 @@ impl Cell {
         steps: Steps,
         kernels: Kernels,
     ) -> Read<(Value, Vec<Value>)> {
-        match self.operator(at) {
-            Some(settings) => self.by_operator(at, steps, kernels, settings),
-            None => {
-                let count = if self.kind == CellKind::Lstm { 2 } else { 1 };
-                let shapes = vec![vec![self.units]; count];
-                steps.one_by_one(at, &shapes, |at, x, states| self.step(at, x, states, kernels))
-            }
+        if let Some(settings) = self.operator(at) {
+            return self.by_operator(at, steps, kernels, settings);
         }
+        let count = if self.kind == CellKind::Lstm { 2 } else { 1 };
+        let shapes = vec![vec![self.units]; count];
+        steps.one_by_one(at, &shapes, |at, x, states| self.step(at, x, states, kernels))
     }
 
     fn by_operator(
@@ -422,7 +427,7 @@ pub(super) fn initial<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, count: usize) ->
 }
 
 /// The sequence that a call is about, and its mask.
-pub(super) fn sequence<'c>(args: &Args<'c>) -> Read<(Tensor, Option<Value>)> {
+pub(super) fn sequence(args: &Args<'_>) -> Read<(Tensor, Option<Value>)> {
     let x = args.first()?.tensors().first().copied();
     let x = x.ok_or_else(|| Fault::new("it is called without a sequence"))?;
     let mask = args.opt_tensor(2, "mask")?.map(|mask| mask.value);
@@ -471,7 +476,7 @@ fn of_cells<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         let reason = "its stacked cells are masked, or their states are given or returned";
         return Err(Fault::new(reason));
     }
-    let (all, states) = at.with("cell", &cell, |at| stacked(at, steps))?;
+    let (all, states) = at.with("cell", &cell, |at| stacked(at, &steps))?;
     Ok(sequences.results(all, &states, None))
 }
 
@@ -492,7 +497,7 @@ fn of_cell(at: &mut At<'_, '_>, spec: &Spec<'_>, steps: Steps) -> Read<(Value, V
 }
 
 /// Cells on top of one another: what is the same as layers of them.
-fn stacked(at: &mut At<'_, '_>, steps: Steps) -> Read<(Value, Vec<Value>)> {
+fn stacked(at: &mut At<'_, '_>, steps: &Steps) -> Read<(Value, Vec<Value>)> {
     let cells = at.config.needed("cells")?.as_array();
     let cells = cells.ok_or_else(|| Fault::field("cells", "is no list"))?;
     at.config.check()?;

@@ -134,9 +134,9 @@ fn ended<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, before: &[i64], after: &[i64]
 }
 
 fn crop<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
-    let absent = if rank == 2 { 0 } else { 1 };
+    let absent = i64::from(rank != 2);
     let [before, after] = edges(at, "cropping", rank, absent)?;
-    let less = |list: Vec<i64>| list.into_iter().map(|x| x.saturating_neg()).collect::<Vec<i64>>();
+    let less = |list: Vec<i64>| list.into_iter().map(i64::saturating_neg).collect::<Vec<i64>>();
     ended(at, args, &less(before), &less(after))
 }
 
@@ -183,7 +183,7 @@ pub(super) fn resized(at: &mut At<'_, '_>, x: Value, targets: &[i64], mode: &str
         sizes: targets.to_vec(),
         scales,
         mode,
-        nearest: Nearest::RoundPreferFloor,
+        nearest: Nearest::RoundPreferCeil,
         coordinates: Coordinates::HalfPixel,
         cubic,
         // Weights of positions outside are left out, as in JAX.

@@ -24,12 +24,12 @@ layers! {
 fn wrapped<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let inner = Spec::read(at.config.needed("layer")?)?;
     let x = args.tensor()?;
-    one(at.inside("layer", &inner, &Args::of(x))?)
+    one(&at.inside("layer", &inner, &Args::of(x))?)
 }
 
-fn one<'c>(tensors: Vec<Tensor>) -> Read<Arg<'c>> {
-    match tensors[..] {
-        [tensor] => Ok(tensor.into()),
+fn one<'c>(tensors: &[Tensor]) -> Read<Arg<'c>> {
+    match tensors {
+        [tensor] => Ok((*tensor).into()),
         _ => Err(Fault::new("the layer inside gives several tensors")),
     }
 }
@@ -47,6 +47,8 @@ fn spectral<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     });
     let kernel = kernel.ok_or_else(|| Fault::field("layer", "has no kernel"))?;
     let width = at.extent(kernel, at.rank(kernel) - 1)?;
+    // The kernel is a variable of the wrapper, too.
+    at.skip();
     at.fixed("vector_u", &[1, width])?;
     Ok(result)
 }
@@ -139,7 +141,7 @@ fn time_distributed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let fields = Object::from_iter([("layer".to_owned(), config.clone())]);
     let inner = object(&fields, "layer")?;
     let x = args.tensor()?;
-    let mask = x.mask;
+    let mask = args.opt_tensor(usize::MAX, "mask")?.map(|mask| mask.value).or(x.mask);
     let x = at.input(x)?;
     let shape = at.shape(x);
     if shape.rank() < 2 {

@@ -116,6 +116,8 @@ fn repeat(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
     let carried = c.operands().saturating_sub(2);
     let stacks = c.results().saturating_sub(carried);
     c.check("body", &body, [2 + carried, 1 + carried + stacks])?;
+    // Each result that is stacked gets an axis.
+    c.adds(stacks);
     let most = c.settings(|n| n.opt_single(0))?;
     let condition = c.optional(1);
     let mut goes_on = match condition {
@@ -127,11 +129,12 @@ fn repeat(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
         c.limit(&body, most)?;
     }
     let values = c.operands_from(2)?;
+    let holds = c.literal(&body, 1, Tensor::scalar(1u8).reinterpreted(DType::Bool))?;
     let stacks = (0..stacks).map(|_| Stack::along(0, false)).collect();
     let mut trips = Trips { body: Rc::clone(&body), values, stacks };
     let mut trip = 0;
     while goes_on && most.is_none_or(|most| trip < most) {
-        let given = given(c, &body, trip, &trips.values)?;
+        let given = given(c, &body, trip, holds, &trips.values)?;
         let next = trips.once(c, trip, &given, 1)?;
         trip += 1;
         // The condition after the last trip is of no use.
@@ -148,7 +151,7 @@ fn repeat(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
     }
     let values = trips.values.clone();
     trips.finish(c, |c| {
-        let given = given(c, &body, 0, &values)?;
+        let given = given(c, &body, 0, holds, &values)?;
         Ok(c.run(&body, "0", &given)?.split_off(1 + carried))
     })
 }
@@ -158,10 +161,10 @@ fn given(
     c: &mut Control<'_, '_>,
     body: &Body<'_>,
     trip: i64,
+    holds: Value,
     values: &[Value],
 ) -> Result<Vec<Value>, ImportError> {
-    let mut given = vec![c.literal(body, 0, Tensor::scalar(trip))?];
-    given.push(c.literal(body, 1, Tensor::scalar(1u8).reinterpreted(DType::Bool))?);
+    let mut given = vec![c.literal(body, 0, Tensor::scalar(trip))?, holds];
     given.extend(values);
     Ok(given)
 }
@@ -197,6 +200,8 @@ fn scan(c: &mut Control<'_, '_>) -> Result<(), ImportError> {
         Ok(Scan { operands, results })
     })?;
     c.check("body", &body, [count, results])?;
+    // An entry is cut out and loses an axis; each result that is stacked gets one.
+    c.adds(2 * settings.operands.len() + settings.results.len());
     let values = c.operands_from(0)?;
     let (states, scanned) = values.split_at(count - settings.operands.len());
     let scanned: Vec<(Value, Along)> = scanned.iter().copied().zip(settings.operands).collect();

@@ -12,16 +12,16 @@ use support::proto::tensor_proto::DataType;
 const UNROLLED: u64 = 192 << 20;
 
 /// A body: inputs without types.
-fn inner(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> GraphProto {
+pub(super) fn inner(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> GraphProto {
     graph(inputs.iter().map(|name| of_kind(name, None)).collect(), vec![], nodes, outputs)
 }
 
 /// A number of 64 bits.
-fn whole(name: &str, value: i64) -> TensorProto {
+pub(super) fn whole(name: &str, value: i64) -> TensorProto {
     raw(name, DataType::Int64, &[], &value.to_le_bytes())
 }
 
-fn truth(name: &str) -> TensorProto {
+pub(super) fn truth(name: &str) -> TensorProto {
     raw(name, DataType::Bool, &[], &[1])
 }
 
@@ -32,11 +32,11 @@ fn branches(then: GraphProto, other: GraphProto, result: &str) -> NodeProto {
 }
 
 /// A loop of `trips` trips over `from`.
-fn looping(trips: &str, from: &str, inside: GraphProto, result: &str) -> NodeProto {
+pub(super) fn looping(trips: &str, from: &str, inside: GraphProto, result: &str) -> NodeProto {
     with(node("Loop", &[trips, "yes", from], &[result]), body("body", inside))
 }
 
-fn of(name: &str, known: Vec<TensorProto>, nodes: Vec<NodeProto>) -> Case {
+pub(super) fn of(name: &str, known: Vec<TensorProto>, nodes: Vec<NodeProto>) -> Case {
     let known = [vec![truth("yes")], known].concat();
     case(name, &model(graph(x(), known, nodes, &["y"])))
 }
@@ -156,7 +156,7 @@ fn wrong() -> Vec<Case> {
             &model(graph(
                 vec![value("x", &["N", "4"]), value("yes", &[])],
                 vec![],
-                both(relu(), relu()),
+                both(relu(), inner(&[], vec![node("Neg", &["x"], &["b"])], &["b"])),
                 &["y"],
             )),
         ),

@@ -4,6 +4,7 @@ mod classical;
 mod control;
 mod damage;
 mod data;
+mod drawn;
 mod external;
 mod functions;
 mod graphs;
@@ -11,6 +12,7 @@ pub(super) mod models;
 mod operators;
 mod sizes;
 mod tensors;
+mod unrolled;
 
 use support::snap;
 
@@ -21,6 +23,7 @@ fn cases() -> Vec<Case> {
     cases.extend(graphs::cases());
     cases.extend(functions::cases());
     cases.extend(control::cases());
+    cases.extend(unrolled::cases());
     cases.extend(sizes::cases());
     cases.extend(tensors::cases());
     cases.extend(external::cases());

@@ -42,8 +42,10 @@ _SLOTS: dict[str, dict[str, str]] = {
     "Adamax": {"m": "_m", "u": "_u"},
     "Nadam": {"momentum": "_momentums", "velocity": "_velocities"},
     "Lion": {"momentum": "_momentums"},
+    "Ftrl": {"accumulator": "_accumulators", "linear": "_linears"},
 }
 _SLOTS["AdamW"] = _SLOTS["Adam"]
+_SLOTS["Lamb"] = _SLOTS["Nadam"]
 
 # The numbers and truth values of optimizers beside those that all have.
 _RULES = (
@@ -56,7 +58,20 @@ _RULES = (
     "centered",
     "amsgrad",
     "initial_accumulator_value",
+    "learning_rate_power",
+    "l1_regularization_strength",
+    "l2_regularization_strength",
+    "l2_shrinkage_regularization_strength",
+    "beta",
 )
+
+# The settings of constraints.
+_CONSTRAINTS = {
+    "MaxNorm": ("max_value", "axis"),
+    "MinMaxNorm": ("min_value", "max_value", "rate", "axis"),
+    "NonNeg": (),
+    "UnitNorm": ("axis",),
+}
 _COMMON = (
     "weight_decay",
     "clipnorm",
@@ -84,7 +99,7 @@ def _function(fn: Any, kwargs: dict[str, Any], what: str, name: str) -> tuple[st
     """A function of `keras.losses`, with the axis of its classes."""
     if not getattr(fn, "__module__", "").startswith("keras.src."):
         raise refused(what, name, "use one of `keras.losses` or `keras.metrics`")
-    settings = {key: value for key, value in kwargs.items() if value not in (None, False, 0.0)}
+    settings = {key: value for key, value in kwargs.items() if value is not None}
     axis = settings.pop("axis", None)
     named = {_SETTINGS.get(key, key): value for key, value in settings.items()}
     return _text(fn.__name__, named), axis
@@ -194,7 +209,23 @@ def penalties(trained: dict[str, Any]) -> dict[str, list[tuple[str, float]]]:
         for kind, factors in found.items():
             factor = float(getattr(own, kind, 0.0))
             factors += [(name, factor)] if factor else []
-        if getattr(variable, "constraint", None) is not None:
-            kind = type(variable.constraint).__name__
-            raise refused("the constraint", f"{kind} of {name}", "leave it out")
+    return found
+
+
+def constraints(trained: dict[str, Any]) -> list[tuple[str, str]]:
+    """The constraints of variables."""
+    found = []
+    for name, variable in trained.items():
+        own = getattr(variable, "constraint", None)
+        if own is None:
+            continue
+        kind = type(own).__name__
+        if kind not in _CONSTRAINTS or not type(own).__module__.startswith("keras.src."):
+            raise refused("the constraint", f"{kind} of {name}", "use one of `keras.constraints`")
+        settings = {key: getattr(own, key) for key in _CONSTRAINTS[kind]}
+        axis = settings.get("axis", 0)
+        if isinstance(axis, (list, tuple)):
+            settings["axis"] = "+".join(map(str, axis))
+        text = ",".join(f"{key}={value}" for key, value in settings.items())
+        found.append((name, f"{kind}:{text}"))
     return found

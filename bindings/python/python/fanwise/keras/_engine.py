@@ -20,6 +20,8 @@ class Engine:
         self._options = options
         self._reproducible = reproducible
         self._model, names = loaded(template)
+        # The model with what is random in training.
+        self._trainee: _fanwise.Model | None = None
         # The variables of the template by the names of their parameters.
         self._variables = dict(zip(names, template.weights, strict=True))
         self._inference: Program | None = None
@@ -127,7 +129,12 @@ class Engine:
         if kind == "inference" and options["repair"] == "auto":
             options = {**options, "repair": "local"}
             reproducible = False
-        program = Program(_fanwise.program(self._model, kind, spec, options, reproducible))
+        model = self._model
+        if kind != "inference":
+            if self._trainee is None:
+                self._trainee, _ = loaded(self.template, for_training=True)
+            model = self._trainee
+        program = Program(_fanwise.program(model, kind, spec, options, reproducible))
         self.store.add(program)
         return program
 
@@ -145,6 +152,7 @@ class Engine:
                 "frozen": frozen & known,
                 "learned": set(trainable) & known,
                 "seed": 0,
+                "constraints": _compile.constraints(trainable),
                 **_compile.penalties(trainable),
             }
             program = self._prepared("training" if train else "evaluation", spec)
@@ -249,12 +257,12 @@ def _check_added(template: Any) -> None:
             raise _compile.refused("`add_loss` in the layer", layer.name)
 
 
-def loaded(template: Any) -> tuple[_fanwise.Model, list[str]]:
+def loaded(template: Any, *, for_training: bool = False) -> tuple[_fanwise.Model, list[str]]:
     """The model that a live model of Keras is, and the names of its weights."""
     if not template.built:
         raise ValueError("build the model first: call it, or give it an `Input`")
     values = [tensor(_feed.host(variable.value)) for variable in template.weights]
-    return _fanwise.keras_model(template.to_json(), values)
+    return _fanwise.keras_model(template.to_json(), values, for_training)
 
 
 def options(ids: list[int], target: str, **settings: Any) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""Keras goes on with what fanwise writes: a model that Keras has trained is trained further by fanwise and saved as the
+same kind of file. Keras loads it, computes what fanwise does, and has its optimizer and its state as before.
+
+Usage: python keras_written.py FANWISE        (needs keras, jax and h5py)
+"""
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import keras
+import numpy as np
+from keras import layers as L
+
+
+def model():
+    x = keras.Input((6, 6, 2), name="x")
+    y = L.Conv2D(4, 3, padding="same")(x)
+    y = L.BatchNormalization()(y)
+    y = L.SpatialDropout2D(0.2)(L.ReLU()(y))
+    y = keras.Sequential([keras.Input((6, 6, 4)), L.Flatten(), L.Dense(5, "tanh", trainable=False), L.Dropout(0.1)], name="head")(y)
+    return keras.Model(x, L.Dense(3, name="y")(y))
+
+
+def fanwise(binary, *words):
+    done = subprocess.run([str(word) for word in (binary, *words)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{words[0]}: {done.stderr}")
+
+
+def check(binary, folder, form):
+    keras.utils.clear_session()
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(64, 6, 6, 2)).astype("float32"), rng.normal(size=(64, 3)).astype("float32")
+    before = model()
+    before.compile(keras.optimizers.Adam(0.01), "mse")
+    before.fit(x, y, epochs=2, verbose=0)
+    first, second, data, out = (folder / name for name in (f"a.{form}", f"b.{form}", "data.npz", "out.npz"))
+    before.save(first)
+    np.savez(data, x=x, y=y)
+    fanwise(binary, "fit", first, "--data", data, "--loss", "mse", "--optimizer", "sgd", "--learning-rate", "0.05", "--epochs", "2", "--batch", "16", "--gpus", "2", "--target", "cpu", "--save", second)
+    after = keras.saving.load_model(second)
+    changed = {v.path.split("/")[-2] + "/" + v.path.split("/")[-1]: not np.array_equal(v, w) for v, w in zip(before.weights, after.weights)}
+    frozen = [w for w in after.weights if "dense" in w.path and w.shape[-1] == 5]
+    assert len(frozen) == 2, [w.path for w in after.weights]
+    for v, w in zip(before.weights, after.weights):
+        is_frozen = v.shape[-1] == 5
+        assert np.array_equal(v, w) == is_frozen, f"{form}: {v.path} is {'changed' if is_frozen else 'as it was'} ({changed})"
+    for v, w in zip(before.optimizer.variables, after.optimizer.variables):
+        assert np.array_equal(v, w), f"{form}: {v.path} of the optimizer is changed"
+    np.savez(data, x=x[:7])
+    fanwise(binary, "run", second, "--gpus", "3", "--target", "cpu", "--inputs", data, "--outputs", out)
+    with np.load(out) as found:
+        expected = after.predict(x[:7], verbose=0)
+        assert np.abs(found["y"] - expected).max() <= 1e-4 * np.abs(expected).max(), form
+    losses = after.fit(x, y, epochs=3, verbose=0, shuffle=False).history["loss"]
+    assert losses[-1] < losses[0], losses
+    print(f"{form}: Keras goes on, from a loss of {losses[0]:.3f} to {losses[-1]:.3f}")
+
+
+if __name__ == "__main__":
+    for form in ("keras", "h5"):
+        with tempfile.TemporaryDirectory() as folder:
+            check(sys.argv[1], pathlib.Path(folder), form)
