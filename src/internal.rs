@@ -58,6 +58,8 @@ pub use crate::ir::print::Printer;
 pub use crate::lower::chain::{Chain, ChainStep};
 #[cfg(feature = "lower")]
 pub use crate::lower::check::check;
+#[cfg(feature = "keras")]
+pub use crate::model::keras::live;
 pub use crate::op::all_gather::AllGather;
 pub use crate::op::all_reduce::AllReduce;
 pub use crate::op::batch_norm_train::BatchNormTrain;

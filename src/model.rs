@@ -7,7 +7,7 @@
 mod batch;
 mod error;
 #[cfg(feature = "keras")]
-mod keras;
+pub(crate) mod keras;
 mod kind;
 mod open;
 mod options;

@@ -8,10 +8,10 @@ use super::open::STATED;
 use super::options::{FreeBatch, LoadOptions, simplified};
 use super::{ModelError, head, params};
 use crate::Error;
-use crate::format::keras::{BuildOptions, KerasError, Reader};
+use crate::format::keras::{Architecture, BuildOptions, KerasError, Reader, architecture_of};
 use crate::format::{self, Budget};
-use crate::ir::{Model, Open, Specialize, Weights};
-use crate::types::{Note, Setting};
+use crate::ir::{ContentHash, Model, Open, ParamId, Specialize, Weights};
+use crate::types::{Note, Setting, Tensor};
 
 /// The models of a Keras file that leaves sizes open beside the batch.
 #[derive(Debug)]
@@ -187,4 +187,43 @@ fn with_sizes(
     let mut model = simplified(model, options)?;
     model.notes.extend(params::missing(&model, from));
     Ok(model)
+}
+
+/// The model that a live one of Keras is, by its architecture as JSON and the values of its weights
+/// in Keras' order; and the names of these weights, which are the parameters: nothing is computed
+/// from them beforehand.
+///
+/// # Errors
+/// If a layer is not supported, a size of an input is open, or the values are not those of the
+/// architecture.
+pub fn live(architecture: &str, values: Vec<Tensor>) -> Result<(Model, Vec<String>), ModelError> {
+    let wrong = |variable: &str, reason: String| KerasError::Weights {
+        path: "model".to_owned(),
+        variable: variable.to_owned(),
+        reason,
+    };
+    let built = architecture_of(architecture, "model", &BuildOptions::default())?;
+    let Architecture { mut graph, variables, notes } = built;
+    let names: Vec<String> = variables.iter().map(|v| v.name.to_string()).collect();
+    if names.len() != values.len() {
+        let reason = format!("there are {} values for {} weights", values.len(), names.len());
+        return Err(wrong("weights", reason).into());
+    }
+    let mut weights = Weights::default();
+    for (variable, value) in variables.iter().zip(values) {
+        let ty = value.tensor_type();
+        if ty != variable.ty {
+            return Err(wrong(&variable.name, format!("is {ty}, not {}", variable.ty)).into());
+        }
+        weights.insert(variable.name.clone(), value);
+    }
+    for id in (0u32..).map(ParamId).take(graph.params().len()) {
+        if let Some(value) = weights.get(&graph.param(id).name) {
+            let hash = ContentHash::of(value);
+            graph.set_hash(id, hash);
+        }
+    }
+    let options = LoadOptions { for_training: true, ..LoadOptions::default() };
+    let model = simplified(Model { notes, ..Model::new(graph, weights) }, &options)?;
+    Ok((model, names))
 }

@@ -139,7 +139,7 @@ pub(super) fn render(refused: &[SplitRefused], word: &dyn Fn(&Hint) -> String) -
 impl SplitRefused {
     /// The hints, the most likely one first.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most codes share the general advice")]
-    pub(crate) fn hints(&self) -> Vec<Hint> {
+    pub fn hints(&self) -> Vec<Hint> {
         let one = || Hint::set(Setting::Devices, ["1"], "run it on one device");
         let free = |advice| Hint::turn_on(Setting::FreeBatch, advice);
         let ways = match self.code {

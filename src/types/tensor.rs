@@ -133,11 +133,7 @@ impl Tensor {
 
     /// The tensor with these elements in native byte order, of which truth values are 0 or 1. It
     /// shares `data` where they are aligned to the elements, else it copies them.
-    pub(crate) fn from_shared(
-        dtype: DType,
-        dims: &[usize],
-        data: &Bytes,
-    ) -> Result<Self, TensorError> {
+    pub fn from_shared(dtype: DType, dims: &[usize], data: &Bytes) -> Result<Self, TensorError> {
         if !(data.as_ptr() as usize).is_multiple_of(dtype.bytes()) {
             return Self::from_bytes(dtype, dims, data);
         }

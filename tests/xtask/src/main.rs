@@ -106,7 +106,8 @@ fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
         let step = step_with(&python, step.args(&ignored));
         step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()
     };
-    let slow = with(unit_tests())? + with(cargo_test(&["--test", "it", "--test", "e2e"]))?;
+    let tests = ["--test", "it", "--test", "e2e", "--test", "python"];
+    let slow = with(unit_tests())? + with(cargo_test(&tests))?;
     Ok(fast + slow + run_device_tests(&python, turn, None)?)
 }
 

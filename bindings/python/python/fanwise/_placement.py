@@ -1,0 +1,49 @@
+"""Devices: which there are, and which a request names."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import _fanwise
+
+
+def target(asked: str, wanted: int, found: int | None = None) -> str:
+    """Where `wanted` devices run: `cuda` where there are as many GPUs, else `cpu`."""
+    if asked == "auto":
+        found = _fanwise.gpus() if found is None else found
+        return "cuda" if 0 < wanted <= found else "cpu"
+    return asked
+
+
+def options(devices: list[int] | None, target: str, **settings: Any) -> dict[str, Any]:
+    """The settings as the native module takes them."""
+    given = {
+        "devices": devices,
+        "shards": "remainder-last",
+        "merge": "cpu",
+        "weights": "mirrored" if target == "cuda" else "template",
+        "repair": "auto",
+        "batch_norm": None,
+        "target": target,
+        "toolkits": _toolkits() if target == "cuda" else [],
+        "cache": _cache(),
+    }
+    given.update({name: value for name, value in settings.items() if value is not None})
+    return given
+
+
+def _toolkits() -> list[Path]:
+    """Folders that may have the compiler of kernels: of toolkits, then of Python packages."""
+    named = [os.environ.get(name) for name in ("FANWISE_NVRTC", "CUDA_HOME", "CUDA_PATH")]
+    folders = [Path(name) for name in [*named, "/usr/local/cuda", *sys.path] if name]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _cache() -> Path | None:
+    """The folder of compiled kernels; none where the user has no home."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(named) if named else Path.home() / ".cache") / "fanwise"
+    except RuntimeError:
+        return None

@@ -1,0 +1,226 @@
+"""Losses, metrics and optimizers of Keras as fanwise writes them; what it lacks is refused by name."""
+
+from typing import Any
+
+from .._errors import RefusedError
+
+# Names of settings that differ, by Keras' name.
+_SETTINGS = {"label_smoothing": "smoothing"}
+
+# The settings of metrics that are those of Keras' default, which fanwise has.
+_USUAL: dict[str, dict[str, Any]] = {
+    "AUC": {
+        "curve": "ROC",
+        "summation_method": "interpolation",
+        "multi_label": False,
+        "num_labels": None,
+        "label_weights": None,
+        "from_logits": False,
+    },
+    "Precision": {"top_k": None, "class_id": None},
+    "Recall": {"top_k": None, "class_id": None},
+}
+
+# The attributes of optimizers that hold variables, by fanwise's name of these.
+_SLOTS: dict[str, dict[str, str]] = {
+    "SGD": {"momentum": "momentums"},
+    "RMSprop": {
+        "velocity": "_velocities",
+        "momentum": "_momentums",
+        "average_gradient": "_average_gradients",
+    },
+    "Adam": {
+        "momentum": "_momentums",
+        "velocity": "_velocities",
+        "velocity_hat": "_velocity_hats",
+    },
+    "Adagrad": {"accumulator": "_accumulators"},
+    "Adadelta": {
+        "accumulated_grad": "_accumulated_grads",
+        "accumulated_delta": "_accumulated_delta_vars",
+    },
+    "Adamax": {"m": "_m", "u": "_u"},
+    "Nadam": {"momentum": "_momentums", "velocity": "_velocities"},
+    "Lion": {"momentum": "_momentums"},
+    "Ftrl": {"accumulator": "_accumulators", "linear": "_linears"},
+    "Lamb": {"momentum": "_momentums", "velocity": "_velocities"},
+}
+_SLOTS["AdamW"] = _SLOTS["Adam"]
+
+# The numbers and truth values of optimizers beside those that all have.
+_RULES = (
+    "momentum",
+    "nesterov",
+    "rho",
+    "beta_1",
+    "beta_2",
+    "epsilon",
+    "centered",
+    "amsgrad",
+    "initial_accumulator_value",
+    "learning_rate_power",
+    "l1_regularization_strength",
+    "l2_regularization_strength",
+    "l2_shrinkage_regularization_strength",
+    "beta",
+)
+_COMMON = (
+    "weight_decay",
+    "clipnorm",
+    "global_clipnorm",
+    "clipvalue",
+    "gradient_accumulation_steps",
+)
+
+
+def refused(what: str, name: str, way: str = "") -> RefusedError:
+    """The error for a part of a training that fanwise does not have."""
+    text = f"{what} `{name}` is not supported"
+    hints = [way] if way else []
+    return RefusedError("; ".join([text, *hints]), code="E0602", operator=name, hints=hints)
+
+
+def _text(name: str, settings: dict[str, Any]) -> str:
+    def one(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return repr(value.item() if hasattr(value, "item") else value)
+
+    return ":".join([name, ",".join(f"{key}={one(value)}" for key, value in settings.items())])
+
+
+def _function(fn: Any, kwargs: dict[str, Any], what: str, name: str) -> tuple[str, int | None]:
+    """A function of `keras.losses`, with the axis of its classes."""
+    if not getattr(fn, "__module__", "").startswith("keras.src."):
+        raise refused(what, name, "use one of `keras.losses` or `keras.metrics`")
+    # By identity: 0 is a class to ignore, an axis, or an exponent.
+    settings = {k: v for k, v in kwargs.items() if v is not None and v is not False}
+    axis = settings.pop("axis", None)
+    named = {_SETTINGS.get(key, key): value for key, value in settings.items()}
+    return _text(fn.__name__, named), axis
+
+
+def loss(found: Any) -> tuple[str, int | None]:
+    """The text of a loss object, and the axis of its classes where one is given."""
+    if getattr(found, "reduction", None) not in ("sum_over_batch_size", "mean"):
+        way = "use the reduction `sum_over_batch_size`"
+        raise refused("the reduction of the loss", f"{found.name}: {found.reduction}", way)
+    fn = getattr(found, "fn", None)
+    if fn is None:
+        raise refused("the loss", found.name, "use one of `keras.losses`")
+    return _function(fn, found._fn_kwargs, "the loss", found.name)
+
+
+def metric(found: Any) -> str:
+    """The text of a metric object."""
+    from keras import metrics
+
+    kind = type(found).__name__
+    config = found.get_config() if kind in (*_USUAL, "AUC") else {}
+    for key, usual in _USUAL.get(kind, {}).items():
+        if config.get(key, usual) != usual:
+            raise refused(f"the setting {key}={config[key]!r} of the metric", found.name)
+    if type(found) is metrics.AUC:
+        return _text("auc", {"num_thresholds": len(found._thresholds)} | _even(found))
+    if type(found) in (metrics.Precision, metrics.Recall):
+        thresholds = found.thresholds
+        if len(thresholds) != 1:
+            raise refused("several thresholds of the metric", found.name, "give one")
+        return _text(kind.lower(), {"threshold": float(thresholds[0])})
+    fn = getattr(found, "_fn", None)
+    if fn is None or not isinstance(found, metrics.MeanMetricWrapper):
+        raise refused("the metric", found.name, "use one of `keras.metrics`, or a callback")
+    kwargs = dict(found._fn_kwargs)
+    name = getattr(fn, "__name__", found.name)
+    if name == "accuracy":
+        raise refused("the metric", found.name, "say which accuracy by its class")
+    if "top_k" in name:
+        return _text("top_k_accuracy", {"k": kwargs.get("k", 5)})
+    if kind == "CosineSimilarity" or name == "cosine_similarity":
+        raise refused("the metric", found.name, "use the loss of this name as a metric function")
+    text, axis = _function(fn, kwargs, "the metric", found.name)
+    if axis not in (None, -1):
+        raise refused("the axis of the metric", found.name)
+    return text
+
+
+def _even(auc: Any) -> dict[str, Any]:
+    """Fails unless the thresholds of an area are evenly spaced."""
+    if not auc._thresholds_distributed_evenly:
+        raise refused("thresholds of one's own of the metric", auc.name)
+    return {}
+
+
+def optimizer(found: Any) -> str:
+    """The text of an optimizer."""
+    kind = type(found).__name__
+    if kind not in _SLOTS or not type(found).__module__.startswith("keras.src."):
+        raise refused("the optimizer", kind, f"use one of {', '.join(sorted(_SLOTS))}")
+    config = found.get_config()
+    if config.get("loss_scale_factor"):
+        raise refused("the setting loss_scale_factor of the optimizer", kind)
+    if getattr(found, "_exclude_from_weight_decay", None):
+        raise refused("`exclude_from_weight_decay` of the optimizer", kind)
+    settings = {key: config[key] for key in _RULES if config.get(key) is not None}
+    settings |= {key: config[key] for key in _COMMON if config.get(key)}
+    if kind == "AdamW" and not config.get("weight_decay"):
+        kind = "Adam"
+    if config.get("use_ema"):
+        settings |= {"use_ema": True, "ema_momentum": config["ema_momentum"]}
+        every = config.get("ema_overwrite_frequency")
+        settings |= {"ema_overwrite_frequency": every} if every else {}
+    return _text(kind, settings)
+
+
+def variables(found: Any, trained: dict[str, Any]) -> dict[str, Any]:
+    """The variables of an optimizer by the names that programs have for them.
+
+    `trained` are the variables of the model that it trains, by their names.
+    """
+    named = {"optimizer.step": found._iterations}
+    lists = dict(_SLOTS[type(found).__name__])
+    lists["gradient_accumulator"] = "_accumulated_gradients"
+    lists["average"] = "_model_variables_moving_average"
+    for slot, attribute in lists.items():
+        held = getattr(found, attribute, None)
+        if held:
+            for name, variable in trained.items():
+                named[f"optimizer.{slot}.{name}"] = held[found._get_variable_index(variable)]
+    if hasattr(found, "_u_product"):
+        named["optimizer.product"] = found._u_product
+    return named
+
+
+def _constraint(found: Any, name: str) -> str:
+    """The text of a constraint."""
+    from keras import constraints
+
+    kind, config = type(found), found.get_config()
+    known = (constraints.NonNeg, constraints.MaxNorm, constraints.UnitNorm, constraints.MinMaxNorm)
+    if kind not in known:
+        way = "use one of `keras.constraints`"
+        raise refused("the constraint", f"{kind.__name__} of {name}", way)
+    axes = config.pop("axis", None)
+    if axes is not None:
+        axes = [axes] if isinstance(axes, int) else axes
+        config["axis"] = "+".join(str(int(axis)) for axis in axes)
+    settings = [f"{key}={value}" for key, value in config.items()]
+    return ":".join([kind.__name__, ",".join(settings)])
+
+
+def penalties(trained: dict[str, Any]) -> dict[str, list[tuple[str, Any]]]:
+    """The factors of the regularizers of variables, and their constraints."""
+    from keras import regularizers
+
+    known = (regularizers.L1, regularizers.L2, regularizers.L1L2)
+    found: dict[str, list[tuple[str, Any]]] = {"l1": [], "l2": [], "constraints": []}
+    for name, variable in trained.items():
+        own = getattr(variable, "regularizer", None)
+        if own is not None and type(own) not in known:
+            raise refused("the regularizer", f"{type(own).__name__} of {name}", "use L1 or L2")
+        for kind in ("l1", "l2"):
+            factor = float(getattr(own, kind, 0.0))
+            found[kind] += [(name, factor)] if factor else []
+        if (constraint := getattr(variable, "constraint", None)) is not None:
+            found["constraints"].append((name, _constraint(constraint, name)))
+    return found

@@ -1,0 +1,253 @@
+"""The programs of a template, which share its weights."""
+
+from typing import Any
+
+import numpy as np
+
+from .. import _fanwise, _placement
+from .._arrays import numpy, tensor
+from . import _compile, _feed
+from ._compiled import Compiled, Sums
+from ._weights import Program, Store
+
+
+class Engine:
+    """A template on its devices: programs are prepared when they run first."""
+
+    def __init__(self, template: Any, options: dict[str, Any], *, reproducible: bool) -> None:
+        self.template = template
+        self.store = Store()
+        self._options = options
+        self._reproducible = reproducible
+        self._model, names = loaded(template)
+        # The variables of the template by the names of their parameters.
+        self._variables = dict(zip(names, template.weights, strict=True))
+        self._inference: Program | None = None
+        self._others: dict[Any, Program] = {}
+        self._masks = _feed.masks(template)
+        self.compiled: Compiled | None = None
+        self.sums: Sums | None = None
+        self._step = 0
+        self.inputs = [name for name, _ in self._model.inputs]
+        self.outputs = [name for name, _ in self._model.outputs]
+        # A sequential model has no names of outputs.
+        self.output_names = list(getattr(template, "output_names", self.outputs))
+        self.store.share(self._variables)
+
+    # Prediction.
+
+    def predict(self, x: Any) -> list[np.ndarray]:
+        """The outputs for a batch, in order."""
+        if self._inference is None:
+            self._inference = self._prepared("inference", None)
+        native = self._inference.native
+        ports = {port[0]: port for port in native.inputs}
+        arrays = _feed.flat(x, self.inputs, "the data")
+        given = {
+            name: _feed.fitted(array, ports[name])
+            for name, array in zip(self.inputs, arrays, strict=True)
+            if name in ports
+        }
+        self.store.ready(self._inference)
+        found = native.run(given)
+        return [numpy(found[name]) for name in self.outputs]
+
+    # Training.
+
+    def compile(self) -> None:
+        """The template was compiled: what was prepared for its losses before is dropped."""
+        self.compiled = self.sums = None
+        for program in self._others.values():
+            self.store.drop(program)
+        self._others.clear()
+        for name in [name for name in self.store.variables if name.startswith("optimizer.")]:
+            self.store.forget(name)
+
+    def build(self, x: Any, y: Any, sample_weight: Any) -> None:
+        """Lets Keras resolve what `compile` was given, by the shapes of a batch."""
+        if self.compiled is None:
+            self.template._symbolic_build(data_batch=(x, y, sample_weight))
+            if self.template._compile_loss is None:
+                raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
+            if not self.template._compile_loss.built:
+                raise ValueError("the loss needs targets: give `y`")
+            _check_added(self.template)
+            self.compiled = Compiled(self.template, self.output_names)
+            self.sums = Sums(self.compiled)
+
+    def step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> dict[str, float]:
+        """A step of training, or an evaluation, on a batch; the numbers so far."""
+        self.build(x, y, sample_weight)
+        assert self.compiled is not None and self.sums is not None
+        weights = self._weights(sample_weight)
+        arrays = _feed.flat(x, self.inputs, "the data")
+        masks = self._masks(arrays) if self._masks else [None] * len(self.outputs)
+        masked = {at for at, mask in enumerate(masks) if mask is not None}
+        kinds = {at: _kind(weight) for at, weight in weights.items()}
+        program = self._program(kinds, masked, train=train)
+        given = self._given(program, arrays, (y, weights, masks))
+        if train:
+            self._rate(program, given)
+        self.store.ready(program)
+        found = {name: numpy(value) for name, value in program.native.run(given).items()}
+        if train:
+            self.store.trained(program, self._changed(program))
+        rows = np.shape(arrays[0])[0]
+        self.sums.add(found, program.native.metrics, rows)
+        return self.sums.logs()
+
+    def finish(self) -> None:
+        """Gives parameters the values of their moving averages, where the optimizer keeps some."""
+        for program in self._others.values():
+            averages = program.native.averages
+            if averages and program is self.store.ahead:
+                found = program.native.weights({average for _, average in averages})
+                values = {name: found[average] for name, average in averages}
+                program.native.set_weights(values)
+                self.store.trained(program, set(values))
+
+    def reset(self) -> None:
+        """The numbers begin anew."""
+        if self.compiled is not None:
+            self.sums = Sums(self.compiled)
+
+    def _prepared(self, kind: str, spec: dict[str, Any] | None) -> Program:
+        options, reproducible = self._options, self._reproducible
+        if kind == "inference" and options["repair"] == "auto":
+            options = {**options, "repair": "local"}
+            reproducible = False
+        program = Program(_fanwise.program(self._model, kind, spec, options, reproducible))
+        self.store.add(program)
+        return program
+
+    def _program(self, kinds: dict[int, str], masked: set[int], *, train: bool) -> Program:
+        """The program for data with such weights and masks, and for what is trainable now."""
+        assert self.compiled is not None
+        trainable = self._trainable()
+        key = (train, tuple(sorted(kinds.items())), tuple(sorted(masked)), tuple(trainable))
+        if key not in self._others:
+            frozen = set(self._variables) - set(trainable) - self._statistics()
+            known = {name for name, _ in self._model.params}
+            spec = {
+                "losses": self.compiled.spec(self.outputs, kinds, masked),
+                "optimizer": _compile.optimizer(self.template.optimizer),
+                "frozen": frozen & known,
+                "learned": set(trainable) & known,
+                "seed": 0,
+                **_compile.penalties(trainable),
+            }
+            program = self._prepared("training" if train else "evaluation", spec)
+            if train:
+                of = {name: trainable[name] for name in program.native.trained}
+                own = _compile.variables(self.template.optimizer, of)
+                self.store.share({name: v for name, v in own.items() if name in program.params})
+            self._others[key] = program
+        return self._others[key]
+
+    def _trainable(self) -> dict[str, Any]:
+        """The variables that are trained now, by name."""
+        trained = {id(variable) for variable in self.template.trainable_variables}
+        return {name: v for name, v in self._variables.items() if id(v) in trained}
+
+    def _statistics(self) -> set[str]:
+        """The running statistics that training moves: those of layers that are not frozen."""
+        from keras.layers import BatchNormalization
+
+        norms = [
+            layer
+            for layer in self.template._flatten_layers()
+            if isinstance(layer, BatchNormalization) and layer.trainable
+        ]
+        moved = {id(v) for norm in norms for v in norm.non_trainable_variables}
+        return {name for name, v in self._variables.items() if id(v) in moved}
+
+    def _weights(self, sample_weight: Any) -> dict[int, np.ndarray]:
+        """The weights of each output with a loss; one array counts for all."""
+        from keras import tree
+
+        assert self.compiled is not None
+        if sample_weight is None:
+            return {}
+        losses = [loss.output for loss in self.compiled.losses]
+        if not tree.is_nested(sample_weight):
+            return {at: _feed.host(sample_weight) for at in losses}
+        names = self.output_names
+        if isinstance(sample_weight, dict):
+            return {names.index(name): _feed.host(w) for name, w in sample_weight.items()}
+        arrays = list(sample_weight)
+        return {at: _feed.host(arrays[at]) for at in losses if arrays[at] is not None}
+
+    def _given(
+        self, program: Program, arrays: list[Any], of_outputs: tuple[Any, Any, Any]
+    ) -> dict[str, Any]:
+        """The inputs of a program."""
+        assert self.compiled is not None
+        y, weights, masks = of_outputs
+        ports = {port[0]: port for port in program.native.inputs}
+        inputs = dict(zip(self.inputs, arrays, strict=True))
+        given = {n: _feed.fitted(a, ports[n]) for n, a in inputs.items() if n in ports}
+        targets = self._targets(y)
+        for loss, found in zip(self.compiled.losses, program.native.targets, strict=True):
+            _, target, weight, mask = found
+            given[target] = _feed.fitted(targets[loss.output], ports[target])
+            if weight is not None:
+                given[weight] = _feed.fitted(weights[loss.output], ports[weight])
+            if mask is not None:
+                given[mask] = _feed.fitted(masks[loss.output], ports[mask])
+        return given
+
+    def _targets(self, y: Any) -> dict[int, Any]:
+        from keras import tree
+
+        names = self.output_names
+        if isinstance(y, dict):
+            return {names.index(name): target for name, target in y.items()}
+        arrays = tree.flatten(y)
+        assert self.compiled is not None
+        if len(arrays) == len(names):
+            return dict(enumerate(arrays))
+        losses = [loss.output for loss in self.compiled.losses]
+        if len(arrays) != len(losses):
+            raise ValueError(f"{len(arrays)} targets for {len(names)} outputs: {names}")
+        return dict(zip(losses, arrays, strict=True))
+
+    def _rate(self, program: Program, given: dict[str, Any]) -> None:
+        """Gives a step its learning rate; a schedule is asked with the number of the step."""
+        rate = self.template.optimizer._learning_rate
+        if "optimizer.step" not in self.store.stale:
+            self._step = int(_feed.host(self.template.optimizer._iterations.value))
+        value = rate(self._step) if callable(rate) else rate.value
+        self._step += 1
+        assert program.native.learning_rate is not None
+        given[program.native.learning_rate] = np.float64(_feed.host(value))
+
+    def _changed(self, program: Program) -> set[str]:
+        """What a step of training changes."""
+        still = set(self._trainable()) - set(program.native.trained)
+        return set(program.params) - still
+
+
+def _kind(weight: np.ndarray) -> str:
+    return "rows" if weight.ndim == 1 or weight.size == weight.shape[0] else "costs"
+
+
+def _check_added(template: Any) -> None:
+    """Fails where a layer adds a loss of its own."""
+    for layer in template._flatten_layers():
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise _compile.refused("the activity regularizer of the layer", layer.name)
+        if getattr(layer, "_losses", None):
+            raise _compile.refused("`add_loss` in the layer", layer.name)
+
+
+def loaded(template: Any) -> tuple[_fanwise.Model, list[str]]:
+    """The model that a live model of Keras is, and the names of its weights."""
+    if not template.built:
+        raise ValueError("build the model first: call it, or give it an `Input`")
+    values = [tensor(_feed.host(variable.value)) for variable in template.weights]
+    return _fanwise.keras_model(template.to_json(), values)
+
+
+def options(ids: list[int], target: str, **settings: Any) -> dict[str, Any]:
+    """The settings of the devices."""
+    return _placement.options(ids, target, **settings)

@@ -1,0 +1,226 @@
+"""The loops around batches: `fit`, `evaluate` and `predict`, with Keras' data and callbacks."""
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ._engine import Engine
+
+
+def _batches(template: Any, **data: Any) -> Any:
+    """An iterator over epochs of batches: all data that Keras takes."""
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    return EpochIterator(**_told_apart(data))
+
+
+def _told_apart(data: dict[str, Any]) -> dict[str, Any]:
+    """Data that Keras takes; of any other iterable the elements are batches."""
+    from keras.src.trainers import data_adapters as adapters
+
+    x = data["x"]
+    own = (
+        dict,
+        list,
+        tuple,
+        types.GeneratorType,
+        adapters.data_adapter.DataAdapter,
+        adapters.py_dataset_adapter.PyDataset,
+    )
+    is_known = (
+        isinstance(x, own)
+        or hasattr(x, "shape")
+        or adapters.is_tf_dataset(x)
+        or adapters.is_torch_dataloader(x)
+        or adapters.is_grain_dataset(x)
+    )
+    if is_known or not hasattr(x, "__iter__"):
+        return data
+    return {**data, "x": _iterable(x), "shuffle": False}
+
+
+def _iterable(batches: Any) -> Any:
+    """An iterable of batches, which each epoch goes through from the beginning."""
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+    class Batches(DataAdapter):  # type: ignore[misc]
+        batch_size = None
+        has_partial_batch = None
+        partial_batch_size = None
+        num_batches = len(batches) if hasattr(batches, "__len__") else None
+
+        def get_numpy_iterator(self) -> Iterator[Any]:
+            return iter(batches)
+
+    return Batches()
+
+
+def _steps(batches: Any) -> Iterator[tuple[int, int, Any]]:
+    with batches.catch_stop_iteration():
+        for begin, end, buffer in batches:
+            for batch in buffer:
+                yield begin, end, batch
+
+
+def _unpacked(batch: Any) -> tuple[Any, Any, Any]:
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    x, y, weight = data_adapter_utils.unpack_x_y_sample_weight(batch)
+    return x, y, weight
+
+
+def _callbacks(given: Any, template: Any, **settings: Any) -> Any:
+    from keras.src.callbacks import CallbackList
+
+    if isinstance(given, CallbackList):
+        return given
+    return CallbackList(given, model=template, **settings)
+
+
+def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """Trains for some epochs; Keras' history."""
+    template = engine.template
+    data, validation = _validation(data, settings)
+    batches = _batches(
+        template,
+        **data,
+        batch_size=settings["batch_size"],
+        steps_per_epoch=settings["steps_per_epoch"],
+        shuffle=settings["shuffle"],
+        class_weight=settings["class_weight"],
+    )
+    verbose, epochs = settings["verbose"], settings["epochs"]
+    callbacks = _callbacks(
+        settings["callbacks"],
+        template,
+        add_history=True,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=epochs,
+        steps=batches.num_batches,
+    )
+    template.stop_training = False
+    template._initial_epoch = None
+    logs: dict[str, float] = {}
+    callbacks.on_train_begin()
+    first = template._initial_epoch or settings["initial_epoch"]
+    for epoch in range(first, epochs):
+        engine.reset()
+        callbacks.on_epoch_begin(epoch)
+        logs = _epoch(engine, batches, callbacks)
+        if validation is not None and _is_due(epoch, settings["validation_freq"]):
+            found = _validated(engine, validation, settings, callbacks)
+            logs = logs | {f"val_{name}": value for name, value in found.items()}
+        callbacks.on_epoch_end(epoch, logs)
+        if template.stop_training:
+            break
+    engine.finish()
+    callbacks.on_train_end(logs)
+    return template.history
+
+
+def _epoch(engine: Engine, batches: Any, callbacks: Any) -> dict[str, float]:
+    logs: dict[str, float] = {}
+    for begin, end, batch in _steps(batches):
+        callbacks.on_train_batch_begin(begin)
+        logs = engine.step(*_unpacked(batch), train=True)
+        callbacks.on_train_batch_end(end, logs)
+        if engine.template.stop_training:
+            break
+    return dict(logs)
+
+
+def _is_due(epoch: int, every: Any) -> bool:
+    return (epoch + 1) % every == 0 if isinstance(every, int) else (epoch + 1) in every
+
+
+def _validation(
+    data: dict[str, Any], settings: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[Any, Any, Any] | None]:
+    """The data to train on, and those that validate."""
+    from keras.src.trainers.data_adapters import array_slicing
+
+    given, fraction = settings["validation_data"], settings["validation_split"]
+    if given is not None:
+        return data, _unpacked(given)
+    if not fraction:
+        return data, None
+    arrays = (data["x"], data["y"], data["sample_weight"])
+    first, last = array_slicing.train_validation_split(arrays, validation_split=fraction)
+    return dict(zip(("x", "y", "sample_weight"), first, strict=True)), last
+
+
+def _validated(
+    engine: Engine, data: tuple[Any, Any, Any], settings: dict[str, Any], callbacks: Any
+) -> dict[str, float]:
+    given = dict(zip(("x", "y", "sample_weight"), data, strict=True))
+    return evaluate(
+        engine,
+        given,
+        batch_size=settings["validation_batch_size"] or settings["batch_size"],
+        steps=settings["validation_steps"],
+        callbacks=callbacks,
+        verbose=0,
+    )
+
+
+def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str, float]:
+    """The loss and the metrics of all batches."""
+    template = engine.template
+    batches = _batches(
+        template, **data, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"]
+    )
+    verbose = settings["verbose"]
+    callbacks = _callbacks(
+        settings["callbacks"],
+        template,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=1,
+        steps=batches.num_batches,
+    )
+    template.stop_evaluating = False
+    callbacks.on_test_begin()
+    engine.reset()
+    logs: dict[str, float] = {}
+    for begin, end, batch in _steps(batches):
+        callbacks.on_test_batch_begin(begin)
+        logs = engine.step(*_unpacked(batch), train=False)
+        callbacks.on_test_batch_end(end, logs)
+        if template.stop_evaluating:
+            break
+    callbacks.on_test_end(logs)
+    return dict(logs)
+
+
+def predict(engine: Engine, x: Any, **settings: Any) -> list[np.ndarray]:
+    """The outputs for all batches, in order."""
+    template = engine.template
+    batches = _batches(
+        template, x=x, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"]
+    )
+    verbose = settings["verbose"]
+    callbacks = _callbacks(
+        settings["callbacks"],
+        template,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=1,
+        steps=batches.num_batches,
+    )
+    template.stop_predicting = False
+    callbacks.on_predict_begin()
+    parts: list[list[np.ndarray]] = []
+    for begin, end, batch in _steps(batches):
+        callbacks.on_predict_batch_begin(begin)
+        found = engine.predict(_unpacked(batch)[0])
+        parts.append(found)
+        callbacks.on_predict_batch_end(end, {"outputs": found})
+        if template.stop_predicting:
+            break
+    callbacks.on_predict_end()
+    if not parts:
+        raise ValueError("the data have no batch to predict")
+    return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]

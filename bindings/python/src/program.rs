@@ -1,0 +1,279 @@
+//! Programs of a model that Python runs batch by batch: training steps, evaluation, prediction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use fanwise::backend::{Backend as _, Executable, RunOptions};
+use fanwise::internal::replicated;
+use fanwise::ir::Weights;
+use fanwise::pass::{
+    self, Metric, Mode, OutputLoss, Penalty, Recompute, Repair, Training, TrainingGraph, Weighted,
+};
+use fanwise::train::Distribution;
+use fanwise::types::TensorType;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::array::{PyTensor, tensor};
+use crate::detached::detached;
+use crate::error::Raise as _;
+use crate::model::{PyModel, tensors};
+use crate::options::Options;
+
+/// The loss of one output.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct LossSpec {
+    output: String,
+    loss: String,
+    class_axis: Option<i64>,
+    weight: f64,
+    weighted: String,
+    masked: bool,
+    metrics: Vec<String>,
+    weighted_metrics: Vec<String>,
+}
+
+/// What is trained, and how.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct TrainingSpec {
+    losses: Vec<LossSpec>,
+    optimizer: String,
+    frozen: BTreeSet<String>,
+    learned: BTreeSet<String>,
+    /// Parameters with their factors.
+    l1: Vec<(String, f64)>,
+    l2: Vec<(String, f64)>,
+    /// Parameters with the texts of their constraints.
+    constraints: Vec<(String, String)>,
+    seed: i64,
+}
+
+/// Reads a text of the library.
+fn read<T: FromStr<Err: std::fmt::Display>>(text: &str) -> PyResult<T> {
+    text.parse().map_err(|e: T::Err| PyValueError::new_err(e.to_string()))
+}
+
+impl LossSpec {
+    fn read(self) -> PyResult<OutputLoss> {
+        let metrics = |list: &[String]| -> PyResult<Vec<Metric>> {
+            list.iter().map(|text| read(text)).collect()
+        };
+        Ok(OutputLoss {
+            loss: read(&self.loss)?,
+            class_axis: self.class_axis,
+            weight: self.weight,
+            weighted: match &*self.weighted {
+                "rows" => Weighted::Rows,
+                "costs" => Weighted::Costs,
+                _ => Weighted::Nothing,
+            },
+            masked: self.masked,
+            metrics: metrics(&self.metrics)?,
+            weighted_metrics: metrics(&self.weighted_metrics)?,
+            output: self.output,
+        })
+    }
+}
+
+impl TrainingSpec {
+    fn read(self) -> PyResult<Training> {
+        let penalties = |list: Vec<(String, f64)>| {
+            list.into_iter().map(|(name, factor)| Penalty { params: Some(name), factor }).collect()
+        };
+        Ok(Training {
+            losses: self.losses.into_iter().map(LossSpec::read).collect::<Result<_, _>>()?,
+            metrics: Vec::new(),
+            weighted_metrics: Vec::new(),
+            optimizer: read(&self.optimizer)?,
+            frozen: self.frozen,
+            learned: self.learned,
+            l1: penalties(self.l1),
+            l2: penalties(self.l2),
+            constraints: self
+                .constraints
+                .iter()
+                .map(|(name, rule)| read(&format!("{name}={rule}")))
+                .collect::<PyResult<_>>()?,
+            mode: Mode { seed: self.seed, momentum: None },
+            recompute: Recompute::default(),
+        })
+    }
+}
+
+/// A program with the elements of its parameters, on its devices.
+#[pyclass(frozen, module = "fanwise", name = "Program")]
+pub(crate) struct PyProgram {
+    executable: Arc<dyn Executable>,
+    about: About,
+}
+
+/// What its inputs and outputs are.
+#[derive(Clone, Default)]
+struct About {
+    /// Of each output with a loss: its name and the inputs of its target, weights and mask.
+    targets: Vec<(String, String, Option<String>, Option<String>)>,
+    metrics: Vec<String>,
+    rate: Option<String>,
+    trained: Vec<String>,
+    averages: Vec<(String, String)>,
+    notes: Vec<String>,
+}
+
+/// Prepares a program of a model: its inference, a step of training, or the evaluation.
+#[pyfunction]
+pub(crate) fn program(
+    py: Python<'_>,
+    model: &PyModel,
+    kind: &str,
+    training: Option<TrainingSpec>,
+    options: Options,
+    reproducible: bool,
+) -> PyResult<PyProgram> {
+    let place = Distribution {
+        replicate: options.replicate(Repair::Comm)?,
+        batch_norm: options.batch_norm()?,
+        invariant: reproducible,
+        max_memory: None,
+    };
+    let training = training.map(TrainingSpec::read).transpose()?;
+    let (graph, weights) = (&model.model.graph, &model.model.weights);
+    let (graph, weights, about) = match training {
+        None => (pass::inference(graph).raise(py)?, weights.clone(), About::default()),
+        Some(training) => {
+            let make = if kind == "training" { pass::training } else { pass::evaluation };
+            let made = make(graph, weights, &training).raise(py)?;
+            let about = About::of(&made);
+            (made.graph, made.weights, about)
+        }
+    };
+    let backend = options.backend(py)?;
+    let executable = detached(py, move || {
+        let graph = replicated(&graph, &place)?;
+        backend.ready(&graph, &weights)
+    })?;
+    Ok(PyProgram { executable: executable.into(), about })
+}
+
+impl About {
+    fn of(made: &TrainingGraph) -> Self {
+        let targets = made
+            .targets
+            .iter()
+            .map(|of| (of.output.clone(), of.input.clone(), of.weight.clone(), of.mask.clone()));
+        Self {
+            targets: targets.collect(),
+            metrics: made.metrics.clone(),
+            rate: made.learning_rate.clone(),
+            trained: made.trained.clone(),
+            averages: made.averages.clone(),
+            notes: made.notes.clone(),
+        }
+    }
+}
+
+/// A type as Python takes it: the element type, and the sizes, of which those that depend on the
+/// batch are `None`.
+fn of_type(ty: &TensorType) -> (&'static str, Vec<Option<i64>>) {
+    (ty.dtype.name(), ty.shape.iter().map(|size| size.as_const()).collect())
+}
+
+/// A name with a type.
+type Port = (String, (&'static str, Vec<Option<i64>>));
+
+#[pymethods]
+impl PyProgram {
+    /// The inputs with their types.
+    #[getter]
+    fn inputs(&self) -> Vec<Port> {
+        let inputs = self.executable.program().inputs.iter();
+        inputs.map(|port| (port.name.to_string(), of_type(&port.ty))).collect()
+    }
+
+    /// The outputs with their types.
+    #[getter]
+    fn outputs(&self) -> Vec<Port> {
+        let outputs = self.executable.program().outputs.iter();
+        outputs.map(|port| (port.name.to_string(), of_type(&port.ty))).collect()
+    }
+
+    /// The parameters and variables with their types.
+    #[getter]
+    fn params(&self) -> Vec<Port> {
+        let params = self.executable.program().params.iter();
+        params.map(|port| (port.name.to_string(), of_type(&port.ty))).collect()
+    }
+
+    /// Of each output with a loss: its name and the inputs of its target, weights and mask.
+    #[getter]
+    fn targets(&self) -> Vec<(String, String, Option<String>, Option<String>)> {
+        self.about.targets.clone()
+    }
+
+    /// The names of the metrics.
+    #[getter]
+    fn metrics(&self) -> Vec<String> {
+        self.about.metrics.clone()
+    }
+
+    /// The input that has the learning rate.
+    #[getter]
+    fn learning_rate(&self) -> Option<String> {
+        self.about.rate.clone()
+    }
+
+    /// The parameters that are trained.
+    #[getter]
+    fn trained(&self) -> Vec<String> {
+        self.about.trained.clone()
+    }
+
+    /// Parameters and the variables that are their moving averages.
+    #[getter]
+    fn averages(&self) -> Vec<(String, String)> {
+        self.about.averages.clone()
+    }
+
+    /// What should be known of it, as sentences.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.about.notes.clone()
+    }
+
+    /// Runs it on a batch; the outputs by name.
+    fn run(
+        &self,
+        py: Python<'_>,
+        inputs: &Bound<'_, PyDict>,
+    ) -> PyResult<BTreeMap<String, PyTensor>> {
+        let (inputs, executable) = (tensors(inputs)?, Arc::clone(&self.executable));
+        let ran = detached(py, move || Ok(executable.run(&inputs, &RunOptions::default())?))?;
+        Ok(ran.outputs.into_iter().map(|(name, t)| (name.to_string(), t.into())).collect())
+    }
+
+    /// The elements of these parameters and variables as they are now.
+    fn weights(
+        &self,
+        py: Python<'_>,
+        names: BTreeSet<String>,
+    ) -> PyResult<BTreeMap<String, PyTensor>> {
+        let executable = Arc::clone(&self.executable);
+        let weights = detached(py, move || Ok(executable.weights()?))?;
+        let wanted = weights.iter().filter(|(name, _)| names.contains(&***name));
+        Ok(wanted.map(|(name, tensor)| (name.to_string(), tensor.clone().into())).collect())
+    }
+
+    /// Gives parameters and variables other elements.
+    fn set_weights(&self, py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<()> {
+        let mut weights = Weights::default();
+        for (name, array) in given.iter() {
+            let name: String = name.extract()?;
+            weights.insert(name, tensor(&array)?);
+        }
+        let executable = Arc::clone(&self.executable);
+        detached(py, move || Ok(executable.set_weights(&weights)?))
+    }
+}

@@ -1,0 +1,68 @@
+//! The tests of the Python package: its wheel is made with the library that was built beside this
+//! test, installed, and tested by `unittest`.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+use std::{env, fs};
+
+/// The folder that the wheel is installed in.
+static INSTALLED: LazyLock<PathBuf> = LazyLock::new(install);
+
+/// The interpreter with the packages that the tests compare with.
+fn python() -> Command {
+    Command::new(env::var_os("FANWISE_PYTHON").expect("FANWISE_PYTHON names an interpreter"))
+}
+
+/// What a command prints; it has to succeed.
+fn printed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(out).into_owned();
+    assert!(output.status.success(), "{command:?}\n{out}\n{err}");
+    out
+}
+
+fn install() -> PathBuf {
+    let built = env::current_exe().unwrap();
+    let built = built.parent().unwrap();
+    let library = built.join(format!("{}fanwise_python.so", env::consts::DLL_PREFIX));
+    let folder = built.join("../python");
+    drop(fs::remove_dir_all(&folder));
+    fs::create_dir_all(&folder).unwrap();
+    let script = tests().join("wheel.py");
+    let wheel = printed(python().arg(script).arg(library).arg(&folder));
+    let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"];
+    let to = folder.join("installed");
+    printed(python().args(pip).args(["--no-index", "--target"]).arg(&to).arg(wheel.trim()));
+    to
+}
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+/// Runs the tests of a module.
+fn run(module: &str) {
+    let mut command = python();
+    command.args(["-m", "unittest", "-q", module]).current_dir(tests());
+    command.env("PYTHONPATH", &*INSTALLED).env("KERAS_BACKEND", "jax");
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    printed(&mut command);
+}
+
+macro_rules! modules {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            #[ignore = "needs Python with the packages of tests/models/requirements.txt"]
+            fn $name() {
+                run(concat!("test_", stringify!($name)));
+            }
+        )*
+    };
+}
+
+modules!(arrays graph command_line devices keras training docs);
