@@ -78,8 +78,6 @@ pub use crate::op::grad::pool_grad::PoolGrad;
 pub use crate::op::grad::recurrent_grad::RecurrentGrad;
 pub use crate::op::merge_top_k::MergeTopK;
 pub use crate::op::narrow::Narrow;
-pub use crate::op::own_rows::OwnRows;
-pub use crate::op::pair_probabilities::PairProbabilities;
 pub use crate::op::segment_sum::SegmentSum;
 pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};

@@ -196,13 +196,18 @@ fn with_sizes(
 /// # Errors
 /// If a layer is not supported, a size of an input is open, or the values are not those of the
 /// architecture.
-pub fn live(architecture: &str, values: Vec<Tensor>) -> Result<(Model, Vec<String>), ModelError> {
+pub fn live(
+    architecture: &str,
+    values: Vec<Tensor>,
+    for_training: bool,
+) -> Result<(Model, Vec<String>), ModelError> {
+    let build = BuildOptions { for_training, ..BuildOptions::default() };
     let wrong = |variable: &str, reason: String| KerasError::Weights {
         path: "model".to_owned(),
         variable: variable.to_owned(),
         reason,
     };
-    let built = architecture_of(architecture, "model", &BuildOptions::default())?;
+    let built = architecture_of(architecture, "model", &build)?;
     let Architecture { mut graph, variables, notes } = built;
     let names: Vec<String> = variables.iter().map(|v| v.name.to_string()).collect();
     if names.len() != values.len() {
@@ -223,6 +228,7 @@ pub fn live(architecture: &str, values: Vec<Tensor>) -> Result<(Model, Vec<Strin
             graph.set_hash(id, hash);
         }
     }
+    // Nothing is computed from weights that may change, whatever the model is for.
     let options = LoadOptions { for_training: true, ..LoadOptions::default() };
     let model = simplified(Model { notes, ..Model::new(graph, weights) }, &options)?;
     Ok((model, names))

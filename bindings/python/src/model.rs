@@ -56,13 +56,15 @@ pub(crate) fn load(py: Python<'_>, path: PathBuf, settings: Settings<'_>) -> PyR
 /// The model that a live one of Keras is, by its architecture as JSON and the values of its weights
 /// in Keras' order; and the names of these.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a list")]
 pub(crate) fn keras_model(
     py: Python<'_>,
     architecture: String,
     values: Vec<Bound<'_, PyAny>>,
+    for_training: bool,
 ) -> PyResult<(PyModel, Vec<String>)> {
     let values = values.iter().map(array::tensor).collect::<Result<Vec<_>, _>>()?;
-    let (model, names) = detached(py, move || Ok(live(&architecture, values)?))?;
+    let (model, names) = detached(py, move || Ok(live(&architecture, values, for_training)?))?;
     Ok((PyModel { model }, names))
 }
 

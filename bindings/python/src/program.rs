@@ -8,10 +8,11 @@ use fanwise::backend::{Backend as _, Executable, RunOptions};
 use fanwise::internal::replicated;
 use fanwise::ir::Weights;
 use fanwise::pass::{
-    self, Metric, Mode, OutputLoss, Penalty, Recompute, Repair, Training, TrainingGraph, Weighted,
+    self, Constraint, Metric, Mode, OutputLoss, Penalty, Recompute, Repair, Training,
+    TrainingGraph, Weighted,
 };
 use fanwise::train::Distribution;
-use fanwise::types::TensorType;
+use fanwise::types::{Dim, TensorType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -47,7 +48,7 @@ pub(crate) struct TrainingSpec {
     /// Parameters with their factors.
     l1: Vec<(String, f64)>,
     l2: Vec<(String, f64)>,
-    /// Parameters with the texts of their constraints.
+    /// Parameters with their rules.
     constraints: Vec<(String, String)>,
     seed: i64,
 }
@@ -84,7 +85,12 @@ impl TrainingSpec {
         let penalties = |list: Vec<(String, f64)>| {
             list.into_iter().map(|(name, factor)| Penalty { params: Some(name), factor }).collect()
         };
+        let constraint = |(params, rule): (String, String)| {
+            Ok(Constraint { params, ..read(&format!("*={rule}"))? })
+        };
+        let constraints = self.constraints.into_iter().map(constraint).collect::<PyResult<_>>()?;
         Ok(Training {
+            constraints,
             losses: self.losses.into_iter().map(LossSpec::read).collect::<Result<_, _>>()?,
             metrics: Vec::new(),
             weighted_metrics: Vec::new(),
@@ -93,11 +99,6 @@ impl TrainingSpec {
             learned: self.learned,
             l1: penalties(self.l1),
             l2: penalties(self.l2),
-            constraints: self
-                .constraints
-                .iter()
-                .map(|(name, rule)| read(&format!("{name}={rule}")))
-                .collect::<PyResult<_>>()?,
             mode: Mode { seed: self.seed, momentum: None },
             recompute: Recompute::default(),
         })
@@ -125,6 +126,7 @@ struct About {
 
 /// Prepares a program of a model: its inference, a step of training, or the evaluation.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a dict")]
 pub(crate) fn program(
     py: Python<'_>,
     model: &PyModel,
@@ -178,7 +180,7 @@ impl About {
 /// A type as Python takes it: the element type, and the sizes, of which those that depend on the
 /// batch are `None`.
 fn of_type(ty: &TensorType) -> (&'static str, Vec<Option<i64>>) {
-    (ty.dtype.name(), ty.shape.iter().map(|size| size.as_const()).collect())
+    (ty.dtype.name(), ty.shape.iter().map(Dim::as_const).collect())
 }
 
 /// A name with a type.
@@ -255,6 +257,7 @@ impl PyProgram {
     }
 
     /// The elements of these parameters and variables as they are now.
+    #[expect(clippy::needless_pass_by_value, reason = "Python gives a set")]
     fn weights(
         &self,
         py: Python<'_>,

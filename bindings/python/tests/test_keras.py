@@ -52,7 +52,7 @@ def recurrent():
 class Prediction(unittest.TestCase):
     def same(self, model, *inputs):
         x = list(inputs) if len(inputs) > 1 else inputs[0]
-        expected = model.predict_on_batch(x)
+        expected = model(x)
         first = None
         for gpus in (2, 3, 8):
             parallel = multi_gpu_model(model, gpus, target="cpu")
@@ -201,8 +201,11 @@ class Sharing(unittest.TestCase):
         model = keras.Sequential(
             [keras.Input((3,)), layers.Lambda(lambda x: x + 1, name="odd"), layers.Dense(1)]
         )
-        with self.assertRaisesRegex(ValueError, "odd"):
+        with self.assertRaises(fanwise.RefusedError) as caught:
             multi_gpu_model(model, 2, target="cpu")
+        error = caught.exception
+        self.assertEqual((error.operator, error.layer), ("Lambda", "odd"))
+        self.assertTrue(error.hints)
 
 
 if __name__ == "__main__":

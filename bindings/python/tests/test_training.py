@@ -25,6 +25,12 @@ def dense(norm=False):
     return keras.Sequential([keras.Input((64,)), *body])
 
 
+def linear():
+    keras.utils.set_random_seed(3)
+    last = layers.Dense(10, activation="softmax", kernel_constraint=constraints.MaxNorm(0.9))
+    return keras.Sequential([keras.Input((64,)), last])
+
+
 def two_heads():
     keras.utils.set_random_seed(4)
     x = keras.Input((64,), name="x")
@@ -158,7 +164,7 @@ class Training(unittest.TestCase):
         def make():
             keras.utils.set_random_seed(5)
             x = keras.Input((6,), dtype="int32")
-            y = layers.GRU(4, return_sequences=True)(layers.Embedding(9, 3, mask_zero=True)(x))
+            y = layers.Dense(4, activation="tanh")(layers.Embedding(9, 3, mask_zero=True)(x))
             return keras.Model(x, layers.Dense(3, activation="softmax")(y))
 
         rng = np.random.default_rng(2)
@@ -166,15 +172,17 @@ class Training(unittest.TestCase):
         for row, length in zip(x, rng.integers(1, 7, 40)):
             row[:length] = np.maximum(row[:length], 1)
             row[length:] = 0
+        losses, numbers = [], []
         pair = self.twins(make)
-        compiled = {"optimizer": "adam", "loss": SPARSE}
-        self.fit_both(pair, lambda: dict(compiled), x, y, batch_size=13)
-        # On JAX, Keras loses the mask on the way from a step of training to its metrics.
-        numbers = []
         for model in pair:
-            model.compile(**compiled, metrics=["accuracy"])
-            numbers.append(model.evaluate(x, y, verbose=0))
-        np.testing.assert_allclose(numbers[1], numbers[0], rtol=1e-5)
+            model.compile("adam", SPARSE, metrics=["accuracy"])
+            history = model.fit(x, y, batch_size=13, epochs=2, shuffle=False, verbose=0)
+            # On JAX, Keras loses the mask on the way from a step of training to its metrics.
+            losses.append(history.history["loss"])
+            numbers.append(model.evaluate(x, y, batch_size=13, verbose=0))
+        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+        np.testing.assert_allclose(numbers[1], numbers[0], rtol=1e-4)
+        self.same(*pair)
 
     def test_batch_normalisation_takes_the_whole_batch(self):
         x, y = digits(128)
@@ -197,9 +205,11 @@ class Training(unittest.TestCase):
             lambda: optimizers.Adadelta(1.0, clipvalue=0.01),
             lambda: optimizers.Adamax(0.01),
             lambda: optimizers.Nadam(0.01),
+            lambda: optimizers.Ftrl(0.05, l1_regularization_strength=0.01),
+            lambda: optimizers.Lamb(0.01),
             lambda: optimizers.Lion(0.001, use_ema=True, ema_momentum=0.5),
         ):
-            own, parallel = self.twins(dense)
+            own, parallel = self.twins(linear)
             for model in (own, parallel):
                 model.compile(make(), SPARSE, run_eagerly=True)
                 model.fit(x, y, batch_size=16, epochs=1, shuffle=False, verbose=0)
@@ -211,17 +221,15 @@ class Training(unittest.TestCase):
     def test_callbacks_see_the_template_in_keras_order(self):
         x, y = digits(40)
         calls = []
-        for model in self.twins(dense):
-            model.compile("sgd", SPARSE, metrics=["accuracy"], run_eagerly=True)
+        for model in self.twins(linear):
+            model.compile("sgd", SPARSE, metrics=["accuracy"])
             recorder = Recorder()
             more = {"validation_data": (x[:20], y[:20]), "callbacks": [recorder]}
             model.fit(x, y, batch_size=16, epochs=2, verbose=0, **more)
             model.evaluate(x, y, verbose=0, callbacks=[recorder])
-            model.predict(x, verbose=0, callbacks=[recorder])
             calls.append(recorder.calls)
         template = getattr(model, "template", model)
-        names = [[call for call in of if call[0] not in ("on_batch_begin",)] for of in calls]
-        self.assertEqual(names[0], names[1])
+        self.assertEqual(calls[0], calls[1])
         self.assertIs(recorder.model, template)
 
     def test_stock_callbacks_work(self):
@@ -306,14 +314,20 @@ class Training(unittest.TestCase):
         self.assertEqual(changed, [False] * 5 + [True, True])
 
     def test_devices_do_not_change_what_is_learned(self):
+        def make(rate):
+            keras.utils.set_random_seed(3)
+            body = [layers.Dense(16, activation="relu"), layers.Dropout(rate), layers.Dense(10)]
+            return keras.Sequential([keras.Input((64,)), *body, layers.Softmax()])
+
         x, y = digits(66)
         found = []
-        for gpus in (2, 4, 8):
-            own = multi_gpu_model(dense(), gpus, target="cpu", reproducible="n-invariant")
+        for gpus, rate in ((2, 0.5), (4, 0.5), (8, 0.5), (2, 0.0)):
+            own = multi_gpu_model(make(rate), gpus, target="cpu", reproducible="n-invariant")
             own.compile("adam", SPARSE)
             own.fit(x, y, batch_size=33, verbose=0, shuffle=False)
             found.append(b"".join(weight.tobytes() for weight in own.get_weights()))
-        self.assertEqual(len(set(found)), 1)
+        self.assertEqual(len(set(found[:3])), 1)
+        self.assertNotEqual(found[3], found[0])
 
     def test_what_has_no_counterpart_is_refused_by_name(self):
         x, y = digits(32)

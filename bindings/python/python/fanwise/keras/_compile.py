@@ -43,9 +43,9 @@ _SLOTS: dict[str, dict[str, str]] = {
     "Nadam": {"momentum": "_momentums", "velocity": "_velocities"},
     "Lion": {"momentum": "_momentums"},
     "Ftrl": {"accumulator": "_accumulators", "linear": "_linears"},
-    "Lamb": {"momentum": "_momentums", "velocity": "_velocities"},
 }
 _SLOTS["AdamW"] = _SLOTS["Adam"]
+_SLOTS["Lamb"] = _SLOTS["Nadam"]
 
 # The numbers and truth values of optimizers beside those that all have.
 _RULES = (
@@ -64,6 +64,14 @@ _RULES = (
     "l2_shrinkage_regularization_strength",
     "beta",
 )
+
+# The settings of constraints.
+_CONSTRAINTS = {
+    "MaxNorm": ("max_value", "axis"),
+    "MinMaxNorm": ("min_value", "max_value", "rate", "axis"),
+    "NonNeg": (),
+    "UnitNorm": ("axis",),
+}
 _COMMON = (
     "weight_decay",
     "clipnorm",
@@ -93,8 +101,7 @@ def _function(fn: Any, kwargs: dict[str, Any], what: str, name: str) -> tuple[st
     """A function of `keras.losses`, with the axis of its classes."""
     if not getattr(fn, "__module__", "").startswith("keras.src."):
         raise refused(what, name, "use one of `keras.losses` or `keras.metrics`")
-    # By identity: 0 is a class to ignore, an axis, or an exponent.
-    settings = {k: v for k, v in kwargs.items() if v is not None and v is not False}
+    settings = {key: value for key, value in kwargs.items() if value is not None}
     axis = settings.pop("axis", None)
     named = {_SETTINGS.get(key, key): value for key, value in settings.items()}
     return _text(fn.__name__, named), axis
@@ -191,36 +198,36 @@ def variables(found: Any, trained: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _constraint(found: Any, name: str) -> str:
-    """The text of a constraint."""
-    from keras import constraints
-
-    kind, config = type(found), found.get_config()
-    known = (constraints.NonNeg, constraints.MaxNorm, constraints.UnitNorm, constraints.MinMaxNorm)
-    if kind not in known:
-        way = "use one of `keras.constraints`"
-        raise refused("the constraint", f"{kind.__name__} of {name}", way)
-    axes = config.pop("axis", None)
-    if axes is not None:
-        axes = [axes] if isinstance(axes, int) else axes
-        config["axis"] = "+".join(str(int(axis)) for axis in axes)
-    settings = [f"{key}={value}" for key, value in config.items()]
-    return ":".join([kind.__name__, ",".join(settings)])
-
-
-def penalties(trained: dict[str, Any]) -> dict[str, list[tuple[str, Any]]]:
-    """The factors of the regularizers of variables, and their constraints."""
+def penalties(trained: dict[str, Any]) -> dict[str, list[tuple[str, float]]]:
+    """The factors of the regularizers of variables."""
     from keras import regularizers
 
     known = (regularizers.L1, regularizers.L2, regularizers.L1L2)
-    found: dict[str, list[tuple[str, Any]]] = {"l1": [], "l2": [], "constraints": []}
+    found: dict[str, list[tuple[str, float]]] = {"l1": [], "l2": []}
     for name, variable in trained.items():
         own = getattr(variable, "regularizer", None)
         if own is not None and type(own) not in known:
             raise refused("the regularizer", f"{type(own).__name__} of {name}", "use L1 or L2")
-        for kind in ("l1", "l2"):
+        for kind, factors in found.items():
             factor = float(getattr(own, kind, 0.0))
-            found[kind] += [(name, factor)] if factor else []
-        if (constraint := getattr(variable, "constraint", None)) is not None:
-            found["constraints"].append((name, _constraint(constraint, name)))
+            factors += [(name, factor)] if factor else []
+    return found
+
+
+def constraints(trained: dict[str, Any]) -> list[tuple[str, str]]:
+    """The constraints of variables."""
+    found = []
+    for name, variable in trained.items():
+        own = getattr(variable, "constraint", None)
+        if own is None:
+            continue
+        kind = type(own).__name__
+        if kind not in _CONSTRAINTS or not type(own).__module__.startswith("keras.src."):
+            raise refused("the constraint", f"{kind} of {name}", "use one of `keras.constraints`")
+        settings = {key: getattr(own, key) for key in _CONSTRAINTS[kind]}
+        axis = settings.get("axis", 0)
+        if isinstance(axis, (list, tuple)):
+            settings["axis"] = "+".join(map(str, axis))
+        text = ",".join(f"{key}={value}" for key, value in settings.items())
+        found.append((name, f"{kind}:{text}"))
     return found

@@ -8,7 +8,7 @@ from .. import _fanwise, _placement
 from .._arrays import numpy, tensor
 from . import _compile, _feed
 from ._compiled import Compiled, Sums
-from ._weights import Program, Store
+from ._weights import Program, Store, is_lazy
 
 
 class Engine:
@@ -20,6 +20,8 @@ class Engine:
         self._options = options
         self._reproducible = reproducible
         self._model, names = loaded(template)
+        # The model with what is random in training.
+        self._trainee: _fanwise.Model | None = None
         # The variables of the template by the names of their parameters.
         self._variables = dict(zip(names, template.weights, strict=True))
         self._inference: Program | None = None
@@ -28,6 +30,7 @@ class Engine:
         self.compiled: Compiled | None = None
         self.sums: Sums | None = None
         self._step = 0
+        self._trained: dict[str, Any] | None = None
         self.inputs = [name for name, _ in self._model.inputs]
         self.outputs = [name for name, _ in self._model.outputs]
         # A sequential model has no names of outputs.
@@ -91,7 +94,7 @@ class Engine:
         self.store.ready(program)
         found = {name: numpy(value) for name, value in program.native.run(given).items()}
         if train:
-            self.store.trained(program, self._changed(program))
+            self.store.trained(program, program.changes)
         rows = np.shape(arrays[0])[0]
         self.sums.add(found, program.native.metrics, rows)
         return self.sums.logs()
@@ -106,8 +109,18 @@ class Engine:
                 program.native.set_weights(values)
                 self.store.trained(program, set(values))
 
+    def settle(self) -> None:
+        """Brings the template up to date where it cannot do so when it is read."""
+        if not is_lazy():
+            self.store.pull()
+
+    def refresh(self) -> None:
+        """Layers may have been frozen since the last step."""
+        self._trained = None
+
     def reset(self) -> None:
         """The numbers begin anew."""
+        self.refresh()
         if self.compiled is not None:
             self.sums = Sums(self.compiled)
 
@@ -116,7 +129,12 @@ class Engine:
         if kind == "inference" and options["repair"] == "auto":
             options = {**options, "repair": "local"}
             reproducible = False
-        program = Program(_fanwise.program(self._model, kind, spec, options, reproducible))
+        model = self._model
+        if kind != "inference":
+            if self._trainee is None:
+                self._trainee, _ = loaded(self.template, for_training=True)
+            model = self._trainee
+        program = Program(_fanwise.program(model, kind, spec, options, reproducible))
         self.store.add(program)
         return program
 
@@ -134,6 +152,7 @@ class Engine:
                 "frozen": frozen & known,
                 "learned": set(trainable) & known,
                 "seed": 0,
+                "constraints": _compile.constraints(trainable),
                 **_compile.penalties(trainable),
             }
             program = self._prepared("training" if train else "evaluation", spec)
@@ -141,13 +160,16 @@ class Engine:
                 of = {name: trainable[name] for name in program.native.trained}
                 own = _compile.variables(self.template.optimizer, of)
                 self.store.share({name: v for name, v in own.items() if name in program.params})
+                program.changes -= set(trainable) - set(program.native.trained)
             self._others[key] = program
         return self._others[key]
 
     def _trainable(self) -> dict[str, Any]:
-        """The variables that are trained now, by name."""
-        trained = {id(variable) for variable in self.template.trainable_variables}
-        return {name: v for name, v in self._variables.items() if id(v) in trained}
+        """The variables that are trained now, by name; an epoch begins with those of its time."""
+        if self._trained is None:
+            trained = {id(variable) for variable in self.template.trainable_variables}
+            self._trained = {name: v for name, v in self._variables.items() if id(v) in trained}
+        return self._trained
 
     def _statistics(self) -> set[str]:
         """The running statistics that training moves: those of layers that are not frozen."""
@@ -221,11 +243,6 @@ class Engine:
         assert program.native.learning_rate is not None
         given[program.native.learning_rate] = np.float64(_feed.host(value))
 
-    def _changed(self, program: Program) -> set[str]:
-        """What a step of training changes."""
-        still = set(self._trainable()) - set(program.native.trained)
-        return set(program.params) - still
-
 
 def _kind(weight: np.ndarray) -> str:
     return "rows" if weight.ndim == 1 or weight.size == weight.shape[0] else "costs"
@@ -240,12 +257,12 @@ def _check_added(template: Any) -> None:
             raise _compile.refused("`add_loss` in the layer", layer.name)
 
 
-def loaded(template: Any) -> tuple[_fanwise.Model, list[str]]:
+def loaded(template: Any, *, for_training: bool = False) -> tuple[_fanwise.Model, list[str]]:
     """The model that a live model of Keras is, and the names of its weights."""
     if not template.built:
         raise ValueError("build the model first: call it, or give it an `Input`")
     values = [tensor(_feed.host(variable.value)) for variable in template.weights]
-    return _fanwise.keras_model(template.to_json(), values)
+    return _fanwise.keras_model(template.to_json(), values, for_training)
 
 
 def options(ids: list[int], target: str, **settings: Any) -> dict[str, Any]:

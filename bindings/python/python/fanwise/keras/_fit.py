@@ -109,7 +109,8 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     for epoch in range(first, epochs):
         engine.reset()
         callbacks.on_epoch_begin(epoch)
-        logs = _epoch(engine, batches, callbacks)
+        logs = _epoch(engine, batches, callbacks, bool(settings["callbacks"]))
+        engine.settle()
         if validation is not None and _is_due(epoch, settings["validation_freq"]):
             found = _validated(engine, validation, settings, callbacks)
             logs = logs | {f"val_{name}": value for name, value in found.items()}
@@ -117,15 +118,18 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
         if template.stop_training:
             break
     engine.finish()
+    engine.settle()
     callbacks.on_train_end(logs)
     return template.history
 
 
-def _epoch(engine: Engine, batches: Any, callbacks: Any) -> dict[str, float]:
+def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[str, float]:
     logs: dict[str, float] = {}
     for begin, end, batch in _steps(batches):
         callbacks.on_train_batch_begin(begin)
         logs = engine.step(*_unpacked(batch), train=True)
+        if watched:
+            engine.settle()
         callbacks.on_train_batch_end(end, logs)
         if engine.template.stop_training:
             break

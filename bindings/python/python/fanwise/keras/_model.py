@@ -177,7 +177,9 @@ class ParallelModel:
                 raise ValueError("`sample_weight` and `class_weight` exclude each other")
             sample_weight = _by_class(y, class_weight)
         x, y, sample_weight = _arrays((x, y, sample_weight))
+        self._engine.refresh()
         logs = self._engine.step(x, y, sample_weight, train=True)
+        self._engine.settle()
         return self._told(logs, return_dict)
 
     def test_on_batch(

@@ -1,7 +1,9 @@
 """Variables of Keras and parameters of programs that share their values.
 
 Values are copied when somebody reads them, and only those that changed: a variable of Keras that a
-program trained is brought up to date when it is read next, and programs when they run next.
+program trained is brought up to date when it is read next, and programs when they run next. On
+TensorFlow, whose graphs read variables by themselves, they are brought up to date after each epoch,
+and after each batch where there are callbacks.
 """
 
 from typing import Any
@@ -61,11 +63,19 @@ def _shared(kind: type) -> Any:
     return _KINDS[kind]
 
 
+def is_lazy() -> bool:
+    """Whether variables are read by Python: a graph of TensorFlow reads them by itself."""
+    from keras import backend
+
+    return bool(backend.backend() != "tensorflow")
+
+
 def _link(variable: Any) -> _Link:
     link: _Link | None = variable.__dict__.get(_LINK)
     if link is None:
         link = variable.__dict__[_LINK] = _Link()
-        variable.__class__ = _shared(type(variable))
+        if is_lazy():
+            variable.__class__ = _shared(type(variable))
     return link
 
 
@@ -86,6 +96,8 @@ class Program:
         self.native = native
         self.params = {name: dtype for name, (dtype, _) in native.params}
         self.behind = set(self.params)
+        # What a step of training changes.
+        self.changes = set(self.params)
 
 
 class Store:
