@@ -42,10 +42,7 @@ pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
 #[cfg(feature = "keras")]
-pub use crate::format::keras::{
-    Architecture, BuildOptions, Reader, Variable, Variables, architecture_of,
-    supported as keras_layers,
-};
+pub use crate::format::keras::{BuildOptions, architecture_of, supported as keras_layers};
 #[cfg(feature = "onnx")]
 pub use crate::format::onnx::data::read_tensor;
 #[cfg(feature = "onnx")]
@@ -64,10 +61,7 @@ pub use crate::op::all_gather::AllGather;
 pub use crate::op::all_reduce::AllReduce;
 pub use crate::op::batch_norm_train::BatchNormTrain;
 pub use crate::op::copy::CopyOp;
-pub use crate::op::def::{
-    Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
-};
-pub use crate::op::dims::Dims;
+pub use crate::op::def::{Inferred, Ints, Known, OpDef, OpRead, Operand, Results, SplitOperand};
 pub use crate::op::dropout_train::DropoutTrain;
 pub use crate::op::exclusive_scan::ExclusiveScan;
 pub use crate::op::first::First;
@@ -78,6 +72,8 @@ pub use crate::op::grad::pool_grad::PoolGrad;
 pub use crate::op::grad::recurrent_grad::RecurrentGrad;
 pub use crate::op::merge_top_k::MergeTopK;
 pub use crate::op::narrow::Narrow;
+pub use crate::op::own_rows::OwnRows;
+pub use crate::op::pair_probabilities::PairProbabilities;
 pub use crate::op::segment_sum::SegmentSum;
 pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};

@@ -265,7 +265,7 @@ impl From<TensorType> for Inferred {
 pub type Results = SmallVec<[Inferred; 1]>;
 
 /// The claims of an operator's results.
-pub type Claims = SmallVec<[Claim; 1]>;
+pub(crate) type Claims = SmallVec<[Claim; 1]>;
 
 /// An operand as a split rule sees it.
 ///

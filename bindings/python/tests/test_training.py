@@ -101,6 +101,36 @@ class Training(unittest.TestCase):
         more = {"epochs": 3, "batch_size": 65, "validation_split": 0.2}
         self.fit_both(self.twins(dense), compiled, x, y, sample_weight=weights, **more)
 
+    def test_constraints_hold_after_each_step(self):
+        def make():
+            keras.utils.set_random_seed(6)
+            own = [constraints.MaxNorm(0.5, axis=[0, 1]), constraints.MinMaxNorm(0.1, 0.4, rate=0.5)]
+            hidden = layers.Dense(
+                8, activation="relu", kernel_constraint=own[0], bias_constraint="non_neg"
+            )
+            out = layers.Dense(1, activation="sigmoid", kernel_constraint=own[1])
+            return keras.Sequential([keras.Input((64,)), hidden, out])
+
+        x, y = digits()
+        y = (y % 2).astype(np.float32)[:, None]
+        focal = losses.BinaryFocalCrossentropy(apply_class_balancing=True, gamma=0)
+        for optimizer in (optimizers.Ftrl(0.1), optimizers.Lamb(0.01)):
+            config = optimizer.get_config()
+            kind = type(optimizer)
+            self.fit_both(
+                self.twins(make),
+                lambda kind=kind, config=config: {"optimizer": kind.from_config(config), "loss": focal},
+                x,
+                y,
+                epochs=2,
+                batch_size=64,
+            )
+
+    def test_class_zero_can_be_ignored(self):
+        x, y = digits()
+        loss = losses.SparseCategoricalCrossentropy(ignore_class=0)
+        self.fit_both(self.twins(dense), lambda: {"optimizer": "sgd", "loss": loss}, x, y)
+
     def test_classes_have_weights(self):
         x, y = digits()
         y = keras.utils.to_categorical(y, 10)

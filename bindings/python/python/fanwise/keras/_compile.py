@@ -90,7 +90,9 @@ def refused(what: str, name: str, way: str = "") -> RefusedError:
 
 def _text(name: str, settings: dict[str, Any]) -> str:
     def one(value: Any) -> str:
-        return str(value).lower() if isinstance(value, bool) else repr(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return repr(value.item() if hasattr(value, "item") else value)
 
     return ":".join([name, ",".join(f"{key}={one(value)}" for key, value in settings.items())])
 
