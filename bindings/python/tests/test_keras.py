@@ -59,7 +59,7 @@ class Prediction(unittest.TestCase):
             found = parallel.predict(x, batch_size=7, verbose=0)
             pairs = list(zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True))
             for own, theirs in pairs:
-                theirs = np.asarray(theirs)
+                theirs = keras.ops.convert_to_numpy(theirs)
                 self.assertLessEqual(np.abs(own - theirs).max(), 1e-4 * np.abs(theirs).max())
             bits = [own.tobytes() for own, _ in pairs]
             self.assertEqual(bits, first or bits)
@@ -133,6 +133,9 @@ class Sharing(unittest.TestCase):
         self.model.get_layer("last").bias.assign([1.0, 2.0, 3.0])
         self.parallel.predict_on_batch(self.x)
         self.assertEqual(self.parallel.weight_copies, before + 1)
+        if keras.backend.backend() == "tensorflow":
+            # Its graphs read variables by themselves: the template is kept up to date.
+            return
         self.parallel.compile("adam", "categorical_crossentropy")
         self.parallel.train_on_batch(self.x, self.y)
         before = self.parallel.weight_copies

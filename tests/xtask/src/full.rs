@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::peers::peers;
-use crate::python::Python;
+use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_with, target, turn};
 
@@ -12,13 +12,14 @@ use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_wi
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
 /// All parts, the cheapest first.
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("features", features),
     ("package", package),
     ("drawn", drawn),
     ("fuzz", fuzz),
     ("matrices", matrices),
     ("whole", whole),
+    ("backends", backends),
     ("peers", || peers(None)),
 ];
 
@@ -86,6 +87,17 @@ fn whole() -> Result<(), Failure> {
         if run_device_tests(&python, "all", Some(model))?.passed == 0 {
             return Err(format!("no device test runs the whole {model}"));
         }
+    }
+    Ok(())
+}
+
+/// The Python package with Keras on its other backends.
+fn backends() -> Result<(), Failure> {
+    let listed = "bindings/python/tests/backends.txt";
+    let python = environment(&target().join("backends"), listed, &[], |_| Ok(()))?;
+    for backend in ["tensorflow", "torch"] {
+        let step = cargo_test(&["--test", "python", "--", "--ignored", "keras", "training"]);
+        step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
     }
     Ok(())
 }
