@@ -85,7 +85,7 @@ def refused(what: str, name: str, way: str = "") -> RefusedError:
     """The error for a part of a training that fanwise does not have."""
     text = f"{what} `{name}` is not supported"
     hints = [way] if way else []
-    return RefusedError("; ".join([text, *hints]), code="E0602", operator=name, hints=hints)
+    return RefusedError("; ".join([text, *hints]), code="E0611", operator=name, hints=hints)
 
 
 def _text(name: str, settings: dict[str, Any]) -> str:
