@@ -9,7 +9,7 @@ import numpy as np
 from ._engine import Engine
 
 
-def _batches(template: Any, **data: Any) -> Any:
+def _batches(**data: Any) -> Any:
     """An iterator over epochs of batches: all data that Keras takes."""
     from keras.src.trainers.epoch_iterator import EpochIterator
 
@@ -84,7 +84,6 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     template = engine.template
     data, validation = _validation(data, settings)
     batches = _batches(
-        template,
         **data,
         batch_size=settings["batch_size"],
         steps_per_epoch=settings["steps_per_epoch"],
@@ -173,9 +172,7 @@ def _validated(
 def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str, float]:
     """The loss and the metrics of all batches."""
     template = engine.template
-    batches = _batches(
-        template, **data, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"]
-    )
+    batches = _batches(**data, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"])
     verbose = settings["verbose"]
     callbacks = _callbacks(
         settings["callbacks"],
@@ -202,9 +199,7 @@ def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str,
 def predict(engine: Engine, x: Any, **settings: Any) -> list[np.ndarray]:
     """The outputs for all batches, in order."""
     template = engine.template
-    batches = _batches(
-        template, x=x, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"]
-    )
+    batches = _batches(x=x, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"])
     verbose = settings["verbose"]
     callbacks = _callbacks(
         settings["callbacks"],
