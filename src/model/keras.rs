@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::error::ModelError;
+use super::head::head;
 use super::open::STATED;
 use super::options::{FreeBatch, LoadOptions, simplified};
-use super::{ModelError, head, params};
+use super::params;
 use crate::Error;
 use crate::format::keras::{BuildOptions, KerasError, Reader};
 use crate::format::{self, Budget};

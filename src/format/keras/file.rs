@@ -62,10 +62,9 @@ fn form(path: &Path, head: &[u8]) -> Option<Form> {
         return has_config(path).then_some(Form::Archive);
     }
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
-    // The JSON form of a graph begins with its format.
+    // So begin architectures; the JSON form of a graph has no such fields.
     let names = |word: &[u8]| head.windows(word.len()).any(|own| own == word);
-    let is_model = [&b"\"class_name\""[..], b"\"module\"", b"\"keras_version\"", b"\"config\""];
-    (is_json && is_model.into_iter().any(names)).then_some(Form::Json)
+    (is_json && (names(b"\"class_name\"") || names(b"\"module\""))).then_some(Form::Json)
 }
 
 /// Whether an archive holds a configuration.

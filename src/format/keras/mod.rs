@@ -20,6 +20,7 @@ mod layers;
 mod naming;
 mod options;
 mod read;
+mod template;
 mod tree;
 mod value;
 mod variables;

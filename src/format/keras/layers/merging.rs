@@ -163,9 +163,12 @@ fn dot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         b = normalized(at, b, vec![crate::types::invariant::int(axes[1])])?;
     }
     let (rank_a, rank_b) = (at.rank(a), at.rank(b));
+    if rank_a + rank_b > 26 {
+        return Err(Fault::new("it is called with tensors of too many axes"));
+    }
     // The batch is `n`, the axis of the products `k`; of others those of `a` come first.
-    let label =
-        |offset: usize, i: usize| char::from(b'A' + u8::try_from((offset + i) % 26).unwrap_or(0)); // below 26
+    let letters: Vec<char> = ('A'..='Z').collect();
+    let label = |offset: usize, i: usize| letters[offset + i];
     let labels = |offset: usize, axis: usize, rank: usize| -> String {
         (0..rank)
             .map(|i| match i {
@@ -175,9 +178,6 @@ fn dot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
             })
             .collect()
     };
-    if rank_a + rank_b > 26 {
-        return Err(Fault::new("it is called with tensors of too many axes"));
-    }
     let (left, right) = (labels(0, axes[0], rank_a), labels(rank_a, axes[1], rank_b));
     let rest = |text: &str| text.chars().filter(|c| !matches!(c, 'n' | 'k')).collect::<String>();
     let mut result = format!("n{}{}", rest(&left), rest(&right));
