@@ -17,7 +17,7 @@ use crate::op::{Emit, Formula, Op};
 use crate::types::{DType, Dim, Note, Quoted, Shape, TensorType};
 
 /// The most nodes of a graph, and calls of layers: models inside models may be called many times.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 17;
 
 /// The graph under construction.
 pub(super) struct State {

@@ -17,6 +17,13 @@ layers! {
     "Maximum" Own => |at, args| merged(at, args, |at, a, b| at.max(a, b));
     "Minimum" Own => |at, args| merged(at, args, |at, a, b| at.op(Op::from(Binary::Min), &[a, b]));
     "Average" Own => average;
+    "CustomScaleLayer" Dropped => |at, args| {
+        let scale = at.config.number("scale", 1.0)?;
+        merged(at, args, |at, a, b| {
+            let b = at.scale(b, scale)?;
+            at.add(a, b)
+        })
+    };
     "Concatenate" Own => concatenate;
     "Dot" Dropped => dot;
 }
