@@ -42,7 +42,7 @@ pub use crate::codegen::program::kernels;
 #[cfg(feature = "cuda")]
 pub use crate::codegen::unit::{Unit, entry_name, units};
 #[cfg(feature = "keras")]
-pub use crate::format::keras::{BuildOptions, architecture_of, supported as keras_layers};
+pub use crate::format::keras::supported as keras_layers;
 #[cfg(feature = "onnx")]
 pub use crate::format::onnx::data::read_tensor;
 #[cfg(feature = "onnx")]
@@ -56,7 +56,7 @@ pub use crate::lower::chain::{Chain, ChainStep};
 #[cfg(feature = "lower")]
 pub use crate::lower::check::check;
 #[cfg(feature = "keras")]
-pub use crate::model::keras::live;
+pub use crate::model::keras::{keras_architecture, live};
 pub use crate::op::all_gather::AllGather;
 pub use crate::op::all_reduce::AllReduce;
 pub use crate::op::batch_norm_train::BatchNormTrain;

@@ -6,6 +6,7 @@
 
 mod batch;
 mod error;
+mod head;
 #[cfg(feature = "keras")]
 pub(crate) mod keras;
 mod kind;
@@ -17,8 +18,6 @@ mod untie;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,6 +29,7 @@ use crate::types::{Note, Setting, Tensor};
 use crate::zoo;
 
 pub use self::error::ModelError;
+use self::head::{head, io};
 use self::options::simplified;
 pub use self::options::{FreeBatch, LoadOptions};
 use self::params::parameterised;
@@ -283,22 +283,6 @@ fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
     let head = head(path)?;
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     Ok((!head.starts_with(b"fanwise ") && !is_json).then_some(path))
-}
-
-fn io(path: &Path, error: std::io::Error) -> ModelError {
-    ModelError::Io { path: path.display().to_string(), error }
-}
-
-/// The first bytes of a regular file.
-fn head(path: &Path) -> Result<Vec<u8>, ModelError> {
-    let meta = std::fs::metadata(path).map_err(|e| io(path, e))?;
-    if !meta.is_file() {
-        return Err(ModelError::NotAFile(path.display().to_string()));
-    }
-    let mut head = Vec::new();
-    let file = File::open(path).map_err(|e| io(path, e))?;
-    file.take(64).read_to_end(&mut head).map_err(|e| io(path, e))?;
-    Ok(head)
 }
 
 /// A text file whose size is checked before memory is taken.

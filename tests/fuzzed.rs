@@ -11,9 +11,9 @@ use fanwise::backend::cuda::Arch;
 use fanwise::format::onnx::{ImportOptions, import_bytes};
 use fanwise::format::{Budget, npy, npz, safetensors};
 use fanwise::internal::decode;
+use fanwise::internal::keras_architecture;
 use fanwise::internal::parse_resources;
 use fanwise::internal::read_tensor;
-use fanwise::internal::{BuildOptions, architecture_of};
 use fanwise::internal::{Cifar, Table};
 use fanwise::internal::{Unit, key};
 use fanwise::internal::{decode_image, row};
@@ -34,7 +34,7 @@ const SMALL: usize = 400;
 pub fn text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ir::parse(text) {
-        Ok(graph) => accepted(&graph, &Weights::default()),
+        Ok(model) => accepted(&model.graph, &Weights::default()),
         Err(error) => shown(&error),
     }
 }
@@ -43,7 +43,7 @@ pub fn text(data: &[u8]) {
 pub fn json(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ir::from_json(text) {
-        Ok(graph) => accepted(&graph, &Weights::default()),
+        Ok(model) => accepted(&model.graph, &Weights::default()),
         Err(error) => shown(&error),
     }
 }
@@ -172,12 +172,8 @@ fn valid(graph: &Graph, before: &str) {
 pub fn keras(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let sizes = ["input_layer[1]", "x[1]"].map(|name| (name.to_owned(), 3)).into();
-    let options = BuildOptions { sizes, ..BuildOptions::default() };
-    match architecture_of(text, "model.json", &options) {
-        Ok(built) => {
-            assert_eq!(built.variables.iter().len(), built.graph.params().len(), "{text}");
-            accepted(&built.graph, &Weights::default());
-        }
+    match keras_architecture(text, "model.json", sizes) {
+        Ok(model) => accepted(&model.graph, &Weights::default()),
         Err(error) => shown(&error),
     }
 }

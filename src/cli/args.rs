@@ -66,7 +66,7 @@ pub(crate) struct StatisticsArgs {
 /// The model, and what its file leaves open.
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// ONNX file, graph written by `compile --emit`, or `zoo:NAME`
+    /// ONNX or Keras file, graph written by `compile --emit`, or `zoo:NAME`
     model: String,
     /// Declare which axis of an input is the batch
     #[arg(long, value_name = "INPUT=AXIS", value_parser = pair::<usize>)]

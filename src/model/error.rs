@@ -146,7 +146,7 @@ pub enum ModelError {
     Export(#[from] onnx::ExportError),
     /// The model is not a Keras file, so that none can be written.
     #[cfg(feature = "keras")]
-    #[error("{} is no Keras file, and only a Keras file with new weights can be saved as one", Escaped(.0))]
+    #[error("{} is no Keras file: only such a file can be saved with new weights", Escaped(.0))]
     NotKeras(String),
     /// Nothing says which model a graph was made from.
     #[error("the graph does not name the model that it was made from")]

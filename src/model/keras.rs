@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::error::ModelError;
+use super::head::head;
 use super::open::STATED;
 use super::options::{FreeBatch, LoadOptions, simplified};
-use super::{ModelError, head, params};
+use super::params;
 use crate::Error;
 use crate::format::keras::{Architecture, BuildOptions, KerasError, Reader, architecture_of};
 use crate::format::{self, Budget};
@@ -187,6 +189,21 @@ fn with_sizes(
     let mut model = simplified(model, options)?;
     model.notes.extend(params::missing(&model, from));
     Ok(model)
+}
+
+/// The model of an architecture as `model.to_json()` gives it, without weights, with these sizes of
+/// its inputs; `source` names it.
+///
+/// # Errors
+/// If it is damaged, a layer is not supported, or a size of an input is open.
+pub fn keras_architecture(
+    text: &str,
+    source: &str,
+    sizes: BTreeMap<String, i64>,
+) -> Result<Model, ModelError> {
+    let options = BuildOptions { sizes, ..BuildOptions::default() };
+    let Architecture { graph, notes, .. } = architecture_of(text, source, &options)?;
+    Ok(Model { notes, ..Model::new(graph, Weights::default()) })
 }
 
 /// The model that a live one of Keras is, by its architecture as JSON and the values of its weights

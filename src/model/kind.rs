@@ -13,6 +13,15 @@ const DIRECTORY: u64 = 1 << 16;
 const KERAS: &str = "export it as ONNX: `model.export(\"model.onnx\", format=\"onnx\")` in \
     Keras 3, or `python -m tf2onnx.convert`";
 
+/// What an archive of Keras is that the reader of Keras files does not take: one that is damaged.
+#[cfg(feature = "keras")]
+const KERAS_ARCHIVE: Kind =
+    kind("a damaged Keras model (.keras)", "save it again: it may be incomplete");
+
+/// What an archive of Keras is where there is no reader of Keras files.
+#[cfg(not(feature = "keras"))]
+const KERAS_ARCHIVE: Kind = kind("a Keras model (.keras)", KERAS);
+
 /// How a PyTorch model becomes an ONNX file.
 const TORCH: &str =
     "export it as ONNX: `torch.onnx.export(model, inputs, \"model.onnx\", dynamic_axes=…)`";
@@ -113,7 +122,7 @@ fn of_archive(path: &Path) -> Kind {
     let names = tail(path).unwrap_or_default();
     let has = |name: &[u8]| names.windows(name.len()).any(|own| own == name);
     if has(b"model.weights.h5") || has(b"config.json") && has(b"metadata.json") {
-        kind("a Keras model (.keras)", KERAS)
+        KERAS_ARCHIVE
     } else if has(b"constants.pkl") {
         kind("a TorchScript file", TORCH)
     } else if has(b"data.pkl") {

@@ -166,7 +166,7 @@ fn errors_of_the_command_line() {
         "fit zoo:mlp --reproducible yes",
         "fit zoo:mlp --reproducible n-invariant --shards ceil",
         "fit zoo:mlp --resume nowhere",
-        "fit zoo:mlp --save model.h5",
+        "fit zoo:mlp --save model.pb",
         "fit zoo:mlp --plot curves.png",
         "fit zoo:mlp --log nowhere/log.csv",
         "fit zoo:mlp --class-weight a",

@@ -204,8 +204,7 @@ fn files_of_other_kinds_are_told_by_their_content() {
     let folder = folder.path();
     let keras: &[u8] = b"PK\x03\x04 config.json metadata.json model.weights.h5";
     for (name, bytes, parts) in [
-        ("model.h5", &b"\x89HDF\r\n\x1a\n"[..], ["Keras", "onnx"]),
-        ("model.keras", keras, ["Keras", "onnx"]),
+        ("model.keras", keras, ["damaged Keras", "again"]),
         ("model.pt", b"PK\x03\x04 archive/data.pkl", ["PyTorch", "torch.onnx.export"]),
         ("model.tflite", b"\x1c\0\0\0TFL3", ["Lite", "tf2onnx"]),
         ("model.engine", b"ptrt\0\0", ["TensorRT", "ONNX"]),
@@ -217,6 +216,8 @@ fn files_of_other_kinds_are_told_by_their_content() {
         let told = refused(folder, &format!("run {name}"));
         says(&told, &["E0106", name, parts[0], parts[1]]);
     }
+    fs::write(folder.join("model.h5"), b"\x89HDF\r\n\x1a\n").unwrap();
+    says(&refused(folder, "run model.h5"), &["E0110", "it is not a valid HDF5 file"]);
     fs::create_dir(folder.join("saved")).unwrap();
     fs::write(folder.join("saved/saved_model.pb"), b"\x08\x01").unwrap();
     says(&refused(folder, "run saved"), &["SavedModel", "tf2onnx"]);

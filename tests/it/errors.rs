@@ -55,8 +55,12 @@ fn the_library_names_no_options() {
 
 /// The errors that reach `fanwise::Error` within another one, and that one, which passes their
 /// hints on.
-const NESTED: [(&str, &str); 3] =
-    [("ExportError", "ModelError"), ("ImportError", "ModelError"), ("ProbeError", "CompileError")];
+const NESTED: [(&str, &str); 4] = [
+    ("ExportError", "ModelError"),
+    ("ImportError", "ModelError"),
+    ("KerasError", "ModelError"),
+    ("ProbeError", "CompileError"),
+];
 
 #[test]
 fn the_hints_of_every_error_reach_the_command_line() {

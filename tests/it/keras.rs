@@ -1,8 +1,9 @@
 //! Keras files: against Keras itself, and what is said of those that cannot be read.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use fanwise::internal::{BuildOptions, architecture_of};
+use fanwise::internal::keras_architecture;
 use fanwise::types::Diagnostic;
 use support::root;
 
@@ -38,7 +39,7 @@ fn sequential(layers: &[(&str, &str)]) -> String {
 }
 
 fn error(text: &str) -> String {
-    let built = architecture_of(text, "m.json", &BuildOptions::default());
+    let built = keras_architecture(text, "m.json", BTreeMap::new());
     let error = built.expect_err("an error");
     error.worded(&|hint| hint.to_string())
 }
@@ -88,22 +89,43 @@ fn what_does_not_map_is_refused_all_at_once() {
 }
 
 #[test]
-fn models_inside_models_cannot_grow_without_bound() {
-    // Each model calls the one inside it twice.
-    let mut inner = r#"{"class_name": "ReLU", "config": {"name": "r"}}"#.to_owned();
-    for depth in 0..24 {
-        inner = format!(
-            r#"{{"class_name": "Sequential", "config": {{"name": "s{depth}", "layers": [{inner},
-            {inner}]}}}}"#,
-        );
-        if inner.len() > 1 << 16 {
-            break;
-        }
-    }
-    let text = sequential(&[]).replace(", ]", &format!(", {inner}]"));
-    // The text doubles, too: what is small is built.
-    let built = architecture_of(&text, "m.json", &BuildOptions::default());
-    assert!(built.is_ok(), "{:?}", built.err());
+fn a_model_of_several_devices_is_read_as_its_template() {
+    let lambda = |i: usize| {
+        format!(
+            r#"{{"name": "lambda_{i}", "class_name": "Lambda", "config": {{"name": "lambda_{i}",
+            "trainable": true, "function": ["4wIAAAACAAAA", null, null],
+            "function_type": "lambda", "output_shape": [4],
+            "arguments": {{"i": {i}, "parts": 2}}}}, "inbound_nodes": [[["x", 0, 0, {{}}]]]}}"#
+        )
+    };
+    let text = format!(
+        r#"{{"class_name": "Model", "keras_version": "2.2.4", "config": {{"name": "model_2",
+        "layers": [{{"name": "x", "class_name": "InputLayer", "config": {{"name": "x",
+        "batch_input_shape": [null, 4], "dtype": "float32"}}, "inbound_nodes": []}}, {}, {},
+        {{"name": "template", "class_name": "Model", "config": {{"name": "template", "layers": [
+        {{"name": "x", "class_name": "InputLayer", "config": {{"name": "x",
+        "batch_input_shape": [null, 4], "dtype": "float32"}}, "inbound_nodes": []}},
+        {{"name": "d", "class_name": "Dense", "config": {{"name": "d", "trainable": true,
+        "units": 3, "activation": "relu", "use_bias": true}},
+        "inbound_nodes": [[["x", 0, 0, {{}}]]]}}],
+        "input_layers": [["x", 0, 0]], "output_layers": [["d", 0, 0]]}},
+        "inbound_nodes": [[["lambda_0", 0, 0, {{}}]], [["lambda_1", 0, 0, {{}}]]]}},
+        {{"name": "y", "class_name": "Concatenate", "config": {{"name": "y", "trainable": true,
+        "axis": 0}}, "inbound_nodes": [[["template", 1, 0, {{}}], ["template", 2, 0, {{}}]]]}}],
+        "input_layers": [["x", 0, 0]], "output_layers": [["y", 0, 0]]}}}}"#,
+        lambda(0),
+        lambda(1)
+    );
+    let built = keras_architecture(&text, "m.json", BTreeMap::new()).unwrap();
+    assert!(built.notes[0].to_string().contains("read as `template`"), "{:?}", built.notes);
+    let graph = built.graph;
+    assert_eq!(&*graph.outputs()[0].name, "y");
+    assert_eq!(graph.ty(graph.outputs()[0].value).to_string(), "f32[N,3]");
+    let names: Vec<&str> = graph.params().iter().map(|param| &*param.name).collect();
+    assert_eq!(names, ["d/kernel", "d/bias"]);
+    // With one slice of another kind it is what it is: a model with code.
+    let other = text.replace(r#""parts": 2"#, r#""parts": 3"#);
+    assert!(error(&other).contains("it holds Python code, which is not run"));
 }
 
 #[test]
@@ -111,8 +133,8 @@ fn parameters_are_named_by_their_layers_and_keep_the_layout_of_keras() {
     let corpus = root("tests/fuzz/corpus/keras");
     let names = |file: &str| {
         let text = std::fs::read_to_string(Path::new(&corpus).join(file)).unwrap();
-        let built = architecture_of(&text, file, &BuildOptions::default()).unwrap();
-        let names = built.variables.iter().map(|v| format!("{} {}", v.name, v.ty));
+        let built = keras_architecture(&text, file, BTreeMap::new()).unwrap();
+        let names = built.graph.params().iter().map(|p| format!("{} {}", p.name, p.ty));
         names.collect::<Vec<String>>()
     };
     assert_eq!(

@@ -4,7 +4,8 @@ of each output's largest, and the same bits on both.
 
 Usage: python keras_layers.py FANWISE [GROUP|APPLICATION ...]        (needs keras, jax and h5py)
 
-Without names: all groups, and one of the small models of `keras.applications` that the number FANWISE_TURN gives.
+Without names: a third of the groups and one of the small models of `keras.applications`, by the number FANWISE_TURN; all
+groups where that is `all`.
 """
 
 import os
@@ -366,14 +367,15 @@ def open_sizes():
 def main():
     fanwise, *wanted = sys.argv[1:]
     worst, failed = 0.0, []
-    turn = int(os.environ.get("FANWISE_TURN", "0"))
-    names = wanted or [*GROUPS, list(APPLICATIONS)[turn % SMALL]]
-    for number, name in enumerate(names):
+    given = os.environ.get("FANWISE_TURN", "all")
+    turn = 0 if given == "all" else int(given)
+    small = list(APPLICATIONS)[turn % SMALL]
+    own = [name for i, name in enumerate(GROUPS) if given == "all" or i % 3 == turn % 3]
+    for number, name in enumerate(wanted or [*own, small]):
         keras.utils.clear_session()
         model = GROUPS[name]() if name in GROUPS else application(name)
         randomise(model)
-        # A file of before Keras 3 names no module, so that its functions are told from layers by their calls.
-        form = FORMS[number % len(FORMS)]
+        form = FORMS[(number + turn) % len(FORMS)]
         try:
             difference = compare(fanwise, model, form)
             print(f"{name} ({form}): {len(model.outputs)} outputs within {difference:.1e}")

@@ -17,7 +17,7 @@ use crate::op::{Emit, Formula, Op};
 use crate::types::{DType, Dim, Note, Quoted, Shape, TensorType};
 
 /// The most nodes of a graph, and calls of layers: models inside models may be called many times.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 17;
 
 /// The graph under construction.
 pub(super) struct State {
@@ -308,8 +308,8 @@ impl<'s, 'c> At<'s, 'c> {
         (from..self.rank(value)).map(|axis| self.extent(value, axis)).collect()
     }
 
-    /// The sizes of the axes from `from` on, which must be known but for those that are `open`: they
-    /// are given as 1.
+    /// The sizes of the axes from `from` on, which must be known but for those that are `open`;
+    /// these are given as 1.
     pub(super) fn sizes_or_one(&self, value: Value, from: usize, open: &[i64]) -> Read<Vec<i64>> {
         let open = open.iter().map(|axis| self.axis(value, *axis)).collect::<Read<Vec<usize>>>()?;
         let size = |axis| if open.contains(&axis) { Ok(1) } else { self.extent(value, axis) };

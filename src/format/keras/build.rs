@@ -10,6 +10,7 @@ use super::error::{Fault, LayerError};
 use super::layers::{self, Masks};
 use super::naming::snake_case;
 use super::options::BuildOptions;
+use super::template::{self, Template};
 use super::tree::{Functional, Spec, Tree, sequential};
 use super::value::{Arg, Args, Tensor};
 use super::variables::Variables;
@@ -53,7 +54,7 @@ pub(super) fn build(
     let mut build = Build { state, options, open: Vec::new(), symbols: HashMap::new() };
     let place =
         Place { path: String::new(), store: String::new(), order: Vec::new(), is_trainable: true };
-    let fault = build.top(spec, &place).err();
+    let fault = build.top(spec, &place, None).err();
     let Build { mut state, open, .. } = build;
     if !open.is_empty() {
         return Err(BuildError::Open(open));
@@ -74,8 +75,8 @@ pub(super) fn build(
 }
 
 impl Build<'_> {
-    /// Builds the model of the file.
-    fn top(&mut self, spec: &Spec<'_>, place: &Place) -> Read<()> {
+    /// Builds the model of the file; its outputs have these names, or those of their layers.
+    fn top(&mut self, spec: &Spec<'_>, place: &Place, named: Option<&[&str]>) -> Read<()> {
         if !spec.is_model() {
             let way = "save a Sequential or Functional model; a subclass of Model is Python code";
             return Err(Fault::with_way("it is no Sequential or Functional model", way));
@@ -88,10 +89,19 @@ impl Build<'_> {
             // A call in error is told of with its layer.
             let Some(result) = result else { return Ok(()) };
             let last = layers.last().map_or(spec.name, |layer| layer.name);
-            self.outputs(&result, &[last]);
+            self.outputs(&result, named.unwrap_or(&[last]));
             return Ok(());
         }
         let model = Functional::read(spec.config)?;
+        if let Some(Template { layer, outputs }) = template::find(&model) {
+            let template = &model.layers[layer];
+            let name = Quoted(template.name);
+            let text = format!("the file is of a model of several devices; it is read as {name}");
+            self.state.notes.push(text.into());
+            let order = [&place.order[..], &[layer]].concat();
+            let place = Place { order, ..place.clone() };
+            return self.top(template, &place, Some(&outputs));
+        }
         let mut inputs = Vec::new();
         model.inputs.each(&mut |of| inputs.push(of.call));
         let mut given = HashMap::new();
@@ -108,12 +118,13 @@ impl Build<'_> {
         let mut names = Vec::new();
         model.outputs.each(&mut |of| names.push(model.layers[model.calls[of.call].layer].name));
         if let Some(result) = ends(&model.outputs, &results)? {
-            self.outputs(&result, &names);
+            self.outputs(&result, named.unwrap_or(&names));
         }
         Ok(())
     }
 
-    /// Makes tensors the outputs of the graph. A name that is used twice gets a number, as in Keras.
+    /// Makes tensors the outputs of the graph. A name that is used twice gets a number, as in
+    /// Keras.
     fn outputs(&mut self, result: &Arg<'_>, names: &[&str]) {
         let mut used: HashMap<String, usize> = HashMap::new();
         let single = names.len() == 1;

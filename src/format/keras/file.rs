@@ -43,8 +43,6 @@ pub(super) struct Source {
     form: Form,
     /// The configuration of the model; null if the file has none.
     pub(super) config: Json,
-    /// How the model was compiled, where that stands beside the configuration.
-    pub(super) compiled: Option<Json>,
     /// The version of Keras that wrote the file.
     pub(super) version: Option<String>,
 }
@@ -62,10 +60,9 @@ fn form(path: &Path, head: &[u8]) -> Option<Form> {
         return has_config(path).then_some(Form::Archive);
     }
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
-    // The JSON form of a graph begins with its format.
+    // So begin architectures; the JSON form of a graph has no such fields.
     let names = |word: &[u8]| head.windows(word.len()).any(|own| own == word);
-    let is_model = [&b"\"class_name\""[..], b"\"module\"", b"\"keras_version\"", b"\"config\""];
-    (is_json && is_model.into_iter().any(names)).then_some(Form::Json)
+    (is_json && (names(b"\"class_name\"") || names(b"\"module\""))).then_some(Form::Json)
 }
 
 /// Whether an archive holds a configuration.
@@ -149,8 +146,7 @@ impl Source {
         let metadata = metadata.map(|text| json(path, "metadata.json", &text)).transpose()?;
         let version = metadata.as_ref().and_then(|m| m.get("keras_version")).and_then(Json::as_str);
         let version = version.map(str::to_owned);
-        let compiled = config.get("compile_config").filter(|c| !c.is_null()).cloned();
-        Ok(Self { form: Form::Archive, config, compiled, version })
+        Ok(Self { form: Form::Archive, config, version })
     }
 
     fn of_hdf5(path: &Path) -> Result<Self, KerasError> {
@@ -160,11 +156,8 @@ impl Source {
             return Err(KerasError::NoArchitecture(path.display().to_string()));
         };
         let config = json(path, "model_config", config.as_bytes())?;
-        let compiled = file.text("", "training_config")?;
-        let compiled =
-            compiled.map(|text| json(path, "training_config", text.as_bytes())).transpose()?;
         let version = file.text("", "keras_version")?;
-        Ok(Self { form: Form::Hdf5, config, compiled, version })
+        Ok(Self { form: Form::Hdf5, config, version })
     }
 
     fn of_json(path: &Path) -> Result<Self, KerasError> {
@@ -177,7 +170,7 @@ impl Source {
         file.take(MAX_CONFIG).read_to_end(&mut text).map_err(|e| FileError::read(path, e))?;
         let config = json(path, "", &text)?;
         let version = config.get("keras_version").and_then(Json::as_str).map(str::to_owned);
-        Ok(Self { form: Form::Json, config, compiled: None, version })
+        Ok(Self { form: Form::Json, config, version })
     }
 
     /// Whether the file is of a version before 3.

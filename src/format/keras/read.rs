@@ -17,23 +17,22 @@ use crate::types::Note;
 
 /// A Keras model whose configuration was read.
 #[derive(Debug)]
-pub struct Reader {
+pub(crate) struct Reader {
     path: PathBuf,
     head: Vec<u8>,
     config: serde_json::Value,
-    compiled: Option<serde_json::Value>,
     is_before_3: bool,
 }
 
 /// A graph and the variables of Keras that are its parameters; these have no elements yet.
 #[derive(Debug)]
-pub struct Architecture {
+pub(crate) struct Architecture {
     /// The graph.
-    pub graph: Graph,
+    pub(crate) graph: Graph,
     /// In the order of `model.weights`.
-    pub variables: Variables,
+    pub(crate) variables: Variables,
     /// Decisions of the reader.
-    pub notes: Vec<Note>,
+    pub(crate) notes: Vec<Note>,
 }
 
 impl Reader {
@@ -41,12 +40,12 @@ impl Reader {
     ///
     /// # Errors
     /// If it is damaged.
-    pub fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
+    pub(crate) fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
         let source = Source::open(path, head)?;
         let is_before_3 = source.is_before_3();
-        let Source { config, compiled, .. } = source;
+        let Source { config, .. } = source;
         let (path, head) = (path.to_owned(), head.to_owned());
-        Ok(Self { path, head, config, compiled, is_before_3 })
+        Ok(Self { path, head, config, is_before_3 })
     }
 
     /// Whether the file holds weights.
@@ -54,16 +53,11 @@ impl Reader {
         !self.head.first().is_some_and(|byte| byte.is_ascii_whitespace() || *byte == b'{')
     }
 
-    /// How the model was compiled, if the file says so.
-    pub fn compiled(&self) -> Option<&serde_json::Value> {
-        self.compiled.as_ref()
-    }
-
     /// The graph of the file.
     ///
     /// # Errors
     /// If a layer is not supported, or a size of an input is open.
-    pub fn architecture(&self, options: &BuildOptions) -> Result<Architecture, KerasError> {
+    pub(crate) fn architecture(&self, options: &BuildOptions) -> Result<Architecture, KerasError> {
         let options = BuildOptions { is_before_3: self.is_before_3, ..options.clone() };
         architecture(&self.config, &self.path.display().to_string(), &options)
     }
@@ -72,7 +66,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::architecture`], or if the weights are not those of the architecture.
-    pub fn model(
+    pub(crate) fn model(
         &self,
         options: &BuildOptions,
         from: Option<(&Path, &[u8])>,
@@ -95,7 +89,11 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::model`].
-    pub fn named(&self, options: &BuildOptions, budget: &mut Budget) -> Result<Model, KerasError> {
+    pub(crate) fn named(
+        &self,
+        options: &BuildOptions,
+        budget: &mut Budget,
+    ) -> Result<Model, KerasError> {
         if self.has_weights() {
             return self.model(options, None, budget);
         }
@@ -109,7 +107,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::model`], and if the file has no weights.
-    pub fn with_weights(
+    pub(crate) fn with_weights(
         &self,
         options: &BuildOptions,
         weights: &Weights,
@@ -126,7 +124,7 @@ impl Reader {
     ///
     /// # Errors
     /// Then.
-    pub fn complete(&self, model: &Model) -> Result<(), KerasError> {
+    pub(crate) fn complete(&self, model: &Model) -> Result<(), KerasError> {
         let missing = model.graph.params().iter().find(|p| model.weights.get(&p.name).is_none());
         missing.map_or(Ok(()), |param| {
             Err(KerasError::Weights {
@@ -162,7 +160,7 @@ fn frozen(variables: &Variables) -> BTreeSet<String> {
 ///
 /// # Errors
 /// If it is damaged, a layer is not supported, or a size of an input is open.
-pub fn architecture_of(
+pub(crate) fn architecture_of(
     text: &str,
     source: &str,
     options: &BuildOptions,

@@ -96,7 +96,9 @@ impl<'c> Spec<'c> {
         };
         let registered = fields.get("registered_name").and_then(Json::as_str);
         let package = registered.and_then(|name| name.split_once('>')).map(|(package, _)| package);
-        let foreign = module.filter(|module| !module.starts_with("keras") && !module.is_empty());
+        let first = |module: &'c str| module.split('.').next();
+        let is_keras = |module| matches!(first(module), None | Some("keras" | "tf_keras" | ""));
+        let foreign = module.filter(|module| !is_keras(module));
         // An object without a name is one of its class.
         let name = own.unwrap_or(class);
         let is_named = module.is_some();
@@ -300,7 +302,7 @@ impl<'c> Calls<'_, 'c> {
 
 /// The calls of a layer.
 fn calls_of<'c>(layer: usize, spec: &Spec<'c>) -> Read<Vec<Given<'c>>> {
-    let own = Given { layer, args: Vec::new(), kwargs: Vec::new(), is_new: true };
+    let own = Given { layer, args: Vec::new(), kwargs: Vec::new(), is_new: false };
     if spec.class == "InputLayer" {
         return Ok(vec![own]);
     }

@@ -8,27 +8,27 @@ use crate::types::TensorType;
 
 /// A variable of a Keras model, which is a parameter of the graph.
 #[derive(Clone, Debug)]
-pub struct Variable {
+pub(crate) struct Variable {
     /// Its name in the graph: those of its layer and of the models around it, then its own, as in
     /// `encoder/dense/kernel`.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// Its path in the files of Keras 3.
-    pub store: String,
+    pub(crate) store: String,
     /// Its position among the variables of the model.
     pub(super) order: Vec<usize>,
     /// Whether it is learned.
-    pub is_trainable: bool,
+    pub(crate) is_trainable: bool,
     /// Whether it follows the batches in training, without being learned.
-    pub is_running: bool,
+    pub(crate) is_running: bool,
     /// Its type in Keras.
-    pub ty: TensorType,
+    pub(crate) ty: TensorType,
     /// Its value in the graph.
     pub(super) value: Value,
 }
 
 /// The variables of a model.
 #[derive(Clone, Debug, Default)]
-pub struct Variables {
+pub(crate) struct Variables {
     all: Vec<Variable>,
     by_name: HashMap<Arc<str>, usize>,
 }
@@ -59,7 +59,7 @@ impl Variables {
     }
 
     /// All of them, in the order of `model.weights`.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Variable> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Variable> {
         self.all.iter()
     }
 

@@ -55,10 +55,10 @@ fn replaced(from: &str, to: &str) -> Vec<u8> {
 }
 
 /// The archive with other bytes of an entry.
-fn with_entry(name: &str, bytes: Vec<u8>) -> Vec<u8> {
+fn with_entry(name: &str, bytes: &[u8]) -> Vec<u8> {
     changed(|all| {
         for entry in all.iter_mut().filter(|entry| entry.0 == name) {
-            entry.1.clone_from(&bytes);
+            entry.1 = bytes.to_vec();
         }
     })
 }
@@ -128,10 +128,10 @@ fn archives() -> Vec<Case> {
         new("a flipped bit", flipped),
         new("no configuration", changed(|all| all.retain(|entry| entry.0 != "config.json"))),
         new("no weights", changed(|all| all.retain(|entry| entry.0 != "model.weights.h5"))),
-        new("no JSON", with_entry("config.json", b"{\"class_name\"".to_vec())),
-        new("a list as configuration", with_entry("config.json", b"[]".to_vec())),
-        new("weights that are no HDF5", with_entry("model.weights.h5", vec![7; 4096])),
-        new("empty weights", with_entry("model.weights.h5", Vec::new())),
+        new("no JSON", with_entry("config.json", b"{\"class_name\"")),
+        new("a list as configuration", with_entry("config.json", b"[]")),
+        new("weights that are no HDF5", with_entry("model.weights.h5", &[7; 4096])),
+        new("empty weights", with_entry("model.weights.h5", &[])),
         new("a bomb of a configuration", bomb("config.json", 64 << 20)),
         new("a bomb of weights", bomb("model.weights.h5", 64 << 20)),
         new("a path upwards", changed(|all| all.push(("../../evil".to_owned(), b"x".to_vec())))),

@@ -296,26 +296,7 @@ fn plain<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_additive: bool) -> Read<Ar
     let wants_scores = is_set(args, 3, "return_attention_scores")?;
     let (query_mask, mut mask) = (query.mask, value.mask);
     let (query, value, key) = (at.floats(query)?, at.floats(value)?, at.floats(key)?);
-    let scale = match (has_scale, is_additive) {
-        (false, _) => None,
-        (true, true) => {
-            let features = at.extent(query, 2)?;
-            Some(at.weight("scale", &[features])?)
-        }
-        (true, false) => Some(at.weight("scale", &[])?),
-    };
-    let mut scores = match mode {
-        "dot" => {
-            let keys = at.transposed(key)?;
-            let scores = at.matmul(query, keys)?;
-            match scale {
-                Some(scale) => at.mul(scores, scale)?,
-                None => scores,
-            }
-        }
-        "additive" | "concat" => sums(at, [query, key], scale, is_additive)?,
-        mode => return Err(Fault::field("score_mode", format!("is `{mode}`"))),
-    };
+    let mut scores = scores(at, [query, key], has_scale, mode)?;
     if let Some(own) = mask {
         mask = Some(at.unsqueeze(own, vec![1])?);
     }
@@ -342,6 +323,27 @@ fn plain<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_additive: bool) -> Read<Ar
     }
     let y = Tensor { value: y, is_first: false, mask: query_mask };
     if wants_scores { Ok(Arg::List(vec![y.into(), scores.into()])) } else { Ok(y.into()) }
+}
+
+/// The scores of each pair of steps.
+fn scores(
+    at: &mut At<'_, '_>,
+    [query, key]: [Value; 2],
+    has_scale: bool,
+    mode: &str,
+) -> Read<Value> {
+    let is_additive = mode == "additive";
+    let features = if is_additive { vec![at.extent(query, 2)?] } else { Vec::new() };
+    let scale = if has_scale { Some(at.weight("scale", &features)?) } else { None };
+    match mode {
+        "dot" => {
+            let keys = at.transposed(key)?;
+            let scores = at.matmul(query, keys)?;
+            scale.map_or(Ok(scores), |scale| at.mul(scores, scale))
+        }
+        "additive" | "concat" => sums(at, [query, key], scale, is_additive),
+        mode => Err(Fault::field("score_mode", format!("is `{mode}`"))),
+    }
 }
 
 /// Scores that are sums over the features of a function of the sum of both.

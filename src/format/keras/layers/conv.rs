@@ -94,6 +94,8 @@ fn conv<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> 
 /// The windows of a depthwise convolution: one stride may stand for all axes.
 fn depthwise_windows(at: &At<'_, '_>, rank: usize) -> Read<(Windows, i64)> {
     let windows = Windows::read(at, rank, "kernel_size")?;
+    // Before Keras 3 files have it, and no other number.
+    at.config.ignore(&["groups"]);
     let multiplier = at.config.int("depth_multiplier", 1)?;
     if multiplier < 1 {
         return Err(Fault::field("depth_multiplier", format!("is {multiplier}")));
@@ -120,7 +122,6 @@ fn depthwise<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<
 fn separable<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
     let (windows, multiplier) = depthwise_windows(at, rank)?;
     let filters = at.config.count("filters")?;
-    at.config.ignore(&["groups"]);
     let x = args.tensor()?;
     let x = at.image(x, windows.format)?;
     windows.fit(at, x)?;

@@ -1,7 +1,8 @@
 //! Long short-term memory whose products are convolutions.
 
-use super::activation::{apply_to, function};
+use super::activation::{Function, apply_to, function};
 use super::conv::{convolve, turned_kernel};
+use super::entry::layers;
 use super::recurrent::{Sequences, initial, lstm_step, sequence};
 use super::steps::Steps;
 use super::windows::{Padding, Windows};
@@ -12,6 +13,12 @@ use crate::format::keras::value::{Arg, Args};
 use crate::ir::Value;
 use crate::op::Formula;
 
+layers! {
+    "ConvLSTM1D" Own => |at, args| layer(at, args, 1);
+    "ConvLSTM2D" Own => |at, args| layer(at, args, 2);
+    "ConvLSTM3D" Own => |at, args| layer(at, args, 3);
+}
+
 /// The variables, with the kernels as operators take them.
 #[derive(Clone, Copy)]
 struct Kernels {
@@ -20,7 +27,7 @@ struct Kernels {
     bias: Option<Value>,
 }
 
-pub(super) fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
+fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
     let sequences = Sequences::read(at)?;
     at.config.ignore(&["unit_forget_bias"]);
     for name in ["dropout", "recurrent_dropout"] {
@@ -43,9 +50,8 @@ pub(super) fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Re
         x = at.transpose(x, perm)?;
     }
     let channels = at.extent(x, 2)?;
-    let kernels = at.part("cell", &format!("conv_lstm_cell{}", ""), |at| {
-        kernels(at, &windows, channels, filters, has_bias)
-    })?;
+    let kernels =
+        at.part("cell", "conv_lstm_cell", |at| kernels(at, &windows, channels, filters, has_bias))?;
     let initial = initial(at, args, 2)?;
     if !initial.is_empty() && windows.format == Format::ChannelsLast {
         return Err(Fault::new("it is called with states"));
@@ -57,35 +63,45 @@ pub(super) fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Re
     let probe = convolve(at, &windows, &[first, kernels.input], 1)?;
     let shape = [&[filters][..], &at.sizes(probe, 2)?].concat();
     let steps = Steps { x, mask: taken, initial, zeroes_masked: sequences.zeroes_masked };
-    let inner = Windows {
-        strides: vec![1; rank],
-        padding: Padding::Same,
-        dilations: vec![1; rank],
-        ..windows.clone()
-    };
-    let (all, states) = steps.one_by_one(at, &[shape.clone(), shape], |at, x, states| {
-        let mut from_input = convolve(at, &windows, &[x, kernels.input], 1)?;
+    let cell = Cell { filters, windows: &windows, functions, kernels };
+    let (mut all, mut states) =
+        steps.one_by_one(at, &[shape.clone(), shape], |at, x, states| cell.step(at, x, states))?;
+    if windows.format == Format::ChannelsLast {
+        let perm = [0, 1].into_iter().chain(3..rank + 3).chain([2]).collect();
+        all = at.transpose(all, perm)?;
+        states = states.iter().map(|state| at.turn(*state, false)).collect::<Read<Vec<_>>>()?;
+    }
+    Ok(sequences.results(all, &states, mask))
+}
+
+/// A cell of `filters` channels.
+struct Cell<'w> {
+    filters: i64,
+    windows: &'w Windows,
+    /// The functions of the gates and of the state.
+    functions: [Function; 2],
+    kernels: Kernels,
+}
+
+impl Cell<'_> {
+    /// The states behind a step.
+    fn step(&self, at: &mut At<'_, '_>, x: Value, states: &[Value]) -> Read<Vec<Value>> {
+        let Self { filters, windows, kernels, functions: [gate, activation] } = self;
+        let mut from_input = convolve(at, windows, &[x, kernels.input], 1)?;
         if let Some(bias) = kernels.bias {
             from_input = at.add(from_input, bias)?;
         }
+        let ones = vec![1; windows.rank];
+        let (strides, dilations, padding) = (ones.clone(), ones, Padding::Same);
+        let inner = Windows { strides, dilations, padding, ..(*windows).clone() };
         let from_state = convolve(at, &inner, &[states[0], kernels.state], 1)?;
         let sums = at.add(from_input, from_state)?;
-        let gates = at.split(sums, 1, vec![filters.into(); 4])?;
-        let [gate, activation] = &functions;
+        let gates = at.split(sums, 1, vec![(*filters).into(); 4])?;
         let c = lstm_step(at, [gates[0], gates[1], gates[2]], states[1], [gate, activation])?;
         let output = apply_to(at, gate, gates[3])?;
         let shown = apply_to(at, activation, c)?;
         Ok(vec![at.mul(output, shown)?, c])
-    })?;
-    let (all, states) = if windows.format == Format::ChannelsLast {
-        let perm = [0, 1].into_iter().chain(3..rank + 3).chain([2]).collect();
-        let all = at.transpose(all, perm)?;
-        let states = states.iter().map(|state| at.turn(*state, false)).collect::<Read<Vec<_>>>()?;
-        (all, states)
-    } else {
-        (all, states)
-    };
-    Ok(sequences.results(all, &states, mask))
+    }
 }
 
 fn kernels(

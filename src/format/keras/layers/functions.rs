@@ -11,7 +11,7 @@ use crate::format::keras::config::{Read, int, number};
 use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
-use crate::op::{Binary, Einsum, Formula, GeluForm, Op, Reverse, Unary, converted};
+use crate::op::{Binary, Einsum, Formula, GeluForm, Reverse, Unary, converted};
 use crate::types::invariant::int as narrow;
 use crate::types::{DType, Dim, Shape, Tensor as Elements};
 
@@ -23,7 +23,7 @@ layers! {
     "TrueDivide" Dropped => |at, args| pair(at, args, divided);
     "Power" Dropped => |at, args| pair(at, args, |at, a, b| at.pow(a, b));
     "Maximum" Dropped => |at, args| pair(at, args, |at, a, b| at.max(a, b));
-    "Minimum" Dropped => |at, args| pair(at, args, |at, a, b| at.op(Op::from(Binary::Min), &[a, b]));
+    "Minimum" Dropped => |at, args| pair(at, args, |at, a, b| at.op(Binary::Min, &[a, b]));
     "Equal" Dropped => |at, args| pair(at, args, |at, a, b| at.equal(a, b));
     "NotEqual" Dropped => |at, args| pair(at, args, |at, a, b| {
         let equal = at.equal(a, b)?;
@@ -111,14 +111,14 @@ layers! {
     "Stack" Dropped => |at, args| join(at, args, true);
     "Split" Dropped => split;
     "Flip" Dropped => flip;
-    "Sum" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_sum(x, axes, keeps));
-    "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_mean(x, axes, keeps));
-    "Max" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
-    "Min" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
+    "Sum" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_sum(x, axes, k));
+    "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_mean(x, axes, k));
+    "Max" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_max(x, axes, k));
+    "Min" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_min(x, axes, k));
     "ZerosLike" Dropped => |at, args| alike(at, args, 0.0);
     "OnesLike" Dropped => |at, args| alike(at, args, 1.0);
-    "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_max(x, axes, keeps));
-    "All" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| at.reduce_min(x, axes, keeps));
+    "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_max(x, axes, k));
+    "All" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_min(x, axes, k));
     "Var" Dropped => |at, args| reduce(at, args, variance);
     "Std" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| {
         let variance = variance(at, x, axes, keeps)?;
@@ -284,17 +284,20 @@ fn operands<'c>(
     }
 }
 
-fn pair<'c>(
+pub(super) fn pair<'c>(
     at: &mut At<'_, 'c>,
     args: &Args<'c>,
     f: impl FnOnce(&mut At<'_, 'c>, Value, Value) -> Read<Value>,
 ) -> Read<Arg<'c>> {
-    let (a, b, is_first) = operands(at, args, ["x1", "x2"], 0)?;
+    // TensorFlow has other names for the operands.
+    let is_old = args.named("y").is_some();
+    let names = if is_old { ["x", "y"] } else { ["x1", "x2"] };
+    let (a, b, is_first) = operands(at, args, names, 0)?;
     let value = f(at, a, b)?;
     Ok(Tensor { value, is_first, mask: None }.into())
 }
 
-fn divided(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
+pub(super) fn divided(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
     let (a, b) = (floating(at, a)?, floating(at, b)?);
     at.div(a, b)
 }
@@ -343,7 +346,9 @@ fn reshape<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let shape = at.shape(x);
     let all = shape.elements();
     let mut known = target.iter().filter(|size| **size != -1);
-    let known = known.try_fold(1i64, |product, size| product.checked_mul(*size)).unwrap_or(0); // no size is left
+    let known = known.try_fold(1i64, |product, size| product.checked_mul(*size));
+    // What cannot be counted has no rest.
+    let known = known.unwrap_or(0);
     let wrong = || Fault::field("newshape", format!("is {target:?}, for {shape}"));
     let rest = if known > 0 { all.exact_div(&Dim::from(known)) } else { None };
     let dims = target.iter().map(|size| match size {

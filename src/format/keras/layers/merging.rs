@@ -17,6 +17,13 @@ layers! {
     "Maximum" Own => |at, args| merged(at, args, |at, a, b| at.max(a, b));
     "Minimum" Own => |at, args| merged(at, args, |at, a, b| at.op(Op::from(Binary::Min), &[a, b]));
     "Average" Own => average;
+    "CustomScaleLayer" Dropped => |at, args| {
+        let scale = at.config.number("scale", 1.0)?;
+        merged(at, args, |at, a, b| {
+            let b = at.scale(b, scale)?;
+            at.add(a, b)
+        })
+    };
     "Concatenate" Own => concatenate;
     "Dot" Dropped => dot;
 }
@@ -163,9 +170,12 @@ fn dot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         b = normalized(at, b, vec![crate::types::invariant::int(axes[1])])?;
     }
     let (rank_a, rank_b) = (at.rank(a), at.rank(b));
+    if rank_a + rank_b > 26 {
+        return Err(Fault::new("it is called with tensors of too many axes"));
+    }
     // The batch is `n`, the axis of the products `k`; of others those of `a` come first.
-    let label =
-        |offset: usize, i: usize| char::from(b'A' + u8::try_from((offset + i) % 26).unwrap_or(0)); // below 26
+    let letters: Vec<char> = ('A'..='Z').collect();
+    let label = |offset: usize, i: usize| letters[offset + i];
     let labels = |offset: usize, axis: usize, rank: usize| -> String {
         (0..rank)
             .map(|i| match i {
@@ -175,9 +185,6 @@ fn dot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
             })
             .collect()
     };
-    if rank_a + rank_b > 26 {
-        return Err(Fault::new("it is called with tensors of too many axes"));
-    }
     let (left, right) = (labels(0, axes[0], rank_a), labels(rank_a, axes[1], rank_b));
     let rest = |text: &str| text.chars().filter(|c| !matches!(c, 'n' | 'k')).collect::<String>();
     let mut result = format!("n{}{}", rest(&left), rest(&right));

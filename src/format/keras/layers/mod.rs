@@ -16,6 +16,7 @@ mod recurrent;
 mod reshaping;
 mod slicing;
 mod steps;
+mod tensorflow;
 mod windows;
 mod wrappers;
 
@@ -34,11 +35,13 @@ const FAMILIES: &[(&str, &[Layer])] = &[
     ("Activations", activation::LAYERS),
     ("Merging", merging::LAYERS),
     ("Recurrent", recurrent::LAYERS),
+    ("Recurrent convolutions", conv_lstm::LAYERS),
     ("Wrappers", wrappers::LAYERS),
     ("Attention", attention::LAYERS),
     ("Reshaping", reshaping::LAYERS),
     ("Preprocessing", preprocessing::LAYERS),
     ("Random", random::LAYERS),
+    ("Operators of TensorFlow inside models of Keras 2", tensorflow::LAYERS),
 ];
 
 /// What to do about a layer that has no counterpart.

@@ -20,9 +20,6 @@ layers! {
     "LSTM" Own => |at, args| layer(at, args, CellKind::Lstm);
     "GRU" Own => |at, args| layer(at, args, CellKind::Gru);
     "RNN" Own => of_cells;
-    "ConvLSTM1D" Own => |at, args| super::conv_lstm::layer(at, args, 1);
-    "ConvLSTM2D" Own => |at, args| super::conv_lstm::layer(at, args, 2);
-    "ConvLSTM3D" Own => |at, args| super::conv_lstm::layer(at, args, 3);
 }
 
 /// The most units of a cell: the order of its gates is a list.

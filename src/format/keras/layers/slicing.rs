@@ -70,7 +70,8 @@ fn sliced(at: &mut At<'_, '_>, x: Value, axis: usize, key: &Json) -> Read<Value>
         let value = key.get("config").and_then(|config| config.get(name));
         value.filter(|value| !value.is_null()).map(|value| int(name, value)).transpose()
     };
-    let (start, stop, step) = (end("start")?, end("stop")?, end("step")?.unwrap_or(1)); // as in Python
+    // As in Python.
+    let (start, stop, step) = (end("start")?, end("stop")?, end("step")?.unwrap_or(1));
     if (start, stop, step) == (None, None, 1) {
         return Ok(x);
     }

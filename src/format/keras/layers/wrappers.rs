@@ -77,13 +77,15 @@ fn bidirectional<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let (x, mask) = sequence(args)?;
     let initial = args.opt(1, "initial_state").map(Arg::tensors).unwrap_or_default();
     let x = Tensor { mask, ..x };
-    let name = format!("forward_{}", forward.name);
+    // A file may have the name with what was put before it.
+    let base = forward.name.strip_prefix("forward_").unwrap_or(forward.name);
+    let name = format!("forward_{base}");
     let first = Spec { name: &name, ..forward.clone() };
     let half = initial.len() / 2;
     let y = at.inside("forward_layer", &first, &call(x, &initial[..half]))?;
     let is_backwards = flag("go_backwards");
     let config = changed(forward.config, &[("go_backwards", Json::Bool(!is_backwards))]);
-    let name = format!("backward_{}", forward.name);
+    let name = format!("backward_{base}");
     let second = match &backward {
         Some(own) => own.clone(),
         None => Spec { name: &name, config: &config, ..forward.clone() },
