@@ -62,6 +62,7 @@ pub use crate::op::all_reduce::AllReduce;
 pub use crate::op::batch_norm_train::BatchNormTrain;
 pub use crate::op::copy::CopyOp;
 pub use crate::op::def::{Inferred, Ints, Known, OpDef, OpRead, Operand, Results, SplitOperand};
+pub use crate::op::dims::Dims;
 pub use crate::op::dropout_train::DropoutTrain;
 pub use crate::op::exclusive_scan::ExclusiveScan;
 pub use crate::op::first::First;
@@ -94,8 +95,6 @@ pub use crate::train::data::cifar::Cifar;
 pub use crate::train::data::decode::decode_image;
 #[cfg(feature = "images")]
 pub use crate::train::data::folder::Folder;
-#[cfg(feature = "train")]
-pub use crate::train::data::labels::SAMPLE_MASK;
 #[cfg(feature = "train")]
 pub use crate::train::data::labels::SAMPLE_WEIGHT;
 #[cfg(feature = "train")]

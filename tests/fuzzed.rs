@@ -34,7 +34,7 @@ const SMALL: usize = 400;
 pub fn text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ir::parse(text) {
-        Ok(model) => accepted(&model.graph, &Weights::default()),
+        Ok(graph) => accepted(&graph, &Weights::default()),
         Err(error) => shown(&error),
     }
 }
@@ -43,7 +43,7 @@ pub fn text(data: &[u8]) {
 pub fn json(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ir::from_json(text) {
-        Ok(model) => accepted(&model.graph, &Weights::default()),
+        Ok(graph) => accepted(&graph, &Weights::default()),
         Err(error) => shown(&error),
     }
 }

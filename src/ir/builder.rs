@@ -239,7 +239,7 @@ impl Builder {
     }
 
     /// Removes all outputs; their values stay.
-    pub fn take_outputs(&mut self) -> Vec<Output> {
+    pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
         self.graph.take_outputs()
     }
 

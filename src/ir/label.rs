@@ -69,16 +69,6 @@ impl Graph {
         }
     }
 
-    /// The label of each update, as those of outputs; none for a graph without replicas, or with a
-    /// cycle.
-    pub fn update_labels(&self) -> Vec<Label> {
-        let (Some(_), Ok(order)) = (self.split(), self.order()) else { return Vec::new() };
-        let taints = self.taints(&order);
-        let values = self.updates().iter().filter_map(|update| update.values.first());
-        // An update is whole on every replica (`claims` refuses others): it has no rows.
-        values.map(|value| taints[value.node].label().unwrap_or(Label::Invariant)).collect()
-    }
-
     /// The first operator on the way to each output at which combined floats make it jump, if there
     /// is one: of replicas, or of a graph before it is replicated, with its repairs; none for a
     /// graph with a cycle.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fanwise::backend::Cpu;
-use fanwise::internal::{SAMPLE_MASK, SAMPLE_WEIGHT};
+use fanwise::internal::SAMPLE_WEIGHT;
 use fanwise::ir::Model;
 use fanwise::ir::{Builder, Weights};
 use fanwise::op::{
@@ -286,7 +286,7 @@ fn masked_and_weighed_classes_are_those_of_one_device() {
             ("x", &all.inputs["x"]),
             ("y", &all.targets["p"]),
             (SAMPLE_WEIGHT, &all.weights["p"]),
-            (SAMPLE_MASK, &mask),
+            ("sample_mask", &mask),
         ];
         let columns = columns.map(|(name, t)| (name.to_owned(), t.clone()));
         let source = Arrays::new(columns).unwrap();

@@ -309,7 +309,7 @@ fn of_inputs(case: &serde_json::Value) -> Result<Vec<(String, Vec<f64>)>, String
         graph.inputs().map(|v| (graph.info(v).name.to_string(), v, graph.ty(v).clone())).collect();
     let mut b = Builder::over(graph, Weights::default());
     let mut loss = None;
-    for output in b.take_outputs() {
+    for output in b.graph().outputs().to_vec() {
         let Some(upstream) = case["upstream"].get(&*output.name) else { continue };
         let (ty, name) = (b.graph().ty(output.value).clone(), output.name.to_string());
         let value = elements(&ty, &numbers(upstream));

@@ -20,8 +20,9 @@ const SMALL: usize = 64;
 /// beyond it would trade a cheap operator for memory in every replica.
 const GROWTH: u64 = 1 << 16;
 
-/// The budget of elements for operators that read each element once, in addition to eight times
-/// the elements of the weights: the time of folding stays in proportion to the model.
+/// The budget of elements for operators that read each element once, in addition to sixteen times
+/// the elements of the weights: the time of folding stays in proportion to the model. Three moves
+/// of a weight, as recurrent layers need them, take fifteen: the bytes of each result count.
 const READ: u64 = 1 << 24;
 
 /// The budget of multiplications for all other operators.
@@ -43,7 +44,7 @@ pub(super) fn run(
         known: FastMap::default(),
         variables: graph.updates().iter().map(|update| update.param).collect(),
         left: options.max_bytes,
-        reads: held.saturating_mul(8).saturating_add(READ),
+        reads: held.saturating_mul(16).saturating_add(READ),
         products: PRODUCTS,
         file,
     };

@@ -11,7 +11,7 @@ use crate::types::{DType, Quoted, Tensor};
 pub const SAMPLE_WEIGHT: &str = "sample_weight";
 
 /// The name of the column that holds the masks of the losses of all outputs.
-pub const SAMPLE_MASK: &str = "sample_mask";
+pub(crate) const SAMPLE_MASK: &str = "sample_mask";
 
 /// The elements in another type: exact, except that a float may be rounded to the nearest of its
 /// new type.
