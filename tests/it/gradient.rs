@@ -329,14 +329,19 @@ fn of_inputs(case: &serde_json::Value) -> Result<Vec<(String, Vec<f64>)>, String
     let values: Vec<Value> = wanted.iter().map(|(_, v, _)| *v).collect();
     let gradients = differentiate(&mut b, loss.unwrap(), &values).map_err(|e| e.to_string())?;
     for ((name, ..), gradient) in wanted.iter().zip(gradients) {
-        b.output(name, gradient.ok_or_else(|| format!("`{name}` has no gradient"))?);
+        let gradient = gradient.ok_or_else(|| format!("`{name}` has no gradient"))?;
+        b.output(&format!("gradient of {name}"), gradient);
     }
     let (graph, weights) = b.finish();
     ir::verify(&graph).map_err(|e| e.to_string())?;
     let given = |(name, _, ty): &(String, Value, TensorType)| {
         (name.clone(), elements(ty, &numbers(&case["inputs"][name])))
     };
-    Ok(run(&graph, &weights, &inputs.iter().map(given).collect(), 0))
+    let all = run(&graph, &weights, &inputs.iter().map(given).collect(), 0);
+    let of = |(name, found): (String, Vec<f64>)| {
+        Some((name.strip_prefix("gradient of ")?.to_owned(), found))
+    };
+    Ok(all.into_iter().filter_map(of).collect())
 }
 
 /// At a corner a rule takes the slope of the side below, of `clip` that inside its bounds, of `abs`

@@ -114,8 +114,8 @@ fn mentions() -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// Whether mentions in a file count. Models of the zoo and layers of Keras are made of operators, as
-/// models are: a new operator needs neither.
+/// Whether mentions in a file count. Models of the zoo and layers of Keras are made of operators,
+/// as models are: a new operator needs neither.
 fn counts(path: &str) -> bool {
     let test = path.ends_with("tests.rs") || path.contains("/tests/");
     let apart = path.contains("/properties/") || path.ends_with("testing.rs");
