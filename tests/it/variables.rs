@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use fanwise::analysis::prove;
 use fanwise::backend::{CPU, CompileError, Cpu, CpuExecutable, Executable, RunError, RunOptions};
 use fanwise::internal::check;
-use fanwise::ir::{Graph, Label, Weights, from_json, parse, to_json, verify};
+use fanwise::ir::{Graph, Weights, from_json, parse, to_json, verify};
 use fanwise::lower::{Kernels, LowerError, Support, Types, lower};
 use fanwise::op::Op;
 use fanwise::pass::{
