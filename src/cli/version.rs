@@ -6,11 +6,12 @@ use std::sync::LazyLock;
 pub(crate) const SHORT: &str = env!("CARGO_PKG_VERSION");
 
 /// The features of this build.
-const FEATURES: [(&str, bool); 7] = [
+const FEATURES: [(&str, bool); 8] = [
     ("cli", cfg!(feature = "cli")),
     ("cpu", cfg!(feature = "cpu")),
     ("cuda", cfg!(feature = "cuda")),
     ("images", cfg!(feature = "images")),
+    ("keras", cfg!(feature = "keras")),
     ("onnx", cfg!(feature = "onnx")),
     ("train", cfg!(feature = "train")),
     ("zoo", cfg!(feature = "zoo")),
