@@ -120,13 +120,15 @@ def compare(fanwise, model, form, feed=None):
 
 
 def names(model):
-    """The names of outputs: those of their layers, with a number from the second one on."""
+    """The names of outputs: those of their layers, with the next number that makes a name of its own."""
     used, found = {}, []
     for tensor in model.outputs:
-        name = tensor._keras_history.operation.name
-        count = used.get(name, 0)
-        used[name] = count + 1
-        found.append(f"{name}_{count}" if count else name)
+        layer = tensor._keras_history.operation.name
+        count = used.get(layer, 0)
+        while (name := f"{layer}_{count}" if count else layer) in found:
+            count += 1
+        used[layer] = count + 1
+        found.append(name)
     return found
 
 
@@ -295,6 +297,24 @@ def masks():
         outputs += [L.MultiHeadAttention(2, 3)(own[0], own[0]), L.MultiHeadAttention(2, 3, dropout=0.1)(own[1], own[1], use_causal_mask=True), L.Attention()([y, y]), L.AdditiveAttention()([y, y]), L.GroupQueryAttention(3, 4, 2)(own[2], own[2])]
     outputs += [L.GlobalAveragePooling1D()(L.Concatenate()([e, L.Dense(2)(e)])), L.GlobalAveragePooling1D()(L.Add()([e, L.Dense(4)(e)])), L.GlobalAveragePooling1D()(L.Concatenate(axis=1)([e, e])), L.Softmax(axis=1)(L.Dense(1)(e), mask=n[..., None] > 2)]
     return keras.Model([n, x], outputs)
+
+
+@group
+def masked_states():
+    """States of masked sequences, layers that lose a mask, and functions of integers."""
+    n, h = keras.Input((5,), dtype="int32", name="n"), keras.Input((3,), name="h")
+    i, x = keras.Input((4,), dtype="int32", name="i"), keras.Input((6,), name="x")
+    e, s = L.Embedding(7, 4, mask_zero=True)(n), dict(return_state=True)
+    # Beside a state the mask of the sequence is not passed on.
+    outputs = [*L.GRU(3, return_sequences=True, **s)(e, initial_state=[h]), *L.LSTM(3, **s)(e, initial_state=[h, h])]
+    # The result of a masked step is 0, the state is not.
+    outputs += L.RNN(L.GRUCell(3), zero_output_for_mask=True, **s)(e)
+    outputs += L.RNN(L.LSTMCell(3, activation="gelu"), zero_output_for_mask=True, return_sequences=True, **s)(e)
+    outputs += [*L.Bidirectional(L.LSTM(3, return_sequences=True, **s))(e), *L.Bidirectional(L.GRU(3, **s))(e)]
+    outputs += [L.LSTM(2)(L.EinsumDense("abc,cd->abd", output_shape=(None, 3))(e))]
+    outputs += [L.Average()([i, i]), keras.ops.mean(i, axis=1), keras.ops.var(i, axis=1), keras.ops.cast(keras.ops.any(i, 1), "float32"), keras.ops.cast(keras.ops.all(i, 1), "float32")]
+    outputs += [keras.ops.log1p(x * 1e-6), keras.ops.log1p(keras.ops.abs(x) * 1e6), keras.ops.round(x * 3)]
+    return keras.Model([n, h, i, x], outputs)
 
 
 @group

@@ -1,6 +1,6 @@
 //! From the tree of a configuration to a graph.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value as Json;
 
@@ -127,12 +127,18 @@ impl Build<'_> {
     /// Keras.
     fn outputs(&mut self, result: &Arg<'_>, names: &[&str]) {
         let mut used: HashMap<String, usize> = HashMap::new();
+        // A numbered name may be that of another layer: `lstm_1`.
+        let mut taken: HashSet<String> = HashSet::new();
         let single = names.len() == 1;
         for (i, tensor) in result.tensors().into_iter().enumerate() {
             let wanted = names.get(if single { 0 } else { i }).copied();
             let wanted = wanted.map_or_else(|| format!("output_{i}"), str::to_owned);
             let count = used.entry(wanted.clone()).or_insert(0);
-            let name = if *count == 0 { wanted } else { format!("{wanted}_{count}") };
+            let mut name = if *count == 0 { wanted.clone() } else { format!("{wanted}_{count}") };
+            while !taken.insert(name.clone()) {
+                *count += 1;
+                name = format!("{wanted}_{count}");
+            }
             *count += 1;
             let value = match Output::natural(&mut self.state, tensor) {
                 Ok(value) => value,

@@ -39,7 +39,7 @@ fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>>
     let windows = Windows::read(at, rank, "kernel_size")?;
     let functions = [function(at, "recurrent_activation")?, function(at, "activation")?];
     let has_bias = at.config.flag("use_bias", true)?;
-    let (x, mask) = sequence(args)?;
+    let (x, mask) = sequence(at, args)?;
     let mut x = at.floats(x)?;
     if at.rank(x) != rank + 3 {
         return Err(Fault::new(format!("it is called with {}", at.ty_of_value(x))));
@@ -71,7 +71,7 @@ fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>>
         all = at.transpose(all, perm)?;
         states = states.iter().map(|state| at.turn(*state, false)).collect::<Read<Vec<_>>>()?;
     }
-    Ok(sequences.results(all, &states, mask))
+    sequences.results(at, all, &states, mask)
 }
 
 /// A cell of `filters` channels.

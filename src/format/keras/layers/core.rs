@@ -13,7 +13,7 @@ use crate::types::{DType, Dim, Quoted, Shape, Tensor as Elements};
 
 layers! {
     "Dense" Kept => dense;
-    "EinsumDense" Kept => einsum_dense;
+    "EinsumDense" Dropped => einsum_dense;
     "Embedding" Own => embedding;
     "Masking" Own => masking;
     "LayerScale" Dropped => |at, args| {

@@ -55,16 +55,18 @@ layers! {
     "Reciprocal" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Reciprocal, &[x]));
     "Exp" Dropped => |at, args| float(at, args, |at, x| at.exp(x));
     "Log" Dropped => |at, args| float(at, args, |at, x| at.log(x));
-    "Log1p" Dropped => |at, args| float(at, args, |at, x| {
-        let x = at.shift(x, 1.0)?;
-        at.log(x)
-    });
+    "Log1p" Dropped => |at, args| float(at, args, log_above_one);
     "Sin" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Sin, &[x]));
     "Cos" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Cos, &[x]));
     "Erf" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Erf, &[x]));
     "Floor" Dropped => |at, args| float(at, args, |at, x| at.floor(x));
     "Ceil" Dropped => |at, args| float(at, args, |at, x| at.ceil(x));
-    "Round" Dropped => |at, args| float(at, args, |at, x| at.op(Unary::Round, &[x]));
+    "Round" Dropped => |at, args| {
+        if at.config.int("decimals", 0)? != 0 {
+            return Err(Fault::field("decimals", "is not 0"));
+        }
+        float(at, args, |at, x| at.op(Unary::Round, &[x]))
+    };
     "Tanh" Dropped => |at, args| float(at, args, |at, x| at.tanh(x));
     "Relu" Dropped => |at, args| activation(at, args, "relu");
     "Relu6" Dropped => |at, args| activation(at, args, "relu6");
@@ -112,13 +114,24 @@ layers! {
     "Split" Dropped => split;
     "Flip" Dropped => flip;
     "Sum" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_sum(x, axes, k));
-    "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_mean(x, axes, k));
+    "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, k| {
+        let x = floating(at, x)?;
+        at.reduce_mean(x, axes, k)
+    });
     "Max" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_max(x, axes, k));
     "Min" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_min(x, axes, k));
     "ZerosLike" Dropped => |at, args| alike(at, args, 0.0);
     "OnesLike" Dropped => |at, args| alike(at, args, 1.0);
-    "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_max(x, axes, k));
-    "All" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_min(x, axes, k));
+    "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, k| {
+        let x = truth(at, x)?;
+        let y = at.reduce_max(x, axes, k)?;
+        at.cast(y, DType::Bool)
+    });
+    "All" Dropped => |at, args| reduce(at, args, |at, x, axes, k| {
+        let x = truth(at, x)?;
+        let y = at.reduce_min(x, axes, k)?;
+        at.cast(y, DType::Bool)
+    });
     "Var" Dropped => |at, args| reduce(at, args, variance);
     "Std" Dropped => |at, args| reduce(at, args, |at, x, axes, keeps| {
         let variance = variance(at, x, axes, keeps)?;
@@ -458,7 +471,28 @@ fn reduce<'c>(
     Ok(f(at, x, axes, keeps)?.into())
 }
 
+/// 1 where a tensor is not 0, else 0.
+fn truth(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    let x = at.cast(x, DType::Bool)?;
+    at.cast(x, DType::I32)
+}
+
+/// `ln(1 + x)` without the rounding of `1 + x`: `ln(u) * x / (u - 1)` for `u = 1 + x`, and `x` where
+/// `u` is 1 (the method of Kahan).
+fn log_above_one(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    let above = at.shift(x, 1.0)?;
+    let (log, moved) = (at.log(above)?, at.shift(above, -1.0)?);
+    let (is_one, is_far) = (at.is(moved, 0.0)?, at.is_above(moved, 1e4)?);
+    let one = at.number(x, 1.0)?;
+    let divisor = at.choose(is_one, one, moved)?;
+    let share = at.div(x, divisor)?;
+    let share = at.choose(is_far, one, share)?;
+    let y = at.mul(log, share)?;
+    at.choose(is_one, x, y)
+}
+
 fn variance(at: &mut At<'_, '_>, x: Value, axes: Vec<i64>, keeps: bool) -> Read<Value> {
+    let x = floating(at, x)?;
     let mean = at.reduce_mean(x, axes.clone(), true)?;
     let distance = at.sub(x, mean)?;
     let squares = at.square(distance)?;

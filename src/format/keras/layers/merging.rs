@@ -13,9 +13,11 @@ use crate::types::{DType, Dim, Shape};
 layers! {
     "Add" Own => |at, args| merged(at, args, |at, a, b| at.add(a, b));
     "Subtract" Own => |at, args| merged(at, args, |at, a, b| at.sub(a, b));
-    "Multiply" Own => |at, args| merged(at, args, |at, a, b| at.mul(a, b));
-    "Maximum" Own => |at, args| merged(at, args, |at, a, b| at.max(a, b));
-    "Minimum" Own => |at, args| merged(at, args, |at, a, b| at.op(Op::from(Binary::Min), &[a, b]));
+    "Multiply" Own => |at, args| unmasked(at, args, |at, a, b| at.mul(a, b));
+    "Maximum" Own => |at, args| unmasked(at, args, |at, a, b| at.max(a, b));
+    "Minimum" Own => |at, args| unmasked(at, args, |at, a, b| {
+        at.op(Op::from(Binary::Min), &[a, b])
+    });
     "Average" Own => average;
     "CustomScaleLayer" Dropped => |at, args| {
         let scale = at.config.number("scale", 1.0)?;
@@ -97,11 +99,28 @@ fn merged<'c>(
     Ok(Tensor { value, is_first, mask }.into())
 }
 
+/// A merging layer that leaves masked steps of an operand out, which is not supported.
+fn unmasked<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    merge: impl Fn(&mut At<'_, 'c>, Value, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    // One tensor alone is given on as it is.
+    let tensors = operands(args)?;
+    if tensors.len() > 1 && tensors.iter().any(|tensor| tensor.mask.is_some()) {
+        let way = "take the mask off its operands, for example by `keras.ops.identity`";
+        return Err(Fault::with_way("it is called with a masked tensor", way));
+    }
+    merged(at, args, merge)
+}
+
 fn average<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let count = operands(args)?.len();
     let sum = merged(at, args, |at, a, b| at.add(a, b))?;
     let Arg::Tensor(sum) = sum else { return Ok(sum) };
-    let value = at.scale(sum.value, 1.0 / count as f64)?;
+    let to = at.dtype;
+    let whole = if at.ty_of(sum.value).is_float() { sum.value } else { at.cast(sum.value, to)? };
+    let value = at.scale(whole, 1.0 / count as f64)?;
     Ok(Tensor { value, ..sum }.into())
 }
 

@@ -56,17 +56,28 @@ impl Sequences {
 
     /// What a call gives: the states after all steps or after the last one, and the states at the
     /// end where they are asked for.
-    pub(super) fn results<'c>(self, all: Value, states: &[Value], mask: Option<Value>) -> Arg<'c> {
+    pub(super) fn results<'c>(
+        self,
+        at: &mut At<'_, 'c>,
+        all: Value,
+        states: &[Value],
+        mask: Option<Value>,
+    ) -> Read<Arg<'c>> {
         let y = if self.returns_all {
             Tensor { value: all, is_first: false, mask }
+        } else if self.zeroes_masked && mask.is_some() {
+            // The result of the last step, which may be 0; the states are those before it then.
+            let count = at.extent(all, 1)?;
+            let last = at.rows(all, 1, (count - 1).into(), count.into())?;
+            at.squeeze(last, vec![1])?.into()
         } else {
             states[0].into()
         };
         if !self.returns_state {
-            return y.into();
+            return Ok(y.into());
         }
         let states = states.iter().map(|state| Arg::from(*state));
-        Arg::List(std::iter::once(Arg::from(y)).chain(states).collect())
+        Ok(Arg::List(std::iter::once(Arg::from(y)).chain(states).collect()))
     }
 
     /// A value with its steps in the order in which they are taken.
@@ -246,11 +257,6 @@ impl Cell {
         let Some(compact) = compact else { return Ok((all, states)) };
         let first = initial.first().copied();
         let all = compact.spread(at, all, first, zeroes_masked)?;
-        if zeroes_masked {
-            let count = at.extent(all, 1)?;
-            let last = at.rows(all, 1, (count - 1).into(), count.into())?;
-            states[0] = at.squeeze(last, vec![1])?;
-        }
         Ok((all, states))
     }
 
@@ -424,11 +430,14 @@ pub(super) fn initial<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, count: usize) ->
 }
 
 /// The sequence that a call is about, and its mask.
-pub(super) fn sequence(args: &Args<'_>) -> Read<(Tensor, Option<Value>)> {
+pub(super) fn sequence(at: &At<'_, '_>, args: &Args<'_>) -> Read<(Tensor, Option<Value>)> {
     let x = args.first()?.tensors().first().copied();
     let x = x.ok_or_else(|| Fault::new("it is called without a sequence"))?;
     let mask = args.opt_tensor(2, "mask")?.map(|mask| mask.value);
-    Ok((x, mask.or(x.mask)))
+    // Keras 3 passes the mask of a tensor on to a layer that is called with this tensor alone.
+    let states = args.opt(1, "initial_state").map(Arg::tensors).unwrap_or_default();
+    let own = x.mask.filter(|_| states.is_empty() || at.state.is_before_3);
+    Ok((x, mask.or(own)))
 }
 
 fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, kind: CellKind) -> Read<Arg<'c>> {
@@ -439,7 +448,7 @@ fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, kind: CellKind) -> Read<Arg<'
         CellKind::Gru => "gru_cell",
         CellKind::Rnn => "simple_rnn_cell",
     };
-    let (x, mask) = sequence(args)?;
+    let (x, mask) = sequence(at, args)?;
     let x = at.floats(x)?;
     if at.rank(x) != 3 {
         return Err(Fault::new(format!("it is called with {}", at.ty_of_value(x))));
@@ -451,14 +460,14 @@ fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, kind: CellKind) -> Read<Arg<'
     let taken = mask.map(|mask| sequences.ordered(at, mask)).transpose()?;
     let steps = Steps { x, mask: taken, initial, zeroes_masked: sequences.zeroes_masked };
     let (all, states) = cell.run(at, steps, kernels)?;
-    Ok(sequences.results(all, &states, mask))
+    sequences.results(at, all, &states, mask)
 }
 
 /// A layer of the class `RNN`: one stock cell, or several on top of one another.
 fn of_cells<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let cell = Spec::read(at.config.needed("cell")?)?;
     let sequences = Sequences::read(at)?;
-    let (x, mask) = sequence(args)?;
+    let (x, mask) = sequence(at, args)?;
     let x = at.floats(x)?;
     let x = sequences.ordered(at, x)?;
     let taken = mask.map(|mask| sequences.ordered(at, mask)).transpose()?;
@@ -467,14 +476,14 @@ fn of_cells<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let steps = Steps { x, mask: taken, initial, zeroes_masked: sequences.zeroes_masked };
     if cell.class != "StackedRNNCells" {
         let (all, states) = at.with("cell", &cell, |at| of_cell(at, &cell, steps))?;
-        return Ok(sequences.results(all, &states, mask));
+        return sequences.results(at, all, &states, mask);
     }
     if mask.is_some() || sequences.returns_state || !steps.initial.is_empty() {
         let reason = "its stacked cells are masked, or their states are given or returned";
         return Err(Fault::new(reason));
     }
     let (all, states) = at.with("cell", &cell, |at| stacked(at, &steps))?;
-    Ok(sequences.results(all, &states, None))
+    sequences.results(at, all, &states, None)
 }
 
 /// A stock cell on its own.

@@ -72,10 +72,6 @@ impl Steps {
             });
             states = kept;
         }
-        if self.zeroes_masked {
-            // What the layer gives last is the result of the last step.
-            states[0] = all[all.len() - 1];
-        }
         let all =
             all.into_iter().map(|y| at.unsqueeze(y, vec![1])).collect::<Read<Vec<Value>>>()?;
         Ok((at.concat(&all, 1)?, states))

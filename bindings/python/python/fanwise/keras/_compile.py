@@ -65,6 +65,9 @@ _RULES = (
     "beta",
 )
 
+# The losses of Keras that have no counterpart.
+_LACKING = ("categorical_generalized_cross_entropy", "circle", "ctc", "dice", "tversky")
+
 # The settings of constraints.
 _CONSTRAINTS = {
     "MaxNorm": ("max_value", "axis"),
@@ -101,6 +104,8 @@ def _function(fn: Any, kwargs: dict[str, Any], what: str, name: str) -> tuple[st
     """A function of `keras.losses`, with the axis of its classes."""
     if not getattr(fn, "__module__", "").startswith("keras.src."):
         raise refused(what, name, "use one of `keras.losses` or `keras.metrics`")
+    if fn.__name__ in _LACKING:
+        raise refused(what, name)
     settings = {key: value for key, value in kwargs.items() if value is not None}
     axis = settings.pop("axis", None)
     named = {_SETTINGS.get(key, key): value for key, value in settings.items()}
