@@ -477,8 +477,8 @@ fn truth(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     at.cast(x, DType::I32)
 }
 
-/// `ln(1 + x)` without the rounding of `1 + x`: `ln(u) * x / (u - 1)` for `u = 1 + x`, and `x` where
-/// `u` is 1 (the method of Kahan).
+/// `ln(1 + x)` without the rounding of `1 + x`: `ln(u) * x / (u - 1)` for `u = 1 + x`, and `x`
+/// where `u` is 1 (the method of Kahan).
 fn log_above_one(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     let above = at.shift(x, 1.0)?;
     let (log, moved) = (at.log(above)?, at.shift(above, -1.0)?);
