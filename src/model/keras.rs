@@ -225,7 +225,7 @@ pub fn live(
         reason,
     };
     let built = architecture_of(architecture, "model", &build)?;
-    let Architecture { mut graph, variables, notes } = built;
+    let Architecture { mut graph, variables, notes, .. } = built;
     let names: Vec<String> = variables.iter().map(|v| v.name.to_string()).collect();
     if names.len() != values.len() {
         let reason = format!("there are {} values for {} weights", values.len(), names.len());

@@ -26,13 +26,14 @@ def model():
     y = L.BatchNormalization()(y)
     y = L.SpatialDropout2D(0.2)(L.ReLU()(y))
     y = keras.Sequential([keras.Input((6, 6, 4)), L.Flatten(), L.Dense(5, "tanh", trainable=False), L.Dropout(0.1)], name="head")(y)
-    return keras.Model(x, L.Dense(3, name="y")(y))
+    return keras.Model(x, L.Dense(3, name="y", kernel_regularizer="l2")(y))
 
 
 def fanwise(binary, *words):
     done = subprocess.run([str(word) for word in (binary, *words)], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{words[0]}: {done.stderr}")
+    return done.stderr
 
 
 def check(binary, folder, form):
@@ -45,7 +46,9 @@ def check(binary, folder, form):
     first, second, data, out = (folder / name for name in (f"a.{form}", f"b.{form}", "data.npz", "out.npz"))
     before.save(first)
     np.savez(data, x=x, y=y)
-    fanwise(binary, "fit", first, "--data", data, "--loss", "mse", "--optimizer", "sgd", "--learning-rate", "0.05", "--epochs", "2", "--batch", "16", "--gpus", "2", "--target", "cpu", "--save", second)
+    said = fanwise(binary, "fit", first, "--data", data, "--loss", "mse", "--optimizer", "sgd", "--learning-rate", "0.05", "--epochs", "2", "--batch", "16", "--gpus", "2", "--target", "cpu", "--save", second)
+    # What the file states of learning, and the command line does not take from it, is told.
+    assert "not applied: `kernel_regularizer` of `y`" in said, said
     after = keras.saving.load_model(second)
     changed = {v.path.split("/")[-2] + "/" + v.path.split("/")[-1]: not np.array_equal(v, w) for v, w in zip(before.weights, after.weights)}
     frozen = [w for w in after.weights if "dense" in w.path and w.shape[-1] == 5]

@@ -316,15 +316,21 @@ fn of_dl(tensor: &DlTensor, owner: Owner) -> PyResult<Tensor> {
     };
     let (shape, strides) = (list(tensor.shape), list(tensor.strides));
     let dims = shape.iter().map(|size| usize::try_from(*size)).collect::<Result<Vec<_>, _>>()?;
-    let expected = row_major(&shape, 1);
-    let differs = |axis: usize| shape[axis] > 1 && strides[axis] != expected[axis];
-    if !shape.contains(&0) && !strides.is_empty() && (0..rank).any(differs) {
+    let bytes = dims.iter().try_fold(dtype.bytes(), |n, size| n.checked_mul(*size));
+    memory.len = bytes.ok_or_else(|| PyValueError::new_err("the array is too large"))?;
+    if memory.len > 0 && tensor.data.is_null() {
+        return Err(PyBufferError::new_err("the array has no memory"));
+    }
+    // The products of the sizes of an array with elements fit, as its bytes do.
+    let is_in_order = || {
+        let expected = row_major(&shape, 1);
+        (0..rank).all(|axis| shape[axis] <= 1 || strides[axis] == expected[axis])
+    };
+    if memory.len > 0 && !strides.is_empty() && !is_in_order() {
         return Err(PyBufferError::new_err(
             "the array's elements are not in row-major order; make it contiguous first",
         ));
     }
-    let bytes = dims.iter().try_fold(dtype.bytes(), |n, size| n.checked_mul(*size));
-    memory.len = bytes.ok_or_else(|| PyValueError::new_err("the array is too large"))?;
     let offset = usize::try_from(tensor.byte_offset)?;
     memory.data = tensor.data.cast::<u8>().cast_const().wrapping_add(offset);
     shared(dtype, &dims, memory)
@@ -365,6 +371,7 @@ pub(crate) struct PyTensor {
 
 impl PyTensor {
     fn at(tensor: Tensor, data: Address, is_readonly: bool) -> Self {
+        // Of a tensor with elements all products fit; one without has no element to reach.
         let size = |size: usize| isize::try_from(size).unwrap_or(isize::MAX);
         let shape: Vec<isize> = tensor.dims().iter().map(|dim| size(*dim)).collect();
         let strides = row_major(&shape, size(tensor.dtype().bytes()));
@@ -490,6 +497,7 @@ struct Exported {
 
 impl Exported {
     fn new(owner: &Bound<'_, PyTensor>) -> Self {
+        // As for the buffer protocol.
         let size = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
         let dims = owner.get().tensor.dims();
         let shape: Vec<i64> = dims.iter().map(|dim| size(*dim)).collect();

@@ -23,23 +23,16 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         Error::Run(
             RunError::Memory { .. } | RunError::InputMemory { .. } | RunError::OutOfMemory { .. },
         ) => PyMemoryError::new_err(error.worded(&word)),
-        Error::Model(ModelError::Keras(_)) => {
-            let text = error.to_string();
-            let fields = layer(&text).map_or_else(Vec::new, |(layer, class)| {
-                vec![("operator", class.to_owned()), ("layer", layer.to_owned())]
+        Error::Model(ModelError::Keras(of_file)) => {
+            let fields = of_file.layers().next().map(|(layer, class)| {
+                [("operator", class.to_owned()), ("layer", layer.to_owned())]
             });
-            let class = if fields.is_empty() { "Error" } else { "RefusedError" };
-            made(py, class, error, &error.hints(), &fields).unwrap_or_else(|e| e)
+            let class = if fields.is_none() { "Error" } else { "RefusedError" };
+            let fields = fields.as_ref().map_or(&[][..], |fields| fields);
+            made(py, class, error, &error.hints(), fields).unwrap_or_else(|e| e)
         }
         _ => made(py, "Error", error, &error.hints(), &[]).unwrap_or_else(|e| e),
     }
-}
-
-/// The first layer that a message names, with its class: "layer `NAME` (`CLASS`): ".
-fn layer(message: &str) -> Option<(&str, &str)> {
-    let (_, rest) = message.split_once("layer `")?;
-    let (layer, rest) = rest.split_once("` (`")?;
-    Some((layer, rest.split_once("`): ")?.0))
 }
 
 /// A hint without the names of the library's settings, which Python does not have.

@@ -1,6 +1,6 @@
 //! The call of one layer: its configuration, its variables, and the operators that it becomes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value as Json;
@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) variables: Variables,
     pub(super) errors: Vec<LayerError>,
     pub(super) notes: Vec<Note>,
+    /// For training: the regularizers and constraints of the file, each behind its layer.
+    pub(super) unapplied: BTreeSet<String>,
     pub(super) for_training: bool,
     /// Whether the file is of a version before 3, in which some defaults were others.
     pub(super) is_before_3: bool,
@@ -81,6 +83,7 @@ impl State {
             variables: Variables::default(),
             errors: Vec::new(),
             notes: Vec::new(),
+            unapplied: BTreeSet::new(),
             for_training: options.for_training,
             is_before_3: options.is_before_3,
             turned: HashMap::new(),
@@ -232,6 +235,17 @@ impl<'s, 'c> At<'s, 'c> {
     /// A variable that is not learned, in the element type of variables.
     pub(super) fn fixed(&mut self, name: &str, shape: &[i64]) -> Read<Value> {
         self.variable(name, shape, false)
+    }
+
+    /// Fails if a field of the configuration is set that nobody asked for.
+    pub(super) fn checked(&mut self) -> Read<()> {
+        self.config.check()?;
+        if self.state.for_training {
+            let own = self.config.restrictions();
+            let own = own.map(|field| format!("{} of {}", Quoted(field), Quoted(&self.place.path)));
+            self.state.unapplied.extend(own);
+        }
+        Ok(())
     }
 
     /// Leaves out the place of a variable that another layer has as well.

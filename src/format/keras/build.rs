@@ -1,6 +1,6 @@
 //! From the tree of a configuration to a graph.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value as Json;
 
@@ -22,6 +22,7 @@ pub(super) struct Built {
     pub(super) graph: Graph,
     pub(super) variables: Variables,
     pub(super) notes: Vec<Note>,
+    pub(super) unapplied: BTreeSet<String>,
 }
 
 /// Why a model cannot be built.
@@ -71,7 +72,8 @@ pub(super) fn build(
     });
     graph.set_symbols(symbols.collect());
     state.variables.sort();
-    Ok(Built { graph, variables: state.variables, notes: state.notes })
+    let State { variables, notes, unapplied, .. } = state;
+    Ok(Built { graph, variables, notes, unapplied })
 }
 
 impl Build<'_> {
@@ -391,7 +393,7 @@ impl<'c> At<'_, 'c> {
             return Err(Fault::new(reason));
         }
         let result = (layer.call)(self, args)?;
-        self.config.check()?;
+        self.checked()?;
         if layer.masks != Masks::Own {
             args.ignore(&["mask"]);
         }

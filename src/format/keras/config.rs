@@ -94,6 +94,13 @@ impl<'c> Config<'c> {
         }
     }
 
+    /// The fields that restrict how variables are learned, and are set.
+    pub(super) fn restrictions(&self) -> impl Iterator<Item = &'c str> {
+        let is_one = |name: &str| name.ends_with("regularizer") || name.ends_with("constraint");
+        let set = self.fields.iter().filter(|(_, value)| !value.is_null());
+        set.map(|(name, _)| &**name).filter(move |name| is_one(name))
+    }
+
     pub(super) fn flag(&self, name: &str, absent: bool) -> Read<bool> {
         match self.opt(name) {
             None => Ok(absent),
@@ -187,6 +194,11 @@ impl<'c> Config<'c> {
             Some(Json::Number(_)) => Ok(self.opt_int(name)?.map(|one| vec![one])),
             _ => self.opt_list(name),
         }
+    }
+
+    /// Integers that must be there, of which one alone is a list of it.
+    pub(super) fn one_at_least(&self, name: &str) -> Read<Vec<i64>> {
+        self.one_or_more(name)?.ok_or_else(|| Fault::field(name, "is missing"))
     }
 }
 

@@ -48,6 +48,14 @@ pub enum KerasError {
     },
 }
 
+impl KerasError {
+    /// The layers that cannot be read, in the order of the file: their names and classes.
+    pub fn layers(&self) -> impl Iterator<Item = (&str, &str)> {
+        let layers = if let Self::Layers { layers, .. } = self { layers.as_slice() } else { &[] };
+        layers.iter().map(|layer| (&*layer.layer, &*layer.class))
+    }
+}
+
 /// A layer that cannot be read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -33,6 +33,21 @@ pub(crate) struct Architecture {
     pub(crate) variables: Variables,
     /// Decisions of the reader.
     pub(crate) notes: Vec<Note>,
+    /// For training: the regularizers and constraints of the file, each behind its layer.
+    unapplied: BTreeSet<String>,
+}
+
+impl Architecture {
+    /// The decisions of the reader, and what it does not apply in training.
+    fn told(&self) -> Vec<Note> {
+        let mut notes = self.notes.clone();
+        if !self.unapplied.is_empty() {
+            let all: Vec<&str> = self.unapplied.iter().map(String::as_str).collect();
+            let why = "penalties and constraints are those that the training states";
+            notes.push(format!("not applied: {}; {why}", all.join(", ")).into());
+        }
+        notes
+    }
 }
 
 impl Reader {
@@ -97,8 +112,9 @@ impl Reader {
         if self.has_weights() {
             return self.model(options, None, budget);
         }
-        let Architecture { graph, notes, variables } = self.architecture(options)?;
-        let frozen = frozen(&variables);
+        let built = self.architecture(options)?;
+        let (notes, frozen) = (built.told(), frozen(&built.variables));
+        let graph = built.graph;
         Ok(Model { notes, frozen, ..Model::new(graph, Weights::default()) })
     }
 
@@ -126,19 +142,19 @@ impl Reader {
     /// Then.
     pub(crate) fn complete(&self, model: &Model) -> Result<(), KerasError> {
         let missing = model.graph.params().iter().find(|p| model.weights.get(&p.name).is_none());
-        missing.map_or(Ok(()), |param| {
-            Err(KerasError::Weights {
-                path: self.path.display().to_string(),
-                variable: param.name.to_string(),
-                reason: "is in no file of weights".to_owned(),
-            })
+        let Some(param) = missing else { return Ok(()) };
+        Err(KerasError::Weights {
+            path: self.path.display().to_string(),
+            variable: param.name.to_string(),
+            reason: "is in no file of weights".to_owned(),
         })
     }
 }
 
 /// The graph of an architecture with its elements.
 fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
-    let Architecture { mut graph, notes, variables } = built;
+    let notes = built.told();
+    let Architecture { mut graph, variables, .. } = built;
     let names: Vec<(ParamId, std::sync::Arc<str>)> =
         (0u32..).map(ParamId).zip(graph.params().iter().map(|param| param.name.clone())).collect();
     for (id, name) in names {
@@ -181,9 +197,10 @@ fn architecture(
         let layers = vec![LayerError::new("model", "Model", fault)];
         KerasError::Layers { path: path(), layers }
     })?;
-    let Built { graph, variables, notes } = build(&spec, source, options).map_err(|e| match e {
-        BuildError::Layers(layers) => KerasError::Layers { path: path(), layers },
-        BuildError::Open(sizes) => KerasError::Open { path: path(), sizes },
-    })?;
-    Ok(Architecture { graph, variables, notes })
+    let Built { graph, variables, notes, unapplied } =
+        build(&spec, source, options).map_err(|e| match e {
+            BuildError::Layers(layers) => KerasError::Layers { path: path(), layers },
+            BuildError::Open(sizes) => KerasError::Open { path: path(), sizes },
+        })?;
+    Ok(Architecture { graph, variables, notes, unapplied })
 }

@@ -72,6 +72,7 @@ fn legacy(
     let mut groups = Vec::new();
     for name in names {
         let group = join(root, &name);
+        // Layers without weights may lack the attribute.
         let weights = file.words(&group, "weight_names")?.unwrap_or_default();
         if !weights.is_empty() {
             let weights = weights.iter().map(|weight| join(&group, weight)).collect::<Vec<_>>();

@@ -149,9 +149,7 @@ fn lamb(
     step: StepScalars,
 ) -> VariableStep {
     let AdamConstants { beta_1, beta_2, epsilon } = constants;
-    let Moments { first: m, second: v } = moments;
-    let square = at.square(g)?;
-    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let Moments { first: m, second: v } = averaged(at, constants, g, moments)?;
     let (one, two) = (power(at, beta_1, step)?, power(at, beta_2, step)?);
     let (one, two) = (at.complement(one)?, at.complement(two)?);
     let (mean, spread) = (at.div(m, one)?, at.div(v, two)?);
@@ -178,6 +176,19 @@ struct Moments {
     first: Value,
     /// The mean of squares or the largest magnitude; for Adadelta the mean of squared changes.
     second: Value,
+}
+
+/// The moving averages of gradients and of their squares behind this step.
+fn averaged(
+    at: &mut Writer<'_>,
+    constants: AdamConstants,
+    g: Value,
+    moments: Moments,
+) -> Result<Moments, RuleError> {
+    let square = at.square(g)?;
+    let first = blend(at, moments.first, g, constants.beta_1)?;
+    let second = blend(at, moments.second, square, constants.beta_2)?;
+    Ok(Moments { first, second })
 }
 
 /// The change to subtract from the variable, and the new values of the slots.
@@ -255,9 +266,7 @@ fn adam(
     step: StepScalars,
 ) -> VariableStep {
     let AdamConstants { beta_1, beta_2, epsilon } = constants;
-    let Moments { first: m, second: v } = moments;
-    let square = at.square(g)?;
-    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let Moments { first: m, second: v } = averaged(at, constants, g, moments)?;
     let mut kept = vec![m, v];
     let mut largest = v;
     if let [hat] = rest {
@@ -342,9 +351,7 @@ fn nadam(
         return Err(RuleError::Undefined("the product of its factors is missing"));
     };
     let AdamConstants { beta_1, beta_2, epsilon } = constants;
-    let Moments { first: m, second: v } = moments;
-    let square = at.square(g)?;
-    let (m, v) = (blend(at, m, g, beta_1)?, blend(at, v, square, beta_2)?);
+    let Moments { first: m, second: v } = averaged(at, constants, g, moments)?;
     let (own, next) =
         (factor(at, beta_1, step.number, 0.0)?, factor(at, beta_1, step.number, 1.0)?);
     let ahead = at.mul(product, next)?;

@@ -235,6 +235,7 @@ fn elu<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 fn prelu<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = args.tensor()?;
     let x = at.input(x)?;
+    // Without shared axes each element has its own slope.
     let shared = at.config.one_or_more("shared_axes")?.unwrap_or_default();
     let mut shape = at.sizes_or_one(x, 1, &shared)?;
     for axis in shared {

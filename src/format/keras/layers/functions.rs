@@ -181,7 +181,10 @@ fn floating(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
 fn alike<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, number: f64) -> Read<Arg<'c>> {
     at.config.ignore(&["dtype"]);
     let x = operand(at, args)?;
-    let to = at.config.opt_text("dtype")?.and_then(dtype).unwrap_or(at.ty_of(x));
+    let to = match at.config.opt_text("dtype")? {
+        Some(name) => dtype(name).ok_or_else(|| Fault::field("dtype", "is not supported"))?,
+        None => at.ty_of(x),
+    };
     let wide = Elements::scalar(number).reshaped(&[1])?;
     let shape = at.shape(x).to_vec();
     Ok(at.filled(shape, converted(&wide, to)?)?.into())
@@ -353,17 +356,15 @@ fn cast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 }
 
 fn reshape<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let target = at.config.one_or_more("newshape")?;
-    let target = target.ok_or_else(|| Fault::field("newshape", "is missing"))?;
+    let target = at.config.one_at_least("newshape")?;
     let x = operand(at, args)?;
     let shape = at.shape(x);
     let all = shape.elements();
     let mut known = target.iter().filter(|size| **size != -1);
     let known = known.try_fold(1i64, |product, size| product.checked_mul(*size));
-    // What cannot be counted has no rest.
-    let known = known.unwrap_or(0);
     let wrong = || Fault::field("newshape", format!("is {target:?}, for {shape}"));
-    let rest = if known > 0 { all.exact_div(&Dim::from(known)) } else { None };
+    let known = known.filter(|known| *known > 0);
+    let rest = known.and_then(|known| all.exact_div(&Dim::from(known)));
     let dims = target.iter().map(|size| match size {
         -1 => rest.clone().ok_or_else(wrong),
         size => Ok(Dim::from(*size)),
@@ -383,8 +384,7 @@ fn transpose<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 }
 
 fn move_axis<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let from = at.config.one_or_more("source")?.unwrap_or_default();
-    let to = at.config.one_or_more("destination")?.unwrap_or_default();
+    let (from, to) = (at.config.one_at_least("source")?, at.config.one_at_least("destination")?);
     let x = operand(at, args)?;
     let axes = |list: &[i64]| list.iter().map(|axis| at.axis(x, *axis)).collect::<Read<Vec<_>>>();
     let (from, to) = (axes(&from)?, axes(&to)?);
@@ -400,7 +400,7 @@ fn move_axis<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 }
 
 fn expand_dims<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let axes = at.config.one_or_more("axis")?.unwrap_or_default();
+    let axes = at.config.one_at_least("axis")?;
     let x = operand(at, args)?;
     Ok(at.unsqueeze(x, axes)?.into())
 }

@@ -68,6 +68,7 @@ fn either(at: &mut At<'_, '_>, tensors: &[Tensor]) -> Read<Option<Value>> {
 
 /// Values with axes of size 1 behind the batch, so that all have as many axes.
 fn of_one_rank(at: &mut At<'_, '_>, values: Vec<Value>) -> Read<Vec<Value>> {
+    // Of no values none grows.
     let most = values.iter().map(|value| at.rank(*value)).max().unwrap_or(0);
     let grown = values.into_iter().map(|value| {
         let missing = most - at.rank(value);

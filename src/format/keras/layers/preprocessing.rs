@@ -77,6 +77,7 @@ fn normalization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = args.tensor()?;
     let mask = x.mask;
     let x = at.floats(x)?;
+    // Without axes there is one mean for all elements.
     let kept = axes.unwrap_or_default();
     let kept = kept.iter().map(|axis| at.axis(x, *axis)).collect::<Read<Vec<usize>>>()?;
     let (mut shape, mut broadcast) = (Vec::new(), vec![1i64; at.rank(x)]);

@@ -471,6 +471,7 @@ fn of_cells<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = at.floats(x)?;
     let x = sequences.ordered(at, x)?;
     let taken = mask.map(|mask| sequences.ordered(at, mask)).transpose()?;
+    // Without states, zeros.
     let initial = args.opt(1, "initial_state").map(Arg::tensors).unwrap_or_default();
     let initial = initial.into_iter().map(|state| at.floats(state)).collect::<Read<Vec<_>>>()?;
     let steps = Steps { x, mask: taken, initial, zeroes_masked: sequences.zeroes_masked };
@@ -496,7 +497,7 @@ fn of_cell(at: &mut At<'_, '_>, spec: &Spec<'_>, steps: Steps) -> Read<(Value, V
     };
     let cell = Cell::read(at, kind)?;
     at.config.ignore(HOW);
-    at.config.check()?;
+    at.checked()?;
     let features = at.extent(steps.x, 2)?;
     let kernels = cell.kernels(at, features)?;
     cell.run(at, steps, kernels)
@@ -506,7 +507,7 @@ fn of_cell(at: &mut At<'_, '_>, spec: &Spec<'_>, steps: Steps) -> Read<(Value, V
 fn stacked(at: &mut At<'_, '_>, steps: &Steps) -> Read<(Value, Vec<Value>)> {
     let cells = at.config.needed("cells")?.as_array();
     let cells = cells.ok_or_else(|| Fault::field("cells", "is no list"))?;
-    at.config.check()?;
+    at.checked()?;
     let mut used: HashMap<String, usize> = HashMap::new();
     let (mut x, mut states) = (steps.x, Vec::new());
     for cell in cells {

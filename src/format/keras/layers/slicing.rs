@@ -80,6 +80,7 @@ fn sliced(at: &mut At<'_, '_>, x: Value, axis: usize, key: &Json) -> Read<Value>
     }
     let size = at.extent(x, axis)?;
     let bound = |end: i64| if end < 0 { (end + size).max(0) } else { end.min(size) };
+    // An end that is not given is that of the axis.
     let (from, to) = (start.map_or(0, bound), stop.map_or(size, bound));
     let (starts, ends) = (vec![Dim::from(from)], vec![Dim::from(to.max(from))]);
     at.op(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[x])

@@ -75,6 +75,7 @@ fn bidirectional<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     }
     at.config.ignore(&["stateful", "go_backwards", "zero_output_for_mask", "num_constants"]);
     let (x, mask) = sequence(at, args)?;
+    // Without states, zeros.
     let initial = args.opt(1, "initial_state").map(Arg::tensors).unwrap_or_default();
     let x = Tensor { mask, ..x };
     // A file may have the name with what was put before it.

@@ -169,12 +169,10 @@ def _validated(
     )
 
 
-def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str, float]:
-    """The loss and the metrics of all batches."""
-    template = engine.template
-    batches = _batches(**data, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"])
+def _of_one_pass(settings: dict[str, Any], template: Any, batches: Any) -> Any:
+    """The callbacks of an evaluation or a prediction."""
     verbose = settings["verbose"]
-    callbacks = _callbacks(
+    return _callbacks(
         settings["callbacks"],
         template,
         add_progbar=verbose != 0,
@@ -182,6 +180,13 @@ def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str,
         epochs=1,
         steps=batches.num_batches,
     )
+
+
+def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str, float]:
+    """The loss and the metrics of all batches."""
+    template = engine.template
+    batches = _batches(**data, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"])
+    callbacks = _of_one_pass(settings, template, batches)
     template.stop_evaluating = False
     callbacks.on_test_begin()
     engine.reset()
@@ -200,15 +205,7 @@ def predict(engine: Engine, x: Any, **settings: Any) -> list[np.ndarray]:
     """The outputs for all batches, in order."""
     template = engine.template
     batches = _batches(x=x, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"])
-    verbose = settings["verbose"]
-    callbacks = _callbacks(
-        settings["callbacks"],
-        template,
-        add_progbar=verbose != 0,
-        verbose=verbose,
-        epochs=1,
-        steps=batches.num_batches,
-    )
+    callbacks = _of_one_pass(settings, template, batches)
     template.stop_predicting = False
     callbacks.on_predict_begin()
     parts: list[list[np.ndarray]] = []
