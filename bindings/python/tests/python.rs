@@ -67,4 +67,27 @@ macro_rules! modules {
     };
 }
 
+/// What a script of R runs with: the interpreter of these tests, and the package for it.
+fn install_for_r() -> PathBuf {
+    let folder = INSTALLED.join("../../r");
+    drop(fs::remove_dir_all(&folder));
+    fs::create_dir_all(&folder).unwrap();
+    let package = tests().join("../../r");
+    printed(Command::new("R").args(["CMD", "INSTALL", "--library"]).arg(&folder).arg(package));
+    folder
+}
+
+#[test]
+#[ignore = "needs R with reticulate, and Python with the packages of bindings/r/tests"]
+fn r_package() {
+    let library = install_for_r();
+    for script in ["pages.R", "functions.R", "page.R", "snippets.R"] {
+        let mut command = Command::new("Rscript");
+        command.arg(script).current_dir(tests().join("../../r/tests")).env("R_LIBS", &library);
+        command.env("RETICULATE_PYTHON", env::var_os("FANWISE_PYTHON").unwrap());
+        command.env("PYTHONPATH", &*INSTALLED).env("KERAS_BACKEND", "jax");
+        printed(&mut command);
+    }
+}
+
 modules!(arrays graph command_line devices keras training docs);

@@ -203,10 +203,14 @@ class Training(unittest.TestCase):
     def test_batch_normalisation_takes_the_whole_batch(self):
         x, y = digits(128)
         own, parallel = self.twins(lambda: dense(norm=True))
+        numbers = []
         for model in (own, parallel):
             model.compile(optimizers.SGD(0.01, momentum=0.9), SPARSE)
             for batch in (slice(0, 64), slice(64, 128)):
-                model.train_on_batch(x[batch], y[batch])
+                numbers.append(model.train_on_batch(x[batch], y[batch]))
+            numbers.append(model.test_on_batch(x, y))
+        # Each is of its own batch, or all data.
+        np.testing.assert_allclose(numbers[3:], numbers[:3], rtol=1e-4)
         self.same(own, parallel, tolerance=1e-5)
 
     def test_optimizers_are_those_of_keras(self):

@@ -6,19 +6,22 @@ use std::path::PathBuf;
 use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
-use crate::{Failure, MANY, cargo_test, run_device_tests, run_tests, say, step_with, target, turn};
+use crate::{
+    Failure, MANY, R, cargo_test, run_device_tests, run_tests, say, step_with, target, turn,
+};
 
 /// A part: its name, and what it runs.
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
 /// All parts, the cheapest first.
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("features", features),
     ("package", package),
     ("drawn", drawn),
     ("fuzz", fuzz),
     ("matrices", matrices),
     ("whole", whole),
+    ("r", r),
     ("backends", backends),
     ("peers", || peers(None)),
 ];
@@ -100,6 +103,21 @@ fn backends() -> Result<(), Failure> {
         step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
     }
     Ok(())
+}
+
+/// The package for R, with R and reticulate of the system.
+fn r() -> Result<(), Failure> {
+    let reticulate =
+        ["-e", "stopifnot(requireNamespace('reticulate'), requireNamespace('magrittr'))"];
+    if !Step::new("Rscript", &reticulate).succeeds() {
+        return Err("needs R with reticulate and magrittr (Debian: r-base-core, \
+            r-cran-reticulate, r-cran-magrittr)"
+            .to_owned());
+    }
+    let listed = "bindings/r/tests/requirements.txt";
+    let python = environment(&target().join("r"), listed, &[], |_| Ok(()))?;
+    let step = cargo_test(&["--test", "python", "--", "--ignored", R]);
+    step.env("FANWISE_PYTHON", &python).run_tests().map(drop)
 }
 
 /// Every reader, for longer than the checks of a change.

@@ -22,7 +22,7 @@ Commands:
   test    run every check that a change must pass
   full [PART]
           run what takes long as well, each part once for a commit, or one part again:
-          matrices, drawn, whole, backends, fuzz, features, package, peers
+          matrices, drawn, whole, r, backends, fuzz, features, package, peers
   peers [FOLDER]
           export models by PyTorch and compare with ONNX Runtime; takes 10 GiB of disk outside
           target/, by default in the user's cache
@@ -101,7 +101,7 @@ fn bless() -> Result<(), Failure> {
 fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
     let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots, turn));
     let (python, fast) = (python?, fast?);
-    let ignored = ["--no-fail-fast", "--", "--ignored", "--skip", MANY];
+    let ignored = ["--no-fail-fast", "--", "--ignored", "--skip", MANY, "--skip", R];
     let with = |step: Step| {
         let step = step_with(&python, step.args(&ignored));
         step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()
@@ -113,6 +113,9 @@ fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
 
 /// The beginning of the names of tests that draw more than a change has to wait for.
 const MANY: &str = "thousands_of_";
+
+/// The test that needs R.
+const R: &str = "r_package";
 
 /// A step that may use Python, the compiler of kernels and the command line.
 fn step_with(python: &Python, step: Step) -> Step {

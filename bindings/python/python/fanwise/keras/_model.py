@@ -170,14 +170,14 @@ class ParallelModel:
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """One step of training; the numbers since they were reset."""
+        """One step of training; the numbers of the batch."""
         self._require("train_on_batch")
         if class_weight is not None:
             if sample_weight is not None:
                 raise ValueError("`sample_weight` and `class_weight` exclude each other")
             sample_weight = _by_class(y, class_weight)
         x, y, sample_weight = _arrays((x, y, sample_weight))
-        self._engine.refresh()
+        self._engine.reset()
         logs = self._engine.step(x, y, sample_weight, train=True)
         self._engine.settle()
         return self._told(logs, return_dict)
@@ -185,9 +185,10 @@ class ParallelModel:
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """The loss and the metrics of a batch; the numbers since they were reset."""
+        """The loss and the metrics of a batch."""
         self._require("test_on_batch")
         x, y, sample_weight = _arrays((x, y, sample_weight))
+        self._engine.reset()
         logs = self._engine.step(x, y, sample_weight, train=False)
         return self._told(logs, return_dict)
 
@@ -196,7 +197,7 @@ class ParallelModel:
         return self._packed(self._engine.predict(x))
 
     def reset_metrics(self) -> None:
-        """The numbers of `train_on_batch` and `test_on_batch` begin anew."""
+        """The numbers of losses and metrics begin anew."""
         self._engine.reset()
 
     # The old names.
