@@ -1,4 +1,4 @@
-"""Models of Keras 3 on several devices: `multi_gpu_model`."""
+"""Models of Keras 3 on several devices: `multi_gpu_model` and `MirroredStrategy`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 from .._fanwise import Model
 from ._devices import choose
 from ._model import ParallelModel
+from ._strategy import MirroredStrategy
 
-__all__ = ["ParallelModel", "load", "multi_gpu_model", "to_multi_gpu"]
+__all__ = ["MirroredStrategy", "ParallelModel", "load", "multi_gpu_model", "to_multi_gpu"]
 
 
 def multi_gpu_model(
@@ -36,8 +37,7 @@ def multi_gpu_model(
     """
     from . import _engine
 
-    if reproducible not in (None, "n-invariant"):
-        raise ValueError(f"`reproducible` cannot be {reproducible!r}: write 'n-invariant'")
+    invariant = _engine.is_reproducible(reproducible)
     ids, chosen = choose(gpus, target)
     options = _engine.options(
         ids,
@@ -47,7 +47,7 @@ def multi_gpu_model(
         weights=weights or ("cpu" if cpu_relocation else None),
         batch_norm=batch_norm,
     )
-    return ParallelModel(model, options, reproducible=reproducible is not None)
+    return ParallelModel(model, options, reproducible=invariant)
 
 
 def to_multi_gpu(model: Any, n_gpus: int = 2, **settings: Any) -> ParallelModel:

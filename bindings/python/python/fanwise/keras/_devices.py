@@ -20,7 +20,7 @@ def choose(gpus: Any, target: str) -> tuple[list[int], str]:
         raise ValueError(f"`target` cannot be {target!r}: write 'auto', 'cpu' or 'cuda'")
     found = 0 if target == "cpu" else _fanwise.gpus()
     ids, names = _ids(gpus, found, target)
-    virtual = target == "cpu" or (target == "auto" and not _exist(names, found))
+    virtual = target == "cpu" or (target == "auto" and not exist(names, found))
     machine = [f"/gpu:{i}" for i in range(max([found, *[i + 1 for i in ids if i >= 0]]))]
     has = machine if virtual else machine[:found]
     wanted = [f"/gpu:{name}" for name in names]
@@ -31,11 +31,7 @@ def choose(gpus: Any, target: str) -> tuple[list[int], str]:
             f"{[*has, '/cpu:0']}. Try reducing `gpus`."
         )
     if virtual and target == "auto":
-        warnings.warn(
-            f"this machine has {found} GPUs; {len(ids)} virtual devices on the CPU take their "
-            "place",
-            stacklevel=_outside(),
-        )
+        warn_of_virtual(found, len(ids))
     return ids, "cpu" if virtual else "cuda"
 
 
@@ -74,8 +70,17 @@ def _number(value: Any, *, allows_truth: bool = False) -> int:
         return -1
 
 
-def _exist(names: list[Any], found: int) -> bool:
+def exist(names: list[Any], found: int) -> bool:
+    """Whether a machine with `found` GPUs has all of these."""
     return all(0 <= _number(name) < found for name in names)
+
+
+def warn_of_virtual(found: int, wanted: int) -> None:
+    """Tells the caller of the package that virtual devices are used."""
+    warnings.warn(
+        f"this machine has {found} GPUs; {wanted} virtual devices on the CPU take their place",
+        stacklevel=_outside(),
+    )
 
 
 def _outside() -> int:

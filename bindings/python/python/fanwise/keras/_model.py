@@ -92,6 +92,10 @@ class ParallelModel:
             if old in settings:
                 raise ValueError(f"`{old}` is no argument of `compile` any more")
         self.template.compile(optimizer=optimizer, loss=loss, **settings)
+        self.compiled()
+
+    def compiled(self) -> None:
+        """Takes over what the template was compiled with."""
         self._engine.compile()
 
     def fit(
