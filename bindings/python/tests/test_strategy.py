@@ -138,7 +138,9 @@ class Strategy(unittest.TestCase):
         with MirroredStrategy(["/cpu:0"]).scope():
             model = network()
         model.predict(digits(8)[0], verbose=0)
-        kinds = [type(one).__name__ for one in gc.get_objects() if type(one).__name__ == "_Mirrored"]
+        kinds = [
+            type(one).__name__ for one in gc.get_objects() if type(one).__name__ == "_Mirrored"
+        ]
         count = len(kinds)
         del model
         gc.collect()
@@ -173,9 +175,7 @@ class Strategy(unittest.TestCase):
                     layers.Dense(10, activation="softmax"),
                 ]
             )
-            model.compile(
-                loss=SPARSE, optimizer=optimizers.Adam(0.005), metrics=["accuracy"]
-            )
+            model.compile(loss=SPARSE, optimizer=optimizers.Adam(0.005), metrics=["accuracy"])
         watch = keras.callbacks.LearningRateScheduler(lambda epoch: 0.005 / (1 + epoch))
         history = model.fit(train, validation_data=test, epochs=5, verbose=2, callbacks=[watch])
         self.assertLess(history.history["loss"][-1], history.history["loss"][0])
