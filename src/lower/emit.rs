@@ -420,10 +420,17 @@ impl Emitter<'_> {
     fn concat(&mut self, id: NodeId, device: usize, result: Value) -> Result<(), LowerError> {
         let (base, mut offset) = self.layout.base(result);
         let label = self.graph.node(id).label();
-        for operand in self.layout.operands(id) {
+        let operands = self.layout.operands(id);
+        let mut offsets = Vec::with_capacity(operands.len());
+        for operand in &operands {
+            offsets.push(offset.clone());
+            offset = offset + self.graph.info(*operand).ty.bytes();
+        }
+        let sources: Vec<usize> =
+            operands.iter().map(|operand| self.device(operand.node)).collect();
+        for at in collective::rotated(&sources, device) {
+            let (operand, from) = (operands[at], offsets[at].clone());
             let info = self.graph.info(operand);
-            let from = offset.clone();
-            offset = offset + info.ty.bytes();
             if self.layout.base(operand) == (base, from.clone()) {
                 self.wait(label, device, self.defined[operand.node]);
                 continue;

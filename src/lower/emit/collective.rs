@@ -119,10 +119,12 @@ impl Emitter<'_> {
         member: &Member,
     ) -> Result<(), LowerError> {
         let device = self.position(member.device);
-        let mut operands = Vec::with_capacity(parts.len());
-        for part in parts {
-            operands.push(self.materialize(*part, device, Order::RowMajor)?);
+        let sources: Vec<usize> = parts.iter().map(|part| self.device(part.node)).collect();
+        let mut operands = vec![None; parts.len()];
+        for at in rotated(&sources, device) {
+            operands[at] = Some(self.materialize(parts[at], device, Order::RowMajor)?);
         }
+        let operands = operands.into_iter().flatten().collect();
         let mut results = Vec::with_capacity(member.results.len());
         let all = matches!(op, Some(Op::ExclusiveScan(_)));
         for (output, result) in (0u32..).zip(&member.results) {
@@ -204,6 +206,10 @@ impl Emitter<'_> {
         let elements = ty.shape.elements().as_const();
         let elements = invariant(elements, "that what is combined in slices has a fixed size");
         let slices = collective.slices(elements);
+        let sources: Vec<usize> =
+            collective.parts.iter().map(|part| self.device(part.node)).collect();
+        let homes: Vec<usize> =
+            collective.members.iter().map(|member| self.position(member.device)).collect();
         let mut done = Vec::with_capacity(slices.len());
         for (member, slice) in collective.members.iter().zip(&slices) {
             let device = self.position(member.device);
@@ -212,10 +218,11 @@ impl Emitter<'_> {
                 done.push(None);
                 continue;
             };
-            let mut operands = Vec::with_capacity(collective.parts.len());
-            for part in &collective.parts {
-                operands.push(self.fetch_slice(id, *part, device, slice)?);
+            let mut operands = vec![None; collective.parts.len()];
+            for at in rotated(&sources, device) {
+                operands[at] = Some(self.fetch_slice(id, collective.parts[at], device, slice)?);
             }
+            let operands = operands.into_iter().flatten().collect();
             let result = self.slice_buffer(own, device, slice)?;
             // Unconditional, even if the member has no rows: its peers need the slice.
             let op = self.graph.node(id).op().cloned();
@@ -226,9 +233,9 @@ impl Emitter<'_> {
         for (to, member) in collective.members.iter().enumerate() {
             let Some(own) = member.results.first().copied().flatten() else { continue };
             let device = self.position(member.device);
-            for (from, slice) in slices.iter().enumerate().filter(|(from, _)| *from != to) {
+            for from in rotated(&homes, device).into_iter().filter(|from| *from != to) {
                 let Some((point, buffer)) = done[from] else { continue };
-                let place = self.slice_buffer(own, device, slice)?;
+                let place = self.slice_buffer(own, device, &slices[from])?;
                 let label = self.graph.node(id).label();
                 self.wait(label, device, point);
                 let action = Action::Copy { device: point.device, from: buffer, to: place };
@@ -286,4 +293,12 @@ impl Emitter<'_> {
         };
         self.add_buffer(device, buffer)
     }
+}
+
+/// The order in which `device` copies what the devices `sources` hold: from the next device on, so
+/// that at any time the devices copy from different ones. Combining keeps the order of the sources.
+pub(super) fn rotated(sources: &[usize], device: usize) -> Vec<usize> {
+    let places = 0..sources.len();
+    let (next, rest): (Vec<usize>, Vec<usize>) = places.partition(|at| sources[*at] > device);
+    [next, rest].concat()
 }

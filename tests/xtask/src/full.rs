@@ -99,7 +99,8 @@ fn backends() -> Result<(), Failure> {
     let listed = "bindings/python/tests/backends.txt";
     let python = environment(&target().join("backends"), listed, &[], |_| Ok(()))?;
     for backend in ["tensorflow", "torch"] {
-        let step = cargo_test(&["--test", "python", "--", "--ignored", "keras", "training", "strategy"]);
+        let step =
+            cargo_test(&["--test", "python", "--", "--ignored", "keras", "training", "strategy"]);
         step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
     }
     Ok(())
