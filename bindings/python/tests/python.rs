@@ -67,4 +67,4 @@ macro_rules! modules {
     };
 }
 
-modules!(arrays graph command_line devices keras training docs);
+modules!(arrays graph command_line devices keras training drawn docs);
