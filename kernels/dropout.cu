@@ -9,21 +9,13 @@
 // the number of its row and its place in it alone.
 #include "common.cuh"
 #include "numbers.cuh"
-
-constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
-
-__device__ __forceinline__ u64 mix(u64 z) {
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return z ^ z >> 31;
-}
+#include "row_hash.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
-    const u64 of_step = mix(mix((u64)(SEED) + GOLDEN) + (u64)p.step[0] + GOLDEN);
+    const u64 of_step = step_key(SEED, p.step[0]);
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 row = i / WIDTH, position = i - row * WIDTH;
-        const u64 key = mix(of_step + (u64)p.rows[row] + GOLDEN);
-        const u64 bits = mix(key + ((u64)position + 1) * GOLDEN) >> 40;
+        const u64 bits = row_hash(row_key(of_step, p.rows[row]), (u64)position) >> 40;
         const bool stays = (double)bits / 16777216.0 >= (double)RATE;
         p.y[i] = cast<ELEMENT>(stays ? (double)real(p.x[i]) * FACTOR : 0.0);
     }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use crate::format::onnx::{self, ImportError};
 use crate::format::{self, Budget, safetensors};
 use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
+use crate::pass::without_training;
 use crate::types::{Note, Setting, Tensor};
 #[cfg(feature = "zoo")]
 use crate::zoo;
@@ -211,7 +212,7 @@ impl Retrained<'_> {
                 let tensors = tensors.collect::<Result<_, onnx::ExportError>>()?;
                 onnx::with_initializers(Path::new(self.spec), &tensors, self.max_memory)?
             }
-            None => onnx::export(self.graph, self.weights)?,
+            None => onnx::export(without_training(self.graph)?.as_ref(), self.weights)?,
         };
         Ok(format::write_bytes(path, &bytes)?)
     }
@@ -232,7 +233,7 @@ impl Retrained<'_> {
     /// Those of [`Self::save_onnx`], except errors of the file system.
     pub(crate) fn check_onnx(&self) -> Result<(), ModelError> {
         if self.initializers()?.is_none() {
-            onnx::export(self.graph, self.weights)?;
+            onnx::export(without_training(self.graph)?.as_ref(), self.weights)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Model;
 use crate::ir::{GraphError, NodeId, NodeKind, Param, ParamId, Source, Value};
-use crate::op::Op;
+use crate::op::{Op, Traits};
 use crate::types::invariant::invariant;
 use crate::types::{Device, Quoted};
 
@@ -107,7 +107,8 @@ fn shared_statistic(model: &Model) -> Option<(ParamId, usize, Vec<NodeId>)> {
         let op = model.graph.node(id).op();
         for (place, operand) in model.graph.operands(id).into_iter().enumerate() {
             // All that is no statistic is alike.
-            let running = op.is_some_and(|op| op.is_running(place));
+            // What a model moves itself it states as one.
+            let running = op.is_some_and(|op| op.is_running(place) && !op.is(Traits::TRAINS));
             let place = if running { place } else { 0 };
             if let Some(of) = param(model, operand) {
                 takers.entry(of).or_default().entry(place).or_default().push(id);

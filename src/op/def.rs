@@ -161,9 +161,10 @@ pub trait OpDef: OpText {
         false
     }
 
-    /// The part of the elements that training makes it drop.
-    fn drop_rate(&self) -> f32 {
-        0.0
+    /// What takes its place in training and draws by row with this seed; its operands are that of
+    /// the operator, the numbers of rows, and the step.
+    fn drawn(&self, _seed: i64) -> Option<Op> {
+        None
     }
 
     /// Of what normalises by statistics of the rows that it is given, of which rows.

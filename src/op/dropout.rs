@@ -1,5 +1,6 @@
 //! Dropout as inference sees it.
 
+use super::dropout_train::DropoutTrain;
 use super::infer::{exactly, results};
 use super::prelude::*;
 
@@ -25,11 +26,12 @@ pub(super) fn check_rate(rate: f32) -> Result<(), OpError> {
 impl OpDef for Dropout {
     fn traits(&self) -> Traits {
         let moves = if self.mask { Traits::empty() } else { Traits::VIEW };
-        Traits::FOLLOWS_BLOCKS | moves
+        let trains = if self.rate > 0.0 { Traits::TRAINS } else { Traits::empty() };
+        Traits::FOLLOWS_BLOCKS | moves | trains
     }
 
-    fn drop_rate(&self) -> f32 {
-        self.rate
+    fn drawn(&self, seed: i64) -> Option<Op> {
+        (self.rate > 0.0).then(|| DropoutTrain { rate: self.rate, seed }.into())
     }
 
     fn same_as(&self, _: &[Known<'_>], _: &TensorType) -> Option<usize> {

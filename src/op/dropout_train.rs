@@ -5,6 +5,7 @@ use super::element::{Float, for_float};
 use super::infer::{count, dtype, equal, exactly, result, sizes_of};
 use super::prelude::*;
 use super::real::Real;
+use super::row_hash::{hash, row_key};
 
 op! {
     /// The operand `x: [N, …]` of which a part of the elements, `rate`, is replaced by 0, and the
@@ -25,26 +26,9 @@ op! {
     }
 }
 
-/// 2^64 divided by the golden ratio, as an odd number.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The finalizer of `SplitMix64` (Steele, Lea and Flood, 2014).
-const fn mix(z: u64) -> u64 {
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// The hash of a row, to which positions are added.
-const fn row_key(seed: i64, step: i64, row: i64) -> u64 {
-    let of_seed = mix(seed.cast_unsigned().wrapping_add(GOLDEN));
-    let of_step = mix(of_seed.wrapping_add(step.cast_unsigned()).wrapping_add(GOLDEN));
-    mix(of_step.wrapping_add(row.cast_unsigned()).wrapping_add(GOLDEN))
-}
-
 /// Whether the element at a position of a row stays.
 fn stays(key: u64, position: u64, rate: f32) -> bool {
-    let bits = mix(key.wrapping_add(position.wrapping_add(1).wrapping_mul(GOLDEN))) >> 40;
+    let bits = hash(key, position) >> 40;
     bits as f64 / f64::from(1u32 << 24) >= f64::from(rate)
 }
 
@@ -65,16 +49,7 @@ impl OpDef for DropoutTrain {
     }
 
     fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
-        at.expect_whole(2, Code::SampleBySample, "takes its step from the samples of the batch")?;
-        let others = "pairs rows with the numbers of others";
-        match (at.shard(0), at.shard(1)) {
-            (Some(s), Some(t)) if s == t && s.axis == 0 => at.keep(s),
-            (Some(s), None) if s.axis > 0 => {
-                at.refuse(Code::WindowAxis, "counts positions along the batch")
-            }
-            (Some(_), _) => at.refuse_at(1, Code::Misaligned, others),
-            (None, _) => at.refuse_at(0, Code::Misaligned, others),
-        }
+        rules::by_row_numbers(at)
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -37,6 +37,7 @@ mod expand;
 mod external;
 pub(crate) mod first;
 mod flatten;
+pub(crate) mod for_training;
 mod gather;
 mod gather_at;
 mod gemm;
@@ -66,6 +67,7 @@ mod reshape;
 pub(crate) mod resize;
 mod reverse;
 mod reverse_sequence;
+pub(crate) mod row_noise;
 mod scan;
 mod scatter;
 pub(crate) mod segment_sum;
@@ -125,7 +127,7 @@ use grad::{batch_norm_grad, conv_weight_grad, grid_sample_grad, pool_grad, recur
 use support::declare::ops;
 #[cfg(test)]
 pub(crate) use support::testing;
-use support::{declare, index, interval, numeric, prelude, ranked, rows, view, wide};
+use support::{declare, index, interval, numeric, prelude, ranked, row_hash, rows, view, wide};
 
 ops! {
     // Layers with weights, and what their gradients are made of.
@@ -172,6 +174,8 @@ ops! {
     pub identity::Identity,
     pub dropout::Dropout,
     pub(crate) dropout_train::DropoutTrain,
+    pub(crate) row_noise::RowNoise,
+    pub(crate) for_training::ForTraining,
     pub(crate) first::First,
     pub(crate) all_reduce::AllReduce,
     pub(crate) all_gather::AllGather,

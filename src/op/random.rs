@@ -60,7 +60,7 @@ fn fraction(rng: &mut ChaCha8Rng, bits: u32) -> f64 {
 
 /// The binary digits of a drawn fraction that an element type holds exactly.
 #[expect(clippy::wildcard_enum_match_arm, reason = "of floats it is f64")]
-const fn digits(dtype: DType) -> u32 {
+pub(super) const fn digits(dtype: DType) -> u32 {
     match dtype {
         DType::F16 => 11,
         DType::Bf16 => 8,

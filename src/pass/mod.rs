@@ -34,6 +34,7 @@ pub use repair::{Action, AppliedRepair, BatchStatistics, Repair, RepairOptions};
 pub use replicate::{Gpus, Merge, Replicate, WeightPlacement};
 pub(crate) use report::claims_text;
 pub use report::report;
+pub(crate) use simplify::without_training;
 pub use simplify::{SimplifyOptions, simplify};
 pub use stages::{Proven, Repaired, repair, replicate};
 

@@ -1,7 +1,7 @@
 //! A graph of the operators that pick, place, order and scan elements, which no model of the zoo
 //! has.
 
-use fanwise::internal::SegmentSum;
+use fanwise::internal::{RowNoise, SegmentSum};
 use fanwise::ir::{Builder, Graph, Value};
 use fanwise::op::{
     Arg, Gather, GatherAt, Lrn, OneHot, Op, Reduction, Reverse, ReverseSequence, Scan, Scatter,
@@ -54,6 +54,10 @@ pub(crate) fn graph() -> Graph {
         net.put(Sort { axis: -1, descending: false }, &[x], 2);
         net.put(Scan::Sum { axis: 1, exclusive: true, reverse: true }, &[x], 1);
         net.put(Scan::Prod { axis: 2, exclusive: false, reverse: false }, &[x], 1);
+    }
+    let (rows, step) = (net.input("row", DType::I64, &[]), net.param("step", DType::I64, &[]));
+    for noise in [RowNoise::Uniform { seed: Some(1) }, RowNoise::Normal { seed: Some(2) }] {
+        net.put(noise, &[x, rows, step], 1);
     }
     let image = net.input("image", DType::F32, &[8, 5, 5]);
     for beta in [0.75, 0.5] {

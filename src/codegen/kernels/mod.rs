@@ -33,6 +33,7 @@ mod recurrent_grad;
 mod reduce;
 mod resize;
 mod reverse_sequence;
+mod row_noise;
 mod scan;
 mod scatter;
 mod segment_sum;
@@ -68,8 +69,8 @@ kernels! {
     DropoutTrain,
     ExclusiveScan, Expand, Gather, GatherAt, Gemm, GroupNorm, LayerNorm, Logic, LpNorm, Lrn, MatMul,
     MergeTopK, Narrow, OneHot, Pad, Pool, PoolGrad, Random, Range, Recurrent, RecurrentGrad, Reduce,
-    Resize, Reverse, ReverseSequence, Scan, Scatter, SegmentSum, Slice, Softmax, Sort, SplitOp,
-    Tile, TopK, Transpose, Trilu, Unary, Where,
+    Resize, Reverse, ReverseSequence, RowNoise, Scan, Scatter, SegmentSum, Slice, Softmax, Sort,
+    SplitOp, Tile, TopK, Transpose, Trilu, Unary, Where,
 }
 
 /// The target: GPUs with CUDA kernels that are compiled at run time.

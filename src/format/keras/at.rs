@@ -28,6 +28,8 @@ pub(super) struct State {
     /// For training: the regularizers and constraints of the file, each behind its layer.
     pub(super) unapplied: BTreeSet<String>,
     pub(super) for_training: bool,
+    /// Whether Keras calls what is built now once for each step.
+    pub(super) is_stepwise: bool,
     /// Whether the file is of a version before 3, in which some defaults were others.
     pub(super) is_before_3: bool,
     /// Values with the last axis behind the batch, by those in Keras' order, and the reverse.
@@ -85,6 +87,7 @@ impl State {
             notes: Vec::new(),
             unapplied: BTreeSet::new(),
             for_training: options.for_training,
+            is_stepwise: false,
             is_before_3: options.is_before_3,
             turned: HashMap::new(),
             calls: 0,

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value as Json;
 
+use super::activity::Penalty;
 use super::at::{At, Place, State, dtype};
 use super::config::{Config, Object, Read, int};
 use super::error::{Fault, LayerError};
@@ -392,7 +393,16 @@ impl<'c> At<'_, 'c> {
             let reason = "it is called with `training=True`, which a run for inference has not";
             return Err(Fault::new(reason));
         }
-        let result = (layer.call)(self, args)?;
+        let mut result = (layer.call)(self, args)?;
+        if self.state.for_training
+            && let Some(penalty) = Penalty::of(self)?
+        {
+            if layer.class.ends_with("QueryAttention") || layer.class == "MultiHeadAttention" {
+                let reason = "penalises what the layer computes inside, which is not supported";
+                return Err(Fault::field("activity_regularizer", reason));
+            }
+            result = penalty.added(self, result)?;
+        }
         self.checked()?;
         if layer.masks != Masks::Own {
             args.ignore(&["mask"]);

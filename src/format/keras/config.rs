@@ -96,7 +96,11 @@ impl<'c> Config<'c> {
 
     /// The fields that restrict how variables are learned, and are set.
     pub(super) fn restrictions(&self) -> impl Iterator<Item = &'c str> {
-        let is_one = |name: &str| name.ends_with("regularizer") || name.ends_with("constraint");
+        // That of activities is a part of the loss of the model.
+        let is_one = |name: &str| {
+            (name.ends_with("regularizer") && name != "activity_regularizer")
+                || name.ends_with("constraint")
+        };
         let set = self.fields.iter().filter(|(_, value)| !value.is_null());
         set.map(|(name, _)| &**name).filter(move |name| is_one(name))
     }

@@ -10,6 +10,7 @@
     reason = "of the forms that JSON, HDF5 and arguments have, each place takes a few"
 )]
 
+mod activity;
 mod at;
 mod build;
 mod config;

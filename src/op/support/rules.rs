@@ -172,6 +172,21 @@ pub(crate) fn first_shard(operands: &[SplitOperand<'_>]) -> Option<(usize, Shard
     operands.iter().enumerate().find_map(|(i, x)| x.claim.shard().map(|s| (i, s)))
 }
 
+/// The rule of what draws for the elements of its first operand by the numbers of their rows, which
+/// the second one has, at the step that the third one is.
+pub(in crate::op) fn by_row_numbers(at: &Splitting<'_>) -> Result<Claims, Refusal> {
+    at.expect_whole(2, Code::SampleBySample, "takes its step from the samples of the batch")?;
+    let others = "pairs rows with the numbers of others";
+    match (at.shard(0), at.shard(1)) {
+        (Some(s), Some(t)) if s == t && s.axis == 0 => at.keep(s),
+        (Some(s), None) if s.axis > 0 => {
+            at.refuse(Code::WindowAxis, "counts positions along the batch")
+        }
+        (Some(_), _) => at.refuse_at(1, Code::Misaligned, others),
+        (None, _) => at.refuse_at(0, Code::Misaligned, others),
+    }
+}
+
 /// The rule of an operator that computes each element from the elements at the same place, its
 /// operands broadcast: all split operands are split on the same axis of the result, and what is
 /// whole on every replica has size 1 there.

@@ -43,6 +43,8 @@ bitflags! {
         const MATRIX_PRODUCT = 1 << 13 | Self::SUMS_NARROW.bits();
         /// A rounding of its floats may change a result by any amount.
         const JUMPS = 1 << 14;
+        /// Training gives it another meaning: what prepares a graph for training keeps it.
+        const TRAINS = 1 << 15;
     }
 }
 

@@ -1,19 +1,24 @@
 //! Inference mode: batch normalisation and dropout of a file in train mode, rewritten.
 
+use std::collections::BTreeSet;
+
+use super::phase::Phase;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value, Weights};
 use crate::op::{BatchNorm, BatchNormTrain, Binary, Compare, Dropout, Logic, Op, Random};
+use crate::pass::simplify::remove_identities;
 use crate::types::invariant::invariant;
 
-/// A copy of a graph in which batch normalisation in train mode takes its running statistics and
-/// dropout in train mode drops nothing.
+/// A copy of a graph in which batch normalisation in train mode takes its running statistics,
+/// dropout in train mode drops nothing, and nothing is left that only training takes.
 ///
 /// # Errors
 /// If the graph is damaged.
 pub fn inference(graph: &Graph) -> Result<Graph, GraphError> {
     let mut builder = Builder::over(graph.clone(), Weights::default());
     inference_mode(&mut builder)?;
+    Phase::enter(&mut builder, false, &BTreeSet::new())?;
     let (mut graph, _) = builder.finish();
-    graph.remove_unused();
+    remove_identities(&mut graph, false)?;
     Ok(graph)
 }
 

@@ -21,6 +21,7 @@ mod mode;
 mod names;
 mod optimizer;
 mod penalty;
+mod phase;
 mod recompute;
 mod spec;
 mod step;

@@ -1,12 +1,13 @@
-//! Train mode: batch statistics in batch normalisation, and dropout that drops.
+//! Train mode: batch statistics in batch normalisation, and draws that are made.
 
 use std::collections::BTreeSet;
 
 use super::error::TrainingError;
 use super::inference::inference_mode;
+use super::phase::Phase;
 use crate::analysis::survey;
 use crate::ir::{Builder, Graph, GraphError, NodeId, NodeKind, Origin, Value};
-use crate::op::{BatchNormTrain, DropoutTrain, Formula, Op, RuleError};
+use crate::op::{BatchNormTrain, Formula, Op, RuleError};
 use crate::types::invariant::invariant;
 use crate::types::{Claim, DType, Dim};
 
@@ -20,24 +21,32 @@ pub struct Mode {
     pub seed: i64,
 }
 
+/// What a graph in train mode adds.
+pub(crate) struct TrainMode {
+    /// The parameters that the step itself moves: running statistics, and what layers keep.
+    pub(super) statistics: BTreeSet<NodeId>,
+    /// What layers add to the loss.
+    pub(super) losses: Vec<Value>,
+}
+
 /// Puts a graph into train mode: batch normalisation takes the statistics of the batch and updates
-/// its running ones, and dropout drops elements by the step number in `step`. Returns the
-/// parameters that are running statistics.
+/// its running ones, and draws are those of the step number in `step`.
 ///
 /// Batch normalisation stays in inference mode if its statistics are no parameters, or if its scale
 /// and bias, or its statistics, are `frozen`.
 ///
 /// # Errors
-/// If a layer that returns its new running statistics shares them with one before it, if the mask
-/// of a dropout is used, or if a dropout applies to a value whose elements belong to no row.
+/// If a layer that gives the new values of variables shares them with one before it, if the mask of
+/// a dropout is used, or if something is drawn for a value whose elements belong to no row.
 pub(crate) fn train_mode(
     builder: &mut Builder,
     step: Value,
     mode: Mode,
     frozen: &BTreeSet<String>,
-) -> Result<BTreeSet<NodeId>, TrainingError> {
+) -> Result<TrainMode, TrainingError> {
     // One form to start from: a file may have layers in either mode.
     inference_mode(builder)?;
+    let phase = Phase::enter(builder, true, frozen)?;
     let mut running = RunningStatistics::default();
     let claims = survey(builder.graph())?;
     let mut rows = RowNumbers::default();
@@ -67,32 +76,35 @@ pub(crate) fn train_mode(
             (Op::BatchNormTrain(_), [_, _, _, mean, var])
                 if (0..3).any(|output| builder.graph().is_used(Value { node: id, output })) =>
             {
-                running.keep(builder.graph(), id, *mean, 1)?;
-                running.keep(builder.graph(), id, *var, 2)?;
+                running.keep(builder.graph(), *mean, Value { node: id, output: 1 })?;
+                running.keep(builder.graph(), *var, Value { node: id, output: 2 })?;
             }
-            (op, [_]) if op.drop_rate() > 0.0 => {
+            (op, [_]) => {
+                let Some(train) = op.drawn(layer.wrapping_add(1)) else { continue };
                 layer = layer.wrapping_add(1);
-                let train = DropoutTrain { rate: op.drop_rate(), seed: layer };
                 // The claim is that of the old result: the operand may be a new node without one.
-                dropped(builder, &mut rows, old, claims.get(old), train, step)?;
+                drawn(builder, &mut rows, old, claims.get(old), train, step)?;
             }
             _ => {}
         }
     }
+    for (variable, new) in phase.moved {
+        running.keep(builder.graph(), variable, new)?;
+    }
     builder.set_origin(Origin::default());
-    Ok(running.update(builder))
+    Ok(TrainMode { statistics: running.update(builder), losses: phase.losses })
 }
 
-/// Replaces a dropout whose result has this claim by one that drops.
+/// Replaces what has a result with this claim by what draws in its place, at a step.
 ///
-/// Elements are dropped by the number of their row in the whole batch, so that a replica drops the
-/// same elements as one device.
-fn dropped(
+/// Draws go by the number of the row in the whole batch, so that a replica draws the same as one
+/// device.
+fn drawn(
     builder: &mut Builder,
     rows: &mut RowNumbers,
     old: Value,
     claim: Claim,
-    train: DropoutTrain,
+    train: Op,
     step: Value,
 ) -> Result<(), TrainingError> {
     let graph = builder.graph();
@@ -180,22 +192,16 @@ impl RunningStatistics {
     }
 
     /// Records the update of a layer that is in train mode already, whose new statistics are used.
-    fn keep(
-        &mut self,
-        graph: &Graph,
-        node: NodeId,
-        running: Value,
-        output: u32,
-    ) -> Result<(), TrainingError> {
+    fn keep(&mut self, graph: &Graph, running: Value, new: Value) -> Result<(), TrainingError> {
         if !is_param(graph, running) {
             return Ok(());
         }
         // The layer computes from the old statistic; the update of the layer before would be lost.
         if self.now(running) != running {
-            let label = graph.node(node).label();
+            let label = graph.node(new.node).label();
             return Err(refused(label, "its running statistics are also those of another layer"));
         }
-        self.moved(running, Value { node, output });
+        self.moved(running, new);
         Ok(())
     }
 
@@ -209,7 +215,7 @@ impl RunningStatistics {
     }
 }
 
-/// The row numbers that dropout takes, each tensor written at its first use.
+/// The row numbers that draws take, each tensor written at its first use.
 #[derive(Default)]
 struct RowNumbers {
     batch: Option<Value>,
@@ -231,7 +237,7 @@ impl RowNumbers {
     }
 }
 
-/// The reshape and transpose that bring the rows of a value to axis 0, where dropout numbers them.
+/// The reshape and transpose that bring the rows of a value to axis 0, where draws number them.
 struct RowsFirst {
     /// The shape of the value.
     whole: Vec<Dim>,
@@ -286,7 +292,7 @@ impl RowsFirst {
         if turned {
             x = b.named(&format!("{name}.rows")).transpose(x, perm.clone())?;
         }
-        let own = if reshaped || turned { format!("{name}.dropped") } else { name.to_owned() };
+        let own = if reshaped || turned { format!("{name}.drawn") } else { name.to_owned() };
         let mut y = write(b, &own, x)?;
         if turned {
             let mut back = vec![0; perm.len()];

@@ -9,8 +9,9 @@ use super::differentiate::differentiate_with;
 use super::error::TrainingError;
 use super::inference::inference_mode;
 use super::metric::{MetricInputs, Metrics};
-use super::mode::{self, train_mode};
+use super::mode::{self, TrainMode, train_mode};
 use super::penalty::penalties;
+use super::phase::{Phase, with_added};
 use super::spec::{LossInputs, OutputLoss, STEP, Training, TrainingGraph, Weighted};
 use super::trainable::{Parameters, TrainableChoice, Trained, nothing_to_train};
 use super::update::{Update, update};
@@ -36,8 +37,9 @@ pub fn training(
     let mut b = begin(model, weights)?;
     let choice = TrainableChoice::of(model, training)?;
     let step = b.param(STEP, Tensor::scalar(0i64));
-    let statistics = train_mode(&mut b, step, training.mode, &choice.frozen)?;
+    let TrainMode { statistics, losses } = train_mode(&mut b, step, training.mode, &choice.frozen)?;
     let mut costs = costs(&mut b, training)?;
+    costs.loss = with_added(&mut b, costs.loss, &losses)?;
     let Parameters { trained, mut untrained } =
         Parameters::of(model, weights, &choice, &b, &statistics)?;
     costs.loss = penalties(&mut b, costs.loss, &trained, &training.l1, &training.l2)?;
@@ -76,7 +78,9 @@ pub fn evaluation(
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
     inference_mode(&mut b)?;
+    let losses = Phase::enter(&mut b, false, &BTreeSet::new())?.losses;
     let mut costs = costs(&mut b, training)?;
+    costs.loss = with_added(&mut b, costs.loss, &losses)?;
     let choice = TrainableChoice::of(model, training)?;
     let Parameters { trained, .. } = Parameters::of(model, weights, &choice, &b, &BTreeSet::new())?;
     costs.loss = penalties(&mut b, costs.loss, &trained, &training.l1, &training.l2)?;
@@ -111,7 +115,7 @@ impl LossValues {
             b.output(&format!("{name}.count"), *count);
         }
         let (mut graph, mut weights) = b.finish();
-        remove_identities(&mut graph, true)?;
+        remove_identities(&mut graph, false)?;
         let used: BTreeSet<&str> = graph.params().iter().map(|p| &*p.name).collect();
         weights.retain(|name| used.contains(name));
         Ok(TrainingGraph {

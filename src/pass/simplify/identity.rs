@@ -1,8 +1,10 @@
 //! Removal of identities: operators whose result equals an operand.
 
+use std::borrow::Cow;
+
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, GraphError, NodeId, Value, Weights};
-use crate::op::Known;
+use crate::op::{Known, Op, Traits};
 use crate::pass::PassError;
 
 /// Replaces the result of every identity by its operand.
@@ -14,15 +16,15 @@ pub(super) fn run(
     Ok(remove_identities(graph, options.for_training)?)
 }
 
-/// Removes identities; with `for_training` dropout stays, which is one in inference only.
+/// Removes identities; with `for_training` those stay that training gives another meaning.
 pub(in crate::pass) fn remove_identities(
     graph: &mut Graph,
     for_training: bool,
 ) -> Result<(), GraphError> {
     for id in graph.order()? {
         let result = Value { node: id, output: 0 };
-        let drops = graph.node(id).op().is_some_and(|op| op.drop_rate() > 0.0);
-        if !(drops && for_training)
+        let trains = graph.node(id).op().is_some_and(|op| op.is(Traits::TRAINS));
+        if !(trains && for_training)
             && let Some(operand) = same_as_operand(graph, id)
             && graph.ty(operand) == graph.ty(result)
         {
@@ -31,6 +33,23 @@ pub(in crate::pass) fn remove_identities(
     }
     graph.remove_unused();
     Ok(())
+}
+
+/// The graph without what it says about training alone, for formats that cannot state it.
+pub(crate) fn without_training(graph: &Graph) -> Result<Cow<'_, Graph>, PassError> {
+    let own = |id: &NodeId| matches!(graph.node(*id).op(), Some(Op::ForTraining(_)));
+    let all: Vec<NodeId> = graph.ids().filter(own).collect();
+    if all.is_empty() {
+        return Ok(Cow::Borrowed(graph));
+    }
+    let mut plain = graph.clone();
+    for id in all {
+        if let Some(x) = plain.operands(id).first().copied() {
+            plain.replace(Value { node: id, output: 0 }, x)?;
+        }
+    }
+    plain.remove_unused();
+    Ok(Cow::Owned(plain))
 }
 
 /// The value that equals the operator's first result, provided that both have the same type, which

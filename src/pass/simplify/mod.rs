@@ -13,6 +13,7 @@ mod sizes;
 mod widen;
 
 pub(super) use identity::remove_identities;
+pub(crate) use identity::without_training;
 pub use options::SimplifyOptions;
 
 use super::{PassError, PassInfo};

@@ -28,22 +28,39 @@ const FACTS: [(&str, Traits); 4] = [
 /// Facts that an operator shows and does not state, with the reason.
 const SILENT: &[(&str, &str, &str)] = &[
     ("bitwise_or", "MOVES", "chance: of few small integers it gives one of them"),
+    ("add_loss", "ELEMENTWISE", MEANS_MORE),
+    ("add_loss", "MOVES", MEANS_MORE),
+    ("add_loss", "PERMUTES", MEANS_MORE),
+    ("add_loss", "VIEW", MEANS_MORE),
     ("copy", "ELEMENTWISE", VIEWS),
     ("dropout", "ELEMENTWISE", VIEWS),
     ("gather", "MOVES", INDICES),
     ("gather_elements", "MOVES", INDICES),
     ("gather_nd", "MOVES", INDICES),
     ("identity", "ELEMENTWISE", VIEWS),
+    ("in_training", "ELEMENTWISE", MEANS_MORE),
+    ("in_training", "MOVES", MEANS_MORE),
+    ("in_training", "PERMUTES", MEANS_MORE),
+    ("in_training", "VIEW", MEANS_MORE),
     ("max", "MOVES", CHOICE),
     ("min", "MOVES", CHOICE),
+    ("move_variable", "ELEMENTWISE", MEANS_MORE),
+    ("move_variable", "MOVES", MEANS_MORE),
+    ("move_variable", "PERMUTES", MEANS_MORE),
+    ("move_variable", "VIEW", MEANS_MORE),
     ("reverse_sequence", "MOVES", INDICES),
     ("reverse_sequence", "PERMUTES", INDICES),
+    ("stop_gradient", "ELEMENTWISE", MEANS_MORE),
+    ("stop_gradient", "MOVES", MEANS_MORE),
+    ("stop_gradient", "PERMUTES", MEANS_MORE),
+    ("stop_gradient", "VIEW", MEANS_MORE),
     ("trilu", "ELEMENTWISE", "whether an element stays depends on its place"),
     ("where", "MOVES", CHOICE),
 ];
 
 const VIEWS: &str = "a view is followed as such; as elementwise it would be ordered as a kernel";
 const INDICES: &str = "bounds of the result are carried to all operands, also to the indices";
+const MEANS_MORE: &str = "training gives it a meaning, so that nothing may take it for its operand";
 const CHOICE: &str = "its interval is narrower, or carries nothing to the condition";
 
 /// The shape that the operands have when they are broadcast.

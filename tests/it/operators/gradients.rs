@@ -24,7 +24,7 @@ const STEP: f64 = 1e-6;
 /// Operators no element of whose operands has a gradient to compare, in the order of the list:
 /// those whose results are no floats or constant between their steps, that take no floats, stand
 /// between replicas, or are gradients.
-const WITHOUT: [&str; 53] = [
+const WITHOUT: [&str; 56] = [
     "batch_norm_train_grad",
     "conv_weight_grad",
     "max_pool_grad",
@@ -62,6 +62,9 @@ const WITHOUT: [&str; 53] = [
     "tree_ensemble",
     "pair_probabilities",
     "hardmax",
+    "row_uniform",
+    "row_normal",
+    "stop_gradient",
     "first",
     "all_reduce",
     "all_gather",

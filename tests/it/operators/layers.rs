@@ -7,7 +7,8 @@ use super::draw::{Case, Draw, Held, N, case, named};
 use super::parts::signed;
 use crate::splits::tensor;
 use fanwise::internal::{
-    BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, GridSampleGrad, PoolGrad,
+    BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, ForTraining, GridSampleGrad,
+    PoolGrad, RowNoise,
 };
 use fanwise::op::{
     Attr, BatchNorm, BlockOrder, Blocks, Col2Im, Conv, ConvTranspose, DynamicQuantize, Einsum,
@@ -27,6 +28,8 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("pool", pool),
     ("pool_grad", pool_grad),
     ("dropout_train", dropout_train),
+    ("for_training", for_training),
+    ("row_noise", row_noise),
     ("channels", channels),
     ("layer_norm", layer_norm),
     ("blocks", blocks),
@@ -208,6 +211,39 @@ fn dropout_train(draw: &mut Draw) -> Option<Case> {
     let shape = draw.of(&[vec![N, 3], vec![N], vec![N, 2, 3], vec![3, N]]);
     let rows = draw.ints(DType::I64, &shape[..1], 0, 1000);
     case(op, [draw.held(DType::F32, &shape), rows, draw.ints(DType::I64, &[], 0, 9)])
+}
+
+fn for_training(draw: &mut Draw) -> Option<Case> {
+    let shape = draw.of(&[vec![N, 3], vec![2, N]]);
+    let mut operands = vec![draw.held(DType::F32, &shape)];
+    let op = draw.of(&[
+        ForTraining::StopGradient,
+        ForTraining::InTraining,
+        ForTraining::AddLoss,
+        ForTraining::Move,
+    ]);
+    match op {
+        ForTraining::StopGradient => {}
+        ForTraining::InTraining => operands.push(draw.held(DType::F32, &shape)),
+        ForTraining::AddLoss => operands.push(draw.held(DType::F32, &[])),
+        ForTraining::Move => {
+            operands.extend([draw.held(DType::F32, &[2]), draw.held(DType::F32, &[2])]);
+        }
+    }
+    case(op, operands)
+}
+
+fn row_noise(draw: &mut Draw) -> Option<Case> {
+    let seed = if draw.chance(3) { None } else { Some(draw.int(0, 100)) };
+    let normal = draw.chance(2);
+    let op = if normal { RowNoise::Normal { seed } } else { RowNoise::Uniform { seed } };
+    let shape = draw.of(&[vec![N, 3], vec![N], vec![N, 2, 3], vec![3, N]]);
+    let mut operands = vec![draw.held(DType::F32, &shape)];
+    if seed.is_some() {
+        operands.push(draw.ints(DType::I64, &shape[..1], 0, 1000));
+        operands.push(draw.ints(DType::I64, &[], 0, 9));
+    }
+    case(op, operands)
 }
 
 fn pool(draw: &mut Draw) -> Option<Case> {

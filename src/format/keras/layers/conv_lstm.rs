@@ -3,7 +3,8 @@
 use super::activation::{Function, apply_to, function};
 use super::conv::{convolve, turned_kernel};
 use super::entry::layers;
-use super::recurrent::{Sequences, initial, lstm_step, sequence};
+use super::random::kept;
+use super::recurrent::{Drops, Sequences, initial, lstm_step, sequence};
 use super::steps::Steps;
 use super::windows::{Padding, Windows};
 use crate::format::keras::at::{At, Format};
@@ -30,11 +31,7 @@ struct Kernels {
 fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
     let sequences = Sequences::read(at)?;
     at.config.ignore(&["unit_forget_bias"]);
-    for name in ["dropout", "recurrent_dropout"] {
-        if at.config.number(name, 0.0)? > 0.0 && at.state.for_training {
-            return Err(Fault::field(name, "drops what the cell takes in training"));
-        }
-    }
+    let drops = Drops::read(at)?;
     let filters = at.config.count("filters")?;
     let windows = Windows::read(at, rank, "kernel_size")?;
     let functions = [function(at, "recurrent_activation")?, function(at, "activation")?];
@@ -63,7 +60,9 @@ fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>>
     let probe = convolve(at, &windows, &[first, kernels.input], 1)?;
     let shape = [&[filters][..], &at.sizes(probe, 2)?].concat();
     let steps = Steps { x, mask: taken, initial, zeroes_masked: sequences.zeroes_masked };
-    let cell = Cell { filters, windows: &windows, functions, kernels };
+    let sizes = at.sizes(first, 1)?;
+    let masks = [masks(at, x, &sizes, drops.input)?, masks(at, x, &shape, drops.state)?];
+    let cell = Cell { filters, windows: &windows, functions, kernels, masks };
     let (mut all, mut states) =
         steps.one_by_one(at, &[shape.clone(), shape], |at, x, states| cell.step(at, x, states))?;
     if windows.format == Format::ChannelsLast {
@@ -81,20 +80,48 @@ struct Cell<'w> {
     /// The functions of the gates and of the state.
     functions: [Function; 2],
     kernels: Kernels,
+    /// What each gate multiplies the input and the state by; nothing if nothing is dropped.
+    masks: [Vec<Value>; 2],
+}
+
+/// The factors of the four gates for values of this shape, drawn once for each row of `x`.
+fn masks(at: &mut At<'_, '_>, x: Value, shape: &[i64], rate: f64) -> Read<Vec<Value>> {
+    let count = if rate > 0.0 { 4 } else { 0 };
+    (0..count).map(|_| kept(at, x, shape, rate)).collect()
+}
+
+/// A convolution of which each gate takes a part of the kernel, and multiplies the value before.
+fn by_gate(
+    at: &mut At<'_, '_>,
+    windows: &Windows,
+    [x, kernel]: [Value; 2],
+    masks: &[Value],
+) -> Read<Value> {
+    if masks.is_empty() {
+        return convolve(at, windows, &[x, kernel], 1);
+    }
+    let width = at.extent(kernel, 0)? / 4;
+    let kernels = at.split(kernel, 0, vec![width.into(); 4])?;
+    let mut parts = Vec::new();
+    for (mask, kernel) in masks.iter().zip(kernels) {
+        let x = at.mul(x, *mask)?;
+        parts.push(convolve(at, windows, &[x, kernel], 1)?);
+    }
+    at.concat(&parts, 1)
 }
 
 impl Cell<'_> {
     /// The states behind a step.
     fn step(&self, at: &mut At<'_, '_>, x: Value, states: &[Value]) -> Read<Vec<Value>> {
-        let Self { filters, windows, kernels, functions: [gate, activation] } = self;
-        let mut from_input = convolve(at, windows, &[x, kernels.input], 1)?;
+        let Self { filters, windows, kernels, functions: [gate, activation], masks } = self;
+        let mut from_input = by_gate(at, windows, [x, kernels.input], &masks[0])?;
         if let Some(bias) = kernels.bias {
             from_input = at.add(from_input, bias)?;
         }
         let ones = vec![1; windows.rank];
         let (strides, dilations, padding) = (ones.clone(), ones, Padding::Same);
         let inner = Windows { strides, dilations, padding, ..(*windows).clone() };
-        let from_state = convolve(at, &inner, &[states[0], kernels.state], 1)?;
+        let from_state = by_gate(at, &inner, [states[0], kernels.state], &masks[1])?;
         let sums = at.add(from_input, from_state)?;
         let gates = at.split(sums, 1, vec![(*filters).into(); 4])?;
         let c = lstm_step(at, [gates[0], gates[1], gates[2]], states[1], [gate, activation])?;

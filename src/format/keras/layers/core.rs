@@ -2,6 +2,7 @@
 
 use super::activation::{apply_to, function};
 use super::entry::layers;
+use crate::format::keras::activity::Penalty;
 use crate::format::keras::at::At;
 use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
@@ -26,11 +27,10 @@ layers! {
     };
     "Identity" Kept => |at, args| same(at, args);
     "ActivityRegularization" Kept => |at, args| {
-        at.config.ignore(&["l1", "l2"]);
-        if at.state.for_training {
-            return Err(Fault::new("it adds to the loss in training, which is not supported"));
-        }
-        same(at, args)
+        let penalty =
+            Penalty { l1: at.config.number("l1", 0.0)?, l2: at.config.number("l2", 0.0)? };
+        let result = same(at, args)?;
+        if at.state.for_training { penalty.added(at, result) } else { Ok(result) }
     };
 }
 

@@ -11,6 +11,7 @@ use crate::format::keras::config::{Read, int, number};
 use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
+use crate::op::for_training::ForTraining;
 use crate::op::{Binary, Einsum, Formula, GeluForm, Reverse, Unary, converted};
 use crate::types::invariant::int as narrow;
 use crate::types::{DType, Dim, Shape, Tensor as Elements};
@@ -139,10 +140,12 @@ layers! {
     });
     "Identity" Dropped => |at, args| one(at, args, |_, x| Ok(x));
     "StopGradient" Dropped => |at, args| {
-        if at.state.for_training {
-            return Err(Fault::new("it stops the gradient in training, which is not supported"));
-        }
-        one(at, args, |_, x| Ok(x))
+        one(at, args, |at, x| {
+            if !at.state.for_training {
+                return Ok(x);
+            }
+            at.op(ForTraining::StopGradient, &[x])
+        })
     };
 }
 

@@ -2,6 +2,8 @@
 
 mod activation;
 mod attention;
+mod augment;
+mod colour;
 mod conv;
 mod conv_lstm;
 mod core;
@@ -14,6 +16,7 @@ mod preprocessing;
 mod random;
 mod recurrent;
 mod reshaping;
+mod sampling;
 mod slicing;
 mod steps;
 mod tensorflow;

@@ -7,6 +7,7 @@ use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
+use crate::op::for_training::ForTraining;
 use crate::op::{BatchNorm, Formula, GroupNorm, LayerNorm};
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, Shape};
@@ -91,10 +92,12 @@ fn batch<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let (scale, center) = (at.config.flag("scale", true)?, at.config.flag("center", true)?);
     let axis = one_axis(at)?;
     let x = args.tensor()?;
-    if at.state.for_training && x.mask.is_some() {
-        return Err(Fault::new("its statistics leave out masked steps in training"));
-    }
     let x = at.as_is(x)?;
+    let given = args.opt_tensor(usize::MAX, "mask")?.map(|mask| mask.value);
+    let mask = given.or(x.mask).filter(|_| at.state.for_training && at.place.is_trainable);
+    if mask.is_some() && at.axis(x.value, axis)? + 1 != at.rank(x.value) {
+        return Err(Fault::field("axis", "is not the last, and what it normalises has a mask"));
+    }
     let channels = Channels::of(at, x, axis)?;
     let count = [at.extent(channels.value, 1)?];
     let dtype = at.variable_type();
@@ -109,12 +112,60 @@ fn batch<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let gamma = or_constant(at, gamma, 1.0)?;
     let beta = or_constant(at, beta, 0.0)?;
     let operands = [channels.value, gamma, beta, mean, variance];
-    let value = if at.state.for_training && !at.place.is_trainable {
-        frozen(at, operands, f64::from(epsilon))?
-    } else {
-        at.op(BatchNorm { epsilon, momentum }, &operands)?
+    let value = match mask {
+        Some(mask) => masked(at, operands, mask, [f64::from(epsilon), f64::from(momentum)])?,
+        None if at.state.for_training && !at.place.is_trainable => {
+            frozen(at, operands, f64::from(epsilon))?
+        }
+        None => at.op(BatchNorm { epsilon, momentum }, &operands)?,
     };
     Ok(channels.restore(at, value)?.into())
+}
+
+/// A normalisation whose statistics in training are those of the places that count: `mask` lacks
+/// the channels of `[N, C, …]`.
+fn masked(
+    at: &mut At<'_, '_>,
+    operands: [Value; 5],
+    mask: Value,
+    [epsilon, momentum]: [f64; 2],
+) -> Read<Value> {
+    /// What Keras adds to divisors.
+    const LEAST: f64 = 1e-7;
+    let [x, gamma, beta, mean, variance] = operands;
+    let resting = frozen(at, operands, epsilon)?;
+    let (own, wide) = (at.ty_of(x), at.ty_of(mean));
+    let x = at.cast(x, wide)?;
+    let counts = at.unsqueeze(mask, vec![1])?;
+    let counts = at.cast(counts, DType::Bool)?;
+    let over: Vec<i64> = std::iter::once(0).chain((2..at.rank(x)).map(int)).collect();
+    let ones = at.cast(counts, wide)?;
+    let number = at.total(ones)?;
+    let number = at.shift(number, LEAST)?;
+    let average = |at: &mut At<'_, '_>, x: Value| -> Read<Value> {
+        let kept = at.only(counts, x)?;
+        let sum = at.reduce_sum(kept, over.clone(), false)?;
+        at.div(sum, number)
+    };
+    let center = average(at, x)?;
+    let shape: Shape = std::iter::once(Dim::ONE)
+        .chain(at.shape(center).iter().cloned())
+        .chain(std::iter::repeat_n(Dim::ONE, at.rank(x) - 2))
+        .collect();
+    let along = at.reshape(center, &shape)?;
+    let distance = at.sub(x, along)?;
+    let squares = at.square(distance)?;
+    let spread = average(at, squares)?;
+    let new = frozen(at, [x, gamma, beta, center, spread], epsilon)?;
+    let new = at.cast(new, own)?;
+    let mut value = at.op(ForTraining::InTraining, &[resting, new])?;
+    for (running, found) in [(mean, center), (variance, spread)] {
+        let kept = at.scale(running, momentum)?;
+        let added = at.scale(found, 1.0 - momentum)?;
+        let moved = at.add(kept, added)?;
+        value = at.op(ForTraining::Move, &[value, running, moved])?;
+    }
+    Ok(value)
 }
 
 /// A normalisation whose statistics stay in training: it is then no more than a scale and a shift.

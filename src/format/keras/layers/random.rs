@@ -1,13 +1,19 @@
 //! Layers that draw numbers in training and change nothing, or little, in inference.
 
+use serde_json::Value as Json;
+
 use super::activation::single;
 use super::core::same;
 use super::entry::layers;
 use super::steps::zeros;
+use super::{augment, colour};
 use crate::format::keras::at::{At, Format};
 use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
+use crate::ir::Value;
+use crate::op::for_training::ForTraining;
+use crate::op::row_noise::RowNoise;
 use crate::op::{Dropout, Formula};
 
 layers! {
@@ -25,42 +31,50 @@ layers! {
     "SpatialDropout1D" Kept => |at, args| spatial(at, args, 1);
     "SpatialDropout2D" Kept => |at, args| spatial(at, args, 2);
     "SpatialDropout3D" Kept => |at, args| spatial(at, args, 3);
-    "AlphaDropout" Kept => |at, args| in_training(at, args, &["rate", "noise_shape"]);
-    "GaussianDropout" Kept => |at, args| in_training(at, args, &["rate"]);
-    "GaussianNoise" Kept => |at, args| in_training(at, args, &["stddev"]);
-    "RandomFlip" Dropped => |at, args| in_training(at, args, &["mode", "data_format"]);
-    "RandomRotation" Dropped => |at, args| in_training(at, args, AFFINE);
-    "RandomTranslation" Dropped => |at, args| in_training(at, args, AFFINE);
-    "RandomZoom" Dropped => |at, args| in_training(at, args, AFFINE);
-    "RandomShear" Dropped => |at, args| in_training(at, args, AFFINE);
-    "RandomPerspective" Dropped => |at, args| in_training(at, args, AFFINE);
-    "RandomContrast" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomBrightness" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomHue" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomSaturation" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomSharpness" Dropped => |at, args| in_training(at, args, COLOUR);
+    "AlphaDropout" Kept => alpha_dropout;
+    "GaussianDropout" Kept => |at, args| {
+        let rate = rate(at)?;
+        if rate >= 1.0 && at.state.for_training {
+            return Err(Fault::field("rate", "is 1, of which the noise is infinite"));
+        }
+        let deviation = (rate / (1.0 - rate)).sqrt();
+        noisy(at, args, rate > 0.0, |at, x| {
+            let noise = at.op(RowNoise::Normal { seed: None }, &[x])?;
+            let noise = at.scale(noise, deviation)?;
+            let factor = at.shift(noise, 1.0)?;
+            at.mul(x, factor)
+        })
+    };
+    "GaussianNoise" Kept => |at, args| {
+        let deviation = at.config.number("stddev", 0.0)?;
+        noisy(at, args, deviation > 0.0, |at, x| {
+            let noise = at.op(RowNoise::Normal { seed: None }, &[x])?;
+            let noise = at.scale(noise, deviation)?;
+            at.add(x, noise)
+        })
+    };
+    "RandomFlip" Dropped => augment::flip;
+    "RandomRotation" Dropped => augment::rotation;
+    "RandomTranslation" Dropped => augment::translation;
+    "RandomZoom" Dropped => augment::zoom;
+    "RandomShear" Dropped => augment::shear;
+    "RandomPerspective" Dropped => |at, args| in_training(at, args, PERSPECTIVE);
+    "RandomContrast" Dropped => augment::contrast;
+    "RandomBrightness" Dropped => augment::brightness;
+    "RandomHue" Dropped => colour::hue;
+    "RandomSaturation" Dropped => colour::saturation;
+    "RandomSharpness" Dropped => colour::sharpness;
     "RandomColorJitter" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomGrayscale" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomInvert" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomPosterization" Dropped => |at, args| in_training(at, args, COLOUR);
+    "RandomGrayscale" Dropped => augment::grayscale;
+    "RandomInvert" Dropped => augment::invert;
+    "RandomPosterization" Dropped => colour::posterization;
     "RandomGaussianBlur" Dropped => |at, args| in_training(at, args, COLOUR);
     "RandomErasing" Dropped => |at, args| in_training(at, args, COLOUR);
     "RandomCrop" Dropped => random_crop;
 }
 
-/// The fields of transformations of positions.
-const AFFINE: &[&str] = &[
-    "data_format",
-    "factor",
-    "fill_mode",
-    "fill_value",
-    "height_factor",
-    "interpolation",
-    "scale",
-    "width_factor",
-    "x_factor",
-    "y_factor",
-];
+/// The fields of transformations of perspective.
+const PERSPECTIVE: &[&str] = &["data_format", "factor", "fill_value", "interpolation", "scale"];
 
 /// The fields of transformations of colours.
 const COLOUR: &[&str] = &[
@@ -115,7 +129,14 @@ fn dropout<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         return Ok(Tensor { value, ..x }.into());
     };
     let value = at.natural(x)?;
-    let mut shape = at.sizes(value, 1)?;
+    let shape = noise_shape(at, value, noise)?;
+    let value = dropped_together(at, value, &shape, rate)?;
+    Ok(Tensor { value, is_first: false, mask: x.mask }.into())
+}
+
+/// The shape, without the batch, of what is drawn for a value.
+fn noise_shape(at: &At<'_, '_>, x: Value, noise: &[Json]) -> Read<Vec<i64>> {
+    let mut shape = at.sizes(x, 1)?;
     if noise.len() != shape.len() + 1 || noise[0].as_i64() == Some(1) {
         return Err(Fault::field("noise_shape", "has not the batch and all axes"));
     }
@@ -126,24 +147,69 @@ fn dropout<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
             Some(_) => return Err(Fault::field("noise_shape", "does not fit")),
         }
     }
-    let value = dropped_together(at, value, &shape, rate)?;
-    Ok(Tensor { value, is_first: false, mask: x.mask }.into())
+    Ok(shape)
+}
+
+/// A layer that makes something else of its tensor in training, if it does anything.
+fn noisy<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    acts: bool,
+    made: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    let x = args.tensor()?;
+    let x = at.as_is(x)?;
+    if !acts || !at.state.for_training {
+        return Ok(x.into());
+    }
+    let new = made(at, x.value)?;
+    let value = at.op(ForTraining::InTraining, &[x.value, new])?;
+    Ok(Tensor { value, ..x }.into())
+}
+
+/// Keeps mean and deviation of what `selu` gives: what is dropped is its least value.
+fn alpha_dropout<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    const LEAST: f64 = -1.673_263_242_354_377_2 * 1.050_700_987_355_480_5;
+    let rate = rate(at)?;
+    let noise = at.config.opt("noise_shape").and_then(|noise| noise.as_array());
+    if rate >= 1.0 && at.state.for_training {
+        return Err(Fault::field("rate", "is 1, of which nothing is left"));
+    }
+    let x = args.tensor()?;
+    let x = if noise.is_some() { at.natural(x)?.into() } else { x };
+    let scale = ((1.0 - rate) * (1.0 + rate * LEAST * LEAST)).powf(-0.5);
+    noisy(at, &Args::of(x), rate > 0.0, |at, x| {
+        let like = match noise {
+            Some(noise) => {
+                let shape = noise_shape(at, x, noise)?;
+                zeros(at, x, &shape)?
+            }
+            None => x,
+        };
+        let drawn = at.op(RowNoise::Uniform { seed: None }, &[like])?;
+        let limit = at.number(drawn, rate)?;
+        let dropped = at.less(drawn, limit)?;
+        let least = at.number(x, LEAST)?;
+        let kept = at.choose(dropped, least, x)?;
+        let scaled = at.scale(kept, scale)?;
+        at.shift(scaled, -scale * LEAST * rate)
+    })
 }
 
 /// A value of which elements are dropped together that one element of a shape stands for.
-fn dropped_together(
-    at: &mut At<'_, '_>,
-    x: crate::ir::Value,
-    shape: &[i64],
-    rate: f64,
-) -> Read<crate::ir::Value> {
+fn dropped_together(at: &mut At<'_, '_>, x: Value, shape: &[i64], rate: f64) -> Read<Value> {
     if !at.state.for_training {
         return Ok(x);
     }
+    let kept = kept(at, x, shape, rate)?;
+    at.mul(x, kept)
+}
+
+/// What elements of this shape, for each row of `x`, are multiplied by: 0 where they are dropped.
+pub(super) fn kept(at: &mut At<'_, '_>, x: Value, shape: &[i64], rate: f64) -> Read<Value> {
     let zeros = zeros(at, x, shape)?;
     let ones = at.shift(zeros, 1.0)?;
-    let kept = at.op(Dropout { mask: false, rate: single(rate) }, &[ones])?;
-    at.mul(x, kept)
+    at.op(Dropout { mask: false, rate: single(rate) }, &[ones])
 }
 
 fn spatial<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::activation::{Function, apply_to, function};
 use super::entry::layers;
+use super::random::kept;
 use super::steps::{Kernels, Steps};
 use crate::format::keras::at::At;
 use crate::format::keras::config::Read;
@@ -13,6 +14,7 @@ use crate::format::keras::tree::Spec;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::{Activation, CellKind, CellSettings, Formula, Recurrent, Reverse, Sort};
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, Quoted};
 
 layers! {
@@ -98,17 +100,66 @@ pub(super) struct Cell {
     gate: Function,
     /// Whether the reset gate of a GRU is applied behind the product.
     resets_after: bool,
+    drops: Drops,
+}
+
+/// The parts of the input and of the state that training drops, the same at all steps of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drops {
+    pub(super) input: f64,
+    pub(super) state: f64,
+    /// Whether each gate has masks of its own.
+    by_gate: bool,
+}
+
+impl Drops {
+    pub(super) fn read(at: &At<'_, '_>) -> Read<Self> {
+        let rate = |name| {
+            let rate = at.config.number(name, 0.0)?.clamp(0.0, 1.0);
+            if rate < 1.0 || !at.state.for_training {
+                return Ok(if at.state.for_training { rate } else { 0.0 });
+            }
+            Err(Fault::field(name, "is 1, which leaves nothing"))
+        };
+        let (input, state) = (rate("dropout")?, rate("recurrent_dropout")?);
+        // Keras takes the first implementation where the state is dropped.
+        let is_first = state > 0.0 || at.config.int("implementation", 2)? == 1;
+        Ok(Self { input, state, by_gate: is_first })
+    }
+}
+
+/// What the inputs and the states of a call are multiplied by: nothing, one factor, or one for each
+/// gate.
+#[derive(Clone, Debug, Default)]
+struct Masks {
+    input: Vec<Value>,
+    state: Vec<Value>,
+}
+
+/// The product of a value and a kernel, of which each gate takes a part; the value is multiplied by
+/// factors before.
+fn product(at: &mut At<'_, '_>, x: Value, kernel: Value, masks: &[Value]) -> Read<Value> {
+    let of_gates = match masks {
+        [] => return at.matmul(x, kernel),
+        [mask] => {
+            let x = at.mul(x, *mask)?;
+            return at.matmul(x, kernel);
+        }
+        masks => masks,
+    };
+    let width = at.extent(kernel, 1)? / int::<i64>(of_gates.len());
+    let kernels = at.split(kernel, 1, vec![width.into(); of_gates.len()])?;
+    let mut products = Vec::new();
+    for (mask, kernel) in of_gates.iter().zip(kernels) {
+        let x = at.mul(x, *mask)?;
+        products.push(at.matmul(x, kernel)?);
+    }
+    at.concat(&products, 1)
 }
 
 impl Cell {
     fn read(at: &At<'_, '_>, kind: CellKind) -> Read<Self> {
-        let dropouts = ["dropout", "recurrent_dropout"];
-        for name in dropouts {
-            if at.config.number(name, 0.0)? > 0.0 && at.state.for_training {
-                let reason = "drops what the cell takes in training, which is not supported";
-                return Err(Fault::field(name, reason));
-            }
-        }
+        let drops = Drops::read(at)?;
         at.config.ignore(&["unit_forget_bias"]);
         let gate = match kind {
             CellKind::Rnn => Function::linear(),
@@ -122,7 +173,20 @@ impl Cell {
             gate,
             // Files that do not say so are of a time when it was not.
             resets_after: kind == CellKind::Gru && at.config.flag("reset_after", false)?,
+            drops,
         })
+    }
+
+    /// The masks of a call, drawn once for each of its rows.
+    fn masks(&self, at: &mut At<'_, '_>, x: Value) -> Read<Masks> {
+        let features = at.extent(x, 2)?;
+        let count = if self.drops.by_gate { self.gates() } else { 1 };
+        let draw = |at: &mut At<'_, '_>, rate: f64, width: i64| -> Read<Vec<Value>> {
+            let count = if rate > 0.0 { count } else { 0 };
+            (0..count).map(|_| kept(at, x, &[width], rate)).collect()
+        };
+        let input = draw(at, self.drops.input, features)?;
+        Ok(Masks { input, state: draw(at, self.drops.state, self.units)? })
     }
 
     fn gates(&self) -> i64 {
@@ -218,12 +282,21 @@ impl Cell {
         steps: Steps,
         kernels: Kernels,
     ) -> Read<(Value, Vec<Value>)> {
-        if let Some(settings) = self.operator(at) {
+        let mut masks = self.masks(at, steps.x)?;
+        let mut steps = steps;
+        if let [mask] = masks.input[..] {
+            let mask = at.unsqueeze(mask, vec![1])?;
+            steps.x = at.mul(steps.x, mask)?;
+            masks.input.clear();
+        }
+        let drops = !masks.input.is_empty() || !masks.state.is_empty();
+        if let Some(settings) = self.operator(at).filter(|_| !drops) {
             return self.by_operator(at, steps, kernels, settings);
         }
         let count = if self.kind == CellKind::Lstm { 2 } else { 1 };
         let shapes = vec![vec![self.units]; count];
-        steps.one_by_one(at, &shapes, |at, x, states| self.step(at, x, states, kernels))
+        let step = Step { cell: self, kernels, masks };
+        steps.one_by_one(at, &shapes, |at, x, states| step.of(at, x, states))
     }
 
     fn by_operator(
@@ -259,52 +332,46 @@ impl Cell {
         let all = compact.spread(at, all, first, zeroes_masked)?;
         Ok((all, states))
     }
+}
 
+/// What a cell does at each step of a call.
+struct Step<'c> {
+    cell: &'c Cell,
+    kernels: Kernels,
+    masks: Masks,
+}
+
+impl Step<'_> {
     /// One step: the states behind it.
-    fn step(
-        &self,
-        at: &mut At<'_, '_>,
-        x: Value,
-        states: &[Value],
-        kernels: Kernels,
-    ) -> Read<Vec<Value>> {
-        let Kernels { input, state, bias } = kernels;
-        let h = states[0];
-        let mut from_input = at.matmul(x, input)?;
-        if self.kind == CellKind::Gru {
-            return self.gru_step(at, from_input, h, kernels);
+    fn of(&self, at: &mut At<'_, '_>, x: Value, states: &[Value]) -> Read<Vec<Value>> {
+        let Kernels { input, state, bias } = self.kernels;
+        let (cell, h) = (self.cell, states[0]);
+        let mut from_input = product(at, x, input, &self.masks.input)?;
+        if cell.kind == CellKind::Gru {
+            return self.gru(at, from_input, h);
         }
         if let Some(bias) = bias {
             from_input = at.add(from_input, bias)?;
         }
-        let from_state = at.matmul(h, state)?;
+        let from_state = product(at, h, state, &self.masks.state)?;
         let sums = at.add(from_input, from_state)?;
-        if self.kind == CellKind::Rnn {
-            return Ok(vec![apply_to(at, &self.activation, sums)?]);
+        if cell.kind == CellKind::Rnn {
+            return Ok(vec![apply_to(at, &cell.activation, sums)?]);
         }
-        let gates = at.split(sums, 1, vec![self.units.into(); 4])?;
-        let c = lstm_step(
-            at,
-            [gates[0], gates[1], gates[2]],
-            states[1],
-            [&self.gate, &self.activation],
-        )?;
-        let output = apply_to(at, &self.gate, gates[3])?;
-        let shown = apply_to(at, &self.activation, c)?;
+        let gates = at.split(sums, 1, vec![cell.units.into(); 4])?;
+        let functions = [&cell.gate, &cell.activation];
+        let c = lstm_step(at, [gates[0], gates[1], gates[2]], states[1], functions)?;
+        let output = apply_to(at, &cell.gate, gates[3])?;
+        let shown = apply_to(at, &cell.activation, c)?;
         Ok(vec![at.mul(output, shown)?, c])
     }
 
-    fn gru_step(
-        &self,
-        at: &mut At<'_, '_>,
-        from_input: Value,
-        h: Value,
-        kernels: Kernels,
-    ) -> Read<Vec<Value>> {
-        let thirds = vec![Dim::from(self.units); 3];
-        let width = self.units * 3;
+    fn gru(&self, at: &mut At<'_, '_>, from_input: Value, h: Value) -> Read<Vec<Value>> {
+        let Self { cell, kernels, masks } = self;
+        let thirds = vec![Dim::from(cell.units); 3];
+        let width = cell.units * 3;
         let biases = match kernels.bias {
-            Some(bias) if self.resets_after => {
+            Some(bias) if cell.resets_after => {
                 let parts = at.split(bias, 0, vec![Dim::ONE; 2])?;
                 let mut flat = Vec::new();
                 for part in parts {
@@ -321,10 +388,10 @@ impl Cell {
         let x = at.split(from_input, 1, thirds.clone())?;
         let gate = |at: &mut At<'_, '_>, a: Value, b: Value| {
             let sum = at.add(a, b)?;
-            apply_to(at, &self.gate, sum)
+            apply_to(at, &cell.gate, sum)
         };
-        let (update, inner) = if self.resets_after {
-            let mut from_state = at.matmul(h, kernels.state)?;
+        let (update, inner) = if cell.resets_after {
+            let mut from_state = product(at, h, kernels.state, &masks.state)?;
             if let Some(bias) = biases.get(1) {
                 from_state = at.add(from_state, *bias)?;
             }
@@ -333,14 +400,19 @@ impl Cell {
             (update, at.mul(reset, s[2])?)
         } else {
             let parts = at.split(kernels.state, 1, thirds)?;
-            let of_update = at.matmul(h, parts[0])?;
-            let of_reset = at.matmul(h, parts[1])?;
+            // Without masks a gate has none.
+            let own = |gate: usize| masks.state.get(gate..=gate).unwrap_or_default();
+            let of_update = product(at, h, parts[0], own(0))?;
+            let of_reset = product(at, h, parts[1], own(1))?;
             let (update, reset) = (gate(at, x[0], of_update)?, gate(at, x[1], of_reset)?);
-            let kept = at.mul(reset, h)?;
+            let mut kept = at.mul(reset, h)?;
+            if let [mask] = own(2) {
+                kept = at.mul(kept, *mask)?;
+            }
             (update, at.matmul(kept, parts[2])?)
         };
         let sum = at.add(x[2], inner)?;
-        let candidate = apply_to(at, &self.activation, sum)?;
+        let candidate = apply_to(at, &cell.activation, sum)?;
         let old = at.mul(update, h)?;
         let rest = at.complement(update)?;
         let new = at.mul(rest, candidate)?;

@@ -143,6 +143,9 @@ fn time_distributed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let config = at.config.needed("layer")?;
     let fields = Object::from_iter([("layer".to_owned(), config.clone())]);
     let inner = object(&fields, "layer")?;
+    // Keras takes what the layer inside computes, and not what it adds to the loss.
+    let config = changed(inner.config, &[("activity_regularizer", Json::Null)]);
+    let inner = Spec { config: &config, ..inner };
     let x = args.tensor()?;
     let mask = args.opt_tensor(usize::MAX, "mask")?.map(|mask| mask.value).or(x.mask);
     let x = at.input(x)?;
@@ -154,7 +157,10 @@ fn time_distributed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let samples = shape[0].clone() * steps;
     let merged: Shape = std::iter::once(samples).chain(shape.iter().skip(2).cloned()).collect();
     let x = at.reshape(x, &merged)?;
-    let found = at.inside("layer", &inner, &Args::of(x.into()))?;
+    let outer = std::mem::replace(&mut at.state.is_stepwise, true);
+    let found = at.inside("layer", &inner, &Args::of(x.into()));
+    at.state.is_stepwise = outer;
+    let found = found?;
     let [y] = found[..] else { return Err(Fault::new("the layer inside gives several tensors")) };
     let y = at.natural(y)?;
     let sizes = at.sizes(y, 1)?;

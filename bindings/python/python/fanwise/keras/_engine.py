@@ -251,9 +251,8 @@ def _kind(weight: np.ndarray) -> str:
 def _check_added(template: Any) -> None:
     """Fails where a layer adds a loss of its own."""
     for layer in template._flatten_layers():
-        if getattr(layer, "activity_regularizer", None) is not None:
-            raise _compile.refused("the activity regularizer of the layer", layer.name)
-        if getattr(layer, "_losses", None):
+        # The penalty of an activity is a part of the graph.
+        if getattr(layer, "activity_regularizer", None) is None and getattr(layer, "_losses", None):
             raise _compile.refused("`add_loss` in the layer", layer.name)
 
 

@@ -1,0 +1,231 @@
+"""What only training does inside a model: gradients that stop, losses of layers, draws."""
+
+import unittest
+
+import keras
+import numpy as np
+from keras import initializers, layers, ops, regularizers
+
+from fanwise.keras import multi_gpu_model
+
+# A rate at which next to nothing is dropped: everything that dropping takes is computed.
+LITTLE = 1e-7
+
+
+def rows(count, *shape):
+    return np.random.default_rng(count).normal(size=(count, *shape)).astype(np.float32)
+
+
+def stopped(x):
+    first, second = layers.Dense(4, activation="tanh"), layers.Dense(4)
+    y = first(x)
+    return layers.Dense(2)(ops.stop_gradient(y) * second(x) + ops.stop_gradient(x)[:, :4] + y)
+
+
+def penalised(x):
+    y = layers.Dense(6, activation="relu", activity_regularizer=regularizers.L1L2(0.01, 0.02))(x)
+    y = layers.ActivityRegularization(l1=0.05)(y)
+    y = layers.Dense(6, activity_regularizer="l2")(y)
+    return layers.Dense(2, activity_regularizer=regularizers.L1(0.1), name="end")(y)
+
+
+def noisy(x):
+    y = layers.GaussianNoise(LITTLE)(layers.Dense(6, activation="selu")(x))
+    y = layers.AlphaDropout(LITTLE)(layers.GaussianDropout(LITTLE**2)(y))
+    return layers.Dense(2)(layers.Dropout(LITTLE, noise_shape=(None, 1))(y))
+
+
+def recurrent(x):
+    more = {"dropout": LITTLE, "return_sequences": True}
+    y = layers.LSTM(3, recurrent_dropout=LITTLE, **more)(x)
+    y = layers.GRU(4, recurrent_dropout=LITTLE, **more)(y)
+    y = layers.GRU(3, recurrent_dropout=LITTLE, reset_after=False, **more)(y)
+    y = layers.Bidirectional(layers.LSTM(2, activity_regularizer="l1", **more))(y)
+    cells = [layers.LSTMCell(3, dropout=LITTLE), layers.SimpleRNNCell(3, recurrent_dropout=LITTLE)]
+    y = layers.RNN(cells, return_sequences=True)(y)
+    return layers.Dense(2)(layers.SimpleRNN(4, dropout=LITTLE, recurrent_dropout=LITTLE)(y))
+
+
+def masked(x):
+    y = layers.BatchNormalization(momentum=0.8)(layers.Masking()(x))
+    y = layers.BatchNormalization(trainable=False)(y)
+    return layers.Dense(2)(layers.LSTM(3)(layers.BatchNormalization(scale=False)(y)))
+
+
+def moved(x):
+    """Augmentations whose numbers have one value."""
+    y = layers.RandomTranslation((0.3, 0.3), (-0.2, -0.2), fill_mode="reflect")(x)
+    y = layers.RandomRotation((0.07, 0.07), fill_mode="constant", fill_value=0.5)(y)
+    y = layers.RandomZoom((0.3, 0.3), (-0.4, -0.4), fill_mode="wrap")(y)
+    y = layers.RandomZoom((0.25, 0.25), fill_mode="nearest")(y)
+    y = layers.RandomTranslation((0.3, 0.3), (0.1, 0.1), interpolation="nearest")(y)
+    y = layers.RandomShear(x_factor=0.0, y_factor=0.0)(y)
+    return layers.Dense(2)(layers.Flatten()(y))
+
+
+def coloured(x):
+    y = layers.RandomBrightness((0.1, 0.1), value_range=(-2, 2))(x)
+    y = layers.RandomInvert((1.0, 1.0), value_range=(0, 2))(y)
+    y = layers.RandomContrast(0.0, value_range=(-1, 2))(y)
+    y = layers.RandomSharpness((0.8, 0.8), value_range=(0, 1))(y)
+    y = layers.RandomSaturation((0.7, 0.7), value_range=(0, 1))(layers.RandomHue(0.0)(y))
+    y = layers.RandomPosterization((5, 5), value_range=(0, 1))(y)
+    y = layers.Concatenate()([y, layers.RandomGrayscale(1.0)(y)])
+    return layers.Dense(2)(layers.Flatten()(y))
+
+
+def convolved(x):
+    y = layers.ConvLSTM1D(3, 2, padding="same", dropout=LITTLE, recurrent_dropout=LITTLE)(x)
+    return layers.Dense(2)(layers.Flatten()(y))
+
+
+def model(body, *shape):
+    keras.utils.set_random_seed(7)
+    x = keras.Input(shape)
+    return keras.Model(x, body(x))
+
+
+class Drawn(unittest.TestCase):
+    def same_fit(self, body, *shape, tolerance=1e-5):
+        """The epochs of Keras and those of three devices, whose shards differ in size."""
+        x, y = rows(50, *shape), rows(50, 2)
+        x[5:40:3, 1:3] = 0.0
+        own, other = model(body, *shape), model(body, *shape)
+        other.set_weights(own.get_weights())
+        found = []
+        for each in (own, multi_gpu_model(other, 3, target="cpu")):
+            each.compile(keras.optimizers.SGD(0.05), "mse")
+            fitted = each.fit(x, y, epochs=2, batch_size=17, shuffle=False, verbose=0)
+            found.append([*fitted.history["loss"], each.evaluate(x, y, verbose=0, batch_size=17)])
+        np.testing.assert_allclose(found[1], found[0], rtol=tolerance)
+        for a, b in zip(own.get_weights(), other.get_weights(), strict=True):
+            np.testing.assert_allclose(b, a, atol=tolerance * max(1.0, np.abs(a).max()))
+
+    def same_bits(self, body, *shape):
+        """Two, four and eight devices draw the same, and something else at each step."""
+        x, y = rows(45, *shape), rows(45, 2)
+        trained = []
+        for gpus in (2, 4, 8):
+            own = model(body, *shape)
+            parallel = multi_gpu_model(own, gpus, target="cpu", reproducible="n-invariant")
+            parallel.compile(keras.optimizers.SGD(0.05), "mse")
+            parallel.fit(x, y, epochs=2, batch_size=20, shuffle=False, verbose=0)
+            trained.append(own.get_weights())
+        for other in trained[1:]:
+            for a, b in zip(trained[0], other, strict=True):
+                np.testing.assert_array_equal(b, a)
+
+    def test_gradients_stop(self):
+        self.same_fit(stopped, 6)
+
+    def test_layers_add_to_the_loss(self):
+        self.same_fit(penalised, 5)
+
+        def shared(x):
+            layer = layers.Dense(5, activity_regularizer="l2")
+            return layer(layer(x))
+
+        # On JAX, Keras' trainer forgets all calls of a layer but the last; `losses` has them.
+        x, own = rows(50, 5), model(shared, 5)
+        added = sum(float(loss) for loss in [own(x), own.losses][1])
+        parallel = multi_gpu_model(own, 3, target="cpu")
+        parallel.compile("sgd", "mse")
+        found = parallel.evaluate(x, own.predict(x, verbose=0), batch_size=50, verbose=0)
+        self.assertAlmostEqual(found, added, places=6)
+
+    def test_noise_is_that_of_keras_but_for_its_numbers(self):
+        self.same_fit(noisy, 5)
+
+    def test_recurrent_layers_drop_once_for_a_call(self):
+        self.same_fit(recurrent, 4, 3, tolerance=1e-4)
+        self.same_fit(convolved, 3, 4, 2, tolerance=1e-4)
+
+    def test_images_are_moved_and_coloured_as_by_keras(self):
+        for body in (moved, coloured):
+            with self.subTest(body.__name__):
+                self.same_fit(body, 6, 7, 3, tolerance=1e-4)
+
+    def test_statistics_leave_out_masked_steps(self):
+        self.same_fit(masked, 4, 3, tolerance=1e-4)
+        own = model(masked, 4, 3)
+        parallel = multi_gpu_model(own, 2, target="cpu")
+        own.layers[2].trainable = False
+        parallel.compile("sgd", "mse")
+        before = own.layers[2].get_weights()
+        parallel.fit(rows(20, 4, 3), rows(20, 2), verbose=0)
+        for a, b in zip(before, own.layers[2].get_weights(), strict=True):
+            np.testing.assert_array_equal(b, a)
+
+    def test_devices_draw_the_same_bits(self):
+        self.same_bits(
+            lambda x: layers.Dense(2)(
+                layers.GaussianDropout(0.3)(
+                    layers.AlphaDropout(0.2)(layers.GaussianNoise(0.5)(layers.Dense(8)(x)))
+                )
+            ),
+            5,
+        )
+        self.same_bits(
+            lambda x: layers.LSTM(2, dropout=0.3, recurrent_dropout=0.4)(
+                layers.GRU(3, dropout=0.5, return_sequences=True)(x)
+            ),
+            4,
+            3,
+        )
+        self.same_bits(
+            lambda x: layers.Dense(2)(
+                layers.Flatten()(
+                    layers.RandomRotation(0.2)(
+                        layers.RandomContrast(0.3)(layers.RandomFlip()(layers.RandomZoom(0.3)(x)))
+                    )
+                )
+            ),
+            6,
+            6,
+            3,
+        )
+
+    def moment(self, layer, x, target):
+        """The mean square of the distance between what a layer gives in training and a target."""
+        shape = x.shape[1:]
+        last = layers.Dense(
+            shape[-1], use_bias=False, kernel_initializer=initializers.Identity(), trainable=True
+        )
+        whole = keras.Sequential([keras.Input(shape), layer, last])
+        parallel = multi_gpu_model(whole, 2, target="cpu")
+        parallel.compile(keras.optimizers.SGD(0.0), "mse")
+        drawn = [parallel.train_on_batch(x, target) for _ in range(2)]
+        self.assertNotEqual(*drawn)
+        return np.mean(drawn)
+
+    def test_noise_has_its_moments(self):
+        x, ones = rows(200, 100), np.ones((200, 100), np.float32)
+        spread = np.mean(x**2)
+        for layer, given, target, expected in (
+            (layers.GaussianNoise(0.3), x, x, 0.09),
+            (layers.GaussianDropout(0.2), ones, ones, 0.25),
+            (layers.GaussianDropout(0.2), ones, 0 * ones, 1.25),
+            (layers.AlphaDropout(0.25), x, 0 * x, spread),
+            (layers.Dropout(0.2), ones, ones, 0.25),
+        ):
+            with self.subTest(layer.name):
+                found = self.moment(layer, given, target)
+                self.assertLess(abs(found - expected), 0.04 * expected)
+        # Columns that differ from their mirror images by 3, 1, 1 and 3; half of the images change.
+        image = np.tile(np.arange(4, dtype=np.float32)[:, None], (200, 3, 1, 2))
+        for layer, given, expected in (
+            (layers.RandomFlip("horizontal"), image, 2.5),
+            (layers.RandomInvert(1.0, value_range=(0, 3)), image, 2.5),
+            (layers.RandomBrightness(0.5, value_range=(-1, 1)), 0 * image, 1 / 3),
+            (layers.RandomContrast(0.5, value_range=(-9, 9)), image, 1.25 * 0.25 / 3),
+        ):
+            with self.subTest(layer.name):
+                found = self.moment(layer, given, given)
+                self.assertLess(abs(found - expected), 0.2 * expected)
+        # What is dropped is dropped in the whole column.
+        found = self.moment(layers.AlphaDropout(0.5, noise_shape=(None, 1)), x, 0 * x)
+        self.assertLess(abs(found - spread), 0.3)
+
+
+if __name__ == "__main__":
+    unittest.main()

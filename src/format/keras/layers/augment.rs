@@ -1,0 +1,239 @@
+//! Images that training changes at random, each with numbers of its own.
+
+use serde_json::Value as Json;
+
+use super::core::same;
+use super::sampling::{Sampler, Transform};
+use crate::format::keras::at::At;
+use crate::format::keras::config::{Read, number};
+use crate::format::keras::error::Fault;
+use crate::format::keras::value::{Arg, Args};
+use crate::ir::Value;
+use crate::op::for_training::ForTraining;
+use crate::op::row_noise::RowNoise;
+use crate::op::{Formula, Reverse, Unary};
+use crate::types::{DType, Dim, Tensor};
+
+/// The ends of a range.
+pub(super) type Range = [f64; 2];
+
+/// The range of a field: two numbers, or that of one, of which the lower end is at least `least`.
+fn range(at: &At<'_, '_>, name: &str, least: f64) -> Read<Option<Range>> {
+    let Some(value) = at.config.opt(name) else { return Ok(None) };
+    let ends = match value {
+        Json::Array(list) => list.iter().map(|v| number(name, v)).collect::<Read<Vec<f64>>>()?,
+        value => {
+            let end = number(name, value)?.abs();
+            vec![(-end).max(least), end]
+        }
+    };
+    match ends[..] {
+        [a, b] => Ok(Some([a.min(b), a.max(b)])),
+        _ => Err(Fault::field(name, "is no range")),
+    }
+}
+
+/// The range of a field that must be there.
+pub(super) fn needed(at: &At<'_, '_>, name: &str, least: f64) -> Read<Range> {
+    range(at, name, least)?.ok_or_else(|| Fault::field(name, "is missing"))
+}
+
+/// The ends of the values of images.
+pub(super) fn values(at: &At<'_, '_>) -> Read<Range> {
+    Ok(range(at, "value_range", 0.0)?.unwrap_or([0.0, 255.0])) // Keras' default
+}
+
+/// A number for each image of `x`, `[N, 1, 1, 1]`, all in the range as likely.
+pub(super) fn drawn(at: &mut At<'_, '_>, x: Value, [low, high]: Range, to: DType) -> Read<Value> {
+    let batch = at.shape(x).first().cloned();
+    let dims: Vec<Dim> =
+        batch.into_iter().chain(std::iter::repeat_n(Dim::ONE, at.rank(x) - 1)).collect();
+    let zero = crate::op::converted(&Tensor::scalar(0.0f64).reshaped(&[1])?, to)?;
+    let like = at.filled(dims, zero)?;
+    let fraction = at.op(RowNoise::Uniform { seed: None }, &[like])?;
+    let scaled = at.scale(fraction, high - low)?;
+    at.shift(scaled, low)
+}
+
+/// A layer that makes other images `[N, C, H, W]` in training.
+pub(super) fn augmented<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    made: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    let format = at.format()?;
+    if !at.state.for_training {
+        return same(at, args);
+    }
+    let x = args.tensor()?;
+    if at.rank(x.value) != 4 {
+        let reason = format!("it is called with {}, which is no image", at.ty_of_value(x.value));
+        return Err(Fault::new(reason));
+    }
+    let image = at.image(x, format)?;
+    let new = made(at, image)?;
+    let value = at.op(ForTraining::InTraining, &[image, new])?;
+    Ok(at.pictured(value, format).into())
+}
+
+/// Mirrors an image along all axes of the mode, or along none.
+pub(super) fn flip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    const MODES: [(&str, &[i64]); 3] =
+        [("horizontal", &[3]), ("vertical", &[2]), ("horizontal_and_vertical", &[2, 3])];
+    let axes = at.config.choice("mode", "horizontal_and_vertical", &MODES)?;
+    augmented(at, args, |at, x| {
+        let dtype = at.ty_of(x);
+        let chance = drawn(at, x, [0.0, 1.0], dtype)?;
+        let half = at.number(chance, 0.5)?;
+        let flips = at.less_or_equal(chance, half)?;
+        let other = at.op(Reverse { axes: axes.to_vec() }, &[x])?;
+        at.choose(flips, other, x)
+    })
+}
+
+pub(super) fn contrast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let ([below, above], [low, high]) = (needed(at, "factor", 0.0)?, values(at)?);
+    augmented(at, args, |at, x| {
+        let dtype = at.ty_of(x);
+        let factor = drawn(at, x, [1.0 - below, 1.0 + above], dtype)?;
+        let mean = at.reduce_mean(x, vec![2, 3], true)?;
+        let distance = at.sub(x, mean)?;
+        let scaled = at.mul(distance, factor)?;
+        let sum = at.add(scaled, mean)?;
+        at.clip(sum, low, high)
+    })
+}
+
+pub(super) fn brightness<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let (factor, [low, high]) = (needed(at, "factor", -1.0)?, values(at)?);
+    augmented(at, args, |at, x| {
+        let dtype = at.ty_of(x);
+        let delta = drawn(at, x, factor, dtype)?;
+        let delta = at.scale(delta, high - low)?;
+        let sum = at.add(x, delta)?;
+        at.clip(sum, low, high)
+    })
+}
+
+pub(super) fn invert<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let factor = range(at, "factor", 0.0)?.unwrap_or([0.0, 1.0]); // Keras' default
+    let [_, high] = values(at)?;
+    augmented(at, args, |at, x| {
+        let dtype = at.ty_of(x);
+        let limit = drawn(at, x, factor, dtype)?;
+        let chance = drawn(at, x, [0.0, 1.0], dtype)?;
+        let inverts = at.less(chance, limit)?;
+        let high = at.number(x, high)?;
+        let other = at.sub(high, x)?;
+        at.choose(inverts, other, x)
+    })
+}
+
+pub(super) fn grayscale<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    // Keras' weights of red, green and blue.
+    const WEIGHTS: [f64; 3] = [0.2989, 0.587, 0.114];
+    let factor = at.config.number("factor", 0.5)?;
+    augmented(at, args, |at, x| {
+        let channels = at.extent(x, 1)?;
+        if channels == 1 {
+            return Ok(x);
+        }
+        if channels != 3 {
+            return Err(Fault::new(format!("it is called with {channels} channels, not 3 or 1")));
+        }
+        let dtype = at.ty_of(x);
+        let chance = drawn(at, x, [0.0, 1.0], dtype)?;
+        let limit = at.number(chance, factor)?;
+        let acts = at.less(chance, limit)?;
+        let weights = at.constant(x, Tensor::new(&[3, 1, 1], &WEIGHTS)?)?;
+        let parts = at.mul(x, weights)?;
+        let gray = at.reduce_sum(parts, vec![1], true)?;
+        at.choose(acts, gray, x)
+    })
+}
+
+/// A layer that moves the places of images.
+fn moved<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    transform: impl FnOnce(&mut At<'_, 'c>, Value, [f64; 2]) -> Read<Transform>,
+) -> Read<Arg<'c>> {
+    let sampler = Sampler::read(at)?;
+    augmented(at, args, |at, x| {
+        let sizes = [at.extent(x, 2)? as f64, at.extent(x, 3)? as f64];
+        let transform = transform(at, x, sizes)?;
+        sampler.apply(at, x, &transform)
+    })
+}
+
+pub(super) fn translation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let rows = needed(at, "height_factor", f64::NEG_INFINITY)?;
+    let columns = needed(at, "width_factor", f64::NEG_INFINITY)?;
+    moved(at, args, |at, x, [height, width]| {
+        let down = drawn(at, x, rows, DType::F32)?;
+        let right = drawn(at, x, columns, DType::F32)?;
+        let mut transform = Transform::identity(at)?;
+        transform.y[2] = at.scale(down, -height)?;
+        transform.x[2] = at.scale(right, -width)?;
+        Ok(transform)
+    })
+}
+
+pub(super) fn zoom<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let rows = needed(at, "height_factor", f64::NEG_INFINITY)?;
+    let columns = range(at, "width_factor", f64::NEG_INFINITY)?;
+    moved(at, args, |at, x, [height, width]| {
+        let plus_one = |[low, high]: Range| [1.0 + low, 1.0 + high];
+        let tall = drawn(at, x, plus_one(rows), DType::F32)?;
+        let wide = match columns {
+            Some(columns) => drawn(at, x, plus_one(columns), DType::F32)?,
+            None => tall,
+        };
+        let mut transform = Transform::identity(at)?;
+        for (row, zoom, at_axis, size) in
+            [(&mut transform.x, wide, 0, width), (&mut transform.y, tall, 1, height)]
+        {
+            row[at_axis] = zoom;
+            let rest = at.complement(zoom)?;
+            row[2] = at.scale(rest, (size - 1.0) / 2.0)?;
+        }
+        Ok(transform)
+    })
+}
+
+pub(super) fn rotation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let [low, high] = needed(at, "factor", -1.0)?;
+    moved(at, args, |at, x, [height, width]| {
+        let turn = std::f64::consts::TAU;
+        let angle = drawn(at, x, [low * turn, high * turn], DType::F32)?;
+        let (cos, sin) = (at.op(Unary::Cos, &[angle])?, at.op(Unary::Sin, &[angle])?);
+        let back = at.neg(sin)?;
+        let center = [(width - 1.0) / 2.0, (height - 1.0) / 2.0];
+        let row = |at: &mut At<'_, 'c>, of: [Value; 2], own: f64| -> Read<[Value; 3]> {
+            // The centre stays where it is.
+            let (a, b) = (at.scale(of[0], -center[0])?, at.scale(of[1], -center[1])?);
+            let sum = at.add(a, b)?;
+            Ok([of[0], of[1], at.shift(sum, own)?])
+        };
+        let (x, y) = (row(at, [cos, back], center[0])?, row(at, [sin, cos], center[1])?);
+        Ok(Transform { x, y })
+    })
+}
+
+pub(super) fn shear<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let of_x = range(at, "x_factor", 0.0)?.unwrap_or([0.0; 2]); // without one it stays
+    let of_y = range(at, "y_factor", 0.0)?.unwrap_or([0.0; 2]); // alike
+    moved(at, args, |at, x, _| {
+        let chance = drawn(at, x, [0.0, 1.0], DType::F32)?;
+        let half = at.number(chance, 0.5)?;
+        let inverts = at.greater(chance, half)?;
+        let (minus, one) = (at.number(chance, -1.0)?, at.number(chance, 1.0)?);
+        let sign = at.choose(inverts, minus, one)?;
+        let mut transform = Transform::identity(at)?;
+        for (entry, range) in [(&mut transform.y[0], of_y), (&mut transform.x[1], of_x)] {
+            let factor = drawn(at, x, range, DType::F32)?;
+            *entry = at.mul(factor, sign)?;
+        }
+        Ok(transform)
+    })
+}

@@ -1,0 +1,158 @@
+//! Colours of images that training changes at random.
+
+use super::augment::{Range, augmented, drawn, needed, values};
+use crate::format::keras::at::At;
+use crate::format::keras::config::Read;
+use crate::format::keras::error::Fault;
+use crate::format::keras::value::{Arg, Args};
+use crate::ir::Value;
+use crate::op::{Conv, Formula};
+use crate::types::{DType, Dim, Tensor};
+
+/// Values of one range in another.
+fn between(at: &mut At<'_, '_>, x: Value, from: Range, to: Range) -> Read<Value> {
+    if from == to {
+        return Ok(x);
+    }
+    let distance = at.shift(x, -from[0])?;
+    let width = at.number(x, from[1] - from[0])?;
+    let part = at.div(distance, width)?;
+    let scaled = at.scale(part, to[1] - to[0])?;
+    at.shift(scaled, to[0])
+}
+
+/// Moves an image towards its blurred self, or away from it.
+pub(super) fn sharpness<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    const EDGE: f64 = 1.0 / 13.0;
+    const KERNEL: [f64; 9] = [EDGE, EDGE, EDGE, EDGE, 5.0 * EDGE, EDGE, EDGE, EDGE, EDGE];
+    let ([low, high], [least, most]) = (needed(at, "factor", 0.0)?, values(at)?);
+    augmented(at, args, |at, x| {
+        let (dtype, groups) = (at.ty_of(x), at.extent(x, 1)?);
+        let kernel = at.constant(x, Tensor::new(&[1, 1, 3, 3], &KERNEL)?)?;
+        let all = [Dim::from(groups), Dim::ONE, 3.into(), 3.into()].into_iter().collect();
+        let kernel = at.expand(kernel, &all)?;
+        let blurs = Conv { pads: vec![1; 4], groups, ..Conv::default() };
+        let blurred = at.op(blurs, &[x, kernel])?;
+        let factor = drawn(at, x, [2.0 * low, 2.0 * high], dtype)?;
+        let rest = at.complement(factor)?;
+        let distance = at.sub(blurred, x)?;
+        let part = at.mul(rest, distance)?;
+        let sum = at.add(x, part)?;
+        at.clip(sum, least, most)
+    })
+}
+
+/// Keeps a few of the upper binary digits of values.
+pub(super) fn posterization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    const BYTE: Range = [0.0, 255.0];
+    /// The powers of 2 that values are multiples of where 8, 7 … digits are kept.
+    const STEPS: [f64; 9] = [256.0, 128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0];
+    let ([low, high], own) = (needed(at, "factor", 1.0)?, values(at)?);
+    if low < 1.0 || high > 8.0 {
+        return Err(Fault::field("factor", "is not from 1 to 8"));
+    }
+    augmented(at, args, |at, x| {
+        // The upper end is drawn only where it is the lower one, too.
+        let digits = drawn(at, x, [low, high], DType::F32)?;
+        let digits = at.floor(digits)?;
+        let digits = at.convert(digits, DType::I64)?;
+        let steps = at.constant(x, Tensor::new(&[9], &STEPS)?)?;
+        let step = at.gather(steps, digits, 0)?;
+        let bytes = between(at, x, own, BYTE)?;
+        let bytes = at.floor(bytes)?;
+        let count = at.div(bytes, step)?;
+        let count = at.floor(count)?;
+        let kept = at.mul(count, step)?;
+        between(at, kept, BYTE, own)
+    })
+}
+
+pub(super) fn hue<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let (factor, own) = (needed(at, "factor", 0.0)?, values(at)?);
+    augmented(at, args, |at, x| {
+        let dtype = at.ty_of(x);
+        let chance = drawn(at, x, [0.0, 1.0], dtype)?;
+        let half = at.number(chance, 0.5)?;
+        let inverts = at.greater(chance, half)?;
+        let angle = drawn(at, x, factor, dtype)?;
+        let angle = at.scale(angle, 0.5)?;
+        let back = at.neg(angle)?;
+        let angle = at.choose(inverts, back, angle)?;
+        let unit = between(at, x, own, [0.0, 1.0])?;
+        let [hue, saturation, value] = to_hsv(at, unit)?;
+        let hue = at.add(hue, angle)?;
+        let colours = to_rgb(at, [hue, saturation, value])?;
+        let colours = at.clip(colours, 0.0, 1.0)?;
+        between(at, colours, [0.0, 1.0], own)
+    })
+}
+
+pub(super) fn saturation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let (factor, [least, most]) = (needed(at, "factor", 0.0)?, values(at)?);
+    augmented(at, args, |at, x| {
+        let dtype = at.ty_of(x);
+        let part = drawn(at, x, factor, dtype)?;
+        let rest = at.complement(part)?;
+        let rest = at.shift(rest, 1e-7)?; // as Keras keeps divisors from 0
+        let factor = at.div(part, rest)?;
+        let [hue, saturation, value] = to_hsv(at, x)?;
+        let saturation = at.mul(saturation, factor)?;
+        let saturation = at.clip(saturation, least, most)?;
+        to_rgb(at, [hue, saturation, value])
+    })
+}
+
+/// Hue, saturation and value `[N, 1, H, W]` of red, green and blue.
+fn to_hsv(at: &mut At<'_, '_>, x: Value) -> Read<[Value; 3]> {
+    if at.extent(x, 1)? != 3 {
+        return Err(Fault::new("it is called with an image that has not 3 channels"));
+    }
+    let colours = at.split(x, 1, vec![Dim::ONE; 3])?;
+    let (red, green, blue) = (colours[0], colours[1], colours[2]);
+    let value = at.reduce_max(x, vec![1], true)?;
+    let least = at.reduce_min(x, vec![1], true)?;
+    let range = at.sub(value, least)?;
+    let (zero, one) = (at.number(x, 0.0)?, at.number(x, 1.0)?);
+    let (is_lit, is_coloured) = (at.greater(value, zero)?, at.greater(range, zero)?);
+    let divisor = at.choose(is_lit, value, one)?;
+    let saturation = at.div(range, divisor)?;
+    let saturation = at.only(is_lit, saturation)?;
+    let divisor = at.choose(is_coloured, range, one)?;
+    let divisor = at.scale(divisor, 6.0)?;
+    let turn = |at: &mut At<'_, '_>, a: Value, b: Value, from: f64| -> Read<Value> {
+        let distance = at.sub(a, b)?;
+        let part = at.div(distance, divisor)?;
+        at.shift(part, from)
+    };
+    let of_red = turn(at, green, blue, 0.0)?;
+    let of_green = turn(at, blue, red, 2.0 / 6.0)?;
+    let of_blue = turn(at, red, green, 4.0 / 6.0)?;
+    let (is_red, is_green) = (at.equal(value, red)?, at.equal(value, green)?);
+    let hue = at.choose(is_green, of_green, of_blue)?;
+    let hue = at.choose(is_red, of_red, hue)?;
+    let hue = at.only(is_coloured, hue)?;
+    let is_below = at.less(hue, zero)?;
+    let around = at.shift(hue, 1.0)?;
+    Ok([at.choose(is_below, around, hue)?, saturation, value])
+}
+
+/// Red, green and blue of hue, saturation and value.
+fn to_rgb(at: &mut At<'_, '_>, [hue, saturation, value]: [Value; 3]) -> Read<Value> {
+    let whole = at.floor(hue)?;
+    let part = at.sub(hue, whole)?;
+    let angle = at.scale(part, 6.0)?;
+    let grey = at.complement(saturation)?;
+    let mut colours = Vec::new();
+    // How far an angle is from that of a colour, and how its part follows from that.
+    for (center, factor, shift) in [(3.0, 1.0, -1.0), (2.0, -1.0, 2.0), (4.0, -1.0, 2.0)] {
+        let distance = at.shift(angle, -center)?;
+        let distance = at.abs(distance)?;
+        let part = at.scale(distance, factor)?;
+        let part = at.shift(part, shift)?;
+        let part = at.clip(part, 0.0, 1.0)?;
+        let part = at.mul(saturation, part)?;
+        let part = at.add(grey, part)?;
+        colours.push(at.mul(value, part)?);
+    }
+    at.concat(&colours, 1)
+}
