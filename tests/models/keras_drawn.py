@@ -22,7 +22,7 @@ from keras import layers as L
 def certain():
     x = keras.Input((6, 3), name="x")
     y = L.BatchNormalization(momentum=0.7)(L.Masking()(x))
-    y = L.LSTM(4, activity_regularizer="l1_l2")(y)
+    y = L.LSTM(4, activity_regularizer=keras.regularizers.L1L2(0.01, 0.02))(y)
     y = L.ActivityRegularization(l2=0.1)(y) + keras.ops.stop_gradient(L.Dense(4)(y))
     return keras.Model(x, L.Dense(2, name="y")(y))
 
