@@ -70,9 +70,9 @@ def check(binary, folder):
             for trained in found[1:]:
                 assert all(np.array_equal(a, b) for a, b in zip(found[0], trained, strict=True))
             assert any(not np.array_equal(a, b) for a, b in zip(model.get_weights(), found[0], strict=True))
-        # Other formats cannot state what only training takes.
-        fit(binary, first, data, onnx, "--epochs", "1")
-        subprocess.run([str(binary), "check", str(onnx), "--gpus", "2", "--batch", "5"], check=True, capture_output=True)
+            # Other formats cannot state what only training takes.
+            fit(binary, first, data, onnx, "--epochs", "1")
+            subprocess.run([str(binary), "check", str(onnx), "--gpus", "2", "--batch", "5"], check=True, capture_output=True)
 
 
 if __name__ == "__main__":
