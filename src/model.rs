@@ -282,6 +282,10 @@ fn onnx_file(spec: &str) -> Result<Option<&Path>, ModelError> {
     }
     let path = Path::new(spec);
     let head = head(path)?;
+    #[cfg(feature = "keras")]
+    if format::keras::is_keras(path, &head) {
+        return Ok(None);
+    }
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     Ok((!head.starts_with(b"fanwise ") && !is_json).then_some(path))
 }

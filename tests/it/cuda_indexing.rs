@@ -1,11 +1,11 @@
 //! A graph of the operators that pick, place, order and scan elements, which no model of the zoo
 //! has.
 
-use fanwise::internal::{RowNoise, SegmentSum};
+use fanwise::internal::SegmentSum;
 use fanwise::ir::{Builder, Graph, Value};
 use fanwise::op::{
-    Arg, Gather, GatherAt, Lrn, OneHot, Op, Reduction, Reverse, ReverseSequence, Scan, Scatter,
-    Sort, TopK, Transpose, Trilu,
+    Arg, Attr, Gather, GatherAt, Lrn, OneHot, Op, Reduction, Reverse, ReverseSequence, Scan,
+    Scatter, Sort, TopK, Transpose, Trilu,
 };
 use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
 
@@ -56,7 +56,8 @@ pub(crate) fn graph() -> Graph {
         net.put(Scan::Prod { axis: 2, exclusive: false, reverse: false }, &[x], 1);
     }
     let (rows, step) = (net.input("row", DType::I64, &[]), net.param("step", DType::I64, &[]));
-    for noise in [RowNoise::Uniform { seed: Some(1) }, RowNoise::Normal { seed: Some(2) }] {
+    for name in ["row_uniform", "row_normal"] {
+        let noise = Op::read(name, vec![("seed".to_owned(), Attr::Int(1.into()))]).unwrap();
         net.put(noise, &[x, rows, step], 1);
     }
     let image = net.input("image", DType::F32, &[8, 5, 5]);

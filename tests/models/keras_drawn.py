@@ -22,7 +22,7 @@ from keras import layers as L
 def certain():
     x = keras.Input((6, 3), name="x")
     y = L.BatchNormalization(momentum=0.7)(L.Masking()(x))
-    y = L.LSTM(4, activity_regularizer="l1_l2")(y)
+    y = L.LSTM(4, activity_regularizer=keras.regularizers.L1L2(0.01, 0.02))(y)
     y = L.ActivityRegularization(l2=0.1)(y) + keras.ops.stop_gradient(L.Dense(4)(y))
     return keras.Model(x, L.Dense(2, name="y")(y))
 
@@ -70,9 +70,9 @@ def check(binary, folder):
             for trained in found[1:]:
                 assert all(np.array_equal(a, b) for a, b in zip(found[0], trained, strict=True))
             assert any(not np.array_equal(a, b) for a, b in zip(model.get_weights(), found[0], strict=True))
-        # Other formats cannot state what only training takes.
-        fit(binary, first, data, onnx, "--epochs", "1")
-        subprocess.run([str(binary), "check", str(onnx), "--gpus", "2", "--batch", "5"], check=True, capture_output=True)
+            # Other formats cannot state what only training takes.
+            fit(binary, first, data, onnx, "--epochs", "1")
+            subprocess.run([str(binary), "check", str(onnx), "--gpus", "2", "--batch", "5"], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

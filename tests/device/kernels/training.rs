@@ -1,10 +1,8 @@
 //! What only training has: gradients of windows, dropped elements, statistics of the batch.
 
-use fanwise::internal::{
-    BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, PoolGrad, RowNoise,
-};
+use fanwise::internal::{BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, PoolGrad};
 use fanwise::ir::Value;
-use fanwise::op::{Binary, Cast, Conv, Op, Pool, Range, Unary};
+use fanwise::op::{Attr, Binary, Cast, Conv, Op, Pool, Range, Unary};
 use fanwise::types::{DType, Tensor};
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
@@ -119,13 +117,11 @@ pub(super) fn dropped(net: &mut Net, i: usize) -> Vec<Value> {
     let delta = [1, -3][i % 2];
     let dtype = [DType::I64, DType::I32][i / 2 % 2];
     let range = Range { delta, dtype, limit: (start + 4 * delta).into(), start: start.into() };
-    let drawn = [
-        RowNoise::Uniform { seed: Some(seed) }.into(),
-        RowNoise::Normal { seed: Some(seed) }.into(),
-        DropoutTrain { rate, seed }.into(),
-    ];
-    let mut results: Vec<Value> =
-        drawn.into_iter().map(|op: Op| net.op(op, &[x, rows, step])).collect();
+    let mut results = vec![net.op(DropoutTrain { rate, seed }, &[x, rows, step])];
+    for name in ["row_uniform", "row_normal"] {
+        let noise = Op::read(name, vec![("seed".to_owned(), Attr::Int(seed.into()))]).unwrap();
+        results.push(net.op(noise, &[x, rows, step]));
+    }
     results.push(net.op(range, &[]));
     results
 }

@@ -7,8 +7,7 @@ use super::draw::{Case, Draw, Held, N, case, named};
 use super::parts::signed;
 use crate::splits::tensor;
 use fanwise::internal::{
-    BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, ForTraining, GridSampleGrad,
-    PoolGrad, RowNoise,
+    BatchNormGrad, BatchNormTrain, ConvWeightGrad, DropoutTrain, GridSampleGrad, PoolGrad,
 };
 use fanwise::op::{
     Attr, BatchNorm, BlockOrder, Blocks, Col2Im, Conv, ConvTranspose, DynamicQuantize, Einsum,
@@ -216,34 +215,28 @@ fn dropout_train(draw: &mut Draw) -> Option<Case> {
 fn for_training(draw: &mut Draw) -> Option<Case> {
     let shape = draw.of(&[vec![N, 3], vec![2, N]]);
     let mut operands = vec![draw.held(DType::F32, &shape)];
-    let op = draw.of(&[
-        ForTraining::StopGradient,
-        ForTraining::InTraining,
-        ForTraining::AddLoss,
-        ForTraining::Move,
-    ]);
-    match op {
-        ForTraining::StopGradient => {}
-        ForTraining::InTraining => operands.push(draw.held(DType::F32, &shape)),
-        ForTraining::AddLoss => operands.push(draw.held(DType::F32, &[])),
-        ForTraining::Move => {
+    let name = draw.of(&["stop_gradient", "in_training", "add_loss", "move_variable"]);
+    match name {
+        "in_training" => operands.push(draw.held(DType::F32, &shape)),
+        "add_loss" => operands.push(draw.held(DType::F32, &[])),
+        "move_variable" => {
             operands.extend([draw.held(DType::F32, &[2]), draw.held(DType::F32, &[2])]);
         }
+        _ => {}
     }
-    case(op, operands)
+    case(named(name, Vec::new())?, operands)
 }
 
 fn row_noise(draw: &mut Draw) -> Option<Case> {
-    let seed = if draw.chance(3) { None } else { Some(draw.int(0, 100)) };
-    let normal = draw.chance(2);
-    let op = if normal { RowNoise::Normal { seed } } else { RowNoise::Uniform { seed } };
+    let name = draw.of(&["row_uniform", "row_normal"]);
     let shape = draw.of(&[vec![N, 3], vec![N], vec![N, 2, 3], vec![3, N]]);
     let mut operands = vec![draw.held(DType::F32, &shape)];
-    if seed.is_some() {
-        operands.push(draw.ints(DType::I64, &shape[..1], 0, 1000));
-        operands.push(draw.ints(DType::I64, &[], 0, 9));
+    if draw.chance(3) {
+        return case(named(name, Vec::new())?, operands);
     }
-    case(op, operands)
+    operands.push(draw.ints(DType::I64, &shape[..1], 0, 1000));
+    operands.push(draw.ints(DType::I64, &[], 0, 9));
+    case(named(name, vec![("seed", Attr::Int(draw.int(0, 100).into()))])?, operands)
 }
 
 fn pool(draw: &mut Draw) -> Option<Case> {
