@@ -83,6 +83,30 @@ pub(crate) fn train_mode(
     Ok(running.update(builder))
 }
 
+/// Makes every dropout of a graph drop elements, by the number in `step`.
+///
+/// # Errors
+/// As [`train_mode`].
+pub(super) fn drops(builder: &mut Builder, step: Value) -> Result<(), TrainingError> {
+    let claims = survey(builder.graph())?;
+    let (mut rows, mut layer) = (RowNumbers::default(), 0);
+    for id in builder.graph().order()? {
+        let node = builder.graph().node(id);
+        let Some(op) = node.op() else { continue };
+        let rate = op.drop_rate();
+        if rate > 0.0 {
+            layer += 1;
+            let old = Value { node: id, output: 0 };
+            let origin = Origin::new(node.label());
+            builder.set_origin(origin);
+            let train = DropoutTrain { rate, seed: layer };
+            dropped(builder, &mut rows, old, claims.get(old), train, step)?;
+        }
+    }
+    builder.set_origin(Origin::default());
+    Ok(())
+}
+
 /// Replaces a dropout whose result has this claim by one that drops.
 ///
 /// Elements are dropped by the number of their row in the whole batch, so that a replica drops the
