@@ -57,6 +57,8 @@ pub use crate::lower::chain::{Chain, ChainStep};
 pub use crate::lower::check::check;
 #[cfg(feature = "keras")]
 pub use crate::model::keras::{keras_architecture, live};
+#[cfg(feature = "onnx")]
+pub use crate::model::traced::traced;
 pub use crate::op::all_gather::AllGather;
 pub use crate::op::all_reduce::AllReduce;
 pub use crate::op::batch_norm_train::BatchNormTrain;
@@ -73,8 +75,6 @@ pub use crate::op::grad::pool_grad::PoolGrad;
 pub use crate::op::grad::recurrent_grad::RecurrentGrad;
 pub use crate::op::merge_top_k::MergeTopK;
 pub use crate::op::narrow::Narrow;
-pub use crate::op::own_rows::OwnRows;
-pub use crate::op::pair_probabilities::PairProbabilities;
 pub use crate::op::segment_sum::SegmentSum;
 pub use crate::op::support::formula::{Emit, converted};
 pub use crate::op::support::gradient::{Backward, Gradient, RuleError, Term};
@@ -86,6 +86,8 @@ pub use crate::pass::explain::headline;
 pub use crate::pass::gradient::class_axis;
 #[cfg(feature = "gradients")]
 pub use crate::pass::gradient::fixed_parameters;
+#[cfg(feature = "gradients")]
+pub use crate::pass::gradient::pullback;
 pub use crate::pass::report::claims_text;
 #[cfg(feature = "train")]
 pub use crate::train::data::change::Change;

@@ -14,6 +14,7 @@ mod open;
 mod options;
 mod params;
 mod places;
+pub(crate) mod traced;
 mod untie;
 
 use std::borrow::Cow;

@@ -110,6 +110,17 @@ impl Builder {
         self.graph.add_input(name, ty)
     }
 
+    /// Makes a parameter with these elements of an input.
+    #[cfg(feature = "onnx")]
+    pub(crate) fn bound(&mut self, input: Value, tensor: Tensor) -> Result<(), GraphError> {
+        let name = self.graph.info(input).name.clone();
+        let source = Source { file: self.source.clone(), key: name.clone() };
+        let param = self.param_from(&name, source, tensor);
+        self.graph.replace(input, param)?;
+        self.graph.take_input(input);
+        Ok(())
+    }
+
     /// Adds a parameter held by the host; a name that was added before gives the same value.
     pub fn param(&mut self, name: &str, tensor: Tensor) -> Value {
         let source = Source { file: self.source.clone(), key: name.into() };

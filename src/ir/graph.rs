@@ -297,6 +297,11 @@ impl Graph {
         Value { node: id, output: 0 }
     }
 
+    /// Makes a value an input no more; [`remove_unused`](Self::remove_unused) removes its node.
+    pub(crate) fn take_input(&mut self, input: Value) {
+        self.inputs.retain(|node| *node != input.node);
+    }
+
     /// Adds an output. Outputs keep the order in which they are added.
     pub fn add_output(&mut self, name: impl Into<Arc<str>>, value: Value) {
         self.roots.entry(value).or_default().push(Root::Output(position(self.outputs.len())));

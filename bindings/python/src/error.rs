@@ -1,8 +1,9 @@
 //! Errors of the library as exceptions of Python.
 
 use fanwise::backend::RunError;
+use fanwise::format::onnx::{ImportError, NodeError};
 use fanwise::model::ModelError;
-use fanwise::pass::{PassError, SplitRefused};
+use fanwise::pass::{GradientError, PassError, SplitRefused, TrainingError};
 use fanwise::types::Diagnostic;
 use fanwise::{Error, types::Hint};
 use pyo3::exceptions::{PyMemoryError, PyOSError};
@@ -20,19 +21,32 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
             Some(number) => PyOSError::new_err((number, error.to_string())),
             None => PyOSError::new_err(error.to_string()),
         },
+        Error::Model(ModelError::Onnx(ImportError::Unsupported(ops))) => {
+            lacking(py, error, ops.first().map_or("", |op| &op.op), "")
+        }
+        Error::Model(ModelError::Onnx(ImportError::Node {
+            node,
+            op,
+            error: NodeError::Unsupported(_),
+        })) => lacking(py, error, op, node),
+        Error::Training(TrainingError::Gradient(GradientError::Operator { label, op, .. })) => {
+            lacking(py, error, op, label)
+        }
         Error::Run(
             RunError::Memory { .. } | RunError::InputMemory { .. } | RunError::OutOfMemory { .. },
         ) => PyMemoryError::new_err(error.worded(&word)),
-        Error::Model(ModelError::Keras(of_file)) => {
-            let fields = of_file.layers().next().map(|(layer, class)| {
-                [("operator", class.to_owned()), ("layer", layer.to_owned())]
-            });
-            let class = if fields.is_none() { "Error" } else { "RefusedError" };
-            let fields = fields.as_ref().map_or(&[][..], |fields| fields);
-            made(py, class, error, &error.hints(), fields).unwrap_or_else(|e| e)
-        }
+        Error::Model(ModelError::Keras(of_file)) => match of_file.layers().next() {
+            Some((layer, class)) => lacking(py, error, class, layer),
+            None => made(py, "Error", error, &error.hints(), &[]).unwrap_or_else(|e| e),
+        },
         _ => made(py, "Error", error, &error.hints(), &[]).unwrap_or_else(|e| e),
     }
+}
+
+/// The refusal of a part that fanwise does not compute.
+fn lacking(py: Python<'_>, error: &Error, operator: &str, layer: &str) -> PyErr {
+    let fields = [("operator", operator.to_owned()), ("layer", layer.to_owned())];
+    made(py, "RefusedError", error, &error.hints(), &fields).unwrap_or_else(|e| e)
 }
 
 /// A hint without the names of the library's settings, which Python does not have.

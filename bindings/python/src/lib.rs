@@ -8,6 +8,7 @@ mod graph;
 mod model;
 mod options;
 mod program;
+mod traced;
 
 use pyo3::prelude::*;
 
@@ -26,6 +27,8 @@ mod _fanwise {
     use crate::model::{PyModel, keras_model, load};
     #[pymodule_export]
     use crate::program::{PyProgram, program};
+    #[pymodule_export]
+    use crate::traced::{fingerprint, traced_model, traced_program};
 
     /// The exit codes of the command line.
     const CODES: [u8; 3] = [0, 1, 2];

@@ -160,6 +160,13 @@ pub(crate) fn program(
     Ok(PyProgram { executable: executable.into(), about })
 }
 
+impl PyProgram {
+    /// A program of a model whose inputs and outputs are all that there is to say.
+    pub(crate) fn new(executable: Arc<dyn Executable>) -> Self {
+        Self { executable, about: About::default() }
+    }
+}
+
 impl About {
     fn of(made: &TrainingGraph) -> Self {
         let targets = made

@@ -33,7 +33,10 @@ def files(library: Path, project: dict, tag: str) -> dict[str, bytes]:
     wheel = ["Wheel-Version: 1.0", "Generator: fanwise", "Root-Is-Purelib: false", f"Tag: {tag}"]
     found[f"{info}/METADATA"] = metadata(project).encode()
     found[f"{info}/WHEEL"] = ("\n".join(wheel) + "\n").encode()
-    found[f"{info}/entry_points.txt"] = "\n".join(["[console_scripts]", *scripts, ""]).encode()
+    entries = ["[console_scripts]", *scripts]
+    for group, points in project["entry-points"].items():
+        entries += [f"[{group}]", *(f"{name} = {entry}" for name, entry in points.items())]
+    found[f"{info}/entry_points.txt"] = "\n".join([*entries, ""]).encode()
     record = [f"{name},sha256={digest(data)},{len(data)}" for name, data in found.items()]
     found[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     return found

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::error::GradientError;
 use super::recompute::{Forward, Recomputation, Recompute};
 use super::writer::{Terms, Writer};
-use crate::ir::{Builder, NodeId, NodeMap, Origin, Value};
+use crate::ir::{Builder, GraphError, NodeId, NodeMap, Origin, Value};
 use crate::op::{Backward, Formula, Gradient, RuleError, Term};
 use crate::types::invariant::{int, invariant};
 
@@ -33,12 +33,28 @@ pub(crate) fn differentiate_with(
     if ty.rank() != 0 || !ty.dtype.is_float() {
         return Err(GradientError::Loss(Box::new(ty)));
     }
+    let name = format!("{}.grad", builder.graph().info(loss).name);
+    let seed = |b: &mut Builder| Ok(vec![(loss, b.named(&name).number(loss, 1.0)?)]);
+    pulled_back(builder, seed, of, recompute)
+}
+
+/// Differentiates as [`differentiate_with`], from the gradients that `seeds` writes: values, each
+/// with the gradient of what depends on it.
+pub(super) fn pulled_back(
+    builder: &mut Builder,
+    seeds: impl FnOnce(&mut Builder) -> Result<Vec<(Value, Value)>, GraphError>,
+    of: &[Value],
+    recompute: Recompute,
+) -> Result<Vec<Option<Value>>, GradientError> {
     let order = builder.graph().order()?;
     let reached = reached(builder, &order, of);
     let forward = Forward { order: &order, reached: &reached };
     let recomputation = Recomputation::new(builder, forward, recompute);
+    let seeds = seeds(builder)?;
     let mut found = Gradients { builder, adjoints: HashMap::new(), recomputation };
-    found.seed(loss)?;
+    for (value, gradient) in seeds {
+        found.add(value, gradient)?;
+    }
     for id in order.iter().rev().filter(|id| reached[**id]) {
         found.node(*id, &reached, of)?;
     }
@@ -71,14 +87,6 @@ struct Gradients<'b> {
 }
 
 impl Gradients<'_> {
-    /// Writes the seed, 1: the gradient of the loss with respect to itself.
-    fn seed(&mut self, loss: Value) -> Result<(), GradientError> {
-        let name = format!("{}.grad", self.builder.graph().info(loss).name);
-        let one = self.builder.named(&name).number(loss, 1.0)?;
-        self.adjoints.insert(loss, one);
-        Ok(())
-    }
-
     /// Applies the gradient rule of one node and adds its results to the gradients of the operands.
     ///
     /// All users of the node were visited before, so that the gradients of its results are

@@ -95,6 +95,26 @@ pub(crate) fn train_mode(
     Ok(TrainMode { statistics: running.update(builder), losses: phase.losses })
 }
 
+/// Makes everything of a graph draw that draws in training, by the number in `step`.
+///
+/// # Errors
+/// As [`train_mode`].
+pub(super) fn draws(builder: &mut Builder, step: Value) -> Result<(), TrainingError> {
+    let claims = survey(builder.graph())?;
+    let (mut rows, mut layer) = (RowNumbers::default(), 0);
+    for id in builder.graph().order()? {
+        let node = builder.graph().node(id);
+        let Some(train) = node.op().and_then(|op| op.drawn(layer + 1)) else { continue };
+        layer += 1;
+        let origin = Origin::new(node.label());
+        builder.set_origin(origin);
+        let old = Value { node: id, output: 0 };
+        drawn(builder, &mut rows, old, claims.get(old), train, step)?;
+    }
+    builder.set_origin(Origin::default());
+    Ok(())
+}
+
 /// Replaces what has a result with this claim by what draws in its place, at a step.
 ///
 /// Draws go by the number of the row in the whole batch, so that a replica draws the same as one

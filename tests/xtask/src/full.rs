@@ -7,14 +7,14 @@ use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    Failure, MANY, R, cargo_test, run_device_tests, run_tests, say, step_with, target, turn,
+    Failure, MANY, R, TORCH, cargo_test, run_device_tests, run_tests, say, step_with, target, turn,
 };
 
 /// A part: its name, and what it runs.
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
 /// All parts, the cheapest first.
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("features", features),
     ("package", package),
     ("drawn", drawn),
@@ -23,6 +23,7 @@ const PARTS: [Part; 9] = [
     ("whole", whole),
     ("r", r),
     ("backends", backends),
+    ("torch", torch),
     ("peers", || peers(None)),
 ];
 
@@ -104,6 +105,14 @@ fn backends() -> Result<(), Failure> {
         step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
     }
     Ok(())
+}
+
+/// The Python package with PyTorch.
+fn torch() -> Result<(), Failure> {
+    let listed = "bindings/python/tests/torch.txt";
+    let python = environment(&target().join("torch"), listed, &[], |_| Ok(()))?;
+    let step = cargo_test(&["--test", "python", "--", "--ignored", TORCH]);
+    step.env("FANWISE_PYTHON", &python).run_tests().map(drop)
 }
 
 /// The package for R, with R and reticulate of the system.

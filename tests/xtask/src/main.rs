@@ -101,7 +101,8 @@ fn bless() -> Result<(), Failure> {
 fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
     let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots, turn));
     let (python, fast) = (python?, fast?);
-    let ignored = ["--no-fail-fast", "--", "--ignored", "--skip", MANY, "--skip", R];
+    let ignored =
+        ["--no-fail-fast", "--", "--ignored", "--skip", MANY, "--skip", R, "--skip", TORCH];
     let with = |step: Step| {
         let step = step_with(&python, step.args(&ignored));
         step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()
@@ -116,6 +117,9 @@ const MANY: &str = "thousands_of_";
 
 /// The test that needs R.
 const R: &str = "r_package";
+
+/// The test that needs PyTorch.
+const TORCH: &str = "torch_package";
 
 /// A step that may use Python, the compiler of kernels and the command line.
 fn step_with(python: &Python, step: Step) -> Step {

@@ -1,6 +1,5 @@
 """Replicated graphs."""
 
-import operator
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -149,7 +148,7 @@ def replicate(
     there is none. With `target="auto"` the devices are virtual where the machine has too few GPUs.
     """
     found = _fanwise.gpus() if target != "cpu" else 0
-    ids = _ids(gpus, found)
+    ids = list(range(found)) if gpus is None else _placement.ids(gpus)
     chosen = _placement.target(target, 1 + max(ids, default=0), found)
     settings = {
         "shards": shards,
@@ -159,19 +158,6 @@ def replicate(
         "batch_norm": batch_norm,
     }
     return Graph(_model(model), _placement.options(ids or None, chosen, **settings))
-
-
-def _ids(gpus: int | Iterable[int] | None, found: int) -> list[int]:
-    """The numbers of the devices; none for one device without replicas."""
-    if gpus is None:
-        return list(range(found))
-    if isinstance(gpus, Iterable):
-        ids = [operator.index(gpu) for gpu in gpus]
-    else:
-        ids = list(range(operator.index(gpus)))
-    if not ids or min(ids) < 0 or len(set(ids)) != len(ids):
-        raise ValueError(f"gpus={gpus!r}: name each GPU once, from 0 on, or a number of at least 1")
-    return ids
 
 
 def _model(model: Any) -> _fanwise.Model:

@@ -1,7 +1,9 @@
 """Devices: which there are, and which a request names."""
 
+import operator
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,17 @@ def target(asked: str, wanted: int, found: int | None = None) -> str:
         found = _fanwise.gpus() if found is None else found
         return "cuda" if 0 < wanted <= found else "cpu"
     return asked
+
+
+def ids(gpus: int | Iterable[int]) -> list[int]:
+    """The numbers of the devices that `gpus` counts or names."""
+    if isinstance(gpus, Iterable):
+        numbers = [operator.index(gpu) for gpu in gpus]
+    else:
+        numbers = list(range(operator.index(gpus)))
+    if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
+        raise ValueError(f"gpus={gpus!r}: name each GPU once, from 0 on, or a number of at least 1")
+    return numbers
 
 
 def options(devices: list[int] | None, target: str, **settings: Any) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""Calls of a module on its devices."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export.graph_signature import ConstantArgument
+from torch.utils import _pytree as pytree
+
+from .._errors import Error
+from ._export import exported
+from ._program import Call
+
+# PyTorch traces a batch of no or one row apart from all others.
+_FEW = 2
+
+# The input that has the number by which dropout drops.
+_DRAW = "draw"
+_DRAWS = 1 << 62
+
+
+class Engine:
+    """A module on its devices: programs are prepared when they run first."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        options: dict[str, Any],
+        *,
+        reproducible: bool,
+        compiled: bool = False,
+        static: bool = False,
+    ) -> None:
+        self.calls: dict[Any, Call] = {}
+        self._module = module
+        self._options = options
+        self._reproducible = reproducible
+        # Whether gradients that are refused have to be so before anything runs.
+        self._compiled = compiled
+        # Whether the module was written for one number of rows.
+        self._static = static
+
+    @property
+    def copied(self) -> int:
+        """How often the elements of a parameter were copied."""
+        return sum(program.copied for call in self.calls.values() for program in call.programs)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the module returns for these arguments."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if _rows(tensors) < _FEW:
+            return self._module(*args, **kwargs)
+        return self.run(self._call(leaves, spec), tensors)
+
+    def run(self, call: Call, tensors: list[torch.Tensor]) -> Any:
+        """What the module returns for these tensors."""
+        found = self._outputs(call, tensors)
+        of = call.exported
+        with torch.no_grad():
+            for buffer, name in of.mutated:
+                of.held[buffer].tensor().copy_(found[name])
+        outputs = [
+            output.value if isinstance(output, ConstantArgument) else found[output]
+            for output in of.outputs
+        ]
+        return pytree.tree_unflatten(outputs, of.spec)
+
+    def _outputs(self, call: Call, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The outputs by name, with a gradient where PyTorch records it."""
+        of = call.exported
+        arrays = dict(zip(of.inputs, tensors, strict=True))
+        if of.draws:
+            # By PyTorch's generator: `torch.manual_seed` repeats what is dropped.
+            arrays[_DRAW] = torch.randint(_DRAWS, ())
+        params = {name: held.tensor() for name, held in of.held.items()}
+        given = {**arrays, **params}
+        wanted = [name for name, tensor in given.items() if tensor.requires_grad]
+        if not torch.is_grad_enabled() or not wanted:
+            return call.forward().run(arrays)
+        if self._compiled:
+            call.backward(call.differentiable, wanted)
+        names = call.forward().outputs
+        found = _Function.apply(call, names, list(arrays), list(params), *given.values())
+        return dict(zip(names, found, strict=True))
+
+    def _call(self, leaves: list[Any], spec: pytree.TreeSpec) -> Call:
+        modes = tuple(map(_mode, self._module.modules()))
+        key = modes, spec, tuple(map(_key, leaves)), torch.is_autocast_enabled("cpu")
+        call = self.calls.get(key)
+        if call is None or not call.fits():
+            of = exported(self._module, leaves, spec, static=self._static)
+            call = Call(of, self._options, reproducible=self._reproducible)
+            self.calls[key] = call
+        return call
+
+
+def _mode(module: nn.Module) -> Any:
+    """What tells that a submodule computes otherwise than when it was traced."""
+    hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
+    return module, module.training, hooks
+
+
+def _rows(tensors: list[torch.Tensor]) -> int:
+    """The number of rows of a batch."""
+    counts = {tensor.shape[0] for tensor in tensors if tensor.ndim}
+    if len(counts) != 1:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors) or "no tensor"
+        text = f"the first axis of every tensor is that of the batch; found {shapes}"
+        raise Error(text, code="E0501")
+    return counts.pop()
+
+
+def _key(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.shape[1:], leaf.ndim
+    return type(leaf), leaf
+
+
+class _Function(torch.autograd.Function):
+    """The programs of a call as one step of PyTorch's autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, names: list[str], *rest: Any) -> tuple[torch.Tensor, ...]:
+        inputs, params, *tensors = rest
+        ctx.call, ctx.names, ctx.inputs, ctx.params = call, names, inputs, params
+        ctx.set_materialize_grads(False)
+        # What the call itself changes has no part in gradients.
+        changed = {name for name, _ in call.exported.mutated}
+        ctx.saved = [name for name in [*inputs, *params] if name not in changed]
+        given = dict(zip([*inputs, *params], tensors))
+        ctx.save_for_backward(*(given[name] for name in ctx.saved))
+        found = call.forward().run(dict(zip(inputs, tensors)))
+        ctx.mark_non_differentiable(*(found[n] for n in found.keys() - call.differentiable))
+        return tuple(found[name] for name in names)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        # Fails where somebody changed one of them.
+        given = dict(zip(ctx.saved, ctx.saved_tensors, strict=True))
+        all_names = [*ctx.inputs, *ctx.params]
+        needed = zip(all_names, ctx.needs_input_grad[4:], strict=True)
+        wanted = [name for name, is_needed in needed if is_needed]
+        of = {name: g for name, g in zip(ctx.names, gradients, strict=True) if g is not None}
+        arrays = {name: given[name] for name in ctx.inputs}
+        arrays |= {f"{name}.gradient": gradient for name, gradient in of.items()}
+        found = ctx.call.backward(of, wanted).run(arrays) if of else {}
+        return None, None, None, None, *(found.get(f"{name}.gradient") for name in all_names)

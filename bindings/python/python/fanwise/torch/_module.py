@@ -1,0 +1,117 @@
+"""Modules on several devices."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import Parameter
+
+from .. import _fanwise, _placement
+from ._engine import Engine
+
+# Devices where none are named and the machine has no two GPUs.
+_LEAST = 2
+
+
+class DataParallel(nn.Module):
+    """A module on several devices, which computes what the module does on a whole batch.
+
+    The first axis of every tensor is that of the batch. Parameters, buffers and modes are those of
+    `module`; gradients go to its parameters.
+
+    `gpus` is a number of devices, a list of their ids, or all of the machine. `shards` divides the
+    rows: `remainder-last`, `balanced`, `ceil`, `weighted:3,1`. `weights` says where parameters are
+    held: `template`, `cpu`, `mirrored`. `batch_norm` takes the statistics of the whole batch
+    (`sync`), of a device's rows (`local`), or of groups (`ghost:4`). `repair` allows `none`, `local`
+    or `comm`. `target` is `cuda`, `cpu` for virtual devices, or `auto`: GPUs where there are as many
+    as asked for. `reproducible="n-invariant"` gives the same bits on 1, 2, 4 and 8 devices.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        gpus: int | Iterable[int] | None = None,
+        *,
+        target: str = "auto",
+        shards: str | None = None,
+        weights: str | None = None,
+        batch_norm: str | None = None,
+        repair: str | None = None,
+        reproducible: str | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"expected a torch.nn.Module, not {type(module).__qualname__}")
+        if reproducible not in (None, "n-invariant"):
+            raise ValueError(f"`reproducible` cannot be {reproducible!r}: write 'n-invariant'")
+        self.module = module
+        self.training = module.training
+        self._settings = (
+            devices(
+                gpus,
+                target,
+                shards=shards,
+                weights=weights,
+                batch_norm=batch_norm,
+                repair=repair,
+            ),
+            reproducible is not None,
+        )
+        self._engine = self._made()
+
+    def _made(self) -> Engine:
+        options, reproducible = self._settings
+        return Engine(self.module, options, reproducible=reproducible)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        return self._engine(args, kwargs)
+
+    def retrace(self) -> None:
+        """Reads the code of the module again: what it finds in attributes that are no tensors, such
+        as the rate of a dropout, is kept from the first call on."""
+        self._engine = self._made()
+
+    # The names of all that the module has are the module's.
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module."""
+        return self.module.load_state_dict(*args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Parameter]]:
+        """Those of the module."""
+        return self.module.named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
+        """Those of the module."""
+        return self.module.named_buffers(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_engine"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._engine = self._made()
+
+
+def devices(gpus: int | Iterable[int] | None, target: str, **settings: Any) -> dict[str, Any]:
+    """The settings of the devices that `gpus` names."""
+    found = 0 if target == "cpu" else _fanwise.gpus()
+    if gpus is None:
+        gpus = max(found, 1) if target == "cuda" or found > 1 else _LEAST
+    ids = _placement.ids(gpus)
+    chosen = _placement.target(target, 1 + max(ids), found)
+    if chosen == "cuda" and max(ids) >= found:
+        raise ValueError(f"gpus={gpus!r}: this machine has {found} GPUs")
+    if chosen == "cpu" and target == "auto":
+        warnings.warn(
+            f"this machine has {found} GPUs; {len(ids)} virtual devices on the CPU take their "
+            "place",
+            stacklevel=3,
+        )
+    return _placement.options(ids, chosen, **settings)
