@@ -90,4 +90,4 @@ fn r_package() {
     }
 }
 
-modules!(arrays graph command_line devices keras training strategy docs);
+modules!(arrays graph command_line devices keras training trace strategy docs);
