@@ -201,13 +201,12 @@ class Sharing(unittest.TestCase):
         np.testing.assert_array_equal(found, second.predict(self.x, verbose=0))
 
     def test_what_has_no_counterpart_is_refused_by_name(self):
-        model = keras.Sequential(
-            [keras.Input((3,)), layers.Lambda(lambda x: x + 1, name="odd"), layers.Dense(1)]
-        )
+        odd = layers.TimeDistributed(layers.Lambda(lambda x: x + 1), name="odd")
+        model = keras.Sequential([keras.Input((3, 2)), odd, layers.Dense(1)])
         with self.assertRaises(fanwise.RefusedError) as caught:
             multi_gpu_model(model, 2, target="cpu")
         error = caught.exception
-        self.assertEqual((error.operator, error.layer), ("Lambda", "odd"))
+        self.assertEqual((error.operator, error.layer), ("TimeDistributed", "odd"))
         self.assertTrue(error.hints)
 
 

@@ -121,6 +121,7 @@ fn elementwise(at: &mut Writer<'_>, loss: Loss, of: Compared) -> Result<Value, R
 /// The terms of the losses that depend on the difference `d` alone, or on it and the target.
 fn of_difference(at: &mut Writer<'_>, loss: Loss, y: Value, d: Value) -> Result<Value, RuleError> {
     match loss {
+        Loss::MeanDifference => Ok(d),
         Loss::MeanAbsoluteError => at.abs(d),
         Loss::MeanAbsolutePercentageError => {
             let size = at.abs(y)?;

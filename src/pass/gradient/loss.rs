@@ -58,6 +58,8 @@ pub enum Loss {
         /// The weight of all classes.
         alpha: f64,
     },
+    /// The mean of the differences `p - y`: an output that is a cost itself has the target 0.
+    MeanDifference,
     /// The mean of the squares of differences.
     MeanSquaredError,
     /// The mean of the magnitudes of differences.
@@ -89,8 +91,8 @@ pub enum Loss {
 
 impl Loss {
     /// All names, in alphabetical order.
-    pub const NAMES: [&'static str; 17] = {
-        let mut names = [""; 17];
+    pub const NAMES: [&'static str; 18] = {
+        let mut names = [""; 18];
         let mut i = 0;
         while i < names.len() {
             names[i] = Self::DEFAULTS[i].0.name();
@@ -100,7 +102,7 @@ impl Loss {
     };
 
     /// The losses with their default settings and their aliases.
-    const DEFAULTS: [(Self, &'static [&'static str]); 17] = [
+    const DEFAULTS: [(Self, &'static [&'static str]); 18] = [
         (Self::BinaryCrossentropy { from_logits: false, smoothing: 0.0 }, &["bce"]),
         (
             Self::BinaryFocalCrossentropy {
@@ -130,6 +132,7 @@ impl Loss {
         (Self::LogCosh, &[]),
         (Self::MeanAbsoluteError, &["mae"]),
         (Self::MeanAbsolutePercentageError, &["mape"]),
+        (Self::MeanDifference, &[]),
         (Self::MeanSquaredError, &["mse"]),
         (Self::MeanSquaredLogarithmicError, &["msle"]),
         (Self::Poisson, &[]),
@@ -155,6 +158,7 @@ impl Loss {
             Self::LogCosh => "log_cosh",
             Self::MeanAbsoluteError => "mean_absolute_error",
             Self::MeanAbsolutePercentageError => "mean_absolute_percentage_error",
+            Self::MeanDifference => "mean_difference",
             Self::MeanSquaredError => "mean_squared_error",
             Self::MeanSquaredLogarithmicError => "mean_squared_logarithmic_error",
             Self::Poisson => "poisson",

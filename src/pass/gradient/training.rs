@@ -174,6 +174,9 @@ fn costs(b: &mut Builder, training: &Training) -> Result<LossValues, TrainingErr
                 at.scale(mean, of.weight)?
             };
             let all = match loss {
+                // A cost without weight is only told: a value that is not finite, or such a slope,
+                // is none of the loss.
+                Some(sum) if of.weight == 0.0 => sum,
                 Some(sum) => at.add(sum, scaled)?,
                 None => scaled,
             };

@@ -104,6 +104,10 @@ layers! {
     };
     "Clip" Dropped => clip;
     "Cast" Dropped => cast;
+    "ConvertToTensor" Dropped => |at, args| {
+        at.config.ignore(&["sparse", "ragged"]);
+        if at.config.opt("dtype").is_some() { cast(at, args) } else { one(at, args, |_, x| Ok(x)) }
+    };
     "GetItem" Dropped => get_item;
     "Reshape" Dropped => reshape;
     "Transpose" Dropped => transpose;

@@ -20,6 +20,7 @@ mod sampling;
 mod slicing;
 mod steps;
 mod tensorflow;
+mod traced;
 mod windows;
 mod wrappers;
 
@@ -45,7 +46,11 @@ const FAMILIES: &[(&str, &[Layer])] = &[
     ("Preprocessing", preprocessing::LAYERS),
     ("Random", random::LAYERS),
     ("Operators of TensorFlow inside models of Keras 2", tensorflow::LAYERS),
+    ("Parts of Python code that the Python package traced", traced::LAYERS),
 ];
+
+/// The package of the classes that stand for parts of Python code.
+const TRACED: &str = "fanwise";
 
 /// What to do about a layer that has no counterpart.
 const WAY: &str = "replace the layer by stock layers or functions of `keras.ops`, or export the \
@@ -53,7 +58,7 @@ const WAY: &str = "replace the layer by stock layers or functions of `keras.ops`
 
 /// The entry of an object.
 pub(super) fn find(spec: &Spec<'_>) -> Read<&'static Layer> {
-    if let Some(package) = spec.package {
+    if let Some(package) = spec.package.filter(|package| *package != TRACED) {
         let reason = format!("a class of {}, not of Keras", Quoted(package));
         return Err(Fault::with_way(reason, WAY));
     }

@@ -3,6 +3,7 @@
 from typing import Any
 
 from .._errors import RefusedError
+from ._trace import Cost
 
 # Names of settings that differ, by Keras' name.
 _SETTINGS = {"label_smoothing": "smoothing"}
@@ -65,8 +66,12 @@ _RULES = (
     "beta",
 )
 
-# The losses of Keras that have no counterpart.
+# The losses of Keras that have no counterpart: they are traced like those of a user.
 _LACKING = ("categorical_generalized_cross_entropy", "circle", "ctc", "dice", "tversky")
+
+# The loss whose costs are the differences of an output and its target: of an output that is a cost
+# itself, with the target 0, they are that output.
+COSTS = "mean_difference"
 
 # The settings of constraints.
 _CONSTRAINTS = {
@@ -100,31 +105,35 @@ def _text(name: str, settings: dict[str, Any]) -> str:
     return ":".join([name, ",".join(f"{key}={one(value)}" for key, value in settings.items())])
 
 
-def _function(fn: Any, kwargs: dict[str, Any], what: str, name: str) -> tuple[str, int | None]:
+def _is_known(fn: Any) -> bool:
+    """Whether a function is one of `keras.losses` that has a counterpart."""
+    module = getattr(fn, "__module__", None) or ""
+    return module.startswith("keras.src.") and fn.__name__ not in _LACKING
+
+
+def _function(fn: Any, kwargs: dict[str, Any]) -> tuple[str, int | None]:
     """A function of `keras.losses`, with the axis of its classes."""
-    if not getattr(fn, "__module__", "").startswith("keras.src."):
-        raise refused(what, name, "use one of `keras.losses` or `keras.metrics`")
-    if fn.__name__ in _LACKING:
-        raise refused(what, name)
     settings = {key: value for key, value in kwargs.items() if value is not None}
     axis = settings.pop("axis", None)
     named = {_SETTINGS.get(key, key): value for key, value in settings.items()}
     return _text(fn.__name__, named), axis
 
 
-def loss(found: Any) -> tuple[str, int | None]:
-    """The text of a loss object, and the axis of its classes where one is given."""
+def loss(found: Any, output: int) -> tuple[str, int | None] | Cost:
+    """The text of a loss object, and the axis of its classes where one is given; or the code that
+    is to be traced."""
     if getattr(found, "reduction", None) not in ("sum_over_batch_size", "mean"):
         way = "use the reduction `sum_over_batch_size`"
         raise refused("the reduction of the loss", f"{found.name}: {found.reduction}", way)
     fn = getattr(found, "fn", None)
-    if fn is None:
-        raise refused("the loss", found.name, "use one of `keras.losses`")
-    return _function(fn, found._fn_kwargs, "the loss", found.name)
+    if _is_known(fn) and type(found).__module__.startswith("keras.src."):
+        return _function(fn, found._fn_kwargs)
+    name = getattr(fn, "__name__", found.name)
+    return Cost("the loss", name, found.call, output, found.dtype)
 
 
-def metric(found: Any) -> str:
-    """The text of a metric object."""
+def metric(found: Any, output: int) -> str | Cost:
+    """The text of a metric object; or the code that is to be traced."""
     from keras import metrics
 
     kind = type(found).__name__
@@ -146,11 +155,13 @@ def metric(found: Any) -> str:
     name = getattr(fn, "__name__", found.name)
     if name == "accuracy":
         raise refused("the metric", found.name, "say which accuracy by its class")
+    if not _is_known(fn):
+        return Cost("the metric", name, lambda y, p: fn(y, p, **kwargs), output, found.dtype)
     if "top_k" in name:
         return _text("top_k_accuracy", {"k": kwargs.get("k", 5)})
     if kind == "CosineSimilarity" or name == "cosine_similarity":
         raise refused("the metric", found.name, "use the loss of this name as a metric function")
-    text, axis = _function(fn, kwargs, "the metric", found.name)
+    text, axis = _function(fn, kwargs)
     if axis not in (None, -1):
         raise refused("the axis of the metric", found.name)
     return text

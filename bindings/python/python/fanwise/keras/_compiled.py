@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from . import _compile
+from ._trace import Cost
 
 
 @dataclass
@@ -18,6 +19,8 @@ class Loss:
     weight: float
     metrics: list[str] = field(default_factory=list)
     weighted: list[str] = field(default_factory=list)
+    # The number of the cost that was traced, if this is one.
+    cost: int | None = None
 
 
 class Compiled:
@@ -32,30 +35,72 @@ class Compiled:
         # The names of the numbers of a batch in Keras' order: losses of outputs come last.
         self.metric_names: list[str] = []
         self.loss_names: list[str] = []
+        # What was written in Python, as functions that give costs.
+        self.costs: list[Cost] = []
         self._read(template)
 
     def _read(self, template: Any) -> None:
-        found: dict[int, Loss] = {}
+        # Those that are only told come last.
+        found: dict[tuple[bool, int], Loss] = {}
         for path, loss, weight, _ in template._compile_loss._flat_losses:
             at = self._output(path)
-            if at in found:
+            if (False, at) in found:
                 raise _compile.refused("a second loss of the output", self.outputs[at])
-            text, axis = _compile.loss(loss)
-            found[at] = Loss(at, text, axis, 1.0 if weight is None else float(weight))
+            found[False, at] = self._loss(loss, at, 1.0 if weight is None else float(weight))
         self.loss_names = [metric.name for metric in template._compile_loss.metrics]
         # Outputs have losses in the order of the outputs, whatever that of a dict is.
-        self._loss_order = list(found)
+        self._loss_order = list(found.values())
         metrics = template._compile_metrics
+        own: list[tuple[Loss, bool, int]] = []
         if metrics is not None:
             self.metric_names = list(metrics.result())
             lists = zip(metrics._flat_metrics, metrics._flat_weighted_metrics, strict=True)
             for at, (plain, weighted) in enumerate(lists):
-                texts = [_texts(plain), _texts(weighted)]
-                if any(texts):
-                    # An output without a loss is compared all the same; it adds nothing.
-                    own = found.setdefault(at, Loss(at, "mean_squared_error", None, 0.0))
-                    own.metrics, own.weighted = texts
+                for kind, given in ((False, plain), (True, weighted)):
+                    for one in [] if given is None else given.metrics:
+                        own.append(self._metric(one, at, found, kind))
         self.losses = [found[at] for at in sorted(found)]
+        self._metric_order = [self._place(*one) for one in own]
+
+    def _loss(self, loss: Any, at: int, weight: float) -> Loss:
+        """The loss of an output."""
+        made = _compile.loss(loss, at)
+        if isinstance(made, Cost):
+            return Loss(at, _compile.COSTS, None, weight, cost=self._cost(made))
+        return Loss(at, *made, weight)
+
+    def _cost(self, cost: Cost) -> int:
+        self.costs.append(cost)
+        return len(self.costs) - 1
+
+    def _metric(
+        self, metric: Any, at: int, found: dict[tuple[bool, int], Loss], weighted: bool
+    ) -> tuple[Loss, bool, int]:
+        """Where a metric of an output is: beside which loss, in which of its lists, and where."""
+        made = _compile.metric(metric, at)
+        if isinstance(made, Cost):
+            # It is the metric of an output of its own, which adds nothing to the loss.
+            cost = self._cost(made)
+            beside = found[True, len(self.outputs) + cost] = Loss(at, _compile.COSTS, None, 0.0)
+            beside.cost, text = cost, _compile.COSTS
+        else:
+            text, own = made, found.get((False, at))
+            if own is None or own.cost is not None:
+                # An output without a loss is compared all the same; it adds nothing.
+                kind = "sparse_categorical_crossentropy" if "sparse" in text else "mse"
+                own = found.setdefault((True, at), Loss(at, kind, None, 0.0))
+            beside = own
+        texts = beside.weighted if weighted else beside.metrics
+        texts.append(text)
+        return beside, weighted, len(texts) - 1
+
+    def _place(self, beside: Loss, weighted: bool, at: int) -> int:
+        """The number of a metric among those that programs tell: losses come first if there are
+        several, then the metrics of each, weighted ones last."""
+        before = self.losses[: next(i for i, one in enumerate(self.losses) if one is beside)]
+        place = len(self.losses) if len(self.losses) > 1 else 0
+        place += sum(len(one.metrics) + len(one.weighted) for one in before)
+        return place + at + (len(beside.metrics) if weighted else 0)
 
     def _output(self, path: tuple[Any, ...]) -> int:
         """The number of the output that a path of a loss leads to."""
@@ -67,10 +112,12 @@ class Compiled:
     def spec(
         self, names: list[str], weighted: dict[int, str], masked: set[int]
     ) -> list[dict[str, Any]]:
-        """The losses as the native module takes them; `names` are those of the graph's outputs."""
+        """The losses as the native module takes them; `names` are those of the graph's outputs, the
+        costs behind the model's."""
+        count = len(names) - len(self.costs)
         return [
             {
-                "output": names[loss.output],
+                "output": names[loss.output if loss.cost is None else count + loss.cost],
                 "loss": loss.text,
                 "class_axis": loss.axis,
                 "weight": loss.weight,
@@ -81,10 +128,6 @@ class Compiled:
             }
             for loss in self.losses
         ]
-
-
-def _texts(metrics: Any) -> list[str]:
-    return [] if metrics is None else [_compile.metric(one) for one in metrics.metrics]
 
 
 class Sums:
@@ -114,13 +157,15 @@ class Sums:
         """The numbers in Keras' order."""
         told = [_told(*pair) for pair in self._metrics or []]
         compiled = self._compiled
-        several = len(compiled.losses) > 1
-        by_output = dict(zip((loss.output for loss in compiled.losses), told)) if several else {}
-        metrics = told[len(compiled.losses) :] if several else told
         logs = {"loss": self._loss / self._rows if self._rows else 0.0}
-        logs |= dict(zip(compiled.metric_names, metrics, strict=False))
-        losses = [by_output[at] for at in compiled._loss_order] if several else []
-        return logs | dict(zip(compiled.loss_names, losses, strict=False))
+        if told:
+            metrics = [told[at] for at in compiled._metric_order]
+            logs |= dict(zip(compiled.metric_names, metrics, strict=True))
+        if told and len(compiled.losses) > 1 and compiled.loss_names:
+            by_loss = {id(loss): one for loss, one in zip(compiled.losses, told, strict=False)}
+            losses = [by_loss[id(loss)] for loss in compiled._loss_order]
+            logs |= dict(zip(compiled.loss_names, losses, strict=True))
+        return logs
 
 
 def _told(total: np.ndarray, count: np.ndarray) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import _fanwise, _placement
 from .._arrays import numpy, tensor
-from . import _compile, _feed
+from . import _compile, _feed, _trace
 from ._compiled import Compiled, Sums
 from ._weights import Program, Store, is_lazy
 
@@ -19,11 +19,14 @@ class Engine:
         self.store = Store()
         self._options = options
         self._reproducible = reproducible
-        self._model, names = loaded(template)
-        # The model with what is random in training.
-        self._trainee: _fanwise.Model | None = None
+        self._code = not _trace.is_plain(template)
         # The variables of the template by the names of their parameters.
-        self._variables = dict(zip(names, template.weights, strict=True))
+        self._model, self._variables = loaded(template)
+        # The models with what is random in training, and with the costs that were traced; of code
+        # that of training (`True`) is another one than that of the evaluation.
+        self._trainees: dict[bool, _fanwise.Model] = {}
+        # The shapes of the targets of outputs.
+        self._shapes: dict[int, tuple[int, ...]] = {}
         self._inference: Program | None = None
         self._others: dict[Any, Program] = {}
         self._masks = _feed.masks(template)
@@ -63,6 +66,7 @@ class Engine:
         for program in self._others.values():
             self.store.drop(program)
         self._others.clear()
+        self._trainees.clear()
         for name in [name for name in self.store.variables if name.startswith("optimizer.")]:
             self.store.forget(name)
 
@@ -87,6 +91,8 @@ class Engine:
         masks = self._masks(arrays) if self._masks else [None] * len(self.outputs)
         masked = {at for at, mask in enumerate(masks) if mask is not None}
         kinds = {at: _kind(weight) for at, weight in weights.items()}
+        if self.compiled.costs:
+            self._shape(y)
         program = self._program(kinds, masked, train=train)
         given = self._given(program, arrays, (y, weights, masks))
         if train:
@@ -129,25 +135,36 @@ class Engine:
         if kind == "inference" and options["repair"] == "auto":
             options = {**options, "repair": "local"}
             reproducible = False
-        model = self._model
-        if kind != "inference":
-            if self._trainee is None:
-                self._trainee, _ = loaded(self.template, for_training=True)
-            model = self._trainee
+        model = self._model if kind == "inference" else self._trainee(kind == "training")
         program = Program(_fanwise.program(model, kind, spec, options, reproducible))
         self.store.add(program)
         return program
 
+    def _trainee(self, training: bool) -> _fanwise.Model:
+        """The model for programs of training, or of the evaluation."""
+        assert self.compiled is not None
+        key = training or not self._code
+        if key not in self._trainees:
+            costs = (self.compiled.costs, self._shapes)
+            self._trainees[key], own = loaded(self.template, costs, training=key, random=True)
+            new = {name: v for name, v in own.items() if name not in self._variables}
+            self._variables |= new
+            self.store.share(new)
+            self._trained = None
+        return self._trainees[key]
+
     def _program(self, kinds: dict[int, str], masked: set[int], *, train: bool) -> Program:
         """The program for data with such weights and masks, and for what is trainable now."""
         assert self.compiled is not None
+        model = self._trainee(train)
         trainable = self._trainable()
         key = (train, tuple(sorted(kinds.items())), tuple(sorted(masked)), tuple(trainable))
         if key not in self._others:
             frozen = set(self._variables) - set(trainable) - self._statistics()
-            known = {name for name, _ in self._model.params}
+            known = {name for name, _ in model.params}
+            names = [name for name, _ in model.outputs]
             spec = {
-                "losses": self.compiled.spec(self.outputs, kinds, masked),
+                "losses": self.compiled.spec(names, kinds, masked),
                 "optimizer": _compile.optimizer(self.template.optimizer),
                 "frozen": frozen & known,
                 "learned": set(trainable) & known,
@@ -209,14 +226,34 @@ class Engine:
         inputs = dict(zip(self.inputs, arrays, strict=True))
         given = {n: _feed.fitted(a, ports[n]) for n, a in inputs.items() if n in ports}
         targets = self._targets(y)
+        for at, cost in enumerate(self.compiled.costs):
+            name = _trace.target_name(at)
+            given[name] = _feed.fitted(targets[cost.output], ports[name])
         for loss, found in zip(self.compiled.losses, program.native.targets, strict=True):
             _, target, weight, mask = found
-            given[target] = _feed.fitted(targets[loss.output], ports[target])
+            if loss.cost is None:
+                given[target] = _feed.fitted(targets[loss.output], ports[target])
+            else:
+                # What is compared is a cost itself.
+                given[target] = _feed.zeros(ports[target], np.shape(arrays[0])[0])
             if weight is not None:
                 given[weight] = _feed.fitted(weights[loss.output], ports[weight])
             if mask is not None:
                 given[mask] = _feed.fitted(masks[loss.output], ports[mask])
         return given
+
+    def _shape(self, y: Any) -> None:
+        """Code is traced again for targets of other shapes behind the batch."""
+        shapes = {at: np.shape(target) for at, target in self._targets(y).items()}
+        rows = {at: shape[1:] for at, shape in shapes.items()}
+        if rows != {at: shape[1:] for at, shape in self._shapes.items()}:
+            if self._shapes:
+                # The optimizer's variables stay; programs are made anew.
+                for program in self._others.values():
+                    self.store.drop(program)
+                self._others.clear()
+                self._trainees.clear()
+            self._shapes = shapes
 
     def _targets(self, y: Any) -> dict[int, Any]:
         from keras import tree
@@ -256,12 +293,25 @@ def _check_added(template: Any) -> None:
             raise _compile.refused("`add_loss` in the layer", layer.name)
 
 
-def loaded(template: Any, *, for_training: bool = False) -> tuple[_fanwise.Model, list[str]]:
-    """The model that a live model of Keras is, and the names of its weights."""
+def loaded(
+    template: Any,
+    costs: tuple[Any, Any] = ((), {}),
+    *,
+    training: bool = False,
+    random: bool = False,
+) -> tuple[_fanwise.Model, dict[str, Any]]:
+    """The model that a live model of Keras is, and its variables by the names of parameters.
+
+    `costs` are traced with it, of targets of these shapes. Code is called for `training` or not;
+    layers keep what is `random` in them.
+    """
     if not template.built:
         raise ValueError("build the model first: call it, or give it an `Input`")
-    values = [tensor(_feed.host(variable.value)) for variable in template.weights]
-    return _fanwise.keras_model(template.to_json(), values, for_training)
+    made, shapes = costs
+    text, variables = _trace.architecture(template, training=training, costs=made, shapes=shapes)
+    values = [tensor(_feed.host(variable.value)) for variable in variables]
+    model, names = _fanwise.keras_model(text, values, random)
+    return model, dict(zip(names, variables, strict=True))
 
 
 def options(ids: list[int], target: str, **settings: Any) -> dict[str, Any]:

@@ -70,6 +70,12 @@ def fitted(array: Any, port: Port) -> Tensor:
     return tensor(given if kind is None or given.dtype == kind else given.astype(kind))
 
 
+def zeros(port: Port, batch: int) -> Tensor:
+    """Zeros as an input takes them."""
+    dtype, dims = port[1]
+    return tensor(np.zeros([batch if size is None else size for size in dims], _TYPES[dtype]))
+
+
 def rows(inputs: dict[str, Tensor], names: Sequence[str]) -> int:
     """The rows of a batch."""
     return inputs[names[0]].shape[0] if names and inputs[names[0]].shape else 0
@@ -81,6 +87,8 @@ def masks(model: Any) -> Callable[[list[Any]], list[Any]] | None:
     from keras.src import backend
     from keras.src.ops.function import Function
 
+    if not getattr(model, "outputs", None):
+        return None
     found = [backend.get_keras_mask(output) for output in tree.flatten(model.outputs)]
     if not any(mask is not None for mask in found):
         return None
