@@ -90,4 +90,4 @@ fn r_package() {
     }
 }
 
-modules!(arrays graph command_line devices keras training docs);
+modules!(arrays graph command_line devices keras training docs families digits damaged);

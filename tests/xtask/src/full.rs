@@ -14,12 +14,13 @@ use crate::{
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
 /// All parts, the cheapest first.
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("features", features),
     ("package", package),
     ("drawn", drawn),
     ("fuzz", fuzz),
     ("matrices", matrices),
+    ("keras", keras),
     ("whole", whole),
     ("r", r),
     ("backends", backends),
@@ -103,6 +104,13 @@ fn backends() -> Result<(), Failure> {
         step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
     }
     Ok(())
+}
+
+/// Models of Keras and their training: every family and every combination.
+fn keras() -> Result<(), Failure> {
+    let python = Python::prepare(&target())?;
+    let step = cargo_test(&["--test", "python", "--", "--ignored", "families", "digits"]);
+    step_with(&python, step).env("FANWISE_TURN", "all").run_tests().map(drop)
 }
 
 /// The package for R, with R and reticulate of the system.
