@@ -20,6 +20,7 @@ const PARTS: [Part; 10] = [
     ("drawn", drawn),
     ("fuzz", fuzz),
     ("matrices", matrices),
+    ("keras", keras),
     ("whole", whole),
     ("r", r),
     ("backends", backends),
@@ -113,6 +114,13 @@ fn torch() -> Result<(), Failure> {
     let python = environment(&target().join("torch"), listed, &[], |_| Ok(()))?;
     let step = cargo_test(&["--test", "python", "--", "--ignored", TORCH]);
     step.env("FANWISE_PYTHON", &python).run_tests().map(drop)
+}
+
+/// Models of Keras and their training: every family and every combination.
+fn keras() -> Result<(), Failure> {
+    let python = Python::prepare(&target())?;
+    let step = cargo_test(&["--test", "python", "--", "--ignored", "families", "digits"]);
+    step_with(&python, step).env("FANWISE_TURN", "all").run_tests().map(drop)
 }
 
 /// The package for R, with R and reticulate of the system.
