@@ -154,13 +154,16 @@ def stirred(make, *arguments):
 def rows(model, count, seed=13):
     """Rows for each input, by its name: with zeros at the end of what may be masked."""
     rng = np.random.default_rng(seed)
+    # Networks that scale bytes themselves would see no difference between small numbers.
+    scales = (layers.Rescaling, layers.Normalization)
+    largest = 100 if any(isinstance(layer, scales) for layer in model.layers) else 1
     found = {}
     for tensor in model.inputs:
         name, shape = tensor._keras_history.operation.name, (count, *tensor.shape[1:])
         if tensor.dtype == "int32":
             found[name] = rng.integers(0, 10, shape).astype(np.int32)
         else:
-            found[name] = rng.standard_normal(shape, np.float32)
+            found[name] = largest * rng.standard_normal(shape, np.float32)
             if len(shape) == 3:
                 found[name][:, -2:] = 0
     return found

@@ -33,6 +33,8 @@ class Engine:
         self.compiled: Compiled | None = None
         self.sums: Sums | None = None
         self._step = 0
+        # A learning rate of Keras, and its number.
+        self._rate_of: tuple[Any, Any] = (None, None)
         self._trained: dict[str, Any] | None = None
         self.inputs = [name for name, _ in self._model.inputs]
         self.outputs = [name for name, _ in self._model.outputs]
@@ -278,7 +280,10 @@ class Engine:
         value = rate(self._step) if callable(rate) else rate.value
         self._step += 1
         assert program.native.learning_rate is not None
-        given[program.native.learning_rate] = np.float64(_feed.host(value))
+        # Arrays of JAX cannot be written; others are read at each step, which takes a while.
+        if value is not self._rate_of[0] or not type(value).__module__.startswith("jax"):
+            self._rate_of = (value, np.float64(_feed.host(value)))
+        given[program.native.learning_rate] = self._rate_of[1]
 
 
 def _kind(weight: np.ndarray) -> str:

@@ -108,7 +108,8 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     for epoch in range(first, epochs):
         engine.reset()
         callbacks.on_epoch_begin(epoch)
-        logs = _epoch(engine, batches, callbacks, bool(settings["callbacks"]))
+        watched = bool(settings["callbacks"])
+        logs = _epoch(engine, batches, callbacks if watched or verbose else None, watched)
         engine.settle()
         if validation is not None and _is_due(epoch, settings["validation_freq"]):
             found = _validated(engine, validation, settings, callbacks)
@@ -123,13 +124,17 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
 
 
 def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[str, float]:
+    """The steps of an epoch; without `callbacks` nobody is told of batches, which costs a step of a
+    small model a third of its time."""
     logs: dict[str, float] = {}
     for begin, end, batch in _steps(batches):
-        callbacks.on_train_batch_begin(begin)
+        if callbacks is not None:
+            callbacks.on_train_batch_begin(begin)
         logs = engine.step(*_unpacked(batch), train=True)
         if watched:
             engine.settle()
-        callbacks.on_train_batch_end(end, logs)
+        if callbacks is not None:
+            callbacks.on_train_batch_end(end, logs)
         if engine.template.stop_training:
             break
     return dict(logs)
