@@ -13,11 +13,16 @@ import os
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import importlib
+import inspect
+import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 
+import h5py
 import keras
 import ml_dtypes  # NumPy knows the name `bfloat16` by it.
 import numpy as np
@@ -58,7 +63,9 @@ def draw(model, seed=3):
     feed = {}
     for tensor in model.inputs:
         shape = [ROWS] + [5 if size is None else size for size in tensor.shape[1:]]
-        if np.issubdtype(np.dtype(tensor.dtype), np.integer):
+        if tensor.dtype == "bool":
+            feed[named(tensor)] = rng.normal(size=shape) > 0
+        elif np.issubdtype(np.dtype(tensor.dtype), np.integer):
             feed[named(tensor)] = rng.integers(0, 6, shape).astype(tensor.dtype)
         else:
             feed[named(tensor)] = rng.normal(size=shape).astype(tensor.dtype)
@@ -69,7 +76,13 @@ def run(fanwise, folder, model, feed, form):
     """The outputs on each number of devices."""
     path = folder / {"keras": "m.keras", "h5": "m.h5", "json": "m.json"}[form]
     more = []
-    if form == "json":
+    if hasattr(model, "legacy"):
+        path = folder / "m.h5"
+        with h5py.File(path, "w") as file:
+            file.attrs["model_config"], file.attrs["keras_version"] = model.legacy, "2.13.1"
+            file.create_group("model_weights").attrs["layer_names"] = [b"x"]
+            file["model_weights"].create_group("x").attrs["weight_names"] = np.array([], "S1")
+    elif form == "json":
         path.write_text(model.to_json())
         model.save_weights(folder / "m.weights.h5")
         more = ["--params", folder / "m.weights.h5"]
@@ -107,6 +120,7 @@ def compare(fanwise, model, form, feed=None):
         assert np.array_equal(one[name], three[name], equal_nan=True), f"{model.name}: {name} differs on three devices"
         assert one[name].shape == value.shape, f"{model.name}: {name} is {one[name].shape}, not {value.shape}"
         assert np.array_equal(np.isnan(one[name]), np.isnan(value)), f"{model.name}: {name} has other NaN"
+        assert one[name].dtype == value.dtype, f"{model.name}: {name} is of {one[name].dtype}, not {value.dtype}"
         size = np.abs(value).max(initial=0.0)
         if value.dtype.kind in "biu":
             assert np.array_equal(one[name], value), f"{model.name}: {name} differs"
@@ -318,6 +332,29 @@ def masked_states():
 
 
 @group
+def merged_masks():
+    """Merging layers of masked tensors: the mask rules of Keras, which leave masked steps of an operand out."""
+    n, m, x = keras.Input((5,), dtype="int32", name="n"), keras.Input((5,), dtype="int32", name="m"), keras.Input((5, 4), name="x")
+    a, b = L.Embedding(6, 4, mask_zero=True)(n), L.Embedding(6, 4, mask_zero=True)(m)
+    c = L.Dense(4)(a)  # with the mask of `a`
+    outputs = [layer(list(tensors)) for layer in (L.Multiply(), L.Maximum(), L.Minimum()) for tensors in ((a, b), (a, c), (a, x), (x, b), (b, x, a), (c, b, a))]
+    outputs += [L.LSTM(3)(layer([a, b])) for layer in (L.Multiply(), L.Maximum(), L.Minimum())]
+    return keras.Model([n, m, x], [*outputs, L.LSTM(3)(L.Reshape((5, 4))(a)), L.LSTM(3)(L.Reshape((5, -1))(a))])
+
+
+@group
+def promotions():
+    """Tensors of several element types."""
+    x, i = keras.Input((4, 3), name="x"), keras.Input((4, 3), dtype="int32", name="i")
+    u, s, b = keras.Input((4, 3), dtype="uint8", name="u"), keras.Input((4, 3), dtype="int8", name="s"), keras.Input((4, 3), dtype="bool", name="b")
+    outputs = [layer([one, other]) for layer in (L.Add(), L.Multiply(), L.Maximum(), L.Average(), L.Concatenate()) for one, other in ((i, x), (b, i), (u, s))]
+    outputs += [f(one, other) for f in (O.add, O.multiply, O.minimum, O.greater) for one, other in ((i, x), (b, b), (b, u), (u, s), (s, i))]
+    outputs += [O.divide(i, b + 1), O.square(b), O.abs(b), O.sum(b, 1), O.sum(u, 1), O.sum(s, 1), O.max(b, 1), O.clip(b, 0, 1), O.stack([b, i, x]), O.where(b, i, x), O.subtract(u, 1.5), b + 1]
+    outputs += [L.Activation("relu6")(i), L.ReLU(6.0)(i), L.ReLU()(i), L.MaxPooling1D(2)(i), L.GlobalMaxPooling1D()(i), L.AdaptiveMaxPooling1D(3)(i), L.AveragePooling1D(2)(i)]
+    return keras.Model([x, i, u, s, b], outputs)
+
+
+@group
 def attention():
     q, v, k = keras.Input((5, 6), name="q"), keras.Input((4, 6), name="v"), keras.Input((4, 6), name="k")
     allowed = keras.Input((5, 4), dtype="bool", name="allowed")
@@ -333,9 +370,9 @@ def preparation():
     x, image, n, small = keras.Input((6,), name="x"), keras.Input((8, 10, 3), name="image"), keras.Input((4,), dtype="int32", name="n"), keras.Input((1,), dtype="int32", name="small")
     adapted = L.Normalization()
     adapted.adapt(np.random.default_rng(1).normal(2, 3, (50, 6)))
-    outputs = each(x, [adapted, L.Normalization(mean=[1.0] * 6, variance=[2.0] * 6), L.Normalization(mean=3.0, variance=4.0, axis=None, invert=True), L.Rescaling(1 / 127.5, -1), L.Discretization([-1.0, 0.0, 0.7]),
+    outputs = each(x, [adapted, L.Normalization(mean=[1.0] * 6, variance=[2.0] * 6), L.Normalization(mean=3.0, variance=4.0, axis=None, invert=True), L.Rescaling(1 / 127.5, -1), L.Discretization([-1.0, 0.0, 0.7]), L.Discretization([-1.0, 0.0, 0.7], output_mode="one_hot"), L.Discretization([-1.0, 0.5], output_mode="multi_hot"), L.Discretization([-1.0, 0.5], output_mode="count"),
                        L.Dropout(0.5), L.GaussianNoise(0.3), L.GaussianDropout(0.4), L.AlphaDropout(0.3)])
-    outputs += each(image, [L.Rescaling([1.0, 2.0, 3.0], [0.5, 0.0, 1.0]), L.Resizing(5, 6), L.Resizing(12, 15), L.Resizing(7, 9, interpolation="nearest"), L.Resizing(12, 14, interpolation="bicubic"), L.Resizing(6, 6, crop_to_aspect_ratio=True),
+    outputs += each(image, [L.Rescaling([1.0, 2.0, 3.0], [0.5, 0.0, 1.0]), L.Resizing(5, 6), L.Resizing(12, 15), L.Resizing(7, 9, interpolation="nearest"), L.Resizing(12, 14, interpolation="bicubic"), L.Resizing(6, 6, crop_to_aspect_ratio=True), L.Resizing(6, 6, pad_to_aspect_ratio=True, fill_value=2.0), L.Resizing(4, 9, pad_to_aspect_ratio=True), L.CenterCrop(12, 9), L.CenterCrop(4, 11),
                             L.CenterCrop(4, 5), L.RandomFlip(), L.RandomRotation(0.2), L.RandomZoom(0.2), L.RandomTranslation(0.1, 0.1), L.RandomContrast(0.2), L.RandomBrightness(0.2), L.RandomCrop(4, 4), L.SpatialDropout2D(0.3)])
     outputs += [L.CategoryEncoding(6)(n), L.CategoryEncoding(6, output_mode="count")(n), L.CategoryEncoding(6, output_mode="one_hot")(small)]
     return keras.Model([x, image, n, small], outputs)
@@ -350,6 +387,58 @@ def functions():
                O.softmax(x), O.gelu(x), O.clip(x, 0, 1), O.split(x, 2, axis=2)[1], O.max(x, axis=1), O.sqrt(O.abs(x)), O.logical_not(x > 1), O.relu(x), O.silu(x), O.log_softmax(x, axis=1), O.var(x, axis=1), O.flip(x, axis=1), O.leaky_relu(x, 0.3),
                O.add(x, y), O.moveaxis(x, 1, 2), O.minimum(x, 0.0), O.sign(x), i + 1, i * 0.5, c + 1.0, c * c, O.relu(c), O.mean(c, axis=(1, 2)), c[:, 1], O.logical_and(x > 0, y > 0), O.floor(x), O.sigmoid(x), O.tanh(x), O.rsqrt(O.abs(x) + 1.0), x / y, O.maximum(x, y), O.std(x, axis=-1)]
     return keras.Model([x, y, i, image], outputs)
+
+
+@group
+def numeric():
+    """Functions of `keras.ops` of single numbers and of pairs of them."""
+    x, y, i = keras.Input((4, 6), name="x"), keras.Input((4, 6), name="y"), keras.Input((4, 6), dtype="int32", name="i")
+    unit, far, j = O.tanh(x), x * 40.0, i - 3
+    outputs = [f(x) for f in (O.tan, O.arctan, O.sinh, O.cosh, O.arcsinh, O.exp2, O.expm1, O.deg2rad, O.rad2deg, O.trunc, O.isfinite, O.celu, O.hard_shrink, O.soft_shrink, O.copy)]
+    outputs += [f(unit) for f in (O.arcsin, O.arccos, O.arctanh)] + [O.arccosh(O.abs(x) + 1.0), O.log2(O.abs(x)), O.log10(O.abs(x)), O.expm1(x * 1e-6), O.threshold(x, 0.2, 7.0)]
+    broken = O.log(x)
+    outputs += [O.isnan(broken), O.isinf(O.exp(far * 9)), O.nan_to_num(broken, 5.0), O.logical_xor(x > 0, y > 0), O.bitwise_and(i, j), O.bitwise_or(i, j), O.bitwise_xor(x > 0, y > 0), O.bitwise_not(i), O.mod(far, y), O.mod(j, i + 1), O.floor_divide(far, 3.0), O.floor_divide(j, i + 1)]
+    outputs += [O.divide_no_nan(x, O.relu(y)), O.logaddexp(x, far), O.hypot(x, far), O.arctan2(x, y), O.arctan2(O.relu(x), -O.relu(y)), O.amax(x, 1), O.amin(x, (1, 2)), O.fmod(far, y)]
+    return keras.Model([x, y, i], outputs)
+
+
+@group
+def arranging():
+    """Functions of `keras.ops` that order, choose, repeat and sum up along axes."""
+    x, i, image = keras.Input((4, 6), name="x"), keras.Input((4,), dtype="int32", name="i"), keras.Input((6, 6, 3), name="image")
+    outputs = [O.prod(x, 1), O.logsumexp(x, axis=(1, 2)), O.ptp(x, axis=1), O.count_nonzero(i, axis=1), O.argmax(x, axis=1), O.argmin(x, axis=-1, keepdims=True), O.sort(x, axis=1), O.argsort(x), O.argsort(x, axis=1), *O.top_k(x, 3), O.cumsum(x, axis=1), O.cumprod(x, axis=-1), O.cumsum(i, axis=1)]
+    outputs += [O.tile(x, (1, 2, 3)), O.tile(x, 2), O.repeat(x, 3, axis=1), O.roll(x, 2, axis=1), O.roll(x, (-1, 3), axis=(1, 2)), O.swapaxes(x, 1, 2), O.take(x, [1, -1, 0], axis=2), O.take_along_axis(x, O.argsort(x, axis=1), axis=1), O.one_hot(i, 4), O.one_hot(i - 1, 5, axis=1), O.tril(x), O.triu(x, k=1)]
+    outputs += [O.pad(x, ((0, 0), (1, 2), (0, 1))), O.pad(x, ((0, 0), (1, 2), (2, 1)), mode="reflect"), O.pad(x, ((0, 0), (1, 0), (0, 1)), constant_values=2.5), *O.unstack(x, axis=1), O.norm(x, axis=(1, 2)), O.normalize(x), O.normalize(x, axis=1), O.average(x, axis=1), *O.moments(x, axes=[1]), O.full_like(x, 2.5), O.hstack([x, x])]
+    outputs += [O.max_pool(image, 2, strides=2), O.average_pool(image, (2, 3), strides=1, padding="same"), O.max_pool(x, 2, strides=1)]
+    return keras.Model([x, i, image], outputs)
+
+
+@group
+def tensorflow():
+    """Operators of TensorFlow as models of tf.keras 2 have them, beside the same functions of `keras.ops`. They have no weights."""
+    x, y, n = keras.Input((4, 6), name="x"), keras.Input((4, 6), name="y"), keras.Input((4,), dtype="int32", name="n")
+    other, one, both = ["y", 0, 0], [["x", 0, 0, {}]], lambda more: [[["x", 0, 0, more], ["y", 0, 0, more]]]
+    key = [{"start": None, "stop": None, "step": None}, {"start": 1, "stop": 3, "step": None}, None, 2]
+    table = [
+        ("math.minimum", [["x", 0, 0, {"y": other, "name": None}]], O.minimum(x, y)), ("math.pow", [["x", 0, 0, {"y": 2.0}]], x**2), ("math.subtract", [["_CONSTANT_VALUE", -1, 1.0, {"y": ["x", 0, 0]}]], 1.0 - x),
+        ("math.floormod", [["x", 0, 0, {"y": other}]], O.mod(x, y)), ("linalg.matmul", [["x", 0, 0, {"b": ["turned", 0, 0]}]], O.matmul(x, O.transpose(y, (0, 2, 1)))), ("math.greater", [["x", 0, 0, {"y": 0.5}]], x > 0.5),
+        ("concat", both({"axis": 1}), O.concatenate([x, y], 1)), ("stack", both({"axis": 1}), O.stack([x, y], 1)), ("reshape", [["x", 0, 0, {"shape": [-1, 24]}]], O.reshape(x, (-1, 24))), ("transpose", [["x", 0, 0, {"perm": [0, 2, 1]}]], O.transpose(x, (0, 2, 1))),
+        ("math.reduce_sum", [["x", 0, 0, {"axis": [1, 2]}]], O.sum(x, (1, 2))), ("math.reduce_mean", [["x", 0, 0, {"axis": -1, "keepdims": True}]], O.mean(x, -1, keepdims=True)), ("math.reduce_max", [["x", 0, 0, {"axis": 1}]], O.max(x, 1)), ("math.reduce_std", [["x", 0, 0, {"axis": 1}]], O.std(x, 1)),
+        ("nn.softmax", [["x", 0, 0, {"axis": 1}]], O.softmax(x, 1)), ("nn.leaky_relu", [["x", 0, 0, {"alpha": 0.3}]], O.leaky_relu(x, 0.3)), ("nn.relu", one, O.relu(x)), ("math.exp", one, O.exp(x)), ("cast", [["n", 0, 0, {"dtype": "float32"}]], O.cast(n, "float32")),
+        ("expand_dims", [["x", 0, 0, {"axis": 1}]], O.expand_dims(x, 1)), ("clip_by_value", [["x", 0, 0, {"clip_value_min": -0.5, "clip_value_max": 1.0}]], O.clip(x, -0.5, 1.0)), ("tile", [["x", 0, 0, {"multiples": [1, 2, 1]}]], O.tile(x, (1, 2, 1))),
+        ("split", [["x", 0, 0, {"num_or_size_splits": [2, 4], "axis": 2}]], O.split(x, [2], axis=2)[0]), ("unstack", [["x", 0, 0, {"axis": 1}]], x[:, 0]), ("one_hot", [["n", 0, 0, {"depth": 4}]], O.one_hot(n, 4)), ("pad", [["x", 0, 0, {"paddings": [[0, 0], [1, 0], [0, 2]]}]], O.pad(x, ((0, 0), (1, 0), (0, 2)))),
+        ("__operators__.getitem", [["x", 0, 0, {"slice_spec": key}]], x[:, 1:3, None, 2]),
+    ]
+    def legacy(name, function, calls):
+        kind = "SlicingOpLambda" if "getitem" in function else "TFOpLambda"
+        return {"class_name": kind, "name": name, "config": {"name": name, "trainable": True, "dtype": "float32", "function": function}, "inbound_nodes": calls}
+    inputs = [{"class_name": "InputLayer", "name": t.name, "config": {"batch_input_shape": list(t.shape), "dtype": t.dtype, "name": t.name}, "inbound_nodes": []} for t in (x, y, n)]
+    layers = [*inputs, legacy("turned", "transpose", [["y", 0, 0, {"perm": [0, 2, 1]}]])] + [legacy(f"layer_{i}", *row[:2]) for i, row in enumerate(table)]
+    outputs = [L.Identity(name=f"layer_{i}")(row[2]) for i, row in enumerate(table)]
+    model = keras.Model([x, y, n], outputs)
+    config = {"name": "m", "layers": layers, "input_layers": [[t.name, 0, 0] for t in (x, y, n)], "output_layers": [[f"layer_{i}", 0, 0] for i in range(len(table))]}
+    model.legacy = json.dumps({"class_name": "Functional", "config": config})
+    return model
 
 
 @group
@@ -387,9 +476,23 @@ def open_sizes():
     return keras.Model([n, image], [L.LSTM(3)(e), L.Dense(2)(L.Bidirectional(L.GRU(3, return_sequences=True))(e)), L.GlobalMaxPooling2D()(L.Conv2D(4, 3, padding="same", strides=2)(image))])
 
 
+def unlisted():
+    """What the installed Keras has and `docs/keras.md` neither reads nor refuses: classes of layers, and functions that models record."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "keras.md").read_text()
+    listed = set(re.findall(r"`(\w+)`", page[page.index("## What is refused"):]))
+    found = {layer.__name__ for layer in vars(L).values() if inspect.isclass(layer)}
+    for name in ("core", "einops", "image", "linalg", "math", "nn", "numpy"):
+        module = importlib.import_module(f"keras.src.ops.{name}")
+        own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
+        found |= {c.__name__ for c in own if issubclass(c, keras.Operation)}
+    return sorted(found - listed)
+
+
 def main():
     fanwise, *wanted = sys.argv[1:]
     worst, failed = 0.0, []
+    if missing := unlisted():
+        failed.append(f"neither read nor refused: {', '.join(missing)}")
     given = os.environ.get("FANWISE_TURN", "all")
     turn = 0 if given == "all" else int(given)
     small = list(APPLICATIONS)[turn % SMALL]
@@ -408,7 +511,7 @@ def main():
             failed.append(str(error))
             print(f"{name} ({form}): FAILED {error}")
     if failed:
-        raise SystemExit(f"{len(failed)} groups failed")
+        raise SystemExit(f"{len(failed)} checks failed: {failed[0]}")
     print(f"worst difference: {worst:.1e}")
 
 

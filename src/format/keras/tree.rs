@@ -113,6 +113,11 @@ impl<'c> Spec<'c> {
         Self { class: name, name, config, is_function, is_named, package, inbound }
     }
 
+    /// A function of `keras.ops` with this configuration.
+    pub(super) fn function(class: &'c str, config: &'c Object) -> Self {
+        Self { is_function: true, ..Self::plain(class, config) }
+    }
+
     /// Whether it is a model of other layers.
     pub(super) fn is_model(&self) -> bool {
         self.package.is_none() && (self.is_sequential() || self.is_functional())
@@ -362,6 +367,12 @@ fn named(value: &Json) -> Option<Named<'_>> {
     Some(Named { layer: layer.as_str()?, call: call.as_i64()?, result: result.as_i64()? })
 }
 
+/// The number that stands where a tensor would: `["_CONSTANT_VALUE", -1, 0.5, …]`.
+fn constant(value: &Json) -> Option<&Json> {
+    let [Json::String(name), _, constant, ..] = value.as_array()?.as_slice() else { return None };
+    (name == "_CONSTANT_VALUE").then_some(constant)
+}
+
 /// An argument of a call before Keras 3: each tensor may bring keyword arguments, of which those of
 /// the first one count.
 fn legacy<'c>(
@@ -371,16 +382,14 @@ fn legacy<'c>(
     if let Some(list) = value.as_array()
         && list.first().is_some_and(Json::is_string)
     {
-        let leaf = named(value).ok_or_else(|| Fault::field("inbound_nodes", "is damaged"))?;
         if let Some(fields) = list.get(3).and_then(Json::as_object).filter(|_| kwargs.is_empty()) {
             for (name, value) in fields {
                 kwargs.push((name.as_str(), legacy_keyword(value)?));
             }
         }
-        if leaf.layer == "_CONSTANT_VALUE" {
-            return Ok(Tree::Constant(&list[2]));
-        }
-        return Ok(Tree::Tensor(leaf));
+        let leaf = constant(value).map(Tree::Constant);
+        let leaf = leaf.or_else(|| named(value).map(Tree::Tensor));
+        return leaf.ok_or_else(|| Fault::field("inbound_nodes", "is damaged"));
     }
     Ok(match value {
         Json::Array(list) => {
@@ -399,9 +408,11 @@ fn legacy<'c>(
 
 /// A keyword argument of a call before Keras 3, in which a tensor is told by its form.
 fn legacy_keyword(value: &Json) -> Read<Tree<'_, Named<'_>>> {
+    if let Some(value) = constant(value) {
+        return Ok(Tree::Constant(value));
+    }
     if let Some(leaf) = named(value) {
-        let constant = leaf.layer == "_CONSTANT_VALUE";
-        return Ok(if constant { Tree::Constant(&value[2]) } else { Tree::Tensor(leaf) });
+        return Ok(Tree::Tensor(leaf));
     }
     Ok(match value {
         Json::Array(list) if list.iter().any(|v| named(v).is_some()) => {

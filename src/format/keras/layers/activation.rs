@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::entry::layers;
+use super::promotion::{floating, numbers};
 use crate::format::keras::at::At;
 use crate::format::keras::config::{Read, text};
 use crate::format::keras::error::Fault;
@@ -105,6 +106,12 @@ pub(super) fn apply_to(at: &mut At<'_, '_>, function: &Function, x: Value) -> Re
 /// The function with this name in Keras; rows lie along `axis`.
 fn of_name(at: &mut At<'_, '_>, name: &str, x: Value, axis: usize) -> Read<Value> {
     let axis = int(axis);
+    // Of integers these few give integers; truth values are 0 and 1.
+    let x = match name {
+        "linear" => x,
+        "relu" | "hard_tanh" => numbers(at, x)?,
+        _ => floating(at, x)?,
+    };
     if let Some(op) = unary_of(at, name) {
         return at.op(op, &[x]);
     }
@@ -207,6 +214,8 @@ fn relu<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
             None => Unary::Relu,
             most => Unary::Clip { min: Some(0.0), max: most },
         };
+        // A bound is a float, and so is the result.
+        let x = if most.is_some() { Tensor { value: floating(at, x.value)?, ..x } } else { x };
         return Ok(of(at.op(op, &[x.value])?).into());
     }
     // `x` up to the largest value where it is above the threshold, else its distance to it.

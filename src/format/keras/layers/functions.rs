@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use super::activation::{apply_named, single};
 use super::core::all_axes;
 use super::entry::layers;
+use super::promotion::{arithmetic, floating, numbers, promoted, summable};
 use super::slicing::get_item;
 use crate::format::keras::at::{At, dtype};
 use crate::format::keras::config::{Read, int, number};
@@ -12,28 +13,28 @@ use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::for_training::ForTraining;
-use crate::op::{Binary, Einsum, Formula, GeluForm, Reverse, Unary, converted};
+use crate::op::{Binary, Compare, Einsum, Formula, GeluForm, Reverse, Unary, converted};
 use crate::types::invariant::int as narrow;
 use crate::types::{DType, Dim, Shape, Tensor as Elements};
 
 layers! {
-    "Add" Dropped => |at, args| pair(at, args, |at, a, b| at.add(a, b));
-    "Subtract" Dropped => |at, args| pair(at, args, |at, a, b| at.sub(a, b));
-    "Multiply" Dropped => |at, args| pair(at, args, |at, a, b| at.mul(a, b));
+    "Add" Dropped => |at, args| arithmetic_of(at, args, Binary::Add);
+    "Subtract" Dropped => |at, args| arithmetic_of(at, args, Binary::Sub);
+    "Multiply" Dropped => |at, args| arithmetic_of(at, args, Binary::Mul);
     "Divide" Dropped => |at, args| pair(at, args, divided);
     "TrueDivide" Dropped => |at, args| pair(at, args, divided);
-    "Power" Dropped => |at, args| pair(at, args, |at, a, b| at.pow(a, b));
-    "Maximum" Dropped => |at, args| pair(at, args, |at, a, b| at.max(a, b));
-    "Minimum" Dropped => |at, args| pair(at, args, |at, a, b| at.op(Binary::Min, &[a, b]));
+    "Power" Dropped => |at, args| arithmetic_of(at, args, Binary::Pow);
+    "Maximum" Dropped => |at, args| arithmetic_of(at, args, Binary::Max);
+    "Minimum" Dropped => |at, args| arithmetic_of(at, args, Binary::Min);
     "Equal" Dropped => |at, args| pair(at, args, |at, a, b| at.equal(a, b));
     "NotEqual" Dropped => |at, args| pair(at, args, |at, a, b| {
         let equal = at.equal(a, b)?;
         at.not(equal)
     });
-    "Greater" Dropped => |at, args| pair(at, args, |at, a, b| at.greater(a, b));
-    "GreaterEqual" Dropped => |at, args| pair(at, args, |at, a, b| at.greater_or_equal(a, b));
-    "Less" Dropped => |at, args| pair(at, args, |at, a, b| at.less(a, b));
-    "LessEqual" Dropped => |at, args| pair(at, args, |at, a, b| at.less_or_equal(a, b));
+    "Greater" Dropped => |at, args| ordered(at, args, Compare::Greater);
+    "GreaterEqual" Dropped => |at, args| ordered(at, args, Compare::GreaterOrEqual);
+    "Less" Dropped => |at, args| ordered(at, args, Compare::Less);
+    "LessEqual" Dropped => |at, args| ordered(at, args, Compare::LessOrEqual);
     "LogicalAnd" Dropped => |at, args| pair(at, args, |at, a, b| truths(at, a, b, true));
     "LogicalOr" Dropped => |at, args| pair(at, args, |at, a, b| truths(at, a, b, false));
     "LogicalNot" Dropped => |at, args| one(at, args, |at, x| {
@@ -44,10 +45,13 @@ layers! {
     "Einsum" Dropped => einsum;
     "Where" Dropped => choose;
     "Negative" Dropped => |at, args| one(at, args, |at, x| at.neg(x));
-    "Absolute" Dropped => |at, args| one(at, args, |at, x| at.abs(x));
-    "Abs" Dropped => |at, args| one(at, args, |at, x| at.abs(x));
+    "Absolute" Dropped => |at, args| one(at, args, magnitude);
+    "Abs" Dropped => |at, args| one(at, args, magnitude);
     "Sign" Dropped => |at, args| one(at, args, |at, x| at.sign(x));
-    "Square" Dropped => |at, args| one(at, args, |at, x| at.square(x));
+    "Square" Dropped => |at, args| one(at, args, |at, x| {
+        let x = numbers(at, x)?;
+        at.square(x)
+    });
     "Sqrt" Dropped => |at, args| float(at, args, |at, x| at.sqrt(x));
     "Rsqrt" Dropped => |at, args| float(at, args, |at, x| {
         let root = at.sqrt(x)?;
@@ -114,17 +118,20 @@ layers! {
     "Moveaxis" Dropped => move_axis;
     "ExpandDims" Dropped => expand_dims;
     "Squeeze" Dropped => squeeze;
-    "Concatenate" Dropped => |at, args| join(at, args, false);
-    "Stack" Dropped => |at, args| join(at, args, true);
+    "Concatenate" Dropped => |at, args| join(at, args, false, -1);
+    "Stack" Dropped => |at, args| join(at, args, true, 0);
     "Split" Dropped => split;
     "Flip" Dropped => flip;
-    "Sum" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_sum(x, axes, k));
+    "Sum" Dropped => |at, args| reduce(at, args, |at, x, axes, k| {
+        let x = summable(at, x)?;
+        at.reduce_sum(x, axes, k)
+    });
     "Mean" Dropped => |at, args| reduce(at, args, |at, x, axes, k| {
         let x = floating(at, x)?;
         at.reduce_mean(x, axes, k)
     });
-    "Max" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_max(x, axes, k));
-    "Min" Dropped => |at, args| reduce(at, args, |at, x, axes, k| at.reduce_min(x, axes, k));
+    "Max" Dropped => |at, args| reduce(at, args, largest);
+    "Min" Dropped => |at, args| reduce(at, args, smallest);
     "ZerosLike" Dropped => |at, args| alike(at, args, 0.0);
     "OnesLike" Dropped => |at, args| alike(at, args, 1.0);
     "Any" Dropped => |at, args| reduce(at, args, |at, x, axes, k| {
@@ -154,12 +161,12 @@ layers! {
 }
 
 /// The tensor of a call with its axes in Keras' order.
-fn operand<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Value> {
+pub(super) fn operand<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Value> {
     let x = args.tensor()?;
     at.natural(x)
 }
 
-fn one<'c>(
+pub(super) fn one<'c>(
     at: &mut At<'_, 'c>,
     args: &Args<'c>,
     f: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
@@ -170,7 +177,7 @@ fn one<'c>(
 }
 
 /// A function whose result is a float for integers, too.
-fn float<'c>(
+pub(super) fn float<'c>(
     at: &mut At<'_, 'c>,
     args: &Args<'c>,
     f: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
@@ -180,12 +187,8 @@ fn float<'c>(
     Ok(f(at, x)?.into())
 }
 
-fn floating(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
-    if at.ty_of(x).is_float() { Ok(x) } else { at.cast(x, DType::F32) }
-}
-
 /// A tensor of this number with the shape of another one.
-fn alike<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, number: f64) -> Read<Arg<'c>> {
+pub(super) fn alike<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, number: f64) -> Read<Arg<'c>> {
     at.config.ignore(&["dtype"]);
     let x = operand(at, args)?;
     let to = match at.config.opt_text("dtype")? {
@@ -200,30 +203,6 @@ fn alike<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, number: f64) -> Read<Arg<'c>>
 fn activation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, name: &str) -> Read<Arg<'c>> {
     let x = args.tensor()?;
     Ok(apply_named(at, name, x)?.into())
-}
-
-/// The element type in which numbers of two types meet.
-fn common(a: DType, b: DType) -> DType {
-    let rank = |dtype: DType| match dtype {
-        DType::Bool => 0,
-        DType::U8 => 1,
-        DType::I8 => 2,
-        DType::U16 => 3,
-        DType::I16 => 4,
-        DType::U32 => 5,
-        DType::I32 => 6,
-        DType::U64 => 7,
-        DType::I64 => 8,
-        DType::F16 => 9,
-        DType::Bf16 => 10,
-        DType::F32 => 11,
-        DType::F64 => 12,
-    };
-    match (a, b) {
-        (DType::F16, DType::Bf16) | (DType::Bf16, DType::F16) => DType::F32,
-        (a, b) if rank(a) >= rank(b) => a,
-        (_, b) => b,
-    }
 }
 
 /// A constant as an operand beside a tensor: a number takes the tensor's element type, unless it is
@@ -244,7 +223,7 @@ fn literal(at: &mut At<'_, '_>, value: &Json, beside: DType) -> Read<Value> {
 }
 
 /// The numbers of a constant, and its sizes.
-fn flat(
+pub(super) fn flat(
     value: &Json,
     list: &mut Vec<(f64, bool)>,
     dims: &mut Vec<usize>,
@@ -289,8 +268,9 @@ fn operands<'c>(
             let alike = at.rank(a.value) == at.rank(b.value);
             let is_first = alike && (a.is_first || b.is_first);
             let (a, b) = (at.like(*a, is_first)?, at.like(*b, is_first)?);
-            let to = common(at.ty_of(a), at.ty_of(b));
-            Ok((at.cast(a, to)?, at.cast(b, to)?, is_first))
+            let mut both = [a, b];
+            promoted(at, &mut both)?;
+            Ok((both[0], both[1], is_first))
         }
         (Arg::Tensor(x), other) | (other, Arg::Tensor(x)) => {
             let other = crate::format::keras::value::json("x", other)?;
@@ -298,8 +278,9 @@ fn operands<'c>(
             let is_first = x.is_first && is_single;
             let value = at.like(*x, is_first)?;
             let other = literal(at, &other, at.ty_of(value))?;
-            let to = common(at.ty_of(value), at.ty_of(other));
-            let (value, other) = (at.cast(value, to)?, at.cast(other, to)?);
+            let mut both = [value, other];
+            promoted(at, &mut both)?;
+            let [value, other] = both;
             let is_left = matches!(a, Arg::Tensor(_));
             Ok(if is_left { (value, other, is_first) } else { (other, value, is_first) })
         }
@@ -318,6 +299,23 @@ pub(super) fn pair<'c>(
     let (a, b, is_first) = operands(at, args, names, 0)?;
     let value = f(at, a, b)?;
     Ok(Tensor { value, is_first, mask: None }.into())
+}
+
+/// Arithmetic of the two operands of a call.
+pub(super) fn arithmetic_of<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, op: Binary) -> Read<Arg<'c>> {
+    pair(at, args, |at, a, b| arithmetic(at, op, a, b))
+}
+
+/// Which of two operands is the larger one; false is below true.
+fn ordered<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, op: Compare) -> Read<Arg<'c>> {
+    pair(at, args, |at, a, b| {
+        let (a, b) = (numbers(at, a)?, numbers(at, b)?);
+        at.op(op, &[a, b])
+    })
+}
+
+fn magnitude(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    if at.ty_of(x) == DType::Bool { Ok(x) } else { at.abs(x) }
 }
 
 pub(super) fn divided(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
@@ -352,7 +350,10 @@ fn choose<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 
 fn clip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let (min, max) = (at.config.opt_number("x_min")?, at.config.opt_number("x_max")?);
-    one(at, args, |at, x| at.op(Unary::Clip { min, max }, &[x]))
+    one(at, args, |at, x| {
+        let x = numbers(at, x)?;
+        at.op(Unary::Clip { min, max }, &[x])
+    })
 }
 
 fn cast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
@@ -421,17 +422,22 @@ fn squeeze<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     Ok(at.squeeze(x, axes)?.into())
 }
 
-fn join<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_new: bool) -> Read<Arg<'c>> {
-    let axis = at.config.int("axis", if is_new { 0 } else { -1 })?;
+/// Tensors joined along an axis, which may be a new one; `absent` is the axis if none is named.
+pub(super) fn join<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    is_new: bool,
+    absent: i64,
+) -> Read<Arg<'c>> {
+    let axis = at.config.int("axis", absent)?;
     let tensors = args.first()?.tensors();
     let mut values = tensors.into_iter().map(|x| at.natural(x)).collect::<Read<Vec<Value>>>()?;
-    let types = values.iter().map(|value| at.ty_of(*value));
-    let to = types.reduce(common).ok_or_else(|| Fault::new("it is called without tensors"))?;
-    for value in &mut values {
-        *value = at.cast(*value, to)?;
-        if is_new {
-            *value = at.unsqueeze(*value, vec![axis])?;
-        }
+    if values.is_empty() {
+        return Err(Fault::new("it is called without tensors"));
+    }
+    promoted(at, &mut values)?;
+    for value in values.iter_mut().filter(|_| is_new) {
+        *value = at.unsqueeze(*value, vec![axis])?;
     }
     Ok(at.concat(&values, axis)?.into())
 }
@@ -466,7 +472,7 @@ fn flip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     Ok(at.op(Reverse { axes }, &[x])?.into())
 }
 
-fn reduce<'c>(
+pub(super) fn reduce<'c>(
     at: &mut At<'_, 'c>,
     args: &Args<'c>,
     f: impl FnOnce(&mut At<'_, 'c>, Value, Vec<i64>, bool) -> Read<Value>,
@@ -476,6 +482,14 @@ fn reduce<'c>(
     let x = operand(at, args)?;
     let axes = axes.unwrap_or_else(|| all_axes(0, at.rank(x)));
     Ok(f(at, x, axes, keeps)?.into())
+}
+
+pub(super) fn largest(at: &mut At<'_, '_>, x: Value, axes: Vec<i64>, keeps: bool) -> Read<Value> {
+    at.reduce_max(x, axes, keeps)
+}
+
+pub(super) fn smallest(at: &mut At<'_, '_>, x: Value, axes: Vec<i64>, keeps: bool) -> Read<Value> {
+    at.reduce_min(x, axes, keeps)
 }
 
 /// 1 where a tensor is not 0, else 0.
@@ -498,7 +512,7 @@ fn log_above_one(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     at.choose(is_one, x, y)
 }
 
-fn variance(at: &mut At<'_, '_>, x: Value, axes: Vec<i64>, keeps: bool) -> Read<Value> {
+pub(super) fn variance(at: &mut At<'_, '_>, x: Value, axes: Vec<i64>, keeps: bool) -> Read<Value> {
     let x = floating(at, x)?;
     let mean = at.reduce_mean(x, axes.clone(), true)?;
     let distance = at.sub(x, mean)?;

@@ -2,29 +2,30 @@
 
 use super::entry::layers;
 use super::norm::normalized;
+use super::promotion::{arithmetic, promoted};
 use crate::format::keras::at::At;
 use crate::format::keras::config::{Read, int};
 use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
-use crate::op::{Binary, Einsum, Formula, Op};
+use crate::op::{Binary, Einsum, Formula};
 use crate::types::{DType, Dim, Shape};
 
 layers! {
-    "Add" Own => |at, args| merged(at, args, |at, a, b| at.add(a, b));
-    "Subtract" Own => |at, args| merged(at, args, |at, a, b| at.sub(a, b));
-    "Multiply" Own => |at, args| unmasked(at, args, |at, a, b| at.mul(a, b));
-    "Maximum" Own => |at, args| unmasked(at, args, |at, a, b| at.max(a, b));
-    "Minimum" Own => |at, args| unmasked(at, args, |at, a, b| {
-        at.op(Op::from(Binary::Min), &[a, b])
-    });
+    "Add" Own => |at, args| merged(at, args, &Binary::Add);
+    "Subtract" Own => |at, args| merged(at, args, &Binary::Sub);
+    "Multiply" Own => multiply;
+    "Maximum" Own => |at, args| extreme(at, args, &Binary::Max);
+    "Minimum" Own => |at, args| extreme(at, args, &Binary::Min);
     "Average" Own => average;
     "CustomScaleLayer" Dropped => |at, args| {
         let scale = at.config.number("scale", 1.0)?;
-        merged(at, args, |at, a, b| {
-            let b = at.scale(b, scale)?;
-            at.add(a, b)
-        })
+        let (mut operands, is_first) = merging(at, args)?;
+        for operand in &mut operands[1..] {
+            operand.value = at.scale(operand.value, scale)?;
+        }
+        let value = folded(at, &operands, &Binary::Add)?;
+        Ok(Tensor { value, is_first, mask: None }.into())
     };
     "Concatenate" Own => concatenate;
     "Dot" Dropped => dot;
@@ -85,39 +86,96 @@ fn of_one_rank(at: &mut At<'_, '_>, values: Vec<Value>) -> Read<Vec<Value>> {
     grown.collect()
 }
 
-fn merged<'c>(
-    at: &mut At<'_, 'c>,
-    args: &Args<'c>,
-    merge: impl Fn(&mut At<'_, 'c>, Value, Value) -> Read<Value>,
-) -> Read<Arg<'c>> {
+/// An operand of a merging layer, with its own mask broadcast to it.
+struct Operand {
+    value: Value,
+    mask: Option<Value>,
+}
+
+/// The operands of a merging layer in one order of axes, with as many axes each.
+fn merging(at: &mut At<'_, '_>, args: &Args<'_>) -> Read<(Vec<Operand>, bool)> {
     args.ignore(&["mask"]);
     let tensors = operands(args)?;
     let (values, is_first) = aligned(at, &tensors)?;
     let values = of_one_rank(at, values)?;
-    let first = values[0];
-    let value = values[1..].iter().try_fold(first, |sum, value| merge(at, sum, *value))?;
+    let operands = values.into_iter().zip(&tensors).map(|(value, tensor)| {
+        let Some(mask) = tensor.mask else { return Ok(Operand { value, mask: None }) };
+        // The features have no mask of their own.
+        let place = if is_first { 1 } else { -1 };
+        let mask = at.unsqueeze(mask, vec![place])?;
+        Ok(Operand { value, mask: Some(mask) })
+    });
+    Ok((operands.collect::<Read<_>>()?, is_first))
+}
+
+/// The operands joined from left to right.
+fn folded(at: &mut At<'_, '_>, operands: &[Operand], op: &Binary) -> Read<Value> {
+    let mut value = operands[0].value;
+    for operand in &operands[1..] {
+        value = arithmetic(at, op.clone(), value, operand.value)?;
+    }
+    Ok(value)
+}
+
+fn merged<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, op: &Binary) -> Read<Arg<'c>> {
+    let (list, is_first) = merging(at, args)?;
+    let value = folded(at, &list, op)?;
+    let tensors = operands(args)?;
     let mask = either(at, &tensors)?;
     Ok(Tensor { value, is_first, mask }.into())
 }
 
-/// A merging layer that leaves masked steps of an operand out, which is not supported.
-fn unmasked<'c>(
-    at: &mut At<'_, 'c>,
-    args: &Args<'c>,
-    merge: impl Fn(&mut At<'_, 'c>, Value, Value) -> Read<Value>,
-) -> Read<Arg<'c>> {
-    // One tensor alone is given on as it is.
-    let tensors = operands(args)?;
-    if tensors.len() > 1 && tensors.iter().any(|tensor| tensor.mask.is_some()) {
-        let way = "take the mask off its operands, for example by `keras.ops.identity`";
-        return Err(Fault::with_way("it is called with a masked tensor", way));
+/// The product, to which a masked step of an operand adds no factor. Where every operand has a
+/// mask, steps that none of them counts are 0.
+fn multiply<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let (mut list, is_first) = merging(at, args)?;
+    for operand in &mut list {
+        let Some(mask) = operand.mask else { continue };
+        let one = at.number(operand.value, 1.0)?;
+        operand.value = at.choose(mask, operand.value, one)?;
     }
-    merged(at, args, merge)
+    let mut value = folded(at, &list, &Binary::Mul)?;
+    if let Some(masks) = list.iter().map(|operand| operand.mask).collect::<Option<Vec<Value>>>() {
+        let mut any = masks[0];
+        for mask in &masks[1..] {
+            any = at.or(any, *mask)?;
+        }
+        value = at.only(any, value)?;
+    }
+    let tensors = operands(args)?;
+    let mask = either(at, &tensors)?;
+    Ok(Tensor { value, is_first, mask }.into())
+}
+
+/// The largest or smallest elements of the steps that count: a masked step of an operand gives way
+/// to what stands there already, or to the next operand.
+fn extreme<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, op: &Binary) -> Read<Arg<'c>> {
+    let (list, is_first) = merging(at, args)?;
+    let (mut value, mut mask) = (list[0].value, list[0].mask);
+    for operand in &list[1..] {
+        let mut both = [value, operand.value];
+        promoted(at, &mut both)?;
+        let [mut before, mut next] = both;
+        if let Some(mask) = operand.mask {
+            next = at.choose(mask, next, before)?;
+        }
+        if let Some(mask) = mask {
+            before = at.choose(mask, before, next)?;
+        }
+        mask = match (mask, operand.mask) {
+            (Some(a), Some(b)) => Some(at.or(a, b)?),
+            _ => None,
+        };
+        value = arithmetic(at, op.clone(), before, next)?;
+    }
+    let tensors = operands(args)?;
+    let mask = either(at, &tensors)?;
+    Ok(Tensor { value, is_first, mask }.into())
 }
 
 fn average<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let count = operands(args)?.len();
-    let sum = merged(at, args, |at, a, b| at.add(a, b))?;
+    let sum = merged(at, args, &Binary::Add)?;
     let Arg::Tensor(sum) = sum else { return Ok(sum) };
     let to = at.dtype;
     let whole = if at.ty_of(sum.value).is_float() { sum.value } else { at.cast(sum.value, to)? };
@@ -129,7 +187,8 @@ fn concatenate<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     args.ignore(&["mask"]);
     let axis = at.config.int("axis", -1)?;
     let tensors = operands(args)?;
-    let (values, is_first) = aligned(at, &tensors)?;
+    let (mut values, is_first) = aligned(at, &tensors)?;
+    promoted(at, &mut values)?;
     let like = Tensor { value: values[0], is_first, mask: None };
     let own = at.axis_of(like, axis)?;
     if own == 0 {

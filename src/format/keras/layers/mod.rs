@@ -1,6 +1,7 @@
 //! The layers of Keras: each is one entry in the file of its family.
 
 mod activation;
+mod arranging;
 mod attention;
 mod augment;
 mod colour;
@@ -11,8 +12,10 @@ mod entry;
 mod functions;
 mod merging;
 mod norm;
+mod numeric;
 mod pooling;
 mod preprocessing;
+mod promotion;
 mod random;
 mod recurrent;
 mod reshaping;
@@ -52,6 +55,9 @@ const FAMILIES: &[(&str, &[Layer])] = &[
 /// The package of the classes that stand for parts of Python code.
 const TRACED: &str = "fanwise";
 
+/// The functions of `keras.ops`.
+const FUNCTIONS: &[&[Layer]] = &[functions::LAYERS, numeric::LAYERS, arranging::LAYERS];
+
 /// What to do about a layer that has no counterpart.
 const WAY: &str = "replace the layer by stock layers or functions of `keras.ops`, or export the \
     model as ONNX: `model.export(\"model.onnx\", format=\"onnx\")`";
@@ -66,18 +72,19 @@ pub(super) fn find(spec: &Spec<'_>) -> Read<&'static Layer> {
         let reason = "it holds Python code, which is not run";
         return Err(Fault::with_way(reason, WAY));
     }
-    let list = if spec.is_function { functions::LAYERS } else { &[] };
+    let list = FUNCTIONS.iter().filter(|_| spec.is_function).flat_map(|list| *list);
     // Some layers look like functions in files that do not say which they are.
     let may_be_layer = !spec.is_function || !spec.is_named;
     let layers = FAMILIES.iter().filter(|_| may_be_layer).flat_map(|(_, layers)| *layers);
-    let found = list.iter().chain(layers).find(|layer| layer.class == spec.class);
+    let found = list.chain(layers).find(|layer| layer.class == spec.class);
     let what = if spec.is_function { "the function" } else { "the class" };
     found.ok_or_else(|| Fault::with_way(format!("{what} is not supported"), WAY))
 }
 
 /// The titles of the families with their layers, and the functions.
 pub fn supported() -> Vec<(&'static str, Vec<&'static str>)> {
-    let functions = std::iter::once(("Functions of `keras.ops`", functions::LAYERS));
-    let families = FAMILIES.iter().copied().chain(functions);
-    families.map(|(title, layers)| (title, layers.iter().map(|l| l.class).collect())).collect()
+    let names = |layers: &[Layer]| layers.iter().map(|layer| layer.class).collect();
+    let families = FAMILIES.iter().map(|(title, layers)| (*title, names(layers)));
+    let functions = FUNCTIONS.iter().flat_map(|layers| *layers).map(|layer| layer.class);
+    families.chain([("Functions of `keras.ops`", functions.collect())]).collect()
 }

@@ -9,6 +9,7 @@ use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::{Formula, Pool};
+use crate::types::DType;
 
 layers! {
     "MaxPooling1D" Dropped => |at, args| pool(at, args, 1, true);
@@ -31,6 +32,28 @@ layers! {
     "AdaptiveAveragePooling3D" Dropped => |at, args| adaptive(at, args, 3, false);
 }
 
+/// The image of a pool: the largest of integers are integers, their mean is a float.
+fn pooled(at: &mut At<'_, '_>, x: Tensor, format: Format, is_max: bool) -> Read<Value> {
+    if !is_max {
+        return at.image(x, format);
+    }
+    let x = at.image_as_is(x, format)?;
+    match at.ty_of(x) {
+        DType::I64 | DType::U64 => {
+            let way = "cast them to `int32`, or to a float";
+            Err(Fault::with_way("it pools integers of 64 bits", way))
+        }
+        _ => Ok(x),
+    }
+}
+
+/// The pool of `keras.ops` over as many axes as the image has.
+pub(super) fn of_rank<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_max: bool) -> Read<Arg<'c>> {
+    let rank = at.rank(args.tensor()?.value);
+    let rank = rank.checked_sub(2).filter(|rank| (1..=3).contains(rank));
+    pool(at, args, rank.ok_or_else(|| Fault::new("it is called with no image"))?, is_max)
+}
+
 fn pool<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize, is_max: bool) -> Read<Arg<'c>> {
     let kernel = at.config.ints("pool_size", rank)?.unwrap_or_else(|| vec![2; rank]);
     let windows = Windows {
@@ -43,7 +66,10 @@ fn pool<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize, is_max: bool) -> 
     };
     let windows = windows.check()?;
     let x = args.tensor()?;
-    let x = at.image(x, windows.format)?;
+    let x = pooled(at, x, windows.format, is_max)?;
+    let given = at.ty_of(x);
+    // Doubles hold all integers of 32 bits.
+    let x = if given.is_float() { x } else { at.cast(x, DType::F64)? };
     windows.fit(at, x)?;
     let (pads, ceil_mode) = (windows.pads(at, x)?, false);
     let Windows { kernel, strides, dilations, format, .. } = windows;
@@ -55,13 +81,14 @@ fn pool<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize, is_max: bool) -> 
         Pool::Average { kernel, strides, dilations, pads, ceil_mode, count_include_pad }
     };
     let y = at.op(op, &[x])?;
+    let y = if is_max { at.cast(y, given)? } else { y };
     Ok(at.pictured(y, format).into())
 }
 
 fn global<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize, is_max: bool) -> Read<Arg<'c>> {
     let (format, keeps) = (at.format()?, at.config.flag("keepdims", false)?);
     let x = args.tensor()?;
-    let x = at.image(x, format)?;
+    let x = pooled(at, x, format, is_max)?;
     if at.rank(x) != rank + 2 {
         return Err(Fault::new(format!("it is called with {}", at.ty_of_value(x))));
     }
@@ -92,7 +119,7 @@ fn adaptive<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize, is_max: bool)
     let sizes = sizes.ok_or_else(|| Fault::field("output_size", "is missing"))?;
     let format = at.format()?;
     let x = args.tensor()?;
-    let mut x = at.image(x, format)?;
+    let mut x = pooled(at, x, format, is_max)?;
     if at.rank(x) != rank + 2 {
         return Err(Fault::new(format!("it is called with {}", at.ty_of_value(x))));
     }

@@ -108,23 +108,42 @@ fn normalization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 fn resizing<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let sizes = [at.config.count("height")?, at.config.count("width")?];
     let mode = at.config.text("interpolation", "bilinear")?;
-    at.config.ignore(&["fill_mode", "fill_value"]);
+    at.config.ignore(&["fill_mode"]);
     let crops = at.config.flag("crop_to_aspect_ratio", false)?;
+    let pads = at.config.flag("pad_to_aspect_ratio", false)?;
+    let fill = at.config.number("fill_value", 0.0)?;
     let format = at.format()?;
     let x = args.tensor()?;
     let mut x = at.image(x, format)?;
     if crops {
-        let (height, width) = (at.extent(x, 2)?, at.extent(x, 3)?);
-        let fit = |size: i64, own: i64, other: i64| (size * own / other.max(1)).max(1);
-        // The largest part of the middle with the proportions of the result.
-        let crop = [
-            height.min(fit(width, sizes[0], sizes[1])),
-            width.min(fit(height, sizes[1], sizes[0])),
-        ];
-        x = middle(at, x, crop)?;
+        x = proportioned(at, x, sizes)?;
+    } else if pads {
+        x = framed(at, x, sizes, fill)?;
     }
     let y = resized(at, x, &sizes, mode)?;
     Ok(at.pictured(y, format).into())
+}
+
+/// The sizes of an image when one axis is fitted to the other one in the proportions of a result.
+fn fitted(at: &At<'_, '_>, x: Value, sizes: [i64; 2]) -> Read<([i64; 2], [i64; 2])> {
+    let own = [at.extent(x, 2)?, at.extent(x, 3)?];
+    let fit = |size: i64, own: i64, other: i64| size * own / other.max(1);
+    Ok((own, [fit(own[1], sizes[0], sizes[1]), fit(own[0], sizes[1], sizes[0])]))
+}
+
+/// The largest part of the middle of an image with the proportions of a result.
+fn proportioned(at: &mut At<'_, '_>, x: Value, sizes: [i64; 2]) -> Read<Value> {
+    let (own, fit) = fitted(at, x, sizes)?;
+    middle(at, x, [own[0].min(fit[0].max(1)), own[1].min(fit[1].max(1))])
+}
+
+/// An image with a frame that gives it the proportions of a result: both sides of one axis get the
+/// same number of entries.
+fn framed(at: &mut At<'_, '_>, x: Value, sizes: [i64; 2], fill: f64) -> Read<Value> {
+    let (own, fit) = fitted(at, x, sizes)?;
+    let frame = [0, 1].map(|axis| (fit[axis].max(own[axis]) - own[axis]) / 2);
+    let pads = [0, 0, frame[0], frame[1]].repeat(2);
+    at.pad(x, pads, fill)
 }
 
 /// The middle of an image.
@@ -141,7 +160,8 @@ fn cropped_to(at: &mut At<'_, '_>, x: Value, sizes: [i64; 2]) -> Read<Value> {
     if height >= sizes[0] && width >= sizes[1] {
         return middle(at, x, sizes);
     }
-    Err(Fault::new("its images are smaller than what it crops"))
+    let part = proportioned(at, x, sizes)?;
+    resized(at, part, &sizes, "bilinear")
 }
 
 fn center_crop<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
@@ -156,9 +176,7 @@ fn center_crop<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 fn discretization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     at.config.ignore(&["num_bins", "epsilon"]);
     let mode = at.config.text("output_mode", "int")?;
-    if mode != "int" {
-        return Err(Fault::field("output_mode", format!("is `{mode}`")));
-    }
+    at.config.ignore(&["sparse"]);
     let bounds = at.config.needed("bin_boundaries")?.as_array();
     let bounds = bounds.ok_or_else(|| Fault::field("bin_boundaries", "is no list"))?;
     let bounds = bounds.iter().map(|x| number("bin_boundaries", x)).collect::<Read<Vec<f64>>>()?;
@@ -166,11 +184,16 @@ fn discretization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = at.natural(x)?;
     let x = if at.ty_of(x).is_float() { x } else { at.cast(x, DType::F32)? };
     let apart = at.unsqueeze(x, vec![-1])?;
+    let count = bounds.len() + 1;
     let wide = Elements::new(&[bounds.len()], &bounds)?;
     let bounds = at.constant(apart, wide)?;
     let reached = at.greater_or_equal(apart, bounds)?;
     let ones = at.cast(reached, DType::I32)?;
-    Ok(at.reduce_sum(ones, vec![-1], false)?.into())
+    let bins = at.reduce_sum(ones, vec![-1], false)?;
+    if mode == "int" {
+        return Ok(bins.into());
+    }
+    Ok(encoded(at, bins, crate::types::invariant::int(count), mode, None)?.into())
 }
 
 fn category_encoding<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
@@ -180,7 +203,18 @@ fn category_encoding<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> 
     let weights = args.opt_tensor(1, "count_weights")?;
     let x = args.tensor()?;
     let x = at.natural(x)?;
-    let numbers = at.cast(x, DType::I64)?;
+    Ok(encoded(at, x, count, mode, weights)?.into())
+}
+
+/// The numbers of samples, which the last axis holds, as vectors of `count` entries.
+fn encoded(
+    at: &mut At<'_, '_>,
+    numbers: Value,
+    count: i64,
+    mode: &str,
+    weights: Option<Tensor>,
+) -> Read<Value> {
+    let numbers = at.cast(numbers, DType::I64)?;
     let ends = at.zero_and_one()?;
     let to = at.dtype;
     let ends = at.cast(ends, to)?;
@@ -189,12 +223,12 @@ fn category_encoding<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> 
     let is_one = mode == "one_hot";
     let codes = at.one_hot(numbers, ends, Dim::from(count))?;
     let last = [i64::try_from(rank).map_err(|e| Fault::new(e.to_string()))? - 1];
-    Ok(match mode {
+    match mode {
         _ if is_one && rank > 1 && at.extent(numbers, rank - 1)? == 1 => {
-            at.squeeze(codes, last.to_vec())?
+            at.squeeze(codes, last.to_vec())
         }
-        "one_hot" => codes,
-        "multi_hot" => at.reduce_max(codes, last.to_vec(), false)?,
+        "one_hot" => Ok(codes),
+        "multi_hot" => at.reduce_max(codes, last.to_vec(), false),
         "count" => {
             let codes = match weights {
                 Some(weights) => {
@@ -204,9 +238,8 @@ fn category_encoding<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> 
                 }
                 None => codes,
             };
-            at.reduce_sum(codes, last.to_vec(), false)?
+            at.reduce_sum(codes, last.to_vec(), false)
         }
-        mode => return Err(Fault::field("output_mode", format!("is `{mode}`"))),
+        mode => Err(Fault::field("output_mode", format!("is `{mode}`"))),
     }
-    .into())
 }

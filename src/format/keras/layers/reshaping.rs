@@ -6,13 +6,13 @@ use super::windows::pad_image;
 use crate::format::keras::at::{At, Format};
 use crate::format::keras::config::{Read, int};
 use crate::format::keras::error::Fault;
-use crate::format::keras::value::{Arg, Args};
+use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::{Coordinates, Formula, Nearest, PadMode, Resize, ResizeMode, Tile};
 use crate::types::{Dim, Shape};
 
 layers! {
-    "Reshape" Dropped => reshape;
+    "Reshape" Own => reshape;
     "Permute" Dropped => permute;
     "Flatten" Dropped => flatten;
     "RepeatVector" Dropped => repeat_vector;
@@ -51,9 +51,13 @@ fn reshape<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let target = at.config.one_or_more("target_shape")?;
     let target = target.ok_or_else(|| Fault::field("target_shape", "is missing"))?;
     let x = args.tensor()?;
+    let mask = x.mask;
     let x = at.input(x)?;
     let sizes = complete(&target, elements(at, x)?)?;
-    Ok(rows(at, x, &sizes)?.into())
+    let value = rows(at, x, &sizes)?;
+    // Under its own shape it is the same tensor, which has its mask.
+    let mask = mask.filter(|_| value == x);
+    Ok(Tensor { value, is_first: false, mask }.into())
 }
 
 fn permute<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use crate::format::keras::at::At;
 use crate::format::keras::config::{Read, int};
 use crate::format::keras::error::Fault;
-use crate::format::keras::value::{Arg, Args};
+use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::{Formula, Slice};
 use crate::types::Dim;
@@ -13,13 +13,17 @@ use crate::types::invariant::int as narrow;
 
 pub(super) fn get_item<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = args.opt_tensor(0, "x")?.ok_or_else(|| Fault::new("it is called without a tensor"))?;
+    // Without a key it is a new axis alone.
+    let key = args.constant(1, "key")?.unwrap_or(Json::Null);
+    items(at, x, key)
+}
+
+/// The entries of a tensor that a key names, or several keys.
+pub(super) fn items<'c>(at: &mut At<'_, 'c>, x: Tensor, key: Json) -> Read<Arg<'c>> {
     let mut x = at.natural(x)?;
-    let key = args.constant(1, "key")?;
     let keys = match key {
-        Some(Json::Array(keys)) => keys,
-        Some(key) => vec![key],
-        // A new axis alone.
-        None => vec![Json::Null],
+        Json::Array(keys) => keys,
+        key => vec![key],
     };
     let is = |key: &Json, name: &str| key.get("class_name").and_then(Json::as_str) == Some(name);
     let taken = keys.iter().filter(|key| !key.is_null() && !is(key, "__ellipsis__")).count();
@@ -35,7 +39,7 @@ pub(super) fn get_item<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>
         } else if key.is_null() {
             added.push(place);
             place += 1;
-        } else if is(key, "__slice__") {
+        } else if is(key, "__slice__") || key.get("stop").is_some() {
             x = sliced(at, x, axis, key)?;
             axis += 1;
             place += 1;
@@ -67,7 +71,8 @@ fn picked(at: &mut At<'_, '_>, x: Value, axis: usize, index: i64) -> Read<Value>
 /// A range of an axis, as Python reads it.
 fn sliced(at: &mut At<'_, '_>, x: Value, axis: usize, key: &Json) -> Read<Value> {
     let end = |name: &str| {
-        let value = key.get("config").and_then(|config| config.get(name));
+        // Before Keras 3 the key is the range itself.
+        let value = key.get("config").unwrap_or(key).get(name);
         value.filter(|value| !value.is_null()).map(|value| int(name, value)).transpose()
     };
     // As in Python.
