@@ -21,6 +21,12 @@ fn keras_goes_on_with_what_is_written() {
     python("keras_written.py", &[&set("FANWISE_BIN")]);
 }
 
+#[test]
+#[ignore = "needs Python and the command line"]
+fn training_goes_on_in_both_directions() {
+    python("keras_continued.py", &[&set("FANWISE_BIN")]);
+}
+
 /// The architecture of a sequential model of these layers, each its class and its fields.
 fn sequential(layers: &[(&str, &str)]) -> String {
     let layers: Vec<String> = layers
