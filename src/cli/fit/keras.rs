@@ -4,7 +4,7 @@ use crate::Error;
 use crate::ir::Weights;
 use crate::pass::{STEP, Training};
 use crate::train::keras::{Compiled, Decay, Written};
-use crate::train::{History, Trainer};
+use crate::train::{History, LearningRate, Observer, TrainState, Trainer};
 use anyhow::anyhow;
 
 use super::args::FitArgs;
@@ -37,13 +37,20 @@ impl KerasFile<'_> {
         let state = self.file.state(&optimizer, decay.is_some(), &own).map_err(Error::from)?;
         let Some(state) = state else {
             ui::note(
-                "the optimizer begins anew: the file has no state of it, or that of other variables",
+                "the optimizer begins anew: the file has no state of it, or one of other variables",
             );
             return Ok(0);
         };
         trainer.set_weights(&state)?;
         let step = state.get(STEP).and_then(|step| step.as_slice::<i64>().first().copied());
         Ok(step.and_then(|step| u64::try_from(step).ok()).unwrap_or(0))
+    }
+
+    /// The learning rates of the file's schedule, from this number of batches on.
+    pub(super) fn rate(&self, begun: u64) -> Option<Box<dyn Observer>> {
+        let decay = self.decay.clone()?;
+        let rate = move |watch: &TrainState<'_>, _| decay.rate(begun + watch.done);
+        Some(Box::new(LearningRate::new(rate)))
     }
 
     /// Fails if the file cannot be written.

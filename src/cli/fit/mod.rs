@@ -21,13 +21,13 @@ use std::process::ExitCode;
 
 use crate::Error;
 use crate::format::safetensors;
-use crate::ir::{Graph, Weights};
+use crate::ir::{Graph, Model, Weights};
 use crate::model::{self, GraphForm, ModelError, Retrained};
-use crate::pass::Weighted;
+use crate::pass::{Training, Weighted};
 use crate::train::keras::Compiled;
 use crate::train::{
-    Checkpoint, FitOptions, History, Keep, LearningRate, ModelCheckpoint, Observer, TrainState,
-    Trainer, TrainerOptions, Validation,
+    Checkpoint, FitOptions, History, Keep, ModelCheckpoint, Observer, Trainer, TrainerOptions,
+    Validation,
 };
 use anyhow::{Context, bail};
 
@@ -106,17 +106,10 @@ fn fit_from(
     let classes = settings::classes(resume.as_ref());
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
-    let (optimizer, decay) = args.optimizer.of_file(file.as_ref())?;
-    let decay = decay.filter(|_| args.schedule.is_none());
-    let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;
-    args.optimizer.apply(&mut training, &model, args.seed);
-    if !args.class_weight.is_empty() {
-        training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
-    }
+    let (training, file) = training(args, &model, file)?;
     let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
     let distribution = distribution(replicate, &runner, limit, args.reproducible.is_some())?;
     let other = validation.as_ref().map_or(&[][..], |other| other.columns());
-    let file = file.map(|file| KerasFile { file, training: training.clone(), args, decay });
     let options = TrainerOptions { training, distribution };
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
@@ -137,10 +130,8 @@ fn fit_from(
     let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(ModelCheckpoint::best);
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let mut observers = args.observers(keeper);
-    if let Some(decay) = template.file.as_ref().and_then(|file| file.decay.clone()) {
-        let rate = move |watch: &TrainState<'_>, _| decay.rate(begun + watch.done);
-        observers.insert(0, Box::new(LearningRate::new(rate)));
-    }
+    let rate = template.file.as_ref().and_then(|file| file.rate(begun));
+    observers.extend(rate);
     let observers = observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect();
     let fitting = FitOptions {
         batches: args.batches(),
@@ -160,6 +151,23 @@ fn fit_from(
         template.save(path, &trainer, &history)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The training that the arguments ask for, and the Keras file that says the rest.
+fn training<'a>(
+    args: &'a FitArgs,
+    model: &Model,
+    file: Option<Compiled>,
+) -> anyhow::Result<(Training, Option<KerasFile<'a>>)> {
+    let (optimizer, decay) = args.optimizer.of_file(file.as_ref())?;
+    let decay = decay.filter(|_| args.schedule.is_none());
+    let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;
+    args.optimizer.apply(&mut training, model, args.seed);
+    if !args.class_weight.is_empty() {
+        training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
+    }
+    let file = file.map(|file| KerasFile { file, training: training.clone(), args, decay });
+    Ok((training, file))
 }
 
 /// Tells that the best epoch is found anew, because it was so by another number.

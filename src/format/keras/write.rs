@@ -2,8 +2,8 @@
 //! learned: the compile configuration and the variables of the optimizer.
 //!
 //! Everything else of the file stays as it is, byte for byte. Keras writes datasets in one piece
-//! each, so that the elements of variables are replaced where they lie. The group of the optimizer's
-//! variables is written anew: another optimizer has others.
+//! each, so that the elements of variables are replaced where they lie. The group of the
+//! optimizer's variables is written anew: another optimizer has others.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
