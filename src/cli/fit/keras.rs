@@ -55,7 +55,7 @@ impl KerasFile<'_> {
 
     /// Fails if the file cannot be written.
     pub(super) fn check(&self, trainer: &Trainer) -> anyhow::Result<()> {
-        let checked = self.file.check(&self.written(None));
+        let checked = self.written(None).check();
         checked.map_err(|e| anyhow!("{e}; save to a .fan or .safetensors file"))?;
         self.bytes(trainer, None).map(drop)
     }

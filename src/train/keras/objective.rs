@@ -131,7 +131,8 @@ pub(super) fn write(loss: &OutputLoss) -> Json {
 }
 
 /// An object in the form of Keras 3.
-pub(super) fn written(module: &str, class: &str, config: Map<String, Json>) -> Json {
+pub(super) fn written(module: &str, class: &str, config: impl Into<Json>) -> Json {
+    let config: Json = config.into();
     json!({ "module": module, "class_name": class, "config": config, "registered_name": null })
 }
 

@@ -25,23 +25,25 @@ pub(crate) struct Written<'a> {
     pub(crate) rate: Option<f64>,
 }
 
-impl Compiled {
+impl Written<'_> {
     /// Fails if Keras has no such optimizer.
     ///
     /// # Errors
     /// Then.
-    pub(crate) fn check(&self, new: &Written<'_>) -> Result<(), ParseValueError> {
+    pub(crate) fn check(&self) -> Result<(), ParseValueError> {
         let outside = matches!(
-            new.training.optimizer.rule,
+            self.training.optimizer.rule,
             Rule::RmsProp { place: EpsilonPlace::Outside, .. }
         );
-        if outside && !new.own_optimizer {
+        if outside && !self.own_optimizer {
             let reason = "Keras 3 has no rmsprop whose epsilon lies outside of the root";
             return Err(ParseValueError::new(reason.to_owned()));
         }
         Ok(())
     }
+}
 
+impl Compiled {
     /// The bytes of the file after a training with these weights, and these variables of the
     /// optimizer.
     ///
@@ -76,7 +78,7 @@ impl Compiled {
             config.insert(key.to_owned(), value);
         };
         if !new.own_loss {
-            set("loss", each(losses, |loss| objective::write(loss)));
+            set("loss", each(losses, objective::write));
             let is_weighted = losses.iter().any(|loss| (loss.weight - 1.0).abs() > 0.0);
             let weights = each(losses, |loss| json!(loss.weight));
             let weights = if losses.len() == 1 { json!([losses[0].weight]) } else { weights };
@@ -129,7 +131,7 @@ impl Compiled {
         for (at, entry) in entries.iter().enumerate() {
             let before = old.tensors.get(at).filter(|_| kept);
             let now = match entry {
-                Entry::Rate => new.rate.map(|rate| Tensor::scalar(rate as f32)),
+                Entry::Rate => new.rate.map(single),
                 Entry::Variable(name) => variables.get(name).cloned(),
                 Entry::Other => None,
             };
@@ -161,10 +163,19 @@ impl Compiled {
             });
         let Some((mut zero, first)) = found else { return Tensor::scalar(0i64) };
         if first != 0.0 && zero.dtype() == DType::F32 {
-            zero.as_mut_slice::<f32>().fill(first as f32);
+            zero.as_mut_slice::<f32>().fill(rounded(first));
         }
         zero
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the variable")]
+const fn rounded(number: f64) -> f32 {
+    number as f32
+}
+
+fn single(number: f64) -> Tensor {
+    Tensor::scalar(rounded(number))
 }
 
 /// What is of each output by its name, or of the only one alone.
