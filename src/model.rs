@@ -218,16 +218,6 @@ impl Retrained<'_> {
         Ok(format::write_bytes(path, &bytes)?)
     }
 
-    /// The bytes of the Keras file that `spec` is, with these weights.
-    ///
-    /// # Errors
-    /// If it is none, or its variables are others.
-    #[cfg(feature = "keras")]
-    pub(crate) fn keras_file(&self) -> Result<Vec<u8>, ModelError> {
-        let file = keras::with_weights(self.spec, self.weights, self.max_memory)?;
-        file.ok_or_else(|| ModelError::NotKeras(self.spec.to_owned()))
-    }
-
     /// Checks [`Self::save_onnx`] without writing.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ use crate::cli::kernels::{self, Kernels};
 use crate::cli::replicate::{AvailableDevices, ReplicateArgs, Replicated};
 use crate::cli::target::{CacheArgs, TargetArg};
 use crate::cli::{exec, ui};
+use crate::train::keras::Compiled;
 
 /// Rewrite a model for many devices and write the result
 #[derive(Args)]
@@ -420,9 +421,11 @@ fn found_again(graph: &Graph, at_numbers: &Graph) -> Result<(), String> {
 
 /// A step of training as it runs on its devices.
 fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
+    let limit = args.model.max_memory();
+    let file = Compiled::of(args.model.spec(), limit).map_err(Error::from)?;
     let model = args.model.load_for_training()?;
-    let optimizer = args.optimizer.optimizer()?;
-    let mut training = args.objective.training(&model.graph, optimizer)?;
+    let (optimizer, _) = args.optimizer.of_file(file.as_ref())?;
+    let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;
     args.optimizer.apply(&mut training, &model, 0);
     let TrainingGraph { graph, weights, .. } =
         pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;

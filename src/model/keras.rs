@@ -10,7 +10,9 @@ use super::open::STATED;
 use super::options::{FreeBatch, LoadOptions, simplified};
 use super::params;
 use crate::Error;
-use crate::format::keras::{Architecture, BuildOptions, KerasError, Reader, architecture_of};
+use crate::format::keras::{
+    Architecture, BuildOptions, KerasError, Learned, Reader, architecture_of,
+};
 use crate::format::{self, Budget};
 use crate::ir::{ContentHash, Model, Open, ParamId, Specialize, Weights};
 use crate::types::{Note, Setting, Tensor};
@@ -84,32 +86,60 @@ pub(super) fn read(path: &Path, first: &[u8], options: &LoadOptions) -> Result<M
     Ok(model)
 }
 
-/// The bytes of a Keras file with other elements of its variables; all else stays as it is. `None`
-/// if `spec` is no Keras file.
-pub(super) fn with_weights(
-    spec: &str,
-    weights: &Weights,
-    max_memory: u64,
-) -> Result<Option<Vec<u8>>, ModelError> {
-    if spec.starts_with("zoo:") {
-        return Ok(None);
-    }
-    let path = Path::new(spec);
-    let first = head(path)?;
-    if !format::keras::is_keras(path, &first) {
-        return Ok(None);
-    }
-    let reader = Reader::open(path, &first)?;
-    // Variables have the same sizes whatever is open.
-    let build = |sizes: BTreeMap<String, i64>| BuildOptions { sizes, ..BuildOptions::default() };
-    let bytes = match reader.with_weights(&build(BTreeMap::new()), weights, max_memory) {
-        Err(KerasError::Open { sizes, .. }) => {
-            let sizes = sizes.into_iter().map(|name| (name, STATED[0])).collect();
-            reader.with_weights(&build(sizes), weights, max_memory)
+/// A Keras file and the variables of its model.
+#[derive(Debug)]
+pub(crate) struct Variables {
+    reader: Reader,
+    /// The graph of the file, and its variables.
+    pub(crate) built: Architecture,
+    options: BuildOptions,
+}
+
+impl Variables {
+    /// The variables of a Keras file; `None` if `spec` is none.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(crate) fn of(spec: &str) -> Result<Option<Self>, ModelError> {
+        if spec.starts_with("zoo:") {
+            return Ok(None);
         }
-        other => other,
-    };
-    Ok(Some(bytes?))
+        let path = Path::new(spec);
+        let first = head(path)?;
+        if !format::keras::is_keras(path, &first) {
+            return Ok(None);
+        }
+        let reader = Reader::open(path, &first)?;
+        let mut options = BuildOptions::default();
+        let built = match reader.architecture(&options) {
+            Err(KerasError::Open { sizes, .. }) => {
+                // Variables have the same sizes whatever is open.
+                options.sizes = sizes.into_iter().map(|name| (name, STATED[0])).collect();
+                reader.architecture(&options)
+            }
+            other => other,
+        }?;
+        Ok(Some(Self { reader, built, options }))
+    }
+
+    /// The file.
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// The bytes of the file with other elements of its variables, and how they were learned; all
+    /// else stays as it is.
+    ///
+    /// # Errors
+    /// If the file is damaged, or has no weights.
+    pub(crate) fn file(
+        &self,
+        weights: &Weights,
+        learned: Option<&Learned>,
+        max_memory: u64,
+    ) -> Result<Vec<u8>, ModelError> {
+        Ok(self.reader.with_weights(&self.options, weights, learned, max_memory)?)
+    }
 }
 
 /// The notes about options that only ONNX files take.

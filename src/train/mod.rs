@@ -59,6 +59,8 @@ pub mod data;
 mod error;
 mod fit;
 mod history;
+#[cfg(feature = "keras")]
+pub(crate) mod keras;
 mod monitor;
 mod observer;
 mod options;

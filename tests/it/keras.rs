@@ -27,6 +27,12 @@ fn what_only_training_does_is_that_of_keras() {
     python("keras_drawn.py", &[&set("FANWISE_BIN")]);
 }
 
+#[test]
+#[ignore = "needs Python and the command line"]
+fn training_goes_on_in_both_directions() {
+    python("keras_continued.py", &[&set("FANWISE_BIN")]);
+}
+
 /// The architecture of a sequential model of these layers, each its class and its fields.
 fn sequential(layers: &[(&str, &str)]) -> String {
     let layers: Vec<String> = layers

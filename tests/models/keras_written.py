@@ -1,5 +1,5 @@
 """Keras goes on with what fanwise writes: a model that Keras has trained is trained further by fanwise and saved as the
-same kind of file. Keras loads it, computes what fanwise does, and has its optimizer and its state as before.
+same kind of file. Keras loads it, computes what fanwise does, and has the optimizer that the command chose.
 
 Usage: python keras_written.py FANWISE        (needs keras, jax and h5py)
 """
@@ -56,18 +56,16 @@ def check(binary, folder, form):
     for v, w in zip(before.weights, after.weights):
         is_frozen = v.shape[-1] == 5
         assert np.array_equal(v, w) == is_frozen, f"{form}: {v.path} is {'changed' if is_frozen else 'as it was'} ({changed})"
+    # The command chose another optimizer, which has taken eight steps: so says the file.
+    assert isinstance(after.optimizer, keras.optimizers.SGD)
     if form == "h5":
         # On JAX Keras does not make the optimizer of such a file ready, whoever wrote it: its state is looked at in the file.
-        with h5py.File(first) as a, h5py.File(second) as b:
-            compared = []
-            a["optimizer_weights"].visititems(lambda name, v: compared.append((v[()], b["optimizer_weights"][name][()])) if isinstance(v, h5py.Dataset) else None)
-            assert len(compared) > 10 and all(np.array_equal(*pair) for pair in compared)
-            assert a.attrs["training_config"] == b.attrs["training_config"]
-        after.compile(keras.optimizers.Adam(0.01), "mse")
+        with h5py.File(second) as f:
+            names = list(f["optimizer_weights"].attrs["weight_names"])
+            assert len(names) == 2 and f["optimizer_weights"][names[0]][()] == 8, names
+        after.compile(keras.optimizers.SGD(0.05), "mse")
     else:
-        assert len(before.optimizer.variables) == len(after.optimizer.variables)
-        for v, w in zip(before.optimizer.variables, after.optimizer.variables):
-            assert np.array_equal(v, w), f"{form}: {v.path} of the optimizer is changed"
+        assert int(after.optimizer.iterations) == 8 and abs(float(after.optimizer.learning_rate) - 0.05) < 1e-7
     np.savez(data, x=x[:7])
     fanwise(binary, "run", second, "--gpus", "3", "--target", "cpu", "--inputs", data, "--outputs", out)
     with np.load(out) as found:

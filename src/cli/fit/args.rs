@@ -61,14 +61,14 @@ pub(crate) struct FitArgs {
     /// Weights of classes in the loss; the others have weight 1
     #[arg(long, value_name = "CLASS=WEIGHT", value_delimiter = ',', value_parser = images::class)]
     pub(super) class_weight: Vec<(i64, f64)>,
-    /// Learning rate schedule
+    /// Learning rate schedule [default: that of a Keras file with its optimizer; else constant]
     ///
     /// Schedules are `constant`, `step:every=10,factor=0.5`, `polynomial:epochs=70,power=1`,
     /// `cosine:epochs=50` and `plateau:monitor=val_loss,factor=0.1,patience=10`. `warmup=5` adds
     /// epochs of linear warm-up. With `per=step` a schedule counts batches instead of epochs:
     /// `cosine:steps=9000,warmup=500,per=step`.
-    #[arg(long, value_name = "SCHEDULE", default_value = "constant")]
-    pub(super) schedule: Schedule,
+    #[arg(long, value_name = "SCHEDULE")]
+    pub(super) schedule: Option<Schedule>,
     /// Number of epochs, including those before `--resume`
     #[arg(long, value_name = "EPOCHS", default_value_t = 1)]
     pub(super) epochs: u64,

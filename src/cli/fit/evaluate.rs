@@ -9,6 +9,7 @@ use crate::format::npz;
 use crate::ir::Graph;
 use crate::pass::Optimizer;
 use crate::train::data::{Source, listed_classes};
+use crate::train::keras::Compiled;
 use crate::train::{Distribution, Evaluator, Predictor, TrainerOptions};
 use anyhow::bail;
 use clap::Args;
@@ -104,10 +105,11 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     data.check_normal()?;
     let limit = model.max_memory();
     let runner = target.runner()?;
+    let file = Compiled::of(model.spec(), limit).map_err(Error::from)?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
     // Nothing is updated: the optimizer is there because an objective is declared with one.
-    let training = args.objective.training(&model.graph, Optimizer::default())?;
+    let training = args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
     let options =
         TrainerOptions { training, distribution: distribution(replicate, &runner, limit, false)? };
     let options = options.for_columns(source.columns());

@@ -4,6 +4,7 @@ mod args;
 mod evaluate;
 mod files;
 mod images;
+mod keras;
 mod objective;
 mod progress;
 mod rows;
@@ -20,11 +21,13 @@ use std::process::ExitCode;
 
 use crate::Error;
 use crate::format::safetensors;
-use crate::ir::{Graph, Weights};
-use crate::model::{self, GraphForm, Retrained};
-use crate::pass::Weighted;
+use crate::ir::{Graph, Model, Weights};
+use crate::model::{self, GraphForm, ModelError, Retrained};
+use crate::pass::{Training, Weighted};
+use crate::train::keras::Compiled;
 use crate::train::{
-    Checkpoint, FitOptions, Keep, ModelCheckpoint, Observer, Trainer, TrainerOptions, Validation,
+    Checkpoint, FitOptions, History, Keep, ModelCheckpoint, Observer, Trainer, TrainerOptions,
+    Validation,
 };
 use anyhow::{Context, bail};
 
@@ -32,6 +35,7 @@ use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, distribution};
 use files::{KERAS, ends};
+use keras::KerasFile;
 
 /// Refuses before anything is read what would fail after training. The folder of checkpoints is
 /// made.
@@ -97,15 +101,12 @@ fn fit_from(
     let BaseArgs { model, replicate, target, data } = &args.base;
     let limit = model.max_memory();
     let runner = target.runner()?;
+    let file = Compiled::of(model.spec(), limit).map_err(Error::from)?;
     let model = model.load_for_training()?;
     let classes = settings::classes(resume.as_ref());
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
-    let mut training = args.objective.training(&model.graph, args.optimizer.optimizer()?)?;
-    args.optimizer.apply(&mut training, &model, args.seed);
-    if !args.class_weight.is_empty() {
-        training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
-    }
+    let (training, file) = training(args, &model, file)?;
     let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
     let distribution = distribution(replicate, &runner, limit, args.reproducible.is_some())?;
     let other = validation.as_ref().map_or(&[][..], |other| other.columns());
@@ -120,7 +121,8 @@ fn fit_from(
     }
     note_untrained(&trainer);
     let changed = trainer.changed().map(str::to_owned).collect();
-    let template = Template { spec: args.base.model.spec(), graph, changed, limit };
+    let template = Template { spec: args.base.model.spec(), graph, changed, limit, file };
+    let begun = template.file.as_ref().map_or(Ok(0), |file| file.begin(&mut trainer))?;
     // Before training, whose result could not be written otherwise.
     args.files.save.as_ref().map_or(Ok(()), |path| template.check(path, &trainer))?;
     args.check_numbers(&trainer, validation.is_some())?;
@@ -128,6 +130,8 @@ fn fit_from(
     let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(ModelCheckpoint::best);
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let mut observers = args.observers(keeper);
+    let rate = template.file.as_ref().and_then(|file| file.rate(begun));
+    observers.extend(rate);
     let observers = observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect();
     let fitting = FitOptions {
         batches: args.batches(),
@@ -135,18 +139,35 @@ fn fit_from(
         validation: validation
             .map_or(Validation::None, |source| Validation::Data(images.others(source))),
         class_weights: args.class_weight.iter().copied().collect(),
-        schedule: args.schedule.clone(),
+        schedule: args.schedule.clone().unwrap_or_default(),
         resume,
         observers,
     };
-    runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?))?;
+    let history = runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?))?;
     if let Some(path) = &args.files.save {
         trainer.check()?;
         // `--keep best` also says which weights are saved: not those of the last epoch.
         best.map_or(Ok(()), |folder| take_best(&mut trainer, &folder, limit))?;
-        template.save(path, &trainer)?;
+        template.save(path, &trainer, &history)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The training that the arguments ask for, and the Keras file that says the rest.
+fn training<'a>(
+    args: &'a FitArgs,
+    model: &Model,
+    file: Option<Compiled>,
+) -> anyhow::Result<(Training, Option<KerasFile<'a>>)> {
+    let (optimizer, decay) = args.optimizer.of_file(file.as_ref())?;
+    let decay = decay.filter(|_| args.schedule.is_none());
+    let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;
+    args.optimizer.apply(&mut training, model, args.seed);
+    if !args.class_weight.is_empty() {
+        training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
+    }
+    let file = file.map(|file| KerasFile { file, training: training.clone(), args, decay });
+    Ok((training, file))
 }
 
 /// Tells that the best epoch is found anew, because it was so by another number.
@@ -199,12 +220,14 @@ struct Template<'a> {
     /// The parameters that training changes.
     changed: BTreeSet<String>,
     limit: u64,
+    /// The Keras file that it is.
+    file: Option<KerasFile<'a>>,
 }
 
 impl Template<'_> {
     /// The model after training.
     fn trained<'t>(&'t self, weights: &'t Weights) -> Retrained<'t> {
-        let Self { spec, graph, changed, limit } = self;
+        let Self { spec, graph, changed, limit, .. } = self;
         Retrained { spec, graph, weights, changed, max_memory: *limit }
     }
 
@@ -213,19 +236,25 @@ impl Template<'_> {
         if ends(path, &["onnx"]) {
             self.trained(&trainer.weights()?).check_onnx().map_err(Error::from)?;
         } else if ends(path, &KERAS) {
-            self.trained(&trainer.weights()?).keras_file().map_err(Error::from)?;
+            self.keras()?.check(trainer)?;
         }
         Ok(())
     }
 
-    fn save(&self, path: &Path, trainer: &Trainer) -> anyhow::Result<()> {
+    /// The Keras file that it is.
+    fn keras(&self) -> anyhow::Result<&KerasFile<'_>> {
+        let none = || ModelError::NotKeras(self.spec.to_owned());
+        Ok(self.file.as_ref().ok_or_else(none).map_err(Error::from)?)
+    }
+
+    fn save(&self, path: &Path, trainer: &Trainer, history: &History) -> anyhow::Result<()> {
         let weights = trainer.weights()?;
         if ends(path, &["safetensors"]) {
             safetensors::write(path, &weights).map_err(Error::from)?;
         } else if ends(path, &["onnx"]) {
             self.trained(&weights).save_onnx(path).map_err(Error::from)?;
         } else if ends(path, &KERAS) {
-            let bytes = self.trained(&weights).keras_file().map_err(Error::from)?;
+            let bytes = self.keras()?.bytes(trainer, Some(history))?;
             crate::format::write_bytes(path, &bytes).map_err(Error::from)?;
         } else {
             let trained = model::with_weights(&self.graph, &weights);

@@ -7,13 +7,15 @@ use crate::ir::{Graph, Model};
 use crate::pass::{
     Constraint, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training,
 };
-use anyhow::{Context, bail};
+use crate::train::keras::{Compiled, Decay};
+use crate::types::ParseValueError;
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
 /// Losses, metrics and penalties.
 #[derive(Args)]
 pub(crate) struct ObjectiveArgs {
-    /// Loss of every output, or of one, such as `mse` (required)
+    /// Loss of every output, or of one, such as `mse` [default: that of a Keras file]
     ///
     /// Settings follow a colon: `categorical_crossentropy:smoothing=0.1`,
     /// `sparse_categorical_crossentropy:ignore_class=255`, `huber:delta=2`.
@@ -107,6 +109,13 @@ fn named<T: FromStr>(text: &str) -> (Option<&str>, &str) {
 }
 
 impl ObjectiveArgs {
+    /// Whether losses are given, metrics, and metrics that weigh rows.
+    pub(super) fn tells(&self) -> [bool; 3] {
+        let loss = !self.loss.is_empty() || !self.loss_weight.is_empty();
+        let loss = loss || !self.class_axis.is_empty();
+        [loss, !self.metrics.is_empty(), !self.weighted_metrics.is_empty()]
+    }
+
     /// The options, each with whether it is given.
     pub(crate) fn given(&self) -> Vec<(&'static str, bool)> {
         vec![
@@ -121,7 +130,7 @@ impl ObjectiveArgs {
     }
 
     /// The losses of the outputs of a graph.
-    fn losses(&self, graph: &Graph) -> anyhow::Result<Vec<OutputLoss>> {
+    fn losses(&self, graph: &Graph, file: Option<&Compiled>) -> anyhow::Result<Vec<OutputLoss>> {
         let texts: Vec<String> = self.loss.iter().flat_map(|text| parts::<Loss>(text)).collect();
         let mut losses: Vec<OutputLoss> = Vec::new();
         let mut add = |output: &str, loss: Loss| {
@@ -144,6 +153,17 @@ impl ObjectiveArgs {
                 }
             }
         }
+        if let Some(file) = file.filter(|_| self.loss.is_empty()) {
+            losses = file.losses(&outputs(graph)).map_err(|e| instead(&e, "--loss"))?;
+            for loss in &mut losses {
+                let OutputLoss { output, weight, class_axis, .. } = loss;
+                let own = self.loss_weight.iter().find(|(name, _)| name == output);
+                *weight = own.map_or(*weight, |(_, weight)| *weight);
+                let all = &mut self.class_axis.iter();
+                let own = all.find(|(name, _)| name.as_ref().is_none_or(|name| name == output));
+                *class_axis = own.map(|(_, axis)| *axis).or(*class_axis);
+            }
+        }
         if losses.is_empty() {
             bail!("`--loss` is required");
         }
@@ -159,8 +179,23 @@ impl ObjectiveArgs {
     }
 
     /// The training settings of a graph.
-    pub(crate) fn training(&self, graph: &Graph, optimizer: Optimizer) -> anyhow::Result<Training> {
-        let mut losses = self.losses(graph)?;
+    /// Where no losses or metrics are given they are those of a Keras file.
+    pub(crate) fn training(
+        &self,
+        graph: &Graph,
+        optimizer: Optimizer,
+        file: Option<&Compiled>,
+    ) -> anyhow::Result<Training> {
+        let mut losses = self.losses(graph, file)?;
+        for (weighted, given, option) in [
+            (false, &self.metrics, "--metrics"),
+            (true, &self.weighted_metrics, "--weighted-metrics"),
+        ] {
+            if let Some(file) = file.filter(|_| given.is_empty()) {
+                let read = file.metrics(weighted, &outputs(graph), &mut losses);
+                read.map_err(|e| instead(&e, option))?;
+            }
+        }
         let metrics = of_outputs("metrics", &self.metrics, &mut losses, |loss| &mut loss.metrics)?;
         let weighted_metrics =
             of_outputs("weighted-metrics", &self.weighted_metrics, &mut losses, |loss| {
@@ -180,6 +215,16 @@ impl ObjectiveArgs {
             recompute: Recompute::default(),
         })
     }
+}
+
+/// The names of the outputs of a graph.
+fn outputs(graph: &Graph) -> Vec<&str> {
+    graph.outputs().iter().map(|output| &*output.name).collect()
+}
+
+/// The error of a part of a Keras file that has no counterpart, with the way out.
+fn instead(error: &ParseValueError, option: &str) -> anyhow::Error {
+    anyhow!("the model's compile configuration: {error}; say `{option}` for another")
 }
 
 /// Gives outputs the metrics that are of one alone, and returns those that are of all.
@@ -212,7 +257,8 @@ fn of_outputs(
 /// Optimizer and other options of training alone.
 #[derive(Args)]
 pub(crate) struct OptimizerArgs {
-    /// Optimizer and its settings, such as `sgd:momentum=0.9` [default: rmsprop]
+    /// Optimizer and its settings, such as `sgd:momentum=0.9`
+    /// [default: that of a Keras file, which goes on; else rmsprop]
     ///
     /// Optimizers are sgd, rmsprop, adam, adamw, adagrad, adadelta, adamax, nadam, lion, ftrl and
     /// lamb.
@@ -263,6 +309,29 @@ impl OptimizerArgs {
     /// Returns true if `--learning-rate` is given.
     pub(crate) const fn has_rate(&self) -> bool {
         self.learning_rate.is_some()
+    }
+
+    /// Returns true if an optimizer is given.
+    pub(super) const fn has_optimizer(&self) -> bool {
+        self.optimizer.is_some()
+    }
+
+    /// The optimizer, and the schedule that a Keras file has for it.
+    pub(crate) fn of_file(
+        &self,
+        file: Option<&Compiled>,
+    ) -> anyhow::Result<(Optimizer, Option<Decay>)> {
+        let read = || file.map_or(Ok(None), Compiled::optimizer);
+        let own = if self.has_optimizer() {
+            None
+        } else {
+            read().map_err(|e| instead(&e, "--optimizer"))?
+        };
+        let Some((mut optimizer, decay)) = own else { return Ok((self.optimizer()?, None)) };
+        if let Some(rate) = self.learning_rate {
+            optimizer.learning_rate = rate;
+        }
+        Ok((optimizer, decay.filter(|_| !self.has_rate())))
     }
 
     /// The optimizer.

@@ -27,6 +27,12 @@ const COPIES: u64 = 6;
 /// The entry of an archive that holds the weights.
 pub(super) const WEIGHTS: &str = "model.weights.h5";
 
+/// The entry that holds the configuration.
+pub(super) const CONFIG: &str = "config.json";
+
+/// The attribute of an HDF5 file that says how its model was compiled.
+pub(super) const TRAINING: &str = "training_config";
+
 /// The form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -43,6 +49,8 @@ pub(super) struct Source {
     form: Form,
     /// The configuration of the model; null if the file has none.
     pub(super) config: Json,
+    /// How the model was compiled, in the form of Keras 3; null if it was not.
+    pub(super) compiled: Json,
     /// The version of Keras that wrote the file.
     pub(super) version: Option<String>,
 }
@@ -67,7 +75,7 @@ fn form(path: &Path, head: &[u8]) -> Option<Form> {
 
 /// Whether an archive holds a configuration.
 fn has_config(path: &Path) -> bool {
-    let found = with_archive(path, |archive| Ok(archive.index_for_name("config.json").is_some()));
+    let found = with_archive(path, |archive| Ok(archive.index_for_name(CONFIG).is_some()));
     found.unwrap_or(false) // it is another archive then
 }
 
@@ -138,15 +146,16 @@ impl Source {
 
     fn of_archive(path: &Path) -> Result<Self, KerasError> {
         let (config, metadata) = with_archive(path, |archive| {
-            let config = entry(path, archive, "config.json", MAX_CONFIG)?;
+            let config = entry(path, archive, CONFIG, MAX_CONFIG)?;
             Ok((config, entry(path, archive, "metadata.json", MAX_CONFIG)?))
         })?;
         let missing = || FileError::content(path, "it has no `config.json`");
-        let config = json(path, "config.json", &config.ok_or_else(missing)?)?;
+        let config = json(path, CONFIG, &config.ok_or_else(missing)?)?;
+        let compiled = config.get("compile_config").cloned().unwrap_or_default();
         let metadata = metadata.map(|text| json(path, "metadata.json", &text)).transpose()?;
         let version = metadata.as_ref().and_then(|m| m.get("keras_version")).and_then(Json::as_str);
         let version = version.map(str::to_owned);
-        Ok(Self { form: Form::Archive, config, version })
+        Ok(Self { form: Form::Archive, config, compiled, version })
     }
 
     fn of_hdf5(path: &Path) -> Result<Self, KerasError> {
@@ -156,8 +165,15 @@ impl Source {
             return Err(KerasError::NoArchitecture(path.display().to_string()));
         };
         let config = json(path, "model_config", config.as_bytes())?;
+        let compiled = file.text("", TRAINING)?.map(|text| json(path, TRAINING, text.as_bytes()));
+        let mut compiled = compiled.transpose()?.unwrap_or_default();
+        if let Some(fields) = compiled.as_object_mut()
+            && let Some(optimizer) = fields.remove("optimizer_config")
+        {
+            fields.insert("optimizer".to_owned(), optimizer);
+        }
         let version = file.text("", "keras_version")?;
-        Ok(Self { form: Form::Hdf5, config, version })
+        Ok(Self { form: Form::Hdf5, config, compiled, version })
     }
 
     fn of_json(path: &Path) -> Result<Self, KerasError> {
@@ -170,7 +186,7 @@ impl Source {
         file.take(MAX_CONFIG).read_to_end(&mut text).map_err(|e| FileError::read(path, e))?;
         let config = json(path, "", &text)?;
         let version = config.get("keras_version").and_then(Json::as_str).map(str::to_owned);
-        Ok(Self { form: Form::Json, config, version })
+        Ok(Self { form: Form::Json, config, compiled: Json::Null, version })
     }
 
     /// Whether the file is of a version before 3.

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::path::Path;
 
-use hdf5_pure::{AttrValue, Datatype, DatatypeByteOrder, File, Group, Layout};
+use hdf5_pure::{AttrValue, Datatype, DatatypeByteOrder, File, Group, Layout, StagedGroup};
 
 use crate::format::{Budget, FileError};
 use crate::types::{DType, QuotedMessage, Tensor};
@@ -53,6 +53,11 @@ impl Hdf5 {
             return Ok(self.file.root());
         }
         self.file.group(path).map_err(|e| self.wrong(path, e))
+    }
+
+    /// Whether there is a dataset at this path.
+    pub(super) fn has_dataset(&self, path: &str) -> bool {
+        self.file.dataset(path).is_ok()
     }
 
     /// Whether there is a group at this path.
@@ -142,6 +147,93 @@ impl Hdf5 {
             }
         }
         Tensor::from_bytes(dtype, &dims, &raw).map_err(|e| self.wrong(path, e))
+    }
+}
+
+/// A group of datasets that takes the place of another in a file.
+pub(super) struct NewGroup<'a> {
+    /// Its name, in the root.
+    pub(super) name: &'a str,
+    /// A group inside, which has the datasets; empty if there is none.
+    pub(super) inner: &'a str,
+    /// An attribute of the group that has the datasets.
+    pub(super) attr: (&'a str, Text<'a>),
+    /// The datasets, by their paths in it.
+    pub(super) datasets: Vec<(String, Tensor)>,
+}
+
+/// The text of an attribute.
+pub(super) enum Text<'a> {
+    One(&'a str),
+    List(Vec<String>),
+}
+
+impl Text<'_> {
+    fn value(&self) -> AttrValue {
+        match self {
+            Self::One(text) => AttrValue::VarLenString((*text).to_owned()),
+            Self::List(words) => AttrValue::VarLenStringArray(words.clone()),
+        }
+    }
+}
+
+/// The bytes of an HDF5 file where a group takes the place of the one with its name, and with
+/// these attributes of the root.
+pub(super) fn with_group(
+    bytes: &[u8],
+    path: &Path,
+    new: &NewGroup<'_>,
+    attrs: &[(&str, String)],
+) -> Result<Vec<u8>, FileError> {
+    let io = |e: std::io::Error| FileError::write(path, e);
+    let wrong = |e: hdf5_pure::Error| unreadable(path, new.name, e);
+    // Files are edited where they lie.
+    let copy = tempfile::NamedTempFile::new().map_err(io)?;
+    std::fs::write(copy.path(), bytes).map_err(io)?;
+    let file = File::open_rw(copy.path()).map_err(wrong)?;
+    let root = file.root();
+    if file.group(new.name).is_ok() {
+        root.delete(new.name).map_err(wrong)?;
+        file.commit().map_err(wrong)?;
+    }
+    root.create_group_with(new.name, |group| {
+        if new.inner.is_empty() {
+            fill(group, new);
+        } else {
+            group.create_group_with(new.inner, |group| fill(group, new));
+        }
+    })
+    .map_err(wrong)?;
+    for (name, text) in attrs {
+        root.set_attr(name, AttrValue::VarLenString(text.clone())).map_err(wrong)?;
+    }
+    file.commit().map_err(wrong)?;
+    drop(root);
+    file.close().map_err(wrong)?;
+    std::fs::read(copy.path()).map_err(io)
+}
+
+/// Writes the attribute and the datasets of a group, whose groups are made as paths need them.
+fn fill(group: &mut StagedGroup<'_>, new: &NewGroup<'_>) {
+    let (name, text) = &new.attr;
+    group.set_attr(name, text.value());
+    let mut made = std::collections::BTreeSet::new();
+    for (path, tensor) in &new.datasets {
+        for (end, _) in path.match_indices('/') {
+            if made.insert(&path[..end]) {
+                group.create_group(&path[..end]);
+            }
+        }
+        let shape: Vec<u64> = tensor.dims().iter().map(|size| *size as u64).collect();
+        group.create_dataset(path, |dataset| {
+            match tensor.dtype() {
+                DType::F32 => dataset.with_f32_data(tensor.as_slice()),
+                DType::I64 => dataset.with_i64_data(tensor.as_slice()),
+                DType::I32 => dataset.with_i32_data(tensor.as_slice()),
+                _ => dataset.with_f64_data(&tensor.to_f64()),
+            };
+            dataset.with_shape(&shape);
+        });
     }
 }
 

@@ -7,6 +7,7 @@ use super::build::{BuildError, Built, build};
 use super::error::{Fault, KerasError, LayerError};
 use super::file::{Source, weights};
 use super::options::BuildOptions;
+use super::slots::{Learned, Slots};
 use super::tree::Spec;
 use super::variables::Variables;
 use super::weights::read;
@@ -21,6 +22,7 @@ pub(crate) struct Reader {
     path: PathBuf,
     head: Vec<u8>,
     config: serde_json::Value,
+    compiled: serde_json::Value,
     is_before_3: bool,
 }
 
@@ -58,9 +60,31 @@ impl Reader {
     pub(crate) fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
         let source = Source::open(path, head)?;
         let is_before_3 = source.is_before_3();
-        let Source { config, .. } = source;
+        let Source { config, compiled, .. } = source;
         let (path, head) = (path.to_owned(), head.to_owned());
-        Ok(Self { path, head, config, is_before_3 })
+        Ok(Self { path, head, config, compiled, is_before_3 })
+    }
+
+    /// How the model was compiled, in the form of Keras 3; null if it was not.
+    pub(crate) fn compiled(&self) -> &serde_json::Value {
+        &self.compiled
+    }
+
+    /// Whether the file is of a version before 3.
+    pub(crate) fn is_before_3(&self) -> bool {
+        self.is_before_3
+    }
+
+    /// The variables of the optimizer that trained variables of `bytes` bytes.
+    ///
+    /// # Errors
+    /// If the file is damaged.
+    pub(crate) fn optimizer(&self, bytes: u64, max_memory: u64) -> Result<Slots, KerasError> {
+        let budget = &mut Budget::new(max_memory);
+        let Some(file) = weights(&self.path, &self.head, bytes, budget)? else {
+            return Ok(Slots::default());
+        };
+        Slots::read(&file, budget)
     }
 
     /// Whether the file holds weights.
@@ -118,8 +142,8 @@ impl Reader {
         Ok(Model { notes, frozen, ..Model::new(graph, Weights::default()) })
     }
 
-    /// The bytes of the file with these elements of its variables. All else stays as it is: the
-    /// configuration, how the model was compiled, and the state of its optimizer.
+    /// The bytes of the file with these elements of its variables, and how they were learned. All
+    /// else stays as it is.
     ///
     /// # Errors
     /// As [`Self::model`], and if the file has no weights.
@@ -127,13 +151,15 @@ impl Reader {
         &self,
         options: &BuildOptions,
         weights: &Weights,
+        learned: Option<&Learned>,
         max_memory: u64,
     ) -> Result<Vec<u8>, KerasError> {
         if !self.has_weights() {
             return Err(KerasError::NoWeights(self.path.display().to_string()));
         }
         let built = self.architecture(options)?;
-        write::with_weights(&self.path, &built.variables, weights, max_memory)
+        let new = write::New { variables: &built.variables, weights, learned };
+        write::with_weights(&self.path, &new, max_memory)
     }
 
     /// Fails if a parameter has no elements.

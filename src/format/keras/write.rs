@@ -1,19 +1,24 @@
-//! Writing of weights: a file of Keras with other elements of its variables.
+//! Writing of weights: a file of Keras with other elements of its variables, and with how they were
+//! learned: the compile configuration and the variables of the optimizer.
 //!
-//! Everything else of the file stays as it is, byte for byte: its configuration, how the model was
-//! compiled, and the state of its optimizer. Keras writes datasets in one piece each, so that their
-//! elements are replaced where they lie.
+//! Everything else of the file stays as it is, byte for byte. Keras writes datasets in one piece
+//! each, so that the elements of variables are replaced where they lie. The group of the
+//! optimizer's variables is written anew: another optimizer has others.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io::{Cursor, Read, Write};
 use std::path::Path;
 
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::error::KerasError;
-use super::file::{WEIGHTS, not_zip};
-use super::hdf5::{Hdf5, Run};
+use super::file::{CONFIG, TRAINING, WEIGHTS, not_zip};
+use super::hdf5::{Hdf5, Run, with_group};
+use super::slots::Learned;
 use super::variables::Variables;
 use super::weights::Layout;
 use crate::format::limited::{Limited, MAX_LIST};
@@ -22,12 +27,19 @@ use crate::ir::Weights;
 use crate::op::converted;
 use crate::types::DType;
 
-/// The bytes of the file at `path` with these elements of its variables; variables that are not
-/// among them keep theirs.
+/// What is new in a file.
+pub(super) struct New<'a> {
+    pub(super) variables: &'a Variables,
+    /// The elements of variables; those that are not among them keep theirs.
+    pub(super) weights: &'a Weights,
+    /// How they were learned, if that is to be written.
+    pub(super) learned: Option<&'a Learned>,
+}
+
+/// The bytes of the file at `path` with what is new in it.
 pub(super) fn with_weights(
     path: &Path,
-    variables: &Variables,
-    weights: &Weights,
+    new: &New<'_>,
     max_memory: u64,
 ) -> Result<Vec<u8>, KerasError> {
     let (file, size) = error::open(path)?;
@@ -38,43 +50,76 @@ pub(super) fn with_weights(
     let mut bytes = Vec::new();
     file.take(size).read_to_end(&mut bytes).map_err(|e| FileError::read(path, e))?;
     if !bytes.starts_with(b"PK") {
-        return patched(path, bytes, variables, weights);
+        let bytes = patched(path, bytes, new)?;
+        let Some(learned) = new.learned else { return Ok(bytes) };
+        let attrs = [(TRAINING, legacy(&learned.compiled))];
+        return Ok(with_group(&bytes, path, &learned.group(false), &attrs)?);
     }
     let left = Cell::new(MAX_LIST);
     let archive = Limited { file: Cursor::new(bytes.as_slice()), left: &left };
     let mut archive = ZipArchive::new(archive).map_err(|e| not_zip(path, &e))?;
     left.set(u64::MAX);
-    let mut new = ZipWriter::new(Cursor::new(Vec::new()));
+    let mut to = ZipWriter::new(Cursor::new(Vec::new()));
     let failed = |e: zip::result::ZipError| not_zip(path, &e);
     for at in 0..archive.len() {
         let mut entry = archive.by_index(at).map_err(failed)?;
-        if entry.name() != WEIGHTS {
-            new.raw_copy_file(entry).map_err(failed)?;
+        let name = match (entry.name(), new.learned) {
+            (WEIGHTS, _) => WEIGHTS,
+            (CONFIG, Some(_)) => CONFIG,
+            _ => "",
+        };
+        if name.is_empty() {
+            to.raw_copy_file(entry).map_err(failed)?;
             continue;
         }
         let most = entry.size().min(max_memory);
         let mut inner = Vec::new();
         let read = Read::by_ref(&mut entry).take(most).read_to_end(&mut inner);
         read.map_err(|e| FileError::read(path, e))?;
-        let inner = patched(path, inner, variables, weights)?;
+        let inner = match (name, new.learned) {
+            (CONFIG, Some(learned)) => compiled(path, &inner, learned)?,
+            (_, Some(learned)) => {
+                let inner = patched(path, inner, new)?;
+                with_group(&inner, path, &learned.group(true), &[])?
+            }
+            (_, None) => patched(path, inner, new)?,
+        };
         // As Keras writes it: stored, and with no time in it.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .last_modified_time(DateTime::default())
             .large_file(inner.len() >= u32::MAX as usize);
-        new.start_file(WEIGHTS, options).map_err(failed)?;
-        new.write_all(&inner).map_err(|e| FileError::write(path, e))?;
+        to.start_file(name, options).map_err(failed)?;
+        to.write_all(&inner).map_err(|e| FileError::write(path, e))?;
     }
-    Ok(new.finish().map_err(failed)?.into_inner())
+    Ok(to.finish().map_err(failed)?.into_inner())
+}
+
+/// The configuration of an archive with another compile configuration.
+fn compiled(path: &Path, text: &[u8], learned: &Learned) -> Result<Vec<u8>, KerasError> {
+    let wrong = |e: serde_json::Error| FileError::content(path, format!("`{CONFIG}`: {e}"));
+    // What is not replaced keeps its letters.
+    let mut fields: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_slice(text).map_err(wrong)?;
+    let new = serde_json::value::to_raw_value(&learned.compiled).map_err(wrong)?;
+    fields.insert("compile_config".to_owned(), new);
+    Ok(serde_json::to_vec(&fields).map_err(wrong)?)
+}
+
+/// A compile configuration in the form of whole-model HDF5 files.
+fn legacy(compiled: &Json) -> String {
+    let mut compiled = compiled.clone();
+    if let Some(fields) = compiled.as_object_mut()
+        && let Some(optimizer) = fields.remove("optimizer")
+    {
+        fields.insert("optimizer_config".to_owned(), optimizer);
+    }
+    compiled.to_string()
 }
 
 /// An HDF5 file with these elements of its variables.
-fn patched(
-    path: &Path,
-    mut bytes: Vec<u8>,
-    variables: &Variables,
-    weights: &Weights,
-) -> Result<Vec<u8>, KerasError> {
+fn patched(path: &Path, mut bytes: Vec<u8>, new: &New<'_>) -> Result<Vec<u8>, KerasError> {
+    let New { variables, weights, .. } = new;
     let label = path.display().to_string();
     let runs = {
         let file = Hdf5::of(bytes.clone(), &label)?;
