@@ -250,3 +250,11 @@ fn assign(layout: &mut Layout<'_>, id: NodeId, collective: Collective) {
 pub(super) fn bytes(elements: i64, width: usize) -> Dim {
     Dim::from(elements.saturating_mul(int::<i64>(width)))
 }
+
+/// The order in which `device` copies what the devices `sources` hold: from the next device on, so
+/// that at any time the devices copy from different ones. Combining keeps the order of the sources.
+pub(super) fn rotated(sources: &[usize], device: usize) -> Vec<usize> {
+    let places = 0..sources.len();
+    let (next, rest): (Vec<usize>, Vec<usize>) = places.partition(|at| sources[*at] > device);
+    [next, rest].concat()
+}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::LowerError;
 use super::chain::Chain;
+use super::collectives::rotated;
 use super::layout::{Layout, Role, ValueMap};
 use super::order::{self, Orders};
 use super::program::{
@@ -428,7 +429,7 @@ impl Emitter<'_> {
         }
         let sources: Vec<usize> =
             operands.iter().map(|operand| self.device(operand.node)).collect();
-        for at in collective::rotated(&sources, device) {
+        for at in rotated(&sources, device) {
             let (operand, from) = (operands[at], offsets[at].clone());
             let info = self.graph.info(operand);
             if self.layout.base(operand) == (base, from.clone()) {

@@ -67,6 +67,13 @@ CONSTRAINTS = {
     "min_max_norm:min_value=0.8,max_value=0.9,rate=0.25,axis=1": lambda c: c.MinMaxNorm(0.8, 0.9, rate=0.25, axis=1),
 }
 
+class Difference(keras.losses.Loss):
+    """The loss for costs that are an output of the model; Keras has none."""
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(y_pred - y_true, axis=-1)
+
+
 LOSSES = {
     "binary_crossentropy": lambda l: l.BinaryCrossentropy(),
     "binary_focal_crossentropy": lambda l: l.BinaryFocalCrossentropy(),
@@ -88,6 +95,7 @@ LOSSES = {
     "log_cosh": lambda l: l.LogCosh(),
     "mean_absolute_error": lambda l: l.MeanAbsoluteError(),
     "mean_absolute_percentage_error": lambda l: l.MeanAbsolutePercentageError(),
+    "mean_difference": lambda l: Difference(),
     "mean_squared_error": lambda l: l.MeanSquaredError(),
     "mean_squared_logarithmic_error": lambda l: l.MeanSquaredLogarithmicError(),
     "poisson": lambda l: l.Poisson(),

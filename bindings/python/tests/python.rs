@@ -96,4 +96,5 @@ fn torch_package() {
     ["test_torch", "test_torch_docs", "test_torch_models"].into_iter().for_each(run);
 }
 
-modules!(arrays graph command_line devices keras training drawn trace strategy families digits damaged docs);
+modules!(arrays graph command_line devices);
+modules!(keras training drawn trace strategy families digits damaged docs);

@@ -151,6 +151,7 @@ impl Source {
         })?;
         let missing = || FileError::content(path, "it has no `config.json`");
         let config = json(path, CONFIG, &config.ok_or_else(missing)?)?;
+        // A model that was not compiled has none.
         let compiled = config.get("compile_config").cloned().unwrap_or_default();
         let metadata = metadata.map(|text| json(path, "metadata.json", &text)).transpose()?;
         let version = metadata.as_ref().and_then(|m| m.get("keras_version")).and_then(Json::as_str);
@@ -166,6 +167,7 @@ impl Source {
         };
         let config = json(path, "model_config", config.as_bytes())?;
         let compiled = file.text("", TRAINING)?.map(|text| json(path, TRAINING, text.as_bytes()));
+        // A model that was not compiled has none.
         let mut compiled = compiled.transpose()?.unwrap_or_default();
         if let Some(fields) = compiled.as_object_mut()
             && let Some(optimizer) = fields.remove("optimizer_config")

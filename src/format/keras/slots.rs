@@ -39,6 +39,7 @@ impl Slots {
     pub(super) fn read(file: &Hdf5, budget: &mut Budget) -> Result<Self, KerasError> {
         let mut tensors = Vec::new();
         if file.has_group(LEGACY) {
+            // An optimizer without variables has no list of their names.
             let names = file.words(LEGACY, NAMES)?.unwrap_or_default();
             for name in &names {
                 tensors.push(file.read(&format!("{LEGACY}/{name}"), budget)?);

@@ -8,7 +8,7 @@ use super::{Emitter, Point};
 use crate::ir::{NodeId, Value};
 use crate::lower::LowerError;
 use crate::lower::chain::Chain;
-use crate::lower::collectives::bytes;
+use crate::lower::collectives::{bytes, rotated};
 use crate::lower::layout::{Algorithm, Collective, Member, Role};
 use crate::lower::program::{Action, Buffer, BufferId, Guard, Lane, Launch, Storage};
 use crate::op::{ExclusiveScan, Op};
@@ -293,12 +293,4 @@ impl Emitter<'_> {
         };
         self.add_buffer(device, buffer)
     }
-}
-
-/// The order in which `device` copies what the devices `sources` hold: from the next device on, so
-/// that at any time the devices copy from different ones. Combining keeps the order of the sources.
-pub(super) fn rotated(sources: &[usize], device: usize) -> Vec<usize> {
-    let places = 0..sources.len();
-    let (next, rest): (Vec<usize>, Vec<usize>) = places.partition(|at| sources[*at] > device);
-    [next, rest].concat()
 }

@@ -273,6 +273,7 @@ fn pad<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let mode = at.config.choice("mode", "constant", &MODES)?;
     let widths = at.config.needed("pad_width")?;
     let value = args.constant(1, "constant_values")?;
+    // Keras' own default.
     let value = value.map_or(Ok(0.0), |value| number("constant_values", &value))?;
     let x = operand(at, args)?;
     let wrong = || Fault::field("pad_width", "has no pair of numbers for each axis");

@@ -196,21 +196,24 @@ fn operator<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         };
         config.insert((*name).to_owned(), value);
     }
-    sizes_to_ends(class, &mut config);
+    sizes_to_ends(class, &mut config)?;
     call(at, class, &config, &tensors)
 }
 
 /// TensorFlow splits into parts of these sizes, Keras at these places.
-fn sizes_to_ends(class: &str, config: &mut Object) {
-    let Some(Json::Array(list)) = config.get_mut("indices_or_sections") else { return };
+fn sizes_to_ends(class: &str, config: &mut Object) -> Read<()> {
+    let Some(Json::Array(list)) = config.get_mut("indices_or_sections") else { return Ok(()) };
     if class == "Split" {
         list.pop();
-        let mut end = 0;
+        let mut end = 0_i64;
         for size in list {
-            end += size.as_i64().unwrap_or(0);
+            let wrong = || Fault::field("num_or_size_splits", "has a size that is not stated");
+            let known = size.as_i64().filter(|size| *size >= 0).ok_or_else(wrong)?;
+            end = end.checked_add(known).ok_or_else(wrong)?;
             *size = json!(end);
         }
     }
+    Ok(())
 }
 
 /// The call of a function of `keras.ops` with this configuration.
