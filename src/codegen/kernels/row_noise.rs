@@ -4,6 +4,7 @@ use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{c_type, finish};
 use crate::codegen::lines::product;
 use crate::op::row_noise::RowNoise;
+use crate::types::invariant::invariant;
 
 impl CudaOp for RowNoise {
     fn supports(&self, types: &Types<'_>) -> Support {
@@ -13,7 +14,7 @@ impl CudaOp for RowNoise {
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let ([_, rows, step], [y]) = (context.operands()?, context.results()?);
-        let seed = self.seed().unwrap_or_default(); // `supports` wants one
+        let seed = invariant(self.seed(), "that what draws in a kernel has a seed");
         let mut b = context.row_major()?;
         let ty = b.ty(y).clone();
         let count = ty.shape.elements();
