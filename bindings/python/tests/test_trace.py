@@ -148,6 +148,15 @@ class Traced(unittest.TestCase):
         weight = np.linspace(0, 2, ROWS).astype(np.float32)
         self.beside(small, data(4), one_hot(), squares, sample_weight=weight)
 
+    def test_a_loss_that_takes_numbers_of_classes(self):
+        classes = one_hot().argmax(axis=-1)
+
+        def make():
+            x = keras.Input((4,))
+            return keras.Model(x, layers.Dense(one_hot().shape[-1], activation="softmax")(x))
+
+        self.beside(make, data(4), classes, losses.CategoricalGeneralizedCrossEntropy(0.5))
+
     def test_a_loss_of_the_whole_batch(self):
         self.beside(small, data(4), one_hot(), losses.Dice())
 
