@@ -1,0 +1,87 @@
+"""The backend `fanwise` of `torch.compile`."""
+
+import copy
+import unittest
+import warnings
+
+import torch
+from test_torch import Case, conv
+from torch import nn
+
+
+class Compiled(Case):
+    def compiled(self, module, **options):
+        torch._dynamo.reset()
+        options = {"gpus": 3, "target": "cpu", **options}
+        return torch.compile(module, backend="fanwise", options=options)
+
+    def test_backend_by_name(self):
+        self.assertIn("fanwise", torch._dynamo.list_backends())
+
+    def test_batches_and_training(self):
+        class Baked(nn.Module):
+            """Writes its number of rows into its graph."""
+
+            def __init__(self):
+                super().__init__()
+                self.body = conv()
+                self.added = torch.ones(5)
+
+            def forward(self, x, factor=2):
+                return {"y": self.body(x).view(x.shape[0], -1) * factor + self.added}
+
+        module = Baked()
+        other, call = copy.deepcopy(module), self.compiled(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            for rows, factor in [(7, 2), (7, 2), (5, 2), (6, 3)]:
+                x = torch.randn(rows, 3, 8, 8)
+                found, expected = call(x, factor)["y"], other(x, factor)["y"]
+                self.near(found, expected)
+                found.square().mean().backward()
+                expected.square().mean().backward()
+                self.same_gradients(module, other)
+        for buffer, own in zip(module.buffers(), other.buffers(), strict=True):
+            self.near(buffer, own)
+
+    def test_graphs_that_are_refused_run_whole(self):
+        class Mixed(nn.Module):
+            def forward(self, x):
+                return x.cumsum(0)
+
+        x = torch.randn(7, 3)
+        call = self.compiled(Mixed(), repair="none")
+        with self.assertWarnsRegex(UserWarning, "runs whole.*R0"):
+            found = call(x)
+        self.assertTrue(torch.equal(found, x.cumsum(0)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(x)
+
+    def test_gradients_that_are_refused_run_whole(self):
+        torch.manual_seed(0)
+        module = nn.utils.parametrizations.spectral_norm(nn.Linear(20, 5))
+        other, x = copy.deepcopy(module), torch.randn(7, 20)
+        call = self.compiled(module)
+        with self.assertWarnsRegex(UserWarning, "runs whole.*buffer"):
+            found = call(x)
+        expected = other(x)
+        self.near(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        self.same_gradients(module, other)
+        for buffer, own in zip(module.buffers(), other.buffers(), strict=True):
+            self.near(buffer, own)
+
+    def test_tensors_without_the_batch_run_whole(self):
+        table = torch.randn(9, 3)
+        torch._dynamo.reset()
+        options = {"gpus": 3, "target": "cpu"}
+        call = torch.compile(lambda x: x @ table.T, backend="fanwise", options=options)
+        x = torch.randn(7, 3)
+        with self.assertWarnsRegex(UserWarning, "runs whole.*first axis"):
+            self.near(call(x), x @ table.T)
+
+
+if __name__ == "__main__":
+    unittest.main()
