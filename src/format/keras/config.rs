@@ -149,6 +149,16 @@ impl<'c> Config<'c> {
         Ok(self.opt_int(name)?.unwrap_or(absent))
     }
 
+    /// The axis of a function, which may work along all axes and so along the batch: `null`.
+    pub(super) fn axis(&self) -> Read<i64> {
+        match self.fields.get("axis") {
+            Some(Json::Null) => {
+                Err(Fault::field("axis", "is `None`: it joins the rows of the batch"))
+            }
+            _ => self.int("axis", -1),
+        }
+    }
+
     pub(super) fn opt_int(&self, name: &str) -> Read<Option<i64>> {
         self.opt(name).map(|value| int(name, value)).transpose()
     }

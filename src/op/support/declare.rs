@@ -326,7 +326,7 @@ macro_rules! ops {
         /// An operator with its attributes.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
-        pub enum Op { $($(#[$meta])* #[doc = concat!("[`", stringify!($op), "`].")] $op($op)),* }
+        pub enum Op { $($(#[$meta])* #[doc = concat!("`", stringify!($op), "`.")] $op($op)),* }
 
         $(impl From<$op> for Op {
             fn from(op: $op) -> Self {

@@ -38,7 +38,8 @@ pub(super) fn read(
     let none = Map::new();
     let config = found.get("config").and_then(Json::as_object).unwrap_or(&none);
     let is_legacy = is_before_3 && !config.contains_key("use_ema") && !config.is_empty();
-    if is_legacy && name == "nadam" {
+    // Their formulas differ from those of Keras 3.
+    if is_legacy && ["nadam", "adagrad"].contains(&name) {
         return Err(refused("the optimizer `Nadam` of Keras before 3, whose momentum is another,"));
     }
     let averages = config.get("use_ema").and_then(Json::as_bool).unwrap_or(false);

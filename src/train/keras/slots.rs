@@ -59,12 +59,18 @@ const OLD: [(&str, &[&str]); 9] = [
     ("average", &["average"]),
 ];
 
+/// The slots of an optimizer, with the averages that it may keep.
+fn kept(optimizer: &Optimizer) -> Vec<&'static str> {
+    let average = optimizer.ema.then_some("average");
+    optimizer.slots().into_iter().map(|(slot, _)| slot).chain(average).collect()
+}
+
 /// The name of a slot in a file of before Keras 3, from the name of a variable: it stands last, or
 /// in front of the names of layers.
 fn old(optimizer: &Optimizer, name: &str) -> Option<&'static str> {
     let name = name.strip_suffix(":0").unwrap_or(name);
     let parts: Vec<&str> = name.split('/').collect();
-    let own: Vec<&'static str> = optimizer.slots().into_iter().map(|(slot, _)| slot).collect();
+    let own = kept(optimizer);
     let of = |part: &str| {
         let slot = |own: &'static str| {
             let known = OLD.iter().find(|(name, _)| *name == own);
@@ -108,6 +114,5 @@ pub(super) fn assigned(
         });
     }
     let is_whole = |slot: &str| counts.get(slot) == Some(&trained.len());
-    let own = optimizer.slots();
-    own.iter().all(|(slot, _)| is_whole(slot)).then_some(all)
+    kept(optimizer).iter().all(|slot| is_whole(slot)).then_some(all)
 }

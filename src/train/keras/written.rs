@@ -59,7 +59,7 @@ impl Compiled {
         let optimizer = &compiled["optimizer"]["config"]["name"];
         let usual = optimizer::label(new.training.optimizer.name());
         let name = optimizer.as_str().unwrap_or(usual).to_owned();
-        let slots = self.new_slots(new, variables)?;
+        let slots = self.new_slots(new, weights, variables)?;
         let learned = Learned { name, compiled, slots };
         self.file.file(weights, Some(&learned), self.max_memory)
     }
@@ -115,7 +115,12 @@ impl Compiled {
     }
 
     /// The variables of the optimizer in Keras' order.
-    fn new_slots(&self, new: &Written<'_>, variables: &Weights) -> Result<Slots, ModelError> {
+    fn new_slots(
+        &self,
+        new: &Written<'_>,
+        weights: &Weights,
+        variables: &Weights,
+    ) -> Result<Slots, ModelError> {
         let (optimizer, has_decay) = (&new.training.optimizer, new.rate.is_none());
         let names = self.names();
         let old = if new.own_optimizer { self.slots()? } else { Slots::default() };
@@ -132,7 +137,11 @@ impl Compiled {
             let before = old.tensors.get(at).filter(|_| kept);
             let now = match entry {
                 Entry::Rate => new.rate.map(single),
-                Entry::Variable(name) => variables.get(name).cloned(),
+                // The average of a weight that was not trained is that weight.
+                Entry::Variable(name) => variables.get(name).cloned().or_else(|| {
+                    let of = name.strip_prefix("optimizer.average.")?;
+                    weights.get(of).filter(|_| before.is_none()).cloned()
+                }),
                 Entry::Other => None,
             };
             let tensor = match (now, before) {

@@ -38,11 +38,11 @@ layers! {
     "Argmax" Dropped => |at, args| place(at, args, true);
     "Argmin" Dropped => |at, args| place(at, args, false);
     "Sort" Dropped => |at, args| {
-        let axis = at.config.int("axis", -1)?;
+        let axis = at.config.axis()?;
         one_natural(at, args, |at, x| at.op(Sort { axis, descending: false }, &[x]))
     };
     "Argsort" Dropped => |at, args| {
-        let axis = at.config.int("axis", -1)?;
+        let axis = at.config.axis()?;
         let x = operand(at, args)?;
         let own = at.axis(x, axis)?;
         let k = at.shape(x)[own].clone();
@@ -246,7 +246,7 @@ fn take<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 
 /// The vectors of numbers; of a number outside it has no 1.
 fn one_hot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let (count, axis) = (at.config.count("num_classes")?, at.config.int("axis", -1)?);
+    let (count, axis) = (at.config.count("num_classes")?, at.config.axis()?);
     at.config.ignore(&["dtype"]);
     let name = at.config.text("dtype", "float32")?;
     let to = dtype(name).ok_or_else(|| Fault::field("dtype", "is not supported"))?;

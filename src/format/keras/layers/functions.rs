@@ -99,11 +99,11 @@ layers! {
         float(at, args, |at, x| at.op(Unary::Gelu { approximate }, &[x]))
     };
     "Softmax" Dropped => |at, args| {
-        let axis = at.config.int("axis", -1)?;
+        let axis = at.config.axis()?;
         float(at, args, |at, x| at.softmax(x, axis))
     };
     "LogSoftmax" Dropped => |at, args| {
-        let axis = at.config.int("axis", -1)?;
+        let axis = at.config.axis()?;
         float(at, args, |at, x| at.log_softmax(x, axis))
     };
     "Clip" Dropped => clip;

@@ -36,6 +36,9 @@ const ACTIVATIONS: &[(&str, &str)] = &[
     ("nn.softsign", "softsign"),
 ];
 
+/// The modules whose functions these are; others have functions of the same names.
+const MODULES: [&str; 5] = ["", "math", "nn", "linalg", "__operators__"];
+
 /// The functions: the last word of the operator's name, the class in `keras.ops`, the number of
 /// tensors, and the parameters behind them, each with its name in Keras and its default.
 type Entry = (&'static str, &'static str, usize, &'static [Parameter]);
@@ -171,10 +174,11 @@ fn operator<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         let x = args.tensor()?;
         return Ok(apply_named(at, name, x)?.into());
     }
-    let word = function.rsplit_once('.').map_or(function, |(_, word)| word);
+    let short = function.strip_prefix("compat.v1.").unwrap_or(function);
+    let (module, word) = short.rsplit_once('.').unwrap_or(("", short));
     let (_, class, count, parameters) = OPERATORS
         .iter()
-        .find(|(own, ..)| *own == word)
+        .find(|(own, ..)| *own == word && MODULES.contains(&module))
         .ok_or_else(|| Fault::new(format!("the operator {} is not supported", Quoted(function))))?;
     let mut tensors = Vec::new();
     for (position, names) in OPERANDS.iter().enumerate().take(*count) {

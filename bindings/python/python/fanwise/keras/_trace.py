@@ -180,16 +180,27 @@ class Trace:
         from keras import tree
         from keras.src.backend import get_keras_mask
 
+        if layer.activity_regularizer is not None:
+            reason = "it has an activity regularizer: add the layer `ActivityRegularization`"
+            raise refused(type(layer).__name__, layer.name, TypeError(reason))
         wants = inspect.signature(layer.call).parameters
-        masks = [get_keras_mask(x) for x in tree.flatten(args)]
+        # Keras gives a mask by the name of its argument.
+        named = {**dict(zip(wants, args, strict=False)), **kwargs}
+        tensors = {name: x for name, x in named.items() if _has_tensors(x)}
+        found_masks = {
+            name: tree.map_structure(get_keras_mask, x)
+            for name, x in tensors.items()
+            if any(get_keras_mask(one) is not None for one in tree.flatten(x))
+        }
         outer = self.training
         if kwargs.get("training") is not None:
             self.training = bool(kwargs["training"])
         if "training" in wants:
             kwargs["training"] = self.training
-        if "mask" in wants and any(mask is not None for mask in masks):
-            given = masks[0] if len(masks) == 1 else masks
-            kwargs.setdefault("mask", given)
+        for name, mask in found_masks.items():
+            wanted = "mask" if len(tensors) == 1 else f"{name}_mask"
+            if wanted in wants and kwargs.get(wanted) is None:
+                kwargs[wanted] = mask
         mixed = layer.compute_dtype != layer.variable_dtype
         args, kwargs = tree.map_structure(lambda x: _cast(x, layer), (args, kwargs))
         scope = _scope()
@@ -203,16 +214,20 @@ class Trace:
             raise refused(type(layer).__name__, layer.name, error) from error
         finally:
             self.training = outer
-        return self._with_mask(layer, args, found, masks)
+        first = next(iter(named), None)
+        previous = kwargs.get("mask")
+        if previous is None:
+            previous = found_masks.get(first)
+        return self._with_mask(layer, named.get(first), found, previous)
 
-    def _with_mask(self, layer: Any, args: Any, found: Any, masks: list[Any]) -> Any:
+    def _with_mask(self, layer: Any, inputs: Any, found: Any, previous: Any) -> Any:
         from keras import tree
+        from keras.src.backend import get_keras_mask
 
-        if not layer.supports_masking or all(mask is None for mask in masks):
+        if not layer.supports_masking or inputs is None:
             return found
-        previous = masks[0] if len(masks) == 1 else masks
         try:
-            new = layer.compute_mask(args[0], previous)
+            new = layer.compute_mask(inputs, previous)
         except Exception as error:
             raise refused(type(layer).__name__, layer.name, error) from error
         new = tree.flatten(new) if new is not None else [None]
@@ -221,7 +236,8 @@ class Trace:
             new = [None] * len(outputs)
         result = []
         for x, mask in zip(outputs, new, strict=True):
-            result.append(x if mask is None else self._masked()(x, mask=mask))
+            is_known = mask is None or get_keras_mask(x) is not None
+            result.append(x if is_known else self._masked()(x, mask=mask))
         return tree.pack_sequence_as(found, result)
 
     @contextlib.contextmanager
@@ -305,6 +321,12 @@ class Trace:
         if mixed and backend.is_float_dtype(value.dtype):
             value = ops.cast(value, layer.compute_dtype)
         return value
+
+
+def _has_tensors(x: Any) -> bool:
+    from keras import KerasTensor, tree
+
+    return any(isinstance(one, KerasTensor) for one in tree.flatten(x))
 
 
 def _cast(x: Any, layer: Any) -> Any:
@@ -411,6 +433,12 @@ class Cost:
                 raise TypeError("it draws random numbers or changes variables")
         except Exception as error:
             raise refused(self.kind, self.name, error) from error
+        if not found.shape and self.kind == "the loss":
+            # The weights of rows count as if each row had this cost, as in Keras.
+            row = ops.ones_like(target)
+            while len(row.shape) > 1:
+                row = row[:, 0]
+            return ops.expand_dims(ops.cast(row, found.dtype), -1) * found
         if not found.shape:
             return ops.reshape(found, (1, 1))
         return ops.expand_dims(found, -1)
@@ -432,7 +460,7 @@ def architecture(
     import keras
     from keras import tree
 
-    if is_plain(model) and not costs:
+    if all(map(is_own, _parts(model))) and not costs:
         return model.to_json(), list(model.weights)
     inputs = _inputs(model)
     trace = Trace(inputs, training=training)
