@@ -166,7 +166,11 @@ if __name__ == "__main__":
     if os.environ.get("FANWISE_ALL"):
         chosen = ALWAYS + TURNS
     for at, make in enumerate(chosen):
-        for form in ("keras", "h5") if os.environ.get("FANWISE_ALL") else [("keras", "h5")[(at + turn) % 2]]:
+        forms = ["keras", "h5"] if os.environ.get("FANWISE_ALL") else [("keras", "h5")[(at + turn) % 2]]
+        if isinstance(make(), O.Lamb):
+            # Keras does not find the class again in its own `.h5`.
+            forms = ["keras"]
+        for form in forms:
             with tempfile.TemporaryDirectory() as folder:
                 check(sys.argv[1], pathlib.Path(folder), make, form)
             print(f"{make().name} in .{form}: goes on")
