@@ -6,6 +6,7 @@ use super::infer::{count, dtype, equal, exactly, result, sizes_of};
 use super::prelude::*;
 use super::real::Real;
 use super::row_hash::{hash, row_key};
+use crate::types::invariant::invariant;
 
 op! {
     /// The operand `x: [N, …]` of which a part of the elements, `rate`, is replaced by 0, and the
@@ -55,7 +56,7 @@ impl OpDef for DropoutTrain {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x, rows, step] = exactly(operands)?;
         let mut y = x.clone();
-        let step = step.as_slice::<i64>().first().copied().unwrap_or(0);
+        let step = *invariant(step.as_slice::<i64>().first(), "that the step is a number");
         let width: usize = x.dims().iter().skip(1).product();
         let factor = 1.0 / (1.0 - f64::from(self.rate));
         if width > 0 {

@@ -6,6 +6,7 @@ use super::prelude::*;
 use super::random::digits;
 use super::real::Real;
 use super::row_hash::{hash, row_key};
+use crate::types::invariant::invariant;
 
 family! {
     /// A random number for each element of `x: [N, …]`, whatever that is. It is a function of the
@@ -103,14 +104,14 @@ impl OpDef for RowNoise {
         let x = operands.first().ok_or(OpError::Operands { expected: "1", found: 0 })?;
         let mut y = Tensor::zeros(x.dtype(), x.dims())?;
         let (Some(seed), [_, rows, step]) = (self.seed(), operands) else { return Ok(vec![y]) };
-        let step = step.as_slice::<i64>().first().copied().unwrap_or(0);
+        let step = invariant(step.as_slice::<i64>().first(), "that the step is a number");
         let width: usize = x.dims().iter().skip(1).product();
         let digits = digits(x.dtype());
         if width > 0 {
             for_float!(x.dtype(), F => {
                 let of_rows = y.as_mut_slice::<F>().chunks_exact_mut(width);
                 for (y, row) in of_rows.zip(rows.as_slice::<i64>()) {
-                    let key = row_key(seed, step, *row);
+                    let key = row_key(seed, *step, *row);
                     for (position, y) in (0u64..).zip(y) {
                         *y = F::of_f64(self.number(key, position, digits));
                     }

@@ -1,18 +1,21 @@
 //! The settings of replication as Python writes them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 
 use fanwise::backend::cuda::{Cuda, CudaOptions, NvrtcSearch};
 use fanwise::backend::{Backend, CompileError, Cpu, Executable};
-use fanwise::internal::{Cache, Compiler, DEFAULT_LIMIT, driver};
-use fanwise::ir::Weights;
+use fanwise::internal::{Cache, Compiler, DEFAULT_LIMIT, driver, replicated};
+use fanwise::ir::{Graph, Weights};
 use fanwise::lower::{Kernels, Program};
 use fanwise::pass::{BatchStatistics, Merge, Repair, Replicate, WeightPlacement};
+use fanwise::train::Distribution;
 use fanwise::types::{Device, ShardRule};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::detached::detached;
 use crate::error::Raise as _;
 
 /// Where and how a model is replicated.
@@ -77,6 +80,28 @@ impl Options {
                 None => return Err(unknown("batch_norm", text, "sync, local or ghost:GROUPS")),
             },
         }))
+    }
+
+    /// Readies a graph to run on the devices, with what training repairs where nothing is named.
+    pub(crate) fn ready(
+        &self,
+        py: Python<'_>,
+        graph: Graph,
+        weights: Weights,
+        reproducible: bool,
+    ) -> PyResult<Arc<dyn Executable>> {
+        let place = Distribution {
+            replicate: self.replicate(Repair::Comm)?,
+            batch_norm: self.batch_norm()?,
+            invariant: reproducible,
+            max_memory: None,
+        };
+        let backend = self.backend(py)?;
+        let executable = detached(py, move || {
+            let graph = replicated(&graph, &place)?;
+            backend.ready(&graph, &weights)
+        })?;
+        Ok(executable.into())
     }
 
     /// The backend that runs programs.

@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use fanwise::backend::{Backend as _, Executable, RunOptions};
-use fanwise::internal::replicated;
+use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::Weights;
 use fanwise::pass::{
-    self, Constraint, Metric, Mode, OutputLoss, Penalty, Recompute, Repair, Training,
-    TrainingGraph, Weighted,
+    self, Constraint, Metric, Mode, OutputLoss, Penalty, Recompute, Training, TrainingGraph,
+    Weighted,
 };
-use fanwise::train::Distribution;
 use fanwise::types::{Dim, TensorType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -135,12 +133,6 @@ pub(crate) fn program(
     options: Options,
     reproducible: bool,
 ) -> PyResult<PyProgram> {
-    let place = Distribution {
-        replicate: options.replicate(Repair::Comm)?,
-        batch_norm: options.batch_norm()?,
-        invariant: reproducible,
-        max_memory: None,
-    };
     let training = training.map(TrainingSpec::read).transpose()?;
     let (graph, weights) = (&model.model.graph, &model.model.weights);
     let (graph, weights, about) = match training {
@@ -152,12 +144,8 @@ pub(crate) fn program(
             (made.graph, made.weights, about)
         }
     };
-    let backend = options.backend(py)?;
-    let executable = detached(py, move || {
-        let graph = replicated(&graph, &place)?;
-        backend.ready(&graph, &weights)
-    })?;
-    Ok(PyProgram { executable: executable.into(), about })
+    let executable = options.ready(py, graph, weights, reproducible)?;
+    Ok(PyProgram { executable, about })
 }
 
 impl PyProgram {

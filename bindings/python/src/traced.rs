@@ -4,11 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use fanwise::backend::Backend as _;
 use fanwise::format::onnx::ImportOptions;
-use fanwise::internal::{pullback, replicated, traced};
-use fanwise::pass::Repair;
-use fanwise::train::Distribution;
+use fanwise::internal::{pullback, traced};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -49,44 +46,14 @@ pub(crate) fn traced_program(
     options: Options,
     reproducible: bool,
 ) -> PyResult<PyProgram> {
-    let place = Distribution {
-        replicate: options.replicate(Repair::Comm)?,
-        batch_norm: options.batch_norm()?,
-        invariant: reproducible,
-        max_memory: None,
-    };
     let (graph, weights) = (&model.model.graph, &model.model.weights);
     let (graph, weights) = pullback(graph, weights, &of, &wanted).raise(py)?;
-    let backend = options.backend(py)?;
-    let executable = detached(py, move || {
-        let graph = replicated(&graph, &place)?;
-        backend.ready(&graph, &weights)
-    })?;
-    Ok(PyProgram::new(executable.into()))
+    Ok(PyProgram::new(options.ready(py, graph, weights, reproducible)?))
 }
 
-/// The words that are mixed side by side: a product waits for the one before.
-const LANES: usize = 8;
-
-/// An odd number with as many ones as zeros: a product with it loses nothing.
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// A number that tells the elements of an array, in their order, from others.
+/// What tells the elements of an array, in their order, from others.
 #[pyfunction]
-pub(crate) fn fingerprint(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<u64> {
+pub(crate) fn fingerprint(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<[u8; 32]> {
     let tensor = array::tensor(array)?;
-    Ok(py.detach(|| {
-        let mut lanes = [0u64; LANES];
-        let (blocks, rest) = tensor.bytes().as_chunks::<{ 8 * LANES }>();
-        let mut mix = |block: &[u8; 8 * LANES]| {
-            for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
-                *lane = (lane.rotate_left(29) ^ u64::from_ne_bytes(*word)).wrapping_mul(MIX);
-            }
-        };
-        blocks.iter().for_each(&mut mix);
-        let mut last = [0; 8 * LANES];
-        last[..rest.len()].copy_from_slice(rest);
-        mix(&last);
-        lanes.iter().fold(0, |all: u64, lane| (all.rotate_left(29) ^ lane).wrapping_mul(MIX))
-    }))
+    Ok(py.detach(|| blake3::hash(tensor.bytes()).into()))
 }

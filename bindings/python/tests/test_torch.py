@@ -59,6 +59,16 @@ class Case(unittest.TestCase):
                 if expected.grad is not None:
                     self.near(parameter.grad, expected.grad, tolerance)
 
+    def same_step(self, pair, found, expected):
+        """The same results, gradients and buffers, of a loss of each."""
+        module, other = pair
+        self.near(found, expected)
+        found.square().mean().backward()
+        expected.square().mean().backward()
+        self.same_gradients(module, other)
+        for buffer, own in zip(module.buffers(), other.buffers(), strict=True):
+            self.near(buffer, own)
+
 
 class Nested(nn.Module):
     """Takes and returns what trees can hold."""
@@ -366,13 +376,7 @@ class Modes(Case):
         other, call = copy.deepcopy(module), parallel(module)
         for rows in BATCHES:
             x = torch.randn(rows, 3, 8, 8)
-            found, expected = call(x), other(x)
-            self.near(found, expected)
-            found.square().mean().backward()
-            expected.square().mean().backward()
-            self.same_gradients(module, other)
-            for buffer, own in zip(module.buffers(), other.buffers(), strict=True):
-                self.near(buffer, own)
+            self.same_step((module, other), call(x), other(x))
         call.eval(), other.eval()
         self.assertFalse(module[1].training)
         self.near(call(x), other(x))

@@ -36,13 +36,7 @@ class Compiled(Case):
             warnings.simplefilter("error", UserWarning)
             for rows, factor in [(7, 2), (7, 2), (5, 2), (6, 3)]:
                 x = torch.randn(rows, 3, 8, 8)
-                found, expected = call(x, factor)["y"], other(x, factor)["y"]
-                self.near(found, expected)
-                found.square().mean().backward()
-                expected.square().mean().backward()
-                self.same_gradients(module, other)
-        for buffer, own in zip(module.buffers(), other.buffers(), strict=True):
-            self.near(buffer, own)
+                self.same_step((module, other), call(x, factor)["y"], other(x, factor)["y"])
 
     def test_graphs_that_are_refused_run_whole(self):
         class Mixed(nn.Module):

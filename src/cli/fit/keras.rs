@@ -5,6 +5,7 @@ use crate::ir::Weights;
 use crate::pass::{STEP, Training};
 use crate::train::keras::{Compiled, Decay, Written};
 use crate::train::{History, LearningRate, Observer, TrainState, Trainer};
+use crate::types::invariant::invariant;
 use anyhow::anyhow;
 
 use super::args::FitArgs;
@@ -43,7 +44,8 @@ impl KerasFile<'_> {
         };
         trainer.set_weights(&state)?;
         let step = state.get(STEP).and_then(|step| step.as_slice::<i64>().first().copied());
-        Ok(step.and_then(|step| u64::try_from(step).ok()).unwrap_or(0))
+        let step = invariant(step, "that an optimizer's state has the number of its step");
+        u64::try_from(step).map_err(|_| anyhow!("the file says that {step} steps were made"))
     }
 
     /// The learning rates of the file's schedule, from this number of batches on.

@@ -178,8 +178,8 @@ impl ObjectiveArgs {
         Ok(losses)
     }
 
-    /// The training settings of a graph.
-    /// Where no losses or metrics are given they are those of a Keras file.
+    /// The training settings of a graph. Losses and metrics that are not given are those of the
+    /// Keras file.
     pub(crate) fn training(
         &self,
         graph: &Graph,

@@ -27,7 +27,9 @@ enum Kind {
 impl Decay {
     /// The schedule of an object of `keras.optimizers.schedules`.
     pub(super) fn read(object: &Json) -> Result<Self, ParseValueError> {
-        let class = object.get("class_name").and_then(Json::as_str).unwrap_or_default();
+        let unnamed =
+            || ParseValueError::new("a schedule of the learning rate has no class".to_owned());
+        let class = object.get("class_name").and_then(Json::as_str).ok_or_else(unnamed)?;
         let wrong = || {
             ParseValueError::new(format!(
                 "the schedule {} of the learning rate is not supported",
@@ -37,23 +39,26 @@ impl Decay {
         let config = object.get("config").ok_or_else(wrong)?;
         let number = |name: &str| config.get(name).and_then(Json::as_f64);
         let some = |name: &str| number(name).ok_or_else(wrong);
+        let positive = |name: &str| number(name).filter(|x| *x > 0.0).ok_or_else(wrong);
+        // Keras' own default.
+        let alpha = number("alpha").unwrap_or(0.0);
         let flag = |name: &str| config.get(name).and_then(Json::as_bool).unwrap_or(false);
         let list = |name: &str| {
             let all = config.get(name).and_then(Json::as_array).ok_or_else(wrong)?;
             all.iter().map(|x| x.as_f64().ok_or_else(wrong)).collect::<Result<Vec<f64>, _>>()
         };
-        let steps = number("decay_steps").or_else(|| number("first_decay_steps"));
-        let steps = steps.unwrap_or(1.0);
         let kind = match class {
             "ExponentialDecay" => {
-                let (rate, staircase) = (some("decay_rate")?, flag("staircase"));
-                Kind::Exponential { steps, rate, staircase }
+                let (steps, rate) = (positive("decay_steps")?, some("decay_rate")?);
+                Kind::Exponential { steps, rate, staircase: flag("staircase") }
             }
             "InverseTimeDecay" => {
-                Kind::Inverse { steps, rate: some("decay_rate")?, staircase: flag("staircase") }
+                let (steps, rate) = (positive("decay_steps")?, some("decay_rate")?);
+                Kind::Inverse { steps, rate, staircase: flag("staircase") }
             }
             "PolynomialDecay" => {
                 let (end, power) = (some("end_learning_rate")?, some("power")?);
+                let steps = positive("decay_steps")?;
                 Kind::Polynomial { steps, end, power, cycle: flag("cycle") }
             }
             "PiecewiseConstantDecay" => {
@@ -64,13 +69,13 @@ impl Decay {
                 Kind::Pieces { bounds, values }
             }
             "CosineDecay" => {
-                let alpha = number("alpha").unwrap_or(0.0);
+                let steps = positive("decay_steps")?;
                 let rise = number("warmup_target").zip(number("warmup_steps"));
                 Kind::Cosine { steps, alpha, warmup: rise.filter(|(_, steps)| *steps > 0.0) }
             }
             "CosineDecayRestarts" => {
-                let alpha = number("alpha").unwrap_or(0.0);
-                let (t, m) = (some("t_mul")?, some("m_mul")?);
+                let steps = positive("first_decay_steps")?;
+                let (t, m) = (positive("t_mul")?, some("m_mul")?);
                 Kind::Restarts { steps, t, m, alpha }
             }
             _ => return Err(wrong()),
@@ -79,7 +84,7 @@ impl Decay {
             Kind::Pieces { values, .. } => values[0],
             _ => some("initial_learning_rate")?,
         };
-        let sound = steps > 0.0 && initial.is_finite() && initial >= 0.0;
+        let sound = initial.is_finite() && initial >= 0.0;
         sound.then_some(Self { initial, kind }).ok_or_else(wrong)
     }
 

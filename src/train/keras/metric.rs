@@ -68,7 +68,7 @@ fn metric(found: &Json) -> Result<Metric, ParseValueError> {
         }
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         if let Some((_, usual)) = USUAL.iter().find(|(own, _)| own == key)
-            && plain.len() < 10
+            && ["acc", "accuracy", "auc", "precision", "recall"].contains(&plain.as_str())
         {
             if text != *usual && !(key == "thresholds" && value.is_number()) {
                 return Err(refused(format!("the setting {key}={text} of {}", Quoted(name))));

@@ -98,7 +98,8 @@ pub(super) fn assigned(
     let mut counts = std::collections::BTreeMap::new();
     let mut all = Vec::new();
     for name in names {
-        let last = name.trim_end_matches(":0").rsplit('/').next().unwrap_or_default();
+        let name = name.trim_end_matches(":0");
+        let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
         all.push(match last {
             "iter" | "iteration" => Entry::Variable(STEP.to_owned()),
             "learning_rate" => Entry::Rate,

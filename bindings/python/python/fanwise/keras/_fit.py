@@ -91,6 +91,10 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
         class_weight=settings["class_weight"],
     )
     verbose, epochs = settings["verbose"], settings["epochs"]
+    goes_on = epochs - settings["initial_epoch"] > 1 and settings["steps_per_epoch"] is None
+    ends = isinstance(data["x"], Iterator) and not isinstance(data["x"], types.GeneratorType)
+    if goes_on and ends:
+        raise ValueError("the data end with the first epoch: give an iterable, or one epoch")
     callbacks = _callbacks(
         settings["callbacks"],
         template,

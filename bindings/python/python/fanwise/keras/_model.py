@@ -239,7 +239,11 @@ class ParallelModel:
         self.template._assert_compile_called(method)
 
     def _told(self, logs: dict[str, float], return_dict: bool) -> Any:
-        return dict(logs) if return_dict else self.template._flatten_metrics_in_order(logs)
+        return (
+            dict(sorted(logs.items()))
+            if return_dict
+            else self.template._flatten_metrics_in_order(logs)
+        )
 
     def _packed(self, outputs: list[np.ndarray]) -> Any:
         from keras import tree

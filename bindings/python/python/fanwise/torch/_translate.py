@@ -90,7 +90,7 @@ def _number(value: float, like: Any) -> Any:
 
 
 def _dropped(x: Any, rate: float) -> Any:
-    """What is left, and the mask. Inference form: the programs of a traced model drop what a rate above 0 says."""
+    """What dropout leaves, and its mask. A rate above 0 says that programs of the model drop."""
     if not 0 <= rate < 1:
         raise ValueError(f"dropout at a rate of {rate}")
     return op.Dropout(x, op.Constant(value_float=float(rate)))
