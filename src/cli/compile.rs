@@ -427,6 +427,7 @@ fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let (optimizer, _) = args.optimizer.of_file(file.as_ref())?;
     let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;
     args.optimizer.apply(&mut training, &model, 0);
+    args.objective.restrict(&mut training, file.as_ref())?;
     let TrainingGraph { graph, weights, .. } =
         pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
     let place = train::Distribution {

@@ -55,9 +55,9 @@ def model(optimizer):
     keras.utils.clear_session()
     keras.utils.set_random_seed(5)
     x = keras.Input((6,), name="x")
-    h = L.Dense(8, "tanh", name="h")(x)
-    h = L.Dense(8, "tanh", name="kept", trainable=False)(h)
-    m = keras.Model(x, {"a": L.Dense(3, "softmax", name="a")(h), "b": L.Dense(1, name="b")(h)})
+    h = L.Dense(8, "tanh", name="h", kernel_regularizer="l2", kernel_constraint=keras.constraints.MaxNorm(0.9))(x)
+    h = L.Dense(8, "tanh", name="kept", trainable=False, kernel_regularizer="l1")(h)
+    m = keras.Model(x, {"a": L.Dense(3, "softmax", name="a", kernel_regularizer=keras.regularizers.L1L2(0.002, 0.01))(h), "b": L.Dense(1, name="b")(h)})
     loss = {"a": keras.losses.CategoricalCrossentropy(label_smoothing=0.1), "b": keras.losses.MeanSquaredError()}
     m.compile(optimizer, loss, loss_weights={"a": 1.0, "b": 0.3}, metrics={"a": ["accuracy"], "b": [keras.metrics.MeanAbsoluteError()]}, weighted_metrics={"b": [keras.metrics.MeanSquaredError()]})
     return m

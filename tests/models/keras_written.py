@@ -47,8 +47,8 @@ def check(binary, folder, form):
     before.save(first)
     np.savez(data, x=x, y=y)
     said = fanwise(binary, "fit", first, "--data", data, "--loss", "mse", "--optimizer", "sgd", "--learning-rate", "0.05", "--epochs", "2", "--batch", "16", "--gpus", "2", "--target", "cpu", "--save", second)
-    # What the file states of learning, and the command line does not take from it, is told.
-    assert "not applied: `kernel_regularizer` of `y`" in said, said
+    # What restricts learning is told.
+    assert "regularizers or constraints of the file: y/kernel" in said, said
     after = keras.saving.load_model(second)
     changed = {v.path.split("/")[-2] + "/" + v.path.split("/")[-1]: not np.array_equal(v, w) for v, w in zip(before.weights, after.weights)}
     frozen = [w for w in after.weights if "dense" in w.path and w.shape[-1] == 5]

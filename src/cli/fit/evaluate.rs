@@ -109,7 +109,9 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
     // Nothing is updated: the optimizer is there because an objective is declared with one.
-    let training = args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
+    let mut training =
+        args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
+    args.objective.restrict(&mut training, file.as_ref())?;
     let options =
         TrainerOptions { training, distribution: distribution(replicate, &runner, limit, false)? };
     let options = options.for_columns(source.columns());

@@ -164,6 +164,7 @@ fn training<'a>(
     let decay = decay.filter(|_| args.schedule.is_none());
     let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;
     args.optimizer.apply(&mut training, model, args.seed);
+    args.objective.restrict(&mut training, file.as_ref())?;
     if !args.class_weight.is_empty() {
         training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
     }

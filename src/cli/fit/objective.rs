@@ -215,6 +215,19 @@ impl ObjectiveArgs {
             recompute: Recompute::default(),
         })
     }
+
+    /// Gives a training the regularizers and constraints of a Keras file where it has none.
+    pub(crate) fn restrict(
+        &self,
+        training: &mut Training,
+        file: Option<&Compiled>,
+    ) -> anyhow::Result<()> {
+        let Some(file) = file else { return Ok(()) };
+        let penalties = self.l1.is_empty() && self.l2.is_empty();
+        let constraints = training.constraints.is_empty();
+        let read = file.restrict(training, penalties, constraints);
+        read.map_err(|e| anyhow!("{e}; say `--l2` or `--constraint` for others"))
+    }
 }
 
 /// The names of the outputs of a graph.

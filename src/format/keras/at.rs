@@ -279,6 +279,9 @@ impl<'s, 'c> At<'s, 'c> {
         let path = format!("{}/{name}", self.place.path);
         let at = self.count;
         self.count += 1;
+        let kinds = ["regularizer", "constraint"];
+        let [regularizer, constraint] =
+            kinds.map(|kind| self.config.restriction(name, kind).filter(|_| is_learned).cloned());
         if let Some(value) = self.state.variables.value(&path) {
             return Ok(value);
         }
@@ -295,6 +298,8 @@ impl<'s, 'c> At<'s, 'c> {
             order: [&self.place.order[..], &[0, at]].concat(),
             is_trainable: is_learned && self.place.is_trainable,
             is_running: false,
+            regularizer,
+            constraint,
             ty,
             value,
         });

@@ -94,15 +94,26 @@ impl<'c> Config<'c> {
         }
     }
 
-    /// The fields that restrict how variables are learned, and are set.
+    /// The regularizer or constraint, the `kind`, of a variable: that of `recurrent_kernel` is in
+    /// the field `recurrent_regularizer`.
+    pub(super) fn restriction(&self, variable: &str, kind: &str) -> Option<&'c Json> {
+        let last = variable.rsplit_once('/').map_or(variable, |(_, last)| last);
+        let stem = last.strip_suffix("_kernel").unwrap_or(last);
+        let own = self.opt(&format!("{stem}_{kind}"));
+        // The kernel of a depthwise convolution has a field by that name.
+        own.or_else(|| self.opt(&format!("depthwise_{kind}")).filter(|_| stem == "kernel"))
+    }
+
+    /// The fields that restrict how variables are learned, are set, and belong to no variable.
     pub(super) fn restrictions(&self) -> impl Iterator<Item = &'c str> {
         // That of activities is a part of the loss of the model.
         let is_one = |name: &str| {
             (name.ends_with("regularizer") && name != "activity_regularizer")
                 || name.ends_with("constraint")
         };
+        let taken = self.taken.borrow().clone();
         let set = self.fields.iter().filter(|(_, value)| !value.is_null());
-        set.map(|(name, _)| &**name).filter(move |name| is_one(name))
+        set.map(|(name, _)| &**name).filter(move |name| is_one(name) && !taken.contains(name))
     }
 
     pub(super) fn flag(&self, name: &str, absent: bool) -> Read<bool> {

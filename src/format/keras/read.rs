@@ -9,7 +9,7 @@ use super::file::{Source, weights};
 use super::options::BuildOptions;
 use super::slots::{Learned, Slots};
 use super::tree::Spec;
-use super::variables::Variables;
+use super::variables::{Variable, Variables};
 use super::weights::read;
 use super::write;
 use crate::format::Budget;
@@ -35,18 +35,26 @@ pub(crate) struct Architecture {
     pub(crate) variables: Variables,
     /// Decisions of the reader.
     pub(crate) notes: Vec<Note>,
-    /// For training: the regularizers and constraints of the file, each behind its layer.
+    /// For training: the regularizers and constraints that belong to no variable, each behind its
+    /// layer.
     unapplied: BTreeSet<String>,
+    for_training: bool,
 }
 
 impl Architecture {
-    /// The decisions of the reader, and what it does not apply in training.
+    /// The decisions of the reader, and what restricts the variables in training.
     fn told(&self) -> Vec<Note> {
         let mut notes = self.notes.clone();
+        let restricted = |v: &&Variable| v.regularizer.is_some() || v.constraint.is_some();
+        let all: Vec<&str> = self.variables.iter().filter(restricted).map(|v| &*v.name).collect();
+        if self.for_training && !all.is_empty() {
+            let how = "the command line applies them, a `Training` has to state them";
+            let all = all.join(", ");
+            notes.push(format!("regularizers or constraints of the file: {all}; {how}").into());
+        }
         if !self.unapplied.is_empty() {
             let all: Vec<&str> = self.unapplied.iter().map(String::as_str).collect();
-            let why = "penalties and constraints are those that the training states";
-            notes.push(format!("not applied: {}; {why}", all.join(", ")).into());
+            notes.push(format!("not applied: {}", all.join(", ")).into());
         }
         notes
     }
@@ -228,5 +236,6 @@ fn architecture(
             BuildError::Layers(layers) => KerasError::Layers { path: path(), layers },
             BuildError::Open(sizes) => KerasError::Open { path: path(), sizes },
         })?;
-    Ok(Architecture { graph, variables, notes, unapplied })
+    let for_training = options.for_training;
+    Ok(Architecture { graph, variables, notes, unapplied, for_training })
 }

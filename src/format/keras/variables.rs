@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde_json::Value as Json;
+
 use crate::ir::Value;
 use crate::types::TensorType;
 
@@ -20,6 +22,9 @@ pub(crate) struct Variable {
     pub(crate) is_trainable: bool,
     /// Whether it follows the batches in training, without being learned.
     pub(crate) is_running: bool,
+    /// Its regularizer and its constraint, as the file has them.
+    pub(crate) regularizer: Option<Json>,
+    pub(crate) constraint: Option<Json>,
     /// Its type in Keras.
     pub(crate) ty: TensorType,
     /// Its value in the graph.

@@ -42,6 +42,8 @@ pub use metric::Metric;
 pub use mode::Mode;
 pub use optimizer::{EpsilonPlace, Optimizer, Rule};
 pub use penalty::Penalty;
+#[cfg(feature = "keras")]
+pub(crate) use penalty::names;
 pub use pullback::pullback;
 pub use recompute::Recompute;
 pub(crate) use spec::{LossInputs, STEP};

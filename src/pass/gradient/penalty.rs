@@ -47,7 +47,7 @@ impl FromStr for Penalty {
 ///
 /// Greedy matching with one backtracking point, the last `*`: quadratic at worst, where recursion
 /// over every `*` would be exponential.
-pub(super) fn names(pattern: &str, name: &str) -> bool {
+pub(crate) fn names(pattern: &str, name: &str) -> bool {
     let (pattern, letters): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);

@@ -10,12 +10,14 @@ mod decay;
 mod metric;
 mod objective;
 mod optimizer;
+mod restriction;
 mod slots;
 mod written;
 
 pub(crate) use decay::Decay;
 pub(crate) use written::Written;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
@@ -25,7 +27,8 @@ use crate::ir::Weights;
 use crate::model::ModelError;
 use crate::model::keras::Variables;
 use crate::op::converted;
-use crate::pass::{Optimizer, OutputLoss};
+use crate::pass::gradient::names;
+use crate::pass::{Optimizer, OutputLoss, Training};
 use crate::types::{ParseValueError, TensorType};
 
 /// How a model of a Keras file was trained.
@@ -99,6 +102,36 @@ impl Compiled {
             return Ok(None);
         }
         optimizer::read(found, self.file.reader().is_before_3()).map(Some)
+    }
+
+    /// Gives a training the regularizers and constraints of the file, of the variables that it
+    /// trains; the two are taken where they are asked for.
+    ///
+    /// # Errors
+    /// If one has no counterpart.
+    pub(crate) fn restrict(
+        &self,
+        training: &mut Training,
+        penalties: bool,
+        constraints: bool,
+    ) -> Result<(), ParseValueError> {
+        let matches = |all: &BTreeSet<String>, name: &str| all.iter().any(|own| names(own, name));
+        for variable in self.file.built.variables.iter() {
+            let name = &*variable.name;
+            let learned = variable.is_trainable || matches(&training.learned, name);
+            if !learned || matches(&training.frozen, name) {
+                continue;
+            }
+            if let Some(own) = variable.regularizer.as_ref().filter(|_| penalties) {
+                let [l1, l2] = restriction::penalties(own, name)?;
+                training.l1.extend(l1);
+                training.l2.extend(l2);
+            }
+            if let Some(own) = variable.constraint.as_ref().filter(|_| constraints) {
+                training.constraints.push(restriction::constraint(own, name)?);
+            }
+        }
+        Ok(())
     }
 
     /// The variables of the file's optimizer.
