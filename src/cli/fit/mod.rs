@@ -139,8 +139,7 @@ fn fit_from(
         validation: validation
             .map_or(Validation::None, |source| Validation::Data(images.others(source))),
         class_weights: args.class_weight.iter().copied().collect(),
-        // Without one the rate stays.
-        schedule: args.schedule.clone().unwrap_or_default(),
+        schedule: args.schedule.clone().unwrap_or_default(), // none: the rate stays
         resume,
         observers,
     };

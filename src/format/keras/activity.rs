@@ -8,20 +8,31 @@ use super::error::Fault;
 use super::value::{Arg, Tensor};
 use crate::op::Formula;
 use crate::op::for_training::ForTraining;
-use crate::types::{DType, Dim, Quoted};
+use crate::types::{DType, Dim, ParseValueError, Quoted};
+
+/// The field of a layer for its results.
+const ACTIVITY: &str = "activity_regularizer";
 
 /// The factors of the sums of magnitudes and of squares.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Penalty {
-    pub(super) l1: f64,
-    pub(super) l2: f64,
+pub(crate) struct Penalty {
+    pub(crate) l1: f64,
+    pub(crate) l2: f64,
 }
 
 impl Penalty {
     /// The field of a layer for its results; `None` if it is not set.
     pub(super) fn of(at: &At<'_, '_>) -> Read<Option<Self>> {
-        let name = "activity_regularizer";
-        let Some(value) = at.config.opt(name) else { return Ok(None) };
+        at.config.opt(ACTIVITY).map(|value| Self::read(ACTIVITY, value)).transpose()
+    }
+
+    /// The factors of the regularizer of a variable.
+    pub(crate) fn of_variable(found: &Json) -> Result<Self, ParseValueError> {
+        Ok(Self::read("regularizer", found)?)
+    }
+
+    /// The factors of the regularizer that is the value of this field.
+    fn read(name: &str, value: &Json) -> Read<Self> {
         let (class, fields) = match value {
             Json::String(class) => (class.as_str(), None),
             value => {
@@ -44,11 +55,14 @@ impl Penalty {
         let factor = |field, absent| {
             let value = fields.and_then(|fields| fields.get(field));
             match value.filter(|value| !value.is_null()) {
-                Some(value) => number(field, value),
+                Some(value) => number(field, value).and_then(|factor| {
+                    let wrong = || Fault::field(field, "is below 0");
+                    (factor >= 0.0).then_some(factor).ok_or_else(wrong)
+                }),
                 None => Ok(absent),
             }
         };
-        Ok(Some(Self { l1: factor("l1", l1)?, l2: factor("l2", l2)? }))
+        Ok(Self { l1: factor("l1", l1)?, l2: factor("l2", l2)? })
     }
 
     /// Adds to the loss the penalties of all tensors of a result, divided by their batch.

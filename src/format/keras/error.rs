@@ -5,7 +5,7 @@ use std::fmt;
 use crate::format::{FileError, OverBudget};
 use crate::ir::GraphError;
 use crate::op::OpError;
-use crate::types::{Diagnostic, Hint, Quoted, Setting, TensorError};
+use crate::types::{Diagnostic, Hint, ParseValueError, Quoted, Setting, TensorError};
 
 /// Why a Keras file is no model that can be run.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +118,12 @@ impl Fault {
     /// A field of the configuration that is wrong.
     pub(super) fn field(name: &str, reason: impl fmt::Display) -> Self {
         Self::new(format!("field {} {reason}", Quoted(name)))
+    }
+}
+
+impl From<Fault> for ParseValueError {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault.reason)
     }
 }
 

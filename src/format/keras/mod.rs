@@ -29,6 +29,7 @@ mod variables;
 mod weights;
 mod write;
 
+pub(crate) use activity::Penalty;
 pub(crate) use error::KerasError;
 pub(crate) use file::is_keras;
 pub use layers::supported;

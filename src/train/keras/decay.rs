@@ -24,68 +24,95 @@ enum Kind {
     Restarts { steps: f64, t: f64, m: f64, alpha: f64 },
 }
 
+/// The settings of a schedule.
+struct Settings<'j> {
+    class: &'j str,
+    config: &'j Json,
+}
+
+impl Settings<'_> {
+    fn wrong(&self) -> ParseValueError {
+        let class = Quoted(self.class);
+        ParseValueError::new(format!("the schedule {class} of the learning rate is not supported"))
+    }
+
+    fn opt(&self, name: &str) -> Option<f64> {
+        self.config.get(name).and_then(Json::as_f64)
+    }
+
+    fn number(&self, name: &str) -> Result<f64, ParseValueError> {
+        self.opt(name).ok_or_else(|| self.wrong())
+    }
+
+    fn positive(&self, name: &str) -> Result<f64, ParseValueError> {
+        self.opt(name).filter(|x| *x > 0.0).ok_or_else(|| self.wrong())
+    }
+
+    /// A truth value, which is false where it is not stated, as in Keras.
+    fn flag(&self, name: &str) -> bool {
+        self.config.get(name) == Some(&Json::Bool(true))
+    }
+
+    fn list(&self, name: &str) -> Result<Vec<f64>, ParseValueError> {
+        let all = self.config.get(name).and_then(Json::as_array).ok_or_else(|| self.wrong())?;
+        all.iter().map(|x| x.as_f64().ok_or_else(|| self.wrong())).collect()
+    }
+}
+
+impl Kind {
+    fn read(of: &Settings<'_>) -> Result<Self, ParseValueError> {
+        // Keras' own default.
+        let alpha = of.opt("alpha").unwrap_or(0.0);
+        Ok(match of.class {
+            "ExponentialDecay" => {
+                let (steps, rate) = (of.positive("decay_steps")?, of.number("decay_rate")?);
+                Self::Exponential { steps, rate, staircase: of.flag("staircase") }
+            }
+            "InverseTimeDecay" => {
+                let (steps, rate) = (of.positive("decay_steps")?, of.number("decay_rate")?);
+                Self::Inverse { steps, rate, staircase: of.flag("staircase") }
+            }
+            "PolynomialDecay" => {
+                let (end, power) = (of.number("end_learning_rate")?, of.number("power")?);
+                let steps = of.positive("decay_steps")?;
+                Self::Polynomial { steps, end, power, cycle: of.flag("cycle") }
+            }
+            "PiecewiseConstantDecay" => {
+                let (bounds, values) = (of.list("boundaries")?, of.list("values")?);
+                if values.len() != bounds.len() + 1 {
+                    return Err(of.wrong());
+                }
+                Self::Pieces { bounds, values }
+            }
+            "CosineDecay" => {
+                let steps = of.positive("decay_steps")?;
+                let rise = of.opt("warmup_target").zip(of.opt("warmup_steps"));
+                Self::Cosine { steps, alpha, warmup: rise.filter(|(_, steps)| *steps > 0.0) }
+            }
+            "CosineDecayRestarts" => {
+                let steps = of.positive("first_decay_steps")?;
+                let (t, m) = (of.positive("t_mul")?, of.number("m_mul")?);
+                Self::Restarts { steps, t, m, alpha }
+            }
+            _ => return Err(of.wrong()),
+        })
+    }
+}
+
 impl Decay {
     /// The schedule of an object of `keras.optimizers.schedules`.
     pub(super) fn read(object: &Json) -> Result<Self, ParseValueError> {
         let unnamed =
             || ParseValueError::new("a schedule of the learning rate has no class".to_owned());
         let class = object.get("class_name").and_then(Json::as_str).ok_or_else(unnamed)?;
-        let wrong = || {
-            ParseValueError::new(format!(
-                "the schedule {} of the learning rate is not supported",
-                Quoted(class)
-            ))
-        };
-        let config = object.get("config").ok_or_else(wrong)?;
-        let number = |name: &str| config.get(name).and_then(Json::as_f64);
-        let some = |name: &str| number(name).ok_or_else(wrong);
-        let positive = |name: &str| number(name).filter(|x| *x > 0.0).ok_or_else(wrong);
-        // Keras' own default.
-        let alpha = number("alpha").unwrap_or(0.0);
-        let flag = |name: &str| config.get(name).and_then(Json::as_bool).unwrap_or(false);
-        let list = |name: &str| {
-            let all = config.get(name).and_then(Json::as_array).ok_or_else(wrong)?;
-            all.iter().map(|x| x.as_f64().ok_or_else(wrong)).collect::<Result<Vec<f64>, _>>()
-        };
-        let kind = match class {
-            "ExponentialDecay" => {
-                let (steps, rate) = (positive("decay_steps")?, some("decay_rate")?);
-                Kind::Exponential { steps, rate, staircase: flag("staircase") }
-            }
-            "InverseTimeDecay" => {
-                let (steps, rate) = (positive("decay_steps")?, some("decay_rate")?);
-                Kind::Inverse { steps, rate, staircase: flag("staircase") }
-            }
-            "PolynomialDecay" => {
-                let (end, power) = (some("end_learning_rate")?, some("power")?);
-                let steps = positive("decay_steps")?;
-                Kind::Polynomial { steps, end, power, cycle: flag("cycle") }
-            }
-            "PiecewiseConstantDecay" => {
-                let (bounds, values) = (list("boundaries")?, list("values")?);
-                if values.len() != bounds.len() + 1 {
-                    return Err(wrong());
-                }
-                Kind::Pieces { bounds, values }
-            }
-            "CosineDecay" => {
-                let steps = positive("decay_steps")?;
-                let rise = number("warmup_target").zip(number("warmup_steps"));
-                Kind::Cosine { steps, alpha, warmup: rise.filter(|(_, steps)| *steps > 0.0) }
-            }
-            "CosineDecayRestarts" => {
-                let steps = positive("first_decay_steps")?;
-                let (t, m) = (positive("t_mul")?, some("m_mul")?);
-                Kind::Restarts { steps, t, m, alpha }
-            }
-            _ => return Err(wrong()),
-        };
+        let of = Settings { class, config: &object["config"] };
+        let kind = Kind::read(&of)?;
         let initial = match &kind {
             Kind::Pieces { values, .. } => values[0],
-            _ => some("initial_learning_rate")?,
+            _ => of.number("initial_learning_rate")?,
         };
         let sound = initial.is_finite() && initial >= 0.0;
-        sound.then_some(Self { initial, kind }).ok_or_else(wrong)
+        sound.then_some(Self { initial, kind }).ok_or_else(|| of.wrong())
     }
 
     /// `initial / (1 + decay * batches)`, the `decay` of old optimizers.

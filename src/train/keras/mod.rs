@@ -52,6 +52,7 @@ impl Compiled {
     }
 
     fn field(&self, name: &str) -> &Json {
+        // What a file does not state is null in others.
         self.file.reader().compiled().get(name).unwrap_or(&Json::Null)
     }
 

@@ -53,6 +53,7 @@ pub(super) fn by_output<'j>(
                 let reason = format!("{}: the outputs are {known}", Quoted(name));
                 return Err(wrong(reason));
             }
+            // An output that is not named has none.
             Ok(outputs.iter().map(|name| fields.get(*name).unwrap_or(&Json::Null)).collect())
         }
         // One is of every output.

@@ -40,21 +40,11 @@ pub(super) fn read(
     let is_legacy = is_before_3 && !config.contains_key("use_ema") && !config.is_empty();
     // Their formulas differ from those of Keras 3.
     if is_legacy && ["nadam", "adagrad"].contains(&name) {
-        return Err(refused("the optimizer `Nadam` of Keras before 3, whose momentum is another,"));
+        let of =
+            format!("the optimizer {} of Keras before 3, whose formula differs,", Quoted(class));
+        return Err(refused(&of));
     }
-    let averages = config.get("use_ema").and_then(Json::as_bool).unwrap_or(false);
-    let mut settings = Vec::new();
-    for (key, value) in config {
-        let is_unset = value.is_null() || value == &json!(false) || value == &json!(0.0);
-        let skipped = !averages && AVERAGES.contains(&key.as_str());
-        if INERT.contains(&key.as_str()) || skipped || is_unset && !sets_by_zero(key) {
-            continue;
-        }
-        settings.push(match value {
-            Json::Bool(_) | Json::Number(_) => format!("{key}={value}"),
-            _ => return Err(refused(&format!("the setting `{key}={value}` of {name}"))),
-        });
-    }
+    let mut settings = settings(name, config)?;
     // Without weight decay it is the same rule.
     let has_decay = config.get("weight_decay").and_then(Json::as_f64).is_some_and(|x| x > 0.0);
     let name = if name == "adamw" && !has_decay && !config.is_empty() { "adam" } else { name };
@@ -82,6 +72,24 @@ pub(super) fn read(
         optimizer.learning_rate = decay.initial;
     }
     Ok((optimizer, decay))
+}
+
+/// The settings that say something of the steps, as an optimizer reads them.
+fn settings(name: &str, config: &Map<String, Json>) -> Result<Vec<String>, ParseValueError> {
+    let averages = config.get("use_ema") == Some(&json!(true));
+    let mut settings = Vec::new();
+    for (key, value) in config {
+        let is_unset = value.is_null() || value == &json!(false) || value == &json!(0.0);
+        let skipped = !averages && AVERAGES.contains(&key.as_str());
+        if INERT.contains(&key.as_str()) || skipped || is_unset && !sets_by_zero(key) {
+            continue;
+        }
+        settings.push(match value {
+            Json::Bool(_) | Json::Number(_) => format!("{key}={value}"),
+            _ => return Err(refused(&format!("the setting `{key}={value}` of {name}"))),
+        });
+    }
+    Ok(settings)
 }
 
 /// Whether 0 and `false` are not what a setting is without being set.

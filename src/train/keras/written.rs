@@ -9,6 +9,7 @@ use crate::ir::Weights;
 use crate::model::ModelError;
 use crate::op::converted;
 use crate::pass::{EpsilonPlace, Metric, OutputLoss, Rule, Training};
+use crate::types::invariant::invariant;
 use crate::types::{DType, ParseValueError, Tensor};
 
 /// What a training took from the file, and what it was told instead.
@@ -68,11 +69,11 @@ impl Compiled {
         let Training { losses, optimizer, .. } = new.training;
         let reader = self.file.reader();
         let mut config = reader.compiled().as_object().cloned().unwrap_or_else(|| {
-            let usual = json!({
-                "run_eagerly": false, "steps_per_execution": 1, "jit_compile": "auto",
-                "loss_weights": null, "metrics": null, "weighted_metrics": null,
-            });
-            usual.as_object().cloned().unwrap_or_default()
+            let empty =
+                ["loss_weights", "metrics", "weighted_metrics"].map(|key| (key, Json::Null));
+            let usual = [("run_eagerly", json!(false)), ("steps_per_execution", json!(1))];
+            let all = empty.into_iter().chain(usual).chain([("jit_compile", json!("auto"))]);
+            all.map(|(key, value)| (key.to_owned(), value)).collect()
         });
         let mut set = |key: &str, value: Json| {
             config.insert(key.to_owned(), value);
@@ -99,7 +100,7 @@ impl Compiled {
         }
         if !new.own_optimizer {
             let written = optimizer::write(optimizer, reader.is_before_3());
-            set("optimizer", written.unwrap_or_default());
+            set("optimizer", invariant(written, "that Keras has an optimizer that was checked"));
         }
         if let Some(rate) = new.rate
             && let Some(settings) = config
@@ -162,7 +163,8 @@ impl Compiled {
     fn initial(&self, entry: &Entry, new: &Written<'_>) -> Tensor {
         let Entry::Variable(variable) = entry else { return Tensor::scalar(0.0f32) };
         let slots = new.training.optimizer.slots();
-        let part = variable.strip_prefix("optimizer.").unwrap_or_default();
+        let part = variable.strip_prefix("optimizer.");
+        let part = invariant(part, "that variables of optimizers have their prefix");
         let of = |slot: &str| part.strip_prefix(slot).and_then(|rest| rest.strip_prefix('.'));
         let kinds = slots.into_iter().chain([("average", 0.0), ("gradient_accumulator", 0.0)]);
         let found =

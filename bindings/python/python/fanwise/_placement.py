@@ -3,6 +3,7 @@
 import operator
 import os
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,27 @@ def _cache() -> Path | None:
         return (Path(named) if named else Path.home() / ".cache") / "fanwise"
     except RuntimeError:
         return None
+
+
+def is_reproducible(asked: str | None) -> bool:
+    """Whether training gives the same bits on any number of devices."""
+    if asked not in (None, "n-invariant"):
+        raise ValueError(f"`reproducible` cannot be {asked!r}: write 'n-invariant'")
+    return asked is not None
+
+
+def warn_of_virtual(found: int, wanted: int) -> None:
+    """Tells the caller of the package that virtual devices are used."""
+    warnings.warn(
+        f"this machine has {found} GPUs; {wanted} virtual devices on the CPU take their place",
+        stacklevel=_outside(),
+    )
+
+
+def _outside() -> int:
+    """How far up the stack the caller of the package is."""
+    frame, level = sys._getframe(1), 1
+    package = os.path.dirname(__file__)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level

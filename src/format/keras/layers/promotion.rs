@@ -22,26 +22,9 @@ pub(super) fn common(a: DType, b: DType) -> DType {
         (a, b) if a == b => a,
         (DType::Bool, other) | (other, DType::Bool) => other,
         (DType::F16, DType::Bf16) | (DType::Bf16, DType::F16) => DType::F32,
-        (a, b) if a.is_float() && b.is_float() => {
-            if a.bytes() > b.bytes() {
-                a
-            } else {
-                b
-            }
-        }
-        (a, b) if a.is_float() || b.is_float() => {
-            if a.is_float() {
-                a
-            } else {
-                b
-            }
-        }
-        (a, b) if a.is_signed() == b.is_signed() => {
-            if a.bytes() > b.bytes() {
-                a
-            } else {
-                b
-            }
+        (a, b) if a.is_float() != b.is_float() => [a, b][usize::from(b.is_float())],
+        (a, b) if a.is_float() || a.is_signed() == b.is_signed() => {
+            [a, b][usize::from(b.bytes() > a.bytes())]
         }
         (a, b) => {
             let (signed, unsigned) = if a.is_signed() { (a, b) } else { (b, a) };

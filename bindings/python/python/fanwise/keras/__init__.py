@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from .. import _placement
 from .._fanwise import Model
 from ._devices import choose
 from ._model import ParallelModel
@@ -37,7 +38,7 @@ def multi_gpu_model(
     """
     from . import _engine
 
-    invariant = _engine.is_reproducible(reproducible)
+    invariant = _placement.is_reproducible(reproducible)
     ids, chosen = choose(gpus, target)
     options = _engine.options(
         ids,

@@ -1,11 +1,9 @@
 """The devices that `gpus` names, checked in Keras' words."""
 
 import operator
-import os
-import warnings
 from typing import Any
 
-from .. import _fanwise
+from .. import _fanwise, _placement
 
 # Devices where none are named and the machine has no two GPUs.
 _LEAST = 2
@@ -31,7 +29,7 @@ def choose(gpus: Any, target: str) -> tuple[list[int], str]:
             f"{[*has, '/cpu:0']}. Try reducing `gpus`."
         )
     if virtual and target == "auto":
-        warn_of_virtual(found, len(ids))
+        _placement.warn_of_virtual(found, len(ids))
     return ids, "cpu" if virtual else "cuda"
 
 
@@ -73,22 +71,3 @@ def _number(value: Any, *, allows_truth: bool = False) -> int:
 def exist(names: list[Any], found: int) -> bool:
     """Whether a machine with `found` GPUs has all of these."""
     return all(0 <= _number(name) < found for name in names)
-
-
-def warn_of_virtual(found: int, wanted: int) -> None:
-    """Tells the caller of the package that virtual devices are used."""
-    warnings.warn(
-        f"this machine has {found} GPUs; {wanted} virtual devices on the CPU take their place",
-        stacklevel=_outside(),
-    )
-
-
-def _outside() -> int:
-    """How far up the stack the caller of the package is."""
-    import sys
-
-    frame, level = sys._getframe(1), 1
-    package = os.path.dirname(os.path.dirname(__file__))
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
-        frame, level = frame.f_back, level + 1
-    return level

@@ -322,10 +322,3 @@ def loaded(
 def options(ids: list[int], target: str, **settings: Any) -> dict[str, Any]:
     """The settings of the devices."""
     return _placement.options(ids, target, **settings)
-
-
-def is_reproducible(asked: str | None) -> bool:
-    """Whether training gives the same bits on any number of devices."""
-    if asked not in (None, "n-invariant"):
-        raise ValueError(f"`reproducible` cannot be {asked!r}: write 'n-invariant'")
-    return asked is not None

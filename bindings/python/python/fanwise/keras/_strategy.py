@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .. import _fanwise
+from .. import _fanwise, _placement
 from . import _compile, _engine
-from ._devices import exist, warn_of_virtual
+from ._devices import exist
 from ._model import ParallelModel
 
 # The methods of a model that run on the devices, beside `compile`.
@@ -56,7 +56,7 @@ class MirroredStrategy:
         self._options = _engine.options(
             ids, self._target, shards=shards, weights=weights, batch_norm=batch_norm
         )
-        self._reproducible = _engine.is_reproducible(reproducible)
+        self._reproducible = _placement.is_reproducible(reproducible)
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -160,7 +160,7 @@ def _chosen(devices: Any, target: str) -> tuple[list[int], str]:
     if target == "cuda":
         has = [f"/gpu:{number}" for number in range(found)]
         raise ValueError(f"the machine has the devices {[*has, '/cpu:0']}, not {devices}")
-    warn_of_virtual(found, len(ids))
+    _placement.warn_of_virtual(found, len(ids))
     return list(ids), "cpu"
 
 

@@ -1,6 +1,5 @@
 """Modules on several devices."""
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -43,8 +42,6 @@ class DataParallel(nn.Module):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f"expected a torch.nn.Module, not {type(module).__qualname__}")
-        if reproducible not in (None, "n-invariant"):
-            raise ValueError(f"`reproducible` cannot be {reproducible!r}: write 'n-invariant'")
         self.module = module
         self.training = module.training
         self._settings = (
@@ -56,7 +53,7 @@ class DataParallel(nn.Module):
                 batch_norm=batch_norm,
                 repair=repair,
             ),
-            reproducible is not None,
+            _placement.is_reproducible(reproducible),
         )
         self._engine = self._made()
 
@@ -109,9 +106,5 @@ def devices(gpus: int | Iterable[int] | None, target: str, **settings: Any) -> d
     if chosen == "cuda" and max(ids) >= found:
         raise ValueError(f"gpus={gpus!r}: this machine has {found} GPUs")
     if chosen == "cpu" and target == "auto":
-        warnings.warn(
-            f"this machine has {found} GPUs; {len(ids)} virtual devices on the CPU take their "
-            "place",
-            stacklevel=3,
-        )
+        _placement.warn_of_virtual(found, len(ids))
     return _placement.options(ids, chosen, **settings)
