@@ -120,7 +120,9 @@ pub(super) fn dropped(net: &mut Net, i: usize) -> Vec<Value> {
     let mut results = vec![net.op(DropoutTrain { rate, seed }, &[x, rows, step])];
     for name in ["row_uniform", "row_normal"] {
         let noise = Op::read(name, vec![("seed".to_owned(), Attr::Int(seed.into()))]).unwrap();
-        results.push(net.op(noise, &[x, rows, step]));
+        let drawn = net.op(noise, &[x, rows, step]);
+        // A GPU's logarithm and cosine of f64 may end in another digit.
+        results.push(net.op(Cast { to: DType::F32 }, &[drawn]));
     }
     results.push(net.op(range, &[]));
     results
