@@ -133,6 +133,6 @@ pub struct DeviceStats {
     /// Bytes of the parameters that it holds.
     pub params: u64,
     /// Time spent on steps, without waiting for other devices; what a device does at the same time
-    /// counts twice.
+    /// counts twice, and steps of one virtual device may be taken amid those of another.
     pub time: Duration,
 }

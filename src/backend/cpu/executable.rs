@@ -1,13 +1,13 @@
 //! A program on virtual devices, ready to run.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rayon::ThreadPool;
 
-use super::run::{Prepared, Run};
+use super::run::{Given, Prepared, Run};
 use super::variables::{self, Variables};
-use crate::backend::host::{DeviceMemory, Events, lock};
+use crate::backend::host::{DeviceMemory, lock};
 use crate::backend::{
     CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, inputs,
 };
@@ -151,23 +151,18 @@ impl Executable for CpuExecutable {
         let prepared = self.prepare(n, options.max_memory, &param_bytes)?;
         let bound = &prepared.bound;
         let memories = self.memories(bound, spares.as_deref_mut())?;
-        let run = Run {
+        let given = Given {
             program: &self.program,
             prepared: &prepared,
             inputs: &inputs,
             params: &held,
-            memories: memories.into_iter().map(Mutex::new).collect(),
             pool: &self.pool,
-            events: Events::new(self.program.events),
             progress: options.progress.as_deref(),
         };
+        let run = Run::new(given, memories);
         let done = run.all_devices();
-        let mut memories = run
-            .memories
-            .into_iter()
-            .map(|m| m.into_inner().unwrap_or_else(PoisonError::into_inner));
         let (mut arenas, mut outputs, mut updates) = (Vec::new(), Vec::new(), Vec::new());
-        for memory in &mut memories {
+        for memory in run.into_memories() {
             arenas.push(memory.arena);
             outputs.extend(memory.outputs);
             updates.push(memory.updates);

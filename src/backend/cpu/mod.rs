@@ -1,5 +1,5 @@
-//! The CPU: virtual devices on the host, with separate memories, a control thread each and one pool
-//! of workers for all, and the kernels that they run.
+//! The CPU: virtual devices on the host, with separate memories and one pool of workers for all, and
+//! the kernels that they run.
 //!
 //! A kernel is a function on slices. It uses the threads of the rayon pool in which it is called,
 //! and the bits of each output row depend on that row's inputs alone: not on the batch size, the
@@ -13,6 +13,7 @@ mod cpu_op;
 mod depthwise;
 mod dft;
 pub(crate) mod elementwise;
+mod events;
 mod executable;
 pub(crate) mod gemm;
 mod im2col;
@@ -20,6 +21,7 @@ mod kernel;
 pub(crate) mod matmul;
 pub(crate) mod moves;
 mod phases;
+mod place;
 pub(crate) mod pool;
 pub(crate) mod pool_grad;
 pub(crate) mod recurrent;

@@ -6,6 +6,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::events::Events;
 use super::job::{Job, Progress};
 use super::parts::{Bytes, HostParams, Parts};
 use super::pinned::{NotTaken, stage, stage_inputs};
@@ -16,7 +17,7 @@ use super::staging::{Devices, Leftover, Shared, StagedInputs, StagingError};
 use super::variables::{Variables, update_blocks};
 use crate::backend::cuda::driver::context::Reclaim;
 use crate::backend::cuda::driver::memory::{HostBlock, Pinned};
-use crate::backend::host::{DeviceMemory, Events, lock};
+use crate::backend::host::{DeviceMemory, lock};
 use crate::backend::size::port_bytes;
 use crate::backend::{
     CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, inputs,

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::events::{Events, Stopped};
 use super::plan::{HostBlocks, Plan};
 use super::staging::StagedInputs;
 use super::trace::Recorder;
@@ -13,7 +14,7 @@ use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::contexts;
 use crate::backend::cuda::driver::memory::HostBlock;
 use crate::backend::cuda::driver::stream::{Event, Stream};
-use crate::backend::host::{DeviceMemory, Events, StepError, Stopped, lock};
+use crate::backend::host::{DeviceMemory, StepError, lock};
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Program};
 use crate::types::{Device, KernelClass, Tensor};

@@ -2,6 +2,7 @@
 //! each device.
 
 pub(crate) mod backend;
+mod events;
 pub(crate) mod executor;
 mod gpu;
 mod health;

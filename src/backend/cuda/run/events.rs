@@ -2,10 +2,10 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use super::lock::lock;
+use crate::backend::host::lock;
 
 /// The events of one run, and whether a device has failed.
-pub(crate) struct Events {
+pub(super) struct Events {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -17,16 +17,16 @@ struct State {
 
 /// The end of a device's work because another one has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stopped;
+pub(super) struct Stopped;
 
 impl Events {
-    pub(crate) fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32) -> Self {
         let state = State { recorded: vec![false; count as usize], stopped: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Makes every step that was done before visible to those that wait for the event.
-    pub(crate) fn record(&self, event: u32) {
+    pub(super) fn record(&self, event: u32) {
         if let Some(recorded) = lock(&self.state).recorded.get_mut(event as usize) {
             *recorded = true;
         }
@@ -34,27 +34,20 @@ impl Events {
     }
 
     /// Returns when the event is recorded.
-    pub(crate) fn wait(&self, event: u32) -> Result<(), Stopped> {
+    pub(super) fn wait(&self, event: u32) -> Result<(), Stopped> {
         let waiting =
             |s: &mut State| !s.stopped && s.recorded.get(event as usize).is_some_and(|r| !r);
         let state = self.changed.wait_while(lock(&self.state), waiting);
         if state.unwrap_or_else(PoisonError::into_inner).stopped { Err(Stopped) } else { Ok(()) }
     }
 
-    /// True if the event is recorded.
-    pub(crate) fn is_recorded(&self, event: u32) -> Result<bool, Stopped> {
-        let state = lock(&self.state);
-        let recorded = state.recorded.get(event as usize).is_none_or(|r| *r);
-        if state.stopped { Err(Stopped) } else { Ok(recorded) }
-    }
-
     /// Fails if a device has failed.
-    pub(crate) fn check(&self) -> Result<(), Stopped> {
+    pub(super) fn check(&self) -> Result<(), Stopped> {
         if lock(&self.state).stopped { Err(Stopped) } else { Ok(()) }
     }
 
     /// Ends all devices' work.
-    pub(crate) fn stop(&self) {
+    pub(super) fn stop(&self) {
         lock(&self.state).stopped = true;
         self.changed.notify_all();
     }

@@ -1,0 +1,45 @@
+//! The memory of a device in a run, and the devices that wait for it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::backend::host::{DeviceMemory, lock};
+
+/// The memory of one device, and the devices that wait until it is free.
+///
+/// Only the device's own launches hold it for long. The worker that would wait for one may be the
+/// one that computes it, further down its stack: other devices never block.
+pub(super) struct Place {
+    /// Whoever held it calls [`Place::left`] afterwards.
+    pub(super) memory: Mutex<DeviceMemory>,
+    waiting: Mutex<Vec<usize>>,
+}
+
+impl Place {
+    pub(super) fn new(memory: DeviceMemory) -> Self {
+        Self { memory: Mutex::new(memory), waiting: Mutex::default() }
+    }
+
+    /// The memory, for a copy of this device, if it is free; else the device waits for it.
+    pub(super) fn take(&self, device: usize) -> Option<MutexGuard<'_, DeviceMemory>> {
+        // Nobody looks for waiting devices in between: who holds the memory now does so afterwards.
+        let mut waiting = lock(&self.waiting);
+        match self.memory.try_lock() {
+            Ok(memory) => Some(memory),
+            Err(TryLockError::Poisoned(memory)) => Some(memory.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                waiting.push(device);
+                None
+            }
+        }
+    }
+
+    /// The memory was given back: the devices to start again.
+    pub(super) fn left(&self) -> Vec<usize> {
+        std::mem::take(&mut *lock(&self.waiting))
+    }
+
+    /// The memory after the run.
+    pub(super) fn into_memory(self) -> DeviceMemory {
+        self.memory.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
