@@ -33,7 +33,7 @@ impl Prepared {
         let devices = program.devices.iter().zip(&bound.devices);
         let kernels =
             devices.map(|(device, plan)| StepKernels::new(device, plan, bound.n)).collect();
-        Self { kernels, bound }
+        Self { bound, kernels }
     }
 }
 
