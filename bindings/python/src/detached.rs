@@ -1,8 +1,9 @@
 //! Work without the interpreter's lock, which Ctrl-C may leave behind.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use std::{io, thread};
 
 use fanwise::Error;
 use pyo3::exceptions::PyRuntimeError;
@@ -13,36 +14,84 @@ use crate::error::Raise as _;
 /// How often signals are looked for.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Does `work` without the interpreter's lock. On the main thread, where Python handles signals, it
-/// is done by another thread: a signal whose handler raises, as that of Ctrl-C does, ends the wait;
-/// the work goes on, and its result is dropped.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that takes work in order; the first work starts it, and it ends with the worker and
+/// what was started.
+///
+/// Each work begins after those that were started before, whoever waits for them: a step of
+/// training may be started before the one in front of it has ended.
+#[derive(Default)]
+pub(crate) struct Worker(Mutex<Option<Sender<Job>>>);
+
+/// Work that was started. It is done also if nobody waits for its result.
+pub(crate) struct Pending<T>(Receiver<Result<T, Error>>);
+
+impl Worker {
+    /// Starts work.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> io::Result<Pending<T>> {
+        let (give, take) = channel();
+        let mut job: Job = Box::new(move || {
+            // Nobody takes it after a signal.
+            drop(give.send(work()));
+        });
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*jobs {
+            // A thread that has panicked takes nothing any more.
+            let Err(back) = known.send(job) else { return Ok(Pending(take)) };
+            job = back.0;
+        }
+        let (give, todo) = channel::<Job>();
+        let work = move || {
+            job();
+            todo.into_iter().for_each(|job| job());
+        };
+        thread::Builder::new().name("fanwise".to_owned()).spawn(work)?;
+        *jobs = Some(give);
+        Ok(Pending(take))
+    }
+
+    /// Starts work and waits for its result.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        self.start(work)?.wait(py)
+    }
+}
+
+impl<T: Send> Pending<T> {
+    /// The result, waited for without the interpreter's lock. A signal whose handler raises, as
+    /// that of Ctrl-C does, ends the wait; the work goes on, and its result is dropped.
+    pub(crate) fn wait(self, py: Python<'_>) -> PyResult<T> {
+        let take = Mutex::new(self.0);
+        loop {
+            let found = py.detach(|| {
+                let take = take.lock().unwrap_or_else(PoisonError::into_inner);
+                take.recv_timeout(TURN)
+            });
+            match found {
+                Ok(result) => return result.raise(py),
+                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(PyRuntimeError::new_err("internal error: the work has panicked"));
+                }
+            }
+        }
+    }
+}
+
+/// Does work without the interpreter's lock. On the main thread, where Python handles signals,
+/// another thread does it, so that a signal can end the wait.
 pub(crate) fn detached<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
-    if !is_main_thread(py)? {
-        return py.detach(work).raise(py);
-    }
-    let (give, take) = channel();
-    let started = thread::Builder::new().name("fanwise".to_owned()).spawn(move || {
-        // Nobody takes it after a signal.
-        drop(give.send(work()));
-    });
-    started?;
-    let take = std::sync::Mutex::new(take);
-    loop {
-        let found = py.detach(|| {
-            let take = take.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            take.recv_timeout(TURN)
-        });
-        match found {
-            Ok(result) => return result.raise(py),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("internal error: the work has panicked"));
-            }
-        }
-    }
+    if is_main_thread(py)? { Worker::default().run(py, work) } else { py.detach(work).raise(py) }
 }
 
 /// Whether this is the thread that handles signals.

@@ -2,21 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use fanwise::backend::{Executable, RunOptions};
+use fanwise::backend::{Executable, RunOptions, RunOutput};
 use fanwise::ir::Weights;
 use fanwise::pass::{
     self, Constraint, Metric, Mode, OutputLoss, Penalty, Recompute, Training, TrainingGraph,
     Weighted,
 };
 use fanwise::types::{Dim, TensorType};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::array::{PyTensor, tensor};
-use crate::detached::detached;
+use crate::detached::{Pending, Worker};
 use crate::error::Raise as _;
 use crate::model::{PyModel, tensors};
 use crate::options::Options;
@@ -108,6 +108,25 @@ impl TrainingSpec {
 pub(crate) struct PyProgram {
     executable: Arc<dyn Executable>,
     about: About,
+    worker: Worker,
+}
+
+/// The outputs of a run by name.
+type Outputs = BTreeMap<String, PyTensor>;
+
+/// A run of a program that was started.
+#[pyclass(frozen, module = "fanwise", name = "Run")]
+pub(crate) struct PyRun(Mutex<Option<Pending<RunOutput>>>);
+
+#[pymethods]
+impl PyRun {
+    /// Waits for the run; the outputs by name. There is one result to take.
+    fn result(&self, py: Python<'_>) -> PyResult<Outputs> {
+        let run = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let run = run.ok_or_else(|| PyRuntimeError::new_err("the result was taken before"))?;
+        let outputs = run.wait(py)?.outputs;
+        Ok(outputs.into_iter().map(|(name, t)| (name.to_string(), t.into())).collect())
+    }
 }
 
 /// What its inputs and outputs are.
@@ -145,13 +164,13 @@ pub(crate) fn program(
         }
     };
     let executable = options.ready(py, graph, weights, reproducible)?;
-    Ok(PyProgram { executable, about })
+    Ok(PyProgram { executable, about, worker: Worker::default() })
 }
 
 impl PyProgram {
     /// A program of a model whose inputs and outputs are all that there is to say.
     pub(crate) fn new(executable: Arc<dyn Executable>) -> Self {
-        Self { executable, about: About::default() }
+        Self { executable, about: About::default(), worker: Worker::default() }
     }
 }
 
@@ -241,14 +260,16 @@ impl PyProgram {
     }
 
     /// Runs it on a batch; the outputs by name.
-    fn run(
-        &self,
-        py: Python<'_>,
-        inputs: &Bound<'_, PyDict>,
-    ) -> PyResult<BTreeMap<String, PyTensor>> {
+    fn run(&self, py: Python<'_>, inputs: &Bound<'_, PyDict>) -> PyResult<Outputs> {
+        self.start(inputs)?.result(py)
+    }
+
+    /// Starts a run on a batch, after what was started before. The arrays must not change until
+    /// its result was taken.
+    fn start(&self, inputs: &Bound<'_, PyDict>) -> PyResult<PyRun> {
         let (inputs, executable) = (tensors(inputs)?, Arc::clone(&self.executable));
-        let ran = detached(py, move || Ok(executable.run(&inputs, &RunOptions::default())?))?;
-        Ok(ran.outputs.into_iter().map(|(name, t)| (name.to_string(), t.into())).collect())
+        let run = move || Ok(executable.run(&inputs, &RunOptions::default())?);
+        Ok(PyRun(Mutex::new(Some(self.worker.start(run)?))))
     }
 
     /// The elements of these parameters and variables as they are now.
@@ -259,7 +280,7 @@ impl PyProgram {
         names: BTreeSet<String>,
     ) -> PyResult<BTreeMap<String, PyTensor>> {
         let executable = Arc::clone(&self.executable);
-        let weights = detached(py, move || Ok(executable.weights()?))?;
+        let weights = self.worker.run(py, move || Ok(executable.weights()?))?;
         let wanted = weights.iter().filter(|(name, _)| names.contains(&***name));
         Ok(wanted.map(|(name, tensor)| (name.to_string(), tensor.clone().into())).collect())
     }
@@ -272,6 +293,6 @@ impl PyProgram {
             weights.insert(name, tensor(&array)?);
         }
         let executable = Arc::clone(&self.executable);
-        detached(py, move || Ok(executable.set_weights(&weights)?))
+        self.worker.run(py, move || Ok(executable.set_weights(&weights)?))
     }
 }

@@ -213,6 +213,22 @@ class Training(unittest.TestCase):
         np.testing.assert_allclose(numbers[3:], numbers[:3], rtol=1e-4)
         self.same(own, parallel, tolerance=1e-5)
 
+    def test_batches_that_are_started_ahead_are_those_of_single_steps(self):
+        x, y = digits(60)
+        own, ahead = self.twins(lambda: dense(norm=True))
+        single = multi_gpu_model(own, 3, target="cpu")
+        for model in (ahead, single):
+            model.compile(optimizers.Adam(0.01), SPARSE, metrics=["accuracy"])
+        ahead.fit(x, y, batch_size=13, epochs=2, shuffle=False, verbose=0)
+        for _ in range(2):
+            for first in range(0, 60, 13):
+                single.train_on_batch(x[first : first + 13], y[first : first + 13])
+        for one, other in zip(ahead.get_weights(), single.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+        whole = ahead.predict(x, batch_size=13, verbose=0)
+        parts = [single.predict_on_batch(x[first : first + 13]) for first in range(0, 60, 13)]
+        np.testing.assert_array_equal(whole, np.concatenate(parts))
+
     def test_optimizers_are_those_of_keras(self):
         x, y = digits(48)
         for make in (

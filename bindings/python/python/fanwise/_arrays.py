@@ -13,7 +13,8 @@ _FOREIGN = {"bfloat16": "bf16"}
 def tensor(array: Any) -> Tensor:
     """The tensor of an array; lists and numbers become arrays of NumPy first."""
     if isinstance(array, np.ndarray):
-        if array.dtype.name in _FOREIGN:
+        # The name takes longer than the rest; types of NumPy itself are of another kind.
+        if array.dtype.kind == "V" and array.dtype.name in _FOREIGN:
             bits = np.asarray(array, order="C").view(np.uint16)
             return Tensor(bits, dtype=_FOREIGN[array.dtype.name])
         if not array.dtype.isnative:

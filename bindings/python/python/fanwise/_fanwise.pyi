@@ -60,6 +60,11 @@ class Graph:
 _Port: TypeAlias = tuple[str, tuple[str, list[int | None]]]
 
 @final
+class Run:
+    """A run of a program that was started."""
+
+    def result(self) -> dict[str, Tensor]: ...
+
 class Program:
     """A program with the elements of its parameters, on its devices."""
 
@@ -82,6 +87,7 @@ class Program:
     @property
     def notes(self) -> list[str]: ...
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]: ...
+    def start(self, inputs: Mapping[str, Any]) -> Run: ...
     def weights(self, names: set[str]) -> dict[str, Tensor]: ...
     def set_weights(self, given: Mapping[str, Any]) -> None: ...
 

@@ -1,6 +1,6 @@
 """The programs of a template, which share its weights."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +9,14 @@ from .._arrays import numpy, tensor
 from . import _compile, _feed, _trace
 from ._compiled import Compiled, Sums
 from ._weights import Program, Store, is_lazy
+
+
+class Step(NamedTuple):
+    """A step that was started."""
+
+    run: _fanwise.Run
+    metrics: list[str]
+    rows: int
 
 
 class Engine:
@@ -46,10 +54,13 @@ class Engine:
 
     def predict(self, x: Any) -> list[np.ndarray]:
         """The outputs for a batch, in order."""
+        return self.predicted(self.start_prediction(x))
+
+    def start_prediction(self, x: Any) -> _fanwise.Run:
+        """Starts the prediction for a batch."""
         if self._inference is None:
             self._inference = self._prepared("inference", None)
-        native = self._inference.native
-        ports = {port[0]: port for port in native.inputs}
+        ports = self._inference.ports
         arrays = _feed.flat(x, self.inputs, "the data")
         given = {
             name: _feed.fitted(array, ports[name])
@@ -57,7 +68,11 @@ class Engine:
             if name in ports
         }
         self.store.ready(self._inference)
-        found = native.run(given)
+        return self._inference.native.start(given)
+
+    def predicted(self, run: _fanwise.Run) -> list[np.ndarray]:
+        """The outputs of a prediction that was started, in order."""
+        found = run.result()
         return [numpy(found[name]) for name in self.outputs]
 
     # Training.
@@ -86,6 +101,10 @@ class Engine:
 
     def step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> dict[str, float]:
         """A step of training, or an evaluation, on a batch; the numbers so far."""
+        return self.finish_step(self.start_step(x, y, sample_weight, train=train))
+
+    def start_step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> Step:
+        """Starts a step after those before it. The batch must not change before it is finished."""
         self.build(x, y, sample_weight)
         assert self.compiled is not None and self.sums is not None
         weights = self._weights(sample_weight)
@@ -100,11 +119,15 @@ class Engine:
         if train:
             self._rate(program, given)
         self.store.ready(program)
-        found = {name: numpy(value) for name, value in program.native.run(given).items()}
         if train:
             self.store.trained(program, program.changes)
-        rows = np.shape(arrays[0])[0]
-        self.sums.add(found, program.native.metrics, rows)
+        return Step(program.native.start(given), program.metrics, np.shape(arrays[0])[0])
+
+    def finish_step(self, step: Step) -> dict[str, float]:
+        """Waits for a step; the numbers so far."""
+        assert self.sums is not None
+        found = {name: numpy(value) for name, value in step.run.result().items()}
+        self.sums.add(found, step.metrics, step.rows)
         return self.sums.logs()
 
     def finish(self) -> None:
@@ -224,14 +247,14 @@ class Engine:
         """The inputs of a program."""
         assert self.compiled is not None
         y, weights, masks = of_outputs
-        ports = {port[0]: port for port in program.native.inputs}
+        ports = program.ports
         inputs = dict(zip(self.inputs, arrays, strict=True))
         given = {n: _feed.fitted(a, ports[n]) for n, a in inputs.items() if n in ports}
         targets = self._targets(y)
         for at, cost in enumerate(self.compiled.costs):
             name = _trace.target_name(at)
             given[name] = _feed.fitted(targets[cost.output], ports[name])
-        for loss, found in zip(self.compiled.losses, program.native.targets, strict=True):
+        for loss, found in zip(self.compiled.losses, program.targets, strict=True):
             _, target, weight, mask = found
             if loss.cost is None:
                 given[target] = _feed.fitted(targets[loss.output], ports[target])
@@ -279,11 +302,11 @@ class Engine:
             self._step = int(_feed.host(self.template.optimizer._iterations.value))
         value = rate(self._step) if callable(rate) else rate.value
         self._step += 1
-        assert program.native.learning_rate is not None
+        assert program.rate is not None
         # Arrays of JAX cannot be written; others are read at each step, which takes a while.
         if value is not self._rate_of[0] or not type(value).__module__.startswith("jax"):
             self._rate_of = (value, np.float64(_feed.host(value)))
-        given[program.native.learning_rate] = self._rate_of[1]
+        given[program.rate] = self._rate_of[1]
 
 
 def _kind(weight: np.ndarray) -> str:

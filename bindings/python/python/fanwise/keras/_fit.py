@@ -1,7 +1,9 @@
 """The loops around batches: `fit`, `evaluate` and `predict`, with Keras' data and callbacks."""
 
+import functools
 import types
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,13 @@ def _callbacks(given: Any, template: Any, **settings: Any) -> Any:
     return CallbackList(given, model=template, **settings)
 
 
+def _is_watched(callbacks: Any) -> bool:
+    """Whether callbacks of the user are told of batches."""
+    from keras.callbacks import History, ProgbarLogger
+
+    return any(type(callback) not in (History, ProgbarLogger) for callback in callbacks.callbacks)
+
+
 def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     """Trains for some epochs; Keras' history."""
     template = engine.template
@@ -112,7 +121,7 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     for epoch in range(first, epochs):
         engine.reset()
         callbacks.on_epoch_begin(epoch)
-        watched = bool(settings["callbacks"])
+        watched = _is_watched(callbacks)
         logs = _epoch(engine, batches, callbacks if watched or verbose else None, watched)
         engine.settle()
         if validation is not None and _is_due(epoch, settings["validation_freq"]):
@@ -131,10 +140,10 @@ def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[
     """The steps of an epoch; without `callbacks` nobody is told of batches, which costs a step of a
     small model a third of its time."""
     logs: dict[str, float] = {}
-    for begin, end, batch in _steps(batches):
-        if callbacks is not None:
-            callbacks.on_train_batch_begin(begin)
-        logs = engine.step(*_unpacked(batch), train=True)
+    start = functools.partial(engine.start_step, train=True)
+    begin = None if callbacks is None else callbacks.on_train_batch_begin
+    for end, step in _started(batches, start, begin, watched):
+        logs = engine.finish_step(step)
         if watched:
             engine.settle()
         if callbacks is not None:
@@ -142,6 +151,27 @@ def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[
         if engine.template.stop_training:
             break
     return dict(logs)
+
+
+def _started(
+    batches: Any, start: Callable[..., Any], begin: Any, watched: bool
+) -> Iterator[tuple[int, Any]]:
+    """What `start` gives for each batch, in order, with the number of the batch.
+
+    If nobody watches the batches and Keras cuts them out of arrays, a batch is started before the
+    result of the one in front of it is waited for. Other data may use the memory of a batch again.
+    """
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    ahead = 0 if watched or not isinstance(batches.data_adapter, ArrayDataAdapter) else 1
+    waiting: deque[tuple[int, Any]] = deque()
+    for first, last, batch in _steps(batches):
+        if begin is not None:
+            begin(first)
+        waiting.append((last, start(*_unpacked(batch))))
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _is_due(epoch: int, every: Any) -> bool:
@@ -200,9 +230,10 @@ def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str,
     callbacks.on_test_begin()
     engine.reset()
     logs: dict[str, float] = {}
-    for begin, end, batch in _steps(batches):
-        callbacks.on_test_batch_begin(begin)
-        logs = engine.step(*_unpacked(batch), train=False)
+    start = functools.partial(engine.start_step, train=False)
+    watched = _is_watched(callbacks)
+    for end, step in _started(batches, start, callbacks.on_test_batch_begin, watched):
+        logs = engine.finish_step(step)
         callbacks.on_test_batch_end(end, logs)
         if template.stop_evaluating:
             break
@@ -218,9 +249,10 @@ def predict(engine: Engine, x: Any, **settings: Any) -> list[np.ndarray]:
     template.stop_predicting = False
     callbacks.on_predict_begin()
     parts: list[list[np.ndarray]] = []
-    for begin, end, batch in _steps(batches):
-        callbacks.on_predict_batch_begin(begin)
-        found = engine.predict(_unpacked(batch)[0])
+    start = lambda x, *_: engine.start_prediction(x)
+    watched = _is_watched(callbacks)
+    for end, run in _started(batches, start, callbacks.on_predict_batch_begin, watched):
+        found = engine.predicted(run)
         parts.append(found)
         callbacks.on_predict_batch_end(end, {"outputs": found})
         if template.stop_predicting:

@@ -94,6 +94,10 @@ class Program:
 
     def __init__(self, native: _fanwise.Program) -> None:
         self.native = native
+        self.ports = {port[0]: port for port in native.inputs}
+        self.targets = native.targets
+        self.metrics = native.metrics
+        self.rate = native.learning_rate
         self.params = {name: dtype for name, (dtype, _) in native.params}
         self.behind = set(self.params)
         # What a step of training changes.
