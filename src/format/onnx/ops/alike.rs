@@ -44,9 +44,20 @@ macro_rules! settings {
     };
 }
 
+/// A number in the type that ONNX writes it in.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+pub(super) fn float<'a>(x: f64) -> Attribute<'a> {
+    (x as f32).into()
+}
+
 settings! {
     i64: |n, name| n.opt_int(name), |x| Some((*x).into());
     f32: |n, name| n.opt_float(name), |x| Some((*x).into());
+    f64: |n, name| {
+        let own = n.operand(0)?;
+        let own = n.dtype(own);
+        n.opt_setting(name, own)
+    }, |x| Some(float(*x));
     bool: |n, name| n.opt_flag(name), |x| Some((*x).into());
     DType: |n, name| n.opt_dtype(name), |x| Some((*x).into());
     String: |n, name| n.opt_string(name), |x| Some(x.as_str().into());
