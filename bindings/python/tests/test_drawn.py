@@ -101,7 +101,9 @@ def emptied(x):
 
 
 def attentive(x):
-    y = layers.MultiHeadAttention(2, 3, activity_regularizer=regularizers.L1L2(0.01, 0.02))(x, x)
+    # Without zeros: there JAX takes 1 for the derivative of a magnitude.
+    penalty = {"activity_regularizer": regularizers.L1L2(0.01, 0.02)}
+    y = layers.MultiHeadAttention(2, 3, bias_initializer="random_normal", **penalty)(x, x)
     y = layers.GroupQueryAttention(3, 4, 2, activity_regularizer="l2")(y, x)
     return layers.Dense(2)(layers.Flatten()(y))
 
