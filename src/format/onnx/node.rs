@@ -15,7 +15,7 @@ use super::state::State;
 use super::tensor::element;
 use crate::ir::Value;
 use crate::op::infer::MAX_INTS;
-use crate::op::{Emit, Formula, Op, OpError, shortest};
+use crate::op::{Emit, Formula, Op, OpError};
 use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// Attributes that say nothing about the meaning of a node: buffers, how often a node of a tree was
@@ -187,23 +187,6 @@ impl<'r, 'a> Node<'r, 'a> {
     /// A number that may be absent.
     pub(super) fn float(&mut self, name: &str, default: f32) -> Result<f32, NodeError> {
         Ok(self.opt_float(name)?.unwrap_or(default))
-    }
-
-    /// A number for computations with elements of a type. ONNX has it in `f32`: `f64` takes that as
-    /// it is; others compute in `f32`, where its shortest decimal is the same number.
-    pub(super) fn opt_setting(&mut self, name: &str, to: DType) -> Result<Option<f64>, NodeError> {
-        let found = self.opt_float(name)?;
-        Ok(found.map(|x| if to == DType::F64 { f64::from(x) } else { shortest(x) }))
-    }
-
-    /// A number for computations with elements of a type, or this one.
-    pub(super) fn setting(
-        &mut self,
-        name: &str,
-        default: f64,
-        to: DType,
-    ) -> Result<f64, NodeError> {
-        Ok(self.opt_setting(name, to)?.unwrap_or(default))
     }
 
     /// A list of numbers.

@@ -1,6 +1,6 @@
 //! Batch normalisation, by given statistics and by those of the batch.
 
-use super::alike::{alike, float};
+use super::alike::{alike, float, setting};
 use super::{Done, Export, Node, NodeError, Writer, Written};
 use crate::op::{BatchNorm, BatchNormTrain};
 
@@ -26,8 +26,8 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
     }
     let x = n.operand(0)?;
     let own = n.dtype(x);
-    let epsilon = n.setting("epsilon", 1e-5, own)?;
-    let momentum = n.setting("momentum", 0.9, own)?;
+    let epsilon = setting(n, "epsilon", 1e-5, own)?;
+    let momentum = setting(n, "momentum", 0.9, own)?;
     // Without positions behind the channels there is nothing that the flag could change.
     if n.opset < 9 && !n.flag("spatial", true)? && n.shape(x).rank() > 2 {
         let text = "batch normalization with statistics for each position".to_owned();

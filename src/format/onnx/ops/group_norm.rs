@@ -1,6 +1,6 @@
 //! Normalisation of groups of channels.
 
-use super::alike::alike;
+use super::alike::{alike, setting};
 use super::stash::stash;
 use super::{Done, Node, wrong};
 use crate::ir::Value;
@@ -37,7 +37,7 @@ fn group_norm(n: &mut Node<'_, '_>) -> Done {
         scale = spread(n, scale)?;
         bias = spread(n, bias)?;
     }
-    let epsilon = n.setting("epsilon", 1e-5, compute)?;
+    let epsilon = setting(n, "epsilon", 1e-5, compute)?;
     let op = GroupNorm::Group { epsilon, groups };
     if compute == own {
         return n.result(op, &[x, scale, bias]);

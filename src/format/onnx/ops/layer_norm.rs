@@ -1,6 +1,6 @@
 //! Normalisation of rows by their own statistics.
 
-use super::alike::float;
+use super::alike::{float, setting};
 use super::stash::stash;
 use super::{Done, Export, Imports, Node, NodeError, Refused, Writer, Written, long};
 use crate::ir::Value;
@@ -51,7 +51,7 @@ fn layer_norm(n: &mut Node<'_, '_>) -> Done {
     let (x, scale, shift) = (n.operand(0)?, n.operand(1)?, n.optional(2));
     let axis = n.int("axis", -1)?;
     let (stash, compute) = stash(n, x)?;
-    let epsilon = n.setting("epsilon", 1e-5, compute)?;
+    let epsilon = setting(n, "epsilon", 1e-5, compute)?;
     let first = named_axis("axis", axis, n.shape(x).rank())?;
     let statistics = n.wants(1) || n.wants(2);
     let op = LayerNorm::Layer { axis, epsilon, statistics };
@@ -88,7 +88,7 @@ fn rms_norm(n: &mut Node<'_, '_>) -> Done {
     let (x, scale) = (n.operand(0)?, n.operand(1)?);
     let axis = n.int("axis", -1)?;
     let (_, compute) = stash(n, x)?;
-    let epsilon = n.setting("epsilon", 1e-5, compute)?;
+    let epsilon = setting(n, "epsilon", 1e-5, compute)?;
     let first = named_axis("axis", axis, n.shape(x).rank())?;
     let op = LayerNorm::Rms { axis, epsilon };
     // Unlike LayerNormalization, the result has the type of the scale.
