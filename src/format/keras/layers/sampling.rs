@@ -8,8 +8,8 @@ use crate::op::Formula;
 use crate::types::{DType, Dim, Shape, Tensor};
 
 /// The place that an element comes from, for each image: `x = x[0] * column + x[1] * row + x[2]`,
-/// and `y` alike; where there are slopes both are divided by `slopes[0] * column + slopes[1] * row +
-/// 1`. The numbers are `f32`, of one element or `[N, 1, 1, 1]`.
+/// and `y` alike. Slopes divide both by `slopes[0] * column + slopes[1] * row + 1`. The numbers are
+/// `f32`, of one element or `[N, 1, 1, 1]`.
 pub(super) struct Transform {
     pub(super) x: [Value; 3],
     pub(super) y: [Value; 3],
