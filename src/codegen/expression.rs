@@ -183,7 +183,7 @@ impl Writer {
         for i in at {
             parts.push(Element::new(format!("p.c{i}[{place}]"), *self.types.get(*i)?).cast(ty));
         }
-        let epsilon = number(op.epsilon.into(), ty);
+        let epsilon = number(op.epsilon, ty);
         // Scale and shift are derived from four vectors with a division and a root. As a member of
         // `Column` they are computed once per channel and thread instead of once per element.
         let factors = format!("scale_shift({}, {epsilon})", parts.join(", "));

@@ -1,7 +1,7 @@
 //! Batch normalisation by given statistics.
 
 use super::infer::{at_least, count, dtype, equal, exactly, result, sizes_of};
-use super::numeric::{Wide, narrow, wide, widen};
+use super::numeric::{Wide, narrow, setting_in, wide, widen};
 use super::prelude::*;
 
 op! {
@@ -12,10 +12,10 @@ op! {
     /// the product; `f16` and `bf16` in `f32`.
     pub struct BatchNorm = "batch_norm" is CHEAP | FOLLOWS_BLOCKS {
         /// Epsilon, added to the variance.
-        pub epsilon: f32 = 1e-5,
+        pub epsilon: f64 = 1e-5,
         /// The part of the mean and variance that a step of training keeps; it changes nothing
         /// else.
-        pub momentum: f32 = 0.99,
+        pub momentum: f64 = 0.99,
     }
 }
 
@@ -36,14 +36,15 @@ impl BatchNorm {
         bias: &[f32],
         mean: &[f32],
         var: &[f32],
-        epsilon: f32,
+        epsilon: f64,
     ) -> (Vec<f32>, Vec<f32>) {
+        let epsilon = setting_in(epsilon, DType::F32);
         let statistics = mean.iter().zip(var);
         let channels = scale.iter().zip(bias).zip(statistics);
         channels
             .map(|((scale, bias), (mean, var))| {
                 let [scale, bias, mean, var] = [scale, bias, mean, var].map(|x| f64::from(*x));
-                let (s, t) = factors(scale, bias, mean, var, f64::from(epsilon));
+                let (s, t) = factors(scale, bias, mean, var, epsilon);
                 (s as f32, t as f32)
             })
             .unzip()
@@ -116,8 +117,7 @@ impl OpDef for BatchNorm {
         let mut y = widen(x)?;
         if wide(x.dtype()) == DType::F64 {
             let [scale, bias, mean, var] = [scale, bias, mean, var].map(Tensor::to_f64);
-            let factor =
-                |i: usize| factors(scale[i], bias[i], mean[i], var[i], f64::from(self.epsilon));
+            let factor = |i: usize| factors(scale[i], bias[i], mean[i], var[i], self.epsilon);
             let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
             apply(&mut y, &s, &t);
         } else {
@@ -136,7 +136,7 @@ impl OpDef for BatchNorm {
         // With `d = sqrt(var + epsilon)` the result is `(x - mean) * scale / d + bias`: `dx = dy *
         // scale / d`, `dscale = sum of dy * (x - mean) / d`, `dbias = sum of dy`, `dmean = -scale /
         // d * sum of dy`, `dvar = -scale / (2 d^3) * sum of dy * (x - mean)`.
-        let deviation = at.make((var + f64::from(self.epsilon)).sqrt())?;
+        let deviation = at.make((var + self.epsilon).sqrt())?;
         let factor = at.div(scale, deviation)?;
         let of = at.ty(scale).dtype;
         if at.wants(1) || at.wants(4) {
@@ -223,7 +223,7 @@ mod tests {
             let one = |(at, index): (usize, Vec<usize>)| {
                 let [x, scale, bias, mean, var] = &values;
                 let c = index[1];
-                let deviation = (var[c] + f64::from(op.epsilon)).sqrt();
+                let deviation = (var[c] + op.epsilon).sqrt();
                 (x[at] - mean[c]) / deviation * scale[c] + bias[c]
             };
             let expected: Vec<f64> = indices(dims).into_iter().enumerate().map(one).collect();

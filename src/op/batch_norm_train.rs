@@ -2,6 +2,7 @@
 
 use super::batch_norm::{check_channels, whole_channels};
 use super::infer::{exactly, results};
+use super::numeric::setting_in;
 use super::prelude::*;
 use super::wide::{LargeSum, Wide};
 use super::{BatchNormGrad, Statistics, converted};
@@ -18,13 +19,13 @@ op! {
     /// elements, the running mean and variance stay.
     pub struct BatchNormTrain = "batch_norm_train" is CHEAP | FOLLOWS_BLOCKS {
         /// Epsilon, added to the variance.
-        pub epsilon: f32 = 1e-5,
+        pub epsilon: f64 = 1e-5,
         /// Whether each replica is to normalise by the statistics of its own rows. On one device it
         /// changes nothing; replicas then give other results than one device, and the running mean
         /// and variance are the means of theirs, weighted by their rows.
         pub local: bool = false,
         /// The part of the running mean and variance that stays.
-        pub momentum: f32 = 0.9,
+        pub momentum: f64 = 0.9,
     }
 }
 
@@ -95,16 +96,17 @@ impl OpDef for BatchNormTrain {
         let (mut means, mut vars) = (mean.to_f64(), var.to_f64());
         if !y.is_empty() {
             let current = statistics(&y, channels, width);
+            let epsilon = setting_in(self.epsilon, x.dtype());
             let (scale, bias) = (scale.to_f64(), bias.to_f64());
             for (i, row) in y.chunks_exact_mut(width).enumerate() {
                 let c = i % channels;
                 let (mean, var) = current[c];
-                let deviation = (var + f64::from(self.epsilon)).sqrt();
+                let deviation = (var + epsilon).sqrt();
                 for x in row {
                     *x = (*x - mean) / deviation * scale[c] + bias[c];
                 }
             }
-            let stays = f64::from(self.momentum);
+            let stays = setting_in(self.momentum, mean.dtype());
             for (c, (mean, var)) in current.into_iter().enumerate() {
                 means[c] = means[c] * stays + mean * (1.0 - stays);
                 vars[c] = vars[c] * stays + var * (1.0 - stays);
@@ -134,7 +136,7 @@ mod tests {
     use super::BatchNormTrain;
     use crate::types::{DType, Tensor};
 
-    fn op(epsilon: f32, momentum: f32) -> Op {
+    fn op(epsilon: f64, momentum: f64) -> Op {
         BatchNormTrain { local: false, epsilon, momentum }.into()
     }
 
@@ -150,7 +152,7 @@ mod tests {
             let dims = shapes[i % 5];
             let x = random(&mut rng, dtype, dims);
             let [scale, bias, mean, var] = [(); 4].map(|()| random(&mut rng, of, &dims[1..2]));
-            let (epsilon, momentum) = ([1e-5f32, 1e-2][i % 2], [0.9f32, 0.25, 1.0][i % 3]);
+            let (epsilon, momentum) = ([1e-5, 1e-2][i % 2], [0.9, 0.25, 1.0][i % 3]);
             let operands = [&x, &scale, &bias, &mean, &var];
             let y = testing::eval(&op(epsilon, momentum), &operands);
             let [x, scale, bias, mean, var] = operands.map(Tensor::to_f64);
@@ -169,11 +171,11 @@ mod tests {
                 .iter()
                 .map(|(c, x)| {
                     let (mean, var) = moments[*c];
-                    (x - mean) / (var + f64::from(epsilon)).sqrt() * scale[*c] + bias[*c]
+                    (x - mean) / (var + epsilon).sqrt() * scale[*c] + bias[*c]
                 })
                 .collect();
             assert_close(&y[0], &expected, tolerance(dtype));
-            let stays = f64::from(momentum);
+            let stays = momentum;
             let next = |running: &[f64], current: &dyn Fn(usize) -> f64| {
                 let all = running.iter().enumerate();
                 all.map(|(c, x)| x * stays + current(c) * (1.0 - stays)).collect::<Vec<f64>>()

@@ -17,7 +17,7 @@ family! {
     /// once; sums are taken in an order that their number of elements fixes.
     pub enum GroupNorm is CHEAP | FOLLOWS_BLOCKS with [
         /// Epsilon, added to the variance.
-        epsilon: f32 = 1e-5,
+        epsilon: f64 = 1e-5,
     ] {
         /// The statistics are those of `C / groups` consecutive channels.
         Group = "group_norm" {
@@ -63,7 +63,7 @@ impl GroupNorm {
         bias: &[F],
         inner: usize,
     ) {
-        let (mean, factor) = rows::moments(x, F::Real::of((*self.common().0).into()));
+        let (mean, factor) = rows::moments(x, F::Real::of(*self.common().0));
         let channels = x.chunks_exact(inner).zip(y.chunks_exact_mut(inner));
         for ((x, y), (scale, bias)) in channels.zip(scale.iter().zip(bias)) {
             let (scale, bias) = (scale.real(), bias.real());
@@ -147,7 +147,7 @@ impl OpDef for GroupNorm {
         // with the scale, which belongs to the channel, applied before.
         let lines: Shape = [shape[0].clone(), groups, behind].into_iter().collect();
         let grouped = at.reshape(x, &lines)?;
-        let normal = Normal::new(at, grouped, &[2], true, epsilon.into())?;
+        let normal = Normal::new(at, grouped, &[2], true, epsilon)?;
         if at.wants(1) {
             let value = at.reshape(normal.value, &shape)?;
             let scaled = at.mul(dy, value)?;

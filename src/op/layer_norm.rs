@@ -24,7 +24,7 @@ family! {
         /// The first axis of a row, negative from the end.
         axis: i64 = -1,
         /// Epsilon, added to the variance or to the mean of the squares.
-        epsilon: f32 = 1e-5,
+        epsilon: f64 = 1e-5,
     ] {
         /// `(x - mean) * d * scale + shift`, where `d` is `1 / sqrt(variance + epsilon)`.
         ///
@@ -61,12 +61,12 @@ impl LayerNorm {
     #[inline(always)]
     fn moments<F: Float>(&self, x: &[F]) -> (F::Real, F::Real) {
         match *self {
-            Self::Layer { epsilon, .. } => rows::moments(x, F::Real::of(epsilon.into())),
+            Self::Layer { epsilon, .. } => rows::moments(x, F::Real::of(epsilon)),
             Self::Rms { epsilon, .. } => {
                 // The mean of squares is not centred: RMS normalisation takes no mean off.
                 let count = F::Real::of(x.len() as f64);
                 let mean = rows::sum(x, |x: F| x.real() * x.real()) / count;
-                let inverse = F::Real::of(1.0) / (mean + F::Real::of(epsilon.into())).sqrt();
+                let inverse = F::Real::of(1.0) / (mean + F::Real::of(epsilon)).sqrt();
                 (F::Real::of(0.0), inverse)
             }
         }
@@ -208,7 +208,7 @@ impl OpDef for LayerNorm {
         };
         let rank = at.ty(x).rank();
         let axes: Vec<usize> = (axis("axis", along, rank)?..rank).collect();
-        let normal = Normal::new(at, x, &axes, centred, epsilon.into())?;
+        let normal = Normal::new(at, x, &axes, centred, epsilon)?;
         let mut dx = match at.gradient(0) {
             Some(dy) => of_elements(at, &normal, dy)?,
             None => None,

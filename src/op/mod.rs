@@ -106,6 +106,7 @@ pub(crate) use recurrent::{Cell, Engine, Part, Sequence, Sizes as SequenceSizes,
 pub(crate) use resize::Passes;
 pub use resize::{Coordinates, Nearest, ResizeMode};
 pub use scatter::Reduction;
+pub(crate) use support::attr::shortest;
 pub use support::attr::{Attr, AttrError, AttrReader};
 pub use support::error::OpError;
 pub(crate) use support::formula::{Emit, Expr, Formed, Formula, converted};
@@ -113,6 +114,7 @@ pub(crate) use support::gradient::{Backward, Gradient};
 pub use support::gradient::{RuleError, Term};
 pub(crate) use support::interval::Interval;
 pub(crate) use support::lookup::Lookup;
+pub(crate) use support::numeric::setting_in;
 pub(crate) use support::positions::{PositionOperand, Positions};
 pub(crate) use support::ratio::{MOST as MOST_FOLLOWED, Ratio};
 pub(crate) use support::traits::{Statistics, Traits};

@@ -312,7 +312,7 @@ impl Net {
 
     /// `gamma * (x - mean) / sqrt(variance + epsilon) + beta` for each channel, with fixed
     /// statistics.
-    pub(super) fn batch_norm(&mut self, name: &str, x: Value, epsilon: f32) -> Layer<Value> {
+    pub(super) fn batch_norm(&mut self, name: &str, x: Value, epsilon: f64) -> Layer<Value> {
         let name = self.layer(name);
         let channels = [self.channels(x)];
         // Keras starts gamma and the moving variance at 1, beta and the moving mean at 0; drawn

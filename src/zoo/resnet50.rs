@@ -5,7 +5,7 @@ use super::layers::{Activation, Conv, Layer, Net};
 use crate::ir::Value;
 
 /// Its batch normalizations add this to the variance.
-const EPSILON: f32 = 1.001e-5;
+const EPSILON: f64 = 1.001e-5;
 
 /// The convolution `<name>_conv` and its batch normalization.
 fn conv_bn(net: &mut Net, name: &str, x: Value, conv: Conv) -> Layer<Value> {

@@ -455,7 +455,7 @@ fn frozen_statistics_stay_and_others_move_by_their_momentum() {
         }
         let half = of(&frozen(&["scale"]), devices);
         assert!(stays(&half, "scale") && !stays(&half, "shift") && !stays(&half, "mean"));
-        let moved = |momentum: Option<f32>| {
+        let moved = |momentum: Option<f64>| {
             let mode = Mode { momentum, ..Mode::default() };
             let after = of(&Training { mode, ..plain.clone() }, devices);
             let difference = |name: &str| {

@@ -146,6 +146,28 @@ class Digits(unittest.TestCase):
                     self.told(what, apart)
                     self.assertLessEqual(apart[0], 1e-2)
 
+    @unittest.skipUnless(keras.backend.backend() == "jax", "others have float64 without a switch")
+    def test_batch_normalisation_in_float64_is_that_of_keras(self):
+        import jax
+
+        kept = keras.config.floatx(), keras.config.dtype_policy()
+        keras.config.set_floatx("float64")
+        keras.config.set_dtype_policy("float64")
+        try:
+            with jax.enable_x64(True):
+                steps = {"epochs": 3, "batch_size": 65, "rows": 200}
+                for optimizer in ("sgd", "adam"):
+                    both = [
+                        self.fitted(normalised, optimizer, {**steps}, gpus) for gpus in (3, None)
+                    ]
+                    self.assertEqual(both[0][1][0].dtype, np.float64)
+                    apart = self.apart(*both)
+                    self.told(f"float64, {optimizer}", apart)
+                    self.assertLessEqual(max(apart), 1e-6)
+        finally:
+            keras.config.set_floatx(kept[0])
+            keras.config.set_dtype_policy(kept[1])
+
 
 if __name__ == "__main__":
     unittest.main()

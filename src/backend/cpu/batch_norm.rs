@@ -11,8 +11,8 @@ use super::elementwise::Epilogue;
 use super::simd::vectorised;
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
-use crate::op::{BatchNormGrad, BatchNormTrain};
-use crate::types::KernelClass;
+use crate::op::{BatchNormGrad, BatchNormTrain, setting_in};
+use crate::types::{DType, KernelClass};
 
 /// The sums kept apart in a sum.
 const LANES: usize = 32;
@@ -111,7 +111,7 @@ pub(crate) fn batch_norm_train(
     let Normalised { x, scale, bias, .. } = operands;
     assert_eq!(x.len(), y.len(), "elements");
     let count = (x.len() / sizes.channels) as f64;
-    let (epsilon, stays) = (f64::from(op.epsilon), f64::from(op.momentum));
+    let [epsilon, stays] = [op.epsilon, op.momentum].map(|x| setting_in(x, DType::F32));
     let channels = sizes.by_channel(y).into_par_iter().zip(mean.par_iter_mut().zip(var));
     channels.with_min_len(sizes.each(x.len())).enumerate().for_each(|(c, (y, (mean, var)))| {
         let rows = sizes.rows(x, c);
@@ -155,7 +155,7 @@ pub(crate) fn batch_norm_grad(
 ) {
     assert_eq!((x.len(), x.len()), (dy.len(), dx.len()), "elements");
     let count = (x.len() / sizes.channels) as f64;
-    let epsilon = f64::from(op.epsilon);
+    let epsilon = setting_in(op.epsilon, DType::F32);
     let channels = sizes.by_channel(dx).into_par_iter().zip(dscale.par_iter_mut().zip(dbias));
     channels.with_min_len(sizes.each(x.len())).enumerate().for_each(
         |(c, (dx, (dscale, dbias)))| {

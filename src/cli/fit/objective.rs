@@ -365,9 +365,7 @@ impl OptimizerArgs {
         training.frozen = self.freeze.iter().cloned().chain(own).collect();
         training.learned = self.train.iter().cloned().collect();
         training.constraints.clone_from(&self.constraint);
-        #[expect(clippy::cast_possible_truncation, reason = "rounded to the type of the attribute")]
-        let momentum = self.batch_norm_momentum.map(|part| part as f32);
-        training.mode = Mode { momentum, seed: seed.into() };
+        training.mode = Mode { momentum: self.batch_norm_momentum, seed: seed.into() };
         // By default all activations are kept.
         training.recompute = self.recompute.unwrap_or_default();
     }

@@ -2,11 +2,11 @@
 //! step of a fused chain.
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::{Builder, block_count, ceil_div, float, grid_x};
+use crate::codegen::builder::{Builder, block_count, ceil_div, grid_x, number};
 use crate::codegen::lines::channel_partials;
 use crate::codegen::lines::{PART, product};
 use crate::lower::{BufferId, Images, Partials};
-use crate::op::{BatchNorm, BatchNormGrad, BatchNormTrain};
+use crate::op::{BatchNorm, BatchNormGrad, BatchNormTrain, setting_in};
 use crate::types::invariant::int;
 use crate::types::{DType, Dim, TensorType};
 
@@ -40,8 +40,8 @@ impl CudaOp for BatchNormTrain {
             return Err(context.unsupported("it has no parts"));
         };
         let mut b = batch(context, *x, *parts, false)?;
-        b.define("EPSILON", float(self.epsilon));
-        b.define("MOMENTUM", format!("{:?}", f64::from(self.momentum)));
+        b.define("EPSILON", number(self.epsilon, DType::F32));
+        b.define("MOMENTUM", number(setting_in(self.momentum, DType::F32), DType::F64));
         let names = ["scale", "bias", "mean", "variance"];
         names.into_iter().zip(operands).for_each(|(name, id)| b.read(name, *id));
         let names = ["y", "new_mean", "new_variance"];
@@ -63,7 +63,7 @@ impl CudaOp for BatchNormGrad {
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
         let [x, scale, dy, parts] = context.operands()?;
         let mut b = batch(context, x, parts, true)?;
-        b.define("EPSILON", float(self.epsilon));
+        b.define("EPSILON", number(self.epsilon, DType::F32));
         b.read("scale", scale);
         b.read("dy", dy);
         let names = ["dx", "dscale", "dbias"];

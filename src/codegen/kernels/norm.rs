@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::two_pass::{self, TwoPass};
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
-use crate::codegen::builder::float;
+use crate::codegen::builder::number;
+use crate::codegen::function::wide;
 use crate::codegen::lines::{Lines, normalize_axis, product};
 use crate::op::{GroupNorm, LayerNorm, LpNorm, Reduce};
 use crate::types::{Dim, Shape, TensorType};
@@ -12,7 +13,7 @@ use crate::types::{Dim, Shape, TensorType};
 /// The normalisation of a line.
 struct Norm {
     kind: u8,
-    epsilon: f32,
+    epsilon: f64,
     axes: Range<usize>,
     /// The groups of channels of a sample, if each of them is a line.
     groups: Option<Groups>,
@@ -115,7 +116,7 @@ impl<T: Lined> CudaOp for T {
         b.flag("SHIFT", factors.len() > 1);
         b.flag("STATISTICS", statistics.len() > 1);
         b.define("KIND", norm.kind);
-        b.define("EPSILON", float(norm.epsilon));
+        b.define("EPSILON", number(norm.epsilon, wide(b.ty(x).dtype)));
         let shape: &Shape = &b.ty(x).shape;
         let (sizes, lines) = match norm.groups {
             Some(Groups { count, each, width }) => {

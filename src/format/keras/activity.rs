@@ -77,13 +77,11 @@ impl Penalty {
         })
     }
 
-    fn one(self, at: &mut At<'_, '_>, tensor: Tensor) -> Read<Tensor> {
+    /// Adds to the loss the penalty of a tensor, divided by its batch.
+    pub(super) fn one(self, at: &mut At<'_, '_>, tensor: Tensor) -> Read<Tensor> {
         let (x, dtype) = (tensor.value, at.ty_of(tensor.value));
         if self.l1 == 0.0 && self.l2 == 0.0 {
             return Ok(tensor);
-        }
-        if at.state.is_stepwise {
-            return Err(Fault::new("it adds to the loss at each step of `TimeDistributed`"));
         }
         if !dtype.is_float() {
             return Err(Fault::new(format!("its result is {dtype}, which has no penalty")));
@@ -108,7 +106,11 @@ impl Penalty {
         // An empty batch adds nothing.
         let batch = at.shape(x).first().map_or(Dim::ONE, |rows| rows.clone().maximum(&Dim::ONE));
         let batch = at.size(sum, batch)?;
-        let loss = at.div(sum, batch)?;
+        let mut loss = at.div(sum, batch)?;
+        if at.state.steps != 1 {
+            // Keras divides the sum of each step by the batch, which is the rows of one step.
+            loss = at.scale(loss, at.state.steps as f64)?;
+        }
         let value = at.op(ForTraining::AddLoss, &[x, loss])?;
         Ok(Tensor { value, ..tensor })
     }

@@ -28,8 +28,8 @@ pub(super) struct State {
     /// For training: the regularizers and constraints of the file, each behind its layer.
     pub(super) unapplied: BTreeSet<String>,
     pub(super) for_training: bool,
-    /// Whether Keras calls what is built now once for each step.
-    pub(super) is_stepwise: bool,
+    /// How often Keras calls what is built now: once for each step.
+    pub(super) steps: i64,
     /// Whether the file is of a version before 3, in which some defaults were others.
     pub(super) is_before_3: bool,
     /// Values with the last axis behind the batch, by those in Keras' order, and the reverse.
@@ -87,7 +87,7 @@ impl State {
             notes: Vec::new(),
             unapplied: BTreeSet::new(),
             for_training: options.for_training,
-            is_stepwise: false,
+            steps: 1,
             is_before_3: options.is_before_3,
             turned: HashMap::new(),
             calls: 0,
@@ -251,8 +251,10 @@ impl<'s, 'c> At<'s, 'c> {
         Ok(())
     }
 
-    /// Leaves out the place of a variable that another layer has as well.
-    pub(super) fn skip(&mut self) {
+    /// Gives the place of this layer's next variable to one that a layer inside has as well.
+    pub(super) fn share(&mut self, name: &str) {
+        let order = [&self.place.order[..], &[0, self.count]].concat();
+        self.state.variables.set_order(name, order);
         self.count += 1;
     }
 

@@ -394,13 +394,10 @@ impl<'c> At<'_, 'c> {
             return Err(Fault::new(reason));
         }
         let mut result = (layer.call)(self, args)?;
-        if self.state.for_training
-            && let Some(penalty) = Penalty::of(self)?
-        {
-            if layer.class.ends_with("QueryAttention") || layer.class == "MultiHeadAttention" {
-                let reason = "penalises what the layer computes inside, which is not supported";
-                return Err(Fault::field("activity_regularizer", reason));
-            }
+        // It gives the penalty to the layers inside, and has none itself.
+        let is_handed_on = layer.class == "MultiHeadAttention";
+        let penalty = if self.state.for_training { Penalty::of(self)? } else { None };
+        if let Some(penalty) = penalty.filter(|_| !is_handed_on) {
             result = penalty.added(self, result)?;
         }
         self.checked()?;

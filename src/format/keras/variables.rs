@@ -51,6 +51,13 @@ impl Variables {
         }
     }
 
+    /// Moves the variable with this name to a position among those of the model.
+    pub(super) fn set_order(&mut self, name: &str, order: Vec<usize>) {
+        if let Some(at) = self.by_name.get(name) {
+            self.all[*at].order = order;
+        }
+    }
+
     pub(super) fn add(&mut self, variable: Variable) {
         self.by_name.insert(variable.name.clone(), self.all.len());
         self.all.push(variable);

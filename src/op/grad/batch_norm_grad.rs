@@ -6,6 +6,7 @@ use crate::op::Statistics;
 use crate::op::batch_norm::{apart_from_channels, check_scales};
 use crate::op::batch_norm_train::{channel_sums, rounded};
 use crate::op::infer::{count, equal, exactly, results};
+use crate::op::numeric::setting_in;
 use crate::op::prelude::*;
 use crate::op::wide::{LargeSum, Wide};
 
@@ -17,7 +18,7 @@ op! {
     /// the sum of `dy * v`, that of the bias the sum of `dy`.
     pub struct BatchNormGrad = "batch_norm_train_grad" {
         /// Epsilon, added to the variance.
-        pub epsilon: f32 = 1e-5,
+        pub epsilon: f64 = 1e-5,
         /// Whether each replica normalised by the statistics of its own rows.
         pub local: bool = false,
     }
@@ -85,7 +86,8 @@ impl OpDef for BatchNormGrad {
             // digits.
             let squares =
                 sums(channels, width, v.len(), |c, i| (v[i] - mean[c]) * (v[i] - mean[c]));
-            let deviation = |s: &f64| (s / count + f64::from(self.epsilon)).sqrt();
+            let epsilon = setting_in(self.epsilon, x.dtype());
+            let deviation = |s: &f64| (s / count + epsilon).sqrt();
             let deviation: Vec<f64> = squares.iter().map(deviation).collect();
             for (i, row) in v.chunks_exact_mut(width).enumerate() {
                 let c = i % channels;

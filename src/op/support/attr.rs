@@ -214,7 +214,7 @@ macro_rules! integer_attrs {
 integer_attrs!(i64, u64, usize);
 
 /// The `f64` with the shortest decimal form that rounds to `x`: what is printed for an `f32`.
-fn shortest(x: f32) -> f64 {
+pub(crate) fn shortest(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 

@@ -8,6 +8,13 @@ use crate::op::element::{Float, reals};
 use crate::op::real::Real;
 use crate::types::{DType, Element, Tensor};
 
+/// A setting of an operator as it is computed with for elements of this type: only `f64` has all of
+/// its digits, all others those of `f32`.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+pub(crate) fn setting_in(setting: f64, dtype: DType) -> f64 {
+    if dtype == DType::F64 { setting } else { f64::from(setting as f32) }
+}
+
 /// A type in which products are summed.
 pub(in crate::op) trait Number: Element {
     /// The number 1.

@@ -16,7 +16,7 @@ use crate::types::{Claim, DType, Dim};
 pub struct Mode {
     /// The momentum of running means and variances, the part that a step keeps; `None` for each
     /// layer's own.
-    pub momentum: Option<f32>,
+    pub momentum: Option<f64>,
     /// The seed of dropout.
     pub seed: i64,
 }

@@ -174,7 +174,7 @@ fn normalisation_in_training_gives_new_statistics() {
     assert!(error.contains("batch normalization with 2 results in opset 18"), "{error}");
     // In inference it is kept for training.
     let plain = node("BatchNormalization", &["x", "s", "b", "m", "v"], &["y"]);
-    for (node, momentum) in [(with(plain.clone(), float("momentum", 0.75)), 0.75f32), (plain, 0.9)]
+    for (node, momentum) in [(with(plain.clone(), float("momentum", 0.75)), 0.75f64), (plain, 0.9)]
     {
         let made = import(node, &["y"]).unwrap();
         let norms = made.graph.ids().filter_map(|id| match made.graph.node(id).op() {

@@ -18,7 +18,7 @@ use crate::types::{DType, Dim, Tensor};
 pub(super) type Range = [f64; 2];
 
 /// The range of a field: two numbers, or that of one, of which the lower end is at least `least`.
-fn range(at: &At<'_, '_>, name: &str, least: f64) -> Read<Option<Range>> {
+pub(super) fn range(at: &At<'_, '_>, name: &str, least: f64) -> Read<Option<Range>> {
     let Some(value) = at.config.opt(name) else { return Ok(None) };
     let ends = match value {
         Json::Array(list) => list.iter().map(|v| number(name, v)).collect::<Read<Vec<f64>>>()?,
@@ -76,6 +76,25 @@ pub(super) fn augmented<'c>(
     Ok(at.pictured(value, format).into())
 }
 
+/// The range of the chance that an image is changed.
+pub(super) fn chance(at: &At<'_, '_>) -> Read<Range> {
+    Ok(range(at, "factor", 0.0)?.unwrap_or([0.0, 1.0])) // Keras' default
+}
+
+/// The other image in place of `x` with a chance that is drawn from a range.
+pub(super) fn sometimes(
+    at: &mut At<'_, '_>,
+    x: Value,
+    other: Value,
+    chances: Range,
+) -> Read<Value> {
+    let dtype = at.ty_of(x);
+    let limit = drawn(at, x, chances, dtype)?;
+    let number = drawn(at, x, [0.0, 1.0], dtype)?;
+    let changes = at.less(number, limit)?;
+    at.choose(changes, other, x)
+}
+
 /// Mirrors an image along all axes of the mode, or along none.
 pub(super) fn flip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     const MODES: [(&str, &[i64]); 3] =
@@ -91,64 +110,13 @@ pub(super) fn flip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     })
 }
 
-pub(super) fn contrast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let ([below, above], [low, high]) = (needed(at, "factor", 0.0)?, values(at)?);
-    augmented(at, args, |at, x| {
-        let dtype = at.ty_of(x);
-        let factor = drawn(at, x, [1.0 - below, 1.0 + above], dtype)?;
-        let mean = at.reduce_mean(x, vec![2, 3], true)?;
-        let distance = at.sub(x, mean)?;
-        let scaled = at.mul(distance, factor)?;
-        let sum = at.add(scaled, mean)?;
-        at.clip(sum, low, high)
-    })
-}
-
-pub(super) fn brightness<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let (factor, [low, high]) = (needed(at, "factor", -1.0)?, values(at)?);
-    augmented(at, args, |at, x| {
-        let dtype = at.ty_of(x);
-        let delta = drawn(at, x, factor, dtype)?;
-        let delta = at.scale(delta, high - low)?;
-        let sum = at.add(x, delta)?;
-        at.clip(sum, low, high)
-    })
-}
-
 pub(super) fn invert<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let factor = range(at, "factor", 0.0)?.unwrap_or([0.0, 1.0]); // Keras' default
+    let chances = chance(at)?;
     let [_, high] = values(at)?;
     augmented(at, args, |at, x| {
-        let dtype = at.ty_of(x);
-        let limit = drawn(at, x, factor, dtype)?;
-        let chance = drawn(at, x, [0.0, 1.0], dtype)?;
-        let inverts = at.less(chance, limit)?;
         let high = at.number(x, high)?;
         let other = at.sub(high, x)?;
-        at.choose(inverts, other, x)
-    })
-}
-
-pub(super) fn grayscale<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    // Keras' weights of red, green and blue.
-    const WEIGHTS: [f64; 3] = [0.2989, 0.587, 0.114];
-    let factor = at.config.number("factor", 0.5)?;
-    augmented(at, args, |at, x| {
-        let channels = at.extent(x, 1)?;
-        if channels == 1 {
-            return Ok(x);
-        }
-        if channels != 3 {
-            return Err(Fault::new(format!("it is called with {channels} channels, not 3 or 1")));
-        }
-        let dtype = at.ty_of(x);
-        let chance = drawn(at, x, [0.0, 1.0], dtype)?;
-        let limit = at.number(chance, factor)?;
-        let acts = at.less(chance, limit)?;
-        let weights = at.constant(x, Tensor::new(&[3, 1, 1], &WEIGHTS)?)?;
-        let parts = at.mul(x, weights)?;
-        let gray = at.reduce_sum(parts, vec![1], true)?;
-        at.choose(acts, gray, x)
+        sometimes(at, x, other, chances)
     })
 }
 
@@ -163,6 +131,41 @@ fn moved<'c>(
         let sizes = [at.extent(x, 2)? as f64, at.extent(x, 3)? as f64];
         let transform = transform(at, x, sizes)?;
         sampler.apply(at, x, &transform)
+    })
+}
+
+/// Moves three corners of an image along its edges and one freely: the first stays where it is.
+pub(super) fn perspective<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let (chances, scale) = (chance(at)?, at.config.number("scale", 1.0)?);
+    if !(0.0..=1.0).contains(&scale) {
+        return Err(Fault::field("scale", format!("is {scale}, not from 0 to 1")));
+    }
+    let sampler = Sampler::bounded(at)?;
+    augmented(at, args, |at, x| {
+        let (height, width) = (at.extent(x, 2)?, at.extent(x, 3)?);
+        if height < 2 || width < 2 {
+            return Err(Fault::new("it is called with an image of one row or column"));
+        }
+        let mut factor = || drawn(at, x, [1.0 - scale / 2.0, 1.0 + scale / 2.0], DType::F32);
+        // How far the ends of the first row and column go, and the last corner on both axes.
+        let (row, column, right, down) = (factor()?, factor()?, factor()?, factor()?);
+        let mut transform = Transform::identity(at)?;
+        let slope = |at: &mut At<'_, 'c>, [own, other]: [[Value; 2]; 2], size: i64| {
+            let part = at.div(other[1], other[0])?;
+            let part = at.shift(part, -1.0)?;
+            let part = at.div(part, own[1])?;
+            let one = at.number(own[0], 1.0)?;
+            let start = at.div(one, own[0])?;
+            let scale = at.add(part, start)?;
+            Ok::<_, Fault>((scale, at.scale(part, 1.0 / (size - 1) as f64)?))
+        };
+        let (x_axis, y_axis) = ([row, right], [column, down]);
+        let (of_x, x_slope) = slope(at, [x_axis, y_axis], width)?;
+        let (of_y, y_slope) = slope(at, [y_axis, x_axis], height)?;
+        (transform.x[0], transform.y[1]) = (of_x, of_y);
+        transform.slopes = Some([x_slope, y_slope]);
+        let other = sampler.apply(at, x, &transform)?;
+        sometimes(at, x, other, chances)
     })
 }
 
@@ -216,7 +219,7 @@ pub(super) fn rotation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>
             Ok([of[0], of[1], at.shift(sum, own)?])
         };
         let (x, y) = (row(at, [cos, back], center[0])?, row(at, [sin, cos], center[1])?);
-        Ok(Transform { x, y })
+        Ok(Transform { x, y, slopes: None })
     })
 }
 

@@ -1,6 +1,6 @@
 //! Colours of images that training changes at random.
 
-use super::augment::{Range, augmented, drawn, needed, values};
+use super::augment::{Range, augmented, drawn, needed, range, sometimes, values};
 use crate::format::keras::at::At;
 use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
@@ -19,6 +19,103 @@ fn between(at: &mut At<'_, '_>, x: Value, from: Range, to: Range) -> Read<Value>
     let part = at.div(distance, width)?;
     let scaled = at.scale(part, to[1] - to[0])?;
     at.shift(scaled, to[0])
+}
+
+/// The step of a layer that changes images by a factor of a range.
+type Change = fn(&mut At<'_, '_>, Value, Range, Range) -> Read<Value>;
+
+/// A layer of one step.
+fn changed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, least: f64, change: Change) -> Read<Arg<'c>> {
+    let (factor, own) = (needed(at, "factor", least)?, values(at)?);
+    augmented(at, args, |at, x| change(at, x, factor, own))
+}
+
+pub(super) fn contrast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    changed(at, args, 0.0, with_contrast)
+}
+
+pub(super) fn brightness<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    changed(at, args, -1.0, with_brightness)
+}
+
+pub(super) fn hue<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    changed(at, args, 0.0, with_hue)
+}
+
+pub(super) fn saturation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    changed(at, args, 0.0, with_saturation)
+}
+
+/// The steps of the layers above, those of them that have a factor.
+pub(super) fn jitter<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    const STEPS: [(&str, f64, Change); 4] = [
+        ("brightness_factor", -1.0, with_brightness),
+        ("contrast_factor", 0.0, with_contrast),
+        ("saturation_factor", 0.0, with_saturation),
+        ("hue_factor", 0.0, with_hue),
+    ];
+    let own = values(at)?;
+    let mut steps = Vec::new();
+    for (name, least, change) in STEPS {
+        steps.extend(range(at, name, least)?.map(|factor| (change, factor)));
+    }
+    augmented(at, args, |at, x| {
+        steps.into_iter().try_fold(x, |x, (change, factor)| change(at, x, factor, own))
+    })
+}
+
+fn with_contrast(at: &mut At<'_, '_>, x: Value, factor: Range, own: Range) -> Read<Value> {
+    let dtype = at.ty_of(x);
+    let factor = drawn(at, x, [1.0 - factor[0], 1.0 + factor[1]], dtype)?;
+    let mean = at.reduce_mean(x, vec![2, 3], true)?;
+    let distance = at.sub(x, mean)?;
+    let scaled = at.mul(distance, factor)?;
+    let sum = at.add(scaled, mean)?;
+    at.clip(sum, own[0], own[1])
+}
+
+fn with_brightness(at: &mut At<'_, '_>, x: Value, factor: Range, own: Range) -> Read<Value> {
+    let dtype = at.ty_of(x);
+    let delta = drawn(at, x, factor, dtype)?;
+    let delta = at.scale(delta, own[1] - own[0])?;
+    let sum = at.add(x, delta)?;
+    at.clip(sum, own[0], own[1])
+}
+
+/// The brightness of colours, as one channel.
+fn gray(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    // Keras' weights of red, green and blue.
+    const WEIGHTS: [f64; 3] = [0.2989, 0.587, 0.114];
+    match at.extent(x, 1)? {
+        1 => Ok(x),
+        3 => {
+            let weights = at.constant(x, Tensor::new(&[3, 1, 1], &WEIGHTS)?)?;
+            let parts = at.mul(x, weights)?;
+            at.reduce_sum(parts, vec![1], true)
+        }
+        count => Err(Fault::new(format!("it is called with {count} channels, not 3 or 1"))),
+    }
+}
+
+pub(super) fn grayscale<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let factor = at.config.number("factor", 0.5)?;
+    augmented(at, args, |at, x| {
+        let gray = gray(at, x)?;
+        sometimes(at, x, gray, [factor, factor])
+    })
+}
+
+/// Moves the colours of an image towards their brightness.
+pub(super) fn degeneration<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    changed(at, args, 0.0, |at, x, factor, own| {
+        let dtype = at.ty_of(x);
+        let factor = drawn(at, x, factor, dtype)?;
+        let gray = gray(at, x)?;
+        let distance = at.sub(gray, x)?;
+        let part = at.mul(distance, factor)?;
+        let sum = at.add(x, part)?;
+        at.clip(sum, own[0], own[1])
+    })
 }
 
 /// Moves an image towards its blurred self, or away from it.
@@ -67,39 +164,33 @@ pub(super) fn posterization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Ar
     })
 }
 
-pub(super) fn hue<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let (factor, own) = (needed(at, "factor", 0.0)?, values(at)?);
-    augmented(at, args, |at, x| {
-        let dtype = at.ty_of(x);
-        let chance = drawn(at, x, [0.0, 1.0], dtype)?;
-        let half = at.number(chance, 0.5)?;
-        let inverts = at.greater(chance, half)?;
-        let angle = drawn(at, x, factor, dtype)?;
-        let angle = at.scale(angle, 0.5)?;
-        let back = at.neg(angle)?;
-        let angle = at.choose(inverts, back, angle)?;
-        let unit = between(at, x, own, [0.0, 1.0])?;
-        let [hue, saturation, value] = to_hsv(at, unit)?;
-        let hue = at.add(hue, angle)?;
-        let colours = to_rgb(at, [hue, saturation, value])?;
-        let colours = at.clip(colours, 0.0, 1.0)?;
-        between(at, colours, [0.0, 1.0], own)
-    })
+fn with_hue(at: &mut At<'_, '_>, x: Value, factor: Range, own: Range) -> Read<Value> {
+    let dtype = at.ty_of(x);
+    let chance = drawn(at, x, [0.0, 1.0], dtype)?;
+    let half = at.number(chance, 0.5)?;
+    let inverts = at.greater(chance, half)?;
+    let angle = drawn(at, x, factor, dtype)?;
+    let angle = at.scale(angle, 0.5)?;
+    let back = at.neg(angle)?;
+    let angle = at.choose(inverts, back, angle)?;
+    let unit = between(at, x, own, [0.0, 1.0])?;
+    let [hue, saturation, value] = to_hsv(at, unit)?;
+    let hue = at.add(hue, angle)?;
+    let colours = to_rgb(at, [hue, saturation, value])?;
+    let colours = at.clip(colours, 0.0, 1.0)?;
+    between(at, colours, [0.0, 1.0], own)
 }
 
-pub(super) fn saturation<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let (factor, [least, most]) = (needed(at, "factor", 0.0)?, values(at)?);
-    augmented(at, args, |at, x| {
-        let dtype = at.ty_of(x);
-        let part = drawn(at, x, factor, dtype)?;
-        let rest = at.complement(part)?;
-        let rest = at.shift(rest, 1e-7)?; // as Keras keeps divisors from 0
-        let factor = at.div(part, rest)?;
-        let [hue, saturation, value] = to_hsv(at, x)?;
-        let saturation = at.mul(saturation, factor)?;
-        let saturation = at.clip(saturation, least, most)?;
-        to_rgb(at, [hue, saturation, value])
-    })
+fn with_saturation(at: &mut At<'_, '_>, x: Value, factor: Range, own: Range) -> Read<Value> {
+    let dtype = at.ty_of(x);
+    let part = drawn(at, x, factor, dtype)?;
+    let rest = at.complement(part)?;
+    let rest = at.shift(rest, 1e-7)?; // as Keras keeps divisors from 0
+    let factor = at.div(part, rest)?;
+    let [hue, saturation, value] = to_hsv(at, x)?;
+    let saturation = at.mul(saturation, factor)?;
+    let saturation = at.clip(saturation, own[0], own[1])?;
+    to_rgb(at, [hue, saturation, value])
 }
 
 /// Hue, saturation and value `[N, 1, H, W]` of red, green and blue.

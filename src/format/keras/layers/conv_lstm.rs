@@ -31,7 +31,7 @@ struct Kernels {
 fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
     let sequences = Sequences::read(at)?;
     at.config.ignore(&["unit_forget_bias"]);
-    let drops = Drops::read(at)?;
+    let drops = Drops::read(at, false)?;
     let filters = at.config.count("filters")?;
     let windows = Windows::read(at, rank, "kernel_size")?;
     let functions = [function(at, "recurrent_activation")?, function(at, "activation")?];

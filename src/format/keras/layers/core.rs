@@ -110,13 +110,29 @@ fn einsum_dense<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let sizes = at.config.one_or_open("output_shape")?;
     let bias = at.config.opt_text("bias_axes")?;
     let activation = function(at, "activation")?;
-    let y = einsum_product(at, x, equation, &sizes, bias)?;
+    let y = product(at, x, equation, &sizes, bias)?;
     Ok(apply_to(at, &activation, y)?.into())
+}
+
+/// A product with the kernel of a dense layer inside a layer, whose results have its penalty.
+pub(super) fn einsum_product(
+    at: &mut At<'_, '_>,
+    x: Value,
+    equation: &str,
+    sizes: &[Option<i64>],
+    bias: Option<&str>,
+) -> Read<Value> {
+    let y = product(at, x, equation, sizes, bias)?;
+    let penalty = if at.state.for_training { Penalty::of(at)? } else { None };
+    match penalty {
+        Some(penalty) => Ok(penalty.one(at, y.into())?.value),
+        None => Ok(y),
+    }
 }
 
 /// A product with the kernel of a dense layer, of which `sizes` are the result's without the batch,
 /// and the bias along some axes of the result.
-pub(super) fn einsum_product(
+fn product(
     at: &mut At<'_, '_>,
     x: Value,
     equation: &str,

@@ -13,6 +13,7 @@ mod functions;
 mod merging;
 mod norm;
 mod numeric;
+mod patches;
 mod pooling;
 mod preprocessing;
 mod promotion;

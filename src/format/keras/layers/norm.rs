@@ -1,6 +1,5 @@
 //! Normalisations.
 
-use super::activation::single;
 use super::entry::layers;
 use crate::format::keras::at::At;
 use crate::format::keras::config::Read;
@@ -87,8 +86,8 @@ fn batch<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         "beta_init",
         "renorm_momentum",
     ]);
-    let epsilon = single(at.config.number("epsilon", 1e-3)?);
-    let momentum = single(at.config.number("momentum", 0.99)?);
+    let epsilon = at.config.number("epsilon", 1e-3)?;
+    let momentum = at.config.number("momentum", 0.99)?;
     let (scale, center) = (at.config.flag("scale", true)?, at.config.flag("center", true)?);
     let axis = one_axis(at)?;
     let x = args.tensor()?;
@@ -113,10 +112,8 @@ fn batch<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let beta = or_constant(at, beta, 0.0)?;
     let operands = [channels.value, gamma, beta, mean, variance];
     let value = match mask {
-        Some(mask) => masked(at, operands, mask, [f64::from(epsilon), f64::from(momentum)])?,
-        None if at.state.for_training && !at.place.is_trainable => {
-            frozen(at, operands, f64::from(epsilon))?
-        }
+        Some(mask) => masked(at, operands, mask, [epsilon, momentum])?,
+        None if at.state.for_training && !at.place.is_trainable => frozen(at, operands, epsilon)?,
         None => at.op(BatchNorm { epsilon, momentum }, &operands)?,
     };
     Ok(channels.restore(at, value)?.into())
@@ -233,7 +230,7 @@ fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
             });
             operands.extend(beta);
         }
-        let op = LayerNorm::Layer { axis: first, epsilon: single(epsilon), statistics: false };
+        let op = LayerNorm::Layer { axis: first, epsilon, statistics: false };
         return Ok(at.op(op, &operands)?.into());
     }
     let over: Vec<i64> = axes.iter().copied().map(int).collect();
@@ -262,7 +259,7 @@ fn rms<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let (axes, sizes) = axes(at, x)?;
     let scale = at.weight("scale", &sizes)?;
     if let Some(first) = suffix(&axes, at.rank(x)) {
-        let op = LayerNorm::Rms { axis: first, epsilon: single(epsilon) };
+        let op = LayerNorm::Rms { axis: first, epsilon };
         return Ok(at.op(op, &[x, scale])?.into());
     }
     let over: Vec<i64> = axes.iter().copied().map(int).collect();
@@ -276,7 +273,7 @@ fn rms<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 }
 
 fn group<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let epsilon = single(at.config.number("epsilon", 1e-3)?);
+    let epsilon = at.config.number("epsilon", 1e-3)?;
     let (scale, center) = (at.config.flag("scale", true)?, at.config.flag("center", true)?);
     let groups = at.config.int("groups", 32)?;
     let axis = one_axis(at)?;

@@ -3,10 +3,9 @@
 use serde_json::Value as Json;
 
 use super::activation::single;
-use super::core::same;
 use super::entry::layers;
 use super::steps::zeros;
-use super::{augment, colour};
+use super::{augment, colour, patches};
 use crate::format::keras::at::{At, Format};
 use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
@@ -25,6 +24,10 @@ layers! {
             return Ok(at.as_is(x)?.into());
         }
         let x = at.input(x)?;
+        if rate >= 1.0 {
+            let reason = "is 1, and Keras divides by what is left";
+            return Err(Fault::field("drop_path_rate", reason));
+        }
         let shape = vec![1; at.rank(x).saturating_sub(1)];
         Ok(dropped_together(at, x, &shape, rate)?.into())
     };
@@ -58,49 +61,20 @@ layers! {
     "RandomTranslation" Dropped => augment::translation;
     "RandomZoom" Dropped => augment::zoom;
     "RandomShear" Dropped => augment::shear;
-    "RandomPerspective" Dropped => |at, args| in_training(at, args, PERSPECTIVE);
-    "RandomContrast" Dropped => augment::contrast;
-    "RandomBrightness" Dropped => augment::brightness;
+    "RandomPerspective" Dropped => augment::perspective;
+    "RandomContrast" Dropped => colour::contrast;
+    "RandomBrightness" Dropped => colour::brightness;
     "RandomHue" Dropped => colour::hue;
     "RandomSaturation" Dropped => colour::saturation;
     "RandomSharpness" Dropped => colour::sharpness;
-    "RandomColorJitter" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomGrayscale" Dropped => augment::grayscale;
+    "RandomColorJitter" Dropped => colour::jitter;
+    "RandomColorDegeneration" Dropped => colour::degeneration;
+    "RandomGrayscale" Dropped => colour::grayscale;
     "RandomInvert" Dropped => augment::invert;
     "RandomPosterization" Dropped => colour::posterization;
-    "RandomGaussianBlur" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomErasing" Dropped => |at, args| in_training(at, args, COLOUR);
-    "RandomCrop" Dropped => random_crop;
-}
-
-/// The fields of transformations of perspective.
-const PERSPECTIVE: &[&str] = &["data_format", "factor", "fill_value", "interpolation", "scale"];
-
-/// The fields of transformations of colours.
-const COLOUR: &[&str] = &[
-    "brightness_factor",
-    "contrast_factor",
-    "data_format",
-    "factor",
-    "fill_value",
-    "hue_factor",
-    "kernel_size",
-    "saturation_factor",
-    "scale",
-    "sigma",
-    "value_range",
-];
-
-/// A layer that only does something in training.
-fn in_training<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, fields: &[&str]) -> Read<Arg<'c>> {
-    at.config.ignore(fields);
-    if at.state.for_training {
-        return Err(Fault::with_way(
-            "what it does in training is not supported",
-            "take the layer out of the model, and augment the data that it is trained on",
-        ));
-    }
-    same(at, args)
+    "RandomGaussianBlur" Dropped => patches::blur;
+    "RandomErasing" Dropped => patches::erasing;
+    "RandomCrop" Dropped => patches::crop;
 }
 
 fn rate(at: &At<'_, '_>) -> Read<f64> {
@@ -120,9 +94,11 @@ fn dropout<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let noise = at.config.opt("noise_shape");
     let x = args.tensor()?;
     let x = at.as_is(x)?;
-    // Of all or nothing there is no training step.
     if rate == 0.0 || (rate >= 1.0 && !at.state.for_training) {
         return Ok(x.into());
+    }
+    if rate >= 1.0 {
+        return Ok(Tensor { value: nothing(at, x.value)?, ..x }.into());
     }
     let Some(noise) = noise.and_then(|noise| noise.as_array()) else {
         let value = at.op(Dropout { mask: false, rate: single(rate) }, &[x.value])?;
@@ -201,14 +177,27 @@ fn dropped_together(at: &mut At<'_, '_>, x: Value, shape: &[i64], rate: f64) -> 
     if !at.state.for_training {
         return Ok(x);
     }
+    if rate >= 1.0 {
+        return nothing(at, x);
+    }
     let kept = kept(at, x, shape, rate)?;
     at.mul(x, kept)
+}
+
+/// Zeros in training, and the value elsewhere.
+fn nothing(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    let shape = at.shape(x);
+    let zeros = at.zeros(x, &shape)?;
+    at.op(ForTraining::InTraining, &[x, zeros])
 }
 
 /// What elements of this shape, for each row of `x`, are multiplied by: 0 where they are dropped.
 pub(super) fn kept(at: &mut At<'_, '_>, x: Value, shape: &[i64], rate: f64) -> Read<Value> {
     let zeros = zeros(at, x, shape)?;
     let ones = at.shift(zeros, 1.0)?;
+    if rate >= 1.0 {
+        return nothing(at, ones);
+    }
     at.op(Dropout { mask: false, rate: single(rate) }, &[ones])
 }
 
@@ -227,12 +216,4 @@ fn spatial<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c
     }
     let value = dropped_together(at, x, &shape, rate)?;
     Ok(Tensor { value, is_first: false, mask }.into())
-}
-
-/// Before Keras 3 it takes the middle in inference.
-fn random_crop<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    if at.state.is_before_3 {
-        return Err(Fault::new("before Keras 3 it crops in inference, too"));
-    }
-    in_training(at, args, &["height", "width", "data_format"])
 }

@@ -113,13 +113,12 @@ pub(super) struct Drops {
 }
 
 impl Drops {
-    pub(super) fn read(at: &At<'_, '_>) -> Read<Self> {
+    /// `drops_all` says whether a rate of 1 drops all: cells with gates take it for 0.
+    pub(super) fn read(at: &At<'_, '_>, drops_all: bool) -> Read<Self> {
         let rate = |name| {
             let rate = at.config.number(name, 0.0)?.clamp(0.0, 1.0);
-            if rate < 1.0 || !at.state.for_training {
-                return Ok(if at.state.for_training { rate } else { 0.0 });
-            }
-            Err(Fault::field(name, "is 1, which leaves nothing"))
+            let drops = at.state.for_training && (rate < 1.0 || drops_all);
+            Ok::<_, Fault>(if drops { rate } else { 0.0 })
         };
         let (input, state) = (rate("dropout")?, rate("recurrent_dropout")?);
         // Keras takes the first implementation where the state is dropped.
@@ -159,7 +158,7 @@ fn product(at: &mut At<'_, '_>, x: Value, kernel: Value, masks: &[Value]) -> Rea
 
 impl Cell {
     fn read(at: &At<'_, '_>, kind: CellKind) -> Read<Self> {
-        let drops = Drops::read(at)?;
+        let drops = Drops::read(at, kind == CellKind::Rnn)?;
         at.config.ignore(&["unit_forget_bias"]);
         let gate = match kind {
             CellKind::Rnn => Function::linear(),

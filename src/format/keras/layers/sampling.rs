@@ -8,17 +8,19 @@ use crate::op::Formula;
 use crate::types::{DType, Dim, Shape, Tensor};
 
 /// The place that an element comes from, for each image: `x = x[0] * column + x[1] * row + x[2]`,
-/// and `y` alike. The numbers are `f32`, of one element or `[N, 1, 1, 1]`.
+/// and `y` alike. Slopes divide both by `slopes[0] * column + slopes[1] * row + 1`. The numbers are
+/// `f32`, of one element or `[N, 1, 1, 1]`.
 pub(super) struct Transform {
     pub(super) x: [Value; 3],
     pub(super) y: [Value; 3],
+    pub(super) slopes: Option<[Value; 2]>,
 }
 
 impl Transform {
     pub(super) fn identity(at: &mut At<'_, '_>) -> Read<Self> {
         let mut number = |x: f32| at.literal(Tensor::new(&[1], &[x])?);
         let (zero, one) = (number(0.0)?, number(1.0)?);
-        Ok(Self { x: [one, zero, zero], y: [zero, one, zero] })
+        Ok(Self { x: [one, zero, zero], y: [zero, one, zero], slopes: None })
     }
 }
 
@@ -50,6 +52,16 @@ struct Tap {
     inside: Option<Value>,
 }
 
+/// The indices along an axis of images, as numbers that spread over the other axes.
+pub(super) fn places(at: &mut At<'_, '_>, x: Value, axis: usize, to: DType) -> Read<Value> {
+    let size = at.extent(x, axis)?;
+    let numbers = at.count_to(size.into(), DType::I64)?;
+    let numbers = at.convert(numbers, to)?;
+    let mut shape = vec![Dim::ONE; at.rank(x)];
+    shape[axis] = size.into();
+    at.view(numbers, shape)
+}
+
 impl Sampler {
     pub(super) fn read(at: &At<'_, '_>) -> Read<Self> {
         const OUTSIDE: [(&str, Outside); 4] = [
@@ -58,9 +70,15 @@ impl Sampler {
             ("reflect", Outside::Reflect),
             ("wrap", Outside::Wrap),
         ];
+        let outside = at.config.choice("fill_mode", "reflect", &OUTSIDE)?;
+        Ok(Self { outside, ..Self::bounded(at)? })
+    }
+
+    /// With a number for all elements from outside.
+    pub(super) fn bounded(at: &At<'_, '_>) -> Read<Self> {
         const LINEAR: [(&str, bool); 2] = [("bilinear", true), ("nearest", false)];
         Ok(Self {
-            outside: at.config.choice("fill_mode", "reflect", &OUTSIDE)?,
+            outside: Outside::Constant,
             fill: at.config.number("fill_value", 0.0)?,
             is_linear: at.config.choice("interpolation", "bilinear", &LINEAR)?,
         })
@@ -74,19 +92,30 @@ impl Sampler {
         transform: &Transform,
     ) -> Read<Value> {
         let sizes = [at.extent(images, 2)?, at.extent(images, 3)?];
-        let mut axes = Vec::new();
-        for (size, axis) in sizes.into_iter().zip([2usize, 3]) {
-            let numbers = at.count_to(size.into(), DType::I64)?;
-            let numbers = at.convert(numbers, DType::F32)?;
-            let mut shape = vec![Dim::ONE; 4];
-            shape[axis] = size.into();
-            axes.push(at.view(numbers, shape)?);
-        }
+        let axes = [places(at, images, 2, DType::F32)?, places(at, images, 3, DType::F32)?];
+        let linear = |at: &mut At<'_, '_>, [of_x, of_y]: [Value; 2], rest: Value| {
+            let (of_x, of_y) = (at.mul(of_x, axes[1])?, at.mul(of_y, axes[0])?);
+            let sum = at.add(of_x, of_y)?;
+            at.add(sum, rest)
+        };
+        let divisor = match transform.slopes {
+            Some(slopes) => {
+                let one = at.number(slopes[0], 1.0)?;
+                let divisor = linear(at, slopes, one)?;
+                // What is infinitely far becomes just far outside.
+                let (zero, least) = (at.number(divisor, 0.0)?, at.number(divisor, 1e-7)?);
+                let is_zero = at.equal(divisor, zero)?;
+                Some(at.choose(is_zero, least, divisor)?)
+            }
+            None => None,
+        };
         let mut taps = Vec::new();
         for (row, size) in [&transform.y, &transform.x].into_iter().zip(sizes) {
-            let (of_x, of_y) = (at.mul(row[0], axes[1])?, at.mul(row[1], axes[0])?);
-            let sum = at.add(of_x, of_y)?;
-            let place = at.add(sum, row[2])?;
+            let place = linear(at, [row[0], row[1]], row[2])?;
+            let place = match divisor {
+                Some(divisor) => at.div(place, divisor)?,
+                None => place,
+            };
             taps.push(self.taps(at, place, size)?);
         }
         let mut sum = None;

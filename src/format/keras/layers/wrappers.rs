@@ -38,17 +38,22 @@ fn one<'c>(tensors: &[Tensor]) -> Read<Arg<'c>> {
 fn spectral<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     at.config.ignore(&["power_iterations"]);
     if at.state.for_training {
-        return Err(Fault::new("it changes the kernel of its layer in training"));
+        return Err(Fault::with_way(
+            "the backends of Keras train its kernel differently: on JAX the variable stays as it \
+             is, elsewhere the kernel that was divided takes its place",
+            "take the wrapper out of the model, and bound the kernel by a constraint",
+        ));
     }
     let result = wrapped(at, args)?;
     let inner = Spec::read(at.config.needed("layer")?)?;
     let kernel = ["kernel", "embeddings"].iter().find_map(|name| {
-        at.state.variables.value(&format!("{}/{}/{name}", at.place.path, inner.name))
+        let name = format!("{}/{}/{name}", at.place.path, inner.name);
+        at.state.variables.value(&name).map(|value| (value, name))
     });
-    let kernel = kernel.ok_or_else(|| Fault::field("layer", "has no kernel"))?;
+    let (kernel, name) = kernel.ok_or_else(|| Fault::field("layer", "has no kernel"))?;
     let width = at.extent(kernel, at.rank(kernel) - 1)?;
-    // The kernel is a variable of the wrapper, too.
-    at.skip();
+    // The kernel is a variable of the wrapper, too, and its first one.
+    at.share(&name);
     at.fixed("vector_u", &[1, width])?;
     Ok(result)
 }
@@ -157,9 +162,10 @@ fn time_distributed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let samples = shape[0].clone() * steps;
     let merged: Shape = std::iter::once(samples).chain(shape.iter().skip(2).cloned()).collect();
     let x = at.reshape(x, &merged)?;
-    let outer = std::mem::replace(&mut at.state.is_stepwise, true);
+    let all = at.state.steps.saturating_mul(steps);
+    let outer = std::mem::replace(&mut at.state.steps, all);
     let found = at.inside("layer", &inner, &Args::of(x.into()));
-    at.state.is_stepwise = outer;
+    at.state.steps = outer;
     let found = found?;
     let [y] = found[..] else { return Err(Fault::new("the layer inside gives several tensors")) };
     let y = at.natural(y)?;

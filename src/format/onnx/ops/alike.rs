@@ -1,7 +1,7 @@
 //! Operators that ONNX has with the same attributes: tables that are read both ways.
 
 use super::{Attribute, Node, NodeError, Refused, Writer, Written, word, wrong};
-use crate::op::{GeluForm, GridPadding, Reduction, ResizeMode};
+use crate::op::{GeluForm, GridPadding, Reduction, ResizeMode, shortest};
 use crate::types::DType;
 
 /// An attribute that means in ONNX what it does here.
@@ -44,9 +44,37 @@ macro_rules! settings {
     };
 }
 
+/// A number for computations with elements of a type. ONNX has it in `f32`: `f64` takes that as it
+/// is; others compute in `f32`, where its shortest decimal is the same number.
+fn opt_setting(n: &mut Node<'_, '_>, name: &str, to: DType) -> Result<Option<f64>, NodeError> {
+    let found = n.opt_float(name)?;
+    Ok(found.map(|x| if to == DType::F64 { f64::from(x) } else { shortest(x) }))
+}
+
+/// A number for computations with elements of a type, or this one.
+pub(super) fn setting(
+    n: &mut Node<'_, '_>,
+    name: &str,
+    default: f64,
+    to: DType,
+) -> Result<f64, NodeError> {
+    Ok(opt_setting(n, name, to)?.unwrap_or(default))
+}
+
+/// A number in the type that ONNX writes it in.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+pub(super) fn float<'a>(x: f64) -> Attribute<'a> {
+    (x as f32).into()
+}
+
 settings! {
     i64: |n, name| n.opt_int(name), |x| Some((*x).into());
     f32: |n, name| n.opt_float(name), |x| Some((*x).into());
+    f64: |n, name| {
+        let own = n.operand(0)?;
+        let own = n.dtype(own);
+        opt_setting(n, name, own)
+    }, |x| Some(float(*x));
     bool: |n, name| n.opt_flag(name), |x| Some((*x).into());
     DType: |n, name| n.opt_dtype(name), |x| Some((*x).into());
     String: |n, name| n.opt_string(name), |x| Some(x.as_str().into());

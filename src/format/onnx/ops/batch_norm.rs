@@ -1,6 +1,6 @@
 //! Batch normalisation, by given statistics and by those of the batch.
 
-use super::alike::alike;
+use super::alike::{alike, float, setting};
 use super::{Done, Export, Node, NodeError, Writer, Written};
 use crate::op::{BatchNorm, BatchNormTrain};
 
@@ -11,8 +11,6 @@ alike! {
 /// From opset 14 on, the attribute `training_mode` says that the statistics are those of the batch.
 /// Before, further results say so; how those are computed differs between implementations.
 fn batch_norm(n: &mut Node<'_, '_>) -> Done {
-    let epsilon = n.float("epsilon", 1e-5)?;
-    let momentum = n.float("momentum", 0.9)?;
     let count = n.result_count();
     let (training, unclear) = match n.opset {
         ..7 => (false, !n.flag("is_test", false)? && count > 1),
@@ -27,6 +25,9 @@ fn batch_norm(n: &mut Node<'_, '_>) -> Done {
         return Err(NodeError::Unsupported(text));
     }
     let x = n.operand(0)?;
+    let own = n.dtype(x);
+    let epsilon = setting(n, "epsilon", 1e-5, own)?;
+    let momentum = setting(n, "momentum", 0.9, own)?;
     // Without positions behind the channels there is nothing that the flag could change.
     if n.opset < 9 && !n.flag("spatial", true)? && n.shape(x).rank() > 2 {
         let text = "batch normalization with statistics for each position".to_owned();
@@ -57,8 +58,8 @@ impl Export for BatchNormTrain {
                 .into());
             }
         }
-        let given = [("epsilon", self.epsilon.into()), ("momentum", self.momentum.into())];
-        let [epsilon, momentum] = given;
-        w.same("BatchNormalization", &[epsilon, momentum, ("training_mode", true.into())])
+        let (epsilon, momentum) = (float(self.epsilon), float(self.momentum));
+        let given = [("epsilon", epsilon), ("momentum", momentum), ("training_mode", true.into())];
+        w.same("BatchNormalization", &given)
     }
 }

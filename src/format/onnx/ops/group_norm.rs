@@ -1,6 +1,6 @@
 //! Normalisation of groups of channels.
 
-use super::alike::alike;
+use super::alike::{alike, setting};
 use super::stash::stash;
 use super::{Done, Node, wrong};
 use crate::ir::Value;
@@ -17,7 +17,6 @@ alike! {
 /// Before opset 21 scale and bias have one element for each group.
 fn group_norm(n: &mut Node<'_, '_>) -> Done {
     let (x, mut scale, mut bias) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);
-    let epsilon = n.float("epsilon", 1e-5)?;
     let groups = n.needed_int("num_groups")?;
     let own = n.dtype(x);
     let compute = if n.opset < 21 { own } else { stash(n, x)?.1 };
@@ -38,6 +37,7 @@ fn group_norm(n: &mut Node<'_, '_>) -> Done {
         scale = spread(n, scale)?;
         bias = spread(n, bias)?;
     }
+    let epsilon = setting(n, "epsilon", 1e-5, compute)?;
     let op = GroupNorm::Group { epsilon, groups };
     if compute == own {
         return n.result(op, &[x, scale, bias]);

@@ -1,5 +1,6 @@
 //! Normalisation of rows by their own statistics.
 
+use super::alike::{float, setting};
 use super::stash::stash;
 use super::{Done, Export, Imports, Node, NodeError, Refused, Writer, Written, long};
 use crate::ir::Value;
@@ -48,8 +49,9 @@ fn scale_shift(
 
 fn layer_norm(n: &mut Node<'_, '_>) -> Done {
     let (x, scale, shift) = (n.operand(0)?, n.operand(1)?, n.optional(2));
-    let (axis, epsilon) = (n.int("axis", -1)?, n.float("epsilon", 1e-5)?);
+    let axis = n.int("axis", -1)?;
     let (stash, compute) = stash(n, x)?;
+    let epsilon = setting(n, "epsilon", 1e-5, compute)?;
     let first = named_axis("axis", axis, n.shape(x).rank())?;
     let statistics = n.wants(1) || n.wants(2);
     let op = LayerNorm::Layer { axis, epsilon, statistics };
@@ -84,8 +86,9 @@ fn layer_norm(n: &mut Node<'_, '_>) -> Done {
 
 fn rms_norm(n: &mut Node<'_, '_>) -> Done {
     let (x, scale) = (n.operand(0)?, n.operand(1)?);
-    let (axis, epsilon) = (n.int("axis", -1)?, n.float("epsilon", 1e-5)?);
+    let axis = n.int("axis", -1)?;
     let (_, compute) = stash(n, x)?;
+    let epsilon = setting(n, "epsilon", 1e-5, compute)?;
     let first = named_axis("axis", axis, n.shape(x).rank())?;
     let op = LayerNorm::Rms { axis, epsilon };
     // Unlike LayerNormalization, the result has the type of the scale.
@@ -115,7 +118,7 @@ impl Export for LayerNorm {
                     let sizes = w.sizes(&ty.shape[axes])?;
                     operands.push(w.emit("Expand", &[&one, &sizes], &[])?);
                 }
-                let given = [("axis", axis.into()), ("epsilon", epsilon.into())];
+                let given = [("axis", axis.into()), ("epsilon", float(epsilon))];
                 w.done("LayerNormalization", operands, &given)
             }
             // `x / sqrt(mean of squares + epsilon) * scale`; the operator of that name came later.
@@ -125,7 +128,7 @@ impl Export for LayerNorm {
                 let (x, axes) = (&operands[0], w.ints(&axes)?);
                 let squares = w.emit("Mul", &[x, x], &[])?;
                 let mean = w.emit("ReduceMean", &[&squares, &axes], &[])?;
-                let epsilon = w.scalar(ty.dtype, epsilon.into())?;
+                let epsilon = w.scalar(ty.dtype, epsilon)?;
                 let sum = w.emit("Add", &[&mean, &epsilon], &[])?;
                 let root = w.emit("Sqrt", &[&sum], &[])?;
                 if let Some(scale) = operands.get(1) {

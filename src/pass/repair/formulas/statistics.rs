@@ -10,7 +10,7 @@ use super::super::output_use::OutputUse;
 use super::super::{Action, Cause, Failure, InsertionPoint, Repair, Writer};
 use super::steps::{Steps, Written};
 use crate::ir::{ResultInfo, Value};
-use crate::op::{BatchNormGrad, BatchNormTrain, Formula, Op, rules};
+use crate::op::{BatchNormGrad, BatchNormTrain, Formula, Op, rules, setting_in};
 use crate::types::{Claim, Code, DType, Dim, Shard, Tensor};
 
 /// The running statistics of a batch normalisation and the results that hold their new values.
@@ -97,7 +97,7 @@ impl Steps<'_, '_> {
         let shifted = self.step(".shifted").sub(x, mean_of_x)?;
         let squares = self.step(".squares").mul(shifted, shifted)?;
         let variance = self.step(".variance").reduce_mean(squares, axes, true)?;
-        let deviation = self.deviation(norm.epsilon, variance)?;
+        let deviation = self.deviation(norm.epsilon, y, variance)?;
         let y = self.affine(shifted, deviation, *scale, *bias, y)?;
         let channels = self.writer.out.ty(*scale).shape.to_vec();
         let mut flat = |value| self.step(".channels").view(value, channels.clone());
@@ -137,7 +137,7 @@ impl Steps<'_, '_> {
         let squares = self.step(".squares").mul(shifted, shifted)?;
         let squares = self.step(".squares").reduce_sum(squares, axes.clone(), true)?;
         let variance = self.step(".variance").div(squares, count)?;
-        let deviation = self.deviation(norm.epsilon, variance)?;
+        let deviation = self.deviation(norm.epsilon, dx, variance)?;
         let normal = self.step(".normal").div(shifted, deviation)?;
         let weighted = self.step(".weighted").mul(dy, normal)?;
         let sums = [
@@ -203,7 +203,7 @@ impl Steps<'_, '_> {
             return Ok(None);
         };
         let variance = self.step(".variance").div(of.squares, groups.counts)?;
-        let deviation = self.deviation(norm.epsilon, variance)?;
+        let deviation = self.deviation(norm.epsilon, y, variance)?;
         let own_deviation = self.gather_group(deviation, groups)?;
         let y = self.affine(of.shifted, own_deviation, *scale, *bias, y)?;
         // Sums over groups divided by all elements: groups count by their number of rows.
@@ -229,7 +229,7 @@ impl Steps<'_, '_> {
     ) -> Written {
         let ([_, scale, dy], [dx, dscale, dbias]) = (operands, results) else { return Ok(None) };
         let variance = self.step(".variance").div(of.squares, groups.counts)?;
-        let deviation = self.deviation(norm.epsilon, variance)?;
+        let deviation = self.deviation(norm.epsilon, dx, variance)?;
         let deviation = self.gather_group(deviation, groups)?;
         let normal = self.step(".normal").div(of.shifted, deviation)?;
         let dy = self.cast_to_f64(*dy, ".wide")?;
@@ -339,8 +339,13 @@ impl Steps<'_, '_> {
     }
 
     /// The standard deviation `sqrt(variance + epsilon)`.
-    fn deviation(&mut self, epsilon: f32, variance: Value) -> Result<Value, Failure> {
-        let epsilon = self.constant(epsilon.into(), ".epsilon")?;
+    fn deviation(
+        &mut self,
+        epsilon: f64,
+        of: &ResultInfo,
+        variance: Value,
+    ) -> Result<Value, Failure> {
+        let epsilon = self.constant(setting_in(epsilon, of.ty.dtype), ".epsilon")?;
         let above = self.step(".above").add(variance, epsilon)?;
         self.step(".deviation").sqrt(above)
     }
@@ -379,7 +384,7 @@ impl Steps<'_, '_> {
         let any = self.step(".rows").convert(any, DType::Bool)?;
         let [new_mean, new_var] = running.new;
         let mut moved = |current, old, new: &ResultInfo| {
-            let stays = f64::from(running.norm.momentum);
+            let stays = setting_in(running.norm.momentum, new.ty.dtype);
             let (stay, change) =
                 (self.constant(stays, ".stays")?, self.constant(1.0 - stays, ".changes")?);
             let old = self.cast_to_f64(old, ".running")?;
