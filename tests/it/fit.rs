@@ -58,9 +58,13 @@ pub(crate) fn feed(x: Tensor, y: Tensor, weight: Option<Tensor>, output: &str) -
 /// Three steps with the gradients 0.5, -0.2 and 0.1 from 1.
 #[test]
 fn optimizers_take_the_steps_that_are_known() {
-    let known: [(&str, [f64; 3]); 7] = [
+    let known: [(&str, [f64; 3]); 8] = [
         ("rmsprop:epsilon=outside", [0.996_837_724_34, 0.998_066_313_819, 0.997_431_952_742]),
         ("rmsprop", [0.996_837_728_664, 0.998_066_316_58, 0.997_431_956_377]),
+        (
+            "adagrad:epsilon=0.01,epsilon=outside,initial_accumulator_value=0",
+            [0.999_019_607_843, 0.999_384_227_699, 0.999_204_927_079],
+        ),
         ("adam", [0.999_000_006_325, 0.998_654_402_507, 0.998_275_012_915]),
         ("sgd", [0.995, 0.997, 0.996]),
         ("sgd:momentum=0.9", [0.995, 0.9925, 0.98925]),

@@ -33,6 +33,12 @@ fn training_goes_on_in_both_directions() {
     python("keras_continued.py", &[&set("FANWISE_BIN")]);
 }
 
+#[test]
+#[ignore = "needs Python and the command line"]
+fn files_of_keras_1_compute_what_keras_3_does() {
+    python("keras1.py", &[&set("FANWISE_BIN")]);
+}
+
 /// The architecture of a sequential model of these layers, each its class and its fields.
 fn sequential(layers: &[(&str, &str)]) -> String {
     let layers: Vec<String> = layers

@@ -66,6 +66,8 @@ pub(super) struct At<'s, 'c> {
     pub(super) state: &'s mut State,
     pub(super) config: Config<'c>,
     pub(super) place: Place,
+    /// The class of the layer, and whether its images have their channels first.
+    layer: (Arc<str>, bool),
     /// The element type that the layer computes in.
     pub(super) dtype: DType,
     /// The element type of its variables.
@@ -159,7 +161,9 @@ impl<'s, 'c> At<'s, 'c> {
         let config = Config::new(spec.config);
         let (variable, dtype) = policy(config.opt("dtype"))?;
         place.is_trainable &= config.flag("trainable", true)?;
-        let mut at = Self { state, config, place, dtype, variable, count: 0, inner: 0 };
+        let order = spec.config.get("data_format").and_then(Json::as_str);
+        let layer = (spec.class.into(), order == Some("channels_first"));
+        let mut at = Self { state, config, place, layer, dtype, variable, count: 0, inner: 0 };
         at.enter();
         Ok(at)
     }
@@ -297,6 +301,7 @@ impl<'s, 'c> At<'s, 'c> {
         self.state.variables.add(Variable {
             name: path,
             store: format!("{}/vars/{at}", self.place.store),
+            layer: self.layer.clone(),
             order: [&self.place.order[..], &[0, at]].concat(),
             is_trainable: is_learned && self.place.is_trainable,
             is_running: false,

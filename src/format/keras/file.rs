@@ -191,15 +191,19 @@ impl Source {
         Ok(Self { form: Form::Json, config, compiled: Json::Null, version })
     }
 
-    /// Whether the file is of a version before 3.
-    pub(super) fn is_before_3(&self) -> bool {
-        let major = self.version.as_deref().and_then(|version| version.split('.').next());
-        match major.and_then(|major| major.parse::<u32>().ok()) {
-            Some(major) => major < 3,
-            // Only Keras 3 writes archives; files of Keras 1 do not name their version.
-            None => self.form == Form::Hdf5,
-        }
+    /// The first number of the version of Keras that wrote the file.
+    pub(super) fn major(&self) -> u32 {
+        // Only Keras 3 writes archives; files of Keras 1 may not name their version, and what is a
+        // list in architectures is an object since.
+        let is_list = self.config.get("config").is_some_and(Json::is_array);
+        let unnamed = if self.form == Form::Hdf5 || is_list { 1 } else { 3 };
+        self.version.as_deref().and_then(major).unwrap_or(unnamed)
     }
+}
+
+/// The first number of a version.
+pub(super) fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
 }
 
 /// The weights of a file: those of a whole model, or weights alone. Those of an archive are read

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use super::build::{BuildError, Built, build};
 use super::error::{Fault, KerasError, LayerError};
 use super::file::{Source, weights};
+use super::keras1::translated;
 use super::options::BuildOptions;
 use super::slots::{Learned, Slots};
+use super::state::State;
 use super::tree::Spec;
 use super::variables::{Variable, Variables};
 use super::weights::read;
@@ -67,8 +69,15 @@ impl Reader {
     /// If it is damaged.
     pub(crate) fn open(path: &Path, head: &[u8]) -> Result<Self, KerasError> {
         let source = Source::open(path, head)?;
-        let is_before_3 = source.is_before_3();
-        let Source { config, compiled, .. } = source;
+        let major = source.major();
+        let is_before_3 = major < 3;
+        let Source { mut config, compiled, .. } = source;
+        if is_before_3 {
+            config = translated(config, major == 1).map_err(|layers| KerasError::Layers {
+                path: path.display().to_string(),
+                layers,
+            })?;
+        }
         let (path, head) = (path.to_owned(), head.to_owned());
         Ok(Self { path, head, config, compiled, is_before_3 })
     }
@@ -83,16 +92,24 @@ impl Reader {
         self.is_before_3
     }
 
-    /// The variables of the optimizer that trained variables of `bytes` bytes.
+    /// The variables of the optimizer that trained these variables.
     ///
     /// # Errors
     /// If the file is damaged.
-    pub(crate) fn optimizer(&self, bytes: u64, max_memory: u64) -> Result<Slots, KerasError> {
+    pub(crate) fn optimizer(
+        &self,
+        variables: &Variables,
+        max_memory: u64,
+    ) -> Result<Slots, KerasError> {
         let budget = &mut Budget::new(max_memory);
+        // What cannot be counted is not read either.
+        let bytes = variables.bytes().unwrap_or(0);
         let Some(file) = weights(&self.path, &self.head, bytes, budget)? else {
             return Ok(Slots::default());
         };
-        Slots::read(&file, budget)
+        let slots = Slots::read(&file, budget)?;
+        let state = State::of(&file, &self.path.display().to_string(), variables);
+        Ok(if let Some(state) = state { state.joined(slots) } else { slots })
     }
 
     /// Whether the file holds weights.

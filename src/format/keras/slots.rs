@@ -59,9 +59,9 @@ impl Slots {
 }
 
 impl Learned {
-    /// The group of the optimizer's variables, in an archive or in a whole-model HDF5 file.
-    pub(super) fn group(&self, is_archive: bool) -> NewGroup<'_> {
-        let Slots { names, tensors } = &self.slots;
+    /// The group of these variables of the optimizer, in an archive or in a whole-model HDF5 file.
+    pub(super) fn group(&self, is_archive: bool, tensors: &[Tensor]) -> NewGroup<'_> {
+        let names = &self.slots.names;
         let name = |at: usize| match names.as_ref().filter(|_| !is_archive) {
             Some(names) => names.get(at).cloned().unwrap_or_else(|| at.to_string()),
             None if is_archive => at.to_string(),

@@ -16,6 +16,8 @@ pub(crate) struct Variable {
     pub(crate) name: Arc<str>,
     /// Its path in the files of Keras 3.
     pub(crate) store: String,
+    /// The class of the layer that has it, and whether its images have their channels first.
+    pub(super) layer: (Arc<str>, bool),
     /// Its position among the variables of the model.
     pub(super) order: Vec<usize>,
     /// Whether it is learned.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::error::KerasError;
 use super::hdf5::Hdf5;
+use super::stored::{Form, Stored, Writer};
 use super::variables::{Variable, Variables};
 use crate::format::{Budget, FileError};
 use crate::ir::Weights;
@@ -13,8 +14,10 @@ use crate::types::{DType, Tensor};
 
 /// Where each variable lies in a file of weights.
 pub(super) struct Layout {
-    /// The paths of datasets, in the order of the variables.
-    pub(super) paths: Vec<String>,
+    /// In the order of the variables.
+    pub(super) places: Vec<Stored>,
+    /// The datasets of all variables, in the order of a file of before Keras 3.
+    pub(super) datasets: Vec<String>,
 }
 
 impl Layout {
@@ -23,8 +26,12 @@ impl Layout {
         if let Some(root) = legacy_root(file)? {
             return legacy(file, path, root, variables);
         }
-        let paths = variables.iter().map(|variable| variable.store.clone()).collect();
-        Ok(Self { paths })
+        let place = |variable: &Variable| Stored {
+            paths: vec![variable.store.clone()],
+            form: Form::default(),
+        };
+        let places = variables.iter().map(place).collect();
+        Ok(Self { places, datasets: Vec::new() })
     }
 }
 
@@ -96,24 +103,24 @@ fn legacy(
         let name = layer.first().map(|at| all[*at].name.split('/').next());
         by_name.get(name.flatten()?).copied()
     };
-    let named: Option<Vec<usize>> = layers.iter().map(|layer| own(layer)).collect();
+    let writer = Writer::of(file, root)?;
+    // Models inside others have no names in Keras 1, which goes by the order.
+    let named = layers.iter().filter(|_| !writer.is_1).map(|layer| own(layer));
+    let named: Option<Vec<usize>> = named.collect();
+    let named = named.filter(|order| order.len() == layers.len());
     let order = named.unwrap_or_else(|| (0..layers.len()).collect());
-    let mut paths = vec![String::new(); all.len()];
+    let mut places = vec![Stored::default(); all.len()];
     for (layer, at) in layers.iter().zip(order) {
         let (name, weights) = &groups[at];
-        if weights.len() != layer.len() {
-            let reason = format!(
-                "layer `{name}` has {} weights in the file, and {} in the architecture",
-                weights.len(),
-                layer.len()
-            );
-            return Err(wrong(reason).into());
-        }
-        for (variable, weight) in layer.iter().zip(weights) {
-            paths[*variable].clone_from(weight);
+        let own: Vec<&Variable> = layer.iter().map(|at| all[*at]).collect();
+        let stored = writer.stored(file, &own, weights);
+        let stored = stored.map_err(|why| wrong(format!("layer `{name}` {why}")))?;
+        for (variable, place) in layer.iter().zip(stored) {
+            places[*variable] = place;
         }
     }
-    Ok(Layout { paths })
+    let datasets = groups.into_iter().flat_map(|(_, weights)| weights).collect();
+    Ok(Layout { places, datasets })
 }
 
 /// The elements of all variables.
@@ -125,7 +132,7 @@ pub(super) fn read(
 ) -> Result<Weights, KerasError> {
     let layout = Layout::of(file, path, variables)?;
     let mut weights = Weights::default();
-    for (variable, place) in variables.iter().zip(&layout.paths) {
+    for (variable, place) in variables.iter().zip(&layout.places) {
         let tensor = element(file, path, variable, place, budget)?;
         weights.insert(Arc::clone(&variable.name), tensor);
     }
@@ -136,40 +143,63 @@ fn element(
     file: &Hdf5,
     path: &str,
     variable: &Variable,
-    place: &str,
+    place: &Stored,
     budget: &mut Budget,
 ) -> Result<Tensor, KerasError> {
-    let wrong = |reason: String| KerasError::Weights {
-        path: path.to_owned(),
-        variable: variable.name.to_string(),
-        reason,
-    };
+    let wrong = |reason: String| unlike(path, variable, reason);
+    let expected = variable.ty.shape.as_const();
+    let expected = expected.ok_or_else(|| wrong("its size is not known".to_owned()))?;
+    let dims = place.dims(&expected);
+    let mut dtype = variable.ty.dtype;
+    let mut parts: Vec<Tensor> = Vec::new();
+    for own in &place.paths {
+        dtype = part_type(file, path, variable, own, &dims)?;
+        if parts.first().is_some_and(|first| first.dtype() != dtype) {
+            return Err(wrong("has parts of several types".to_owned()));
+        }
+        parts.push(file.read(own, budget)?);
+    }
+    if !place.is_whole() {
+        let bytes: usize = parts.iter().map(|part| part.bytes().len()).sum();
+        budget.charge(&variable.name, 2 * bytes as u64)?;
+    }
+    let tensor = place.joined(&parts, &expected).map_err(|e| wrong(e.to_string()))?;
+    if dtype == variable.ty.dtype {
+        return Ok(tensor);
+    }
+    budget.charge(&variable.name, (tensor.len() * variable.ty.dtype.bytes()) as u64)?;
+    converted(&tensor, variable.ty.dtype).map_err(|e| wrong(e.to_string()))
+}
+
+fn unlike(path: &str, variable: &Variable, reason: String) -> KerasError {
+    KerasError::Weights { path: path.to_owned(), variable: variable.name.to_string(), reason }
+}
+
+/// The type of the elements of a dataset, which must be those of a part of a variable with the
+/// sizes that are given.
+fn part_type(
+    file: &Hdf5,
+    path: &str,
+    variable: &Variable,
+    place: &str,
+    expected: &[usize],
+) -> Result<DType, KerasError> {
+    let wrong = |reason: String| unlike(path, variable, reason);
     let (dtype, dims) = file.info(place).map_err(|e| match e {
         FileError::Content { reason, .. } => wrong(reason),
         error => error.into(),
     })?;
-    let expected = variable.ty.shape.as_const();
-    let expected = expected.ok_or_else(|| wrong("its size is not known".to_owned()))?;
-    let is_same = dims == expected.as_slice();
+    let is_same = dims == expected;
     // Kernels of one tap have one axis less in some old files.
     let squeezed = || {
         let own = dims.iter().filter(|size| **size != 1);
         own.eq(expected.iter().filter(|size| **size != 1))
     };
     if !is_same && !squeezed() {
-        return Err(wrong(format!(
-            "has the sizes {dims:?} in the file, and {:?} here",
-            expected.as_slice()
-        )));
+        return Err(wrong(format!("has the sizes {dims:?} in the file, and {expected:?} here")));
     }
     if !dtype.is_float() && variable.ty.dtype.is_float() || dtype == DType::Bool {
         return Err(wrong(format!("has elements of the type {dtype}, not {}", variable.ty.dtype)));
     }
-    let tensor = file.read(place, budget)?;
-    let tensor = tensor.reshaped(&expected).map_err(|e| wrong(e.to_string()))?;
-    if dtype == variable.ty.dtype {
-        return Ok(tensor);
-    }
-    budget.charge(place, (tensor.len() * variable.ty.dtype.bytes()) as u64)?;
-    converted(&tensor, variable.ty.dtype).map_err(|e| wrong(e.to_string()))
+    Ok(dtype)
 }

@@ -18,14 +18,16 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 use super::error::KerasError;
 use super::file::{CONFIG, TRAINING, WEIGHTS, not_zip};
 use super::hdf5::{Hdf5, Run, with_group};
-use super::slots::Learned;
+use super::slots::{Learned, Slots};
+use super::state::State;
+use super::stored::Stored;
 use super::variables::Variables;
 use super::weights::Layout;
 use crate::format::limited::{Limited, MAX_LIST};
 use crate::format::{FileError, error};
 use crate::ir::Weights;
 use crate::op::converted;
-use crate::types::DType;
+use crate::types::{DType, Tensor};
 
 /// What is new in a file.
 pub(super) struct New<'a> {
@@ -53,7 +55,9 @@ pub(super) fn with_weights(
         let bytes = patched(path, bytes, new)?;
         let Some(learned) = new.learned else { return Ok(bytes) };
         let attrs = [(TRAINING, legacy(&learned.compiled))];
-        return Ok(with_group(&bytes, path, &learned.group(false), &attrs)?);
+        let tensors = in_form(path, &bytes, new.variables, &learned.slots)?;
+        let group = learned.group(false, &tensors);
+        return Ok(with_group(&bytes, path, &group, &attrs)?);
     }
     let left = Cell::new(MAX_LIST);
     let archive = Limited { file: Cursor::new(bytes.as_slice()), left: &left };
@@ -80,7 +84,7 @@ pub(super) fn with_weights(
             (CONFIG, Some(learned)) => compiled(path, &inner, learned)?,
             (_, Some(learned)) => {
                 let inner = patched(path, inner, new)?;
-                with_group(&inner, path, &learned.group(true), &[])?
+                with_group(&inner, path, &learned.group(true, &learned.slots.tensors), &[])?
             }
             (_, None) => patched(path, inner, new)?,
         };
@@ -93,6 +97,22 @@ pub(super) fn with_weights(
         to.write_all(&inner).map_err(|e| FileError::write(path, e))?;
     }
     Ok(to.finish().map_err(failed)?.into_inner())
+}
+
+/// The variables of an optimizer as the file has them.
+fn in_form(
+    path: &Path,
+    bytes: &[u8],
+    variables: &Variables,
+    slots: &Slots,
+) -> Result<Vec<Tensor>, KerasError> {
+    let own = || slots.tensors.clone();
+    if slots.names.is_none() {
+        return Ok(own()); // those of another optimizer than that of the file
+    }
+    let label = path.display().to_string();
+    let state = State::of(&Hdf5::of(bytes.to_vec(), &label)?, &label, variables);
+    Ok(state.and_then(|state| state.apart(&slots.tensors)).unwrap_or_else(own))
 }
 
 /// The configuration of an archive with another compile configuration.
@@ -121,27 +141,31 @@ fn legacy(compiled: &Json) -> String {
 fn patched(path: &Path, mut bytes: Vec<u8>, new: &New<'_>) -> Result<Vec<u8>, KerasError> {
     let New { variables, weights, .. } = new;
     let label = path.display().to_string();
-    let runs = {
+    let places = {
         let file = Hdf5::of(bytes.clone(), &label)?;
         let layout = Layout::of(&file, &label, variables)?;
-        let runs = layout.paths.iter().map(|place| file.run(place));
-        runs.collect::<Result<Vec<Run>, FileError>>()?
+        let runs = |place: &Stored| place.paths.iter().map(|path| file.run(path)).collect();
+        let runs = layout.places.iter().map(runs).collect::<Result<Vec<Vec<Run>>, FileError>>()?;
+        layout.places.into_iter().zip(runs).collect::<Vec<_>>()
     };
-    for (variable, run) in variables.iter().zip(runs) {
+    for (variable, place) in variables.iter().zip(places) {
         let Some(tensor) = weights.get(&variable.name) else { continue };
         let wrong = |reason: String| KerasError::Weights {
             path: label.clone(),
             variable: variable.name.to_string(),
             reason,
         };
-        let Run { dtype, is_big, place } = run;
-        let tensor = converted(tensor, dtype).map_err(|e| wrong(e.to_string()))?;
-        let target = place.and_then(|place| bytes.get_mut(place));
-        let target = target.filter(|target| target.len() == tensor.bytes().len());
-        let target = target.ok_or_else(|| wrong("lies in pieces in the file".to_owned()))?;
-        target.copy_from_slice(tensor.bytes());
-        if is_big && dtype != DType::Bool {
-            target.chunks_exact_mut(dtype.bytes()).for_each(<[u8]>::reverse);
+        let (stored, runs) = place;
+        let parts = stored.apart(tensor).map_err(|e| wrong(e.to_string()))?;
+        for (Run { dtype, is_big, place }, part) in runs.into_iter().zip(parts) {
+            let part = converted(&part, dtype).map_err(|e| wrong(e.to_string()))?;
+            let target = place.and_then(|place| bytes.get_mut(place));
+            let target = target.filter(|target| target.len() == part.bytes().len());
+            let target = target.ok_or_else(|| wrong("lies in pieces in the file".to_owned()))?;
+            target.copy_from_slice(part.bytes());
+            if is_big && dtype != DType::Bool {
+                target.chunks_exact_mut(dtype.bytes()).for_each(<[u8]>::reverse);
+            }
         }
     }
     Ok(bytes)

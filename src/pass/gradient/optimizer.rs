@@ -61,6 +61,8 @@ pub enum Rule {
         initial: f64,
         /// A small constant that keeps the divisor from 0.
         epsilon: f64,
+        /// Where it is added.
+        place: EpsilonPlace,
     },
     /// Adadelta.
     Adadelta {
@@ -167,9 +169,10 @@ impl Optimizer {
         let (beta_1, beta_2, epsilon) = (0.9, 0.999, 1e-7);
         let adam = Rule::Adam { beta_1, beta_2, epsilon, amsgrad: false };
         let name = names::find(name, Self::NAMES.map(|own| (own, own, &[] as &[&str])))?;
+        let place = EpsilonPlace::Inside;
         Some(match name {
             "adadelta" => Self::of(Rule::Adadelta { rho: 0.95, epsilon }, 0.001),
-            "adagrad" => Self::of(Rule::Adagrad { initial: 0.1, epsilon }, 0.001),
+            "adagrad" => Self::of(Rule::Adagrad { initial: 0.1, epsilon, place }, 0.001),
             "adam" => Self::of(adam, 0.001),
             "adamax" => Self::of(Rule::Adamax { beta_1, beta_2, epsilon }, 0.001),
             "adamw" => Self { weight_decay: 0.004, ..Self::of(adam, 0.001) },
@@ -182,7 +185,6 @@ impl Optimizer {
             "lion" => Self::of(Rule::Lion { beta_1, beta_2: 0.99 }, 0.001),
             "nadam" => Self::of(Rule::Nadam { beta_1, beta_2, epsilon }, 0.001),
             "rmsprop" => {
-                let place = EpsilonPlace::Inside;
                 let (rho, momentum, centered) = (0.9, 0.0, false);
                 Self::of(Rule::RmsProp { rho, momentum, epsilon, place, centered }, 0.001)
             }
@@ -268,7 +270,9 @@ impl fmt::Display for Optimizer {
                 write!(f, ",{key}={flag}")?;
             }
         }
-        if let Rule::RmsProp { place: EpsilonPlace::Outside, .. } = rule {
+        if let Rule::RmsProp { place: EpsilonPlace::Outside, .. }
+        | Rule::Adagrad { place: EpsilonPlace::Outside, .. } = rule
+        {
             f.write_str(",epsilon=outside")?;
         }
         if self.weight_decay > 0.0 {
@@ -388,8 +392,8 @@ impl Optimizer {
             _ => {
                 if let Some(flag) = self.rule.flag(key) {
                     *flag = value.parse().map_err(|_| wrong("write true or false"))?;
-                } else if let (Rule::RmsProp { place, .. }, "epsilon", "inside" | "outside") =
-                    (&mut self.rule, key, value)
+                } else if let (Some(place), "epsilon", "inside" | "outside") =
+                    (self.rule.place(), key, value)
                 {
                     let inside = value == "inside";
                     *place = if inside { EpsilonPlace::Inside } else { EpsilonPlace::Outside };
@@ -446,6 +450,21 @@ impl Rule {
         }
         let size = self.size(key).map(|size| *size);
         size.or_else(|| self.part(key).map(|part| *part))
+    }
+
+    /// Where the constant of a divisor is added, if that is a setting.
+    fn place(&mut self) -> Option<&mut EpsilonPlace> {
+        match self {
+            Self::RmsProp { place, .. } | Self::Adagrad { place, .. } => Some(place),
+            Self::Sgd { .. }
+            | Self::Adam { .. }
+            | Self::Adadelta { .. }
+            | Self::Adamax { .. }
+            | Self::Nadam { .. }
+            | Self::Lion { .. }
+            | Self::Ftrl { .. }
+            | Self::Lamb { .. } => None,
+        }
     }
 
     /// The boolean setting of this name.

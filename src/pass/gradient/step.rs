@@ -212,7 +212,7 @@ fn change(
             let constants = AdamConstants { beta_1, beta_2, epsilon };
             adam(at, constants, g, Moments { first: *m, second: *v }, rest, step)
         }
-        (Rule::Adagrad { epsilon, .. }, [a]) => adagrad(at, epsilon, g, *a, step.rate),
+        (Rule::Adagrad { .. }, [a]) => adagrad(at, rule, g, *a, step.rate),
         (Rule::Adadelta { rho, epsilon }, [grads, deltas]) => {
             let moments = Moments { first: *grads, second: *deltas };
             adadelta(at, rho, epsilon, g, moments, step.rate)
@@ -284,12 +284,33 @@ fn adam(
     Ok((at.div(scaled, root)?, kept))
 }
 
-/// Adagrad: change `lr * g / sqrt(a + epsilon)` with the sum of squares `a`.
-fn adagrad(at: &mut Writer<'_>, epsilon: f64, g: Value, a: Value, rate: Value) -> VariableStep {
+/// The root of a sum or mean of squares, which the small constant keeps from 0.
+fn root(
+    at: &mut Writer<'_>,
+    squares: Value,
+    epsilon: f64,
+    place: EpsilonPlace,
+) -> Result<Value, RuleError> {
+    Ok(match place {
+        EpsilonPlace::Inside => {
+            let above = at.shift(squares, epsilon)?;
+            at.sqrt(above)?
+        }
+        EpsilonPlace::Outside => {
+            let root = at.sqrt(squares)?;
+            at.shift(root, epsilon)?
+        }
+    })
+}
+
+/// Adagrad: change `lr * g / root` of the sum of squares `a`.
+fn adagrad(at: &mut Writer<'_>, rule: Rule, g: Value, a: Value, rate: Value) -> VariableStep {
+    let Rule::Adagrad { epsilon, place, .. } = rule else {
+        return Err(RuleError::Undefined("it is another rule"));
+    };
     let square = at.square(g)?;
     let a = at.add(a, square)?;
-    let root = at.shift(a, epsilon)?;
-    let root = at.sqrt(root)?;
+    let root = root(at, a, epsilon, place)?;
     let scaled = at.mul(g, rate)?;
     Ok((at.div(scaled, root)?, vec![a]))
 }
@@ -411,16 +432,7 @@ fn rms_prop(
         below = at.relu(spread)?;
         average = Some(mean);
     }
-    let root = match place {
-        EpsilonPlace::Inside => {
-            let above = at.shift(below, epsilon)?;
-            at.sqrt(above)?
-        }
-        EpsilonPlace::Outside => {
-            let root = at.sqrt(below)?;
-            at.shift(root, epsilon)?
-        }
-    };
+    let root = root(at, below, epsilon, place)?;
     let scaled = at.mul(g, rate)?;
     let mut change = at.div(scaled, root)?;
     let mut kept = vec![velocity];

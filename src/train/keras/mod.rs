@@ -137,9 +137,7 @@ impl Compiled {
 
     /// The variables of the file's optimizer.
     fn slots(&self) -> Result<Slots, ModelError> {
-        let bytes = |ty: &TensorType| ty.bytes().as_const().and_then(|b| u64::try_from(b).ok());
-        let bytes = self.file.built.variables.iter().filter_map(|v| bytes(&v.ty)).sum();
-        Ok(self.file.reader().optimizer(bytes, self.max_memory)?)
+        Ok(self.file.reader().optimizer(&self.file.built.variables, self.max_memory)?)
     }
 
     /// The names of the trained variables.

@@ -38,8 +38,8 @@ pub(super) fn read(
     let none = Map::new();
     let config = found.get("config").and_then(Json::as_object).unwrap_or(&none);
     let is_legacy = is_before_3 && !config.contains_key("use_ema") && !config.is_empty();
-    // Their formulas differ from those of Keras 3.
-    if is_legacy && ["nadam", "adagrad"].contains(&name) {
+    // Its formula is another, with a product of factors that few files have.
+    if is_before_3 && name == "nadam" {
         let of =
             format!("the optimizer {} of Keras before 3, whose formula differs,", Quoted(class));
         return Err(refused(&of));
@@ -49,8 +49,13 @@ pub(super) fn read(
     let has_decay = config.get("weight_decay").and_then(Json::as_f64).is_some_and(|x| x > 0.0);
     let name = if name == "adamw" && !has_decay && !config.is_empty() { "adam" } else { name };
     let has_momentum = config.get("momentum").and_then(Json::as_f64).is_some_and(|x| x > 0.0);
-    if name == "rmsprop" && is_legacy && !has_momentum {
+    if is_legacy && (name == "adagrad" || name == "rmsprop" && !has_momentum) {
         settings.push("epsilon=outside".to_owned());
+    }
+    // Before tf.keras the sums begin with nothing, and files do not say so.
+    let initial = "initial_accumulator_value";
+    if is_legacy && name == "adagrad" && !config.contains_key(initial) {
+        settings.push(format!("{initial}=0"));
     }
     let mut optimizer: Optimizer = format!("{name}:{}", settings.join(",")).parse()?;
     let rate = config.get("learning_rate").or_else(|| config.get("lr"));

@@ -89,12 +89,40 @@ pub(super) fn assigned(
     trained: &[&str],
     has_decay: bool,
 ) -> Option<Vec<Entry>> {
-    let is_old = |names: &Vec<String>| names.iter().all(|name| name.ends_with(":0"));
-    let Some(names) = slots.names.as_ref().filter(|names| !names.is_empty() && is_old(names))
-    else {
-        let all = order(optimizer, trained, has_decay);
-        return (all.len() == slots.tensors.len()).then_some(all);
+    let Some(names) = slots.names.as_ref().filter(|names| !names.is_empty()) else {
+        return ordered(slots, order(optimizer, trained, has_decay));
     };
+    // So Keras with Theano names variables that have no name.
+    if names.iter().all(|name| name.starts_with("param_")) {
+        return by_kind(slots, optimizer, trained);
+    }
+    if !names.iter().all(|name| name.ends_with(":0")) {
+        return ordered(slots, order(optimizer, trained, has_decay));
+    }
+    named(names, optimizer, trained).or_else(|| by_kind(slots, optimizer, trained))
+}
+
+/// Variables in this order, if they are as many.
+fn ordered(slots: &Slots, all: Vec<Entry>) -> Option<Vec<Entry>> {
+    (all.len() == slots.tensors.len()).then_some(all)
+}
+
+/// Variables whose names say nothing, as Keras 1 and Keras 2 have them: the steps, if they are
+/// kept, and then each kind of slot for all variables. The last kinds may be unused ones.
+fn by_kind(slots: &Slots, optimizer: &Optimizer, trained: &[&str]) -> Option<Vec<Entry>> {
+    let has_steps = slots.tensors.first()?.dims().is_empty();
+    let step = has_steps.then(|| Entry::Variable(STEP.to_owned()));
+    let mut all: Vec<Entry> = step.into_iter().collect();
+    for (slot, _) in optimizer.slots() {
+        all.extend(trained.iter().map(|of| Entry::Variable(format!("optimizer.{slot}.{of}"))));
+    }
+    let rest = slots.tensors.len().checked_sub(all.len())?;
+    let unused = std::iter::repeat_n(Entry::Other, rest);
+    (rest % trained.len().max(1) == 0).then(|| all.into_iter().chain(unused).collect())
+}
+
+/// Variables by their names in tf.keras.
+fn named(names: &[String], optimizer: &Optimizer, trained: &[&str]) -> Option<Vec<Entry>> {
     let mut counts = std::collections::BTreeMap::new();
     let mut all = Vec::new();
     for name in names {

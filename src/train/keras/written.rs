@@ -35,10 +35,12 @@ impl Written<'_> {
         let outside = matches!(
             self.training.optimizer.rule,
             Rule::RmsProp { place: EpsilonPlace::Outside, .. }
+                | Rule::Adagrad { place: EpsilonPlace::Outside, .. }
         );
         if outside && !self.own_optimizer {
-            let reason = "Keras 3 has no rmsprop whose epsilon lies outside of the root";
-            return Err(ParseValueError::new(reason.to_owned()));
+            let name = self.training.optimizer.name();
+            let reason = format!("Keras 3 has no {name} whose epsilon lies outside of the root");
+            return Err(ParseValueError::new(reason));
         }
         Ok(())
     }
@@ -108,8 +110,10 @@ impl Compiled {
                 .and_then(|found| found.get_mut("config"))
                 .and_then(Json::as_object_mut)
         {
-            settings.insert("learning_rate".to_owned(), json!(rate));
-            settings.remove("lr");
+            // Versions before tf.keras know the old name only.
+            let is_old = settings.remove("lr").is_some() && !settings.contains_key("learning_rate");
+            let name = if is_old { "lr" } else { "learning_rate" };
+            settings.insert(name.to_owned(), json!(rate));
             settings.remove("decay");
         }
         Json::Object(config)

@@ -191,8 +191,61 @@ fn configurations() -> Vec<Case> {
     ]
 }
 
+/// Files of Keras 1: one of a convolution and an LSTM, with other words of as many letters, and
+/// architectures.
+fn first_version() -> Vec<Case> {
+    let whole = corpus("keras1.h5");
+    let other = |name: &str, from: &str, to: &str| {
+        let mut bytes = whole.clone();
+        let at = bytes.windows(from.len()).position(|own| own == from.as_bytes());
+        let at = at.unwrap_or_else(|| panic!("the file has {from}"));
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        Case::new(name, "m.h5", bytes)
+    };
+    let json = |name: &str, layers: &str| {
+        let text = format!(
+            r#"{{"class_name": "Sequential", "keras_version": "1.2.2", "config": [{layers}]}}"#
+        );
+        Case::new(name, "m.json", text.into_bytes())
+    };
+    let mut merges =
+        r#"{"class_name": "Dense", "config": {"name": "d", "output_dim": 1}}"#.to_owned();
+    for _ in 0..16 {
+        merges = format!(
+            r#"{{"class_name": "Merge", "config": {{"name": "m", "mode": "sum", "layers": [
+            {{"class_name": "Sequential", "config": [{merges}]}}]}}}}"#
+        );
+    }
+    vec![
+        Case::new("Keras 1", "m.h5", whole.clone()),
+        other("Keras 1, other units", "\"output_dim\": 2", "\"output_dim\": 3"),
+        other("Keras 1, other taps", "\"filter_length\": 3", "\"filter_length\": 2"),
+        other("Keras 1, units that are text", "\"output_dim\": 2", "\"output_dim\":\"\""),
+        other("Keras 1, an unknown field", "\"inner_init\"", "\"outer_init\""),
+        other("Keras 1, a missing gate", "lstm_1_U_f:0", "lstm_1_U_q:0"),
+        json("Keras 1, no layers", ""),
+        json("Keras 1, layers that are none", r#"1, [], {"class_name": 1}, {"config": {}}"#),
+        json(
+            "Keras 1, a merging of nothing",
+            r#"{"class_name": "Merge", "config": {"layers": []}}"#,
+        ),
+        json(
+            "Keras 1, a merging of a list",
+            r#"{"class_name": "Merge", "config": {"name": "m", "layers": [[1]], "mode": "sum"}}"#,
+        ),
+        json("Keras 1, mergings in mergings", &merges),
+        json(
+            "Keras 1, numbers beyond all bounds",
+            r#"{"class_name": "Deconvolution2D", "config": {"name": "c", "nb_filter": 1e300,
+            "nb_row": -1, "nb_col": 9000000000000000000, "dim_ordering": "tf",
+            "output_shape": [null, 9e99], "batch_input_shape": [null, 2, 2, 2]}}"#,
+        ),
+    ]
+}
+
 #[test]
 fn keras_files_are_refused_by_place() {
-    let cases: Vec<Case> = archives().into_iter().chain(hdf5()).chain(configurations()).collect();
+    let cases = archives().into_iter().chain(hdf5()).chain(configurations());
+    let cases: Vec<Case> = cases.chain(first_version()).collect();
     snap::assert("hostile", "keras", &table(&cases));
 }

@@ -139,7 +139,7 @@ fn separable<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<
     finish(at, y, windows.format)
 }
 
-fn transposed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
+pub(super) fn transposed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize) -> Read<Arg<'c>> {
     let windows = Windows::read(at, rank, "kernel_size")?;
     at.config.ignore(&["groups"]);
     let filters = at.config.count("filters")?;

@@ -55,8 +55,14 @@ fn operands(args: &Args<'_>) -> Read<Vec<Tensor>> {
     if tensors.is_empty() { Err(Fault::new("it is called without tensors")) } else { Ok(tensors) }
 }
 
-/// Where every tensor has a mask, the steps that one of them counts.
+/// Where every tensor has a mask, the steps that one of them counts. Before Keras 3 those that all
+/// masks count.
 fn either(at: &mut At<'_, '_>, tensors: &[Tensor]) -> Read<Option<Value>> {
+    if at.state.is_before_3 {
+        let mut masks = tensors.iter().filter_map(|tensor| tensor.mask);
+        let Some(first) = masks.next() else { return Ok(None) };
+        return masks.try_fold(first, |a, b| at.and(a, b)).map(Some);
+    }
     let masks = tensors.iter().map(|tensor| tensor.mask).collect::<Option<Vec<Value>>>();
     let Some(masks) = masks else { return Ok(None) };
     let mut all = masks.into_iter();
@@ -99,7 +105,9 @@ fn merging(at: &mut At<'_, '_>, args: &Args<'_>) -> Read<(Vec<Operand>, bool)> {
     let (values, is_first) = aligned(at, &tensors)?;
     let values = of_one_rank(at, values)?;
     let operands = values.into_iter().zip(&tensors).map(|(value, tensor)| {
-        let Some(mask) = tensor.mask else { return Ok(Operand { value, mask: None }) };
+        // Before Keras 3 masked steps are merged as others.
+        let mask = tensor.mask.filter(|_| !at.state.is_before_3);
+        let Some(mask) = mask else { return Ok(Operand { value, mask: None }) };
         // The features have no mask of their own.
         let place = if is_first { 1 } else { -1 };
         let mask = at.unsqueeze(mask, vec![place])?;
@@ -227,7 +235,7 @@ fn joined_mask(
     masks[1..].iter().try_fold(masks[0], |all, mask| at.and(all, *mask)).map(Some)
 }
 
-fn dot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+pub(super) fn dot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let normalizes = at.config.flag("normalize", false)?;
     let axes = at.config.needed("axes")?;
     let axes = match axes.as_array().map(Vec::as_slice) {

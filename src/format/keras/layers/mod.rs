@@ -10,6 +10,7 @@ mod conv_lstm;
 mod core;
 mod entry;
 mod functions;
+mod keras1;
 mod merging;
 mod norm;
 mod numeric;
@@ -50,6 +51,7 @@ const FAMILIES: &[(&str, &[Layer])] = &[
     ("Preprocessing", preprocessing::LAYERS),
     ("Random", random::LAYERS),
     ("Operators of TensorFlow inside models of Keras 2", tensorflow::LAYERS),
+    ("Layers of Keras 1 that later versions do not have", keras1::LAYERS),
     ("Parts of Python code that the Python package traced", traced::LAYERS),
 ];
 

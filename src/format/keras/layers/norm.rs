@@ -77,15 +77,7 @@ fn constant(at: &mut At<'_, '_>, sizes: &[i64], number: f64, dtype: DType) -> Re
 
 fn batch<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     // Synchronised statistics are what one device takes of the whole batch.
-    at.config.ignore(&[
-        "synchronized",
-        "virtual_batch_size",
-        "fused",
-        "mode",
-        "gamma_init",
-        "beta_init",
-        "renorm_momentum",
-    ]);
+    at.config.ignore(&["synchronized", "virtual_batch_size", "fused", "renorm_momentum"]);
     let epsilon = at.config.number("epsilon", 1e-3)?;
     let momentum = at.config.number("momentum", 0.99)?;
     let (scale, center) = (at.config.flag("scale", true)?, at.config.flag("center", true)?);
