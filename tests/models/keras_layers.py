@@ -362,7 +362,12 @@ def attention():
                L.MultiHeadAttention(2, 3)(q, v, attention_mask=allowed), *L.MultiHeadAttention(2, 3, dropout=0.2)(q, v, return_attention_scores=True),
                L.GroupQueryAttention(3, 4, 2)(q, v), L.GroupQueryAttention(3, 4, 2, use_bias=False)(q, q, use_causal_mask=True),
                L.Attention()([q, v]), L.Attention(use_scale=True, score_mode="concat")([q, v, k]), L.Attention(use_scale=True)([q, q], use_causal_mask=True), L.AdditiveAttention()([q, v]), L.AdditiveAttention(use_scale=False)([q, v, k])]
-    return keras.Model([q, v, k, allowed], outputs)
+    lines, mask, one = keras.Input((2, 3, 6), name="lines"), keras.Input((5,), dtype="bool", name="mask"), keras.Input((4,), dtype="bool", name="one")
+    outputs += [L.MultiHeadAttention(2, 3, use_gate=True, value_dim=4)(q, v), L.MultiHeadAttention(2, 3, sliding_window=2)(q, q, use_causal_mask=True), L.MultiHeadAttention(2, 3, flash_attention=False)(q, v, k, value_mask=one, key_mask=one),
+                L.MultiHeadAttention(2, 3, attention_axes=(2,))(lines, lines), L.MultiHeadAttention(2, 3, attention_axes=-2, use_gate=True, dropout=0.1)(lines, lines), *L.MultiHeadAttention(2, 3)(lines, lines, return_attention_scores=True), L.MultiHeadAttention(2, 3, attention_axes=[1])(q, v, query_mask=mask),
+                L.GroupQueryAttention(3, 4, 2, use_gate=True, dropout=0.2)(q, v, query_mask=mask, value_mask=one), L.GroupQueryAttention(3, 4, 2, sliding_window=1)(q, v), L.GroupQueryAttention(3, 4, 1)(q, q, attention_mask=None, use_causal_mask=True)]
+    outputs += [L.Attention()([q, v], mask=[mask, one], use_causal_mask=True), L.Attention(score_mode="concat", dropout=0.5)([q, v], mask=[None, one]), L.AdditiveAttention()([q, v], mask=[mask, None]), *L.Attention()([q, L.Masking()(v)], return_attention_scores=True)]
+    return keras.Model([q, v, k, allowed, lines, mask, one], outputs)
 
 
 @group

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::config::{Config, MOST as MOST_SIZE, Object, Read};
 use super::error::{Fault, LayerError};
 use super::options::BuildOptions;
+use super::shared::Shared;
 use super::tree::Spec;
 use super::value::{Arg, Args, Tensor};
 use super::variables::{Variable, Variables};
@@ -23,6 +24,7 @@ const MOST: usize = 1 << 17;
 pub(super) struct State {
     pub(super) builder: Builder,
     pub(super) variables: Variables,
+    pub(super) shared: Shared,
     pub(super) errors: Vec<LayerError>,
     pub(super) notes: Vec<Note>,
     /// For training: the regularizers and constraints of the file, each behind its layer.
@@ -83,6 +85,7 @@ impl State {
         Self {
             builder,
             variables: Variables::default(),
+            shared: Shared::default(),
             errors: Vec::new(),
             notes: Vec::new(),
             unapplied: BTreeSet::new(),
@@ -159,6 +162,7 @@ impl<'s, 'c> At<'s, 'c> {
         let config = Config::new(spec.config);
         let (variable, dtype) = policy(config.opt("dtype"))?;
         place.is_trainable &= config.flag("trainable", true)?;
+        let place = state.shared.place(spec, place, &mut state.variables)?;
         let mut at = Self { state, config, place, dtype, variable, count: 0, inner: 0 };
         at.enter();
         Ok(at)

@@ -21,6 +21,7 @@ mod layers;
 mod naming;
 mod options;
 mod read;
+mod shared;
 mod slots;
 mod template;
 mod tree;

@@ -23,8 +23,12 @@ impl Layout {
         if let Some(root) = legacy_root(file)? {
             return legacy(file, path, root, variables);
         }
-        let paths = variables.iter().map(|variable| variable.store.clone()).collect();
-        Ok(Self { paths })
+        let place = |variable: &Variable| {
+            // Keras writes what stands at several places once.
+            let found = variables.stores(variable).find(|store| file.info(store).is_ok());
+            found.unwrap_or_else(|| variable.store.clone())
+        };
+        Ok(Self { paths: variables.iter().map(place).collect() })
     }
 }
 
