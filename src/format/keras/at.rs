@@ -187,6 +187,17 @@ impl<'s, 'c> At<'s, 'c> {
         Ok(result.tensors())
     }
 
+    /// The call of the layers of the field `layers`, one after the other.
+    pub(super) fn in_sequence(&mut self, x: Tensor) -> Read<Arg<'c>> {
+        self.config.ignore(&["layers"]);
+        let fields = self.config.fields();
+        let spec = Spec { class: "Sequential", ..Spec::plain("", fields) };
+        let call = self.state.call;
+        let result = call(self.state, &spec, &self.place, &Args::of(x));
+        self.enter();
+        result
+    }
+
     /// Runs `inside` as an object that is an attribute of this layer, with a configuration of its
     /// own.
     pub(super) fn with<'i, T>(

@@ -10,8 +10,8 @@ use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::{Dropout, Einsum, Formula};
-use crate::types::invariant::int as narrow;
 use crate::types::DType;
+use crate::types::invariant::int as narrow;
 
 layers! {
     "MultiHeadAttention" Kept => multi_head;
@@ -120,7 +120,7 @@ fn near(at: &mut At<'_, '_>, steps: [i64; 2], window: i64) -> Read<Value> {
 }
 
 /// For each pair of steps whether the second one is not later than the first one.
-fn causal(at: &mut At<'_, '_>, steps: [i64; 2]) -> Read<Value> {
+pub(super) fn causal(at: &mut At<'_, '_>, steps: [i64; 2]) -> Read<Value> {
     let (rows, columns) = step_numbers(at, steps)?;
     let mask = at.greater_or_equal(rows, columns)?;
     at.unsqueeze(mask, vec![0])
@@ -142,9 +142,10 @@ struct Heads {
     axes: Vec<usize>,
 }
 
-/// The attribute of a layer that a projection is: those of layers of grouped heads are private.
+/// The attribute of a layer that a projection is: gates and those of grouped heads are private.
 fn attribute(heads: &Heads, name: &str) -> String {
-    format!("{}{name}_dense", if heads.is_grouped { "_" } else { "" })
+    let is_private = heads.is_grouped || name == "gate";
+    format!("{}{name}_dense", if is_private { "_" } else { "" })
 }
 
 /// The projection of a sequence to heads, as a part of the layer.
@@ -236,7 +237,7 @@ fn attend(
 }
 
 /// The softmax over the last axis. Where nothing is seen, all is seen alike.
-fn low_softmax(at: &mut At<'_, '_>, scores: Value, mask: Option<Value>) -> Read<Value> {
+pub(super) fn low_softmax(at: &mut At<'_, '_>, scores: Value, mask: Option<Value>) -> Read<Value> {
     let Some(mask) = mask else { return at.softmax(scores, -1) };
     let low = if at.ty_of(scores) == DType::F16 { -32_752.0 } else { f64::from(f32::MIN) * 0.7 };
     let low = at.number(scores, low)?;

@@ -4,6 +4,7 @@ mod activation;
 mod arranging;
 mod attention;
 mod augment;
+mod augmentation;
 mod colour;
 mod conv;
 mod conv_lstm;
@@ -11,8 +12,11 @@ mod core;
 mod entry;
 mod functions;
 mod merging;
+mod networks;
 mod norm;
 mod numeric;
+mod patches;
+mod pieces;
 mod pooling;
 mod preprocessing;
 mod promotion;
@@ -21,6 +25,8 @@ mod recurrent;
 mod reshaping;
 mod sampling;
 mod slicing;
+mod special;
+mod statistics;
 mod steps;
 mod tensorflow;
 mod traced;
@@ -48,6 +54,7 @@ const FAMILIES: &[(&str, &[Layer])] = &[
     ("Reshaping", reshaping::LAYERS),
     ("Preprocessing", preprocessing::LAYERS),
     ("Random", random::LAYERS),
+    ("Augmentation", augmentation::LAYERS),
     ("Operators of TensorFlow inside models of Keras 2", tensorflow::LAYERS),
     ("Parts of Python code that the Python package traced", traced::LAYERS),
 ];
@@ -56,7 +63,16 @@ const FAMILIES: &[(&str, &[Layer])] = &[
 const TRACED: &str = "fanwise";
 
 /// The functions of `keras.ops`.
-const FUNCTIONS: &[&[Layer]] = &[functions::LAYERS, numeric::LAYERS, arranging::LAYERS];
+const FUNCTIONS: &[&[Layer]] = &[
+    functions::LAYERS,
+    numeric::LAYERS,
+    arranging::LAYERS,
+    special::LAYERS,
+    statistics::LAYERS,
+    pieces::LAYERS,
+    patches::LAYERS,
+    networks::LAYERS,
+];
 
 /// What to do about a layer that has no counterpart.
 const WAY: &str = "replace the layer by stock layers or functions of `keras.ops`, or export the \

@@ -92,7 +92,11 @@ const COLOUR: &[&str] = &[
 ];
 
 /// A layer that only does something in training.
-fn in_training<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, fields: &[&str]) -> Read<Arg<'c>> {
+pub(super) fn in_training<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    fields: &[&str],
+) -> Read<Arg<'c>> {
     at.config.ignore(fields);
     if at.state.for_training {
         return Err(Fault::with_way(
