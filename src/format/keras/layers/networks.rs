@@ -135,7 +135,9 @@ fn along(at: &mut At<'_, '_>, vector: Value, axes: &[usize], x: Value) -> Read<V
     }
     let mut shape: Vec<Dim> = vec![Dim::ONE; at.rank(x)];
     let own = at.shape(x);
-    axes.iter().for_each(|axis| shape[*axis] = own[*axis].clone());
+    for axis in axes {
+        shape[*axis] = own[*axis].clone();
+    }
     at.reshape(vector, &shape.into_iter().collect::<Shape>())
 }
 
