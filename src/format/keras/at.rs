@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::config::{Config, MOST as MOST_SIZE, Object, Read};
 use super::error::{Fault, LayerError};
 use super::options::BuildOptions;
+use super::shared::Shared;
 use super::tree::Spec;
 use super::value::{Arg, Args, Tensor};
 use super::variables::{Variable, Variables};
@@ -23,6 +24,7 @@ const MOST: usize = 1 << 17;
 pub(super) struct State {
     pub(super) builder: Builder,
     pub(super) variables: Variables,
+    pub(super) shared: Shared,
     pub(super) errors: Vec<LayerError>,
     pub(super) notes: Vec<Note>,
     /// For training: the regularizers and constraints of the file, each behind its layer.
@@ -85,6 +87,7 @@ impl State {
         Self {
             builder,
             variables: Variables::default(),
+            shared: Shared::default(),
             errors: Vec::new(),
             notes: Vec::new(),
             unapplied: BTreeSet::new(),
@@ -163,6 +166,7 @@ impl<'s, 'c> At<'s, 'c> {
         place.is_trainable &= config.flag("trainable", true)?;
         let order = spec.config.get("data_format").and_then(Json::as_str);
         let layer = (spec.class.into(), order == Some("channels_first"));
+        let place = state.shared.place(spec, place, &mut state.variables)?;
         let mut at = Self { state, config, place, layer, dtype, variable, count: 0, inner: 0 };
         at.enter();
         Ok(at)
@@ -185,6 +189,17 @@ impl<'s, 'c> At<'s, 'c> {
         let result = call(self.state, spec, &place, args)?;
         self.enter();
         Ok(result.tensors())
+    }
+
+    /// The call of the layers of the field `layers`, one after the other.
+    pub(super) fn in_sequence(&mut self, x: Tensor) -> Read<Arg<'c>> {
+        self.config.ignore(&["layers"]);
+        let fields = self.config.fields();
+        let spec = Spec { class: "Sequential", ..Spec::plain("", fields) };
+        let call = self.state.call;
+        let result = call(self.state, &spec, &self.place, &Args::of(x));
+        self.enter();
+        result
     }
 
     /// Runs `inside` as an object that is an attribute of this layer, with a configuration of its

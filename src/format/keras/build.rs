@@ -337,6 +337,7 @@ fn model<'c>(
     args.ignore(&["training", "mask"]);
     let place = &mut place.clone();
     place.is_trainable &= Config::new(spec.config).flag("trainable", true)?;
+    *place = state.shared.place(spec, place.clone(), &mut state.variables)?;
     if spec.is_sequential() {
         return in_sequence(state, &sequential(spec.config)?, place, args.tensor()?);
     }

@@ -55,6 +55,11 @@ impl<'c> Config<'c> {
         Self { fields, taken: RefCell::default() }
     }
 
+    /// All fields.
+    pub(super) fn fields(&self) -> &'c Object {
+        self.fields
+    }
+
     /// The value of a field; `None` if it is absent or null.
     pub(super) fn opt(&self, name: &str) -> Option<&'c Json> {
         let (name, value) = self.fields.get_key_value(name)?;

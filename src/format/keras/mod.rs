@@ -22,6 +22,7 @@ mod layers;
 mod naming;
 mod options;
 mod read;
+mod shared;
 mod slots;
 mod state;
 mod stored;

@@ -27,6 +27,8 @@ pub(super) struct Spec<'c> {
     pub(super) is_named: bool,
     /// The package of a class that is not Keras' own.
     pub(super) package: Option<&'c str>,
+    /// The number of an object that stands at several places of the file.
+    pub(super) shared: Option<u64>,
     pub(super) inbound: Option<&'c Json>,
 }
 
@@ -103,14 +105,15 @@ impl<'c> Spec<'c> {
         let name = own.unwrap_or(class);
         let is_named = module.is_some();
         let package = package.or(foreign);
-        Ok(Self { class, name, config, is_function, is_named, package, inbound })
+        let shared = fields.get(super::shared::NUMBER).and_then(Json::as_u64);
+        Ok(Self { class, name, config, is_function, is_named, package, shared, inbound })
     }
 
     /// An object of Keras' own with this configuration.
     pub(super) fn plain(name: &'c str, config: &'c Object) -> Self {
-        let (package, inbound) = (None, None);
+        let (package, shared, inbound) = (None, None, None);
         let (is_function, is_named) = (false, true);
-        Self { class: name, name, config, is_function, is_named, package, inbound }
+        Self { class: name, name, config, is_function, is_named, package, shared, inbound }
     }
 
     /// A function of `keras.ops` with this configuration.

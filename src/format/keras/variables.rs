@@ -38,6 +38,9 @@ pub(crate) struct Variable {
 pub(crate) struct Variables {
     all: Vec<Variable>,
     by_name: HashMap<Arc<str>, usize>,
+    /// Other paths of objects that stand at several places: what they begin with, and what that of
+    /// the first place begins with.
+    others: Vec<(String, String)>,
 }
 
 impl Variables {
@@ -58,6 +61,21 @@ impl Variables {
         if let Some(at) = self.by_name.get(name) {
             self.all[*at].order = order;
         }
+    }
+
+    /// Says that the object at the path `first` also stands at another one.
+    pub(super) fn set_other(&mut self, first: &str, other: &str) {
+        self.others.push((first.to_owned(), other.to_owned()));
+    }
+
+    /// The paths at which a file may have a variable.
+    pub(super) fn stores<'a>(&'a self, variable: &'a Variable) -> impl Iterator<Item = String> {
+        let own = variable.store.as_str();
+        let others = self.others.iter().filter_map(move |(first, other)| {
+            let rest = own.strip_prefix(first.as_str())?;
+            rest.starts_with('/').then(|| format!("{other}{rest}"))
+        });
+        std::iter::once(own.to_owned()).chain(others)
     }
 
     pub(super) fn add(&mut self, variable: Variable) {

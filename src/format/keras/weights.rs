@@ -26,9 +26,11 @@ impl Layout {
         if let Some(root) = legacy_root(file)? {
             return legacy(file, path, root, variables);
         }
-        let place = |variable: &Variable| Stored {
-            paths: vec![variable.store.clone()],
-            form: Form::default(),
+        let place = |variable: &Variable| {
+            // Keras writes what stands at several places once.
+            let found = variables.stores(variable).find(|store| file.info(store).is_ok());
+            let path = found.unwrap_or_else(|| variable.store.clone());
+            Stored { paths: vec![path], form: Form::default() }
         };
         let places = variables.iter().map(place).collect();
         Ok(Self { places, datasets: Vec::new() })

@@ -104,7 +104,7 @@ pub(super) fn apply_to(at: &mut At<'_, '_>, function: &Function, x: Value) -> Re
 }
 
 /// The function with this name in Keras; rows lie along `axis`.
-fn of_name(at: &mut At<'_, '_>, name: &str, x: Value, axis: usize) -> Read<Value> {
+pub(super) fn of_name(at: &mut At<'_, '_>, name: &str, x: Value, axis: usize) -> Read<Value> {
     let axis = int(axis);
     // Of integers these few give integers; truth values are 0 and 1.
     let x = match name {

@@ -134,7 +134,7 @@ layers! {
 }
 
 /// A function of the tensor of a call with its axes in Keras' order.
-fn one_natural<'c>(
+pub(super) fn one_natural<'c>(
     at: &mut At<'_, 'c>,
     args: &Args<'c>,
     f: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
@@ -144,7 +144,7 @@ fn one_natural<'c>(
 }
 
 /// An axis that the function must name: without one it works on all rows at once.
-fn axis_beside_batch(at: &At<'_, '_>, name: &str) -> Read<i64> {
+pub(super) fn axis_beside_batch(at: &At<'_, '_>, name: &str) -> Read<i64> {
     let way = "name an axis behind the batch";
     match at.config.opt_int(name)? {
         Some(axis) if axis != 0 => Ok(axis),
@@ -251,6 +251,12 @@ fn one_hot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let name = at.config.text("dtype", "float32")?;
     let to = dtype(name).ok_or_else(|| Fault::field("dtype", "is not supported"))?;
     let x = operand(at, args)?;
+    let is_one = hot(at, x, count, axis)?;
+    Ok(at.cast(is_one, to)?.into())
+}
+
+/// The vectors of numbers as truth values.
+pub(super) fn hot(at: &mut At<'_, '_>, x: Value, count: i64, axis: i64) -> Read<Value> {
     let numbers = at.cast(x, DType::I32)?;
     let apart = at.unsqueeze(numbers, vec![axis])?;
     let own = at.axis(apart, axis)?;
@@ -258,8 +264,7 @@ fn one_hot<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     shape[own] = Dim::from(count);
     let classes = at.count_to(count.into(), DType::I32)?;
     let classes = at.reshape(classes, &shape)?;
-    let is_one = at.equal(apart, classes)?;
-    Ok(at.cast(is_one, to)?.into())
+    at.equal(apart, classes)
 }
 
 fn triangle<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, upper: bool) -> Read<Arg<'c>> {

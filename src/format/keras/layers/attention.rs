@@ -11,6 +11,7 @@ use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::{Dropout, Einsum, Formula};
 use crate::types::DType;
+use crate::types::invariant::int as narrow;
 
 layers! {
     "MultiHeadAttention" Kept => multi_head;
@@ -24,8 +25,10 @@ struct Operands {
     query: Tensor,
     value: Tensor,
     key: Tensor,
-    /// The mask of the keys, where they are not the values.
-    key_mask: Option<Value>,
+    /// The steps that count: of the query, of the values, and of keys that are not the values.
+    masks: [Option<Value>; 3],
+    /// How far from each other steps may be that see each other, and one more.
+    window: Option<i64>,
     /// Whether steps see only those before them.
     is_causal: bool,
     /// The pairs of steps that the call allows.
@@ -33,46 +36,48 @@ struct Operands {
 }
 
 impl Operands {
-    fn read(at: &mut At<'_, '_>, args: &Args<'_>) -> Read<Self> {
+    fn read(at: &mut At<'_, '_>, args: &Args<'_>, is_grouped: bool) -> Read<Self> {
         let missing = || Fault::new("it is called without a query or a value");
         let query = args.opt_tensor(0, "query")?.ok_or_else(missing)?;
         let value = args.opt_tensor(1, "value")?.ok_or_else(missing)?;
         let key = args.opt_tensor(2, "key")?;
-        for (position, name) in [(3, "query_mask"), (4, "value_mask"), (5, "key_mask")] {
-            if args.opt(position, name).is_some() {
-                return Err(Fault::new(format!("argument `{name}` is not supported")));
+        let window = at.config.opt_int("sliding_window")?;
+        let mut masks = [query.mask, value.mask, key.and_then(|key| key.mask)];
+        for (i, name) in ["query_mask", "value_mask", "key_mask"].into_iter().enumerate() {
+            let Some(given) = args.opt_tensor(3 + i, name)? else { continue };
+            // Keras takes the query's own mask in any case, but for grouped heads.
+            if i > 0 || is_grouped {
+                masks[i] = Some(truth(at, given)?);
             }
         }
         let allowed = args.opt_tensor(6, "attention_mask")?;
-        let allowed = match allowed {
-            Some(mask) => {
-                let mask = at.natural(mask)?;
-                Some(at.cast(mask, DType::Bool)?)
-            }
-            None => None,
-        };
+        let allowed = allowed.map(|mask| truth(at, mask)).transpose()?;
         let is_causal = is_set(args, 9, "use_causal_mask")?;
-        let key_mask = key.and_then(|key| key.mask);
         // Without keys the values are the keys.
         let key = key.unwrap_or(value);
-        Ok(Self { query, value, key, key_mask, is_causal, allowed })
+        Ok(Self { query, value, key, masks, window, is_causal, allowed })
     }
 
     /// Which steps of the values each step of the queries sees: `[N, 1…, steps, steps]`.
     fn mask(&self, at: &mut At<'_, '_>) -> Read<Option<Value>> {
         let mut all = self.allowed;
-        let sides = [(self.query.mask, -1), (self.value.mask, -2), (self.key_mask, -2)];
-        for (mask, axis) in sides {
+        for (mask, axis) in self.masks.into_iter().zip([-1, -2, -2]) {
             let Some(mask) = mask else { continue };
             let mask = at.unsqueeze(mask, vec![axis])?;
             all = Some(both(at, all, mask)?);
         }
-        if self.is_causal {
+        if self.is_causal || self.window.is_some() {
             let (query, value) = (self.query, self.value);
             let (query, value) = (at.natural(query)?, at.natural(value)?);
             let steps = [at.extent(query, 1)?, at.extent(value, 1)?];
-            let mask = causal(at, steps)?;
-            all = Some(both(at, all, mask)?);
+            if self.is_causal {
+                let mask = causal(at, steps)?;
+                all = Some(both(at, all, mask)?);
+            }
+            if let Some(window) = self.window {
+                let mask = near(at, steps, window)?;
+                all = Some(both(at, all, mask)?);
+            }
         }
         Ok(all)
     }
@@ -91,11 +96,32 @@ fn both(at: &mut At<'_, '_>, all: Option<Value>, mask: Value) -> Read<Value> {
     }
 }
 
+/// A mask that a call gives, as truth values.
+fn truth(at: &mut At<'_, '_>, mask: Tensor) -> Read<Value> {
+    let mask = at.natural(mask)?;
+    at.cast(mask, DType::Bool)
+}
+
+/// The numbers of steps, along a column and along a row.
+fn step_numbers(at: &mut At<'_, '_>, [queries, values]: [i64; 2]) -> Read<(Value, Value)> {
+    let rows = at.count_to(queries.into(), DType::I64)?;
+    let columns = at.count_to(values.into(), DType::I64)?;
+    Ok((at.unsqueeze(rows, vec![1])?, columns))
+}
+
+/// For each pair of steps whether they are less than `window` apart.
+fn near(at: &mut At<'_, '_>, steps: [i64; 2], window: i64) -> Read<Value> {
+    let (rows, columns) = step_numbers(at, steps)?;
+    let apart = at.sub(rows, columns)?;
+    let apart = at.abs(apart)?;
+    let window = at.number(apart, window as f64)?;
+    let mask = at.less(apart, window)?;
+    at.unsqueeze(mask, vec![0])
+}
+
 /// For each pair of steps whether the second one is not later than the first one.
-fn causal(at: &mut At<'_, '_>, [queries, values]: [i64; 2]) -> Read<Value> {
-    let mut numbers = |count: i64| at.count_to(count.into(), DType::I64);
-    let (rows, columns) = (numbers(queries)?, numbers(values)?);
-    let rows = at.unsqueeze(rows, vec![1])?;
+pub(super) fn causal(at: &mut At<'_, '_>, steps: [i64; 2]) -> Read<Value> {
+    let (rows, columns) = step_numbers(at, steps)?;
     let mask = at.greater_or_equal(rows, columns)?;
     at.unsqueeze(mask, vec![0])
 }
@@ -110,11 +136,16 @@ struct Heads {
     scale: f64,
     /// Whether several heads of queries share one of keys.
     is_grouped: bool,
+    /// The size of heads by which the result is gated.
+    gate: Option<i64>,
+    /// The axes of steps, of which each one sees each other one.
+    axes: Vec<usize>,
 }
 
-/// The attribute of a layer that a projection is: those of layers of grouped heads are private.
+/// The attribute of a layer that a projection is: gates and those of grouped heads are private.
 fn attribute(heads: &Heads, name: &str) -> String {
-    format!("{}{name}_dense", if heads.is_grouped { "_" } else { "" })
+    let is_private = heads.is_grouped || name == "gate";
+    format!("{}{name}_dense", if is_private { "_" } else { "" })
 }
 
 /// The projection of a sequence to heads, as a part of the layer.
@@ -133,6 +164,13 @@ fn project(
     at.part(&attribute(heads, name), name, |at| einsum_product(at, x, &equation, &sizes, bias))
 }
 
+/// The factors of the result of heads, if they have any.
+fn gate(at: &mut At<'_, '_>, query: Value, count: i64, heads: &Heads) -> Read<Option<Value>> {
+    let Some(size) = heads.gate else { return Ok(None) };
+    let gate = project(at, "gate", query, [count, size], heads)?;
+    at.sigmoid(gate).map(Some)
+}
+
 /// The result of heads, `[…, heads, size]`, as features of the result.
 fn joined(at: &mut At<'_, '_>, x: Value, heads: &Heads, features: i64) -> Read<Value> {
     let rank = at.rank(x);
@@ -147,10 +185,24 @@ fn joined(at: &mut At<'_, '_>, x: Value, heads: &Heads, features: i64) -> Read<V
     })
 }
 
-/// The weighted sums of the values: `[N, T, heads, size]` of operands `[N, T, heads, size]`.
+/// The weighted sums of the values, and the weights.
 struct Attended {
     result: Value,
     scores: Value,
+}
+
+/// The equations of the products of queries and keys, and of weights and values: the labels of an
+/// operand `[N, steps…, heads, size]` are small, those of steps of the keys large.
+fn equations(rank: usize, axes: &[usize]) -> [String; 2] {
+    let query: Vec<char> = ('a'..='z').take(rank).collect();
+    let is_step = |i: &usize| axes.contains(i);
+    let other = |i: usize| if is_step(&i) { query[i].to_ascii_uppercase() } else { query[i] };
+    let key: String = (0..rank).map(other).collect();
+    let kept = (0..rank.saturating_sub(1)).filter(|i| !is_step(i)).map(|i| query[i]);
+    let steps = axes.iter().map(|i| query[*i]).chain(axes.iter().map(|i| other(*i)));
+    let scores: String = kept.chain(steps).collect();
+    let query: String = query.iter().collect();
+    [format!("{query},{key}->{scores}"), format!("{scores},{key}->{query}")]
 }
 
 fn attend(
@@ -161,16 +213,19 @@ fn attend(
     zeroes: bool,
 ) -> Read<Attended> {
     let [query, key, value] = operands;
+    let [products, sums] = equations(at.rank(query), &heads.axes);
     let query = at.scale(query, heads.scale)?;
-    let equation = "nthd,nshd->nhts".to_owned();
-    let scores = at.op(Einsum { equation }, &[query, key])?;
+    let scores = at.op(Einsum { equation: products }, &[query, key])?;
     // Heads stand behind the batch; a mask of the call may have them, too.
-    let mask = match mask {
-        Some(mask) if at.rank(mask) == 3 => Some(at.unsqueeze(mask, vec![1])?),
-        mask => mask,
-    };
+    let (rank, count) = (at.rank(scores), heads.axes.len());
+    let behind = -1 - 2 * narrow::<i64>(count);
+    let mut mask = mask;
+    while let Some(own) = mask.filter(|mask| at.rank(*mask) < rank) {
+        mask = Some(at.unsqueeze(own, vec![behind])?);
+    }
+    let over: Vec<usize> = (rank - count..rank).collect();
     let scores = if zeroes || mask.is_none() {
-        masked_softmax(at, scores, mask, &[3])?
+        masked_softmax(at, scores, mask, &over)?
     } else {
         low_softmax(at, scores, mask)?
     };
@@ -178,12 +233,11 @@ fn attend(
     if heads.dropout > 0.0 {
         weights = at.op(Dropout { mask: false, rate: single(heads.dropout) }, &[scores])?;
     }
-    let equation = "nhts,nshd->nthd".to_owned();
-    Ok(Attended { result: at.op(Einsum { equation }, &[weights, value])?, scores })
+    Ok(Attended { result: at.op(Einsum { equation: sums }, &[weights, value])?, scores })
 }
 
 /// The softmax over the last axis. Where nothing is seen, all is seen alike.
-fn low_softmax(at: &mut At<'_, '_>, scores: Value, mask: Option<Value>) -> Read<Value> {
+pub(super) fn low_softmax(at: &mut At<'_, '_>, scores: Value, mask: Option<Value>) -> Read<Value> {
     let Some(mask) = mask else { return at.softmax(scores, -1) };
     let low = if at.ty_of(scores) == DType::F16 { -32_752.0 } else { f64::from(f32::MIN) * 0.7 };
     let low = at.number(scores, low)?;
@@ -202,24 +256,50 @@ fn multi_head<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         has_bias: at.config.flag("use_bias", true)?,
         scale: 1.0 / (size as f64).sqrt(),
         is_grouped: false,
+        gate: at.config.flag("use_gate", false)?.then_some(value_size),
+        axes: Vec::new(),
     };
     at.config.ignore(&["flash_attention", "query_shape", "key_shape", "value_shape"]);
-    if let Some(axes) = at.config.one_or_more("attention_axes")?
-        && axes != [1]
-    {
-        return Err(Fault::field("attention_axes", format!("is {axes:?}")));
-    }
-    let operands = Operands::read(at, args)?;
+    let operands = Operands::read(at, args, false)?;
     let (query, key, value) =
         (at.floats(operands.query)?, at.floats(operands.key)?, at.floats(operands.value)?);
-    if at.rank(query) != 3 {
+    if at.rank(query) < 3 {
         return Err(Fault::new(format!("it is called with {}", at.ty_of_value(query))));
     }
-    let features = at.extent(query, 2)?;
+    let axes = step_axes(at, query)?;
+    let heads = Heads { axes, ..heads };
+    let features = at.extent(query, at.rank(query) - 1)?;
+    let input = query;
     let query = project(at, "query", query, [count, size], &heads)?;
     let key = project(at, "key", key, [count, size], &heads)?;
+    let gate = gate(at, input, count, &heads)?;
     let value = project(at, "value", value, [count, value_size], &heads)?;
-    ended(at, args, &operands, [query, key, value], &heads, features)
+    ended(at, args, &operands, &Projected { all: [query, key, value], gate, features }, &heads)
+}
+
+/// The axes of steps of a query: those between the batch and the features, or those that the
+/// configuration names.
+fn step_axes(at: &At<'_, '_>, query: Value) -> Read<Vec<usize>> {
+    let rank = at.rank(query);
+    let Some(given) = at.config.one_or_more("attention_axes")? else {
+        return Ok((1..rank - 1).collect());
+    };
+    let axes = given.iter().map(|axis| at.axis(query, *axis)).collect::<Read<Vec<usize>>>()?;
+    let are_steps = axes.iter().all(|axis| (1..rank - 1).contains(axis));
+    let are_own = (1..axes.len()).all(|i| !axes[..i].contains(&axes[i]));
+    if axes.is_empty() || !are_steps || !are_own {
+        return Err(Fault::field("attention_axes", format!("is {given:?}")));
+    }
+    Ok(axes)
+}
+
+/// Projected operands.
+struct Projected {
+    /// The query, the key and the value.
+    all: [Value; 3],
+    gate: Option<Value>,
+    /// The features of the query.
+    features: i64,
 }
 
 /// The attention of projected operands, and what the call wants of it.
@@ -227,16 +307,18 @@ fn ended<'c>(
     at: &mut At<'_, 'c>,
     args: &Args<'c>,
     operands: &Operands,
-    projected: [Value; 3],
+    projected: &Projected,
     heads: &Heads,
-    features: i64,
 ) -> Read<Arg<'c>> {
     let wants_scores = is_set(args, 7, "return_attention_scores")?;
     let mask = operands.mask(at)?;
     // Keras has two ways, which differ where a step sees nothing.
-    let zeroes = heads.dropout > 0.0 || wants_scores;
-    let Attended { result, scores } = attend(at, projected, mask, heads, zeroes)?;
-    let y = joined(at, result, heads, features)?;
+    let zeroes = heads.dropout > 0.0 || wants_scores || at.rank(projected.all[0]) != 4;
+    let Attended { mut result, scores } = attend(at, projected.all, mask, heads, zeroes)?;
+    if let Some(gate) = projected.gate {
+        result = at.mul(result, gate)?;
+    }
+    let y = joined(at, result, heads, projected.features)?;
     if wants_scores {
         return Ok(Arg::List(vec![y.into(), scores.into()]));
     }
@@ -253,17 +335,20 @@ fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         has_bias: at.config.flag("use_bias", true)?,
         scale: 1.0 / (size as f64).sqrt(),
         is_grouped: true,
+        gate: at.config.flag("use_gate", false)?.then_some(size),
+        axes: vec![1],
     };
     at.config.ignore(&["flash_attention"]);
     if queries % keys != 0 {
         return Err(Fault::new(format!("{queries} heads of queries share {keys} heads of keys")));
     }
-    let operands = Operands::read(at, args)?;
+    let operands = Operands::read(at, args, true)?;
     let (query, key, value) =
         (at.floats(operands.query)?, at.floats(operands.key)?, at.floats(operands.value)?);
-    let features = at.extent(query, 2)?;
+    let (features, input) = (at.extent(query, 2)?, query);
     let query = project(at, "query", query, [queries, size], &heads)?;
     let key = project(at, "key", key, [keys, size], &heads)?;
+    let gate = gate(at, input, queries, &heads)?;
     let value = project(at, "value", value, [keys, size], &heads)?;
     let mut shared = |x: Value| -> Read<Value> {
         let steps = at.extent(x, 1)?;
@@ -272,12 +357,11 @@ fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         rows(at, all, &[steps, queries, size])
     };
     let (key, value) = (shared(key)?, shared(value)?);
-    ended(at, args, &operands, [query, key, value], &heads, features)
+    ended(at, args, &operands, &Projected { all: [query, key, value], gate, features }, &heads)
 }
 
 /// The attention of `[query, value]` or `[query, value, key]`, without heads.
 fn plain<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_additive: bool) -> Read<Arg<'c>> {
-    args.ignore(&["mask"]);
     let dropout = at.config.number("dropout", 0.0)?;
     let has_scale = at.config.flag("use_scale", is_additive)?;
     let mode = if is_additive {
@@ -294,7 +378,8 @@ fn plain<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_additive: bool) -> Read<Ar
     };
     let is_causal = is_set(args, 4, "use_causal_mask")?;
     let wants_scores = is_set(args, 3, "return_attention_scores")?;
-    let (query_mask, mut mask) = (query.mask, value.mask);
+    let own_mask = query.mask;
+    let [query_mask, mut mask] = plain_masks(at, args, [query, value])?;
     let (query, value, key) = (at.floats(query)?, at.floats(value)?, at.floats(key)?);
     let mut scores = scores(at, [query, key], has_scale, mode)?;
     if let Some(own) = mask {
@@ -321,8 +406,26 @@ fn plain<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_additive: bool) -> Read<Ar
         let rows = at.unsqueeze(mask, vec![2])?;
         y = at.only(rows, y)?;
     }
-    let y = Tensor { value: y, is_first: false, mask: query_mask };
+    let y = Tensor { value: y, is_first: false, mask: own_mask };
     if wants_scores { Ok(Arg::List(vec![y.into(), scores.into()])) } else { Ok(y.into()) }
+}
+
+/// The masks of a query and its values: those of the call, or their own.
+fn plain_masks(
+    at: &mut At<'_, '_>,
+    args: &Args<'_>,
+    tensors: [Tensor; 2],
+) -> Read<[Option<Value>; 2]> {
+    let own = tensors.map(|tensor| tensor.mask);
+    let Some(given) = args.opt(1, "mask") else { return Ok(own) };
+    let Arg::List(given) = given else { return Err(Fault::new("argument `mask` is no list")) };
+    let mut masks = [None, None];
+    for (mask, given) in masks.iter_mut().zip(given) {
+        if let Arg::Tensor(given) = given {
+            *mask = Some(truth(at, *given)?);
+        }
+    }
+    Ok(masks)
 }
 
 /// The scores of each pair of steps.

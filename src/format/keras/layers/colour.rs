@@ -10,7 +10,7 @@ use crate::op::{Conv, Formula};
 use crate::types::{DType, Dim, Tensor};
 
 /// Values of one range in another.
-fn between(at: &mut At<'_, '_>, x: Value, from: Range, to: Range) -> Read<Value> {
+pub(super) fn between(at: &mut At<'_, '_>, x: Value, from: Range, to: Range) -> Read<Value> {
     if from.map(f64::to_bits) == to.map(f64::to_bits) {
         return Ok(x);
     }

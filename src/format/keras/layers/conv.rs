@@ -33,7 +33,7 @@ pub(super) fn turned_kernel(at: &mut At<'_, '_>, kernel: Value) -> Read<Value> {
 
 /// A kernel `[taps…, channels, multiplier]` as operators take it, a group for each channel:
 /// `[channels * multiplier, 1, taps…]`.
-fn depthwise_kernel(at: &mut At<'_, '_>, kernel: Value) -> Read<Value> {
+pub(super) fn depthwise_kernel(at: &mut At<'_, '_>, kernel: Value) -> Read<Value> {
     let rank = at.rank(kernel);
     let perm = [rank - 2, rank - 1].into_iter().chain(0..rank - 2).collect();
     let kernel = at.transpose(kernel, perm)?;

@@ -16,6 +16,7 @@ layers! {
     "Dense" Kept => dense;
     "EinsumDense" Dropped => einsum_dense;
     "Embedding" Own => embedding;
+    "ReversibleEmbedding" Own => reversible;
     "Masking" Own => masking;
     "LayerScale" Dropped => |at, args| {
         at.config.ignore(&["init_values"]);
@@ -172,6 +173,12 @@ fn embedding<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let rows = at.config.count("input_dim")?;
     let width = at.config.count("output_dim")?;
     let masks = at.config.flag("mask_zero", false)?;
+    let table = at.weight("embeddings", &[rows, width])?;
+    looked_up(at, args, table, masks)
+}
+
+/// The rows of a table with the numbers that a call gives; steps of the number 0 may not count.
+fn looked_up<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, table: Value, masks: bool) -> Read<Arg<'c>> {
     let x = args.tensor()?;
     let numbers = at.natural(x)?;
     let mask = if masks {
@@ -183,9 +190,38 @@ fn embedding<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     };
     let is_index = matches!(at.ty_of(numbers), DType::I32 | DType::I64);
     let numbers = if is_index { numbers } else { at.cast(numbers, DType::I32)? };
-    let table = at.weight("embeddings", &[rows, width])?;
     let value = at.gather(table, numbers, 0)?;
     Ok(Tensor { value, is_first: false, mask }.into())
+}
+
+/// An embedding that also gives a number for each of its rows, of a vector of features.
+fn reversible<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let is_tied = at.config.flag("tie_weights", true)?;
+    let cap = at.config.opt_number("logit_soft_cap")?;
+    let to = at.config.opt_text("reverse_dtype")?;
+    let reverse = args.constant(1, "reverse")? == Some(serde_json::Value::Bool(true));
+    let (count, width) = (at.config.count("input_dim")?, at.config.count("output_dim")?);
+    let table = at.weight("embeddings", &[count, width])?;
+    let back = if is_tied { None } else { Some(at.weight("reverse_embeddings", &[width, count])?) };
+    if !reverse {
+        let masks = at.config.flag("mask_zero", false)?;
+        return looked_up(at, args, table, masks);
+    }
+    at.config.ignore(&["mask_zero"]);
+    let x = args.tensor()?;
+    let mut x = at.floats(x)?;
+    let mut kernel = back.map_or_else(|| at.transposed(table), Ok)?;
+    if let Some(to) = to {
+        let to = crate::format::keras::at::dtype(to);
+        let to = to.ok_or_else(|| Fault::field("reverse_dtype", "is not supported"))?;
+        (x, kernel) = (at.cast(x, to)?, at.cast(kernel, to)?);
+    }
+    let y = at.matmul(x, kernel)?;
+    let Some(cap) = cap else { return Ok(y.into()) };
+    let divisor = at.number(y, cap)?;
+    let part = at.div(y, divisor)?;
+    let part = at.tanh(part)?;
+    Ok(at.scale(part, cap)?.into())
 }
 
 fn masking<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {

@@ -212,11 +212,14 @@ fn literal(at: &mut At<'_, '_>, value: &Json, beside: DType) -> Read<Value> {
     let mut dims = Vec::new();
     flat(value, &mut list, &mut dims, 0)?;
     let is_float = list.iter().any(|(_, is_float)| *is_float);
-    let to = match beside {
+    // Arrays say what they are; those of 64 bits are what Keras makes of them.
+    let own = value.get("config").and_then(|config| config.get("dtype"));
+    let own = own.and_then(Json::as_str).and_then(dtype).filter(|own| own.bytes() < 8);
+    let to = own.unwrap_or(match beside {
         DType::Bool if !is_float => DType::I32,
         beside if beside.is_float() || !is_float => beside,
         _ => DType::F32,
-    };
+    });
     let list: Vec<f64> = list.into_iter().map(|(x, _)| x).collect();
     let wide = Elements::new(&dims, &list)?;
     at.literal(converted(&wide, to)?)
@@ -249,6 +252,25 @@ pub(super) fn flat(
         value => {
             list.push((number("args", value)?, value.is_f64()));
             Ok(())
+        }
+    }
+}
+
+/// An operand that is a tensor or a constant, in Keras' order of axes; a constant has the element
+/// type of what it stands beside, as far as that holds it.
+pub(super) fn value_of<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    position: usize,
+    name: &str,
+    beside: DType,
+) -> Read<Option<Value>> {
+    match args.opt(position, name) {
+        None => Ok(None),
+        Some(Arg::Tensor(tensor)) => at.natural(*tensor).map(Some),
+        Some(other) => {
+            let other = crate::format::keras::value::json(name, other)?;
+            literal(at, &other, beside).map(Some)
         }
     }
 }

@@ -9,12 +9,16 @@ mod conv;
 mod conv_lstm;
 mod core;
 mod entry;
+mod erasing;
 mod functions;
 mod keras1;
 mod merging;
+mod mixing;
+mod networks;
 mod norm;
 mod numeric;
 mod patches;
+mod pieces;
 mod pooling;
 mod preprocessing;
 mod promotion;
@@ -23,6 +27,8 @@ mod recurrent;
 mod reshaping;
 mod sampling;
 mod slicing;
+mod special;
+mod statistics;
 mod steps;
 mod tensorflow;
 mod traced;
@@ -50,6 +56,7 @@ const FAMILIES: &[(&str, &[Layer])] = &[
     ("Reshaping", reshaping::LAYERS),
     ("Preprocessing", preprocessing::LAYERS),
     ("Random", random::LAYERS),
+    ("Mixing of images", mixing::LAYERS),
     ("Operators of TensorFlow inside models of Keras 2", tensorflow::LAYERS),
     ("Layers of Keras 1 that later versions do not have", keras1::LAYERS),
     ("Parts of Python code that the Python package traced", traced::LAYERS),
@@ -59,7 +66,16 @@ const FAMILIES: &[(&str, &[Layer])] = &[
 const TRACED: &str = "fanwise";
 
 /// The functions of `keras.ops`.
-const FUNCTIONS: &[&[Layer]] = &[functions::LAYERS, numeric::LAYERS, arranging::LAYERS];
+const FUNCTIONS: &[&[Layer]] = &[
+    functions::LAYERS,
+    numeric::LAYERS,
+    arranging::LAYERS,
+    special::LAYERS,
+    statistics::LAYERS,
+    pieces::LAYERS,
+    patches::LAYERS,
+    networks::LAYERS,
+];
 
 /// What to do about a layer that has no counterpart.
 const WAY: &str = "replace the layer by stock layers or functions of `keras.ops`, or export the \

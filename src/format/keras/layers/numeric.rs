@@ -177,14 +177,25 @@ fn remainder(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
 /// The quotient rounded down.
 fn floor_divided(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
     let (a, b) = (numbers(at, a)?, numbers(at, b)?);
-    let rest = remainder(at, a, b)?;
-    let whole = at.sub(a, rest)?;
+    if !at.ty_of(a).is_float() {
+        let rest = remainder(at, a, b)?;
+        let whole = at.sub(a, rest)?;
+        return at.div(whole, b);
+    }
+    // Of 0 there is no rest; the quotients are infinite.
+    let rest = at.op(Binary::Mod { fmod: true }, &[a, b])?;
+    let (is_zero, whole) = (at.is(b, 0.0)?, at.sub(a, rest)?);
+    let whole = at.choose(is_zero, a, whole)?;
     let quotient = at.div(whole, b)?;
-    if at.ty_of(a).is_float() { at.op(Unary::Round, &[quotient]) } else { Ok(quotient) }
+    let (own, other) = (at.sign(rest)?, at.sign(b)?);
+    let product = at.mul(own, other)?;
+    let (is_unlike, less) = (at.is_below(product, 0.0)?, at.shift(quotient, -1.0)?);
+    let quotient = at.choose(is_unlike, less, quotient)?;
+    at.op(Unary::Round, &[quotient])
 }
 
 /// `ln(e^a + e^b)`.
-fn log_of_sum(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
+pub(super) fn log_of_sum(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
     let (a, b) = (floating(at, a)?, floating(at, b)?);
     let most = at.max(a, b)?;
     // Of equal infinities there is no distance.
@@ -239,7 +250,7 @@ fn angle(at: &mut At<'_, '_>, y: Value, x: Value) -> Read<Value> {
 }
 
 /// Whether a float is below 0, or minus 0.
-fn is_negative(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+pub(super) fn is_negative(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     let inverse = at.op(Unary::Reciprocal, &[x])?;
     let (is_below, is_inverse) = (at.is_below(x, 0.0)?, at.is_below(inverse, 0.0)?);
     at.or(is_below, is_inverse)

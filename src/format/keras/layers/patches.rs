@@ -1,165 +1,332 @@
-//! Images of which training blurs elements or writes over them at random.
+//! Functions of `keras.ops` that take images: colours, sizes, patches and blocks.
 
-use serde_json::Value as Json;
-
-use super::augment::{Range, augmented, chance, drawn, range, sometimes, values};
-use super::core::same;
-use super::sampling::places;
-use super::windows::pad_image;
+use super::core::rows;
+use super::entry::layers;
+use super::functions::operand;
+use super::preprocessing::resized_image;
+use super::promotion::floating;
+use super::windows::{Padding, Windows, pad_image};
 use crate::format::keras::at::{At, Format};
-use crate::format::keras::config::{Read, number};
+use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args};
 use crate::ir::Value;
-use crate::op::row_noise::RowNoise;
-use crate::op::{Formula, PadMode};
-use crate::types::Tensor;
+use crate::op::{Binary, Formula, PadMode, Slice};
+use crate::types::invariant::int as narrow;
+use crate::types::{DType, Dim, Tensor as Elements};
 
-/// The most elements of a kernel along an axis: each distance becomes operators of its own.
-const MOST: i64 = 127;
-
-/// Takes means of neighbours, with the weights of a normal distribution.
-pub(super) fn blur<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let (chances, own) = (chance(at)?, values(at)?);
-    // The first number of a pair is that of the width.
-    let sizes = at.config.ints("kernel_size", 2)?.unwrap_or_else(|| vec![3; 2]);
-    if let Some(wrong) = sizes.iter().find(|size| **size % 2 != 1 || !(1..=MOST).contains(*size)) {
-        let reason = format!("has {wrong}; odd numbers up to {MOST} are supported");
-        return Err(Fault::field("kernel_size", reason));
-    }
-    let deviation = range(at, "sigma", 0.0)?.unwrap_or([0.0, 1.0]); // Keras' default
-    augmented(at, args, |at, x| {
-        let mut blurred = x;
-        for (size, axis) in sizes.into_iter().zip([3, 2]) {
-            blurred = smoothed(at, blurred, [axis, size / 2], deviation)?;
+layers! {
+    "Resize" Dropped => |at, args| {
+        let x = args.tensor()?;
+        if !at.ty_of(x.value).is_float() {
+            return Err(Fault::with_way("it resizes integers", "cast them to a float first"));
         }
-        let y = sometimes(at, x, blurred, chances)?;
-        at.clip(y, own[0], own[1])
-    })
+        at.dtype = at.ty_of(x.value);
+        let sizes = at.config.ints("size", 2)?;
+        let sizes = sizes.ok_or_else(|| Fault::field("size", "is missing"))?;
+        resized_image(at, x, [sizes[0], sizes[1]])
+    };
+    "RGBToGrayscale" Dropped => |at, args| colours(at, args, grayscale);
+    "RGBToHSV" Dropped => |at, args| colours(at, args, |at, x| planes(at, x, to_hsv));
+    "HSVToRGB" Dropped => |at, args| colours(at, args, |at, x| planes(at, x, to_rgb));
+    "PadImages" Dropped => |at, args| framed(at, args, "padding");
+    "CropImages" Dropped => |at, args| framed(at, args, "cropping");
+    "SpaceToDepth" Dropped => |at, args| blocks(at, args, true);
+    "DepthToSpace" Dropped => |at, args| blocks(at, args, false);
+    "ExtractPatches" Dropped => patches;
+    "Unfold" Dropped => unfold;
 }
 
-/// Means along an axis over this many neighbours on each side; there are zeros outside.
-fn smoothed(
+/// An image of a call with its channels behind the batch, in its own element type.
+fn image<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<(Value, Format)> {
+    let format = at.format()?;
+    let x = args.tensor()?;
+    let value = match format {
+        Format::ChannelsFirst => at.natural(x)?,
+        Format::ChannelsLast => at.like(x, true)?,
+    };
+    if at.rank(value) != 4 {
+        return Err(Fault::new(format!("it is called with {}, no images", at.ty_of_value(value))));
+    }
+    Ok((value, format))
+}
+
+/// A function of the colours of images, which stand behind the batch.
+fn colours<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    f: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    let (x, format) = image(at, args)?;
+    let y = f(at, x)?;
+    Ok(at.pictured(y, format).into())
+}
+
+fn grayscale(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    let own = at.ty_of(x);
+    if at.extent(x, 1)? == 1 {
+        return Ok(x);
+    }
+    let x = floating(at, x)?;
+    let weights = Elements::new(&[1, 3, 1, 1], &[0.2989, 0.5870, 0.1140])?;
+    let weights = at.constant(x, weights)?;
+    let parts = at.mul(x, weights)?;
+    let sum = at.reduce_sum(parts, vec![1], true)?;
+    at.cast(sum, own)
+}
+
+/// A function of the three colours of images.
+fn planes(
     at: &mut At<'_, '_>,
     x: Value,
-    [axis, reach]: [i64; 2],
-    deviation: Range,
+    f: fn(&mut At<'_, '_>, [Value; 3]) -> Read<[Value; 3]>,
 ) -> Read<Value> {
-    let dtype = at.ty_of(x);
-    let deviation = drawn(at, x, deviation, dtype)?;
-    let deviation = at.shift(deviation, 1e-6)?; // as in Keras
-    let spatial = |distance: i64| if axis == 2 { [distance, 0] } else { [0, distance] };
-    let (mut sum, mut weights) = (x, at.number(x, 1.0)?);
-    for distance in 1..=reach {
-        let one = at.number(x, distance as f64)?;
-        let part = at.div(one, deviation)?;
-        let square = at.square(part)?;
-        let exponent = at.scale(square, -0.5)?;
-        let weight = at.exp(exponent)?;
-        let twice = at.scale(weight, 2.0)?;
-        weights = at.add(weights, twice)?;
-        let (near, far) = (spatial(distance), spatial(-distance));
-        let before = pad_image(at, x, &near, &far, PadMode::Constant)?;
-        let after = pad_image(at, x, &far, &near, PadMode::Constant)?;
-        let both = at.add(before, after)?;
-        let both = at.mul(both, weight)?;
-        sum = at.add(sum, both)?;
+    if !at.ty_of(x).is_float() || at.extent(x, 1)? != 3 {
+        return Err(Fault::new("its images have not three colours that are floats"));
     }
-    at.div(sum, weights)
+    let parts = at.split(x, 1, vec![Dim::ONE; 3])?;
+    let parts = f(at, [parts[0], parts[1], parts[2]])?;
+    at.concat(&parts, 1)
 }
 
-/// What a part of an image is written over with.
-enum Fill {
-    /// Noise of each element.
-    Noise,
-    Number(f64),
-    /// A number for each channel.
-    Channels(Vec<f64>),
+fn to_hsv(at: &mut At<'_, '_>, colours: [Value; 3]) -> Read<[Value; 3]> {
+    let least = match at.ty_of(colours[0]) {
+        DType::F16 => 9.765_625e-4,
+        DType::Bf16 => 7.812_5e-3,
+        DType::F64 => f64::EPSILON,
+        _ => f64::from(f32::EPSILON),
+    };
+    let mut all = colours;
+    for colour in &mut all {
+        let size = at.abs(*colour)?;
+        let is_small = at.is_below(size, least)?;
+        let zero = at.number(*colour, 0.0)?;
+        *colour = at.choose(is_small, zero, *colour)?;
+    }
+    let [red, green, blue] = all;
+    let most = at.max(red, green)?;
+    let value = at.max(most, blue)?;
+    let low = at.op(Binary::Min, &[red, green])?;
+    let low = at.op(Binary::Min, &[low, blue])?;
+    let range = at.sub(value, low)?;
+    let one = at.number(value, 1.0)?;
+    let (is_bright, is_coloured) = (at.is_above(value, 0.0)?, at.is_above(range, 0.0)?);
+    let divisor = at.choose(is_bright, value, one)?;
+    let part = at.div(range, divisor)?;
+    let saturation = at.only(is_bright, part)?;
+    let width = at.choose(is_coloured, range, one)?;
+    let width = at.scale(width, 6.0)?;
+    let sector = |at: &mut At<'_, '_>, a: Value, b: Value, from: f64| -> Read<Value> {
+        let distance = at.sub(a, b)?;
+        let part = at.div(distance, width)?;
+        at.shift(part, from)
+    };
+    let from_green = sector(at, blue, red, 2.0 / 6.0)?;
+    let from_blue = sector(at, red, green, 4.0 / 6.0)?;
+    let from_red = sector(at, green, blue, 0.0)?;
+    let is_green = at.equal(value, green)?;
+    let hue = at.choose(is_green, from_green, from_blue)?;
+    let is_red = at.equal(value, red)?;
+    let hue = at.choose(is_red, from_red, hue)?;
+    let is_below = at.is_below(hue, 0.0)?;
+    let turn = at.cast(is_below, at.ty_of(hue))?;
+    let hue = at.only(is_coloured, hue)?;
+    Ok([at.add(hue, turn)?, saturation, value])
 }
 
-impl Fill {
-    fn read(at: &At<'_, '_>) -> Read<Self> {
-        Ok(match at.config.opt("fill_value") {
-            None => Self::Noise,
-            Some(Json::Array(list)) => {
-                let list = list.iter().map(|x| number("fill_value", x));
-                Self::Channels(list.collect::<Read<_>>()?)
-            }
-            Some(value) => Self::Number(number("fill_value", value)?),
-        })
-    }
+fn to_rgb(at: &mut At<'_, '_>, [hue, saturation, value]: [Value; 3]) -> Read<[Value; 3]> {
+    let whole = at.floor(hue)?;
+    let part = at.sub(hue, whole)?;
+    let sector = at.scale(part, 6.0)?;
+    let rest = at.complement(saturation)?;
+    let mut colour = |center: f64, factor: f64| -> Read<Value> {
+        let distance = at.shift(sector, -center)?;
+        let distance = at.abs(distance)?;
+        let share = at.scale(distance, factor)?;
+        let share = at.shift(share, if factor > 0.0 { -1.0 } else { 2.0 })?;
+        let share = at.clip(share, 0.0, 1.0)?;
+        let share = at.mul(saturation, share)?;
+        let sum = at.add(rest, share)?;
+        at.mul(value, sum)
+    };
+    Ok([colour(3.0, 1.0)?, colour(2.0, -1.0)?, colour(4.0, -1.0)?])
+}
 
-    fn value(&self, at: &mut At<'_, '_>, x: Value, own: Range) -> Read<Value> {
-        let bounded = |x: &f64| x.max(own[0]).min(own[1]);
-        match self {
-            Self::Noise => {
-                let noise = at.op(RowNoise::Normal { seed: None }, &[x])?;
-                let scaled = at.scale(noise, own[1])?;
-                at.clip(scaled, own[0], own[1])
-            }
-            Self::Number(fill) => at.number(x, bounded(fill)),
-            Self::Channels(list) => {
-                let list: Vec<f64> = list.iter().map(bounded).collect();
-                at.constant(x, Tensor::new(&[list.len(), 1, 1], &list)?)
-            }
+/// Zeros around images, or edges that are cut off.
+fn framed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, what: &str) -> Read<Arg<'c>> {
+    let is_cut = what == "cropping";
+    let mut widths = Vec::new();
+    for names in [["top", "bottom", "target_height"], ["left", "right", "target_width"]] {
+        let [first, last] = [names[0], names[1]].map(|side| format!("{side}_{what}"));
+        let given = [at.config.opt_int(&first)?, at.config.opt_int(&last)?];
+        widths.push((given, at.config.opt_int(names[2])?, names[2]));
+    }
+    let (x, format) = image(at, args)?;
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for (axis, (given, target, name)) in (2..).zip(widths) {
+        let own = at.extent(x, axis)?;
+        let change = |target: i64| if is_cut { own - target } else { target - own };
+        let (first, last) = match (given, target.map(change)) {
+            ([Some(first), Some(last)], None) => (first, last),
+            ([Some(first), None], Some(both)) => (first, both - first),
+            ([None, Some(last)], Some(both)) => (both - last, last),
+            _ => return Err(Fault::field(name, "and its sides are not two of the three")),
+        };
+        if first < 0 || last < 0 || (is_cut && first + last > own) {
+            return Err(Fault::field(name, format!("does not fit {own} elements")));
         }
+        let sign = if is_cut { -1 } else { 1 };
+        before.push(sign * first);
+        after.push(sign * last);
     }
+    let y = pad_image(at, x, &before, &after, PadMode::Constant)?;
+    Ok(at.pictured(y, format).into())
 }
 
-/// Writes over a rectangle.
-pub(super) fn erasing<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let (chances, own, fill) = (chance(at)?, values(at)?, Fill::read(at)?);
-    let scale = range(at, "scale", 0.0)?.unwrap_or([0.02, 0.33]); // Keras' default
-    let is_last = at.format()? == Format::ChannelsLast;
-    augmented(at, args, |at, x| {
-        if let Fill::Channels(list) = &fill {
-            let count = at.extent(x, 1)?;
-            if !is_last || list.len() != 3 || count != 3 {
-                let reason = "is a list, and the image has not 3 channels on its last axis";
-                return Err(Fault::field("fill_value", reason));
-            }
-        }
-        let (columns, rows) = (covered(at, x, 3, scale)?, covered(at, x, 2, scale)?);
-        let inside = at.and(columns, rows)?;
-        let fill = fill.value(at, x, own)?;
-        let erased = at.choose(inside, fill, x)?;
-        sometimes(at, x, erased, chances)
-    })
-}
-
-/// Whether the places along an axis lie in a part whose square is of this share.
-fn covered(at: &mut At<'_, '_>, x: Value, axis: usize, share: Range) -> Read<Value> {
-    let (dtype, size) = (at.ty_of(x), at.extent(x, axis)? as f64);
-    let share = drawn(at, x, share, dtype)?;
-    let side = at.sqrt(share)?;
-    let length = at.scale(side, size)?;
-    let whole = at.number(length, size)?;
-    let free = at.sub(whole, length)?;
-    let start = drawn(at, x, [0.0, 1.0], dtype)?;
-    let start = at.mul(start, free)?;
-    let end = at.add(start, length)?;
-    let places = places(at, x, axis, dtype)?;
-    let (begun, going) = (at.greater_or_equal(places, start)?, at.less(places, end)?);
-    at.and(begun, going)
-}
-
-/// Keras cuts images in training alone: images that have the size already stay as they are.
-pub(super) fn crop<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    if at.state.is_before_3 {
-        return Err(Fault::new("before Keras 3 it crops in inference, too"));
-    }
-    let sizes = [at.config.count("height")?, at.config.count("width")?];
+/// Squares of an image as channels, or channels as squares.
+fn blocks<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_deep: bool) -> Read<Arg<'c>> {
+    let size = at.config.count("block_size")?;
     let format = at.format()?;
-    if at.state.for_training {
-        let x = args.tensor()?;
-        let image = at.image(x, format)?;
-        if at.sizes(image, 2)? != sizes {
-            return Err(Fault::with_way(
-                "Keras cuts images in training and leaves them as they are elsewhere, so that one \
-                 graph cannot train and evaluate the model",
-                "take the layer out of the model, and cut the images that it is trained on",
-            ));
-        }
+    let x = operand(at, args)?;
+    if at.rank(x) != 4 {
+        return Err(Fault::new(format!("it is called with {}, no images", at.ty_of_value(x))));
     }
-    same(at, args)
+    let sizes = at.sizes(x, 1)?;
+    let is_last = format == Format::ChannelsLast;
+    let [height, width, channels] =
+        if is_last { [sizes[0], sizes[1], sizes[2]] } else { [sizes[1], sizes[2], sizes[0]] };
+    let square = size.checked_mul(size).filter(|square| *square <= 1 << 20);
+    let square = square.ok_or_else(|| Fault::field("block_size", format!("is {size}")))?;
+    let fits =
+        if is_deep { height % size == 0 && width % size == 0 } else { channels % square == 0 };
+    if !fits {
+        return Err(Fault::field("block_size", format!("is {size}, which does not fit")));
+    }
+    let (apart, perm, joined) = match (is_deep, is_last) {
+        (true, true) => (
+            vec![height / size, size, width / size, size, channels],
+            vec![0, 1, 3, 2, 4, 5],
+            vec![height / size, width / size, channels * square],
+        ),
+        (true, false) => (
+            vec![channels, height / size, size, width / size, size],
+            vec![0, 1, 3, 5, 2, 4],
+            vec![channels * square, height / size, width / size],
+        ),
+        (false, true) => (
+            vec![height, width, size, size, channels / square],
+            vec![0, 1, 3, 2, 4, 5],
+            vec![height * size, width * size, channels / square],
+        ),
+        (false, false) => (
+            vec![channels / square, size, size, height, width],
+            vec![0, 1, 4, 2, 5, 3],
+            vec![channels / square, height * size, width * size],
+        ),
+    };
+    let x = rows(at, x, &apart)?;
+    let x = at.transpose(x, perm)?;
+    Ok(rows(at, x, &joined)?.into())
+}
+
+/// The elements of the windows of an image with its channels behind the batch, by their place in
+/// the window: each `[N, C, windows…]`.
+fn taps(at: &mut At<'_, '_>, windows: &Windows, x: Value) -> Read<Vec<Value>> {
+    /// The most elements of a window.
+    const MOST: i64 = 1 << 10;
+    let count = windows.kernel.iter().try_fold(1i64, |all, size| all.checked_mul(*size));
+    let Some(count) = count.filter(|count| *count <= MOST) else {
+        return Err(Fault::new(format!("its windows have more than {MOST} elements")));
+    };
+    let pads = windows.pads(at, x)?;
+    let x = if pads.is_empty() {
+        x
+    } else {
+        pad_image(at, x, &pads[..windows.rank], &pads[windows.rank..], PadMode::Constant)?
+    };
+    let sizes = at.sizes(x, 2)?;
+    let mut reach = Vec::new();
+    for (axis, size) in sizes.into_iter().enumerate() {
+        let rest = size - (windows.kernel[axis] - 1) * windows.dilations[axis];
+        if rest < 1 {
+            return Err(Fault::new("its windows are larger than the image"));
+        }
+        reach.push(rest);
+    }
+    let mut found = Vec::new();
+    for tap in 0..count {
+        let (mut starts, mut rest) = (vec![0; windows.rank], tap);
+        for axis in (0..windows.rank).rev() {
+            starts[axis] = rest % windows.kernel[axis] * windows.dilations[axis];
+            rest /= windows.kernel[axis];
+        }
+        let ends = starts.iter().zip(&reach).map(|(start, reach)| Dim::from(start + reach));
+        let op = Slice {
+            axes: (2..windows.rank + 2).collect(),
+            ends: ends.collect(),
+            starts: starts.into_iter().map(Dim::from).collect(),
+            steps: windows.strides.clone(),
+        };
+        found.push(at.op(op, &[x])?);
+    }
+    Ok(found)
+}
+
+fn patches<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let (x, rank) = {
+        let x = args.tensor()?;
+        (x, at.rank(x.value).saturating_sub(2))
+    };
+    let kernel = at.config.ints("size", rank)?;
+    let kernel = kernel.ok_or_else(|| Fault::field("size", "is missing"))?;
+    if !(2..=3).contains(&rank) {
+        return Err(Fault::new(format!(
+            "it is called with {}, no images",
+            at.ty_of_value(x.value)
+        )));
+    }
+    let windows = Windows {
+        rank,
+        strides: at.config.ints("strides", rank)?.unwrap_or_else(|| kernel.clone()),
+        dilations: at.config.ints("dilation_rate", rank)?.unwrap_or_else(|| vec![1; rank]),
+        padding: Padding::read(at)?,
+        format: at.format()?,
+        kernel,
+    };
+    let windows = windows.check()?;
+    let x = match windows.format {
+        Format::ChannelsFirst => at.natural(x)?,
+        Format::ChannelsLast => at.like(x, true)?,
+    };
+    // The channels of a patch stand together.
+    let taps = taps(at, &windows, x)?;
+    let y = at.concat(&taps, 1)?;
+    Ok(at.pictured(y, windows.format).into())
+}
+
+/// The windows of `[N, C, H, W]` as columns of a matrix, a channel after the other.
+fn unfold<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let kernel = at.config.ints("kernel_size", 2)?;
+    let windows = Windows {
+        rank: 2,
+        kernel: kernel.ok_or_else(|| Fault::field("kernel_size", "is missing"))?,
+        strides: at.config.ints("stride", 2)?.unwrap_or_else(|| vec![1; 2]),
+        dilations: at.config.ints("dilation", 2)?.unwrap_or_else(|| vec![1; 2]),
+        padding: Padding::Valid,
+        format: Format::ChannelsFirst,
+    };
+    let windows = windows.check()?;
+    let edge = at.config.ints("padding", 2)?.unwrap_or_else(|| vec![0; 2]);
+    let x = operand(at, args)?;
+    windows.fit(at, x)?;
+    let x = pad_image(at, x, &edge, &edge, PadMode::Constant)?;
+    let channels = at.extent(x, 1)?;
+    let mut columns = Vec::new();
+    for tap in taps(at, &windows, x)? {
+        columns.push(at.unsqueeze(tap, vec![2])?);
+    }
+    let count: i64 = narrow(columns.len());
+    let all = at.concat(&columns, 2)?;
+    let places = at.extent(all, 3)? * at.extent(all, 4)?;
+    Ok(rows(at, all, &[channels * count, places])?.into())
 }

@@ -114,7 +114,12 @@ fn global_average_1d<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> 
     Ok(at.div(sum, count)?.into())
 }
 
-fn adaptive<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, rank: usize, is_max: bool) -> Read<Arg<'c>> {
+pub(super) fn adaptive<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    rank: usize,
+    is_max: bool,
+) -> Read<Arg<'c>> {
     let sizes = at.config.ints("output_size", rank)?;
     let sizes = sizes.ok_or_else(|| Fault::field("output_size", "is missing"))?;
     let format = at.format()?;

@@ -107,14 +107,21 @@ fn normalization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 
 fn resizing<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let sizes = [at.config.count("height")?, at.config.count("width")?];
+    resized_image(at, args.tensor()?, sizes)
+}
+
+/// An image in another size, as the configuration says.
+pub(super) fn resized_image<'c>(at: &mut At<'_, 'c>, x: Tensor, sizes: [i64; 2]) -> Read<Arg<'c>> {
     let mode = at.config.text("interpolation", "bilinear")?;
     at.config.ignore(&["fill_mode"]);
     let crops = at.config.flag("crop_to_aspect_ratio", false)?;
     let pads = at.config.flag("pad_to_aspect_ratio", false)?;
     let fill = at.config.number("fill_value", 0.0)?;
     let format = at.format()?;
-    let x = args.tensor()?;
     let mut x = at.image(x, format)?;
+    if at.rank(x) != 4 {
+        return Err(Fault::new(format!("it is called with {}, no images", at.ty_of_value(x))));
+    }
     if crops {
         x = proportioned(at, x, sizes)?;
     } else if pads {

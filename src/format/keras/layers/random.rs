@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::activation::single;
 use super::entry::layers;
 use super::steps::zeros;
-use super::{augment, colour, patches};
+use super::{augment, colour, erasing};
 use crate::format::keras::at::{At, Format};
 use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
@@ -72,9 +72,9 @@ layers! {
     "RandomGrayscale" Dropped => colour::grayscale;
     "RandomInvert" Dropped => augment::invert;
     "RandomPosterization" Dropped => colour::posterization;
-    "RandomGaussianBlur" Dropped => patches::blur;
-    "RandomErasing" Dropped => patches::erasing;
-    "RandomCrop" Dropped => patches::crop;
+    "RandomGaussianBlur" Dropped => erasing::blur;
+    "RandomErasing" Dropped => erasing::erasing;
+    "RandomCrop" Dropped => erasing::crop;
 }
 
 fn rate(at: &At<'_, '_>) -> Read<f64> {

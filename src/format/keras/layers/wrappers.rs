@@ -16,6 +16,10 @@ use crate::types::{Dim, Shape};
 layers! {
     "Bidirectional" Own => bidirectional;
     "TimeDistributed" Own => time_distributed;
+    "Pipeline" Own => |at, args| {
+        let x = args.tensor()?;
+        at.in_sequence(x)
+    };
     "SpectralNormalization" Kept => spectral;
     "Wrapper" Kept => |at, args| wrapped(at, args);
 }
@@ -86,7 +90,8 @@ fn bidirectional<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     // A file may have the name with what was put before it.
     let base = forward.name.strip_prefix("forward_").unwrap_or(forward.name);
     let name = format!("forward_{base}");
-    let first = Spec { name: &name, ..forward.clone() };
+    // Keras makes a copy of the layer for each direction.
+    let first = Spec { name: &name, shared: None, ..forward.clone() };
     let half = initial.len() / 2;
     let y = at.inside("forward_layer", &first, &call(x, &initial[..half]))?;
     let is_backwards = flag("go_backwards");
@@ -94,7 +99,7 @@ fn bidirectional<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let name = format!("backward_{base}");
     let second = match &backward {
         Some(own) => own.clone(),
-        None => Spec { name: &name, config: &config, ..forward.clone() },
+        None => Spec { name: &name, config: &config, shared: None, ..forward.clone() },
     };
     let z = at.inside("backward_layer", &second, &call(x, &initial[half..]))?;
     let (Some(forth), Some(back)) = (y.first(), z.first()) else {
