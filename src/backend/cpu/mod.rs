@@ -1,5 +1,5 @@
-//! The CPU: virtual devices on the host, with separate memories and one pool of workers for all, and
-//! the kernels that they run.
+//! The CPU: virtual devices on the host, with separate memories and one pool of workers for all,
+//! and the kernels that they run.
 //!
 //! A kernel is a function on slices. It uses the threads of the rayon pool in which it is called,
 //! and the bits of each output row depend on that row's inputs alone: not on the batch size, the

@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
                     Action::Wait(_) => {}
                     Action::Record(event) => start(self.events.record(*event)),
                     Action::Copy { device, from, to } => {
-                        next = self.copy(d, (*device, *from), *to, start)?;
+                        next = self.copy(d, *device, [*from, *to], start)?;
                     }
                     Action::Launch(launch) => next = self.launch(d, task.steps, launch)?,
                 }
@@ -248,12 +248,12 @@ impl<'a> Run<'a> {
         Ok(if others.is_empty() { Next::Step } else { Next::Yield(others) })
     }
 
-    /// Copies a buffer of a device into one of device `d`.
+    /// Copies a buffer of the device `source` into one of device `d`.
     fn copy(
         &self,
         d: usize,
-        (source, from): (usize, BufferId),
-        to: BufferId,
+        source: usize,
+        [from, to]: [BufferId; 2],
         start: &dyn Fn(Vec<usize>),
     ) -> Result<Next, Failure> {
         self.events.check()?;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::config::{Config, MOST as MOST_SIZE, Object, Read};
 use super::error::{Fault, LayerError};
 use super::options::BuildOptions;
-use super::shared::Shared;
+use super::shared::{Place, Shared};
 use super::tree::Spec;
 use super::value::{Arg, Args, Tensor};
 use super::variables::{Variable, Variables};
@@ -48,19 +48,6 @@ pub(super) type Caller = for<'c> fn(&mut State, &Spec<'c>, &Place, &Args<'c>) ->
 pub(super) enum Format {
     ChannelsLast,
     ChannelsFirst,
-}
-
-/// Where a layer stands in the model.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// Its name, behind those of the models around it.
-    pub(super) path: String,
-    /// The path of its variables in the files of Keras 3.
-    pub(super) store: String,
-    /// Its position among the layers of each model around it.
-    pub(super) order: Vec<usize>,
-    /// Whether its variables are learned.
-    pub(super) is_trainable: bool,
 }
 
 /// The call of one layer.

@@ -5,12 +5,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use serde_json::Value as Json;
 
 use super::activity::Penalty;
-use super::at::{At, Place, State, dtype};
+use super::at::{At, State, dtype};
 use super::config::{Config, Object, Read, int};
 use super::error::{Fault, LayerError};
 use super::layers::{self, Masks};
 use super::naming::snake_case;
 use super::options::BuildOptions;
+use super::shared::Place;
 use super::template::{self, Template};
 use super::tree::{Functional, Spec, Tree, sequential};
 use super::value::{Arg, Args, Tensor};

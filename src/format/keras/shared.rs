@@ -4,11 +4,23 @@ use std::collections::HashMap;
 
 use serde_json::Value as Json;
 
-use super::at::Place;
 use super::config::{Object, Read};
 use super::error::Fault;
-use super::tree::Spec;
+use super::tree::{NUMBER, Spec};
 use super::variables::Variables;
+
+/// Where a layer stands in the model.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// Its name, behind those of the models around it.
+    pub(super) path: String,
+    /// The path of its variables in the files of Keras 3.
+    pub(super) store: String,
+    /// Its position among the layers of each model around it.
+    pub(super) order: Vec<usize>,
+    /// Whether its variables are learned.
+    pub(super) is_trainable: bool,
+}
 
 /// The objects so far that stand at several places, by their numbers in the file.
 #[derive(Default)]
@@ -81,6 +93,3 @@ fn is_same_value(a: &Json, b: &Json) -> bool {
         (a, b) => a == b,
     }
 }
-
-/// The field that numbers an object.
-pub(super) const NUMBER: &str = "shared_object_id";

@@ -8,6 +8,9 @@ use super::config::{Object, Read, kind, text};
 use super::error::Fault;
 use crate::types::Quoted;
 
+/// The field that numbers an object which stands at several places of a file.
+pub(super) const NUMBER: &str = "shared_object_id";
+
 /// Classes that have two names, of which paths of weights have the second.
 const ALIASES: [(&str, &str); 3] = [
     ("GroupQueryAttention", "GroupedQueryAttention"),
@@ -105,7 +108,7 @@ impl<'c> Spec<'c> {
         let name = own.unwrap_or(class);
         let is_named = module.is_some();
         let package = package.or(foreign);
-        let shared = fields.get(super::shared::NUMBER).and_then(Json::as_u64);
+        let shared = fields.get(NUMBER).and_then(Json::as_u64);
         Ok(Self { class, name, config, is_function, is_named, package, shared, inbound })
     }
 

@@ -52,7 +52,7 @@ layers! {
     "ExtractSequences" Dropped => sequences;
     "MultiHot" Dropped => |at, args| {
         let (count, axis) = (at.config.count("num_classes")?, at.config.axis()?);
-        let to = at.config.opt_text("dtype")?.unwrap_or("float32");
+        let to = at.config.opt_text("dtype")?.unwrap_or("float32"); // Keras' default
         let to = crate::format::keras::at::dtype(to);
         let to = to.ok_or_else(|| Fault::field("dtype", "is not supported"))?;
         let x = operand(at, args)?;
