@@ -200,6 +200,7 @@ def transposed(order, mode):
 
 def merged():
     a, b = draw(ROWS, 4), draw(ROWS, 4)
+    b[0] *= 1e-9
     w, c = draw(4, 4), draw(4)
     h, g = [draw(4, 4), draw(4, 4), draw(4), draw(4)], [draw(3, 4, 2), draw(3, 2)]
     shared = dense("dense_1", w, c, "tanh")
@@ -212,7 +213,8 @@ def merged():
     model = graph([("a", [4], "float32"), ("b", [4], "float32")], calls, outputs)
     x = np.tanh(a @ w + c)
     dot, gate = (x * b).sum(1, keepdims=True), 1 / (1 + np.exp(-(b @ h[1] + h[3])))
-    cos = dot / np.sqrt((x * x).sum(1, keepdims=True) * (b * b).sum(1, keepdims=True))
+    # The first row is so small that what keeps the divisor from 0 counts.
+    cos = dot / np.maximum(1e-7, np.sqrt((x * x).sum(1, keepdims=True) * (b * b).sum(1, keepdims=True)))
     found = [x + b, x * b, (x + b) / 2, np.maximum(x, b), np.concatenate([x, b], -1), dot, cos[:, None]]
     found += [np.tanh(b @ h[0] + h[2]) * gate + (1 - gate) * b, (np.einsum("ni,fio->nfo", b, g[0]) + g[1]).max(1)]
     return model, {"a": a, "b": b}, dict(zip(outputs, found))

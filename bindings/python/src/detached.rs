@@ -1,7 +1,8 @@
 //! Work without the interpreter's lock, which Ctrl-C may leave behind.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -20,12 +21,38 @@ type Job = Box<dyn FnOnce() + Send>;
 /// what was started.
 ///
 /// Each work begins after those that were started before, whoever waits for them: a step of
-/// training may be started before the one in front of it has ended.
+/// training may be started before the one in front of it has ended. If that one fails, what was
+/// started before its failure was told is not done.
 #[derive(Default)]
-pub(crate) struct Worker(Mutex<Option<Sender<Job>>>);
+pub(crate) struct Worker {
+    /// The way to the thread, and the process that has it: a fork has none.
+    jobs: Mutex<Option<(u32, Sender<Job>)>>,
+    failures: Arc<Failures>,
+}
+
+/// The failures of a worker.
+#[derive(Default)]
+struct Failures {
+    /// All of them.
+    count: AtomicUsize,
+    /// Those that were told to whoever starts work.
+    told: AtomicUsize,
+    /// The results that somebody may still take.
+    pending: AtomicUsize,
+}
 
 /// Work that was started. It is done also if nobody waits for its result.
-pub(crate) struct Pending<T>(Receiver<Result<T, Error>>);
+pub(crate) struct Pending<T> {
+    /// A result is `None` if the work was left out.
+    result: Mutex<Receiver<Option<Result<T, Error>>>>,
+    failures: Arc<Failures>,
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        self.failures.pending.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl Worker {
     /// Starts work.
@@ -34,14 +61,26 @@ impl Worker {
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> io::Result<Pending<T>> {
         let (give, take) = channel();
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = Arc::clone(&self.failures);
+        if failures.pending.fetch_add(1, Ordering::AcqRel) == 0 {
+            // Nobody is left who would be told.
+            failures.told.store(failures.count.load(Ordering::Acquire), Ordering::Release);
+        }
+        let pending = Pending { result: Mutex::new(take), failures: Arc::clone(&failures) };
+        let told = failures.told.load(Ordering::Acquire);
         let mut job: Job = Box::new(move || {
+            let result = (failures.count.load(Ordering::Acquire) == told).then(work);
+            if matches!(result, Some(Err(_))) {
+                failures.count.fetch_add(1, Ordering::AcqRel);
+            }
             // Nobody takes it after a signal.
-            drop(give.send(work()));
+            drop(give.send(result));
         });
-        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = &*jobs {
+        let process = std::process::id();
+        if let Some((_, known)) = jobs.as_ref().filter(|(owner, _)| *owner == process) {
             // A thread that has panicked takes nothing any more.
-            let Err(back) = known.send(job) else { return Ok(Pending(take)) };
+            let Err(back) = known.send(job) else { return Ok(pending) };
             job = back.0;
         }
         let (give, todo) = channel::<Job>();
@@ -50,8 +89,8 @@ impl Worker {
             todo.into_iter().for_each(|job| job());
         };
         thread::Builder::new().name("fanwise".to_owned()).spawn(work)?;
-        *jobs = Some(give);
-        Ok(Pending(take))
+        *jobs = Some((process, give));
+        Ok(pending)
     }
 
     /// Starts work and waits for its result.
@@ -68,14 +107,22 @@ impl<T: Send> Pending<T> {
     /// The result, waited for without the interpreter's lock. A signal whose handler raises, as
     /// that of Ctrl-C does, ends the wait; the work goes on, and its result is dropped.
     pub(crate) fn wait(self, py: Python<'_>) -> PyResult<T> {
-        let take = Mutex::new(self.0);
         loop {
             let found = py.detach(|| {
-                let take = take.lock().unwrap_or_else(PoisonError::into_inner);
+                let take = self.result.lock().unwrap_or_else(PoisonError::into_inner);
                 take.recv_timeout(TURN)
             });
             match found {
-                Ok(result) => return result.raise(py),
+                Ok(Some(result)) => {
+                    if result.is_err() {
+                        self.failures.told.fetch_add(1, Ordering::AcqRel);
+                    }
+                    return result.raise(py);
+                }
+                Ok(None) => {
+                    let reason = "not done: what was started before has failed";
+                    return Err(PyRuntimeError::new_err(reason));
+                }
                 Err(RecvTimeoutError::Timeout) => py.check_signals()?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(PyRuntimeError::new_err("internal error: the work has panicked"));

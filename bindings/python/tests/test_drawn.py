@@ -76,7 +76,9 @@ def coloured(x):
 
 
 def spoiled(x):
-    y = layers.RandomColorJitter((-1, 2), (0.1, 0.1), 0.0, (0.6, 0.6), 0.0)(layers.RandomCrop(6, 7)(x))
+    y = layers.RandomColorJitter((-1, 2), (0.1, 0.1), 0.0, (0.6, 0.6), 0.0)(
+        layers.RandomCrop(6, 7)(x)
+    )
     y = layers.RandomColorDegeneration((0.4, 0.4), value_range=(-1, 1))(y)
     y = layers.RandomGaussianBlur((1.0, 1.0), (3, 5), (0.8, 0.8), value_range=(-1, 1))(y)
     y = layers.RandomPerspective(1.0, scale=0.0)(y)

@@ -229,6 +229,44 @@ class Training(unittest.TestCase):
         parts = [single.predict_on_batch(x[first : first + 13]) for first in range(0, 60, 13)]
         np.testing.assert_array_equal(whole, np.concatenate(parts))
 
+    def test_a_batch_that_fails_ends_the_training(self):
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), layers.Embedding(5, 3)])
+        model.add(layers.Flatten())
+        other = keras.models.clone_model(model)
+        other.set_weights(model.get_weights())
+        x, y = np.zeros((8, 2), "int32"), np.ones((8, 6), "float32")
+        x[3] = 1000
+        found = [multi_gpu_model(own, 2, target="cpu") for own in (model, other)]
+        for own in found:
+            own.compile(optimizers.SGD(0.1), "mse")
+        with self.assertRaises(ValueError):
+            found[0].fit(x, y, batch_size=2, shuffle=False, verbose=0)
+        found[1].train_on_batch(x[:2], y[:2])
+        np.testing.assert_array_equal(model.get_weights()[0], other.get_weights()[0])
+        found[0].fit(x[:2], y[:2], verbose=0)
+        found[1].fit(x[:2], y[:2], verbose=0)
+        np.testing.assert_array_equal(model.get_weights()[0], other.get_weights()[0])
+
+    def test_an_interrupted_wait_for_weights_loses_none(self):
+        x, y = digits(32)
+        own, parallel = self.twins(dense)
+        for model in (own, parallel):
+            model.compile(optimizers.SGD(0.1), SPARSE)
+            model.train_on_batch(x, y)
+
+        class Interrupted:
+            """A program whose wait for its weights ends by Ctrl-C."""
+
+            def weights(self, names):
+                raise KeyboardInterrupt
+
+        ahead = parallel._engine.store.ahead
+        native, ahead.native = ahead.native, Interrupted()
+        with self.assertRaises(KeyboardInterrupt):
+            parallel.get_weights()
+        ahead.native = native
+        self.same(own, parallel)
+
     def test_optimizers_are_those_of_keras(self):
         x, y = digits(48)
         for make in (

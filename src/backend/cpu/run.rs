@@ -124,14 +124,16 @@ impl<'a> Run<'a> {
                 self.start(scope, device);
             }
         });
-        let mut done = Vec::with_capacity(self.tasks.len());
-        for (d, task) in self.tasks.iter().enumerate() {
-            let stuck = || Err(self.fault(d, "", "it waits for what no device records"));
-            done.push(lock(task).outcome.take().unwrap_or_else(stuck)?);
-        }
-        done.into_iter()
-            .collect::<Option<_>>()
-            .ok_or_else(|| self.fault(0, "", "a device stopped without an error"))
+        // An error of a step comes before what followed from it.
+        let outcomes: Vec<_> = self.tasks.iter().map(|task| lock(task).outcome.take()).collect();
+        let ended: Vec<_> =
+            outcomes.into_iter().map(Option::transpose).collect::<Result<_, _>>()?;
+        let ended = ended.into_iter().enumerate().map(|(d, outcome)| {
+            let stuck = || self.fault(d, "", "it waits for what no device records");
+            let stopped = || self.fault(d, "", "it stopped without an error");
+            outcome.ok_or_else(stuck)?.ok_or_else(stopped)
+        });
+        ended.collect()
     }
 
     /// The memory of each device after the run.
@@ -170,6 +172,8 @@ impl<'a> Run<'a> {
             Err(failure) => {
                 task.outcome = Some(self.failed(d, &task, failure));
                 start(self.events.stop());
+                // The step that failed may have held memory.
+                self.places.iter().for_each(|place| start(place.left()));
             }
         }
     }

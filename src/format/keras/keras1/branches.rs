@@ -1,6 +1,6 @@
 //! Sequential models that begin with the results of other models.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value as Json, json};
 
@@ -44,6 +44,9 @@ struct Graph {
     layers: Vec<Json>,
     names: BTreeSet<String>,
     inputs: Vec<Json>,
+    /// The ends of the sequential models so far, by their layers: of two that are alike there
+    /// is one.
+    ends: BTreeMap<String, Json>,
 }
 
 impl Graph {
@@ -77,7 +80,15 @@ impl Graph {
     fn branch(&mut self, model: &Json) -> Read<Json> {
         let config = fields(model.get("config").unwrap_or(model), "a model inside it")?;
         match class(model) {
-            Some("Sequential") => self.sequence(config),
+            Some("Sequential") => {
+                let key = config.get("layers").map(Json::to_string).unwrap_or_default();
+                if let Some(end) = self.ends.get(&key) {
+                    return Ok(end.clone());
+                }
+                let end = self.sequence(config)?;
+                self.ends.insert(key, end.clone());
+                Ok(end)
+            }
             Some("Model" | "Functional") => {
                 let list = |name: &str| {
                     let found = config.get(name).and_then(Json::as_array);

@@ -307,7 +307,6 @@ fn merge(mut config: Object) -> Read<(String, Object)> {
         }
         "cos" => {
             set("axes", config.remove("dot_axes"), json!(-1));
-            set("normalize", None, json!(true));
             "Merge"
         }
         mode => return Err(is("mode", mode)),

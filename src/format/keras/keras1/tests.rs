@@ -90,10 +90,8 @@ fn models_that_are_merged_first_become_a_graph() {
         layer("Dense", json!({"name": name, "output_dim": 2, "batch_input_shape": shape}))
     };
     let branch = |list: Json| json!({"class_name": "Sequential", "config": list});
-    let branches = json!([
-        branch(json!([dense("a", json!([null, 3])), dense("b", Json::Null)])),
-        branch(json!([dense("c", json!([null, 4]))])),
-    ]);
+    let twice = branch(json!([dense("a", json!([null, 3])), dense("b", Json::Null)]));
+    let branches = json!([twice, branch(json!([dense("c", json!([null, 4]))])), twice]);
     let merge = json!({"name": "m", "mode": "concat", "concat_axis": 1, "mode_type": "raw",
         "layers": branches});
     let list = json!([layer("Merge", merge), dense("d", Json::Null)]);
@@ -115,7 +113,7 @@ fn models_that_are_merged_first_become_a_graph() {
         call("b", &["a"]),
         call("c_input", &[]),
         call("c", &["c_input"]),
-        call("m", &["b", "c"]),
+        call("m", &["b", "c", "b"]),
         call("d", &["m"]),
     ];
     assert_eq!(calls, expected);

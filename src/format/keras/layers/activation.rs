@@ -244,7 +244,14 @@ fn elu<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 fn prelu<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = args.tensor()?;
     let x = at.input(x)?;
-    // Without shared axes each element has its own slope.
+    let shape = of_elements(at, x)?;
+    let alpha = at.weight("alpha", &shape)?;
+    Ok(at.op(Binary::Prelu, &[x, alpha])?.into())
+}
+
+/// The sizes of a variable that has a number for each element of a row, but for the axes that share
+/// one.
+pub(super) fn of_elements(at: &mut At<'_, '_>, x: Value) -> Read<Vec<i64>> {
     let shared = at.config.one_or_more("shared_axes")?.unwrap_or_default();
     let mut shape = at.sizes_or_one(x, 1, &shared)?;
     for axis in shared {
@@ -253,8 +260,7 @@ fn prelu<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
             shape[axis - 1] = 1;
         }
     }
-    let alpha = at.weight("alpha", &shape)?;
-    Ok(at.op(Binary::Prelu, &[x, alpha])?.into())
+    Ok(shape)
 }
 
 fn softmax<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {

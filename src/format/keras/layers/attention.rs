@@ -42,6 +42,9 @@ impl Operands {
         let value = args.opt_tensor(1, "value")?.ok_or_else(missing)?;
         let key = args.opt_tensor(2, "key")?;
         let window = at.config.opt_int("sliding_window")?;
+        if window.is_some_and(|window| window <= 0) {
+            return Err(Fault::field("sliding_window", "is not above 0"));
+        }
         let mut masks = [query.mask, value.mask, key.and_then(|key| key.mask)];
         for (i, name) in ["query_mask", "value_mask", "key_mask"].into_iter().enumerate() {
             let Some(given) = args.opt_tensor(3 + i, name)? else { continue };
@@ -339,9 +342,6 @@ fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         axes: vec![1],
     };
     at.config.ignore(&["flash_attention"]);
-    if queries % keys != 0 {
-        return Err(Fault::new(format!("{queries} heads of queries share {keys} heads of keys")));
-    }
     let operands = Operands::read(at, args, true)?;
     let (query, key, value) =
         (at.floats(operands.query)?, at.floats(operands.key)?, at.floats(operands.value)?);
@@ -350,14 +350,23 @@ fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let key = project(at, "key", key, [keys, size], &heads)?;
     let gate = gate(at, input, queries, &heads)?;
     let value = project(at, "value", value, [keys, size], &heads)?;
-    let mut shared = |x: Value| -> Read<Value> {
-        let steps = at.extent(x, 1)?;
-        let apart = at.unsqueeze(x, vec![3])?;
-        let all = tiled(at, apart, &[1, 1, 1, queries / keys, 1])?;
-        rows(at, all, &[steps, queries, size])
-    };
-    let (key, value) = (shared(key)?, shared(value)?);
+    let (key, value) = (shared_heads(at, key, queries)?, shared_heads(at, value, queries)?);
     ended(at, args, &operands, &Projected { all: [query, key, value], gate, features }, &heads)
+}
+
+/// Keys or values `[N, T, heads, size]` with a copy of each head for each of the queries' heads that
+/// share it.
+pub(super) fn shared_heads(at: &mut At<'_, '_>, x: Value, queries: i64) -> Read<Value> {
+    let [steps, own, size] = [at.extent(x, 1)?, at.extent(x, 2)?, at.extent(x, 3)?];
+    if own == 0 || queries % own != 0 {
+        return Err(Fault::new(format!("{queries} heads of queries share {own} heads of keys")));
+    }
+    if own == queries {
+        return Ok(x);
+    }
+    let apart = at.unsqueeze(x, vec![3])?;
+    let all = tiled(at, apart, &[1, 1, 1, queries / own, 1])?;
+    rows(at, all, &[steps, queries, size])
 }
 
 /// The attention of `[query, value]` or `[query, value, key]`, without heads.

@@ -7,7 +7,7 @@ use super::sampling::{Sampler, Transform};
 use crate::format::keras::at::At;
 use crate::format::keras::config::{Read, number};
 use crate::format::keras::error::Fault;
-use crate::format::keras::value::{Arg, Args};
+use crate::format::keras::value::{Arg, Args, Tensor as Given};
 use crate::ir::Value;
 use crate::op::for_training::ForTraining;
 use crate::op::row_noise::RowNoise;
@@ -55,8 +55,30 @@ pub(super) fn drawn(at: &mut At<'_, '_>, x: Value, [low, high]: Range, to: DType
     at.shift(scaled, low)
 }
 
-/// A layer that makes other images `[N, C, H, W]` in training.
+/// A layer that makes other images `[N, C, H, W]` in training, and in inference gives them in the
+/// type that it computes in.
 pub(super) fn augmented<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    made: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
+) -> Read<Arg<'c>> {
+    if at.state.for_training {
+        return augmented_as_is(at, args, made);
+    }
+    at.format()?;
+    computed(at, args)
+}
+
+/// What it is called with, in the type that the layer computes in.
+pub(super) fn computed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let x = args.tensor()?;
+    let to = at.dtype;
+    Ok(Given { value: at.cast(x.value, to)?, ..x }.into())
+}
+
+/// A layer that makes other images `[N, C, H, W]` in training, and leaves integers as they are in
+/// inference.
+pub(super) fn augmented_as_is<'c>(
     at: &mut At<'_, 'c>,
     args: &Args<'c>,
     made: impl FnOnce(&mut At<'_, 'c>, Value) -> Read<Value>,
@@ -113,7 +135,7 @@ pub(super) fn flip<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 pub(super) fn invert<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let chances = chance(at)?;
     let [_, high] = values(at)?;
-    augmented(at, args, |at, x| {
+    augmented_as_is(at, args, |at, x| {
         let high = at.number(x, high)?;
         let other = at.sub(high, x)?;
         sometimes(at, x, other, chances)

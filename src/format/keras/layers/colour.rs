@@ -1,6 +1,7 @@
 //! Colours of images that training changes at random.
 
-use super::augment::{Range, augmented, drawn, needed, range, sometimes, values};
+use super::augment::{Range, augmented, augmented_as_is, drawn, needed, range, sometimes, values};
+use super::patches;
 use crate::format::keras::at::At;
 use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
@@ -27,7 +28,7 @@ type Change = fn(&mut At<'_, '_>, Value, Range, Range) -> Read<Value>;
 /// A layer of one step.
 fn changed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, least: f64, change: Change) -> Read<Arg<'c>> {
     let (factor, own) = (needed(at, "factor", least)?, values(at)?);
-    augmented(at, args, |at, x| change(at, x, factor, own))
+    augmented_as_is(at, args, |at, x| change(at, x, factor, own))
 }
 
 pub(super) fn contrast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
@@ -59,7 +60,7 @@ pub(super) fn jitter<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> 
     for (name, least, change) in STEPS {
         steps.extend(range(at, name, least)?.map(|factor| (change, factor)));
     }
-    augmented(at, args, |at, x| {
+    augmented_as_is(at, args, |at, x| {
         steps.into_iter().try_fold(x, |x, (change, factor)| change(at, x, factor, own))
     })
 }
@@ -99,7 +100,7 @@ fn gray(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
 
 pub(super) fn grayscale<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let factor = at.config.number("factor", 0.5)?;
-    augmented(at, args, |at, x| {
+    augmented_as_is(at, args, |at, x| {
         let gray = gray(at, x)?;
         sometimes(at, x, gray, [factor, factor])
     })
@@ -148,7 +149,7 @@ pub(super) fn posterization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Ar
     if low < 1.0 || high > 8.0 {
         return Err(Fault::field("factor", "is not from 1 to 8"));
     }
-    augmented(at, args, |at, x| {
+    augmented_as_is(at, args, |at, x| {
         // The upper end is drawn only where it is the lower one, too.
         let digits = drawn(at, x, [low, high], DType::F32)?;
         let digits = at.floor(digits)?;
@@ -199,51 +200,11 @@ fn to_hsv(at: &mut At<'_, '_>, x: Value) -> Read<[Value; 3]> {
         return Err(Fault::new("it is called with an image that has not 3 channels"));
     }
     let colours = at.split(x, 1, vec![Dim::ONE; 3])?;
-    let (red, green, blue) = (colours[0], colours[1], colours[2]);
-    let value = at.reduce_max(x, vec![1], true)?;
-    let least = at.reduce_min(x, vec![1], true)?;
-    let range = at.sub(value, least)?;
-    let (zero, one) = (at.number(x, 0.0)?, at.number(x, 1.0)?);
-    let (is_lit, is_coloured) = (at.greater(value, zero)?, at.greater(range, zero)?);
-    let divisor = at.choose(is_lit, value, one)?;
-    let saturation = at.div(range, divisor)?;
-    let saturation = at.only(is_lit, saturation)?;
-    let divisor = at.choose(is_coloured, range, one)?;
-    let divisor = at.scale(divisor, 6.0)?;
-    let turn = |at: &mut At<'_, '_>, a: Value, b: Value, from: f64| -> Read<Value> {
-        let distance = at.sub(a, b)?;
-        let part = at.div(distance, divisor)?;
-        at.shift(part, from)
-    };
-    let of_red = turn(at, green, blue, 0.0)?;
-    let of_green = turn(at, blue, red, 2.0 / 6.0)?;
-    let of_blue = turn(at, red, green, 4.0 / 6.0)?;
-    let (is_red, is_green) = (at.equal(value, red)?, at.equal(value, green)?);
-    let hue = at.choose(is_green, of_green, of_blue)?;
-    let hue = at.choose(is_red, of_red, hue)?;
-    let hue = at.only(is_coloured, hue)?;
-    let is_below = at.less(hue, zero)?;
-    let around = at.shift(hue, 1.0)?;
-    Ok([at.choose(is_below, around, hue)?, saturation, value])
+    patches::to_hsv(at, [colours[0], colours[1], colours[2]])
 }
 
 /// Red, green and blue of hue, saturation and value.
-fn to_rgb(at: &mut At<'_, '_>, [hue, saturation, value]: [Value; 3]) -> Read<Value> {
-    let whole = at.floor(hue)?;
-    let part = at.sub(hue, whole)?;
-    let angle = at.scale(part, 6.0)?;
-    let grey = at.complement(saturation)?;
-    let mut colours = Vec::new();
-    // How far an angle is from that of a colour, and how its part follows from that.
-    for (center, factor, shift) in [(3.0, 1.0, -1.0), (2.0, -1.0, 2.0), (4.0, -1.0, 2.0)] {
-        let distance = at.shift(angle, -center)?;
-        let distance = at.abs(distance)?;
-        let part = at.scale(distance, factor)?;
-        let part = at.shift(part, shift)?;
-        let part = at.clip(part, 0.0, 1.0)?;
-        let part = at.mul(saturation, part)?;
-        let part = at.add(grey, part)?;
-        colours.push(at.mul(value, part)?);
-    }
+fn to_rgb(at: &mut At<'_, '_>, parts: [Value; 3]) -> Read<Value> {
+    let colours = patches::to_rgb(at, parts)?;
     at.concat(&colours, 1)
 }

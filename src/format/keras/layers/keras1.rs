@@ -1,13 +1,13 @@
 //! Layers of Keras 1 that later versions do not have, with the fields that these would have.
 
-use super::activation::{apply_to, function};
+use super::activation::{apply_to, function, of_elements};
 use super::conv::transposed;
 use super::entry::layers;
 use super::merging::dot;
 use crate::format::keras::at::{At, Format};
 use crate::format::keras::config::Read;
 use crate::format::keras::error::Fault;
-use crate::format::keras::value::{Arg, Args};
+use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
 use crate::op::{Binary, Einsum, Formula};
 
@@ -89,8 +89,22 @@ fn flat(at: &At<'_, '_>, x: Value) -> Read<i64> {
 /// with an axis behind the batch.
 fn cosine<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let result = dot(at, args)?;
-    let Arg::Tensor(tensor) = result else { return Ok(result) };
-    Ok(at.unsqueeze(tensor.value, vec![1])?.into())
+    let (Arg::Tensor(products), [a, b]) = (result, &args.first()?.tensors()[..]) else {
+        return Err(Fault::new("it is called with other than 2 tensors"));
+    };
+    let mut square = |x: Tensor| -> Read<Value> {
+        let x = at.floats(x)?;
+        flat(at, x)?;
+        let square = at.square(x)?;
+        at.reduce_sum(square, vec![1], true)
+    };
+    let (a, b) = (square(*a)?, square(*b)?);
+    let product = at.mul(a, b)?;
+    let size = at.sqrt(product)?;
+    let least = at.number(size, 1e-7)?; // as in Keras 1
+    let size = at.max(size, least)?;
+    let y = at.div(products.value, size)?;
+    Ok(at.unsqueeze(y, vec![1])?.into())
 }
 
 /// `alpha * log(1 + exp(beta * x))`.
@@ -129,7 +143,7 @@ fn elementwise<const N: usize>(
     at.config.ignore(&["t_left_init", "a_left_init", "t_right_init", "a_right_init"]);
     let x = args.tensor()?;
     let x = at.floats(x)?;
-    let sizes = at.sizes(x, 1)?;
+    let sizes = of_elements(at, x)?;
     let mut values = [x; N];
     for (value, name) in values.iter_mut().zip(names) {
         *value = at.weight(name, &sizes)?;

@@ -1,13 +1,13 @@
 //! Augmentation of images that mixes others, or that draws nothing.
 
-use super::augment::Range;
+use super::augment::{Range, computed};
 use super::colour::between;
 use super::core::same;
 use super::entry::layers;
 use crate::format::keras::at::At;
 use crate::format::keras::config::{Read, number};
 use crate::format::keras::error::Fault;
-use crate::format::keras::value::{Arg, Args, Tensor};
+use crate::format::keras::value::{Arg, Args};
 use crate::op::Formula;
 
 layers! {
@@ -17,12 +17,12 @@ layers! {
         at.config.ignore(&["bounding_box_format", "data_format", "max_number", "padding_value"]);
         same(at, args)
     };
-    "MixUp" Dropped => |at, args| in_training(at, args, FIELDS);
-    "RandomElasticTransform" Dropped => |at, args| in_training(at, args, FIELDS);
-    "CutMix" Dropped => computed;
-    "RandAugment" Dropped => computed;
-    "AugMix" Dropped => computed;
-    "Solarization" Dropped => computed;
+    "MixUp" Dropped => in_training;
+    "RandomElasticTransform" Dropped => in_its_type;
+    "CutMix" Dropped => in_its_type;
+    "RandAugment" Dropped => in_its_type;
+    "AugMix" Dropped => in_its_type;
+    "Solarization" Dropped => in_its_type;
 }
 
 /// The fields of layers that only do something in training.
@@ -45,8 +45,8 @@ const FIELDS: &[&str] = &[
 ];
 
 /// A layer that only does something in training.
-fn in_training<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, fields: &[&str]) -> Read<Arg<'c>> {
-    at.config.ignore(fields);
+fn in_training<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    at.config.ignore(FIELDS);
     if at.state.for_training {
         return Err(Fault::with_way(
             "what it does in training is not supported",
@@ -56,12 +56,10 @@ fn in_training<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, fields: &[&str]) -> Rea
     same(at, args)
 }
 
-/// A layer that only does something in training; its result has the type that it computes in.
-fn computed<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let result = in_training(at, args, FIELDS)?;
-    let Arg::Tensor(x) = result else { return Ok(result) };
-    let to = at.dtype;
-    Ok(Tensor { value: at.cast(x.value, to)?, ..x }.into())
+/// Such a layer whose result has the type that it computes in.
+fn in_its_type<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    in_training(at, args)?;
+    computed(at, args)
 }
 
 /// Each channel of an image over the whole range of values. One of a single value stays.
@@ -92,5 +90,8 @@ fn contrasted<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let y = at.mul(distance, scale)?;
     let y = at.clip(y, 0.0, 255.0)?;
     let y = between(at, y, BYTE, own)?;
-    Ok(at.choose(is_flat, x, y)?.into())
+    // A NaN among the values of a channel leaves the others as they are.
+    let is_none = at.is_nan(y)?;
+    let stays = at.or(is_flat, is_none)?;
+    Ok(at.choose(stays, x, y)?.into())
 }

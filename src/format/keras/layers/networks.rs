@@ -1,12 +1,11 @@
 //! Functions of `keras.ops` that compute what layers do, with weights that the call gives.
 
-use super::attention::{causal, low_softmax};
+use super::attention::{causal, low_softmax, shared_heads};
 use super::conv::{convolve, depthwise_kernel, turned_kernel};
 use super::entry::layers;
 use super::functions::value_of;
 use super::pooling::adaptive;
 use super::promotion::promoted;
-use super::reshaping::tiled;
 use super::windows::{Padding, Windows};
 use crate::format::keras::at::At;
 use crate::format::keras::config::{Read, number};
@@ -214,15 +213,7 @@ fn attention<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let (heads, size) = (at.extent(values[0], 2)?, at.extent(values[0], 3)?);
     let steps = [at.extent(values[0], 1)?, at.extent(values[1], 1)?];
     for value in &mut values[1..] {
-        let (own, features) = (at.extent(*value, 2)?, at.extent(*value, 3)?);
-        if heads % own != 0 {
-            return Err(Fault::new(format!("{heads} heads of queries share {own} of keys")));
-        }
-        if own != heads {
-            let apart = at.unsqueeze(*value, vec![3])?;
-            let all = tiled(at, apart, &[1, 1, 1, heads / own, 1])?;
-            *value = super::core::rows(at, all, &[steps[1], heads, features])?;
-        }
+        *value = shared_heads(at, *value, heads)?;
     }
     let [query, key, value] = [values[0], values[1], values[2]];
     let query = at.scale(query, scale.unwrap_or(1.0 / (size as f64).sqrt()))?;

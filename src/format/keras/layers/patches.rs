@@ -89,7 +89,7 @@ fn planes(
     at.concat(&parts, 1)
 }
 
-fn to_hsv(at: &mut At<'_, '_>, colours: [Value; 3]) -> Read<[Value; 3]> {
+pub(super) fn to_hsv(at: &mut At<'_, '_>, colours: [Value; 3]) -> Read<[Value; 3]> {
     let least = match at.ty_of(colours[0]) {
         DType::F16 => 9.765_625e-4,
         DType::Bf16 => 7.812_5e-3,
@@ -134,7 +134,10 @@ fn to_hsv(at: &mut At<'_, '_>, colours: [Value; 3]) -> Read<[Value; 3]> {
     Ok([at.add(hue, turn)?, saturation, value])
 }
 
-fn to_rgb(at: &mut At<'_, '_>, [hue, saturation, value]: [Value; 3]) -> Read<[Value; 3]> {
+pub(super) fn to_rgb(
+    at: &mut At<'_, '_>,
+    [hue, saturation, value]: [Value; 3],
+) -> Read<[Value; 3]> {
     let whole = at.floor(hue)?;
     let part = at.sub(hue, whole)?;
     let sector = at.scale(part, 6.0)?;
@@ -317,6 +320,9 @@ fn unfold<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     };
     let windows = windows.check()?;
     let edge = at.config.ints("padding", 2)?.unwrap_or_else(|| vec![0; 2]);
+    if edge.iter().any(|width| *width < 0) {
+        return Err(Fault::field("padding", "is below 0"));
+    }
     let x = operand(at, args)?;
     windows.fit(at, x)?;
     let x = pad_image(at, x, &edge, &edge, PadMode::Constant)?;

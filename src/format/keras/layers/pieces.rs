@@ -65,10 +65,11 @@ layers! {
     };
 }
 
+/// The most elements of a list of places.
+const MOST: i64 = 1 << 22;
+
 /// Parts of the last axis that begin at every few entries.
 fn sequences<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    /// The most elements of all parts.
-    const MOST: i64 = 1 << 22;
     let (length, step) = (at.config.count("sequence_length")?, at.config.count("sequence_stride")?);
     let x = operand(at, args)?;
     let last = at.rank(x) - 1;
@@ -147,6 +148,9 @@ fn diagonal(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     let axes = [at.config.int("axis1", 0)?, at.config.int("axis2", 1)?];
     let axes = plane(at, x, axes)?;
     let [rows, columns] = [at.extent(x, axes[0])?, at.extent(x, axes[1])?];
+    if rows.min(columns) > MOST {
+        return Err(Fault::new(format!("its diagonals have more than {MOST} elements")));
+    }
     let first = (-offset).max(0);
     let places: Vec<i64> = (first..rows)
         .filter(|row| (0..columns).contains(&(row + offset)))
@@ -233,6 +237,7 @@ fn slice<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     }
     for (axis, (size, start)) in sizes.into_iter().zip(starts).enumerate().skip(1) {
         let own = at.extent(x, axis)?;
+        let start = if start < 0 { start + own } else { start };
         let size = if size == -1 { own - start } else { size };
         if !(0..=own).contains(&size) {
             return Err(Fault::field("shape", format!("has {size} of the {own} of axis {axis}")));

@@ -10,7 +10,7 @@ use crate::format::keras::config::{Read, number};
 use crate::format::keras::error::Fault;
 use crate::format::keras::value::{Arg, Args, Tensor};
 use crate::ir::Value;
-use crate::op::{Binary, BitCast, Compare, Formula, Logic, Scan, Sort, Unary};
+use crate::op::{Binary, BitCast, Formula, Logic, Scan, Sort, Unary};
 use crate::types::{DType, Dim, Shape};
 
 layers! {
@@ -72,10 +72,7 @@ layers! {
         let x = floating(at, x)?;
         let exponent = value_of(at, args, 1, "x2", at.ty_of(x))?;
         let exponent = exponent.ok_or_else(|| Fault::new("it is called without an exponent"))?;
-        let exponent = at.cast(exponent, at.ty_of(x))?;
-        let two = at.number(x, 2.0)?;
-        let factor = at.pow(two, exponent)?;
-        Ok(at.mul(x, factor)?.into())
+        times_power_of_two(at, x, exponent)
     };
     "Isclose" Dropped => |at, args| {
         let bound = |position, name: &str, absent| match args.constant(position, name)? {
@@ -137,8 +134,31 @@ fn sparsemax(at: &mut At<'_, '_>, x: Value, axis: i64) -> Read<Value> {
     at.relu(distance)
 }
 
+/// `x * 2^exponent`, by thirds of the exponent: a power of its own may lie outside the type.
+fn times_power_of_two<'c>(at: &mut At<'_, 'c>, x: Value, exponent: Value) -> Read<Arg<'c>> {
+    let dtype = at.ty_of(x);
+    // Beyond three times these the result is 0 or infinite.
+    let most = match dtype {
+        DType::F16 => 15.0,
+        DType::F64 => 700.0,
+        _ => 100.0,
+    };
+    let exponent = at.cast(exponent, dtype)?;
+    let mut rest = at.clip(exponent, -3.0 * most, 3.0 * most)?;
+    let (two, mut y) = (at.number(x, 2.0)?, x);
+    for part in [3.0, 2.0, 1.0] {
+        let third = at.scale(rest, 1.0 / part)?;
+        let third = at.op(Unary::Round, &[third])?;
+        let factor = at.pow(two, third)?;
+        y = at.mul(y, factor)?;
+        rest = at.sub(rest, third)?;
+    }
+    Ok(y.into())
+}
+
 /// `1 - erf(x)`. Above 1 the difference would lose digits: there it is an exponential with a
-/// polynomial in it (Numerical Recipes, `erfcc`), whose relative error is 1.2e-7 at most.
+/// polynomial in it (Numerical Recipes, `erfcc`), whose relative error is 1.2e-7 at most before
+/// rounding: too much for `f64`.
 fn rest_of_erf(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     const TERMS: [f64; 10] = [
         0.170_872_77,
@@ -152,6 +172,9 @@ fn rest_of_erf(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
         1.000_023_68,
         -1.265_512_23,
     ];
+    if at.ty_of(x) == DType::F64 {
+        return Err(Fault::new("it is called with a tensor of float64"));
+    }
     let near = at.op(Unary::Erf, &[x])?;
     let near = at.complement(near)?;
     let half = at.scale(x, 0.5)?;
@@ -206,7 +229,7 @@ fn is_close(
     let most = at.shift(most, atol)?;
     // Infinite bounds allow for nothing: infinities are close if they are equal.
     let is_finite = at.is_below(size, f64::INFINITY)?;
-    let within = at.op(Compare::LessOrEqual, &[distance, most])?;
+    let within = at.less_or_equal(distance, most)?;
     let within = at.and(within, is_finite)?;
     let equal = at.equal(a, b)?;
     let mut close = at.or(within, equal)?;

@@ -168,15 +168,15 @@ fn spread(at: &mut At<'_, '_>, x: Value, axes: Vec<i64>, k: bool) -> Read<Value>
 /// The place of the largest or smallest number; -1 where there is none.
 fn place<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, is_max: bool) -> Read<Arg<'c>> {
     let axis = axis_beside_batch(at, "axis")?;
-    let (keepdims, select_last_index) = (at.config.flag("keepdims", false)?, false);
+    let keepdims = at.config.flag("keepdims", false)?;
     let x = operand(at, args)?;
     let x = numbers(at, x)?;
     let end = if is_max { f64::NEG_INFINITY } else { f64::INFINITY };
     let kept = without(at, x, end)?;
     let op = if is_max {
-        Place::Max { axis, keepdims, select_last_index }
+        Place::Max { axis, keepdims, select_last_index: false }
     } else {
-        Place::Min { axis, keepdims, select_last_index }
+        Place::Min { axis, keepdims, select_last_index: false }
     };
     let place = at.op(op, &[kept])?;
     let place = at.cast(place, DType::I32)?;
@@ -240,7 +240,7 @@ impl Between {
             Self::Lower => (low, low, 0.0),
             Self::Higher => (high, high, 0.0),
             Self::Nearest => {
-                let near = place.round_ties_even() as i64;
+                let near = (place - 0.5).ceil() as i64;
                 (near, near, 0.0)
             }
         }
@@ -345,7 +345,7 @@ fn reached(at: &mut At<'_, '_>, x: Value, bounds: &[f64], side: Side) -> Read<Va
     let is_before = match (side.is_falling, side.counts_equal) {
         (false, true) => at.greater_or_equal(apart, own)?,
         (false, false) => at.greater(apart, own)?,
-        (true, true) => at.op(crate::op::Compare::LessOrEqual, &[apart, own])?,
+        (true, true) => at.less_or_equal(apart, own)?,
         (true, false) => at.less(apart, own)?,
     };
     let is_before = if at.ty_of(apart).is_float() && !side.is_falling {

@@ -162,10 +162,15 @@ class Store:
     def ready(self, program: Program) -> None:
         """Brings the parameters of a program up to date."""
         self._notice()
-        behind = program.behind & program.params.keys()
-        program.behind.clear()
-        if not behind:
-            return
+        all_behind, program.behind = program.behind, set()
+        try:
+            self._bring(program, all_behind & program.params.keys())
+        except BaseException:
+            # Ctrl-C ends a wait: the program still lacks them.
+            program.behind |= all_behind
+            raise
+
+    def _bring(self, program: Program, behind: set[str]) -> None:
         given: dict[str, Any] = {}
         newer = behind & self.stale
         if newer and self.ahead is not None and self.ahead is not program:
@@ -195,16 +200,21 @@ class Store:
         stale, self.stale = self.stale, set()
         if not stale or self.ahead is None:
             return
-        values = self.ahead.native.weights(stale)
-        for name, value in values.items():
-            self._assign(name, numpy(value))
+        try:
+            values = self.ahead.native.weights(stale)
+            for name, value in values.items():
+                self._assign(name, numpy(value))
+        except BaseException:
+            # Ctrl-C ends a wait: the program still has newer values.
+            self.stale |= stale
+            raise
         self.copied += len(values)
 
     def _notice(self) -> None:
         """Finds the variables that were written, in place or not, here or by another store."""
-        others, self.others = self.others, []
-        for other in others:
-            other.pull()
+        while self.others:
+            self.others[-1].pull()
+            self.others.pop()
         for name, before in self._stamps.items():
             stamp = _stamp(self.variables[name])
             if stamp != before and name not in self.stale:
