@@ -325,6 +325,41 @@ class Gradients(Case):
         expected.square().sum().backward()
         self.same_gradients(module, other)
 
+    def test_at_the_bounds_of_values(self):
+        class Bounded(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(3))
+
+            def forward(self, x):
+                x = x * self.scale
+                bounded = [nn.functional.hardtanh(x), nn.functional.relu6(x), x.clamp(0, 1)]
+                bounded += [x.clamp(min=0), x.clamp(max=1), x.clamp_min(0), x.clamp_max(1)]
+                return torch.cat(bounded, 1)
+
+        x = torch.tensor([[-1.0, 0.0, 1.0], [6.0, 0.5, -2.0], [1.0, 6.0, 7.0]])
+        for dtype in (torch.float32, torch.float64):
+            module = Bounded().to(dtype)
+            found, other = x.to(dtype).requires_grad_(), copy.deepcopy(module)
+            expected = found.detach().clone().requires_grad_()
+            ours, theirs = parallel(module)(found), other(expected)
+            self.near(ours, theirs)
+            ours.sum().backward()
+            theirs.sum().backward()
+            self.assertTrue(torch.equal(found.grad, expected.grad))
+            self.same_gradients(module, other)
+
+    def test_recurrent_modules_that_are_traced_again(self):
+        torch.manual_seed(0)
+        module = nn.LSTM(3, 4, batch_first=True)
+        for length in (5, 6):
+            call, other = parallel(module), copy.deepcopy(module)
+            x = torch.randn(7, length, 3)
+            module.zero_grad()
+            call(x)[0].sum().backward()
+            other(x)[0].sum().backward()
+            self.same_gradients(module, other)
+
     def test_losses_of_the_module(self):
         class Loss(nn.Module):
             def __init__(self, loss):
@@ -425,6 +460,20 @@ class Parameters(Case):
     def check(self, call, module):
         x = torch.randn(7, 20)
         self.near(call(x), module(x))
+
+    def test_hooks_that_change_are_noticed(self):
+        module = mlp()
+        call, x = parallel(module), torch.randn(7, 20)
+        expected = module(x)
+        for factor in (2, 100):
+            hook = module.register_forward_hook(lambda *of, factor=factor: of[2] * factor)
+            self.near(call(x), expected * factor)
+            hook.remove()
+
+    def test_in_inference_mode(self):
+        module, x = mlp(), torch.randn(7, 20)
+        with torch.inference_mode():
+            self.near(parallel(module)(x), module(x))
 
     def test_changes_are_noticed(self):
         for weights in ["template", "mirrored"]:

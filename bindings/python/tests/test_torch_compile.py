@@ -38,6 +38,12 @@ class Compiled(Case):
                 x = torch.randn(rows, 3, 8, 8)
                 self.same_step((module, other), call(x, factor)["y"], other(x, factor)["y"])
 
+    def test_settings_that_it_does_not_have(self):
+        for options in ({"gpu": 3}, {"reproducible": "always"}):
+            with self.assertRaises(Exception) as caught:
+                self.compiled(nn.Linear(3, 2), **options)(torch.ones(4, 3))
+            self.assertIn(next(iter(options)), str(caught.exception))
+
     def test_graphs_that_are_refused_run_whole(self):
         class Mixed(nn.Module):
             def forward(self, x):

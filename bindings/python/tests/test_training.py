@@ -229,6 +229,26 @@ class Training(unittest.TestCase):
         parts = [single.predict_on_batch(x[first : first + 13]) for first in range(0, 60, 13)]
         np.testing.assert_array_equal(whole, np.concatenate(parts))
 
+    def test_methods_of_the_users_own_are_refused_where_they_would_count(self):
+        class Own(keras.Model):
+            def train_step(self, *args):
+                raise NotImplementedError
+
+        class Shown(keras.Model):
+            def predict_step(self, data):
+                return -super().predict_step(data)
+
+        x, y = digits(20)
+        for kind, name in ((Own, "Own.train_step"), (Shown, "Shown.predict_step")):
+            plain = dense()
+            model = multi_gpu_model(kind(plain.inputs, plain.outputs), 2, target="cpu")
+            model.compile(optimizers.SGD(0.1), SPARSE)
+            refused = model.train_on_batch if kind is Own else model.predict_on_batch
+            allowed = model.predict_on_batch if kind is Own else model.train_on_batch
+            allowed(*(x,) if kind is Own else (x, y))
+            with self.assertRaisesRegex(fanwise.RefusedError, name):
+                refused(*(x, y) if kind is Own else (x,))
+
     def test_a_batch_that_fails_ends_the_training(self):
         model = keras.Sequential([keras.Input((2,), dtype="int32"), layers.Embedding(5, 3)])
         model.add(layers.Flatten())

@@ -29,6 +29,9 @@ get_config <- function(object) object$get_config()
 
 get_layer <- function(object, name = NULL, index = NULL) {
   # The first layer of R has the index 1.
+  if (!is.null(index) && index < 1) {
+    stop("the first layer has the index 1", call. = FALSE)
+  }
   object$get_layer(name = name, index = if (is.null(index)) NULL else as.integer(index) - 1L)
 }
 

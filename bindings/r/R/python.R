@@ -32,6 +32,10 @@ as_data <- function(x) {
   if (is.null(dim(x))) {
     x <- as.array(x)
   }
+  # A missing number is one of floats.
+  if ((is.integer(x) || is.logical(x)) && anyNA(x)) {
+    storage.mode(x) <- "double"
+  }
   dtype <- if (is.double(x)) modules$keras$backend$floatx() else NULL
   modules$numpy$array(reticulate::r_to_py(x), dtype = dtype, order = "C")
 }

@@ -142,6 +142,9 @@ as_classes <- function(weights) {
   if (is.null(weights)) {
     return(NULL)
   }
+  if (is.null(names(weights))) {
+    stop('name the class weights by their classes: list("0" = 1, "1" = 2)', call. = FALSE)
+  }
   reticulate::py_dict(as.integer(names(weights)), unname(as.list(weights)))
 }
 

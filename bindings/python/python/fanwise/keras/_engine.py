@@ -59,6 +59,7 @@ class Engine:
     def start_prediction(self, x: Any) -> _fanwise.Run:
         """Starts the prediction for a batch."""
         if self._inference is None:
+            _check_own(self.template, _PREDICTION)
             self._inference = self._prepared("inference", None)
         ports = self._inference.ports
         arrays = _feed.flat(x, self.inputs, "the data")
@@ -96,6 +97,7 @@ class Engine:
             if not self.template._compile_loss.built:
                 raise ValueError("the loss needs targets: give `y`")
             _check_added(self.template)
+            _check_own(self.template, _TRAINING)
             self.compiled = Compiled(self.template, self.output_names)
             self.sums = Sums(self.compiled)
 
@@ -311,6 +313,20 @@ class Engine:
 
 def _kind(weight: np.ndarray) -> str:
     return "rows" if weight.ndim == 1 or weight.size == weight.shape[0] else "costs"
+
+
+# The methods of a model that say what its training and its prediction do.
+_TRAINING = ("fit", "train_step", "evaluate", "test_step", "compute_loss", "compute_metrics")
+_PREDICTION = ("predict", "predict_step")
+
+
+def _check_own(template: Any, names: tuple[str, ...]) -> None:
+    """Fails where a class of the user has methods of its own, which would not be called."""
+    for name in names:
+        owner = next(kind for kind in type(template).__mro__ if name in kind.__dict__)
+        if owner.__module__.split(".")[0] != "keras":
+            way = "train the model itself, or leave the method to Keras"
+            raise _compile.refused("the method", f"{owner.__name__}.{name}", way)
 
 
 def _check_added(template: Any) -> None:

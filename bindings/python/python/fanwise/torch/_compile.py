@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .. import _placement
 from .._errors import Error
 from ._engine import Engine
 from ._module import devices
@@ -22,13 +23,13 @@ def fanwise(
     device; a warning says why.
     """
     settings = dict(options or {})
-    reproducible = settings.pop("reproducible", None)
+    reproducible = _placement.is_reproducible(settings.pop("reproducible", None))
     chosen = _chosen(**{name: _fixed(value) for name, value in settings.items()})
     lifted = _Lifted(graph, inputs)
     engine = Engine(
         lifted,
         chosen,
-        reproducible=reproducible is not None,
+        reproducible=reproducible,
         compiled=True,
         static=lifted.is_static,
     )
@@ -37,10 +38,17 @@ def fanwise(
 
 @cache
 def _chosen(
-    gpus: int | tuple[int, ...] | None = None, target: str = "auto", **settings: str
+    gpus: int | tuple[int, ...] | None = None,
+    target: str = "auto",
+    *,
+    shards: str | None = None,
+    weights: str | None = None,
+    batch_norm: str | None = None,
+    repair: str | None = None,
 ) -> dict[str, Any]:
     """The settings of the devices; a function has many graphs, and one warning."""
-    return devices(gpus, target, **settings)
+    own = {"shards": shards, "weights": weights, "batch_norm": batch_norm, "repair": repair}
+    return devices(gpus, target, **own)
 
 
 def _fixed(value: Any) -> Any:

@@ -86,7 +86,8 @@ class Engine:
 
     def _call(self, leaves: list[Any], spec: pytree.TreeSpec) -> Call:
         modes = tuple(map(_mode, self._module.modules()))
-        key = modes, spec, tuple(map(_key, leaves)), torch.is_autocast_enabled("cpu")
+        cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        key = modes, spec, tuple(map(_key, leaves)), cast
         call = self.calls.get(key)
         if call is None or not call.fits():
             of = exported(self._module, leaves, spec, static=self._static)
@@ -97,7 +98,7 @@ class Engine:
 
 def _mode(module: nn.Module) -> Any:
     """What tells that a submodule computes otherwise than when it was traced."""
-    hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return module, module.training, hooks
 
 
@@ -114,7 +115,8 @@ def _rows(tensors: list[torch.Tensor]) -> int:
 def _key(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.shape[1:], leaf.ndim
-    return type(leaf), leaf
+    # Zeros of both signs are equal.
+    return type(leaf), repr(leaf) if isinstance(leaf, float) else leaf
 
 
 class _Function(torch.autograd.Function):

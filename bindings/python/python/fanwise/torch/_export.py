@@ -85,7 +85,8 @@ def exported(
 ) -> Exported:
     """The model of a module that is called with such arguments, for any number of rows; one that is
     `static` has the number of these arguments in its code."""
-    examples = leaves if static else [_example(leaf) for leaf in leaves]
+    with torch.inference_mode(False):
+        examples = leaves if static else [_example(leaf) for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(examples, spec)
     dims = None
     if not static:
@@ -181,7 +182,8 @@ def _functions() -> Iterator[list[str]]:
     before = Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        found.append(cls.__qualname__)
+        if not cls.__module__.startswith("torch._higher_order_ops."):
+            found.append(cls.__qualname__)
         return before.__get__(None, cls)(*args, **kwargs)
 
     Function.apply = classmethod(apply)

@@ -82,6 +82,10 @@ def table() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.embedding.default: _embedding,
         aten.amax.default: _largest,
         aten.amin.default: _least,
+        aten.hardtanh.default: _hardtanh,
+        aten.clamp.default: _clamp,
+        aten.clamp_min.default: _clamp,
+        aten.clamp_max.default: lambda x, bound: _clamp(x, None, bound),
     }
 
 
@@ -220,3 +224,22 @@ def _size(x: Any, dim: int) -> int:
     if isinstance(size, int):
         return size
     raise ValueError("a list of the rows of the batch")
+
+
+def _hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    return _clamp(x, min_val, max_val)
+
+
+def _clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
+    """At the bounds its gradient is 0, where that of `Clip` is not."""
+    low, high = (None if bound is None else _bound(bound, x) for bound in (min, max))
+    inside = [] if low is None else [op.Less(low, x)]
+    inside += [] if high is None else [op.Less(x, high)]
+    both = inside[0] if len(inside) == 1 else op.And(*inside)
+    return op.Where(both, x, _detach(op.Clip(x, low, high)))
+
+
+def _bound(value: float, like: Any) -> Any:
+    whole = isinstance(value, int)
+    constant = op.Constant(value_int=value) if whole else op.Constant(value_float=float(value))
+    return op.CastLike(constant, like)
