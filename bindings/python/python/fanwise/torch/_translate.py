@@ -236,7 +236,7 @@ def _clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
     inside = [] if low is None else [op.Less(low, x)]
     inside += [] if high is None else [op.Less(x, high)]
     both = inside[0] if len(inside) == 1 else op.And(*inside)
-    return op.Where(both, x, _detach(op.Clip(x, low, high)))
+    return op.Where(both, x, op.Clip(_detach(x), low, high))
 
 
 def _bound(value: float, like: Any) -> Any:
