@@ -340,7 +340,7 @@ class Gradients(Case):
         x = torch.tensor([[-1.0, 0.0, 1.0], [6.0, 0.5, -2.0], [1.0, 6.0, 7.0]])
         for dtype in (torch.float32, torch.float64):
             module = Bounded().to(dtype)
-            found, other = x.to(dtype).requires_grad_(), copy.deepcopy(module)
+            found, other = x.clone().to(dtype).requires_grad_(), copy.deepcopy(module)
             expected = found.detach().clone().requires_grad_()
             ours, theirs = parallel(module)(found), other(expected)
             self.near(ours, theirs)

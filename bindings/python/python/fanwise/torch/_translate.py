@@ -83,9 +83,13 @@ def table() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.amax.default: _largest,
         aten.amin.default: _least,
         aten.hardtanh.default: _hardtanh,
+        aten.relu6.default: _relu6,
         aten.clamp.default: _clamp,
+        aten.clamp.Tensor: _clamp,
         aten.clamp_min.default: _clamp,
-        aten.clamp_max.default: lambda x, bound: _clamp(x, None, bound),
+        aten.clamp_min.Tensor: _clamp,
+        aten.clamp_max.default: _clamp_max,
+        aten.clamp_max.Tensor: _clamp_max,
     }
 
 
@@ -230,16 +234,32 @@ def _hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     return _clamp(x, min_val, max_val)
 
 
-def _clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
-    """At the bounds its gradient is 0, where that of `Clip` is not."""
-    low, high = (None if bound is None else _bound(bound, x) for bound in (min, max))
-    inside = [] if low is None else [op.Less(low, x)]
-    inside += [] if high is None else [op.Less(x, high)]
-    both = inside[0] if len(inside) == 1 else op.And(*inside)
-    return op.Where(both, x, op.Clip(_detach(x), low, high))
+def _relu6(x: Any) -> Any:
+    return _clamp(x, 0, 6)
 
 
-def _bound(value: float, like: Any) -> Any:
-    whole = isinstance(value, int)
-    constant = op.Constant(value_int=value) if whole else op.Constant(value_float=float(value))
-    return op.CastLike(constant, like)
+def _clamp_max(x: Any, max: Any) -> Any:
+    return _clamp(x, None, max)
+
+
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    """At the bounds gradients are those of the bounds, where `Clip` gives them to `x`.
+
+    NaN is not beside a bound. A bound of a declared type would leave numbers of another one to
+    PyTorch's own translation.
+    """
+    if min is not None:
+        low = _bound(min, x)
+        x = op.Where(op.LessOrEqual(x, low), low, x)
+    if max is not None:
+        high = _bound(max, x)
+        x = op.Where(op.GreaterOrEqual(x, high), high, x)
+    return x
+
+
+def _bound(value: Any, like: Any) -> Any:
+    if isinstance(value, int):
+        value = op.Constant(value_int=value)
+    elif isinstance(value, float):
+        value = op.Constant(value_float=value)
+    return op.CastLike(value, like)
