@@ -4,6 +4,7 @@ import gc
 import tempfile
 import unittest
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -62,11 +63,9 @@ class Strategy(unittest.TestCase):
             np.testing.assert_allclose(own, theirs, atol=1e-5 * np.abs(theirs).max())
 
     def test_what_is_built_elsewhere_is_no_part_of_it(self):
-        before = keras.Model.__new__
         strategy = MirroredStrategy(["/cpu:0", "/cpu:1"])
         with self.assertRaises(ZeroDivisionError), strategy.scope():
             raise ZeroDivisionError
-        self.assertIs(keras.Model.__new__, before)
         self.assertNotIn("fit", vars(network()))
         with strategy.scope():
             outer = network()
@@ -75,6 +74,20 @@ class Strategy(unittest.TestCase):
             again = network()
         for model in (outer, inner, again):
             self.assertIn("fit", vars(model))
+
+    def test_scopes_are_of_their_thread(self):
+        with MirroredStrategy(["/cpu:0"]).scope(), ThreadPoolExecutor(1) as other:
+            self.assertNotIn("fit", other.submit(network).result().__dict__)
+            self.assertIn("fit", network().__dict__)
+
+    def test_layers_may_be_added_after_the_first_use(self):
+        x, _ = digits(20)
+        with MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
+            model = network()
+        self.assertEqual(model.predict(x, verbose=0).shape, (20, 10))
+        model.add(layers.Dense(4))
+        expected = keras.ops.convert_to_numpy(model(x))
+        np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-4, atol=1e-6)
 
     def test_models_are_saved_and_go_on(self):
         x, y = digits(64)

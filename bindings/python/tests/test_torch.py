@@ -300,6 +300,26 @@ class Gradients(Case):
         other(x).square().sum().backward()
         self.same_gradients(module, other)
 
+    def test_parameters_that_are_tied_apart_or_new(self):
+        module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6, bias=False))
+        call, x = parallel(module), torch.randn(7, 6)
+        module[1].weight = module[0].weight
+        for change in (
+            lambda: None,
+            lambda: setattr(module[1], "weight", nn.Parameter(torch.randn(6, 6))),
+            lambda: setattr(module[1], "bias", nn.Parameter(torch.ones(6))),
+            lambda: setattr(module[0], "bias", None),
+        ):
+            change()
+            other = copy.deepcopy(module)
+            module.zero_grad()
+            other.zero_grad()
+            found, expected = call(x), other(x)
+            self.near(found, expected)
+            found.sum().backward()
+            expected.sum().backward()
+            self.same_gradients(module, other)
+
     def test_where_no_gradient_passes(self):
         class Cut(nn.Module):
             def __init__(self):
@@ -518,6 +538,13 @@ class Parameters(Case):
         self.assertIs(call.module, module)
         self.assertEqual(call.double()(torch.randn(3, 3, 8, 8).double()).dtype, torch.float64)
         self.assertEqual(module[0].weight.dtype, torch.float64)
+
+    def test_a_module_that_is_a_part_of_another_one_loads_what_that_saved(self):
+        whole = nn.Sequential(parallel(conv()), nn.Linear(5, 2))
+        state = {name: torch.ones_like(value) for name, value in whole.state_dict().items()}
+        self.assertIn("0.0.weight", state)
+        whole.load_state_dict(state)
+        self.assertTrue(all(bool((p == 1).all()) for p in whole.parameters()))
 
     def test_a_module_that_is_changed(self):
         module = mlp()

@@ -80,12 +80,24 @@ as_generator <- function(generator) {
     stop("`generator` is a function without arguments, or an object of Python", call. = FALSE)
   }
   batches <- reticulate::py_iterator(function() {
-    batch <- generator()
+    # reticulate would end the data where the function fails.
+    batch <- tryCatch(generator(), error = conditionMessage)
+    if (is.character(batch)) {
+      return(batch)
+    }
     if (is.null(batch)) NULL else do.call(reticulate::tuple, lapply(unname(batch), as_data))
   })
   # Keras knows generators by their type.
-  reticulate::py_eval("lambda batches: (batch for batch in batches)")(batches)
+  reticulate::py_run_string(GENERATOR, local = TRUE)$batches_of(batches)
 }
+
+GENERATOR <- "
+def batches_of(batches):
+    for batch in batches:
+        if isinstance(batch, str):
+            raise RuntimeError('the generator failed: ' + batch)
+        yield batch
+"
 
 # The numbers of a step or an evaluation, with their names.
 as_numbers <- function(logs) unlist(logs)

@@ -131,4 +131,13 @@ fails(multi_gpu_model(model, gpus = 1), "gpus >= 2", "gpus=1")
 fails(multi_gpu_model(model, gpus = c(0, 9), target = "cuda"), "gpus=[0, 9]", "/gpu:9")
 fails(multi_gpu_model(model, gpus = 2.5), "2.5")
 fails(fit_generator(parallel, 7, steps_per_epoch = 1), "generator")
+made <- batches()
+calls <- 0
+breaks <- function() {
+  calls <<- calls + 1
+  if (calls == 2) stop("no more of these") else made()
+}
+fails(fit_generator(parallel, breaks, steps_per_epoch = 3, verbose = 0), "no more of these")
+fails(fit(parallel, x, y, class_weight = list(1, 2, 3), verbose = 0), "name the class weights")
+fails(get_layer(model, index = 0), "index 1")
 stopifnot(with(tf$device("/cpu:0"), 1 + 1) == 2)

@@ -19,14 +19,21 @@ def target(asked: str, wanted: int, found: int | None = None) -> str:
     return asked
 
 
+# The most devices of a model.
+_MOST = 1 << 16
+
+
 def ids(gpus: int | Iterable[int]) -> list[int]:
     """The numbers of the devices that `gpus` counts or names."""
     if isinstance(gpus, Iterable):
         numbers = [operator.index(gpu) for gpu in gpus]
     else:
-        numbers = list(range(operator.index(gpus)))
+        # One more than what is refused: of a number without sense no list is made.
+        numbers = list(range(min(operator.index(gpus), _MOST + 1)))
     if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
         raise ValueError(f"gpus={gpus!r}: name each GPU once, from 0 on, or a number of at least 1")
+    if len(numbers) > _MOST:
+        raise ValueError(f"gpus={gpus!r}: at most {_MOST} devices")
     return numbers
 
 

@@ -2,10 +2,10 @@
 
 import functools
 import re
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from .. import _fanwise, _placement
@@ -27,8 +27,8 @@ _METHODS = (
 # A device as TensorFlow writes it: `/gpu:1`, `GPU:1`, `/job:localhost/replica:0/device:GPU:1`.
 _DEVICE = re.compile(r"(?:.*[/:])?(gpu|cpu):(\d+)", re.IGNORECASE)
 
-# Scopes change the class `keras.Model` while they are open.
-_SCOPES = threading.RLock()
+# The strategy whose scope the code runs in.
+_SCOPE: ContextVar["MirroredStrategy | None"] = ContextVar("_SCOPE", default=None)
 
 
 class MirroredStrategy:
@@ -66,21 +66,12 @@ class MirroredStrategy:
     @contextmanager
     def scope(self) -> Iterator["MirroredStrategy"]:
         """Models that are built inside belong to the strategy, wherever they are compiled."""
-        from keras import Model
-
-        with _SCOPES:
-            before = Model.__dict__["__new__"]
-
-            def new(cls: type, *args: Any, **kwargs: Any) -> Any:
-                model = before.__func__(cls, *args, **kwargs)
-                _Mirrored(model, self._options, self._reproducible)
-                return model
-
-            Model.__new__ = staticmethod(new)
-            try:
-                yield self
-            finally:
-                Model.__new__ = before
+        _watch_models()
+        outer = _SCOPE.set(self)
+        try:
+            yield self
+        finally:
+            _SCOPE.reset(outer)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """The data itself: each batch is divided when it is used. `options` has no effect."""
@@ -104,6 +95,23 @@ class MirroredStrategy:
         return f"<fanwise.keras.MirroredStrategy on the {kind} {self._devices}>"
 
 
+@functools.cache
+def _watch_models() -> None:
+    """Makes models tell the strategy in whose scope they are built."""
+    from keras import Model
+
+    before = Model.__dict__["__new__"].__func__
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        model = before(cls, *args, **kwargs)
+        strategy = _SCOPE.get()
+        if strategy is not None:
+            _Mirrored(model, strategy._options, strategy._reproducible)
+        return model
+
+    Model.__new__ = staticmethod(new)
+
+
 class _Mirrored:
     """What takes the place of a model's methods: it is replicated when it is used first, and not
     before, because it may get layers until then."""
@@ -112,6 +120,8 @@ class _Mirrored:
         self._model = model
         self._settings = (options, reproducible)
         self._parallel: ParallelModel | None = None
+        # The layers that it has.
+        self._layers: list[Any] = []
         # Beside Keras' own way of setting attributes, which does not exist yet.
         model.__dict__["compile"] = self._compile
         for name in _METHODS:
@@ -123,8 +133,9 @@ class _Mirrored:
             self._parallel.compiled()
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        if self._parallel is None:
+        if self._parallel is None or self._layers != self._model.layers:
             self._build(args[0] if args else kwargs.get("x"))
+            self._layers = self._model.layers
             options, reproducible = self._settings
             self._parallel = ParallelModel(self._model, options, reproducible=reproducible)
         return getattr(self._parallel, name)(*args, **kwargs)

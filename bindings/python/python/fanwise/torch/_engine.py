@@ -1,5 +1,6 @@
 """Calls of a module on its devices."""
 
+import threading
 from typing import Any
 
 import torch
@@ -85,21 +86,34 @@ class Engine:
         return dict(zip(names, found, strict=True))
 
     def _call(self, leaves: list[Any], spec: pytree.TreeSpec) -> Call:
-        modes = tuple(map(_mode, self._module.modules()))
+        numbers: dict[int, int] = {}
+        modes = tuple(_mode(module, numbers) for module in self._module.modules())
         cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
         key = modes, spec, tuple(map(_key, leaves)), cast
         call = self.calls.get(key)
         if call is None or not call.fits():
-            of = exported(self._module, leaves, spec, static=self._static)
+            with _TRACING:
+                of = exported(self._module, leaves, spec, static=self._static)
             call = Call(of, self._options, reproducible=self._reproducible)
             self.calls[key] = call
         return call
 
 
-def _mode(module: nn.Module) -> Any:
-    """What tells that a submodule computes otherwise than when it was traced."""
+# PyTorch's exporter serves one thread at a time.
+_TRACING = threading.RLock()
+
+
+def _mode(module: nn.Module, numbers: dict[int, int]) -> Any:
+    """What tells that a submodule computes otherwise than when it was traced. Its tensors have
+    `numbers`: those that are one have one."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return module, module.training, hooks
+    held = (*module._parameters.items(), *module._buffers.items())
+    tensors = [
+        (name, numbers.setdefault(id(tensor), len(numbers)))
+        for name, tensor in held
+        if tensor is not None
+    ]
+    return module, module.training, hooks, tuple(tensors)
 
 
 def _rows(tensors: list[torch.Tensor]) -> int:

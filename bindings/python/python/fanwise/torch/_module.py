@@ -57,6 +57,7 @@ class DataParallel(nn.Module):
             _placement.is_reproducible(reproducible),
         )
         self._engine = self._made()
+        self.register_load_state_dict_pre_hook(_below)
 
     def _made(self) -> Engine:
         options, reproducible = self._settings
@@ -98,6 +99,12 @@ class DataParallel(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._engine = self._made()
+
+
+def _below(_: nn.Module, state: dict[str, Any], prefix: str, *more: Any) -> None:
+    """Of a module that this one is a part of, the state has the names of the module inside."""
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)
 
 
 def devices(gpus: int | Iterable[int] | None, target: str, **settings: Any) -> dict[str, Any]:
