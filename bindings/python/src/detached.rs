@@ -86,7 +86,9 @@ impl Worker {
         let (give, todo) = channel::<Job>();
         let work = move || {
             job();
-            todo.into_iter().for_each(|job| job());
+            for job in todo {
+                job();
+            }
         };
         thread::Builder::new().name("fanwise".to_owned()).spawn(work)?;
         *jobs = Some((process, give));

@@ -81,12 +81,12 @@ impl Graph {
         let config = fields(model.get("config").unwrap_or(model), "a model inside it")?;
         match class(model) {
             Some("Sequential") => {
-                let key = config.get("layers").map(Json::to_string).unwrap_or_default();
-                if let Some(end) = self.ends.get(&key) {
+                let key = config.get("layers").map(Json::to_string);
+                if let Some(end) = key.as_ref().and_then(|key| self.ends.get(key)) {
                     return Ok(end.clone());
                 }
                 let end = self.sequence(config)?;
-                self.ends.insert(key, end.clone());
+                self.ends.extend(key.map(|key| (key, end.clone())));
                 Ok(end)
             }
             Some("Model" | "Functional") => {

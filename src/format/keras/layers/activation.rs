@@ -252,6 +252,7 @@ fn prelu<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 /// The sizes of a variable that has a number for each element of a row, but for the axes that share
 /// one.
 pub(super) fn of_elements(at: &mut At<'_, '_>, x: Value) -> Read<Vec<i64>> {
+    // Without shared axes each element has a number of its own.
     let shared = at.config.one_or_more("shared_axes")?.unwrap_or_default();
     let mut shape = at.sizes_or_one(x, 1, &shared)?;
     for axis in shared {

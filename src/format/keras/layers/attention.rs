@@ -354,8 +354,8 @@ fn grouped_query<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     ended(at, args, &operands, &Projected { all: [query, key, value], gate, features }, &heads)
 }
 
-/// Keys or values `[N, T, heads, size]` with a copy of each head for each of the queries' heads that
-/// share it.
+/// Keys or values `[N, T, heads, size]` with a copy of each head for each of the queries' heads
+/// that share it.
 pub(super) fn shared_heads(at: &mut At<'_, '_>, x: Value, queries: i64) -> Read<Value> {
     let [steps, own, size] = [at.extent(x, 1)?, at.extent(x, 2)?, at.extent(x, 3)?];
     if own == 0 || queries % own != 0 {
