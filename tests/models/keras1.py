@@ -269,6 +269,20 @@ def recurrent():
     return model, {"words": x}, {"lstm_2": held(L.LSTM(5, **how), last, y, mask=mask)}
 
 
+def masks():
+    """Merged sequences with masks of their own: a step counts where all masks count it, and no operand gives way."""
+    a, b = (RNG.integers(0, 6, (ROWS, 7)).astype("int32") for _ in range(2))
+    a[:, 5:], b[:, :2] = 0, 0
+    tables, gates = [draw(6, 4), draw(6, 4)], [(k, draw(4, 3), draw(3, 3), draw(3)) for k in "icfo"]
+    rest = {"init": "uniform", "input_length": 7, "mask_zero": True, "activity_regularizer": None, "W_regularizer": None, "W_constraint": None, "dropout": 0.0}
+    layers = [node("Embedding", f"embedding_{i}", [("W", t)], input_dim=6, output_dim=4, **rest) for i, t in enumerate(tables)]
+    calls = [(layers[0], ["a"]), (layers[1], ["b"]), (merge("merge_1", "mul"), ["embedding_0", "embedding_1"]), (rnn("LSTM", "lstm_1", gates, False), ["merge_1"])]
+    model = graph([("a", [7], "int32"), ("b", [7], "int32")], calls, ["lstm_1"])
+    weights = [np.concatenate([dict((g[0], g[1:]) for g in gates)[k][i] for k in "ifco"], -1) for i in range(3)]
+    both = ops.convert_to_tensor((a != 0) & (b != 0))
+    return model, {"a": a, "b": b}, {"lstm_1": held(L.LSTM(3, recurrent_activation=hard), weights, tables[0][a] * tables[1][b], mask=both)}
+
+
 def lines(old):
     """Convolutions along one axis; before Keras 1.2 their kernels lay otherwise."""
     x, w, b, d = draw(ROWS, 9, 3), draw(4, 3, 5), draw(5), (draw(5, 2), draw(2))
@@ -448,6 +462,7 @@ if __name__ == "__main__":
         check(binary, folder, "merged", merged())
         check(binary, folder, "branches", joined_branches())
         check(binary, folder, "recurrent", recurrent())
+        check(binary, folder, "masks", masks())
         check(binary, folder, "lines", lines(False))
         check(binary, folder, "lines before 1.2", lines(True))
         check(binary, folder, "volumes", volumes())

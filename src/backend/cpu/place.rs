@@ -43,3 +43,22 @@ impl Place {
         self.memory.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+    use crate::backend::host::{DeviceMemory, lock};
+    use crate::types::{DType, Tensor};
+
+    #[test]
+    fn devices_that_find_the_memory_held_are_started_when_it_is_left() {
+        let arena = Tensor::zeros(DType::U8, &[1]).unwrap();
+        let place = Place::new(DeviceMemory { arena, outputs: Vec::new(), updates: Vec::new() });
+        let launch = lock(&place.memory);
+        assert!(place.take(2).is_none() && place.take(0).is_none());
+        drop(launch);
+        assert_eq!(place.left(), [2, 0]);
+        assert!(place.take(1).is_some());
+        assert_eq!(place.left(), [0; 0]);
+    }
+}

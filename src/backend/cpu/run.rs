@@ -293,3 +293,44 @@ impl<'a> Run<'a> {
         Ok(Next::Step)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rayon::ThreadPoolBuilder;
+
+    use super::{Given, Prepared, Run};
+    use crate::backend::CPU;
+    use crate::backend::host::{DeviceMemory, lock};
+    use crate::ir::verify;
+    use crate::lower::lower;
+    use crate::lower::testing::Replication;
+    use crate::types::{DType, Tensor};
+
+    #[test]
+    fn a_device_that_fails_ends_those_that_wait_for_memory() {
+        let (graph, _) = Replication::of(2).graph();
+        let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
+        let bound = Arc::new(program.bind(4).unwrap());
+        let prepared = Prepared::new(&program, bound.clone());
+        let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        // There are neither inputs nor parameters: the first copy of one fails.
+        let params = vec![Vec::new(); program.devices.len()];
+        let memory = |planned: usize| DeviceMemory {
+            arena: Tensor::zeros(DType::U8, &[planned]).unwrap(),
+            outputs: Vec::new(),
+            updates: Vec::new(),
+        };
+        let memories = bound.devices.iter().map(|device| memory(device.planned)).collect();
+        let (program, prepared, pool) = (&program, &prepared, &pool);
+        let given = Given { program, prepared, inputs: &[], params: &params, pool, progress: None };
+        let run = Run::new(given, memories);
+        let launch = lock(&run.places[1].memory);
+        assert!(run.places[1].take(0).is_none());
+        drop(launch);
+        pool.scope(|scope| run.advance(scope, 2));
+        assert!(matches!(lock(&run.tasks[2]).outcome, Some(Err(_))));
+        assert!(matches!(lock(&run.tasks[0]).outcome, Some(Ok(None))));
+    }
+}

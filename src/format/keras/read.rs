@@ -102,13 +102,13 @@ impl Reader {
         max_memory: u64,
     ) -> Result<Slots, KerasError> {
         let budget = &mut Budget::new(max_memory);
-        // What cannot be counted is not read either.
-        let bytes = variables.bytes().unwrap_or(0);
+        let label = self.path.display().to_string();
+        let bytes = variables.bytes(&label)?;
         let Some(file) = weights(&self.path, &self.head, bytes, budget)? else {
             return Ok(Slots::default());
         };
         let slots = Slots::read(&file, budget)?;
-        let state = State::of(&file, &self.path.display().to_string(), variables);
+        let state = State::of(&file, &label, variables);
         Ok(if let Some(state) = state { state.joined(slots) } else { slots })
     }
 
@@ -140,9 +140,8 @@ impl Reader {
         let label = self.path.display().to_string();
         let own = self.has_weights().then_some((self.path.as_path(), self.head.as_slice()));
         let (path, head) = from.or(own).ok_or(KerasError::NoWeights(label))?;
-        // What cannot be counted is not read either.
-        let bytes = built.variables.bytes().unwrap_or(0);
         let label = path.display().to_string();
+        let bytes = built.variables.bytes(&label)?;
         let file = weights(path, head, bytes, budget)?;
         let file = file.ok_or_else(|| KerasError::NoWeights(label.clone()))?;
         let weights = read(&file, &label, &built.variables, budget)?;

@@ -10,10 +10,17 @@ use super::variables::Variables;
 use super::weights::Layout;
 use crate::types::{Tensor, TensorError};
 
+/// A trained variable.
+struct Trained {
+    dims: Vec<usize>,
+    stored: Stored,
+    /// The numbers of its datasets.
+    numbers: Vec<usize>,
+}
+
 /// The datasets of the trained variables, in the order of the file.
 pub(super) struct State {
-    /// Each trained variable: its sizes, its form, and the numbers of its datasets.
-    variables: Vec<(Vec<usize>, Stored, Vec<usize>)>,
+    variables: Vec<Trained>,
     /// How many datasets they have.
     count: usize,
 }
@@ -36,7 +43,7 @@ impl State {
         let numbered = trained.into_iter().map(|(variable, stored)| {
             let own = stored.paths.iter().map(|path| numbers.get(path.as_str()).copied());
             let dims = variable.ty.shape.as_const()?.to_vec();
-            Some((dims, stored.clone(), own.collect::<Option<Vec<usize>>>()?))
+            Some(Trained { dims, stored: stored.clone(), numbers: own.collect::<Option<_>>()? })
         });
         Some(Self { variables: numbered.collect::<Option<_>>()?, count: numbers.len() })
     }
@@ -45,7 +52,7 @@ impl State {
     /// all variables; none if the file has others.
     pub(super) fn joined(&self, slots: Slots) -> Slots {
         let joined = |chunk: &[Tensor]| {
-            let of = |(dims, stored, numbers): &(Vec<usize>, Stored, Vec<usize>)| {
+            let of = |Trained { dims, stored, numbers }: &Trained| {
                 let parts = numbers.iter().map(|number| chunk[*number].clone());
                 let parts: Vec<Tensor> = parts.collect();
                 let sizes = stored.dims(dims);
@@ -56,15 +63,16 @@ impl State {
         };
         let tensors = Self::each(&slots.tensors, self.count, joined);
         // Without variables the optimizer begins anew, and a note says so.
-        Slots { tensors: tensors.unwrap_or_default(), ..slots }
+        let tensors = tensors.unwrap_or_default(); // those that do not fit
+        Slots { tensors, ..slots }
     }
 
     /// The variables of an optimizer as the file has them.
     pub(super) fn apart(&self, tensors: &[Tensor]) -> Option<Vec<Tensor>> {
         Self::each(tensors, self.variables.len(), |chunk| {
             let mut all = vec![None; self.count];
-            for ((_, stored, numbers), tensor) in self.variables.iter().zip(chunk) {
-                for (number, part) in numbers.iter().zip(stored.apart(tensor).ok()?) {
+            for (of, tensor) in self.variables.iter().zip(chunk) {
+                for (number, part) in of.numbers.iter().zip(of.stored.apart(tensor).ok()?) {
                     all[*number] = Some(part);
                 }
             }

@@ -3,6 +3,7 @@
 use super::file::major;
 use super::hdf5::Hdf5;
 use super::variables::Variable;
+use crate::types::invariant::invariant;
 use crate::types::{DType, Tensor, TensorError};
 
 /// Layers whose kernels Theano turns by half a turn.
@@ -187,6 +188,11 @@ impl Form {
     }
 }
 
+/// The last of these sizes: what lies otherwise in a file, or in parts, has axes.
+fn row(dims: &[usize]) -> usize {
+    *invariant(dims.last(), "that what is rearranged has axes")
+}
+
 impl Stored {
     /// Whether the file has the variable as it is here.
     pub(super) fn is_whole(&self) -> bool {
@@ -196,8 +202,9 @@ impl Stored {
     /// The sizes here of each part of what has the sizes `dims`.
     fn part(&self, dims: &[usize]) -> Vec<usize> {
         let mut dims = dims.to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last /= self.paths.len().max(1);
+        if self.paths.len() > 1 {
+            let last = dims.last_mut();
+            *invariant(last, "that what lies in parts has axes") /= self.paths.len();
         }
         dims
     }
@@ -216,8 +223,8 @@ impl Stored {
         let (size, own) = (first.dtype().bytes(), self.part(dims));
         let turned = parts.iter().map(|part| self.form.rearranged(part.bytes(), &own, size, false));
         let turned: Vec<Vec<u8>> = turned.collect();
-        // A tensor without axes has no rows.
-        let row = size * own.last().copied().unwrap_or(1);
+        let row = size * row(&own);
+        // Without elements there are no rows.
         let rows = turned[0].len() / row.max(1);
         let of = |at: usize| turned.iter().flat_map(move |part| &part[at * row..][..row]);
         let bytes: Vec<u8> = (0..rows).flat_map(of).copied().collect();
@@ -226,11 +233,14 @@ impl Stored {
 
     /// The tensors of the file that a tensor is.
     pub(super) fn apart(&self, tensor: &Tensor) -> Result<Vec<Tensor>, TensorError> {
+        if self.is_whole() {
+            return Ok(vec![tensor.clone()]);
+        }
         let (size, own) = (tensor.dtype().bytes(), self.part(tensor.dims()));
-        // A tensor without axes has no rows.
-        let row = size * own.last().copied().unwrap_or(1);
+        let row = size * row(&own);
         let count = self.paths.len();
-        let mut parts = vec![Vec::with_capacity(tensor.bytes().len() / count.max(1)); count];
+        let mut parts = vec![Vec::new(); count];
+        // Without elements there are no rows.
         for (at, chunk) in tensor.bytes().chunks_exact(row.max(1)).enumerate() {
             parts[at % count].extend_from_slice(chunk);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use super::error::KerasError;
 use crate::ir::Value;
 use crate::types::TensorType;
 
@@ -96,8 +97,18 @@ impl Variables {
     }
 
     /// The bytes that they take.
-    pub(super) fn bytes(&self) -> Option<u64> {
+    ///
+    /// # Errors
+    /// If there are too many, with the variable of a file from which on they cannot be counted.
+    pub(super) fn bytes(&self, path: &str) -> Result<u64, KerasError> {
         let bytes = |v: &Variable| u64::try_from(v.ty.bytes().as_const()?).ok();
-        self.all.iter().try_fold(0u64, |sum, v| sum.checked_add(bytes(v)?))
+        self.all.iter().try_fold(0u64, |sum, v| {
+            let sum = bytes(v).and_then(|bytes| sum.checked_add(bytes));
+            sum.ok_or_else(|| KerasError::Weights {
+                path: path.to_owned(),
+                variable: v.name.to_string(),
+                reason: "its bytes cannot be counted".to_owned(),
+            })
+        })
     }
 }

@@ -216,7 +216,8 @@ fn attention<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         *value = shared_heads(at, *value, heads)?;
     }
     let [query, key, value] = [values[0], values[1], values[2]];
-    let query = at.scale(query, scale.unwrap_or(1.0 / (size as f64).sqrt()))?;
+    let scale = scale.unwrap_or(1.0 / (size as f64).sqrt()); // Keras' default
+    let query = at.scale(query, scale)?;
     let products = Einsum { equation: "nthd,nshd->nhts".to_owned() };
     let mut scores = at.op(products, &[query, key])?;
     let mut beside = Vec::new();
