@@ -232,8 +232,8 @@ pub fn keras_architecture(
     sizes: BTreeMap<String, i64>,
 ) -> Result<Model, ModelError> {
     let options = BuildOptions { sizes, ..BuildOptions::default() };
-    let Architecture { graph, notes, .. } = architecture_of(text, source, &options)?;
-    Ok(Model { notes, ..Model::new(graph, Weights::default()) })
+    let Architecture { graph, constants, notes, .. } = architecture_of(text, source, &options)?;
+    Ok(Model { notes, ..Model::new(graph, constants) })
 }
 
 /// The model that a live one of Keras is, by its architecture as JSON and the values of its weights
@@ -255,13 +255,13 @@ pub fn live(
         reason,
     };
     let built = architecture_of(architecture, "model", &build)?;
-    let Architecture { mut graph, variables, notes, .. } = built;
+    let Architecture { mut graph, variables, constants, notes, .. } = built;
     let names: Vec<String> = variables.iter().map(|v| v.name.to_string()).collect();
     if names.len() != values.len() {
         let reason = format!("there are {} values for {} weights", values.len(), names.len());
         return Err(wrong("weights", reason).into());
     }
-    let mut weights = Weights::default();
+    let mut weights = constants;
     for (variable, value) in variables.iter().zip(values) {
         let ty = value.tensor_type();
         if ty != variable.ty {

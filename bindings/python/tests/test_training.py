@@ -249,6 +249,22 @@ class Training(unittest.TestCase):
             with self.assertRaisesRegex(fanwise.RefusedError, name):
                 refused(*(x, y) if kind is Own else (x,))
 
+    def test_large_constants_are_not_trained(self):
+        constant = np.random.default_rng(2).normal(0, 0.1, (64, 20)).astype("float32")
+
+        def make():
+            keras.utils.set_random_seed(1)
+            x = keras.Input((64,))
+            y = layers.Dense(10, activation="softmax")(keras.ops.matmul(x, constant))
+            return keras.Model(x, y)
+
+        x, y = digits(50)
+
+        def compiled():
+            return {"optimizer": optimizers.SGD(0.1, momentum=0.9), "loss": SPARSE}
+
+        self.fit_both(self.twins(make), compiled, x, y, epochs=2, batch_size=13)
+
     def test_a_batch_that_fails_ends_the_training(self):
         model = keras.Sequential([keras.Input((2,), dtype="int32"), layers.Embedding(5, 3)])
         model.add(layers.Flatten())

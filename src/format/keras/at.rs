@@ -13,8 +13,8 @@ use super::shared::{Place, Shared};
 use super::tree::Spec;
 use super::value::{Arg, Args, Tensor};
 use super::variables::{Variable, Variables};
-use crate::ir::{Builder, Origin, Value};
-use crate::op::{Emit, Formula, Op};
+use crate::ir::{Builder, MAX_CONSTANT, Origin, Value};
+use crate::op::{Constant, Emit, Formula, Op};
 use crate::types::{DType, Dim, Note, Quoted, Shape, TensorType};
 
 /// The most nodes of a graph, and calls of layers: models inside models may be called many times.
@@ -37,6 +37,8 @@ pub(super) struct State {
     /// Values with the last axis behind the batch, by those in Keras' order, and the reverse.
     turned: HashMap<(Value, bool), Value>,
     calls: usize,
+    /// The constants so far that are parameters, because they are large.
+    constants: usize,
     call: Caller,
 }
 
@@ -83,6 +85,7 @@ impl State {
             is_before_3: options.is_before_3,
             turned: HashMap::new(),
             calls: 0,
+            constants: 0,
             call,
         }
     }
@@ -498,6 +501,13 @@ impl Emit for At<'_, '_> {
             return Err(Fault::new(format!("the model has more than {MOST} operators")));
         }
         let name = format!("{}.{}", self.place.path, op.name());
+        if let Op::Constant(Constant { value }) = &op
+            && value.len() > MAX_CONSTANT
+        {
+            self.state.constants += 1;
+            let name = format!("{name}_{}", self.state.constants);
+            return Ok(SmallVec::from_iter([self.state.builder.param(&name, value.clone())]));
+        }
         Ok(self.state.builder.all(&name, op, operands)?.into())
     }
 }

@@ -19,10 +19,12 @@ use super::variables::Variables;
 use crate::ir::{Graph, SizeSymbol, Value, Weights};
 use crate::types::{DType, Dim, Note, Quoted, Shape, Symbol, TensorType};
 
-/// A model without the elements of its parameters.
+/// A model without the elements of its variables.
 pub(super) struct Built {
     pub(super) graph: Graph,
     pub(super) variables: Variables,
+    /// The elements of parameters that are no variables.
+    pub(super) constants: Weights,
     pub(super) notes: Vec<Note>,
     pub(super) unapplied: BTreeSet<String>,
 }
@@ -68,14 +70,14 @@ pub(super) fn build(
     if !state.errors.is_empty() {
         return Err(BuildError::Layers(state.errors));
     }
-    let (mut graph, _): (Graph, Weights) = state.builder.finish();
+    let (mut graph, constants): (Graph, Weights) = state.builder.finish();
     let symbols = options.symbols.iter().filter_map(|name| {
         options.sizes.get(name).map(|number| SizeSymbol { name: name.clone(), number: *number })
     });
     graph.set_symbols(symbols.collect());
     state.variables.sort();
     let State { variables, notes, unapplied, .. } = state;
-    Ok(Built { graph, variables, notes, unapplied })
+    Ok(Built { graph, variables, constants, notes, unapplied })
 }
 
 impl Build<'_> {

@@ -28,13 +28,16 @@ pub(crate) struct Reader {
     is_before_3: bool,
 }
 
-/// A graph and the variables of Keras that are its parameters; these have no elements yet.
+/// A graph and the variables of Keras that are its parameters; these have no elements yet. The
+/// other parameters are large constants.
 #[derive(Debug)]
 pub(crate) struct Architecture {
     /// The graph.
     pub(crate) graph: Graph,
     /// In the order of `model.weights`.
     pub(crate) variables: Variables,
+    /// The elements of the constants.
+    pub(crate) constants: Weights,
     /// Decisions of the reader.
     pub(crate) notes: Vec<Note>,
     /// For training: the regularizers and constraints that belong to no variable, each behind its
@@ -59,6 +62,13 @@ impl Architecture {
             notes.push(format!("not applied: {}", all.join(", ")).into());
         }
         notes
+    }
+
+    /// The parameters that keep their elements in training.
+    fn frozen(&self) -> BTreeSet<String> {
+        let kept = self.variables.iter().filter(|v| !v.is_trainable && !v.is_running);
+        let kept = kept.map(|variable| variable.name.to_string());
+        kept.chain(self.constants.iter().map(|(name, _)| name.to_string())).collect()
     }
 }
 
@@ -161,9 +171,8 @@ impl Reader {
             return self.model(options, None, budget);
         }
         let built = self.architecture(options)?;
-        let (notes, frozen) = (built.told(), frozen(&built.variables));
-        let graph = built.graph;
-        Ok(Model { notes, frozen, ..Model::new(graph, Weights::default()) })
+        let (notes, frozen) = (built.told(), built.frozen());
+        Ok(Model { notes, frozen, ..Model::new(built.graph, built.constants) })
     }
 
     /// The bytes of the file with these elements of its variables, and how they were learned. All
@@ -202,9 +211,9 @@ impl Reader {
 }
 
 /// The graph of an architecture with its elements.
-fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
-    let notes = built.told();
-    let Architecture { mut graph, variables, .. } = built;
+fn filled(built: Architecture, mut weights: Weights, file: &str) -> Model {
+    let (notes, frozen) = (built.told(), built.frozen());
+    let Architecture { mut graph, constants, .. } = built;
     let names: Vec<(ParamId, std::sync::Arc<str>)> =
         (0u32..).map(ParamId).zip(graph.params().iter().map(|param| param.name.clone())).collect();
     for (id, name) in names {
@@ -213,13 +222,10 @@ fn filled(built: Architecture, weights: Weights, file: &str) -> Model {
             graph.set_source(id, Place { file: file.into(), key: name });
         }
     }
-    Model { notes, frozen: frozen(&variables), ..Model::new(graph, weights) }
-}
-
-/// The parameters that keep their elements in training.
-fn frozen(variables: &Variables) -> BTreeSet<String> {
-    let kept = variables.iter().filter(|v| !v.is_trainable && !v.is_running);
-    kept.map(|variable| variable.name.to_string()).collect()
+    for (name, tensor) in constants.iter() {
+        weights.insert(name.clone(), tensor.clone());
+    }
+    Model { notes, frozen, ..Model::new(graph, weights) }
 }
 
 /// The graph of an architecture as `model.to_json()` gives it; `source` names it.
@@ -247,11 +253,11 @@ fn architecture(
         let layers = vec![LayerError::new("model", "Model", fault)];
         KerasError::Layers { path: path(), layers }
     })?;
-    let Built { graph, variables, notes, unapplied } =
-        build(&spec, source, options).map_err(|e| match e {
+    let Built { graph, variables, constants, notes, unapplied } = build(&spec, source, options)
+        .map_err(|e| match e {
             BuildError::Layers(layers) => KerasError::Layers { path: path(), layers },
             BuildError::Open(sizes) => KerasError::Open { path: path(), sizes },
         })?;
     let for_training = options.for_training;
-    Ok(Architecture { graph, variables, notes, unapplied, for_training })
+    Ok(Architecture { graph, variables, constants, notes, unapplied, for_training })
 }

@@ -119,7 +119,7 @@ fn without(at: &mut At<'_, '_>, x: Value, number: f64) -> Read<Value> {
     at.choose(none, number, x)
 }
 
-/// Whether each element is a number, as an integer that can be summed up, of a tensor of floats.
+/// 1 for each number of a tensor of floats, and 0 for each NaN, in its type.
 fn counts(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     let none = at.is_nan(x)?;
     let is_one = at.not(none)?;

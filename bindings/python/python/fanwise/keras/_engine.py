@@ -187,13 +187,13 @@ class Engine:
         trainable = self._trainable()
         key = (train, tuple(sorted(kinds.items())), tuple(sorted(masked)), tuple(trainable))
         if key not in self._others:
-            frozen = set(self._variables) - set(trainable) - self._statistics()
+            # Parameters beside the variables are constants.
             known = {name for name, _ in model.params}
             names = [name for name, _ in model.outputs]
             spec = {
                 "losses": self.compiled.spec(names, kinds, masked),
                 "optimizer": _compile.optimizer(self.template.optimizer),
-                "frozen": frozen & known,
+                "frozen": known - set(trainable) - self._statistics(),
                 "learned": set(trainable) & known,
                 "seed": 0,
                 "constraints": _compile.constraints(trainable),

@@ -4,6 +4,7 @@ train: draws, and statistics of the batch."""
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnx_ir
 import torch
 from onnxscript import opset18
 
@@ -94,7 +95,9 @@ def table() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def _number(value: float, like: Any) -> Any:
-    return op.CastLike(op.Constant(value_float=float(value)), like)
+    # An attribute `value_float` has the digits of float32 only.
+    exact = onnx_ir.tensor(float(value), onnx_ir.DataType.DOUBLE)
+    return op.CastLike(op.Constant(value=exact), like)
 
 
 def _dropped(x: Any, rate: float) -> Any:
@@ -258,8 +261,6 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _bound(value: Any, like: Any) -> Any:
-    if isinstance(value, int):
-        value = op.Constant(value_int=value)
-    elif isinstance(value, float):
-        value = op.Constant(value_float=value)
-    return op.CastLike(value, like)
+    if isinstance(value, float):
+        return _number(value, like)
+    return op.CastLike(op.Constant(value_int=value) if isinstance(value, int) else value, like)
