@@ -283,6 +283,7 @@ class Training(unittest.TestCase):
         found[1].fit(x[:2], y[:2], verbose=0)
         np.testing.assert_array_equal(model.get_weights()[0], other.get_weights()[0])
 
+    @unless_tensorflow("weights are copied after each batch")
     def test_an_interrupted_wait_for_weights_loses_none(self):
         x, y = digits(32)
         own, parallel = self.twins(dense)

@@ -118,20 +118,23 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     logs: dict[str, float] = {}
     callbacks.on_train_begin()
     first = template._initial_epoch or settings["initial_epoch"]
-    for epoch in range(first, epochs):
-        engine.reset()
-        callbacks.on_epoch_begin(epoch)
-        watched = _is_watched(callbacks)
-        logs = _epoch(engine, batches, callbacks if watched or verbose else None, watched)
+    try:
+        for epoch in range(first, epochs):
+            engine.reset()
+            callbacks.on_epoch_begin(epoch)
+            watched = _is_watched(callbacks)
+            logs = _epoch(engine, batches, callbacks if watched or verbose else None, watched)
+            engine.settle()
+            if validation is not None and _is_due(epoch, settings["validation_freq"]):
+                found = _validated(engine, validation, settings, callbacks)
+                logs = logs | {f"val_{name}": value for name, value in found.items()}
+            callbacks.on_epoch_end(epoch, logs)
+            if template.stop_training:
+                break
+        engine.finish()
+    finally:
+        # The steps before one that fails, or before Ctrl-C, count.
         engine.settle()
-        if validation is not None and _is_due(epoch, settings["validation_freq"]):
-            found = _validated(engine, validation, settings, callbacks)
-            logs = logs | {f"val_{name}": value for name, value in found.items()}
-        callbacks.on_epoch_end(epoch, logs)
-        if template.stop_training:
-            break
-    engine.finish()
-    engine.settle()
     callbacks.on_train_end(logs)
     return template.history
 
