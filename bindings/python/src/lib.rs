@@ -2,6 +2,7 @@
 //! in `python/`.
 
 mod array;
+mod batches;
 mod detached;
 mod error;
 mod graph;

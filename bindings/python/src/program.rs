@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fanwise::backend::{Executable, RunOptions, RunOutput};
+use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::Weights;
 use fanwise::pass::{
     self, Constraint, Metric, Mode, OutputLoss, Penalty, Recompute, Training, TrainingGraph,
@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::array::{PyTensor, tensor};
+use crate::batches::{Batches, Outputs};
 use crate::detached::{Pending, Worker};
 use crate::error::Raise as _;
 use crate::model::{PyModel, tensors};
@@ -112,19 +113,19 @@ pub(crate) struct PyProgram {
 }
 
 /// The outputs of a run by name.
-type Outputs = BTreeMap<String, PyTensor>;
+type ByName = BTreeMap<String, PyTensor>;
 
 /// A run of a program that was started.
 #[pyclass(frozen, module = "fanwise", name = "Run")]
-pub(crate) struct PyRun(Mutex<Option<Pending<RunOutput>>>);
+pub(crate) struct PyRun(Mutex<Option<Pending<Outputs>>>);
 
 #[pymethods]
 impl PyRun {
     /// Waits for the run; the outputs by name. There is one result to take.
-    fn result(&self, py: Python<'_>) -> PyResult<Outputs> {
+    fn result(&self, py: Python<'_>) -> PyResult<ByName> {
         let run = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or_else(|| PyRuntimeError::new_err("the result was taken before"))?;
-        let outputs = run.wait(py)?.outputs;
+        let outputs = run.wait(py)?;
         Ok(outputs.into_iter().map(|(name, t)| (name.to_string(), t.into())).collect())
     }
 }
@@ -260,7 +261,7 @@ impl PyProgram {
     }
 
     /// Runs it on a batch; the outputs by name.
-    fn run(&self, py: Python<'_>, inputs: &Bound<'_, PyDict>) -> PyResult<Outputs> {
+    fn run(&self, py: Python<'_>, inputs: &Bound<'_, PyDict>) -> PyResult<ByName> {
         self.start(inputs)?.result(py)
     }
 
@@ -268,7 +269,22 @@ impl PyProgram {
     /// its result was taken.
     fn start(&self, inputs: &Bound<'_, PyDict>) -> PyResult<PyRun> {
         let (inputs, executable) = (tensors(inputs)?, Arc::clone(&self.executable));
-        let run = move || Ok(executable.run(&inputs, &RunOptions::default())?);
+        let run = move || Ok(executable.run(&inputs, &RunOptions::default())?.outputs);
+        Ok(PyRun(Mutex::new(Some(self.worker.start(run)?))))
+    }
+
+    /// Starts runs on batches of `batch` rows, after what was started before. `order` has the
+    /// numbers of their rows in `inputs`. Inputs without rows have an element for each batch, and
+    /// outputs are joined likewise. The arrays must not change until the result was taken.
+    fn start_batches(
+        &self,
+        inputs: &Bound<'_, PyDict>,
+        order: &Bound<'_, PyAny>,
+        batch: usize,
+    ) -> PyResult<PyRun> {
+        let executable = Arc::clone(&self.executable);
+        let batches = Batches::new(tensors(inputs)?, &tensor(order)?, batch, &*executable)?;
+        let run = move || batches.run(&*executable);
         Ok(PyRun(Mutex::new(Some(self.worker.start(run)?))))
     }
 

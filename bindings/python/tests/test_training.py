@@ -229,6 +229,34 @@ class Training(unittest.TestCase):
         parts = [single.predict_on_batch(x[first : first + 13]) for first in range(0, 60, 13)]
         np.testing.assert_array_equal(whole, np.concatenate(parts))
 
+    def test_batches_that_are_cut_at_once_are_those_that_keras_cuts(self):
+        x, y = digits(190)
+        weights = np.random.default_rng(1).random(190)
+
+        class Watching(keras.callbacks.Callback):
+            """It makes each batch a step of its own."""
+
+        rate = optimizers.schedules.ExponentialDecay(0.05, 7, 0.5)
+        for shuffle, rows in ((True, 16), ("batch", 16), (False, 3)):
+            own, parallel = self.twins(dense)
+            found = []
+            for model, seen in (
+                (multi_gpu_model(own, 3, target="cpu"), [Watching()]),
+                (parallel, []),
+            ):
+                model.compile(optimizers.SGD(rate), SPARSE, metrics=["accuracy"])
+                np.random.seed(5)
+                more = {"batch_size": rows, "shuffle": shuffle, "verbose": 0, "callbacks": seen}
+                history = model.fit(x, y, sample_weight=weights, epochs=3, **more).history
+                tested = model.evaluate(x, y, batch_size=rows, verbose=0, callbacks=seen)
+                predicted = model.predict(x, batch_size=rows, verbose=0, callbacks=seen)
+                found.append((history, tested, predicted, model.get_weights()))
+            alone, cut = found
+            self.assertEqual(alone[:2], cut[:2])
+            np.testing.assert_array_equal(alone[2], cut[2])
+            for a, b in zip(alone[3], cut[3], strict=True):
+                np.testing.assert_array_equal(a, b)
+
     def test_methods_of_the_users_own_are_refused_where_they_would_count(self):
         class Own(keras.Model):
             def train_step(self, *args):

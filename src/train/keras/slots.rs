@@ -90,7 +90,8 @@ pub(super) fn assigned(
     has_decay: bool,
 ) -> Option<Vec<Entry>> {
     let Some(names) = slots.names.as_ref().filter(|names| !names.is_empty()) else {
-        return ordered(slots, order(optimizer, trained, has_decay));
+        let all = order(optimizer, trained, has_decay);
+        return ordered(slots, all).or_else(|| without_rate(slots, optimizer, trained));
     };
     // So Keras with Theano names variables that have no name.
     if names.iter().all(|name| name.starts_with("param_")) {
@@ -105,6 +106,16 @@ pub(super) fn assigned(
 /// Variables in this order, if they are as many.
 fn ordered(slots: &Slots, all: Vec<Entry>) -> Option<Vec<Entry>> {
     (all.len() == slots.tensors.len()).then_some(all)
+}
+
+/// The variables in an archive of tf.keras: the learning rate is none of them, and SGD has momenta
+/// also where it does not use them.
+fn without_rate(slots: &Slots, optimizer: &Optimizer, trained: &[&str]) -> Option<Vec<Entry>> {
+    let mut all = order(optimizer, trained, true);
+    if optimizer.slots().is_empty() {
+        all.extend(trained.iter().map(|_| Entry::Other));
+    }
+    ordered(slots, all)
 }
 
 /// Variables whose names say nothing, as Keras 1 and Keras 2 have them: the steps, if they are

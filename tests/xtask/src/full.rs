@@ -1,13 +1,14 @@
 //! `cargo xtask full`: the whole product, in parts that run alone and are not run twice.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    Failure, MANY, R, TORCH, cargo_test, run_device_tests, run_tests, say, step_with, target, turn,
+    Failure, MANY, R, TF_KERAS, TORCH, cargo_test, root, run_device_tests, run_tests, say,
+    step_with, target, turn,
 };
 
 /// A part: its name, and what it runs.
@@ -96,13 +97,19 @@ fn whole() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The Python package with Keras on its other backends.
+/// The Python package with Keras on its other backends, and the files of tf.keras.
 fn backends() -> Result<(), Failure> {
     let listed = "bindings/python/tests/backends.txt";
-    let python = environment(&target().join("backends"), listed, &[], |_| Ok(()))?;
-    for backend in ["tensorflow", "torch"] {
-        let step =
-            cargo_test(&["--test", "python", "--", "--ignored", "keras", "training", "strategy"]);
+    let tf_keras = |interpreter: &Path| {
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
+        let listed = root().join("bindings/python/tests/tf_keras.txt");
+        Step::new(interpreter, &pip).args(&["-r", &listed.to_string_lossy()]).run()
+    };
+    let python = environment(&target().join("backends"), listed, &[], tf_keras)?;
+    let others: [(&str, &[&str]); 2] = [("tensorflow", &[]), ("torch", &["--skip", TF_KERAS])];
+    for (backend, skipped) in others {
+        let modules = ["--test", "python", "--", "--ignored", "keras", "training", "strategy"];
+        let step = cargo_test(&modules).args(skipped);
         step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
     }
     Ok(())

@@ -101,8 +101,8 @@ fn bless() -> Result<(), Failure> {
 fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
     let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots, turn));
     let (python, fast) = (python?, fast?);
-    let ignored =
-        ["--no-fail-fast", "--", "--ignored", "--skip", MANY, "--skip", R, "--skip", TORCH];
+    let skipped = [MANY, R, TORCH, TF_KERAS].map(|name| ["--skip", name]);
+    let ignored = [&["--no-fail-fast", "--", "--ignored"], skipped.as_flattened()].concat();
     let with = |step: Step| {
         let step = step_with(&python, step.args(&ignored));
         step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()
@@ -120,6 +120,9 @@ const R: &str = "r_package";
 
 /// The test that needs PyTorch.
 const TORCH: &str = "torch_package";
+
+/// The test that needs tf.keras.
+const TF_KERAS: &str = "tf_keras";
 
 /// A step that may use Python, the compiler of kernels and the command line.
 fn step_with(python: &Python, step: Step) -> Step {

@@ -1,5 +1,6 @@
 """What `compile` was given, as the specification of a training, and the numbers that it tells."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,19 +140,18 @@ class Sums:
         self._loss = 0.0
         self._metrics: list[list[np.ndarray]] | None = None
 
-    def add(self, outputs: dict[str, np.ndarray], names: list[str], rows: int) -> None:
-        """Adds the outputs of a batch."""
-        self._rows += rows
-        self._loss += float(outputs["loss"]) * rows
-        pairs = [
-            [np.asarray(outputs[f"{name}.{part}"], np.float64) for part in ("total", "count")]
-            for name in names
-        ]
+    def add(self, outputs: dict[str, np.ndarray], names: list[str], rows: list[int]) -> None:
+        """Adds the outputs of batches, which lie on the first axis."""
+        self._rows += sum(rows)
+        for loss, own in zip(outputs["loss"].tolist(), rows, strict=True):
+            self._loss += loss * own
+        parts = [[outputs[f"{name}.{part}"] for part in ("total", "count")] for name in names]
         if self._metrics is None:
-            self._metrics = pairs
-        else:
-            for own, new in zip(self._metrics, pairs, strict=True):
-                own[0], own[1] = own[0] + new[0], own[1] + new[1]
+            self._metrics = [[np.zeros(part.shape[1:]) for part in pair] for pair in parts]
+        for sums, pair in zip(self._metrics, parts, strict=True):
+            for at, part in enumerate(pair):
+                # In the order of the batches, however many come at once.
+                sums[at] = functools.reduce(np.add, part.astype(np.float64), sums[at])
 
     def logs(self) -> dict[str, float]:
         """The numbers in Keras' order."""

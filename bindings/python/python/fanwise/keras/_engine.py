@@ -1,5 +1,6 @@
 """The programs of a template, which share its weights."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,18 @@ from ._weights import Program, Store, is_lazy
 
 
 class Step(NamedTuple):
-    """A step that was started."""
+    """A step that was started, or several."""
 
     run: _fanwise.Run
     metrics: list[str]
-    rows: int
+    # The rows of each.
+    rows: list[int]
+    # Whether the outputs of several are joined.
+    joined: bool
+
+
+# What starts the batches of these rows, each of a number of rows.
+Start = Callable[[np.ndarray, int], Any]
 
 
 class Engine:
@@ -58,6 +66,25 @@ class Engine:
 
     def start_prediction(self, x: Any) -> _fanwise.Run:
         """Starts the prediction for a batch."""
+        program, given = self._to_predict(x)
+        self.store.ready(program)
+        return program.native.start(given)
+
+    def predictions(self, x: Any) -> Start | None:
+        """What starts predictions for batches of these rows; none where it has to be done for each
+        batch alone."""
+        program, given = self._to_predict(x)
+        if not _has_rows(program, given):
+            return None
+
+        def start(order: np.ndarray, batch: int) -> _fanwise.Run:
+            self.store.ready(program)
+            return program.native.start_batches(given, order, batch)
+
+        return start
+
+    def _to_predict(self, x: Any) -> tuple[Program, dict[str, Any]]:
+        """The program for predictions, with its inputs."""
         if self._inference is None:
             _check_own(self.template, _PREDICTION)
             self._inference = self._prepared("inference", None)
@@ -68,8 +95,7 @@ class Engine:
             for name, array in zip(self.inputs, arrays, strict=True)
             if name in ports
         }
-        self.store.ready(self._inference)
-        return self._inference.native.start(given)
+        return self._inference, given
 
     def predicted(self, run: _fanwise.Run) -> list[np.ndarray]:
         """The outputs of a prediction that was started, in order."""
@@ -107,8 +133,43 @@ class Engine:
 
     def start_step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> Step:
         """Starts a step after those before it. The batch must not change before it is finished."""
+        program, given, rows = self._to_step(x, y, sample_weight, train=train)
+        if train:
+            assert program.rate is not None
+            given[program.rate] = self._rates(1)[0]
+        self._changes(program, train=train)
+        return Step(program.native.start(given), program.metrics, [rows], False)
+
+    def steps(self, batch: int, x: Any, y: Any, sample_weight: Any, *, train: bool) -> Start | None:
+        """What starts steps on batches of these rows; none where it has to be done for each batch
+        alone."""
+        from keras import tree
+
+        if self._masks:
+            return None
+        first = lambda array: array[:batch]
+        self.build(*tree.map_structure(first, (x, y, sample_weight), none_is_leaf=False))
+        program, given, _ = self._to_step(x, y, sample_weight, train=train)
+        if not _has_rows(program, given):
+            return None
+
+        def start(order: np.ndarray, batch: int) -> Step:
+            rows = [min(batch, len(order) - at) for at in range(0, len(order), batch)]
+            if train:
+                assert program.rate is not None
+                given[program.rate] = self._rates(len(rows))
+            self._changes(program, train=train)
+            run = program.native.start_batches(given, order, batch)
+            return Step(run, program.metrics, rows, True)
+
+        return start
+
+    def _to_step(
+        self, x: Any, y: Any, sample_weight: Any, *, train: bool
+    ) -> tuple[Program, dict[str, Any], int]:
+        """The program for steps on such data with its inputs but the learning rate, and the rows."""
         self.build(x, y, sample_weight)
-        assert self.compiled is not None and self.sums is not None
+        assert self.compiled is not None
         weights = self._weights(sample_weight)
         arrays = _feed.flat(x, self.inputs, "the data")
         masks = self._masks(arrays) if self._masks else [None] * len(self.outputs)
@@ -118,17 +179,20 @@ class Engine:
             self._shape(y)
         program = self._program(kinds, masked, train=train)
         given = self._given(program, arrays, (y, weights, masks))
-        if train:
-            self._rate(program, given)
+        return program, given, np.shape(arrays[0])[0]
+
+    def _changes(self, program: Program, *, train: bool) -> None:
+        """A program is about to run, and to change its variables if it trains."""
         self.store.ready(program)
         if train:
             self.store.trained(program, program.changes)
-        return Step(program.native.start(given), program.metrics, np.shape(arrays[0])[0])
 
     def finish_step(self, step: Step) -> dict[str, float]:
-        """Waits for a step; the numbers so far."""
+        """Waits for a step, or several; the numbers so far."""
         assert self.sums is not None
         found = {name: numpy(value) for name, value in step.run.result().items()}
+        if not step.joined:
+            found = {name: value[None] for name, value in found.items()}
         self.sums.add(found, step.metrics, step.rows)
         return self.sums.logs()
 
@@ -297,18 +361,26 @@ class Engine:
             raise ValueError(f"{len(arrays)} targets for {len(names)} outputs: {names}")
         return dict(zip(losses, arrays, strict=True))
 
-    def _rate(self, program: Program, given: dict[str, Any]) -> None:
-        """Gives a step its learning rate; a schedule is asked with the number of the step."""
+    def _rates(self, count: int) -> np.ndarray:
+        """The learning rates of the next steps; a schedule is asked with the number of each."""
         rate = self.template.optimizer._learning_rate
         if "optimizer.step" not in self.store.stale:
             self._step = int(_feed.host(self.template.optimizer._iterations.value))
-        value = rate(self._step) if callable(rate) else rate.value
-        self._step += 1
-        assert program.rate is not None
-        # Arrays of JAX cannot be written; others are read at each step, which takes a while.
+        first, self._step = self._step, self._step + count
+        if callable(rate):
+            rates = [_feed.host(rate(step)) for step in range(first, self._step)]
+            return np.array(rates, np.float64)
+        # Arrays of JAX cannot be written; others are read each time, which takes a while.
+        value = rate.value
         if value is not self._rate_of[0] or not type(value).__module__.startswith("jax"):
             self._rate_of = (value, np.float64(_feed.host(value)))
-        given[program.rate] = self._rate_of[1]
+        return np.full(count, self._rate_of[1])
+
+
+def _has_rows(program: Program, given: dict[str, Any]) -> bool:
+    """Whether the first axis of all these inputs is the batch, of any size."""
+    dims = [program.ports[name][1][1] for name in given]
+    return all(of_input and of_input[0] is None for of_input in dims)
 
 
 def _kind(weight: np.ndarray) -> str:

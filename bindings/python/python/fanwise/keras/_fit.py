@@ -1,14 +1,20 @@
 """The loops around batches: `fit`, `evaluate` and `predict`, with Keras' data and callbacks."""
 
 import functools
+import time
 import types
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ._engine import Engine
+from ._engine import Engine, Start
+
+# The seconds after which callbacks are told how far a loop is, and Ctrl-C can end it.
+TURN = 0.05
+
+# The bytes of arrays that are converted whole.
+SMALL = 1 << 24
 
 
 def _batches(**data: Any) -> Any:
@@ -144,8 +150,9 @@ def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[
     small model a third of its time."""
     logs: dict[str, float] = {}
     start = functools.partial(engine.start_step, train=True)
+    many = None if watched else functools.partial(engine.steps, train=True)
     begin = None if callbacks is None else callbacks.on_train_batch_begin
-    for end, step in _started(batches, start, begin, watched):
+    for end, step in _started(batches, start, many, begin):
         logs = engine.finish_step(step)
         if watched:
             engine.settle()
@@ -157,24 +164,85 @@ def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[
 
 
 def _started(
-    batches: Any, start: Callable[..., Any], begin: Any, watched: bool
+    batches: Any, start: Callable[..., Any], many: Callable[..., Any] | None, begin: Any
 ) -> Iterator[tuple[int, Any]]:
     """What `start` gives for each batch, in order, with the number of the batch.
 
-    If nobody watches the batches and Keras cuts them out of arrays, a batch is started before the
-    result of the one in front of it is waited for. Other data may use the memory of a batch again.
+    If somebody watches the batches, there is no `many`. Else, where Keras cuts them out of arrays,
+    what is next is started before the result of what is in front of it is waited for, and what
+    `many` gives starts several at once. Other data may use the memory of a batch again.
     """
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-    ahead = 0 if watched or not isinstance(batches.data_adapter, ArrayDataAdapter) else 1
-    waiting: deque[tuple[int, Any]] = deque()
+    adapter = batches.data_adapter
+    if many is None or not isinstance(adapter, ArrayDataAdapter):
+        return _each(batches, start, begin)
+    several = None
+    if _can_be_cut(batches):
+        several = many(adapter.batch_size, *_unpacked(adapter._inputs))
+    if several is None:
+        return _ahead(_each(batches, start, begin))
+    return _ahead(_several(adapter, several, begin))
+
+
+def _ahead(started: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """What was started, one late."""
+    before = None
+    for one in started:
+        if before is not None:
+            yield before
+        before = one
+    if before is not None:
+        yield before
+
+
+def _each(batches: Any, start: Callable[..., Any], begin: Any) -> Iterator[tuple[int, Any]]:
     for first, last, batch in _steps(batches):
         if begin is not None:
             begin(first)
-        waiting.append((last, start(*_unpacked(batch))))
-        if len(waiting) > ahead:
-            yield waiting.popleft()
-    yield from waiting
+        yield last, start(*_unpacked(batch))
+
+
+def _several(adapter: Any, start: Start, begin: Any) -> Iterator[tuple[int, Any]]:
+    """As many batches of arrays at once as run for about `TURN`."""
+    batch, order = adapter.batch_size, _order(adapter)
+    first, count, before = 0, 1, time.perf_counter()
+    while first < adapter.num_batches:
+        last = min(first + count, adapter.num_batches)
+        if begin is not None:
+            begin(first)
+        yield last - 1, start(order[first * batch : last * batch], batch)
+        now = time.perf_counter()
+        took, before = now - before, now
+        # Nothing was waited for yet behind the first.
+        if first and took < TURN / 2:
+            count *= 2
+        elif took > TURN:
+            count = max(1, count // 2)
+        first = last
+
+
+def _order(adapter: Any) -> np.ndarray:
+    """The numbers of the rows in the order of batches, drawn as Keras draws it."""
+    rows, batch = adapter._num_samples, adapter.batch_size
+    if adapter._shuffle == "batch":
+        firsts = range(0, rows, batch)
+        parts = [np.random.permutation(min(batch, rows - at)) + at for at in firsts]
+        return np.concatenate(parts)
+    return np.random.permutation(rows) if adapter._shuffle else np.arange(rows)
+
+
+def _can_be_cut(batches: Any) -> bool:
+    """Whether batches can be cut out of arrays as programs take them: what may have to be converted
+    whole must be small."""
+    from keras import tree
+
+    arrays = [array for array in tree.flatten(batches.data_adapter._inputs) if array is not None]
+    return batches.steps_per_epoch is None and all(
+        isinstance(array, np.ndarray)
+        and ((array.dtype == np.float32 and array.flags.c_contiguous) or array.nbytes < SMALL)
+        for array in arrays
+    )
 
 
 def _is_due(epoch: int, every: Any) -> bool:
@@ -234,8 +302,8 @@ def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str,
     engine.reset()
     logs: dict[str, float] = {}
     start = functools.partial(engine.start_step, train=False)
-    watched = _is_watched(callbacks)
-    for end, step in _started(batches, start, callbacks.on_test_batch_begin, watched):
+    many = None if _is_watched(callbacks) else functools.partial(engine.steps, train=False)
+    for end, step in _started(batches, start, many, callbacks.on_test_batch_begin):
         logs = engine.finish_step(step)
         callbacks.on_test_batch_end(end, logs)
         if template.stop_evaluating:
@@ -253,8 +321,8 @@ def predict(engine: Engine, x: Any, **settings: Any) -> list[np.ndarray]:
     callbacks.on_predict_begin()
     parts: list[list[np.ndarray]] = []
     start = lambda x, *_: engine.start_prediction(x)
-    watched = _is_watched(callbacks)
-    for end, run in _started(batches, start, callbacks.on_predict_batch_begin, watched):
+    many = None if _is_watched(callbacks) else lambda _, x, *rest: engine.predictions(x)
+    for end, run in _started(batches, start, many, callbacks.on_predict_batch_begin):
         found = engine.predicted(run)
         parts.append(found)
         callbacks.on_predict_batch_end(end, {"outputs": found})
