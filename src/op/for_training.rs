@@ -14,6 +14,9 @@ family! {
         /// The first operand; training and evaluation add the second one, a float without axes, to
         /// the loss.
         AddLoss = "add_loss",
+        /// The first operand; the costs of an output count in training and evaluation where the
+        /// second one, truth values of its first axes, is true.
+        Counted = "counted",
         /// The first operand; after a step of training the second one, a parameter, is the third,
         /// of the same type.
         Move = "move_variable",
@@ -33,7 +36,7 @@ impl ForTraining {
     const fn operands(&self) -> usize {
         match self {
             Self::StopGradient => 1,
-            Self::InTraining | Self::AddLoss => 2,
+            Self::InTraining | Self::AddLoss | Self::Counted => 2,
             Self::Move => 3,
         }
     }
@@ -62,6 +65,13 @@ impl OpDef for ForTraining {
                     return Err(OpError::shape(1, loss, "it must be a float without axes"));
                 }
             }
+            Self::Counted => {
+                let mask = operands[1].ty;
+                if mask.dtype != DType::Bool || !x.shape.starts_with(&mask.shape) {
+                    let form = "it must be truth values of the first axes";
+                    return Err(OpError::shape(1, mask, form));
+                }
+            }
         }
         result(x.clone())
     }
@@ -81,7 +91,7 @@ impl OpDef for ForTraining {
     fn gradient(&self) -> Gradient {
         match self {
             Self::StopGradient => Gradient::Zero("it stops the gradient"),
-            Self::InTraining | Self::AddLoss | Self::Move => Gradient::Defined,
+            Self::InTraining | Self::AddLoss | Self::Counted | Self::Move => Gradient::Defined,
         }
     }
 
@@ -116,6 +126,8 @@ mod tests {
         given(ForTraining::StopGradient, &[(&x, Claim::Invariant)]);
         given(ForTraining::InTraining, &[(&x, rows), (&other, rows)]);
         given(ForTraining::AddLoss, &[(&x, rows), (&loss, Claim::Invariant)]);
+        let mask = Tensor::new(&[5], &[true, false, true, true, false]).unwrap();
+        given(ForTraining::Counted, &[(&x, rows), (&mask, rows)]);
         let u = (&loss, Claim::Invariant);
         given(ForTraining::Move, &[(&x, rows), u, u]);
     }

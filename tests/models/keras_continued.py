@@ -160,6 +160,26 @@ def other(binary, folder, form):
     near(found[0]["loss"], fit(after, 1)[0], 1e-4, "another objective")
 
 
+def masked(binary, folder, form):
+    """Costs of steps that layers mask do not count."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    rng = np.random.default_rng(2)
+    x, y = rng.integers(0, 4, (BATCH, 6)), rng.integers(0, 3, (BATCH, 6))
+    ids = keras.Input((6,), dtype="int32", name="x")
+    steps = keras.Input((6, 3))
+    inner = keras.Model(steps, L.Dense(4, "tanh")(steps))
+    m = keras.Model(ids, L.Dense(3, "softmax", name="y")(inner(L.Embedding(4, 3, mask_zero=True)(ids))))
+    m.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    path, data = folder / f"m.{form}", folder / "masked.npz"
+    m.save(path)
+    np.savez(data, x=x, y=y)
+    found = fanwise(binary, data, path, folder / f"n.{form}")[0]
+    loss, accuracy = m.evaluate(x, y, batch_size=BATCH, verbose=0)
+    near(found["loss"], loss, 1e-5, "a masked loss")
+    near(found["accuracy"], accuracy, 1e-5, "a masked accuracy")
+
+
 if __name__ == "__main__":
     turn = int(os.environ.get("FANWISE_TURN", "0"))
     chosen = ALWAYS + [TURNS[(2 * turn + i) % len(TURNS)] for i in range(2)]
@@ -177,3 +197,4 @@ if __name__ == "__main__":
     for form in ("keras", "h5"):
         with tempfile.TemporaryDirectory() as folder:
             other(sys.argv[1], pathlib.Path(folder), form)
+            masked(sys.argv[1], pathlib.Path(folder), form)

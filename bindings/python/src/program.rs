@@ -31,7 +31,6 @@ struct LossSpec {
     class_axis: Option<i64>,
     weight: f64,
     weighted: String,
-    masked: bool,
     metrics: Vec<String>,
     weighted_metrics: Vec<String>,
 }
@@ -71,7 +70,7 @@ impl LossSpec {
                 "costs" => Weighted::Costs,
                 _ => Weighted::Nothing,
             },
-            masked: self.masked,
+            masked: false,
             metrics: metrics(&self.metrics)?,
             weighted_metrics: metrics(&self.weighted_metrics)?,
             output: self.output,
@@ -130,11 +129,14 @@ impl PyRun {
     }
 }
 
+/// An output, the input that has its target, and that of its weights.
+type Target = (String, String, Option<String>);
+
 /// What its inputs and outputs are.
 #[derive(Clone, Default)]
 struct About {
-    /// Of each output with a loss: its name and the inputs of its target, weights and mask.
-    targets: Vec<(String, String, Option<String>, Option<String>)>,
+    /// Of each output with a loss: its name and the inputs of its target and weights.
+    targets: Vec<Target>,
     metrics: Vec<String>,
     rate: Option<String>,
     trained: Vec<String>,
@@ -177,10 +179,8 @@ impl PyProgram {
 
 impl About {
     fn of(made: &TrainingGraph) -> Self {
-        let targets = made
-            .targets
-            .iter()
-            .map(|of| (of.output.clone(), of.input.clone(), of.weight.clone(), of.mask.clone()));
+        let targets =
+            made.targets.iter().map(|of| (of.output.clone(), of.input.clone(), of.weight.clone()));
         Self {
             targets: targets.collect(),
             metrics: made.metrics.clone(),
@@ -224,9 +224,9 @@ impl PyProgram {
         params.map(|port| (port.name.to_string(), of_type(&port.ty))).collect()
     }
 
-    /// Of each output with a loss: its name and the inputs of its target, weights and mask.
+    /// Of each output with a loss: its name and the inputs of its target and weights.
     #[getter]
-    fn targets(&self) -> Vec<(String, String, Option<String>, Option<String>)> {
+    fn targets(&self) -> Vec<Target> {
         self.about.targets.clone()
     }
 

@@ -180,7 +180,9 @@ class Training(unittest.TestCase):
         def make():
             keras.utils.set_random_seed(5)
             x = keras.Input((6,), dtype="int32")
-            y = layers.Dense(4, activation="tanh")(layers.Embedding(9, 3, mask_zero=True)(x))
+            y = layers.Embedding(9, 3, mask_zero=True)(x)
+            inner = keras.Input((6, 3))
+            y = keras.Model(inner, layers.Dense(4, activation="tanh")(inner))(y)
             return keras.Model(x, layers.Dense(3, activation="softmax")(y))
 
         rng = np.random.default_rng(2)

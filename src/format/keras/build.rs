@@ -17,6 +17,8 @@ use super::tree::{Functional, Spec, Tree, sequential};
 use super::value::{Arg, Args, Tensor};
 use super::variables::Variables;
 use crate::ir::{Graph, SizeSymbol, Value, Weights};
+use crate::op::Formula;
+use crate::op::for_training::ForTraining;
 use crate::types::{DType, Dim, Note, Quoted, Shape, Symbol, TensorType};
 
 /// A model without the elements of its variables.
@@ -146,7 +148,7 @@ impl Build<'_> {
                 name = format!("{wanted}_{count}");
             }
             *count += 1;
-            let value = match Output::natural(&mut self.state, tensor) {
+            let value = match Output::value(&mut self.state, tensor) {
                 Ok(value) => value,
                 Err(fault) => {
                     self.state.errors.push(LayerError::new(&name, "output", fault));
@@ -366,8 +368,8 @@ fn object<'c>(state: &mut State, spec: &Spec<'c>, place: &Place, args: &Args<'c>
 struct Output;
 
 impl Output {
-    /// A tensor in Keras' order of axes.
-    fn natural(state: &mut State, tensor: Tensor) -> Read<Value> {
+    /// A tensor in Keras' order of axes; for training with its mask.
+    fn value(state: &mut State, tensor: Tensor) -> Read<Value> {
         let config = Object::new();
         let spec = Spec::plain("output", &config);
         let place = Place {
@@ -376,7 +378,12 @@ impl Output {
             order: Vec::new(),
             is_trainable: false,
         };
-        At::new(state, &spec, place)?.natural(tensor)
+        let mut at = At::new(state, &spec, place)?;
+        let value = at.natural(tensor)?;
+        match tensor.mask.filter(|_| at.state.for_training) {
+            Some(mask) => at.op(ForTraining::Counted, &[value, mask]),
+            None => Ok(value),
+        }
     }
 }
 

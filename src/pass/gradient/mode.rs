@@ -1,6 +1,6 @@
 //! Train mode: batch statistics in batch normalisation, and draws that are made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::TrainingError;
 use super::inference::inference_mode;
@@ -27,6 +27,8 @@ pub(crate) struct TrainMode {
     pub(super) statistics: BTreeSet<NodeId>,
     /// What layers add to the loss.
     pub(super) losses: Vec<Value>,
+    /// Outputs by their names, each with the truth values of the costs that count.
+    pub(super) counted: BTreeMap<String, Value>,
 }
 
 /// Puts a graph into train mode: batch normalisation takes the statistics of the batch and updates
@@ -88,11 +90,12 @@ pub(crate) fn train_mode(
             _ => {}
         }
     }
-    for (variable, new) in phase.moved {
-        running.keep(builder.graph(), variable, new)?;
+    for (variable, new) in &phase.moved {
+        running.keep(builder.graph(), *variable, *new)?;
     }
     builder.set_origin(Origin::default());
-    Ok(TrainMode { statistics: running.update(builder), losses: phase.losses })
+    let Phase { losses, counted, .. } = phase;
+    Ok(TrainMode { statistics: running.update(builder), losses, counted })
 }
 
 /// Makes everything of a graph draw that draws in training, by the number in `step`.

@@ -1,6 +1,6 @@
 //! What a model says about training alone, taken at its word in training and left out elsewhere.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::error::TrainingError;
 use super::writer::emit_formula;
@@ -13,6 +13,8 @@ use crate::op::{Emit, Formula, Op};
 pub(super) struct Phase {
     /// What is added to the loss.
     pub(super) losses: Vec<Value>,
+    /// Outputs by their names, each with the truth values of the costs that count.
+    pub(super) counted: BTreeMap<String, Value>,
     /// In training: variables and their values after the step.
     pub(super) moved: Vec<(Value, Value)>,
 }
@@ -38,6 +40,11 @@ impl Phase {
                 (ForTraining::InTraining, [_, new]) if trains && !resting.contains(&id) => *new,
                 (ForTraining::AddLoss, [x, loss]) => {
                     phase.losses.push(*loss);
+                    *x
+                }
+                (ForTraining::Counted, [x, mask]) => {
+                    let own = graph.outputs().iter().filter(|output| output.value.node == id);
+                    phase.counted.extend(own.map(|output| (output.name.to_string(), *mask)));
                     *x
                 }
                 (ForTraining::Move, [x, variable, new]) => {

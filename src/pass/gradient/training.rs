@@ -1,6 +1,6 @@
 //! The training graph: model, losses, gradients and the steps of an optimizer as one graph.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::classes::{ClassAxis, columns};
 use super::cost::{self, Compared, Cost};
@@ -37,8 +37,9 @@ pub fn training(
     let mut b = begin(model, weights)?;
     let choice = TrainableChoice::of(model, training)?;
     let step = b.param(STEP, Tensor::scalar(0i64));
-    let TrainMode { statistics, losses } = train_mode(&mut b, step, training.mode, &choice.frozen)?;
-    let mut costs = costs(&mut b, training)?;
+    let TrainMode { statistics, losses, counted } =
+        train_mode(&mut b, step, training.mode, &choice.frozen)?;
+    let mut costs = costs(&mut b, training, &counted)?;
     costs.loss = with_added(&mut b, costs.loss, &losses)?;
     let Parameters { trained, mut untrained } =
         Parameters::of(model, weights, &choice, &b, &statistics)?;
@@ -78,8 +79,8 @@ pub fn evaluation(
 ) -> Result<TrainingGraph, TrainingError> {
     let mut b = begin(model, weights)?;
     inference_mode(&mut b)?;
-    let losses = Phase::enter(&mut b, false, &BTreeSet::new())?.losses;
-    let mut costs = costs(&mut b, training)?;
+    let Phase { losses, counted, .. } = Phase::enter(&mut b, false, &BTreeSet::new())?;
+    let mut costs = costs(&mut b, training, &counted)?;
     costs.loss = with_added(&mut b, costs.loss, &losses)?;
     let choice = TrainableChoice::of(model, training)?;
     let Parameters { trained, .. } = Parameters::of(model, weights, &choice, &b, &BTreeSet::new())?;
@@ -151,10 +152,14 @@ fn chosen<'a>(
 }
 
 /// Writes the losses, their weighted sum, and the metrics.
-fn costs(b: &mut Builder, training: &Training) -> Result<LossValues, TrainingError> {
+fn costs(
+    b: &mut Builder,
+    training: &Training,
+    counted: &BTreeMap<String, Value>,
+) -> Result<LossValues, TrainingError> {
     let outputs = columns(b, &training.losses)?;
     let found = chosen(&training.losses, &outputs)?;
-    let (targets, inputs) = targets(b, &found)?;
+    let (targets, inputs) = targets(b, &found, counted)?;
     let (mut loss, mut metrics) = (None, Metrics::default());
     // With several losses each is a metric too, else it would equal the loss itself.
     let several = found.len() > 1;
@@ -222,6 +227,7 @@ struct LossOperands {
 fn targets(
     b: &mut Builder,
     found: &[(&OutputLoss, &Output)],
+    counted: &BTreeMap<String, Value>,
 ) -> Result<(Vec<LossInputs>, Vec<LossOperands>), TrainingError> {
     let (mut targets, mut inputs) = (Vec::new(), Vec::new());
     for (loss, output) in found {
@@ -253,11 +259,36 @@ fn targets(
             })?);
             mask = Some(name.to_string());
         }
+        if let Some(own) = counted.get(&loss.output) {
+            let costs = axis.each(&ty, ty.dtype);
+            kept = Some(of_layers(b, &output.name, *own, &costs, kept)?);
+        }
         inputs.push(LossOperands { axis, y, w, kept });
         let (output, input) = (output.name.to_string(), input.to_string());
         targets.push(LossInputs { output, input, weight, mask });
     }
     Ok((targets, inputs))
+}
+
+/// What the mask of an output's layers keeps of its costs, and of those that are `kept` otherwise.
+fn of_layers(
+    b: &mut Builder,
+    output: &str,
+    mask: Value,
+    costs: &TensorType,
+    kept: Option<Value>,
+) -> Result<Value, TrainingError> {
+    let what = format!("the mask of `{output}`");
+    if !costs.shape.starts_with(&b.graph().ty(mask).shape) {
+        let error = RuleError::Undefined("it is not one of the output's costs");
+        return Err(TrainingError::Rule { what, error });
+    }
+    emit_formula(b, &format!("{output}.counted"), &what, |at| {
+        let mask = at.cast(mask, costs.dtype)?;
+        let mask = cost::aligned(at, mask, costs.rank())?;
+        let mask = at.expand(mask, &costs.shape)?;
+        kept.map_or(Ok(mask), |kept| at.mul(kept, mask))
+    })
 }
 
 /// Restricts a cost to the entries for which `kept` is 1, in sum and count.

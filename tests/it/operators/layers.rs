@@ -215,10 +215,11 @@ fn dropout_train(draw: &mut Draw) -> Option<Case> {
 fn for_training(draw: &mut Draw) -> Option<Case> {
     let shape = draw.of(&[vec![N, 3], vec![2, N]]);
     let mut operands = vec![draw.held(DType::F32, &shape)];
-    let name = draw.of(&["stop_gradient", "in_training", "add_loss", "move_variable"]);
+    let name = draw.of(&["stop_gradient", "in_training", "add_loss", "counted", "move_variable"]);
     match name {
         "in_training" => operands.push(draw.held(DType::F32, &shape)),
         "add_loss" => operands.push(draw.held(DType::F32, &[])),
+        "counted" => operands.push(draw.ints(DType::Bool, &shape[..draw.of(&[1, 2])], 0, 1)),
         "move_variable" => {
             operands.extend([draw.held(DType::F32, &[2]), draw.held(DType::F32, &[2])]);
         }

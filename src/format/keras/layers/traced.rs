@@ -18,4 +18,9 @@ layers! {
         let mask = args.opt_tensor(1, "mask")?.map(|mask| at.natural(mask)).transpose()?;
         Ok(Tensor { mask, ..at.as_is(x)? }.into())
     };
+    // A tensor with the mask of another one.
+    "Counted" Own => |at, args| {
+        let (x, like) = (args.tensor()?, args.opt_tensor(1, "like")?);
+        Ok(Tensor { mask: like.and_then(|like| like.mask), ..at.as_is(x)? }.into())
+    };
 }

@@ -110,9 +110,7 @@ class Compiled:
         (last,) = path[-1:]
         return last if isinstance(last, int) else self.outputs.index(last)
 
-    def spec(
-        self, names: list[str], weighted: dict[int, str], masked: set[int]
-    ) -> list[dict[str, Any]]:
+    def spec(self, names: list[str], weighted: dict[int, str]) -> list[dict[str, Any]]:
         """The losses as the native module takes them; `names` are those of the graph's outputs, the
         costs behind the model's."""
         count = len(names) - len(self.costs)
@@ -123,7 +121,6 @@ class Compiled:
                 "class_axis": loss.axis,
                 "weight": loss.weight,
                 "weighted": weighted.get(loss.output, ""),
-                "masked": loss.output in masked,
                 "metrics": loss.metrics,
                 "weighted_metrics": loss.weighted,
             }

@@ -45,7 +45,6 @@ class Engine:
         self._shapes: dict[int, tuple[int, ...]] = {}
         self._inference: Program | None = None
         self._others: dict[Any, Program] = {}
-        self._masks = _feed.masks(template)
         self.compiled: Compiled | None = None
         self.sums: Sums | None = None
         self._step = 0
@@ -145,8 +144,6 @@ class Engine:
         alone."""
         from keras import tree
 
-        if self._masks:
-            return None
         first = lambda array: array[:batch]
         self.build(*tree.map_structure(first, (x, y, sample_weight), none_is_leaf=False))
         program, given, _ = self._to_step(x, y, sample_weight, train=train)
@@ -172,13 +169,11 @@ class Engine:
         assert self.compiled is not None
         weights = self._weights(sample_weight)
         arrays = _feed.flat(x, self.inputs, "the data")
-        masks = self._masks(arrays) if self._masks else [None] * len(self.outputs)
-        masked = {at for at, mask in enumerate(masks) if mask is not None}
         kinds = {at: _kind(weight) for at, weight in weights.items()}
         if self.compiled.costs:
             self._shape(y)
-        program = self._program(kinds, masked, train=train)
-        given = self._given(program, arrays, (y, weights, masks))
+        program = self._program(kinds, train=train)
+        given = self._given(program, arrays, y, weights)
         return program, given, np.shape(arrays[0])[0]
 
     def _changes(self, program: Program, *, train: bool) -> None:
@@ -244,18 +239,18 @@ class Engine:
             self._trained = None
         return self._trainees[key]
 
-    def _program(self, kinds: dict[int, str], masked: set[int], *, train: bool) -> Program:
-        """The program for data with such weights and masks, and for what is trainable now."""
+    def _program(self, kinds: dict[int, str], *, train: bool) -> Program:
+        """The program for data with such weights, and for what is trainable now."""
         assert self.compiled is not None
         model = self._trainee(train)
         trainable = self._trainable()
-        key = (train, tuple(sorted(kinds.items())), tuple(sorted(masked)), tuple(trainable))
+        key = (train, tuple(sorted(kinds.items())), tuple(trainable))
         if key not in self._others:
             # Parameters beside the variables are constants.
             known = {name for name, _ in model.params}
             names = [name for name, _ in model.outputs]
             spec = {
-                "losses": self.compiled.spec(names, kinds, masked),
+                "losses": self.compiled.spec(names, kinds),
                 "optimizer": _compile.optimizer(self.template.optimizer),
                 "frozen": known - set(trainable) - self._statistics(),
                 "learned": set(trainable) & known,
@@ -308,11 +303,10 @@ class Engine:
         return {at: _feed.host(arrays[at]) for at in losses if arrays[at] is not None}
 
     def _given(
-        self, program: Program, arrays: list[Any], of_outputs: tuple[Any, Any, Any]
+        self, program: Program, arrays: list[Any], y: Any, weights: dict[int, np.ndarray]
     ) -> dict[str, Any]:
         """The inputs of a program."""
         assert self.compiled is not None
-        y, weights, masks = of_outputs
         ports = program.ports
         inputs = dict(zip(self.inputs, arrays, strict=True))
         given = {n: _feed.fitted(a, ports[n]) for n, a in inputs.items() if n in ports}
@@ -321,7 +315,7 @@ class Engine:
             name = _trace.target_name(at)
             given[name] = _feed.fitted(targets[cost.output], ports[name])
         for loss, found in zip(self.compiled.losses, program.targets, strict=True):
-            _, target, weight, mask = found
+            _, target, weight = found
             if loss.cost is None:
                 given[target] = _feed.fitted(targets[loss.output], ports[target])
             else:
@@ -329,8 +323,6 @@ class Engine:
                 given[target] = _feed.zeros(ports[target], np.shape(arrays[0])[0])
             if weight is not None:
                 given[weight] = _feed.fitted(weights[loss.output], ports[weight])
-            if mask is not None:
-                given[mask] = _feed.fitted(masks[loss.output], ports[mask])
         return given
 
     def _shape(self, y: Any) -> None:

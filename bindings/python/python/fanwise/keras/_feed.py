@@ -1,6 +1,6 @@
 """Batches of data as the inputs of programs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,23 +79,3 @@ def zeros(port: Port, batch: int) -> Tensor:
 def rows(inputs: dict[str, Tensor], names: Sequence[str]) -> int:
     """The rows of a batch."""
     return inputs[names[0]].shape[0] if names and inputs[names[0]].shape else 0
-
-
-def masks(model: Any) -> Callable[[list[Any]], list[Any]] | None:
-    """The function from inputs to the masks of the outputs; none where no output has one."""
-    from keras import tree
-    from keras.src import backend
-    from keras.src.ops.function import Function
-
-    if not getattr(model, "outputs", None):
-        return None
-    found = [backend.get_keras_mask(output) for output in tree.flatten(model.outputs)]
-    if not any(mask is not None for mask in found):
-        return None
-    function = Function(model.inputs, [mask for mask in found if mask is not None])
-
-    def computed(inputs: list[Any]) -> list[Any]:
-        given = iter(tree.flatten(function([backend.convert_to_tensor(x) for x in inputs])))
-        return [None if mask is None else host(next(given)) for mask in found]
-
-    return computed

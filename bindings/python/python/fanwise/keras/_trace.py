@@ -112,7 +112,15 @@ def _classes() -> Any:
         def call(self, inputs: Any, mask: Any) -> Any:
             return inputs
 
-    return Parameter, Masked
+    @registered
+    class Counted(keras.layers.Layer):  # type: ignore[misc]
+        def compute_output_spec(self, inputs: Any, like: Any) -> Any:
+            return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+        def call(self, inputs: Any, like: Any) -> Any:
+            return inputs
+
+    return Parameter, Masked, Counted
 
 
 class Trace:
@@ -126,7 +134,7 @@ class Trace:
         # Of the layers that were called: their names here, and the calls that they had before.
         self._names: dict[int, tuple[Any, str, int, int]] = {}
         self._path: list[str] = []
-        self._parameter, self._masked = _classes()
+        self._parameter, self._masked, _ = _classes()
 
     def model(self, model: Any, inputs: Any) -> Any:
         """The outputs of a model of layers."""
@@ -441,7 +449,8 @@ class Cost:
             return ops.expand_dims(ops.cast(row, found.dtype), -1) * found
         if not found.shape:
             return ops.reshape(found, (1, 1))
-        return ops.expand_dims(found, -1)
+        _, _, counted = _classes()
+        return counted()(ops.expand_dims(found, -1), like=predicted)
 
 
 def target_name(at: int) -> str:
