@@ -2,6 +2,9 @@
 // chain of elementwise operators. The CHANNELS channels of x are groups of C_EACH, each of which gives EACH channels of y;
 // where C_EACH is 1, each channel is convolved by itself.
 //
+// FLIPPED, it is the transposed convolution of single channels in strides of HOLES: windows in strides of 1 lie on x with
+// HOLES - 1 holes between neighbours, and their taps go from the last to the first.
+//
 // x: [samples, INPUT..., CHANNELS], w: [ALL, KERNEL..., C_EACH], y: [samples, OUTPUT..., ALL] with ALL = CHANNELS / C_EACH *
 // EACH.
 //
@@ -10,8 +13,8 @@
 // channels. A thread slides over its strip: an element of x that several windows of it share is read once.
 // Bytes: 4 for each element of x and of y, as rows that windows share come from the caches; the weights once a block.
 // Operations: 2 * TAPS * C_EACH for each element of y.
-// Invariant: each element of y is written by one thread; x and w are not written meanwhile. Taps are added in row-major
-// order, the channels of each in theirs, then the bias, so an element's bits depend on its sample alone.
+// Invariant: each element of y is written by one thread; x and w are not written meanwhile. Taps are added in the row-major
+// order of w, the channels of each in theirs, then the bias, so an element's bits depend on its sample alone.
 #include "common.cuh"
 #include "index.cuh"
 #include "numbers.cuh"
@@ -56,6 +59,16 @@ __device__ __forceinline__ void read(const float* from, float (&x)[4]) {
     x[0] = q.x, x[1] = q.y, x[2] = q.z, x[3] = q.w;
 }
 
+// The place in x that windows see as `i`; outside of x for a hole.
+__device__ __forceinline__ int place_in_x(int axis, int i) {
+#if FLIPPED
+    constexpr int holes[] = HOLES;
+    return i % holes[axis] == 0 ? i / holes[axis] : -1;
+#else
+    return i;
+#endif
+}
+
 // The windows of a strip: its first place on every axis, and whether there is one.
 struct Strip {
     const float* sample;
@@ -89,7 +102,7 @@ struct Strip {
         bool inside = true;
 #pragma unroll
         for (int a = LAST - 1; a >= 0; --a) {
-            const int i = start[a] + row % kernel[a] * dilation[a];
+            const int i = place_in_x(a, start[a] + row % kernel[a] * dilation[a]);
             row /= kernel[a];
             inside = inside && (unsigned)i < (unsigned)input[a];
             // Outside of the image the product may not fit.
@@ -123,19 +136,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
 #pragma unroll
         for (int s = 0; s < STRIP; ++s) sums[s] = zeros();
         for (int r = 0; r < TAPS / taps; ++r) {
-            const float* row = strip.row(r);
+            const float* row = strip.row(FLIPPED ? TAPS / taps - 1 - r : r);
             if (row == nullptr) continue;
             row += c / EACH * C_EACH;
             // An element of x is read when the first window needs it, and meets all windows that it lies in.
 #pragma unroll
-            for (int e = 0; e < span; ++e) {
+            for (int turn = 0; turn < span; ++turn) {
+                const int e = FLIPPED ? span - 1 - turn : turn;
                 bool wanted = false;
 #pragma unroll
                 for (int s = 0; s < STRIP; ++s) {
                     const int d = e - s * stride[LAST];
                     wanted = wanted || (d >= 0 && d % dilation[LAST] == 0 && d / dilation[LAST] < taps);
                 }
-                const int i = strip.start[LAST] + e;
+                const int i = place_in_x(LAST, strip.start[LAST] + e);
                 if (!wanted || (unsigned)i >= (unsigned)input[LAST]) continue;
 #if C_EACH == 1
                 const Line x = line_from(row + (i64)i * CHANNELS);
@@ -143,7 +157,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
                 for (int s = 0; s < STRIP; ++s) {
                     const int d = e - s * stride[LAST];
                     if (d < 0 || d % dilation[LAST] != 0 || d / dilation[LAST] >= taps) continue;
-                    const float* w = &weights[r * taps + d / dilation[LAST]][lane];
+                    const int tap = FLIPPED ? taps - 1 - d / dilation[LAST] : d / dilation[LAST];
+                    const float* w = &weights[r * taps + tap][lane];
 #pragma unroll
                     for (int v = 0; v < VECTOR; ++v) sums[s].at[v] = fmaf(x.at[v], w[v], sums[s].at[v]);
                 }

@@ -21,6 +21,7 @@ mod it {
     #[cfg(feature = "cuda")]
     mod cuda_indexing;
     mod cuda_kernels;
+    mod cuda_traffic;
     pub(super) mod cuda_training;
     mod custom;
     mod data;

@@ -112,6 +112,25 @@ pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
     Err(NoClaims::Refused(refused))
 }
 
+/// The claims for so many replicas. A single one has all rows: what may not be split is whole then,
+/// with all of the graph.
+///
+/// # Errors
+/// As [`claims`].
+pub(crate) fn claims_over(graph: &Graph, replicas: usize) -> Result<ClaimMap, NoClaims> {
+    match claims(graph) {
+        Err(NoClaims::Refused(_)) if replicas == 1 => {
+            let mut claims = graph.node_map(Claims::new());
+            for node in graph.ids() {
+                claims[node] = rules::invariant(graph.node(node).results().len());
+            }
+            let order = graph.order().map_err(NoClaims::Graph)?;
+            Ok(ClaimMap { order, claims, refused: Vec::new() })
+        }
+        found => found,
+    }
+}
+
 /// The claims of all values. Results of refused operators, and all values behind them, are mixed.
 pub(crate) fn survey(graph: &Graph) -> Result<ClaimMap, GraphError> {
     let order = graph.order()?;

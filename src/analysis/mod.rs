@@ -9,6 +9,7 @@ pub(crate) mod summary;
 pub(crate) mod sums;
 
 pub(crate) use agree::agree;
+pub(crate) use claims::claims_over;
 pub(crate) use claims::judge;
 pub(crate) use claims::survey;
 pub use claims::{ClaimMap, NoClaims, Refused, claims};

@@ -121,7 +121,7 @@ impl Comparison<'_> {
         let repaired = replicate.repaired(model)?.into_graph();
         let sums = Sums::find(model, &repaired).map_err(Error::from)?;
         let (shown, cut) = (sums.shown(), sums.cut().map_err(Error::from)?);
-        let replicas = replicate.again(args, &shown, place.found)?;
+        let replicas = replicate.again(args, &shown, place)?;
         let shown = self.run(&replicas.graph, &self.inputs)?.outputs;
         let mut inputs = self.inputs.clone();
         match sums.inputs(&shown) {

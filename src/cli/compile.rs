@@ -283,7 +283,12 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
         None => Symbolic::default(),
     };
     let shown = match &symbolic.split {
-        Some(split) => Some(args.replicate.apply_like(&args.model, &split.graph, &at_numbers)?),
+        Some(split) => Some(args.replicate.apply_like(
+            &args.model,
+            &split.graph,
+            &at_numbers,
+            args.place().cuda,
+        )?),
         None => None,
     };
     let trained = emits.iter().any(|emit| emit.training).then(|| training(args)).transpose()?;
@@ -369,7 +374,8 @@ impl Symbolic {
             {
                 return Err(reason);
             }
-            let applied = args.replicate.apply_like(&args.model, graph, replicated);
+            let applied =
+                args.replicate.apply_like(&args.model, graph, replicated, args.place().cuda);
             let applied = applied.map_err(|e| e.to_string())?;
             let made = |replicated: &Replicated<'_>| -> Vec<_> {
                 let repairs = replicated.repairs.iter();

@@ -8,7 +8,8 @@ use crate::Error;
 use crate::backend;
 use crate::cli::args::{ModelArgs, StatisticsArgs};
 use crate::cli::ui;
-use crate::ir::{self, Graph};
+use crate::ir::{self, Graph, NodeKind, Value};
+use crate::op::Op;
 use crate::pass::{
     self, AppliedRepair, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate,
 };
@@ -33,9 +34,9 @@ pub(crate) struct ReplicateArgs {
     /// Where outputs are merged
     #[arg(long, value_enum, default_value = "cpu")]
     merge: MergeArg,
-    /// Which devices hold the weights
-    #[arg(long, value_enum, default_value = "template")]
-    weights: WeightsArg,
+    /// Which devices hold the weights [default: mirrored on GPUs, otherwise template]
+    #[arg(long, value_enum)]
+    weights: Option<WeightsArg>,
     /// How a model that cannot be split as it is may be rewritten
     /// [default: comm in training, otherwise local]
     #[arg(long, value_enum)]
@@ -89,6 +90,26 @@ fn note_virtual(count: usize) {
     ui::note(format_args!("{why}{devices} on the CPU"));
 }
 
+/// Notes the bytes of weights that the host sends to GPUs in each run.
+fn note_sent(graph: &Graph) {
+    let is_weight = |v: &Value| {
+        let node = graph.node(v.node);
+        matches!(node.kind(), NodeKind::Param(_)) && node.place().device == Device::HOST
+    };
+    let sent = graph.ids().filter(|id| {
+        matches!(graph.node(*id).op(), Some(Op::CopyOp(_)))
+            && graph.operands(*id).iter().all(is_weight)
+    });
+    let size = |id| graph.ty(Value { node: id, output: 0 }).bytes().as_const();
+    let bytes: i64 = sent.filter_map(size).sum();
+    if bytes > 0 {
+        ui::note(format_args!(
+            "{} of weights go to the GPUs in each run; `--weights mirrored` keeps them there",
+            ui::bytes(bytes.unsigned_abs())
+        ));
+    }
+}
+
 impl ReplicateArgs {
     /// Returns true if `--gpus` is given.
     pub(crate) const fn is_of_many(&self) -> bool {
@@ -134,7 +155,7 @@ impl ReplicateArgs {
         if found == 0 && !cuda {
             note_virtual(devices.len());
         }
-        self.over(model, template, devices)
+        self.over(model, template, devices, cuda)
     }
 
     /// A graph over the devices of another one; its repairs are not told.
@@ -143,9 +164,13 @@ impl ReplicateArgs {
         model: &ModelArgs,
         template: &'a Graph,
         other: &Replicated<'_>,
+        cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
         match other.graph.split() {
-            Some(split) => self.proved(model, self.repaired(template)?, split.devices().to_vec()),
+            Some(split) => {
+                let devices = split.devices().to_vec();
+                self.proved(model, self.repaired(template)?, devices, cuda)
+            }
             None => Ok(Replicated::whole(self.grouped(template)?)),
         }
     }
@@ -171,7 +196,7 @@ impl ReplicateArgs {
         let given = [
             ("--shards", self.divides()),
             ("--merge", moved && self.merge != MergeArg::Cpu),
-            ("--weights", moved && self.weights != WeightsArg::Template),
+            ("--weights", moved && self.weights.is_some_and(|of| of != WeightsArg::Template)),
             ("--repair", moved && self.repair.is_some()),
         ];
         ui::note_idle(&given, "without `--gpus`");
@@ -188,7 +213,7 @@ impl ReplicateArgs {
         if !place.cuda || template.split().is_some() {
             return Ok(Replicated::whole(self.grouped(template)?));
         }
-        let replicated = self.over(model, template, vec![Device::gpu(0)]);
+        let replicated = self.over(model, template, vec![Device::gpu(0)], place.cuda);
         let Err(error) = &replicated else { return replicated };
         match error.downcast_ref::<Error>() {
             Some(Error::Pass(PassError::Refused(refused))) => {
@@ -206,8 +231,12 @@ impl ReplicateArgs {
         model: &ModelArgs,
         template: &'a Graph,
         devices: Vec<Device>,
+        cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
-        let replicated = self.proved(model, self.repaired(template)?, devices)?;
+        let replicated = self.proved(model, self.repaired(template)?, devices, cuda)?;
+        if cuda && self.weights.is_some_and(|of| of != WeightsArg::Mirrored) {
+            note_sent(&replicated.graph);
+        }
         for repair in &replicated.repairs {
             ui::note(repair);
         }
@@ -220,13 +249,13 @@ impl ReplicateArgs {
         &self,
         model: &ModelArgs,
         template: &'a Graph,
-        found: usize,
+        place: AvailableDevices,
     ) -> anyhow::Result<Replicated<'a>> {
         let devices = match &self.gpus {
-            Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
+            Some(gpus) => gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?,
             None => vec![Device::gpu(0)],
         };
-        self.proved(model, self.repaired(template)?, devices)
+        self.proved(model, self.repaired(template)?, devices, place.cuda)
     }
 
     /// The replicas of a repaired graph on these devices, proved.
@@ -235,8 +264,9 @@ impl ReplicateArgs {
         model: &ModelArgs,
         repaired: Repaired<'a>,
         devices: Vec<Device>,
+        cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
-        let options = self.over_devices(devices);
+        let options = self.over_devices(devices, cuda);
         let replicate = || repaired.replicate(&options);
         let graph = ui::stage("replicate", replicate).map_err(|error| model.located(error))?;
         let verified = ir::verify(&graph).map_err(Error::from)?;
@@ -248,15 +278,17 @@ impl ReplicateArgs {
 
 impl ReplicateArgs {
     /// The options of `replicate` for these devices.
-    fn over_devices(&self, devices: Vec<Device>) -> Replicate {
+    fn over_devices(&self, devices: Vec<Device>, cuda: bool) -> Replicate {
         let merge = match self.merge {
             MergeArg::Cpu => pass::Merge::Cpu,
             MergeArg::Gpu => pass::Merge::Gpu,
         };
         let weights = match self.weights {
-            WeightsArg::Template => pass::WeightPlacement::Template,
-            WeightsArg::Cpu => pass::WeightPlacement::Cpu,
-            WeightsArg::Mirrored => pass::WeightPlacement::Mirrored,
+            Some(WeightsArg::Template) => pass::WeightPlacement::Template,
+            Some(WeightsArg::Cpu) => pass::WeightPlacement::Cpu,
+            Some(WeightsArg::Mirrored) => pass::WeightPlacement::Mirrored,
+            None if cuda => pass::WeightPlacement::Mirrored,
+            None => pass::WeightPlacement::Template,
         };
         Replicate {
             devices,
@@ -290,7 +322,7 @@ impl ReplicateArgs {
             }
         };
         let repair = self.repair(pass::Repair::Comm);
-        Ok(Some(Replicate { repair, ..self.over_devices(devices) }))
+        Ok(Some(Replicate { repair, ..self.over_devices(devices, place.cuda) }))
     }
 
     /// The options of repairs.

@@ -262,7 +262,7 @@ impl Tester<'_> {
         if !replicate.is_of_many() {
             return self.expected(set, &model.graph, &one, notes);
         }
-        let replicated = replicate.again(args, &model.graph, place.found)?;
+        let replicated = replicate.again(args, &model.graph, place)?;
         compare::check_statistics(&model.graph, &replicated)?;
         let many = both.run(&replicated.graph, &both.inputs)?;
         let labels = replicated.graph.labels();

@@ -126,7 +126,7 @@ mod tests {
         given(ForTraining::StopGradient, &[(&x, Claim::Invariant)]);
         given(ForTraining::InTraining, &[(&x, rows), (&other, rows)]);
         given(ForTraining::AddLoss, &[(&x, rows), (&loss, Claim::Invariant)]);
-        let mask = Tensor::new(&[5], &[true, false, true, true, false]).unwrap();
+        let mask = Tensor::from_bytes(DType::Bool, &[5], &[1, 0, 1, 1, 0]).unwrap();
         given(ForTraining::Counted, &[(&x, rows), (&mask, rows)]);
         let u = (&loss, Claim::Invariant);
         given(ForTraining::Move, &[(&x, rows), u, u]);

@@ -47,6 +47,11 @@ pub struct Repaired<'g> {
 }
 
 impl<'g> Repaired<'g> {
+    /// A template for one replica, which needs no repair.
+    pub(crate) fn of_one(template: &'g Graph) -> Self {
+        Self { template, graph: Cow::Borrowed(template), repairs: Vec::new() }
+    }
+
     /// The graph after its repairs: the template itself if it needs none.
     pub fn graph(&self) -> &Graph {
         &self.graph

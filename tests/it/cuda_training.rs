@@ -49,7 +49,7 @@ pub(crate) fn in_buckets(
 }
 
 /// The operators of launches on the host.
-fn on_host(program: &Program) -> BTreeSet<&'static str> {
+pub(crate) fn on_host(program: &Program) -> BTreeSet<&'static str> {
     let host = program.devices.iter().filter(|d| d.device == Device::HOST);
     let launches = host.flat_map(|d| &d.steps).filter_map(|step| match &step.action {
         Action::Launch(launch) => Some(launch),

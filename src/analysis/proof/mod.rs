@@ -48,7 +48,7 @@ mod template;
 
 pub use rule::{Proof, ProofError, ProofRule, Violation};
 
-use super::claims;
+use super::claims::claims_over;
 use crate::ir::{Graph, Verified};
 use relate::Relation;
 use template::Template;
@@ -75,7 +75,7 @@ pub fn prove(template: &Graph, replicated: &Verified<'_>) -> Result<Proof, Proof
             }]))
         };
     };
-    let claims = claims(template).map_err(ProofError::Template)?;
+    let claims = claims_over(template, split.replicas()).map_err(ProofError::Template)?;
     let template = Template::new(template, &claims, split);
     let mut relation = Relation::new(&template, replicated, split);
     relation.boundary();

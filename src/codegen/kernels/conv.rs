@@ -41,8 +41,16 @@ const STRIP: i64 = 4;
 const THREADS: u32 = 256;
 const CHANNEL_THREADS: i64 = 32;
 
-/// A getter of one of the sizes of a spatial axis.
-type Size = fn(&WindowAxis) -> usize;
+/// A spatial axis as a kernel sees it: windows on what it reads.
+struct Axis {
+    input: usize,
+    output: usize,
+    kernel: usize,
+    stride: usize,
+    dilation: usize,
+    /// The padding; below 0 the first window begins inside.
+    before: i64,
+}
 
 /// The shape of a convolution or a transposed convolution.
 struct Shape {
@@ -152,7 +160,10 @@ impl Shape {
     /// padding.
     fn has_small_groups(&self) -> bool {
         let small = self.groups > 1 && self.c_each <= SMALL_GROUP && self.m_each <= SMALL_GROUP;
-        !self.transposed && (self.c_each == 1 || small)
+        match (self.c_each, self.m_each) {
+            (1, each) => each == 1 || !self.transposed,
+            _ => small && !self.transposed,
+        }
     }
 
     /// The multiply-adds of an element of the result.
@@ -165,13 +176,13 @@ impl Shape {
     fn suits_depthwise(&self) -> bool {
         let strip = int::<usize>(STRIP);
         // The elements from the first to the last that the windows of a strip see.
-        let span = |a: &WindowAxis| {
+        let span = |a: &Axis| {
             let places = (strip - 1).saturating_mul(a.stride);
             places.saturating_add(a.kernel.saturating_sub(1).saturating_mul(a.dilation))
         };
-        let seen = |a: &WindowAxis| span(a).min(strip.saturating_mul(a.kernel));
+        let seen = |a: &Axis| span(a).min(strip.saturating_mul(a.kernel));
         let short = self
-            .windows
+            .direct()
             .last()
             .is_none_or(|a| seen(a) < MAX_STRIP_ELEMENTS && span(a) < MAX_STRIP_SPAN);
         // A block covers at least four channels, so the grid along y stays within its limit.
@@ -192,18 +203,38 @@ impl Shape {
         self.transposed || self.windows.iter().any(outside)
     }
 
-    /// Defines the macros of the windows. For a transposed convolution the windows lie on the
-    /// result, so input and output change places.
-    fn define(&self, b: &mut Builder<'_>) {
-        let (input, output): (Size, Size) =
-            if self.transposed { (|a| a.output, |a| a.input) } else { (|a| a.input, |a| a.output) };
-        b.define("AXES", self.windows.len());
-        b.numbers("INPUT", self.windows.iter().map(input));
-        b.numbers("OUTPUT", self.windows.iter().map(output));
-        b.numbers("KERNEL", self.windows.iter().map(|a| a.kernel));
-        b.numbers("STRIDE", self.windows.iter().map(|a| a.stride));
-        b.numbers("DILATION", self.windows.iter().map(|a| a.dilation));
-        b.numbers("BEFORE", self.windows.iter().map(|a| a.before));
+    /// The axes. The windows of a transposed convolution lie on the result, so input and output
+    /// change places.
+    fn axes(&self) -> Vec<Axis> {
+        let axis = |a: &WindowAxis| {
+            let (input, output) =
+                if self.transposed { (a.output, a.input) } else { (a.input, a.output) };
+            let WindowAxis { kernel, stride, dilation, .. } = *a;
+            Axis { input, output, kernel, stride, dilation, before: int::<i64>(a.before) }
+        };
+        self.windows.iter().map(axis).collect()
+    }
+
+    /// The axes for `depthwise.cu`. It takes a transposed convolution as a convolution in strides of
+    /// 1 with the taps from the last to the first, of its operand with holes between the elements.
+    fn direct(&self) -> Vec<Axis> {
+        let turned = |a: Axis| {
+            let reach = int::<i64>(a.kernel.saturating_sub(1).saturating_mul(a.dilation));
+            Axis { stride: 1, before: reach - a.before, ..a }
+        };
+        let axes = self.axes().into_iter();
+        if self.transposed { axes.map(turned).collect() } else { axes.collect() }
+    }
+
+    /// Defines the macros of the windows.
+    fn define(&self, b: &mut Builder<'_>, axes: &[Axis]) {
+        b.define("AXES", axes.len());
+        b.numbers("INPUT", axes.iter().map(|a| a.input));
+        b.numbers("OUTPUT", axes.iter().map(|a| a.output));
+        b.numbers("KERNEL", axes.iter().map(|a| a.kernel));
+        b.numbers("STRIDE", axes.iter().map(|a| a.stride));
+        b.numbers("DILATION", axes.iter().map(|a| a.dilation));
+        b.numbers("BEFORE", axes.iter().map(|a| a.before));
         b.define("INPUTS", self.inputs);
         b.define("OUTPUTS", self.outputs);
         b.define("TAPS", self.taps);
@@ -235,13 +266,13 @@ fn call(
         b.read("b", *bias);
     }
     b.flag("BIAS", !bias.is_empty());
-    shape.define(&mut b);
     if shape.suits_depthwise() {
         return depthwise(context, b, &shape, [*x, *w, *y], chained);
     }
     // Implicit GEMM: rows are the positions of all samples, columns the channels of a group. The
     // tile is chosen by the positions of one sample, because the kernel must not depend on the
     // batch.
+    shape.define(&mut b, &shape.axes());
     let (places, all) = (shape.samples.clone() * shape.outputs, shape.m_each * shape.groups);
     b.flag("TRANSPOSED", shape.transposed);
     b.flag("HOLES", shape.has_padding());
@@ -272,7 +303,12 @@ fn depthwise(
     [x, _, y]: [BufferId; 3],
     chained: &[BufferId],
 ) -> Result<Call, CodegenError> {
-    let channels = shape.m_each * shape.groups;
+    let (channels, axes) = (shape.m_each * shape.groups, shape.direct());
+    shape.define(&mut b, &axes);
+    b.flag("FLIPPED", shape.transposed);
+    if shape.transposed {
+        b.numbers("HOLES", shape.windows.iter().map(|a| a.stride));
+    }
     // Four adjacent channels of the result must read four adjacent channels of the operand, or
     // belong to one group; otherwise a vector would mix groups.
     let alone = shape.c_each == 1;
@@ -287,7 +323,7 @@ fn depthwise(
     b.define("VECTOR", width);
     b.define("STRIP", STRIP);
     // Without a spatial axis there is one position.
-    let last = shape.windows.last().map_or(1, |a| int::<i64>(a.output));
+    let last = axes.last().map_or(1, |a| int::<i64>(a.output));
     let strips = (last + STRIP - 1) / STRIP;
     let all = shape.samples.clone() * (shape.outputs / last.max(1) * strips);
     b.size("STRIPS", &all);

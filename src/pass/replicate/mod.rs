@@ -8,6 +8,9 @@
 //! Collectives of the repaired template are written once for all replicas: `all_reduce` and
 //! `all_gather` join the replicas' values on the device that merges outputs, and each replica
 //! copies the result. `own_rows` becomes the slice that each replica takes.
+//!
+//! A single replica has all rows. Of a template that may not be split it is the template itself on
+//! its device, and its nodes belong to no replica: they run without rows, too.
 
 mod devices;
 mod options;
@@ -15,7 +18,7 @@ mod rewrite;
 #[cfg(test)]
 mod tests;
 
-use crate::analysis::{NoClaims, claims};
+use crate::analysis::{NoClaims, claims_over};
 use crate::ir::Graph;
 use crate::types::Split;
 
@@ -45,7 +48,7 @@ pub(super) fn write(
     options: &Replicate,
 ) -> Result<Graph, PassError> {
     let split = &split(template, options)?;
-    let claims = claims(repaired).map_err(|none| match none {
+    let claims = claims_over(repaired, split.replicas()).map_err(|none| match none {
         NoClaims::Graph(error) => PassError::Graph(error),
         NoClaims::Refused(refused) => {
             let repairs = repair(repaired, Repair::Comm.into()).map(|(_, repairs)| repairs);
@@ -55,5 +58,7 @@ pub(super) fn write(
             PassError::Refused(refused.iter().map(|r| diagnostics.refusal(r)).collect())
         }
     })?;
-    rewrite::Rewrite::new(repaired, &claims, split, options).run()
+    let rewrite = rewrite::Rewrite::new(repaired, &claims, split, options);
+    let is_split = repaired.inputs().any(|input| claims.get(input).shard().is_some());
+    if is_split { rewrite.run() } else { Ok(rewrite.run_whole()) }
 }

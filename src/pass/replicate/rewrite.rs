@@ -15,7 +15,7 @@ use crate::ir::{DevicePlacement, Graph, Node, NodeId, NodeKind, ResultInfo, Valu
 use crate::op::{Concat, CopyOp, Op};
 use crate::pass::PassError;
 use crate::types::Device;
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 
 impl Rewrite<'_> {
     /// Writes the replicated graph.
@@ -57,6 +57,46 @@ impl Rewrite<'_> {
         Ok(self.out)
     }
 
+    /// Writes the template on the device of the only replica, all values whole.
+    pub(super) fn run_whole(mut self) -> Graph {
+        let template = self.template;
+        for input in template.inputs() {
+            let info = template.info(input);
+            self.inputs[input.node] = Some(self.out.add_input(info.name.clone(), info.ty.clone()));
+        }
+        let mut replica = invariant(self.replicas().pop(), "that a split has a replica");
+        replica.is_whole = true;
+        self.slice_inputs(&mut replica);
+        for id in self.claims.order() {
+            if let NodeKind::Op(op) = template.node(*id).kind() {
+                let operands = template.operands(*id).into_iter();
+                let operands: SmallVec<[Value; 4]> =
+                    operands.map(|v| self.local(&mut replica, v)).collect();
+                replica.values[*id] = self.clone_operator(&mut replica, *id, op.clone(), &operands);
+            }
+        }
+        for (i, output) in template.outputs().iter().enumerate() {
+            let value = match self.out.outputs().get(self.first_output[i]) {
+                Some(shared) => shared.value,
+                None => {
+                    let value = self.local(&mut replica, output.value);
+                    self.copy_to_host(value, output.value)
+                }
+            };
+            self.out.add_output(output.name.clone(), value);
+        }
+        for update in template.updates() {
+            let homes = self.out.homes(update.param).to_vec();
+            let value = invariant(update.values.first(), "that an update has a value");
+            let own = self.local(&mut replica, *value);
+            let name = &template.info(*value).name;
+            let copies = homes.iter().map(|home| self.copy_to(&replica, *home, own, name, ".home"));
+            let copies: SmallVec<[Value; 1]> = copies.collect();
+            self.out.add_update(update.param, copies);
+        }
+        self.out
+    }
+
     /// The replicas of the split, without values.
     fn replicas(&self) -> Vec<Replica> {
         let devices = (0u32..).zip(self.split.devices());
@@ -70,6 +110,7 @@ impl Rewrite<'_> {
                 to: to.clone(),
                 values: self.template.node_map(SmallVec::new()),
                 suffix: format!(".r{index}"),
+                is_whole: false,
                 last: None,
             })
         };
@@ -244,7 +285,7 @@ impl Rewrite<'_> {
 
     /// The merged value on the host.
     fn copy_to_host(&mut self, merged: Value, value: Value) -> Value {
-        if self.merge_device == Device::HOST {
+        if self.out.node(merged.node).place().device == Device::HOST {
             return merged;
         }
         let ty = self.out.ty(merged).clone();

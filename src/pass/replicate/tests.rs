@@ -1,5 +1,6 @@
 use super::{Merge, Replicate, WeightPlacement};
-use crate::ir::{Builder, Graph, Weights, verify};
+use crate::analysis::prove;
+use crate::ir::{Builder, Graph, NodeId, Weights, verify};
 use crate::op::{Concat, MatMul, Reverse, Slice, Unary};
 use crate::pass::PassError;
 use crate::pass::replicate;
@@ -104,6 +105,30 @@ fn every_operator_that_forbids_the_split_is_named() {
     };
     let found: Vec<_> = refused.iter().map(|r| (r.label.as_str(), r.code, r.path.len())).collect();
     assert_eq!(found, [("first", Code::Reorders, 2), ("across", Code::Reorders, 2)]);
+}
+
+/// One device has all rows, so that nothing forbids a split of them; it computes without rows, too.
+#[test]
+fn a_single_replica_takes_what_may_not_be_split() {
+    let mut b = Builder::new("net");
+    let x = b.input("x", rows(4));
+    let w = b.param("w", Tensor::zeros(DType::F32, &[4, 4]).unwrap());
+    let h = b.op("h", MatMul {}, &[x, w]).unwrap();
+    let across = b.op("across", Reverse { axes: vec![0] }, &[h]).unwrap();
+    b.output("across", across);
+    b.output("same", x);
+    let (template, _) = b.finish();
+    let over = Replicate::over(devices(&[3]));
+    for weights in [WeightPlacement::Template, WeightPlacement::Mirrored] {
+        let graph = replicate(&template, &Replicate { weights, ..over.clone() }).unwrap();
+        let verified = verify(&graph).unwrap_or_else(|e| panic!("{e}"));
+        prove(&template, &verified).unwrap_or_else(|e| panic!("{e}"));
+        let is_reverse =
+            |id: &NodeId| graph.node(*id).op().is_some_and(|op| op.name() == "reverse");
+        let across = graph.ids().find(is_reverse).unwrap();
+        let place = graph.node(across).place();
+        assert_eq!((place.device, place.replica), (Device::gpu(3), None));
+    }
 }
 
 #[test]

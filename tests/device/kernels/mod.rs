@@ -26,7 +26,7 @@ use crate::setup::{
 /// A graph of one kernel, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
 
-const CLASSES: [(&str, Make); 22] = [
+const CLASSES: [(&str, Make); 23] = [
     ("elementwise_chains", products::elementwise),
     ("broadcasts", products::broadcast),
     ("matrix_products", products::matmul),
@@ -34,6 +34,7 @@ const CLASSES: [(&str, Make); 22] = [
     ("convolutions", products::conv),
     ("transposed_convolutions", products::conv_transpose),
     ("depthwise_convolutions", products::depthwise),
+    ("transposed_depthwise_convolutions", products::depthwise_transpose),
     ("grouped_convolutions", products::grouped),
     ("convolutions_with_infinite_weights", products::infinite),
     ("reductions", lines::reduce),

@@ -200,19 +200,26 @@ pub(super) fn grouped(net: &mut Net, i: usize) -> Vec<Value> {
 }
 
 pub(super) fn conv_transpose(net: &mut Net, i: usize) -> Vec<Value> {
-    let (c, m, groups) = CHANNELS[i % 8];
+    transposed(net, i, CHANNELS[i % 8])
+}
+
+pub(super) fn depthwise_transpose(net: &mut Net, i: usize) -> Vec<Value> {
+    let groups = [8, 5, 132, 40, 3][i % 5];
+    transposed(net, i, (1, 1, groups))
+}
+
+/// Of every second graph the first places of the result are cut off.
+fn transposed(net: &mut Net, i: usize, (c, m, groups): (usize, usize, usize)) -> Vec<Value> {
     let Windows { strides, dilations, image, kernel, .. } = windows(net, [2, 1, 2, 3][i % 4]);
+    let first = kernel.iter().zip(&dilations).map(|(k, d)| signed(*k - 1) * d);
+    let pads = first.chain(kernel.iter().map(|_| 0)).collect();
+    let pads = if i % 2 == 1 { pads } else { Vec::new() };
     let x = net.input(&[&[c * groups], image.as_slice()].concat());
     let w = net.param(&[&[c * groups, m], kernel.as_slice()].concat());
     let bias = net.param(&[m * groups]);
     let output_padding = strides.iter().map(|s| s - 1).collect();
-    let op = ConvTranspose {
-        strides,
-        dilations,
-        pads: Vec::new(),
-        output_padding,
-        groups: signed(groups),
-    };
+    let groups = signed(groups);
+    let op = ConvTranspose { strides, dilations, pads, output_padding, groups };
     let y = net.op(op, &[x, w, bias]);
     vec![net.chain(y)]
 }

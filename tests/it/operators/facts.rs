@@ -33,7 +33,6 @@ const SILENT: &[(&str, &str, &str)] = &[
     ("add_loss", "PERMUTES", MEANS_MORE),
     ("add_loss", "VIEW", MEANS_MORE),
     ("copy", "ELEMENTWISE", VIEWS),
-    ("counted", "ELEMENTWISE", MEANS_MORE),
     ("counted", "MOVES", MEANS_MORE),
     ("counted", "PERMUTES", MEANS_MORE),
     ("counted", "VIEW", MEANS_MORE),

@@ -219,7 +219,10 @@ fn for_training(draw: &mut Draw) -> Option<Case> {
     match name {
         "in_training" => operands.push(draw.held(DType::F32, &shape)),
         "add_loss" => operands.push(draw.held(DType::F32, &[])),
-        "counted" => operands.push(draw.ints(DType::Bool, &shape[..draw.of(&[1, 2])], 0, 1)),
+        "counted" => {
+            let axes = draw.of(&[1, 2]);
+            operands.push(draw.ints(DType::Bool, &shape[..axes], 0, 1));
+        }
         "move_variable" => {
             operands.extend([draw.held(DType::F32, &[2]), draw.held(DType::F32, &[2])]);
         }

@@ -50,6 +50,8 @@ pub(super) struct Replica {
     pub(super) values: NodeMap<SmallVec<[Value; 1]>>,
     /// The suffix of the names of its values.
     pub(super) suffix: String,
+    /// Whether its values are whole, and belong to no replica.
+    pub(super) is_whole: bool,
     /// The last type looked up and its form on the replica's rows: neighbouring nodes mostly have
     /// equal types, and replacing `N` in formulas is slow.
     pub(super) last: Option<(TensorType, TensorType)>,
@@ -70,7 +72,12 @@ impl Replica {
 
     /// The placement of the replica's nodes.
     pub(super) fn placement(&self) -> DevicePlacement {
-        DevicePlacement { device: self.device, replica: Some(self.index) }
+        self.placement_on(self.device)
+    }
+
+    /// The placement of its nodes on another device.
+    fn placement_on(&self, device: Device) -> DevicePlacement {
+        DevicePlacement { device, replica: (!self.is_whole).then_some(self.index) }
     }
 
     /// The range of its rows on the axis of a shard, which has `inner` entries for each row.
@@ -278,7 +285,7 @@ impl<'a> Rewrite<'a> {
             return value;
         }
         let name = self.name(name, replica.index, suffix);
-        let place = DevicePlacement { device, replica: Some(replica.index) };
+        let place = replica.placement_on(device);
         let ty = self.out.ty(value).clone();
         self.add(CopyOp {}.into(), value, name, ty, place)
     }
