@@ -104,6 +104,8 @@ struct LossValues {
     loss: Value,
     targets: Vec<LossInputs>,
     metrics: Vec<(String, Value, Value)>,
+    /// Outputs of the model that stay.
+    outputs: Vec<(String, Value)>,
 }
 
 impl LossValues {
@@ -113,6 +115,9 @@ impl LossValues {
         for (name, total, count) in &self.metrics {
             b.output(&format!("{name}.total"), *total);
             b.output(&format!("{name}.count"), *count);
+        }
+        for (name, value) in &self.outputs {
+            b.output(&format!("{name}.predicted"), *value);
         }
         let (mut graph, mut weights) = b.finish();
         remove_identities(&mut graph, false)?;
@@ -137,10 +142,7 @@ fn chosen<'a>(
     losses: &'a [OutputLoss],
     outputs: &'a [Output],
 ) -> Result<Vec<(&'a OutputLoss, &'a Output)>, TrainingError> {
-    let none = |output: &str| {
-        let known = outputs.iter().map(|o| o.name.to_string()).collect::<Vec<_>>().join(", ");
-        TrainingError::Output { output: output.to_owned(), known }
-    };
+    let none = |output: &str| unknown(output, outputs);
     let mut found: Vec<(&OutputLoss, &Output)> = Vec::new();
     for loss in losses {
         let output = outputs.iter().find(|o| *o.name == *loss.output);
@@ -150,8 +152,27 @@ fn chosen<'a>(
     if found.is_empty() { Err(none("")) } else { Ok(found) }
 }
 
+/// The error for the name of an output that the model does not have.
+fn unknown(output: &str, outputs: &[Output]) -> TrainingError {
+    let known = outputs.iter().map(|o| o.name.to_string()).collect::<Vec<_>>().join(", ");
+    TrainingError::Output { output: output.to_owned(), known }
+}
+
+/// The outputs of these names.
+fn kept(
+    outputs: &[Output],
+    names: &BTreeSet<String>,
+) -> Result<Vec<(String, Value)>, TrainingError> {
+    let of = |name: &String| {
+        let found = outputs.iter().find(|output| *output.name == **name);
+        Ok((name.clone(), found.ok_or_else(|| unknown(name, outputs))?.value))
+    };
+    names.iter().map(of).collect()
+}
+
 /// Writes the losses, their weighted sum, and the metrics.
 fn costs(b: &mut Builder, training: &Training) -> Result<LossValues, TrainingError> {
+    let kept = kept(b.graph().outputs(), &training.outputs)?;
     let outputs = columns(b, &training.losses)?;
     let found = chosen(&training.losses, &outputs)?;
     let (targets, inputs) = targets(b, &found)?;
@@ -203,7 +224,7 @@ fn costs(b: &mut Builder, training: &Training) -> Result<LossValues, TrainingErr
         }
     }
     let Some(loss) = loss else { return Err(nothing_to_train(&[])) };
-    Ok(LossValues { loss, targets, metrics: metrics.finish() })
+    Ok(LossValues { loss, targets, metrics: metrics.finish(), outputs: kept })
 }
 
 /// The operands that a loss of one output takes.

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import _fanwise, _placement
 from .._arrays import numpy, tensor
-from . import _compile, _feed, _trace
+from . import _compile, _feed, _hosted, _trace
 from ._compiled import Compiled, Sums
 from ._weights import Program, Store, is_lazy
 
@@ -17,6 +17,8 @@ class Step(NamedTuple):
     run: _fanwise.Run
     metrics: list[str]
     rows: int
+    # What metrics take that Keras itself counts.
+    batch: _hosted.Batch
 
 
 class Engine:
@@ -101,7 +103,7 @@ class Engine:
             self.compiled = Compiled(self.template, self.output_names)
             self.sums = Sums(self.compiled)
 
-    def step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> dict[str, float]:
+    def step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> dict[str, Any]:
         """A step of training, or an evaluation, on a batch; the numbers so far."""
         return self.finish_step(self.start_step(x, y, sample_weight, train=train))
 
@@ -123,13 +125,16 @@ class Engine:
         self.store.ready(program)
         if train:
             self.store.trained(program, program.changes)
-        return Step(program.native.start(given), program.metrics, np.shape(arrays[0])[0])
+        names = [name for name, _ in self._trainee(train).outputs]
+        batch = _hosted.Batch(y, sample_weight, masks, names)
+        return Step(program.native.start(given), program.metrics, np.shape(arrays[0])[0], batch)
 
-    def finish_step(self, step: Step) -> dict[str, float]:
+    def finish_step(self, step: Step) -> dict[str, Any]:
         """Waits for a step; the numbers so far."""
-        assert self.sums is not None
+        assert self.compiled is not None and self.sums is not None
         found = {name: numpy(value) for name, value in step.run.result().items()}
         self.sums.add(found, step.metrics, step.rows)
+        self.compiled.hosted.update(found, step.batch)
         return self.sums.logs()
 
     def finish(self) -> None:
@@ -156,6 +161,7 @@ class Engine:
         self.refresh()
         if self.compiled is not None:
             self.sums = Sums(self.compiled)
+            self.compiled.hosted.reset()
 
     def _prepared(self, kind: str, spec: dict[str, Any] | None) -> Program:
         options, reproducible = self._options, self._reproducible
@@ -193,6 +199,7 @@ class Engine:
             spec = {
                 "losses": self.compiled.spec(names, kinds, masked),
                 "optimizer": _compile.optimizer(self.template.optimizer),
+                "outputs": self.compiled.hosted.outputs(names),
                 "frozen": known - set(trainable) - self._statistics(),
                 "learned": set(trainable) & known,
                 "seed": 0,
