@@ -522,7 +522,7 @@ fn truth(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
 
 /// `ln(1 + x)` without the rounding of `1 + x`: `ln(u) * x / (u - 1)` for `u = 1 + x`, and `x`
 /// where `u` is 1 (the method of Kahan).
-fn log_above_one(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+pub(super) fn log_above_one(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     let above = at.shift(x, 1.0)?;
     let (log, moved) = (at.log(above)?, at.shift(above, -1.0)?);
     let (is_one, is_far) = (at.is(moved, 0.0)?, at.is_above(moved, 1e4)?);

@@ -38,7 +38,7 @@ layers! {
 }
 
 /// An image of a call with its channels behind the batch, in its own element type.
-fn image<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<(Value, Format)> {
+pub(super) fn image<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<(Value, Format)> {
     let format = at.format()?;
     let x = args.tensor()?;
     let value = match format {
