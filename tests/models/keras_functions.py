@@ -25,7 +25,7 @@ def functions():
                O.expand_dims(x, 1), O.squeeze(O.expand_dims(x, 1), 1), O.matmul(x, O.swapaxes(y, 1, 2)) if False else O.matmul(x, O.transpose(y, (0, 2, 1))), O.einsum("abc,abd->acd", x, y), O.cast(i, "float32"), O.where(x > 0, x, y), 2.0 / O.exp(x), x**2, 1 - x,
                O.softmax(x), O.gelu(x), O.clip(x, 0, 1), O.split(x, 2, axis=2)[1], O.max(x, axis=1), O.sqrt(O.abs(x)), O.logical_not(x > 1), O.relu(x), O.silu(x), O.log_softmax(x, axis=1), O.var(x, axis=1), O.flip(x, axis=1), O.leaky_relu(x, 0.3),
                O.add(x, y), O.moveaxis(x, 1, 2), O.minimum(x, 0.0), O.sign(x), i + 1, i * 0.5, c + 1.0, c * c, O.relu(c), O.mean(c, axis=(1, 2)), c[:, 1], O.logical_and(x > 0, y > 0), O.floor(x), O.sigmoid(x), O.tanh(x), O.rsqrt(O.abs(x) + 1.0), x / y, O.maximum(x, y), O.std(x, axis=-1)]
-    return keras.Model([x, y, i, image, fixed], outputs)
+    return keras.Model([x, y, i, image], outputs)
 
 
 @group
@@ -88,6 +88,10 @@ def pieces():
     photo = keras.Input((5, 4, 3), dtype="uint8", name="photo")
     byte = dict(value_range=(0, 255))
     outputs += [3 * y for y in each(photo, [L.RandomFlip(), L.RandomRotation(0.1), L.RandomSharpness(0.5, **byte), L.RandomErasing(), L.RandomGaussianBlur(), L.RandomElasticTransform(), L.RandomContrast(0.1), L.RandomInvert(**byte), L.RandomGrayscale(), L.MixUp(), L.CutMix()])]
+    # Images of integers have their own type in what Keras computes on JAX, whatever its graph names.
+    # The sizes are such that no number lies in the middle of two integers.
+    odd = photo[:, :, :3]
+    outputs += [O.cast(y, "float32") for y in each(odd, [L.Resizing(3, 9), L.Resizing(9, 2, interpolation="nearest"), L.Resizing(9, 9, crop_to_aspect_ratio=True), L.Resizing(3, 3, pad_to_aspect_ratio=True, fill_value=3.0)])] + [O.image.resize(odd, (15, 9)), O.image.resize(O.cast(odd, "int32") * 900 - 2000, (3, 9), interpolation="bicubic")]
     words = L.ReversibleEmbedding(6, 3, mask_zero=True, logit_soft_cap=2.0)
     apart = L.ReversibleEmbedding(6, 3, tie_weights=False)
     return keras.Model([x, v, i, b, image, line, cube, heads, photo], [*outputs, words(v, reverse=True), L.LSTM(2)(words(i[:, 0])), apart(apart(i), reverse=True)])
@@ -137,5 +141,6 @@ def rearranging():
     columns = O.reshape(image, (-1, 12, 12))
     outputs += [O.nn.fold(columns, (4, 5), 2), O.nn.fold(columns[:, :, :6], (3, 4), 2), O.nn.fold(columns[:, :, :9], 4, 2, padding=1, stride=2), O.nn.fold(columns[:, :, :4], 4, 2, dilation=2)]
     outputs += [O.nanmedian(broken, axis=1), O.nanmedian(broken, (1, 2), keepdims=True), O.nanmedian(x, axis=2), O.nanquantile(broken, 0.3, axis=(2,)), O.nanquantile(i, 0.6, axis=(1,), keepdims=True), *[O.nanpercentile(broken, 37.0, axis=(2,), method=m) for m in ("linear", "lower", "higher", "nearest", "midpoint")]]
+    outputs += [O.take(some(6, 2, 3), i, axis=0), O.take(some(6), i), O.take(some(2, 7), i[:, :2] - 2, axis=1)]
     outputs += [O.erfinv(O.clip(x, -1.0, 1.0)), O.erfinv(O.clip(x * 0.2, -1.0, 1.0)), O.erfinv(O.clip(O.exp(-O.abs(x) * 9) - 1.0, -1.0, 1.0))]
     return keras.Model([x, y, i, image, fixed], outputs)

@@ -321,6 +321,8 @@ def masked_states():
     outputs += L.RNN(L.LSTMCell(3, activation="gelu"), zero_output_for_mask=True, return_sequences=True, **s)(e)
     outputs += [*L.Bidirectional(L.LSTM(3, return_sequences=True, **s))(e), *L.Bidirectional(L.GRU(3, **s))(e)]
     outputs += [L.LSTM(2)(L.EinsumDense("abc,cd->abd", output_shape=(None, 3))(e))]
+    # A tensor that has the type already is the result itself, with its mask.
+    outputs += [L.LSTM(2)(O.cast(e, "float32")), L.LSTM(2)(O.convert_to_tensor(e)), L.LSTM(2)(O.cast(O.cast(e, "float16"), "float32"))]
     outputs += [L.Average()([i, i]), keras.ops.mean(i, axis=1), keras.ops.var(i, axis=1), keras.ops.cast(keras.ops.any(i, 1), "float32"), keras.ops.cast(keras.ops.all(i, 1), "float32")]
     outputs += [keras.ops.log1p(x * 1e-6), keras.ops.log1p(keras.ops.abs(x) * 1e6), keras.ops.round(x * 3)]
     return keras.Model([n, h, i, x], outputs)

@@ -62,6 +62,18 @@ class Block(layers.Layer):
         return self.norm(y + self.affine(y, training=training))
 
 
+class Table(layers.Layer):
+    """An embedding of one's own, with a number for each place."""
+
+    def build(self, shape):
+        self.words = self.add_weight(shape=(9, 4), name="words")
+        self.places = self.add_weight(shape=(shape[-1], 4), name="places")
+
+    def call(self, x):
+        found = ops.take(self.words, x, axis=0)
+        return found + ops.take(self.places, ops.arange(x.shape[-1]), axis=0)
+
+
 class Kept(layers.Layer):
     """A layer that reads its mask and gives another."""
 
@@ -278,6 +290,14 @@ class Traced(unittest.TestCase):
         parallel.fit(x, one_hot(), verbose=0)
         self.assertEqual(calls, [len(layer._inbound_nodes) for layer in model._flatten_layers()])
         self.assertEqual(before, model.get_config())
+
+    def test_a_table_is_read_at_places(self):
+        def make():
+            x = keras.Input((5,), dtype="int32")
+            return keras.Model(x, layers.Dense(3)(layers.Flatten()(Table()(x))))
+
+        words = np.random.default_rng(2).integers(0, 9, (ROWS, 5)).astype(np.int32)
+        self.beside(make, words, one_hot())
 
     def test_wrappers_of_keras_hold_code(self):
         x = data(5, 4)

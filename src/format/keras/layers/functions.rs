@@ -107,10 +107,10 @@ layers! {
         float(at, args, |at, x| at.log_softmax(x, axis))
     };
     "Clip" Dropped => clip;
-    "Cast" Dropped => cast;
-    "ConvertToTensor" Dropped => |at, args| {
+    "Cast" Own => cast;
+    "ConvertToTensor" Own => |at, args| {
         at.config.ignore(&["sparse", "ragged"]);
-        if at.config.opt("dtype").is_some() { cast(at, args) } else { one(at, args, |_, x| Ok(x)) }
+        if at.config.opt("dtype").is_some() { cast(at, args) } else { Ok(args.tensor()?.into()) }
     };
     "GetItem" Dropped => get_item;
     "Reshape" Dropped => reshape;
@@ -382,7 +382,11 @@ fn cast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     // The field is taken as the policy of a layer before.
     let name = at.config.text("dtype", "float32")?;
     let to = dtype(name).ok_or_else(|| Fault::field("dtype", format!("is `{name}`")))?;
-    one(at, args, |at, x| at.cast(x, to))
+    let x = args.tensor()?;
+    // A tensor that has the type already is the result itself, with its mask.
+    let mask = x.mask.filter(|_| at.ty_of(x.value) == to);
+    let value = at.cast(x.value, to)?;
+    Ok(Tensor { value, mask, ..x }.into())
 }
 
 fn reshape<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {

@@ -266,6 +266,18 @@ fn partition<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     Ok(at.concat(&[first, rest], axis)?.into())
 }
 
+/// The ends of the integers of 8 and 16 bits, and of truth values.
+fn ends(dtype: DType) -> Option<[f64; 2]> {
+    Some(match dtype {
+        DType::Bool => [0.0, 1.0],
+        DType::I8 => [f64::from(i8::MIN), f64::from(i8::MAX)],
+        DType::U8 => [0.0, f64::from(u8::MAX)],
+        DType::I16 => [f64::from(i16::MIN), f64::from(i16::MAX)],
+        DType::U16 => [0.0, f64::from(u16::MAX)],
+        _ => return None,
+    })
+}
+
 /// Numbers in another type, those that it does not have as the nearest that it has.
 fn saturated<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     // The field is taken as the policy of a layer before.
@@ -273,23 +285,24 @@ fn saturated<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let to = dtype(name).ok_or_else(|| Fault::field("dtype", format!("is {}", Quoted(name))))?;
     let x = operand(at, args)?;
     let from = at.ty_of(x);
-    let bounds = match to {
-        DType::Bool => Some((0.0, 1.0)),
-        DType::I8 => Some((f64::from(i8::MIN), f64::from(i8::MAX))),
-        DType::U8 => Some((0.0, f64::from(u8::MAX))),
-        DType::I16 => Some((f64::from(i16::MIN), f64::from(i16::MAX))),
-        DType::U16 => Some((0.0, f64::from(u16::MAX))),
-        _ => None,
-    };
-    let is_narrow = bounds.is_some_and(|_| from == DType::F32 || from == DType::I32);
     if from == to || from == DType::Bool {
         return Ok(at.cast(x, to)?.into());
     }
-    if !is_narrow {
+    let ends = ends(to).filter(|_| from == DType::F32 || from == DType::I32);
+    let [min, max] = ends.ok_or_else(|| {
         let reason = format!("is {}, of {from}: only the types of 8 and 16 bits are", to.name());
-        return Err(Fault::field("dtype", reason));
-    }
-    let (min, max) = bounds.unzip();
-    let x = at.op(Unary::Clip { min, max }, &[x])?;
+        Fault::field("dtype", reason)
+    })?;
+    let x = at.clip(x, min, max)?;
     Ok(at.cast(x, to)?.into())
+}
+
+/// Floats as the nearest integers of a type, which they lie in or near.
+pub(super) fn rounded(at: &mut At<'_, '_>, x: Value, to: DType) -> Read<Value> {
+    let x = at.op(Unary::Round, &[x])?;
+    let x = match ends(to) {
+        Some([min, max]) => at.clip(x, min, max)?,
+        None => x,
+    };
+    at.cast(x, to)
 }
