@@ -133,8 +133,8 @@ impl Training {
 #[derive(Clone, Debug)]
 pub struct TrainingGraph {
     /// The graph: its inputs are the model's, then the targets, the weights of rows where there are
-    /// some, and the learning rate; its outputs `loss`, then the sum and the count of each metric, and those of the model that
-    /// are asked for.
+    /// some, and the learning rate; its outputs `loss`, then the sum and the count of each metric,
+    /// and those of the model that are asked for.
     pub graph: Graph,
     /// The parameters of the model and the variables of the optimizer.
     pub weights: Weights,

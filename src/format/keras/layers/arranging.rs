@@ -251,7 +251,7 @@ fn take<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
         let all = at.shape(x).elements();
         x = at.reshape(x, &[all].into_iter().collect())?;
     }
-    let axis = axis.unwrap_or(0);
+    let axis = axis.unwrap_or(0); // the only one
     let places = match args.opt(1, "indices") {
         Some(Arg::Tensor(places)) => {
             let places = at.natural(*places)?;

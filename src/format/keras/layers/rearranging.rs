@@ -160,7 +160,7 @@ fn summed(at: &At<'_, '_>, [a, b]: [Value; 2]) -> Read<[Vec<usize>; 2]> {
         },
         other => {
             let count = other.map_or(Ok(2), |count| int("axes", count))?; // Keras' default
-            let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
+            let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX); // more than axes
             let first = at.rank(a).checked_sub(count).filter(|_| count <= at.rank(b));
             let first = first.ok_or_else(|| Fault::field("axes", format!("is {count}")))?;
             Ok([(first..at.rank(a)).collect(), (0..count).collect()])
