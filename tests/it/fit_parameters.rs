@@ -222,3 +222,19 @@ fn a_table_is_trained_where_it_is_asked_for() {
          it is a table of positional embeddings"
     );
 }
+
+#[test]
+fn outputs_of_the_model_stay_where_they_are_asked_for() {
+    let (graph, weights) = model(|b, x| b.op("h", Unary::Tanh, &[x]).unwrap());
+    let terms = Training::new("y", "mse".parse().unwrap(), "sgd".parse().unwrap());
+    let names = |terms: &Training| -> Vec<String> {
+        let made = training(&graph, &weights, terms).unwrap();
+        made.graph.outputs().iter().map(|output| output.name.to_string()).collect()
+    };
+    assert_eq!(names(&terms), ["loss"]);
+    let kept = Training { outputs: ["y".to_owned()].into(), ..terms.clone() };
+    assert_eq!(names(&kept), ["loss", "y.predicted"]);
+    let unknown = Training { outputs: ["z".to_owned()].into(), ..terms };
+    let error = training(&graph, &weights, &unknown).unwrap_err();
+    assert!(matches!(error, TrainingError::Output { .. }), "{error}");
+}

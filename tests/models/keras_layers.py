@@ -28,6 +28,7 @@ import ml_dtypes  # NumPy knows the name `bfloat16` by it.
 import numpy as np
 from keras import layers as L
 from keras import ops as O
+from keras_functions import GROUPS, each, group
 
 ROWS = 7
 DEVICES = (1, 3)
@@ -75,7 +76,7 @@ def draw(model, seed=3):
 def run(fanwise, folder, model, feed, form):
     """The outputs on each number of devices."""
     path = folder / {"keras": "m.keras", "h5": "m.h5", "json": "m.json"}[form]
-    more = []
+    more = list(getattr(model, "options", []))
     if hasattr(model, "legacy"):
         path = folder / "m.h5"
         with h5py.File(path, "w") as file:
@@ -85,7 +86,7 @@ def run(fanwise, folder, model, feed, form):
     elif form == "json":
         path.write_text(model.to_json())
         model.save_weights(folder / "m.weights.h5")
-        more = ["--params", folder / "m.weights.h5"]
+        more += ["--params", folder / "m.weights.h5"]
     else:
         model.save(path)
     np.savez(folder / "in.npz", **feed)
@@ -166,21 +167,9 @@ NO_H5 = ("preparation", "pieces")
 # Those of which only archives say that layers stand at several places.
 ARCHIVES = ("sharing",)
 
-GROUPS = {}
-
-
 def application(name):
     size = APPLICATIONS[name]
     return getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=11)
-
-
-def group(make):
-    GROUPS[make.__name__] = make
-    return make
-
-
-def each(x, layers):
-    return [layer(x) for layer in layers]
 
 
 @group
@@ -332,6 +321,8 @@ def masked_states():
     outputs += L.RNN(L.LSTMCell(3, activation="gelu"), zero_output_for_mask=True, return_sequences=True, **s)(e)
     outputs += [*L.Bidirectional(L.LSTM(3, return_sequences=True, **s))(e), *L.Bidirectional(L.GRU(3, **s))(e)]
     outputs += [L.LSTM(2)(L.EinsumDense("abc,cd->abd", output_shape=(None, 3))(e))]
+    # A tensor that has the type already is the result itself, with its mask.
+    outputs += [L.LSTM(2)(O.cast(e, "float32")), L.LSTM(2)(O.convert_to_tensor(e)), L.LSTM(2)(O.cast(O.cast(e, "float16"), "float32"))]
     outputs += [L.Average()([i, i]), keras.ops.mean(i, axis=1), keras.ops.var(i, axis=1), keras.ops.cast(keras.ops.any(i, 1), "float32"), keras.ops.cast(keras.ops.all(i, 1), "float32")]
     outputs += [keras.ops.log1p(x * 1e-6), keras.ops.log1p(keras.ops.abs(x) * 1e6), keras.ops.round(x * 3)]
     return keras.Model([n, h, i, x], outputs)
@@ -387,82 +378,6 @@ def preparation():
                             L.CenterCrop(4, 5), L.RandomFlip(), L.RandomRotation(0.2), L.RandomZoom(0.2), L.RandomTranslation(0.1, 0.1), L.RandomContrast(0.2), L.RandomBrightness(0.2), L.RandomCrop(4, 4), L.SpatialDropout2D(0.3)])
     outputs += [L.CategoryEncoding(6)(n), L.CategoryEncoding(6, output_mode="count")(n), L.CategoryEncoding(6, output_mode="one_hot")(small)]
     return keras.Model([x, image, n, small], outputs)
-
-
-@group
-def functions():
-    x, y, i, image = keras.Input((4, 6), name="x"), keras.Input((4, 6), name="y"), keras.Input((4,), dtype="int32", name="i"), keras.Input((4, 4, 3), name="image")
-    c = L.Conv2D(4, 3, padding="same")(image)
-    outputs = [x[:, 0], x[:, 1:3, ::2], x[..., None], x[:, -2:], O.transpose(x, (0, 2, 1)), O.reshape(x, (-1, 24)), O.reshape(x, (-1, 6)) * 1.0, O.mean(x, axis=-1, keepdims=True), O.sum(x, axis=[1, 2]), O.concatenate([x, y], axis=1), O.stack([x, y], axis=1),
-               O.expand_dims(x, 1), O.squeeze(O.expand_dims(x, 1), 1), O.matmul(x, O.swapaxes(y, 1, 2)) if False else O.matmul(x, O.transpose(y, (0, 2, 1))), O.einsum("abc,abd->acd", x, y), O.cast(i, "float32"), O.where(x > 0, x, y), 2.0 / O.exp(x), x**2, 1 - x,
-               O.softmax(x), O.gelu(x), O.clip(x, 0, 1), O.split(x, 2, axis=2)[1], O.max(x, axis=1), O.sqrt(O.abs(x)), O.logical_not(x > 1), O.relu(x), O.silu(x), O.log_softmax(x, axis=1), O.var(x, axis=1), O.flip(x, axis=1), O.leaky_relu(x, 0.3),
-               O.add(x, y), O.moveaxis(x, 1, 2), O.minimum(x, 0.0), O.sign(x), i + 1, i * 0.5, c + 1.0, c * c, O.relu(c), O.mean(c, axis=(1, 2)), c[:, 1], O.logical_and(x > 0, y > 0), O.floor(x), O.sigmoid(x), O.tanh(x), O.rsqrt(O.abs(x) + 1.0), x / y, O.maximum(x, y), O.std(x, axis=-1)]
-    return keras.Model([x, y, i, image], outputs)
-
-
-@group
-def numeric():
-    """Functions of `keras.ops` of single numbers and of pairs of them."""
-    x, y, i = keras.Input((4, 6), name="x"), keras.Input((4, 6), name="y"), keras.Input((4, 6), dtype="int32", name="i")
-    unit, far, j = O.tanh(x), x * 40.0, i - 3
-    outputs = [f(x) for f in (O.tan, O.arctan, O.sinh, O.cosh, O.arcsinh, O.exp2, O.expm1, O.deg2rad, O.rad2deg, O.trunc, O.isfinite, O.celu, O.hard_shrink, O.soft_shrink, O.copy)]
-    outputs += [f(unit) for f in (O.arcsin, O.arccos, O.arctanh)] + [O.arccosh(O.abs(x) + 1.0), O.log2(O.abs(x)), O.log10(O.abs(x)), O.expm1(x * 1e-6), O.threshold(x, 0.2, 7.0)]
-    broken = O.log(x)
-    outputs += [O.isnan(broken), O.isinf(O.exp(far * 9)), O.nan_to_num(broken, 5.0), O.logical_xor(x > 0, y > 0), O.bitwise_and(i, j), O.bitwise_or(i, j), O.bitwise_xor(x > 0, y > 0), O.bitwise_not(i), O.mod(far, y), O.mod(j, i + 1), O.floor_divide(far, 3.0), O.floor_divide(j, i + 1)]
-    outputs += [O.divide_no_nan(x, O.relu(y)), O.logaddexp(x, far), O.hypot(x, far), O.arctan2(x, y), O.arctan2(O.relu(x), -O.relu(y)), O.amax(x, 1), O.amin(x, (1, 2)), O.fmod(far, y)]
-    return keras.Model([x, y, i], outputs)
-
-
-@group
-def arranging():
-    """Functions of `keras.ops` that order, choose, repeat and sum up along axes."""
-    x, i, image = keras.Input((4, 6), name="x"), keras.Input((4,), dtype="int32", name="i"), keras.Input((6, 6, 3), name="image")
-    outputs = [O.prod(x, 1), O.logsumexp(x, axis=(1, 2)), O.ptp(x, axis=1), O.count_nonzero(i, axis=1), O.argmax(x, axis=1), O.argmin(x, axis=-1, keepdims=True), O.sort(x, axis=1), O.argsort(x), O.argsort(x, axis=1), *O.top_k(x, 3), O.cumsum(x, axis=1), O.cumprod(x, axis=-1), O.cumsum(i, axis=1)]
-    outputs += [O.tile(x, (1, 2, 3)), O.tile(x, 2), O.repeat(x, 3, axis=1), O.roll(x, 2, axis=1), O.roll(x, (-1, 3), axis=(1, 2)), O.swapaxes(x, 1, 2), O.take(x, [1, -1, 0], axis=2), O.take_along_axis(x, O.argsort(x, axis=1), axis=1), O.one_hot(i, 4), O.one_hot(i - 1, 5, axis=1), O.tril(x), O.triu(x, k=1)]
-    outputs += [O.pad(x, ((0, 0), (1, 2), (0, 1))), O.pad(x, ((0, 0), (1, 2), (2, 1)), mode="reflect"), O.pad(x, ((0, 0), (1, 0), (0, 1)), constant_values=2.5), *O.unstack(x, axis=1), O.norm(x, axis=(1, 2)), O.normalize(x), O.normalize(x, axis=1), O.average(x, axis=1), *O.moments(x, axes=[1]), O.full_like(x, 2.5), O.hstack([x, x])]
-    outputs += [O.max_pool(image, 2, strides=2), O.average_pool(image, (2, 3), strides=1, padding="same"), O.max_pool(x, 2, strides=1)]
-    return keras.Model([x, i, image], outputs)
-
-
-@group
-def special():
-    """Functions of `keras.ops` that few models use: of single numbers, and those that leave out NaN or look places up."""
-    x, y, i = keras.Input((4, 6), name="x"), keras.Input((4, 6), name="y"), keras.Input((4, 6), dtype="int32", name="i")
-    broken, far, j = O.where(x > 0.4, x, O.log(-O.abs(y))), x * 40.0, i - 3
-    outputs = [O.squareplus(x, b=2), O.glu(x), O.glu(x, axis=1)] + [f(x) for f in (O.tanh_shrink, O.sparse_plus, O.sparse_sigmoid, O.sparsemax, O.cbrt, O.signbit, O.sinc, O.fabs)] + [O.erfc(x * 2), O.log(O.erfc(O.abs(x) * 2)), O.fabs(j), O.sparsemax(x * 3, axis=1), O.signbit(-O.relu(x)), O.sinc(O.relu(x))]
-    outputs += [O.heaviside(O.relu(x), y), O.heaviside(broken, y), O.fmax(broken, y), O.fmin(x, broken), O.fmax(i, j), O.logaddexp2(x, far), O.ldexp(x, j), O.ldexp(O.relu(x), j * 60), O.isclose(x, x + 1e-6), O.isclose(broken, broken, equal_nan=True), O.isclose(far, x, rtol=0.5, atol=0.3), O.isclose(i, j + 3),
-                O.bitwise_left_shift(j, i), O.bitwise_right_shift(j * 100, i), O.left_shift(i, 2), O.right_shift(j, 1), O.view(x, "int32"), O.view(O.view(x, "int32"), "float32"), O.select([x > 0.5, y > 0], [x, y], 7.0), O.select([x > 0.5, y > 0], [i, y]), O.floor_divide(x, O.relu(y)), O.floor_divide(far, 0.0), O.floor_divide(far, -3.0)]
-    outputs += [f(broken, axis=-1) for f in (O.nansum, O.nanprod, O.nanmax, O.nanmin, O.nanmean, O.nanvar, O.nanstd, O.nancumsum, O.nancumprod)] + [O.nanargmax(O.concatenate([broken, x], 2), axis=2), O.nanargmin(O.concatenate([broken, x], 2), axis=-1), O.nanmax(broken, (1, 2), keepdims=True), O.nansum(i, 1), O.nanmean(i, 1)]
-    outputs += [O.median(x, axis=1), O.median(x, (1, 2)), O.median(broken, axis=-1, keepdims=True), O.quantile(x, 0.3, axis=(2,)), O.quantile(x, 0.9, axis=(1, 2), keepdims=True), O.quantile(i, 0.25, axis=(1,)), *[O.percentile(x, 37.0, axis=(2,), method=m) for m in ("linear", "lower", "higher", "nearest", "midpoint")], O.percentile(x, 50.0, axis=(2,), method="nearest")]
-    outputs += [O.digitize(x, np.array([-1.0, 0.0, 0.7])), O.digitize(broken, np.array([2.0, 0.5, -0.5])), O.digitize(i, np.array([1, 3])), O.searchsorted(np.array([-1.0, 0.0, 0.7], "float32"), x), O.searchsorted(np.array([1, 3, 3, 4], "int32"), i, side="right"), O.trapezoid(x, dx=0.5, axis=1), O.cdist(x, y[:, :3]), O.isin(i, np.array([1, 4])), O.isin(i, np.array([2, 3]), invert=True), O.extract_sequences(x, 3, 2)]
-    return keras.Model([x, y, i], outputs)
-
-
-@group
-def pieces():
-    """Functions of `keras.ops` that cut tensors and images into pieces, and those that compute what layers do."""
-    rng = np.random.default_rng(2)
-    def some(*shape):
-        return rng.normal(size=shape).astype("float32")
-    x, v, i, b = keras.Input((4, 6), name="x"), keras.Input((5, 3), name="v"), keras.Input((4, 6), dtype="int32", name="i"), keras.Input((6,), dtype="bool", name="b")
-    image, line, cube, heads = keras.Input((6, 8, 4), name="image"), keras.Input((9, 4), name="line"), keras.Input((4, 4, 4, 2), name="cube"), keras.Input((5, 4, 3), name="heads")
-    first = dict(data_format="channels_first")
-    outputs = [O.diff(x), O.diff(x, n=2, axis=1), O.diff(b), O.fliplr(x), *[O.rot90(image, k=k, axes=(1, 2)) for k in range(4)], O.rot90(image, axes=(3, 1)), O.diagonal(x, axis1=1, axis2=2), O.diagonal(image, offset=-2, axis1=2, axis2=1), O.trace(x, offset=1, axis1=1, axis2=2), O.trace(i, axis1=1, axis2=2), O.cross(v, O.flip(v, 1)), O.cross(O.transpose(v, (0, 2, 1)), O.flip(v, 1), axisa=1, axisc=1),
-               O.cross(v, v[:, :1] + 1.0), O.slice(x, (0, 1, 2), (-1, 2, 3)), O.slice(x, (0, 3, 5), (-1, 2, -1)), O.slice(x, (0, -3, 2), (-1, 2, 3)), O.dstack([x[:, :, None], O.cast(i, "float32")[:, :, None]]), *O.array_split(x, 4, axis=2), *O.hsplit(x, 2), *O.dsplit(image, [3]), O.multi_hot(i, 6), O.multi_hot(i[:, :, 0], 5), O.matmul(x, some(6, 200))]
-    outputs += [O.space_to_depth(image, 2), O.depth_to_space(image, 2), O.space_to_depth(image, 2, **first), O.depth_to_space(O.transpose(image, (0, 3, 1, 2)), 2, **first), O.nn.unfold(image, (2, 3), stride=2, padding=1), O.nn.unfold(image, 2, dilation=2), O.image.extract_patches(image, (3, 2)), O.image.extract_patches(image, 3, strides=2, padding="same"), O.image.extract_patches(image, 2, strides=1, dilation_rate=2), O.image.extract_patches(cube, (2, 2, 2)),
-                O.image.pad_images(image, 1, 2, 0, 3), O.image.pad_images(image, top_padding=2, left_padding=1, target_height=9, target_width=12), O.image.crop_images(image, 1, 2, 0, 3), O.image.crop_images(image, bottom_cropping=2, right_cropping=1, target_height=3, target_width=4), O.image.resize(image, (4, 5)), O.image.resize(image, (9, 9), interpolation="nearest"), O.image.resize(image, (5, 5), crop_to_aspect_ratio=True)]
-    colour = O.abs(image[..., :3])
-    outputs += [O.image.rgb_to_grayscale(image[..., :3]), O.image.rgb_to_hsv(colour), O.image.rgb_to_hsv(O.relu(image[..., :3])), O.image.hsv_to_rgb(image[..., :3]), L.AutoContrast(value_range=(0, 1))(colour), L.AutoContrast()(O.relu(image)), L.AutoContrast()(O.where(image > -2.0, image, O.log(image)))]
-    outputs += [O.conv(image, some(3, 2, 4, 5), strides=2, padding="same"), O.conv(line, some(3, 4, 6), dilation_rate=2), O.conv(cube, some(2, 2, 2, 2, 3)), O.depthwise_conv(image, some(3, 3, 4, 2)), O.separable_conv(image, some(2, 2, 4, 3), some(1, 1, 12, 5), strides=2, padding="same"),
-                O.batch_normalization(x, some(6), O.abs(some(6)) + 1.0, -1, some(6), some(6)), O.layer_normalization(x, some(6), some(6), epsilon=1e-3), O.layer_normalization(image, some(8, 4), axis=(2, 3)), O.rms_normalization(x, some(6)), O.rms_normalization(x, axis=1, epsilon=0.1), O.adaptive_average_pool(image, (3, 4)), O.adaptive_max_pool(image, (2, 3)),
-                O.dot_product_attention(heads, heads[:, 1:], heads[:, :4]), O.dot_product_attention(heads, heads[:, :, :2], heads[:, :, 1:3], is_causal=True, scale=0.3), O.dot_product_attention(heads, heads, heads, bias=some(1, 4, 5, 5), mask=rng.normal(size=(1, 1, 5, 5)) > 0)]
-    outputs += each(image, [L.MixUp(), L.CutMix(), L.RandAugment(), L.AugMix(), L.RandomElasticTransform(), L.Solarization(0.5), L.MaxNumBoundingBoxes(4), L.Pipeline([L.Rescaling(2.0), L.Pipeline([L.Resizing(3, 3), L.RandomFlip()])])]) + [L.RandomColorDegeneration(0.5)(colour)]
-    photo = keras.Input((5, 4, 3), dtype="uint8", name="photo")
-    byte = dict(value_range=(0, 255))
-    outputs += [3 * y for y in each(photo, [L.RandomFlip(), L.RandomRotation(0.1), L.RandomSharpness(0.5, **byte), L.RandomErasing(), L.RandomGaussianBlur(), L.RandomElasticTransform(), L.RandomContrast(0.1), L.RandomInvert(**byte), L.RandomGrayscale(), L.MixUp(), L.CutMix()])]
-    words = L.ReversibleEmbedding(6, 3, mask_zero=True, logit_soft_cap=2.0)
-    apart = L.ReversibleEmbedding(6, 3, tie_weights=False)
-    return keras.Model([x, v, i, b, image, line, cube, heads, photo], [*outputs, words(v, reverse=True), L.LSTM(2)(words(i[:, 0])), apart(apart(i), reverse=True)])
 
 
 @group

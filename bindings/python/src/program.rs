@@ -48,6 +48,8 @@ pub(crate) struct TrainingSpec {
     l2: Vec<(String, f64)>,
     /// Parameters with their rules.
     constraints: Vec<(String, String)>,
+    /// Outputs of the model that the program gives as well.
+    outputs: BTreeSet<String>,
     seed: i64,
 }
 
@@ -99,6 +101,7 @@ impl TrainingSpec {
             l2: penalties(self.l2),
             mode: Mode { seed: self.seed, momentum: None },
             recompute: Recompute::default(),
+            outputs: self.outputs,
         })
     }
 }

@@ -71,6 +71,8 @@ def coloured(x):
     y = layers.RandomSharpness((0.8, 0.8), value_range=(0, 1))(y)
     y = layers.RandomSaturation((0.7, 0.7), value_range=(0, 1))(layers.RandomHue(0.0)(y))
     y = layers.RandomPosterization((5, 5), value_range=(0, 1))(y)
+    y = layers.Solarization(0.0, (1.0, 1.0), value_range=(0, 1e6))(y)
+    y = layers.Solarization(value_range=(0, 1))(y)
     y = layers.Concatenate()([y, layers.RandomGrayscale(1.0)(y)])
     return layers.Dense(2)(layers.Flatten()(y))
 
@@ -291,6 +293,21 @@ class Drawn(unittest.TestCase):
         for body, reason, *shape in (
             (dense, "backends of Keras", 3),
             (lambda x: layers.Dense(2)(pool(crop(x))), "one graph cannot", 6, 6, 3),
+            (
+                lambda x: layers.Dense(2)(pool(layers.MixUp()(x))),
+                "another one of the batch",
+                6,
+                6,
+                3,
+            ),
+            (
+                lambda x: layers.Dense(2)(pool(layers.CutMix()(x))),
+                "another one of the batch",
+                6,
+                6,
+                3,
+            ),
+            (lambda x: layers.Dense(2)(pool(layers.AugMix()(x))), "Python draws", 6, 6, 3),
         ):
             with self.subTest(reason):
                 own = model(body, *shape)
@@ -345,6 +362,7 @@ class Drawn(unittest.TestCase):
         def spoiling(x):
             y = layers.RandomColorJitter((-2, 2), 0.2, 0.3, 0.4, 0.5)(layers.RandomPerspective()(x))
             y = layers.RandomErasing(0.8, value_range=(-1, 1))(layers.RandomGaussianBlur()(y))
+            y = layers.Solarization(0.3, 0.6, value_range=(-1, 1))(y)
             return layers.Dense(2)(layers.Flatten()(layers.RandomColorDegeneration(0.5)(y)))
 
         self.same_bits(spoiling, 6, 6, 3)
@@ -382,6 +400,9 @@ class Drawn(unittest.TestCase):
             (layers.RandomInvert(1.0, value_range=(0, 3)), image, 2.5),
             (layers.RandomBrightness(0.5, value_range=(-1, 1)), 0 * image, 1 / 3),
             (layers.RandomContrast(0.5, value_range=(-9, 9)), image, 1.25 * 0.25 / 3),
+            # 255 - U(0, 127.5), and 55 more than 100 where a threshold of U(0, 255) is below it.
+            (layers.Solarization(0.5), 0 * image, 37931.0),
+            (layers.Solarization(0.0, 1.0), 0 * image + 100, 55**2 * 100 / 255),
         ):
             with self.subTest(layer.name):
                 found = self.moment(layer, given, given)

@@ -54,9 +54,24 @@ class Block(layers.Layer):
         self.affine.build((*shape[:-1], self.inner.units))
         self.norm.build((*shape[:-1], self.inner.units))
 
+    def compute_output_shape(self, shape):
+        return (*shape[:-1], self.inner.units)
+
     def call(self, x, training=None):
         y = self.inner(x)
         return self.norm(y + self.affine(y, training=training))
+
+
+class Table(layers.Layer):
+    """An embedding of one's own, with a number for each place."""
+
+    def build(self, shape):
+        self.words = self.add_weight(shape=(9, 4), name="words")
+        self.places = self.add_weight(shape=(shape[-1], 4), name="places")
+
+    def call(self, x):
+        found = ops.take(self.words, x, axis=0)
+        return found + ops.take(self.places, ops.arange(x.shape[-1]), axis=0)
 
 
 class Kept(layers.Layer):
@@ -69,6 +84,43 @@ class Kept(layers.Layer):
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else ops.logical_not(mask)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Cell(layers.Layer):
+    """A cell of one state, which does something else in training."""
+
+    def __init__(self, units, **settings):
+        super().__init__(**settings)
+        self.units = self.state_size = units
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], self.units), name="kernel")
+        self.recurrent = self.add_weight(shape=(self.units, self.units), name="recurrent")
+
+    def call(self, x, states, training=False):
+        sums = ops.matmul(x, self.kernel) + ops.matmul(states[0], self.recurrent)
+        y = ops.tanh(sums) * (1.1 if training else 1.0)
+        return y, [y]
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+class Counting(Cell):
+    """A cell of two states, which begins with one of its own."""
+
+    def __init__(self, units, **settings):
+        super().__init__(units, **settings)
+        self.state_size, self.output_size = [units, units], units
+
+    def call(self, x, states):
+        y, _ = super().call(x, states)
+        count = states[1] * 0.5 + y
+        return y + count, [y, count]
+
+    def get_initial_state(self, batch_size=None):
+        return [ops.ones((batch_size, self.units)) * 0.3, ops.zeros((batch_size, self.units))]
 
 
 class Whole(keras.Model):
@@ -238,6 +290,42 @@ class Traced(unittest.TestCase):
         parallel.fit(x, one_hot(), verbose=0)
         self.assertEqual(calls, [len(layer._inbound_nodes) for layer in model._flatten_layers()])
         self.assertEqual(before, model.get_config())
+
+    def test_a_table_is_read_at_places(self):
+        def make():
+            x = keras.Input((5,), dtype="int32")
+            return keras.Model(x, layers.Dense(3)(layers.Flatten()(Table()(x))))
+
+        words = np.random.default_rng(2).integers(0, 9, (ROWS, 5)).astype(np.int32)
+        self.beside(make, words, one_hot())
+
+    def test_wrappers_of_keras_hold_code(self):
+        x = data(5, 4)
+        x[3:9, 2:4] = 0.0
+        x[:4, 0] = 0.0
+        masked = layers.Masking
+        for name, body in {
+            "each step": lambda x: layers.TimeDistributed(Block(3))(x),
+            "each masked step": lambda x: layers.TimeDistributed(Block(3))(masked()(x)),
+            "cell": lambda x: layers.RNN(Cell(3), go_backwards=True)(x),
+            "states": lambda x: layers.RNN(Counting(3), return_state=True)(x)[2],
+            "given state": lambda x: layers.RNN(Cell(4))(x, initial_state=x[:, 1]),
+            "cells": lambda x: layers.RNN([Cell(3), layers.LSTMCell(2)])(x),
+            "masked": lambda x: layers.RNN(Counting(3), return_sequences=True)(masked()(x)),
+            "zeros": lambda x: layers.RNN(
+                Cell(3), return_sequences=True, go_backwards=True, zero_output_for_mask=True
+            )(masked()(x)),
+            "unrolled": lambda x: layers.RNN(Cell(3), unroll=True)(masked()(x)),
+            "both ways": lambda x: layers.Bidirectional(layers.RNN(Cell(3)))(masked()(x)),
+            "pipeline": lambda x: layers.Pipeline([Affine(3), layers.Rescaling(2.0)])(x),
+        }.items():
+
+            def make(body=body):
+                first = keras.Input((5, 4))
+                return keras.Model(first, layers.Dense(3)(layers.Flatten()(body(first))))
+
+            with self.subTest(name):
+                self.beside(make, x, one_hot())
 
     def test_what_cannot_be_traced_is_refused_by_name(self):
         class Random(layers.Layer):

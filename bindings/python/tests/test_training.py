@@ -478,19 +478,10 @@ class Training(unittest.TestCase):
         for name, settings in (
             ("adafactor", {"optimizer": "adafactor", "loss": SPARSE}),
             ("sum", {"loss": losses.SparseCategoricalCrossentropy(reduction="sum")}),
-            ("seen", {"loss": SPARSE, "metrics": [Seen(name="seen")]}),
         ):
             parallel.compile(**settings)
             with self.assertRaisesRegex(fanwise.RefusedError, f"(?i){name}"):
                 parallel.train_on_batch(x, y)
-
-
-class Seen(metrics.Metric):
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        pass
-
-    def result(self):
-        return keras.ops.zeros(())
 
 
 SPARSE = "sparse_categorical_crossentropy"

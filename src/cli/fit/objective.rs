@@ -213,6 +213,7 @@ impl ObjectiveArgs {
             constraints: Vec::new(),
             mode: Mode::default(),
             recompute: Recompute::default(),
+            outputs: BTreeSet::new(),
         })
     }
 

@@ -105,6 +105,9 @@ pub struct Training {
     pub mode: Mode,
     /// The forward values that gradients compute again.
     pub recompute: Recompute,
+    /// Outputs of the model that the graph has as well, each as `{name}.predicted`, with the truth
+    /// values of the costs that count as `{name}.counted` where layers mask some.
+    pub outputs: BTreeSet<String>,
 }
 
 impl Training {
@@ -122,6 +125,7 @@ impl Training {
             constraints: Vec::new(),
             mode: Mode::default(),
             recompute: Recompute::default(),
+            outputs: BTreeSet::new(),
         }
     }
 }
@@ -130,7 +134,8 @@ impl Training {
 #[derive(Clone, Debug)]
 pub struct TrainingGraph {
     /// The graph: its inputs are the model's, then the targets, the weights of rows where there are
-    /// some, and the learning rate; its outputs `loss`, then the sum and the count of each metric.
+    /// some, and the learning rate; its outputs `loss`, then the sum and the count of each metric,
+    /// and those of the model that are asked for.
     pub graph: Graph,
     /// The parameters of the model and the variables of the optimizer.
     pub weights: Weights,

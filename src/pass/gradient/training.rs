@@ -105,6 +105,8 @@ struct LossValues {
     loss: Value,
     targets: Vec<LossInputs>,
     metrics: Vec<(String, Value, Value)>,
+    /// Outputs of the model that stay.
+    outputs: Vec<(String, Value)>,
 }
 
 impl LossValues {
@@ -114,6 +116,9 @@ impl LossValues {
         for (name, total, count) in &self.metrics {
             b.output(&format!("{name}.total"), *total);
             b.output(&format!("{name}.count"), *count);
+        }
+        for (name, value) in &self.outputs {
+            b.output(name, *value);
         }
         let (mut graph, mut weights) = b.finish();
         remove_identities(&mut graph, false)?;
@@ -138,10 +143,7 @@ fn chosen<'a>(
     losses: &'a [OutputLoss],
     outputs: &'a [Output],
 ) -> Result<Vec<(&'a OutputLoss, &'a Output)>, TrainingError> {
-    let none = |output: &str| {
-        let known = outputs.iter().map(|o| o.name.to_string()).collect::<Vec<_>>().join(", ");
-        TrainingError::Output { output: output.to_owned(), known }
-    };
+    let none = |output: &str| unknown(output, outputs);
     let mut found: Vec<(&OutputLoss, &Output)> = Vec::new();
     for loss in losses {
         let output = outputs.iter().find(|o| *o.name == *loss.output);
@@ -151,12 +153,35 @@ fn chosen<'a>(
     if found.is_empty() { Err(none("")) } else { Ok(found) }
 }
 
+/// The error for the name of an output that the model does not have.
+fn unknown(output: &str, outputs: &[Output]) -> TrainingError {
+    let known = outputs.iter().map(|o| o.name.to_string()).collect::<Vec<_>>().join(", ");
+    TrainingError::Output { output: output.to_owned(), known }
+}
+
+/// The outputs of these names, and what says which of their costs count.
+fn kept(
+    outputs: &[Output],
+    names: &BTreeSet<String>,
+    counted: &BTreeMap<String, Value>,
+) -> Result<Vec<(String, Value)>, TrainingError> {
+    let mut kept = Vec::new();
+    for name in names {
+        let found = outputs.iter().find(|output| *output.name == **name);
+        let found = found.ok_or_else(|| unknown(name, outputs))?;
+        kept.push((format!("{name}.predicted"), found.value));
+        kept.extend(counted.get(name).map(|mask| (format!("{name}.counted"), *mask)));
+    }
+    Ok(kept)
+}
+
 /// Writes the losses, their weighted sum, and the metrics.
 fn costs(
     b: &mut Builder,
     training: &Training,
     counted: &BTreeMap<String, Value>,
 ) -> Result<LossValues, TrainingError> {
+    let kept = kept(b.graph().outputs(), &training.outputs, counted)?;
     let outputs = columns(b, &training.losses)?;
     let found = chosen(&training.losses, &outputs)?;
     let (targets, inputs) = targets(b, &found, counted)?;
@@ -208,7 +233,7 @@ fn costs(
         }
     }
     let Some(loss) = loss else { return Err(nothing_to_train(&[])) };
-    Ok(LossValues { loss, targets, metrics: metrics.finish() })
+    Ok(LossValues { loss, targets, metrics: metrics.finish(), outputs: kept })
 }
 
 /// The operands that a loss of one output takes.

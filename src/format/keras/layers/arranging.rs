@@ -222,26 +222,53 @@ fn with_places<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<(Value, Value)>
     Ok((x, at.cast(places, DType::I64)?))
 }
 
-fn take<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let axis = axis_beside_batch(at, "axis")?;
-    if matches!(args.opt(1, "indices"), Some(Arg::Tensor(_))) {
-        return Err(Fault::new("it takes places that the run gives, for all rows at once"));
-    }
-    let given = args.constant(1, "indices")?;
-    let given = given.ok_or_else(|| Fault::new("it is called without places"))?;
-    let x = operand(at, args)?;
-    let own = at.axis(x, axis)?;
-    let size = at.extent(x, own)?;
+/// The places of a list that a call gives, of which negative ones count from the end.
+fn listed(at: &mut At<'_, '_>, given: &serde_json::Value, size: i64) -> Read<Value> {
     let (mut list, mut dims) = (Vec::new(), Vec::new());
-    super::functions::flat(&given, &mut list, &mut dims, 0)?;
+    super::functions::flat(given, &mut list, &mut dims, 0)?;
     let places = list.into_iter().map(|(place, _)| {
         let place = int("indices", &place.into())?;
         let place = if place < 0 { place + size } else { place };
         let wrong = || Fault::new(format!("it takes entry {place} of {size}"));
         (0..size).contains(&place).then_some(place).ok_or_else(wrong)
     });
-    let places = at.literal(Elements::new(&dims, &places.collect::<Read<Vec<i64>>>()?)?)?;
-    Ok(at.gather(x, places, axis)?.into())
+    at.literal(Elements::new(&dims, &places.collect::<Read<Vec<i64>>>()?)?)
+}
+
+/// Entries at places that the call or the run gives: of a table, or the same of each row.
+fn take<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let named = at.config.opt_int("axis")?;
+    let x = super::functions::value_of(at, args, 0, "x", DType::F32)?;
+    let mut x = x.ok_or_else(|| Fault::new("it is called without a tensor"))?;
+    let is_batched = at.shape(x).iter().any(Dim::depends_on_batch);
+    let axis = named.map(|axis| at.axis(x, axis)).transpose()?;
+    if is_batched && axis.is_none_or(|axis| axis == 0) {
+        let way = "name an axis behind the batch";
+        return Err(Fault::with_way("it works along the batch", way));
+    }
+    if axis.is_none() {
+        // Keras takes all of a table as one axis.
+        let all = at.shape(x).elements();
+        x = at.reshape(x, &[all].into_iter().collect())?;
+    }
+    let axis = axis.unwrap_or(0); // the only one
+    let places = match args.opt(1, "indices") {
+        Some(Arg::Tensor(places)) => {
+            let places = at.natural(*places)?;
+            if is_batched && at.shape(places).iter().any(Dim::depends_on_batch) {
+                return Err(Fault::new("it takes places that the run gives, for all rows at once"));
+            }
+            at.cast(places, DType::I64)?
+        }
+        Some(_) => {
+            let given = args.constant(1, "indices")?;
+            let given = given.ok_or_else(|| Fault::new("it is called without places"))?;
+            let size = at.extent(x, axis)?;
+            listed(at, &given, size)?
+        }
+        None => return Err(Fault::new("it is called without places")),
+    };
+    Ok(at.gather(x, places, narrow(axis))?.into())
 }
 
 /// The vectors of numbers; of a number outside it has no 1.

@@ -107,10 +107,10 @@ layers! {
         float(at, args, |at, x| at.log_softmax(x, axis))
     };
     "Clip" Dropped => clip;
-    "Cast" Dropped => cast;
-    "ConvertToTensor" Dropped => |at, args| {
+    "Cast" Own => cast;
+    "ConvertToTensor" Own => |at, args| {
         at.config.ignore(&["sparse", "ragged"]);
-        if at.config.opt("dtype").is_some() { cast(at, args) } else { one(at, args, |_, x| Ok(x)) }
+        if at.config.opt("dtype").is_some() { cast(at, args) } else { Ok(args.tensor()?.into()) }
     };
     "GetItem" Dropped => get_item;
     "Reshape" Dropped => reshape;
@@ -382,7 +382,11 @@ fn cast<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     // The field is taken as the policy of a layer before.
     let name = at.config.text("dtype", "float32")?;
     let to = dtype(name).ok_or_else(|| Fault::field("dtype", format!("is `{name}`")))?;
-    one(at, args, |at, x| at.cast(x, to))
+    let x = args.tensor()?;
+    // A tensor that has the type already is the result itself, with its mask.
+    let mask = x.mask.filter(|_| at.ty_of(x.value) == to);
+    let value = at.cast(x.value, to)?;
+    Ok(Tensor { value, mask, ..x }.into())
 }
 
 fn reshape<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
@@ -522,7 +526,7 @@ fn truth(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
 
 /// `ln(1 + x)` without the rounding of `1 + x`: `ln(u) * x / (u - 1)` for `u = 1 + x`, and `x`
 /// where `u` is 1 (the method of Kahan).
-fn log_above_one(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+pub(super) fn log_above_one(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     let above = at.shift(x, 1.0)?;
     let (log, moved) = (at.log(above)?, at.shift(above, -1.0)?);
     let (is_one, is_far) = (at.is(moved, 0.0)?, at.is_above(moved, 1e4)?);

@@ -1,6 +1,6 @@
 //! Augmentation of images that mixes others, or that draws nothing.
 
-use super::augment::{Range, computed};
+use super::augment::{Range, augmented, computed, drawn, needed, values};
 use super::colour::between;
 use super::core::same;
 use super::entry::layers;
@@ -17,17 +17,40 @@ layers! {
         at.config.ignore(&["bounding_box_format", "data_format", "max_number", "padding_value"]);
         same(at, args)
     };
-    "MixUp" Dropped => in_training;
-    "RandomElasticTransform" Dropped => in_its_type;
-    "CutMix" Dropped => in_its_type;
-    "RandAugment" Dropped => in_its_type;
-    "AugMix" Dropped => in_its_type;
-    "Solarization" Dropped => in_its_type;
+    "MixUp" Dropped => |at, args| {
+        not_in_training(at, OF_BATCH)?;
+        same(at, args)
+    };
+    "CutMix" Dropped => |at, args| {
+        not_in_training(at, OF_BATCH)?;
+        computed(at, args)
+    };
+    "RandomElasticTransform" Dropped => |at, args| {
+        let reason = "in training the size of its windows depends on a number that is drawn, which \
+            Keras itself cannot compile on JAX";
+        not_in_training(at, reason)?;
+        computed(at, args)
+    };
+    "RandAugment" Dropped => |at, args| {
+        let reason = "in training it draws which layers change the images, once for a batch";
+        not_in_training(at, reason)?;
+        computed(at, args)
+    };
+    "AugMix" Dropped => |at, args| {
+        let reason = "in training Python draws which layers change the images when Keras compiles \
+            a step";
+        not_in_training(at, reason)?;
+        computed(at, args)
+    };
+    "Solarization" Dropped => solarization;
 }
+
+/// Why images that are mixed with others cannot be trained on.
+const OF_BATCH: &str = "in training it mixes each image with another one of the batch, and the \
+    labels, which must be mixed alike, are no part of the graph";
 
 /// The fields of layers that only do something in training.
 const FIELDS: &[&str] = &[
-    "addition_factor",
     "all_ops",
     "alpha",
     "bounding_box_format",
@@ -40,26 +63,42 @@ const FIELDS: &[&str] = &[
     "num_chains",
     "num_ops",
     "scale",
-    "threshold_factor",
     "value_range",
 ];
 
-/// A layer that only does something in training.
-fn in_training<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+/// Fails in training, the only place where the layer does something.
+fn not_in_training(at: &At<'_, '_>, reason: &str) -> Read<()> {
     at.config.ignore(FIELDS);
     if at.state.for_training {
         return Err(Fault::with_way(
-            "what it does in training is not supported",
+            reason,
             "take the layer out of the model, and augment the data that it is trained on",
         ));
     }
-    same(at, args)
+    Ok(())
 }
 
-/// Such a layer whose result has the type that it computes in.
-fn in_its_type<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    in_training(at, args)?;
-    computed(at, args)
+/// Makes images brighter, and turns the values over that are above a threshold.
+fn solarization<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    const BYTE: Range = [0.0, 255.0];
+    at.config.ignore(&["bounding_box_format"]);
+    let mut factors = [needed(at, "addition_factor", 0.0)?, needed(at, "threshold_factor", 0.0)?];
+    for [_, high] in &mut factors {
+        *high *= 255.0; // as in Keras, which leaves the lower ends as they are
+    }
+    let own = values(at)?;
+    augmented(at, args, |at, x| {
+        let dtype = at.ty_of(x);
+        let (more, limit) = (drawn(at, x, factors[0], dtype)?, drawn(at, x, factors[1], dtype)?);
+        let bytes = between(at, x, own, BYTE)?;
+        let sum = at.add(bytes, more)?;
+        let sum = at.clip(sum, 0.0, 255.0)?;
+        let whole = at.number(sum, 255.0)?;
+        let turned = at.sub(whole, sum)?;
+        let is_below = at.less(sum, limit)?;
+        let sum = at.choose(is_below, sum, turned)?;
+        between(at, sum, BYTE, own)
+    })
 }
 
 /// Each channel of an image over the whole range of values. One of a single value stays.

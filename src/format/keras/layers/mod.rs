@@ -10,6 +10,8 @@ mod conv_lstm;
 mod core;
 mod entry;
 mod erasing;
+mod filters;
+mod fourier;
 mod functions;
 mod keras1;
 mod merging;
@@ -23,11 +25,13 @@ mod pooling;
 mod preprocessing;
 mod promotion;
 mod random;
+mod rearranging;
 mod recurrent;
 mod reshaping;
 mod sampling;
 mod slicing;
 mod special;
+mod spectrograms;
 mod statistics;
 mod steps;
 mod tensorflow;
@@ -55,6 +59,7 @@ const FAMILIES: &[(&str, &[Layer])] = &[
     ("Attention", attention::LAYERS),
     ("Reshaping", reshaping::LAYERS),
     ("Preprocessing", preprocessing::LAYERS),
+    ("Spectrograms", spectrograms::LAYERS),
     ("Random", random::LAYERS),
     ("Mixing of images", mixing::LAYERS),
     ("Operators of TensorFlow inside models of Keras 2", tensorflow::LAYERS),
@@ -75,6 +80,9 @@ const FUNCTIONS: &[&[Layer]] = &[
     pieces::LAYERS,
     patches::LAYERS,
     networks::LAYERS,
+    rearranging::LAYERS,
+    filters::LAYERS,
+    fourier::LAYERS,
 ];
 
 /// What to do about a layer that has no counterpart.

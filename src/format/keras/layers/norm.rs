@@ -203,12 +203,20 @@ fn along(at: &mut At<'_, '_>, value: Value, axes: &[usize], x: Value) -> Read<Va
     at.reshape(value, &shape.into_iter().collect())
 }
 
+/// A tensor of floats: of integers Keras on JAX gives the whole parts of what it computes.
+fn of_floats(at: &mut At<'_, '_>, x: Tensor) -> Read<Value> {
+    if at.ty_of(x.value).is_float() {
+        return at.floats(x);
+    }
+    Err(Fault::with_way("it is called with integers", "cast them to a float first"))
+}
+
 fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let epsilon = at.config.number("epsilon", 1e-3)?;
     let (scale, center) = (at.config.flag("scale", true)?, at.config.flag("center", true)?);
     let is_rms = at.config.flag("rms_scaling", false)?;
     let x = args.tensor()?;
-    let x = at.floats(x)?;
+    let x = of_floats(at, x)?;
     let (axes, sizes) = axes(at, x)?;
     let gamma = if scale || is_rms { Some(at.weight("gamma", &sizes)?) } else { None };
     let beta = if center && !is_rms { Some(at.weight("beta", &sizes)?) } else { None };
@@ -247,7 +255,7 @@ fn layer<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 fn rms<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let epsilon = at.config.number("epsilon", 1e-6)?;
     let x = args.tensor()?;
-    let x = at.floats(x)?;
+    let x = of_floats(at, x)?;
     let (axes, sizes) = axes(at, x)?;
     let scale = at.weight("scale", &sizes)?;
     if let Some(first) = suffix(&axes, at.rank(x)) {

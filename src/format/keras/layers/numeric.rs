@@ -233,7 +233,7 @@ fn hypotenuse(at: &mut At<'_, '_>, a: Value, b: Value) -> Read<Value> {
 }
 
 /// The angle of the point `(x, y)`, from minus to plus half a turn.
-fn angle(at: &mut At<'_, '_>, y: Value, x: Value) -> Read<Value> {
+pub(super) fn angle(at: &mut At<'_, '_>, y: Value, x: Value) -> Read<Value> {
     use std::f64::consts::{FRAC_PI_2, PI};
     let (y, x) = (floating(at, y)?, floating(at, x)?);
     let [_, _, quotient] = proportion(at, y, x)?;

@@ -18,10 +18,8 @@ use crate::types::{DType, Dim, Tensor as Elements};
 layers! {
     "Resize" Dropped => |at, args| {
         let x = args.tensor()?;
-        if !at.ty_of(x.value).is_float() {
-            return Err(Fault::with_way("it resizes integers", "cast them to a float first"));
-        }
-        at.dtype = at.ty_of(x.value);
+        let own = at.ty_of(x.value);
+        at.dtype = if own.is_float() { own } else { DType::F32 };
         let sizes = at.config.ints("size", 2)?;
         let sizes = sizes.ok_or_else(|| Fault::field("size", "is missing"))?;
         resized_image(at, x, [sizes[0], sizes[1]])
@@ -38,7 +36,7 @@ layers! {
 }
 
 /// An image of a call with its channels behind the batch, in its own element type.
-fn image<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<(Value, Format)> {
+pub(super) fn image<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<(Value, Format)> {
     let format = at.format()?;
     let x = args.tensor()?;
     let value = match format {

@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::entry::layers;
+use super::rearranging::rounded;
 use super::reshaping::resized;
 use super::windows::pad_image;
 use crate::format::keras::at::At;
@@ -118,6 +119,7 @@ pub(super) fn resized_image<'c>(at: &mut At<'_, 'c>, x: Tensor, sizes: [i64; 2])
     let pads = at.config.flag("pad_to_aspect_ratio", false)?;
     let fill = at.config.number("fill_value", 0.0)?;
     let format = at.format()?;
+    let own = at.ty_of(x.value);
     let mut x = at.image(x, format)?;
     if at.rank(x) != 4 {
         return Err(Fault::new(format!("it is called with {}, no images", at.ty_of_value(x))));
@@ -128,6 +130,8 @@ pub(super) fn resized_image<'c>(at: &mut At<'_, 'c>, x: Tensor, sizes: [i64; 2])
         x = framed(at, x, sizes, fill)?;
     }
     let y = resized(at, x, &sizes, mode)?;
+    // Images of integers stay what they are, whatever type Keras' graph names.
+    let y = if own.is_float() || own == DType::Bool { y } else { rounded(at, y, own)? };
     Ok(at.pictured(y, format).into())
 }
 

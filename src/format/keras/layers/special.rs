@@ -2,7 +2,7 @@
 
 use super::activation::{apply_named, of_name};
 use super::entry::layers;
-use super::functions::{float, one, pair, value_of};
+use super::functions::{float, log_above_one, one, pair, value_of};
 use super::numeric::{is_negative, log_of_sum};
 use super::promotion::{arithmetic, floating, numbers, promoted};
 use crate::format::keras::at::{At, dtype};
@@ -55,6 +55,7 @@ layers! {
         let quotient = at.div(sine, divisor)?;
         at.choose(is_zero, one, quotient)
     });
+    "Erfinv" Dropped => |at, args| float(at, args, inverse_of_erf);
     "Erfc" Dropped => |at, args| float(at, args, rest_of_erf);
     "Heaviside" Dropped => |at, args| pair(at, args, heaviside);
     "Fmax" Dropped => |at, args| pair(at, args, |at, a, b| bound(at, a, b, Binary::Max));
@@ -194,6 +195,57 @@ fn rest_of_erf(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
     let far = at.mul(t, power)?;
     let is_far = at.is_above(x, 1.0)?;
     at.choose(is_far, far, near)
+}
+
+/// The number of which a number is the `erf`, by the polynomials of M. Giles that Keras has on JAX:
+/// one for the middle, one for the ends.
+fn inverse_of_erf(at: &mut At<'_, '_>, x: Value) -> Read<Value> {
+    const MIDDLE: [f64; 9] = [
+        2.810_226_36e-8,
+        3.432_739_39e-7,
+        -3.523_387_7e-6,
+        -4.391_506_54e-6,
+        2.185_808_7e-4,
+        -1.253_725_03e-3,
+        -4.177_681_64e-3,
+        0.246_640_727,
+        1.501_409_41,
+    ];
+    const ENDS: [f64; 9] = [
+        -2.002_142_57e-4,
+        1.009_505_58e-4,
+        1.349_343_22e-3,
+        -3.673_428_44e-3,
+        5.739_507_73e-3,
+        -7.622_461_3e-3,
+        9.438_870_47e-3,
+        1.001_674_06,
+        2.832_976_82,
+    ];
+    if at.ty_of(x) == DType::F64 {
+        return Err(Fault::new("it is called with a tensor of float64"));
+    }
+    let square = at.square(x)?;
+    let below = at.neg(square)?;
+    let rest = log_above_one(at, below)?;
+    let w = at.neg(rest)?;
+    let root = at.sqrt(w)?;
+    let (near, far) = (at.shift(w, -2.5)?, at.shift(root, -3.0)?);
+    let mut factors = Vec::new();
+    for (terms, t) in [(MIDDLE, near), (ENDS, far)] {
+        let mut sum = at.number(t, terms[0])?;
+        for term in &terms[1..] {
+            sum = at.mul(sum, t)?;
+            sum = at.shift(sum, *term)?;
+        }
+        factors.push(sum);
+    }
+    let is_near = at.is_below(w, 5.0)?;
+    let factor = at.choose(is_near, factors[0], factors[1])?;
+    let y = at.mul(x, factor)?;
+    let (size, end) = (at.abs(x)?, at.scale(x, f64::INFINITY)?);
+    let is_end = at.is(size, 1.0)?;
+    at.choose(is_end, end, y)
 }
 
 /// 0 below 0, 1 above, and `b` at it.

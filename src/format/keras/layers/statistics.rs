@@ -45,11 +45,20 @@ layers! {
         Scan::Prod { axis, exclusive: false, reverse: false }
     });
     "Median" Dropped => |at, args| quantile(at, args, 0.5, Between::Middle);
+    "Nanmedian" Dropped => |at, args| numbers_between(at, args, 0.5, Between::Middle);
     "Quantile" Dropped => |at, args| {
         let q = fraction(args, 1.0)?;
         // Keras' function has the field and does not pass it on.
         at.config.ignore(&["method"]);
         quantile(at, args, q, Between::Linear)
+    };
+    "Nanquantile" Dropped => |at, args| {
+        let (q, method) = (fraction(args, 1.0)?, Between::read(at)?);
+        numbers_between(at, args, q, method)
+    };
+    "Nanpercentile" Dropped => |at, args| {
+        let (q, method) = (fraction(args, 100.0)?, Between::read(at)?);
+        numbers_between(at, args, q, method)
     };
     "Percentile" Dropped => |at, args| {
         let (q, method) = (fraction(args, 100.0)?, Between::read(at)?);
@@ -262,47 +271,114 @@ fn fraction(args: &Args<'_>, whole: f64) -> Read<f64> {
     if (0.0..=1.0).contains(&q) { Ok(q) } else { Err(Fault::new("argument `q` is out of range")) }
 }
 
+/// The elements along axes of a value, sorted along a last axis of this size; NaN stands behind.
+struct Sorted {
+    rows: Value,
+    count: i64,
+    axes: Vec<usize>,
+    keeps: bool,
+}
+
+impl Sorted {
+    fn read<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Self> {
+        let along_batch =
+            || Fault::with_way("it works along the batch", "name axes behind the batch");
+        let axes = at.config.one_or_more("axis")?.ok_or_else(along_batch)?;
+        let keeps = at.config.flag("keepdims", false)?;
+        let x = operand(at, args)?;
+        let x = floating(at, x)?;
+        let axes = axes.iter().map(|axis| at.axis(x, *axis)).collect::<Read<Vec<usize>>>()?;
+        if axes.contains(&0) {
+            return Err(along_batch());
+        }
+        // The axes stand last, as one.
+        let kept: Vec<usize> = (0..at.rank(x)).filter(|axis| !axes.contains(axis)).collect();
+        let shape = at.shape(x);
+        let mut count = 1i64;
+        for axis in &axes {
+            let size = at.extent(x, *axis)?;
+            count =
+                count.checked_mul(size).ok_or_else(|| Fault::new("it has too many elements"))?;
+        }
+        if count < 1 {
+            return Err(Fault::new("it has no elements"));
+        }
+        let turned = at.transpose(x, kept.iter().chain(&axes).copied().collect())?;
+        let dims = kept.iter().map(|axis| shape[*axis].clone()).chain([count.into()]);
+        let rows = at.reshape(turned, &dims.collect::<Shape>())?;
+        let rows = at.op(Sort { axis: -1, descending: false }, &[rows])?;
+        Ok(Self { rows, count, axes, keeps })
+    }
+
+    /// The result for each row, which has a last axis of size 1.
+    fn result<'c>(self, at: &mut At<'_, 'c>, value: Value) -> Read<Arg<'c>> {
+        let value = at.squeeze(value, vec![-1])?;
+        let axes = self.axes.into_iter().map(narrow).collect();
+        Ok(if self.keeps { at.unsqueeze(value, axes)? } else { value }.into())
+    }
+}
+
 fn quantile<'c>(at: &mut At<'_, 'c>, args: &Args<'c>, q: f64, between: Between) -> Read<Arg<'c>> {
-    let Some(axes) = at.config.one_or_more("axis")? else {
-        return Err(Fault::with_way("it works along the batch", "name axes behind the batch"));
-    };
-    let keeps = at.config.flag("keepdims", false)?;
-    let x = operand(at, args)?;
-    let x = floating(at, x)?;
-    let own = axes.iter().map(|axis| at.axis(x, *axis)).collect::<Read<Vec<usize>>>()?;
-    if own.contains(&0) {
-        return Err(Fault::with_way("it works along the batch", "name axes behind the batch"));
-    }
-    // The axes stand last, as one.
-    let kept: Vec<usize> = (0..at.rank(x)).filter(|axis| !own.contains(axis)).collect();
-    let shape = at.shape(x);
-    let mut count = 1i64;
-    for axis in &own {
-        let size = at.extent(x, *axis)?;
-        count = count.checked_mul(size).ok_or_else(|| Fault::new("it has too many elements"))?;
-    }
-    if count < 1 {
-        return Err(Fault::new("it has no elements"));
-    }
-    let turned = at.transpose(x, kept.iter().chain(&own).copied().collect())?;
-    let dims = kept.iter().map(|axis| shape[*axis].clone()).chain([count.into()]);
-    let rows = at.reshape(turned, &dims.collect::<Shape>())?;
-    let sorted = at.op(Sort { axis: -1, descending: false }, &[rows])?;
-    let last = kept.len();
+    let sorted = Sorted::read(at, args)?;
+    let (rows, count) = (sorted.rows, sorted.count);
+    let last = at.rank(rows) - 1;
     let (low, high, part) = between.places(q, count);
-    let mut value = at.rows(sorted, last, low.into(), (low + 1).into())?;
+    let mut value = at.rows(rows, last, low.into(), (low + 1).into())?;
     if high != low {
-        let above = at.rows(sorted, last, high.into(), (high + 1).into())?;
+        let above = at.rows(rows, last, high.into(), (high + 1).into())?;
         let (below, above) = (at.scale(value, 1.0 - part)?, at.scale(above, part)?);
         value = at.add(below, above)?;
     }
     // Any NaN makes it one; they are sorted to the end.
-    let end = at.rows(sorted, last, (count - 1).into(), count.into())?;
+    let end = at.rows(rows, last, (count - 1).into(), count.into())?;
     let is_none = at.is_nan(end)?;
     let value = at.choose(is_none, end, value)?;
-    let value = at.squeeze(value, vec![narrow(last)])?;
-    let axes = own.into_iter().map(narrow).collect();
-    Ok(if keeps { at.unsqueeze(value, axes)? } else { value }.into())
+    sorted.result(at, value)
+}
+
+/// The quantile of the elements that are numbers; NaN where there are none.
+fn numbers_between<'c>(
+    at: &mut At<'_, 'c>,
+    args: &Args<'c>,
+    q: f64,
+    between: Between,
+) -> Read<Arg<'c>> {
+    let sorted = Sorted::read(at, args)?;
+    let rows = sorted.rows;
+    let ones = counts(at, rows)?;
+    let ones = at.cast(ones, DType::F32)?;
+    let count = at.reduce_sum(ones, vec![-1], true)?;
+    let reach = at.shift(count, -1.0)?;
+    let place = at.scale(reach, q)?;
+    let (low, high) = (at.floor(place)?, at.ceil(place)?);
+    let part = at.sub(place, low)?;
+    let entry = |at: &mut At<'_, 'c>, place: Value| {
+        // Where there are no numbers the first element is NaN, too.
+        let place = at.relu(place)?;
+        let place = at.cast(place, DType::I64)?;
+        at.gather_elements(rows, place, -1)
+    };
+    let (below, above) = (entry(at, low)?, entry(at, high)?);
+    let value = match between {
+        Between::Lower => below,
+        Between::Higher => above,
+        Between::Nearest => {
+            let half = at.number(part, 0.5)?;
+            let is_near = at.less_or_equal(part, half)?;
+            at.choose(is_near, below, above)?
+        }
+        Between::Middle => {
+            let sum = at.add(below, above)?;
+            at.scale(sum, 0.5)?
+        }
+        Between::Linear => {
+            let part = at.cast(part, at.ty_of(rows))?;
+            let rest = at.complement(part)?;
+            let (below, above) = (at.mul(below, rest)?, at.mul(above, part)?);
+            at.add(below, above)?
+        }
+    };
+    sorted.result(at, value)
 }
 
 /// A list of numbers that a call gives.

@@ -48,6 +48,10 @@ fn spectral<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
             "take the wrapper out of the model, and bound the kernel by a constraint",
         ));
     }
+    if !at.ty_of(args.tensor()?.value).is_float() {
+        // Keras gives what the layer inside computes in the type of what the wrapper takes.
+        return Err(Fault::with_way("it is called with integers", "cast them to a float first"));
+    }
     let result = wrapped(at, args)?;
     let inner = Spec::read(at.config.needed("layer")?)?;
     let kernel = ["kernel", "embeddings"].iter().find_map(|name| {

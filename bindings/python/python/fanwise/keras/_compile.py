@@ -132,46 +132,42 @@ def loss(found: Any, output: int) -> tuple[str, int | None] | Cost:
     return Cost("the loss", name, found.call, output, found.dtype)
 
 
-def metric(found: Any, output: int) -> str | Cost:
-    """The text of a metric object; or the code that is to be traced."""
+def metric(found: Any, output: int) -> str | Cost | None:
+    """The text of a metric object; or the code that is to be traced; or nothing, if Keras itself
+    has to count it."""
     from keras import metrics
 
     kind = type(found).__name__
-    config = found.get_config() if kind in (*_USUAL, "AUC") else {}
-    for key, usual in _USUAL.get(kind, {}).items():
-        if config.get(key, usual) != usual:
-            raise refused(f"the setting {key}={config[key]!r} of the metric", found.name)
-    if type(found) is metrics.AUC:
-        return _text("auc", {"num_thresholds": len(found._thresholds)} | _even(found))
-    if type(found) in (metrics.Precision, metrics.Recall):
-        thresholds = found.thresholds
-        if len(thresholds) != 1:
-            raise refused("several thresholds of the metric", found.name, "give one")
-        return _text(kind.lower(), {"threshold": float(thresholds[0])})
-    fn = getattr(found, "_fn", None)
-    if fn is None or not isinstance(found, metrics.MeanMetricWrapper):
-        raise refused("the metric", found.name, "use one of `keras.metrics`, or a callback")
-    kwargs = dict(found._fn_kwargs)
+    if type(found) in (metrics.AUC, metrics.Precision, metrics.Recall):
+        config = found.get_config()
+        if any(config.get(key, usual) != usual for key, usual in _USUAL[kind].items()):
+            return None
+        if type(found) is metrics.AUC:
+            even = found._thresholds_distributed_evenly
+            return _text("auc", {"num_thresholds": len(found._thresholds)}) if even else None
+        (first, *more) = found.thresholds
+        return None if more else _text(kind.lower(), {"threshold": float(first)})
+    fn = found._fn if _is_mean(found) else None
     name = getattr(fn, "__name__", found.name)
-    if name == "accuracy":
-        raise refused("the metric", found.name, "say which accuracy by its class")
+    if fn is None or name in ("accuracy", "cosine_similarity"):
+        return None
+    kwargs = dict(found._fn_kwargs)
     if not _is_known(fn):
         return Cost("the metric", name, lambda y, p: fn(y, p, **kwargs), output, found.dtype)
     if "top_k" in name:
         return _text("top_k_accuracy", {"k": kwargs.get("k", 5)})
-    if kind == "CosineSimilarity" or name == "cosine_similarity":
-        raise refused("the metric", found.name, "use the loss of this name as a metric function")
     text, axis = _function(fn, kwargs)
-    if axis not in (None, -1):
-        raise refused("the axis of the metric", found.name)
-    return text
+    return text if axis in (None, -1) else None
 
 
-def _even(auc: Any) -> dict[str, Any]:
-    """Fails unless the thresholds of an area are evenly spaced."""
-    if not auc._thresholds_distributed_evenly:
-        raise refused("thresholds of one's own of the metric", auc.name)
-    return {}
+def _is_mean(found: Any) -> bool:
+    """Whether a metric is the mean of a function over rows, and counts as Keras does."""
+    from keras.metrics import MeanMetricWrapper
+
+    return isinstance(found, MeanMetricWrapper) and all(
+        getattr(type(found), name) is getattr(MeanMetricWrapper, name)
+        for name in ("update_state", "result", "reset_state")
+    )
 
 
 def optimizer(found: Any) -> str:

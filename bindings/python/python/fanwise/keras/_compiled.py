@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _compile
+from . import _compile, _hosted
 from ._trace import Cost
 
 
@@ -38,6 +38,7 @@ class Compiled:
         self.loss_names: list[str] = []
         # What was written in Python, as functions that give costs.
         self.costs: list[Cost] = []
+        self.hosted = _hosted.Hosted(template._compile_metrics)
         self._read(template)
 
     def _read(self, template: Any) -> None:
@@ -52,7 +53,7 @@ class Compiled:
         # Outputs have losses in the order of the outputs, whatever that of a dict is.
         self._loss_order = list(found.values())
         metrics = template._compile_metrics
-        own: list[tuple[Loss, bool, int]] = []
+        own: list[tuple[Loss, bool, int] | Any] = []
         if metrics is not None:
             self.metric_names = list(metrics.result())
             lists = zip(metrics._flat_metrics, metrics._flat_weighted_metrics, strict=True)
@@ -61,7 +62,8 @@ class Compiled:
                     for one in [] if given is None else given.metrics:
                         own.append(self._metric(one, at, found, kind))
         self.losses = [found[at] for at in sorted(found)]
-        self._metric_order = [self._place(*one) for one in own]
+        # Of each metric: its number among those that programs tell, or itself where Keras counts.
+        self._metric_order = [self._place(*one) if type(one) is tuple else one for one in own]
 
     def _loss(self, loss: Any, at: int, weight: float) -> Loss:
         """The loss of an output."""
@@ -76,9 +78,13 @@ class Compiled:
 
     def _metric(
         self, metric: Any, at: int, found: dict[tuple[bool, int], Loss], weighted: bool
-    ) -> tuple[Loss, bool, int]:
-        """Where a metric of an output is: beside which loss, in which of its lists, and where."""
+    ) -> tuple[Loss, bool, int] | Any:
+        """Where a metric of an output is: beside which loss, in which of its lists, and where; or
+        the metric, if Keras itself counts it."""
         made = _compile.metric(metric, at)
+        if made is None:
+            self.hosted.add(metric, at, weighted=weighted)
+            return metric
         if isinstance(made, Cost):
             # It is the metric of an output of its own, which adds nothing to the loss.
             cost = self._cost(made)
@@ -150,14 +156,14 @@ class Sums:
                 # In the order of the batches, however many come at once.
                 sums[at] = functools.reduce(np.add, part.astype(np.float64), sums[at])
 
-    def logs(self) -> dict[str, float]:
-        """The numbers in Keras' order."""
+    def logs(self) -> dict[str, Any]:
+        """The numbers in Keras' order; a metric may have several, by name."""
         told = [_told(*pair) for pair in self._metrics or []]
         compiled = self._compiled
         logs = {"loss": self._loss / self._rows if self._rows else 0.0}
-        if told:
-            metrics = [told[at] for at in compiled._metric_order]
-            logs |= dict(zip(compiled.metric_names, metrics, strict=True))
+        if self._metrics is not None:
+            for name, of in zip(compiled.metric_names, compiled._metric_order, strict=True):
+                logs[name] = told[of] if isinstance(of, int) else _hosted.told(of)
         if told and len(compiled.losses) > 1 and compiled.loss_names:
             by_loss = {id(loss): one for loss, one in zip(compiled.losses, told, strict=False)}
             losses = [by_loss[id(loss)] for loss in compiled._loss_order]

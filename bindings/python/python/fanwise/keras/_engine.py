@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import _fanwise, _placement
 from .._arrays import numpy, tensor
-from . import _compile, _feed, _trace
+from . import _compile, _feed, _hosted, _trace
 from ._compiled import Compiled, Sums
 from ._weights import Program, Store, is_lazy
 
@@ -21,6 +21,8 @@ class Step(NamedTuple):
     rows: list[int]
     # Whether the outputs of several are joined.
     joined: bool
+    # What metrics take that Keras itself counts.
+    batch: _hosted.Batch
 
 
 # What starts the batches of these rows, each of a number of rows.
@@ -126,7 +128,7 @@ class Engine:
             self.compiled = Compiled(self.template, self.output_names)
             self.sums = Sums(self.compiled)
 
-    def step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> dict[str, float]:
+    def step(self, x: Any, y: Any, sample_weight: Any, *, train: bool) -> dict[str, Any]:
         """A step of training, or an evaluation, on a batch; the numbers so far."""
         return self.finish_step(self.start_step(x, y, sample_weight, train=train))
 
@@ -137,7 +139,8 @@ class Engine:
             assert program.rate is not None
             given[program.rate] = self._rates(1)[0]
         self._changes(program, train=train)
-        return Step(program.native.start(given), program.metrics, [rows], False)
+        batch = _hosted.Batch(y, sample_weight, self._outputs(train=train))
+        return Step(program.native.start(given), program.metrics, [rows], False, batch)
 
     def steps(self, batch: int, x: Any, y: Any, sample_weight: Any, *, train: bool) -> Start | None:
         """What starts steps on batches of these rows; none where it has to be done for each batch
@@ -146,6 +149,9 @@ class Engine:
 
         first = lambda array: array[:batch]
         self.build(*tree.map_structure(first, (x, y, sample_weight), none_is_leaf=False))
+        assert self.compiled is not None
+        if self.compiled.hosted.has_any:
+            return None
         program, given, _ = self._to_step(x, y, sample_weight, train=train)
         if not _has_rows(program, given):
             return None
@@ -157,7 +163,8 @@ class Engine:
                 given[program.rate] = self._rates(len(rows))
             self._changes(program, train=train)
             run = program.native.start_batches(given, order, batch)
-            return Step(run, program.metrics, rows, True)
+            batch = _hosted.Batch(y, sample_weight, self._outputs(train=train))
+            return Step(run, program.metrics, rows, True, batch)
 
         return start
 
@@ -176,19 +183,24 @@ class Engine:
         given = self._given(program, arrays, y, weights)
         return program, given, np.shape(arrays[0])[0]
 
+    def _outputs(self, *, train: bool) -> list[str]:
+        """The names of outputs in programs."""
+        return [name for name, _ in self._trainee(train).outputs]
+
     def _changes(self, program: Program, *, train: bool) -> None:
         """A program is about to run, and to change its variables if it trains."""
         self.store.ready(program)
         if train:
             self.store.trained(program, program.changes)
 
-    def finish_step(self, step: Step) -> dict[str, float]:
+    def finish_step(self, step: Step) -> dict[str, Any]:
         """Waits for a step, or several; the numbers so far."""
-        assert self.sums is not None
+        assert self.compiled is not None and self.sums is not None
         found = {name: numpy(value) for name, value in step.run.result().items()}
         if not step.joined:
             found = {name: value[None] for name, value in found.items()}
         self.sums.add(found, step.metrics, step.rows)
+        self.compiled.hosted.update(found, step.batch)
         return self.sums.logs()
 
     def finish(self) -> None:
@@ -215,6 +227,7 @@ class Engine:
         self.refresh()
         if self.compiled is not None:
             self.sums = Sums(self.compiled)
+            self.compiled.hosted.reset()
 
     def _prepared(self, kind: str, spec: dict[str, Any] | None) -> Program:
         options, reproducible = self._options, self._reproducible
@@ -252,6 +265,7 @@ class Engine:
             spec = {
                 "losses": self.compiled.spec(names, kinds),
                 "optimizer": _compile.optimizer(self.template.optimizer),
+                "outputs": self.compiled.hosted.outputs(names),
                 "frozen": known - set(trainable) - self._statistics(),
                 "learned": set(trainable) & known,
                 "seed": 0,

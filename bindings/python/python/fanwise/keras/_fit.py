@@ -121,7 +121,7 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     )
     template.stop_training = False
     template._initial_epoch = None
-    logs: dict[str, float] = {}
+    logs: dict[str, Any] = {}
     callbacks.on_train_begin()
     first = template._initial_epoch or settings["initial_epoch"]
     try:
@@ -145,10 +145,10 @@ def fit(engine: Engine, data: dict[str, Any], settings: dict[str, Any]) -> Any:
     return template.history
 
 
-def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[str, float]:
+def _epoch(engine: Engine, batches: Any, callbacks: Any, watched: bool) -> dict[str, Any]:
     """The steps of an epoch; without `callbacks` nobody is told of batches, which costs a step of a
     small model a third of its time."""
-    logs: dict[str, float] = {}
+    logs: dict[str, Any] = {}
     start = functools.partial(engine.start_step, train=True)
     many = None if watched else functools.partial(engine.steps, train=True)
     begin = None if callbacks is None else callbacks.on_train_batch_begin
@@ -267,7 +267,7 @@ def _validation(
 
 def _validated(
     engine: Engine, data: tuple[Any, Any, Any], settings: dict[str, Any], callbacks: Any
-) -> dict[str, float]:
+) -> dict[str, Any]:
     given = dict(zip(("x", "y", "sample_weight"), data, strict=True))
     return evaluate(
         engine,
@@ -292,7 +292,7 @@ def _of_one_pass(settings: dict[str, Any], template: Any, batches: Any) -> Any:
     )
 
 
-def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str, float]:
+def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """The loss and the metrics of all batches."""
     template = engine.template
     batches = _batches(**data, batch_size=settings["batch_size"], steps_per_epoch=settings["steps"])
@@ -300,7 +300,7 @@ def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str,
     template.stop_evaluating = False
     callbacks.on_test_begin()
     engine.reset()
-    logs: dict[str, float] = {}
+    logs: dict[str, Any] = {}
     start = functools.partial(engine.start_step, train=False)
     many = None if _is_watched(callbacks) else functools.partial(engine.steps, train=False)
     for end, step in _started(batches, start, many, callbacks.on_test_batch_begin):
@@ -309,7 +309,15 @@ def evaluate(engine: Engine, data: dict[str, Any], **settings: Any) -> dict[str,
         if template.stop_evaluating:
             break
     callbacks.on_test_end(logs)
-    return dict(logs)
+    return flat(logs)
+
+
+def flat(logs: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as Keras gives them away: sorted by name, those of a metric that has several by
+    their own names."""
+    from keras.src.utils.python_utils import pythonify_logs
+
+    return dict(pythonify_logs(logs))
 
 
 def predict(engine: Engine, x: Any, **settings: Any) -> list[np.ndarray]:

@@ -184,7 +184,7 @@ class ParallelModel:
         self._engine.reset()
         logs = self._engine.step(x, y, sample_weight, train=True)
         self._engine.settle()
-        return self._told(logs, return_dict)
+        return self._told(_fit.flat(logs), return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
@@ -194,7 +194,7 @@ class ParallelModel:
         x, y, sample_weight = _arrays((x, y, sample_weight))
         self._engine.reset()
         logs = self._engine.step(x, y, sample_weight, train=False)
-        return self._told(logs, return_dict)
+        return self._told(_fit.flat(logs), return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
         """The outputs for a batch."""
@@ -238,12 +238,8 @@ class ParallelModel:
     def _require(self, method: str) -> None:
         self.template._assert_compile_called(method)
 
-    def _told(self, logs: dict[str, float], return_dict: bool) -> Any:
-        return (
-            dict(sorted(logs.items()))
-            if return_dict
-            else self.template._flatten_metrics_in_order(logs)
-        )
+    def _told(self, logs: dict[str, Any], return_dict: bool) -> Any:
+        return logs if return_dict else self.template._flatten_metrics_in_order(logs)
 
     def _packed(self, outputs: list[np.ndarray]) -> Any:
         from keras import tree

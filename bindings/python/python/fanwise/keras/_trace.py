@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import RefusedError
+from . import _steps
 
 
 def refused(kind: str, name: str, error: BaseException) -> RefusedError:
@@ -36,6 +37,14 @@ def _is_model(layer: Any) -> bool:
     from keras.src.models.functional import Functional
 
     return isinstance(layer, (Functional, Sequential))
+
+
+def _is_cell(layer: Any) -> bool:
+    """Whether it is a cell of Keras, which is called where a cell of the user's stands beside it."""
+    from keras import layers
+
+    cells = (layers.GRUCell, layers.LSTMCell, layers.SimpleRNNCell, layers.StackedRNNCells)
+    return type(layer) in cells
 
 
 def _parts(layer: Any) -> list[Any]:
@@ -153,14 +162,12 @@ class Trace:
     def layer(self, layer: Any, *args: Any, **kwargs: Any) -> Any:
         """The outputs of a layer, of a model or of an operation."""
         parts = [part for part in _parts(layer) if not is_own(part)]
-        if not parts or all(map(_is_plain_subclass, parts)):
+        if not _is_cell(layer) and (not parts or all(map(_is_plain_subclass, parts))):
             return self._stock(layer, args, kwargs)
         if _is_plain_subclass(layer):
             with self._inside(layer):
                 return self.model(layer, args[0])
-        if is_own(layer):
-            inner = TypeError(f"it contains `{parts[0].name}`, which is Python code")
-            raise refused(type(layer).__name__, layer.name, inner)
+        # A wrapper of Keras is code like the layer in it.
         with self._inside(layer):
             return self._code(layer, args, kwargs)
 
@@ -252,13 +259,18 @@ class Trace:
     def _replaced(self, layer: Any, mixed: bool) -> Iterator[None]:
         """Puts symbolic tensors in the place of the variables that a layer holds, and calls that
         are traced in the place of its layers."""
+        import keras
+
         held, kept = vars(layer), dict(vars(layer))
         try:
             for key, value in kept.items():
                 if key not in _TRACKED:
                     held[key] = self._symbol(value, layer, mixed)
+            if type(layer) is keras.layers.RNN:
+                held["call"] = _steps.call(layer, held["cell"], self._first)
             yield
         finally:
+            held.clear()
             held.update(kept)
 
     def _symbol(self, value: Any, layer: Any, mixed: bool) -> Any:
@@ -287,6 +299,8 @@ class Trace:
         class Called:
             def __call__(self, *args: Any, **kwargs: Any) -> Any:
                 return trace.layer(layer, *args, **kwargs)
+
+            call = __call__
 
             def __getattr__(self, name: str) -> Any:
                 value = getattr(layer, name)
