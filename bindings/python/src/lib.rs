@@ -27,6 +27,8 @@ mod _fanwise {
     #[pymodule_export]
     use crate::model::{PyModel, keras_model, load};
     #[pymodule_export]
+    use crate::options::check_options;
+    #[pymodule_export]
     use crate::program::{PyProgram, PyRun, program};
     #[pymodule_export]
     use crate::traced::{fingerprint, traced_model, traced_program};

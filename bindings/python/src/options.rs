@@ -7,11 +7,11 @@ use std::thread;
 use fanwise::backend::cuda::{Cuda, CudaOptions, NvrtcSearch};
 use fanwise::backend::{Backend, CompileError, Cpu, Executable};
 use fanwise::internal::{Cache, Compiler, DEFAULT_LIMIT, driver, replicated};
-use fanwise::ir::{Graph, Weights};
+use fanwise::ir::{Builder, Graph, Weights};
 use fanwise::lower::{Kernels, Program};
 use fanwise::pass::{BatchStatistics, Merge, Repair, Replicate, WeightPlacement};
 use fanwise::train::Distribution;
-use fanwise::types::{Device, ShardRule};
+use fanwise::types::{DType, Device, Dim, Shape, ShardRule, TensorType};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -82,7 +82,17 @@ impl Options {
         }))
     }
 
-    /// Readies a graph to run on the devices, with what training repairs where nothing is named.
+    /// What happens on which devices, with what training repairs where nothing is named.
+    fn place(&self, reproducible: bool) -> PyResult<Distribution> {
+        Ok(Distribution {
+            replicate: self.replicate(Repair::Comm)?,
+            batch_norm: self.batch_norm()?,
+            invariant: reproducible,
+            max_memory: None,
+        })
+    }
+
+    /// Readies a graph to run on the devices, as [`Self::place`] says.
     pub(crate) fn ready(
         &self,
         py: Python<'_>,
@@ -90,12 +100,7 @@ impl Options {
         weights: Weights,
         reproducible: bool,
     ) -> PyResult<Arc<dyn Executable>> {
-        let place = Distribution {
-            replicate: self.replicate(Repair::Comm)?,
-            batch_norm: self.batch_norm()?,
-            invariant: reproducible,
-            max_memory: None,
-        };
+        let place = self.place(reproducible)?;
         let backend = self.backend(py)?;
         let executable = detached(py, move || {
             let graph = replicated(&graph, &place)?;
@@ -138,4 +143,19 @@ impl Backend for Chosen {
     ) -> Result<Box<dyn Executable>, CompileError> {
         self.0.compile(program, weights)
     }
+}
+
+/// Fails where no model could be replicated so: settings that are unknown, or do not fit together.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a dict")]
+pub(crate) fn check_options(py: Python<'_>, options: Options, reproducible: bool) -> PyResult<()> {
+    if !matches!(&*options.target, "cpu" | "cuda") {
+        return Err(unknown("target", &options.target, "auto, cpu or cuda"));
+    }
+    let mut b = Builder::new("settings");
+    let x = b.input("x", TensorType::new(DType::F32, Shape::from(&[Dim::n()][..])));
+    b.output("y", x);
+    let (graph, _) = b.finish();
+    replicated(&graph, &options.place(reproducible)?).raise(py)?;
+    Ok(())
 }

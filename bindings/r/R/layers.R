@@ -33,7 +33,9 @@ applied <- function(object, layer) {
 }
 
 # An object of a class of Keras, whose counts are whole numbers.
-made <- function(module, class, arguments) do.call(module[[class]], as_arguments(arguments))
+made <- function(module, class, arguments) {
+  told(do.call(module[[class]], as_arguments(arguments)))
+}
 
 layer_input <- function(shape = NULL, ...) {
   do.call(modules$keras$Input, as_arguments(list(shape = shape, ...)))

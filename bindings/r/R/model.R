@@ -4,13 +4,13 @@ multi_gpu_model <- function(model, gpus = NULL, cpu_merge = TRUE, cpu_relocation
   if (length(gpus) > 1) {
     gpus <- as.list(gpus)
   }
-  modules$fanwise$multi_gpu_model(
+  told(modules$fanwise$multi_gpu_model(
     model,
     gpus = as_argument(gpus),
     cpu_merge = cpu_merge,
     cpu_relocation = cpu_relocation,
     ...
-  )
+  ))
 }
 
 keras_model <- function(inputs, outputs = NULL, ...) {
@@ -49,16 +49,16 @@ summary_model <- function(object, ...) {
 
 save_model_hdf5 <- function(object, filepath, overwrite = TRUE, include_optimizer = TRUE) {
   check_free(filepath, overwrite)
-  object$save(path.expand(filepath), include_optimizer = include_optimizer)
+  told(object$save(path.expand(filepath), include_optimizer = include_optimizer))
   invisible(TRUE)
 }
 
 load_model_hdf5 <- function(filepath, custom_objects = NULL, compile = TRUE) {
-  modules$keras$models$load_model(
+  told(modules$keras$models$load_model(
     path.expand(filepath),
     custom_objects = custom_objects,
     compile = compile
-  )
+  ))
 }
 
 # The ending by which Keras knows its own files of weights.
@@ -68,7 +68,7 @@ save_model_weights_hdf5 <- function(object, filepath, overwrite = TRUE) {
   check_free(filepath, overwrite)
   path <- tempfile("weights", tmpdir = dirname(path.expand(filepath)), fileext = ENDING)
   on.exit(unlink(path))
-  object$save_weights(path)
+  told(object$save_weights(path))
   if (!file.rename(path, path.expand(filepath))) {
     stop("cannot write ", filepath, call. = FALSE)
   }
@@ -86,7 +86,7 @@ load_model_weights_hdf5 <- function(object, filepath) {
     file.symlink(path, link)
     path <- link
   }
-  object$load_weights(path)
+  told(object$load_weights(path))
   invisible(object)
 }
 

@@ -101,3 +101,22 @@ def batches_of(batches):
 
 # The numbers of a step or an evaluation, with their names.
 as_numbers <- function(logs) unlist(logs)
+
+# A call of Python, whose warnings are warnings of R when it has ended.
+told <- function(call) {
+  caught <- reticulate::py_run_string(CAUGHT, local = TRUE)$Caught()
+  on.exit(for (text in as.character(caught$end())) warning(text, call. = FALSE))
+  call
+}
+
+CAUGHT <- "
+class Caught:
+    def __init__(self):
+        import warnings
+        self.module, self.shown, self.texts = warnings, warnings.showwarning, []
+        warnings.showwarning = lambda message, *rest, **more: self.texts.append(str(message))
+
+    def end(self):
+        self.module.showwarning = self.shown
+        return self.texts
+"

@@ -2,14 +2,14 @@
 
 compile <- function(object, optimizer = "rmsprop", loss = NULL, metrics = NULL,
                     loss_weights = NULL, weighted_metrics = NULL, ...) {
-  object$compile(
+  told(object$compile(
     optimizer = optimizer,
     loss = loss,
     metrics = as_metrics(metrics),
     loss_weights = as_losses(loss_weights),
     weighted_metrics = as_metrics(weighted_metrics),
     ...
-  )
+  ))
   invisible(object)
 }
 
@@ -22,7 +22,7 @@ fit <- function(object, x = NULL, y = NULL, batch_size = NULL, epochs = 10, verb
                 callbacks = NULL, validation_split = 0, validation_data = NULL, shuffle = TRUE,
                 class_weight = NULL, sample_weight = NULL, initial_epoch = 0,
                 steps_per_epoch = NULL, validation_steps = NULL, ...) {
-  history <- object$fit(
+  history <- told(object$fit(
     x = if (is.function(x)) as_generator(x) else as_data(x),
     y = as_data(y),
     batch_size = as_argument(batch_size),
@@ -38,7 +38,7 @@ fit <- function(object, x = NULL, y = NULL, batch_size = NULL, epochs = 10, verb
     steps_per_epoch = as_argument(steps_per_epoch),
     validation_steps = as_argument(validation_steps),
     ...
-  )
+  ))
   structure(
     list(params = history$params, metrics = history$history),
     class = "keras_training_history"
@@ -65,7 +65,7 @@ fit_generator <- function(object, generator, steps_per_epoch, epochs = 1, verbos
 
 evaluate <- function(object, x = NULL, y = NULL, batch_size = NULL, verbose = "auto",
                      sample_weight = NULL, steps = NULL, ...) {
-  as_numbers(object$evaluate(
+  as_numbers(told(object$evaluate(
     x = if (is.function(x)) as_generator(x) else as_data(x),
     y = as_data(y),
     batch_size = as_argument(batch_size),
@@ -74,7 +74,7 @@ evaluate <- function(object, x = NULL, y = NULL, batch_size = NULL, verbose = "a
     steps = as_argument(steps),
     return_dict = TRUE,
     ...
-  ))
+  )))
 }
 
 evaluate_generator <- function(object, generator, steps, ...) {
@@ -82,13 +82,13 @@ evaluate_generator <- function(object, generator, steps, ...) {
 }
 
 predict_model <- function(object, x, batch_size = NULL, verbose = 0, steps = NULL, ...) {
-  object$predict(
+  told(object$predict(
     if (is.function(x)) as_generator(x) else as_data(x),
     batch_size = as_argument(batch_size),
     verbose = as_argument(verbose),
     steps = as_argument(steps),
     ...
-  )
+  ))
 }
 
 predict_generator <- function(object, generator, steps, ...) {
@@ -104,25 +104,25 @@ predict_classes <- function(object, x, batch_size = NULL, verbose = 0) {
   if (ncol(found) == 1) as.integer(found > 0.5) else max.col(found, "first") - 1L
 }
 
-predict_on_batch <- function(object, x) object$predict_on_batch(as_data(x))
+predict_on_batch <- function(object, x) told(object$predict_on_batch(as_data(x)))
 
 train_on_batch <- function(object, x, y, class_weight = NULL, sample_weight = NULL) {
-  as_numbers(object$train_on_batch(
+  as_numbers(told(object$train_on_batch(
     as_data(x),
     as_data(y),
     class_weight = as_classes(class_weight),
     sample_weight = as_data(sample_weight),
     return_dict = TRUE
-  ))
+  )))
 }
 
 test_on_batch <- function(object, x, y, sample_weight = NULL) {
-  logs <- object$test_on_batch(
+  logs <- told(object$test_on_batch(
     as_data(x),
     as_data(y),
     sample_weight = as_data(sample_weight),
     return_dict = TRUE
-  )
+  ))
   as_numbers(logs)
 }
 

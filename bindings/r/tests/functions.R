@@ -34,6 +34,8 @@ network <- function() {
 model <- network()
 twin <- network()
 twin$set_weights(model$get_weights())
+said <- tryCatch(multi_gpu_model(model, gpus = c(0, 1)), warning = conditionMessage)
+stopifnot(grepl("virtual devices", said))
 parallel <- suppressWarnings(multi_gpu_model(model, gpus = c(0, 1)))
 near(predict(parallel, x), predict(twin, x))
 near(parallel %>% predict_on_batch(x), predict(twin, x))

@@ -37,8 +37,10 @@ def ids(gpus: int | Iterable[int]) -> list[int]:
     return numbers
 
 
-def options(devices: list[int] | None, target: str, **settings: Any) -> dict[str, Any]:
-    """The settings as the native module takes them."""
+def options(
+    devices: list[int] | None, target: str, *, reproducible: bool = False, **settings: Any
+) -> dict[str, Any]:
+    """The settings as the native module takes them; fails where one is wrong."""
     given = {
         "devices": devices,
         "shards": "remainder-last",
@@ -50,7 +52,12 @@ def options(devices: list[int] | None, target: str, **settings: Any) -> dict[str
         "toolkits": _toolkits() if target == "cuda" else [],
         "cache": _cache(),
     }
-    given.update({name: value for name, value in settings.items() if value is not None})
+    for name, value in settings.items():
+        if value is not None:
+            if not isinstance(value, str):
+                raise TypeError(f"{name}={value!r}: expected a str")
+            given[name] = value
+    _fanwise.check_options(given, reproducible)
     return given
 
 

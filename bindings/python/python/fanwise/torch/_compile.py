@@ -23,7 +23,7 @@ def fanwise(
     device; a warning says why.
     """
     settings = dict(options or {})
-    reproducible = _placement.is_reproducible(settings.pop("reproducible", None))
+    reproducible = _placement.is_reproducible(settings.get("reproducible"))
     chosen = _chosen(**{name: _fixed(value) for name, value in settings.items()})
     lifted = _Lifted(graph, inputs)
     engine = Engine(
@@ -45,10 +45,12 @@ def _chosen(
     weights: str | None = None,
     batch_norm: str | None = None,
     repair: str | None = None,
+    reproducible: str | None = None,
 ) -> dict[str, Any]:
     """The settings of the devices; a function has many graphs, and one warning."""
     own = {"shards": shards, "weights": weights, "batch_norm": batch_norm, "repair": repair}
-    return devices(gpus, target, **own)
+    is_reproducible = _placement.is_reproducible(reproducible)
+    return devices(gpus, target, reproducible=is_reproducible, **own)
 
 
 def _fixed(value: Any) -> Any:

@@ -1,19 +1,18 @@
 """Calls of a module on its devices."""
 
-import threading
 from typing import Any
 
 import torch
 from torch import nn
 from torch.export.graph_signature import ConstantArgument
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from .._errors import Error
-from ._export import exported
+from ._arguments import key as argument_key
+from ._export import LEAST, exported
+from ._held import TRACING
 from ._program import Call
-
-# PyTorch traces a batch of no or one row apart from all others.
-_FEW = 2
 
 # The input that has the number by which dropout drops.
 _DRAW = "draw"
@@ -50,9 +49,12 @@ class Engine:
         """What the module returns for these arguments."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if _rows(tensors) < _FEW:
-            return self._module(*args, **kwargs)
-        return self.run(self._call(leaves, spec), tensors)
+        rows = _rows(tensors)
+        call = self._call(leaves, spec) if rows >= LEAST[0] else None
+        if call is None or rows < call.exported.least:
+            with TRACING:
+                return self._module(*args, **kwargs)
+        return self.run(call, tensors)
 
     def run(self, call: Call, tensors: list[torch.Tensor]) -> Any:
         """What the module returns for these tensors."""
@@ -77,30 +79,31 @@ class Engine:
         params = {name: held.tensor() for name, held in of.held.items()}
         given = {**arrays, **params}
         wanted = [name for name, tensor in given.items() if tensor.requires_grad]
-        if not torch.is_grad_enabled() or not wanted:
+        differentiable = call.differentiable(wanted) if torch.is_grad_enabled() else []
+        if not differentiable:
             return call.forward().run(arrays)
         if self._compiled:
-            call.backward(call.differentiable, wanted)
+            call.backward(differentiable, wanted)
         names = call.forward().outputs
-        found = _Function.apply(call, names, list(arrays), list(params), *given.values())
+        fixed = [name for name in names if name not in differentiable]
+        found = _Function.apply(call, names, fixed, list(arrays), list(params), *given.values())
         return dict(zip(names, found, strict=True))
 
-    def _call(self, leaves: list[Any], spec: pytree.TreeSpec) -> Call:
+    def _call(self, leaves: list[Any], spec: pytree.TreeSpec) -> Call | None:
+        """The call for such arguments; none where the module has no sizes before it is called."""
         numbers: dict[int, int] = {}
         modes = tuple(_mode(module, numbers) for module in self._module.modules())
         cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        key = modes, spec, tuple(map(_key, leaves)), cast
+        key = modes, spec, tuple(map(argument_key, leaves)), cast
         call = self.calls.get(key)
         if call is None or not call.fits():
-            with _TRACING:
+            if any(map(is_lazy, (*self._module.parameters(), *self._module.buffers()))):
+                return None
+            with TRACING:
                 of = exported(self._module, leaves, spec, static=self._static)
             call = Call(of, self._options, reproducible=self._reproducible)
             self.calls[key] = call
         return call
-
-
-# PyTorch's exporter serves one thread at a time.
-_TRACING = threading.RLock()
 
 
 def _mode(module: nn.Module, numbers: dict[int, int]) -> Any:
@@ -122,15 +125,9 @@ def _rows(tensors: list[torch.Tensor]) -> int:
     if len(counts) != 1:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors) or "no tensor"
         text = f"the first axis of every tensor is that of the batch; found {shapes}"
-        raise Error(text, code="E0501")
+        hint = "tensors that all rows share are for the module to have, as buffers or attributes"
+        raise Error(text, code="E0501", hints=[hint])
     return counts.pop()
-
-
-def _key(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.dtype, leaf.shape[1:], leaf.ndim
-    # Zeros of both signs are equal.
-    return type(leaf), repr(leaf) if isinstance(leaf, float) else leaf
 
 
 class _Function(torch.autograd.Function):
@@ -138,7 +135,7 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, names: list[str], *rest: Any) -> tuple[torch.Tensor, ...]:
-        inputs, params, *tensors = rest
+        fixed, inputs, params, *tensors = rest
         ctx.call, ctx.names, ctx.inputs, ctx.params = call, names, inputs, params
         ctx.set_materialize_grads(False)
         # What the call itself changes has no part in gradients.
@@ -146,8 +143,9 @@ class _Function(torch.autograd.Function):
         ctx.saved = [name for name in [*inputs, *params] if name not in changed]
         given = dict(zip([*inputs, *params], tensors))
         ctx.save_for_backward(*(given[name] for name in ctx.saved))
+        ctx.before = {name: given[name].clone() for name in call.exported.before}
         found = call.forward().run(dict(zip(inputs, tensors)))
-        ctx.mark_non_differentiable(*(found[n] for n in found.keys() - call.differentiable))
+        ctx.mark_non_differentiable(*(found[name] for name in fixed))
         return tuple(found[name] for name in names)
 
     @staticmethod
@@ -156,10 +154,14 @@ class _Function(torch.autograd.Function):
         # Fails where somebody changed one of them.
         given = dict(zip(ctx.saved, ctx.saved_tensors, strict=True))
         all_names = [*ctx.inputs, *ctx.params]
-        needed = zip(all_names, ctx.needs_input_grad[4:], strict=True)
+        needed = zip(all_names, ctx.needs_input_grad[5:], strict=True)
         wanted = [name for name, is_needed in needed if is_needed]
         of = {name: g for name, g in zip(ctx.names, gradients, strict=True) if g is not None}
         arrays = {name: given[name] for name in ctx.inputs}
         arrays |= {f"{name}.gradient": gradient for name, gradient in of.items()}
-        found = ctx.call.backward(of, wanted).run(arrays) if of else {}
-        return None, None, None, None, *(found.get(f"{name}.gradient") for name in all_names)
+        found = ctx.call.backward(of, wanted).run(arrays, ctx.before) if of else {}
+        # A gradient that is 0 everywhere is not computed.
+        for name in ctx.call.reached(of).intersection(wanted):
+            if f"{name}.gradient" not in found:
+                found[f"{name}.gradient"] = torch.zeros_like(given[name])
+        return *[None] * 5, *(found.get(f"{name}.gradient") for name in all_names)

@@ -1,13 +1,11 @@
 """Modules as models: `torch.export`, and PyTorch's own exporter to ONNX in memory."""
 
 import contextlib
-import inspect
 import io
 import logging
 import operator
-import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,19 +14,24 @@ import onnx_ir
 import torch
 from torch import nn
 from torch.autograd import Function
-from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from .. import _fanwise
 from .._arrays import tensor as fanwise_tensor
 from .._errors import Error, RefusedError
-from . import _translate
+from . import _decompose, _translate
+from ._arguments import Called
+from ._held import Held, held
+from ._reach import operands, reach
+from ._refusals import UNSUPPORTED, refused, unread, untraced, untranslated
 
 # The rows of the tensors that a module is traced with: no size that modules compare with.
 _ROWS = 13
 
-# The operator that an error of the exporter is about.
-_TARGET = re.compile(r"(aten\.[\w.]+|aten::[\w.]+)")
+# How many rows there are at least, from the first number on that a module can be traced with:
+# PyTorch traces a batch of no or one row, and parts of it of one, apart from all others.
+LEAST = (2, 4, 12)
 
 # A part of a module with gradients on, or off.
 _WITH_MODE = torch.ops.higher_order.wrap_with_set_grad_enabled
@@ -43,22 +46,6 @@ _INTEGERS = {
 # The names of outputs, by position.
 _OUTPUT = "output.{}"
 
-# The code of an operator that is not supported.
-_UNSUPPORTED = "E0102"
-
-
-@dataclass(frozen=True)
-class Held:
-    """A parameter or buffer of a module: where the module has it."""
-
-    owner: dict[str, Any]
-    key: str
-
-    def tensor(self) -> torch.Tensor:
-        """The tensor that the module has now."""
-        found: torch.Tensor = self.owner[self.key]
-        return found
-
 
 @dataclass(frozen=True)
 class Exported:
@@ -72,12 +59,18 @@ class Exported:
     outputs: list[str | ConstantArgument]
     # Buffers that a call changes, with the outputs that have their new elements.
     mutated: list[tuple[str, str]]
+    # Those of them that what it returns is computed from.
+    before: frozenset[str]
     # The structure of what it returns.
     spec: pytree.TreeSpec
+    # By output, the inputs and what is held that it has gradients for.
+    reach: dict[str, frozenset[str]]
     # Whether the module draws numbers.
     draws: bool
     # Functions of the module with gradients of their own.
     functions: list[str]
+    # The rows that it is for, at least.
+    least: int
 
 
 def exported(
@@ -85,56 +78,94 @@ def exported(
 ) -> Exported:
     """The model of a module that is called with such arguments, for any number of rows; one that is
     `static` has the number of these arguments in its code."""
-    with torch.inference_mode(False):
-        examples = leaves if static else [_example(leaf) for leaf in leaves]
-    args, kwargs = pytree.tree_unflatten(examples, spec)
-    dims = None
-    if not static:
-        batch = torch.export.Dim("batch")
-        sizes = [_sizes(leaf, batch) for leaf in leaves]
-        dims = _by_name(module, *pytree.tree_unflatten(sizes, spec))
+    called = Called(module, leaves, spec)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    with (
+        _quiet(),
+        _decompose.substituted(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        _functions() as functions,
+    ):
+        program, least = _traced(called, tensors, static=static)
+        _cut(module, program)
+        _drop_unused(program)
+        own = held(called, program)
+        try:
+            program = program.run_decompositions(_decompose.table())
+        except Exception as error:
+            raise untraced(called, error) from error
+    return _converted(called, program, own, functions, static=static, least=least)
+
+
+def _traced(
+    called: Called,
+    tensors: list[torch.Tensor],
+    *,
+    static: bool,
+    numbers: Sequence[int] = LEAST,
+) -> tuple[torch.export.ExportedProgram, int]:
+    """The exported program, and the number of rows that it is for, at least: of `numbers`."""
+    least, *more = numbers
+    given = tuple(tensors if static else map(_example, tensors))
+    batch = torch.export.Dim("batch", min=least)
+    sizes = tuple({0: batch} if tensor.ndim else None for tensor in tensors)
+    dims = None if static else (sizes,)
     try:
-        with _quiet(), torch.inference_mode(False), torch.enable_grad(), _functions() as functions:
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dims, strict=False)
-            _cut(module, program)
-            program = program.run_decompositions({})
-    except RefusedError:
-        raise
+        return torch.export.export(called, given, dynamic_shapes=dims, strict=False), least
     except Exception as error:
-        raise _refused(module, f"`torch.export` cannot trace it: {_first(error)}") from error
-    return _converted(module, program, functions, static=static)
+        # A part of the batch may be larger than a row only where there are more rows.
+        if static or not more or "Constraints violated" not in str(error):
+            raise untraced(called, error) from error
+    return _traced(called, tensors, static=static, numbers=more)
 
 
-def _converted(module: nn.Module, program: Any, functions: list[str], *, static: bool) -> Exported:
+def _converted(
+    called: Called,
+    program: Any,
+    own: dict[str, Held],
+    functions: list[str],
+    *,
+    static: bool,
+    least: int,
+) -> Exported:
     """The model of an exported program of a module."""
+    module = called.module
     _check_arguments(program)
     draws = _check_draws(program)
     out_spec = program.call_spec.out_spec
     changed, returned = _flat(module, program)
     onnx = _onnx(module, program)
     graph = onnx.model.graph
-    held = _held(module, graph) | {path: _find(module, path) for path in changed}
+    _take(graph, own)
     _pass_bits(graph)
     _name(graph)
-    inputs = [value for value in graph.inputs if value.name not in held]
+    own = {Called.inside(name): of for name, of in own.items()}
+    inputs = [value for value in graph.inputs if value.name not in own]
+    names = _names(program, [value.name for value in inputs])
+    at = len(changed)
+    outputs = [_OUTPUT.format(i) for i in range(at, len(graph.outputs))]
+    used = frozenset[str]().union(*operands(program, names)[at:])
+    changed = [Called.inside(path) for path in changed]
     axes = {value.name: 0 for value in inputs if len(value.shape) > 0}
     data = onnx.model_proto.SerializeToString()
-    params = {name: shared(of.tensor()) for name, of in held.items()}
+    params = {name: shared(of.tensor()) for name, of in own.items()}
     try:
         model = _fanwise.traced_model(data, params, axes, static)
-    except RefusedError:
-        raise
     except Error as error:
-        raise _refused(module, str(error)) from error
+        raise unread(module, graph, error) from error
     return Exported(
         model,
         [value.name for value in inputs],
-        held,
+        own,
         returned,
         [(path, _OUTPUT.format(at)) for at, path in enumerate(changed)],
+        used.intersection(changed),
         out_spec,
+        dict(zip(outputs, reach(program, names)[at:], strict=True)),
         draws,
         functions,
+        least,
     )
 
 
@@ -143,36 +174,10 @@ def shared(tensor: torch.Tensor) -> _fanwise.Tensor:
     return fanwise_tensor(tensor.detach().cpu())
 
 
-def _example(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
+def _example(leaf: torch.Tensor) -> torch.Tensor:
     sizes = (_ROWS, *leaf.shape[1:]) if leaf.ndim else ()
     example = torch.zeros(sizes, dtype=leaf.dtype, device=leaf.device)
     return example.requires_grad_(leaf.requires_grad)
-
-
-def _sizes(leaf: Any, batch: Any) -> Any:
-    return {0: batch} if isinstance(leaf, torch.Tensor) and leaf.ndim else None
-
-
-def _by_name(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The sizes of arguments by the names that the module has for them."""
-    if not kwargs:
-        return _forward_dims(module, args)
-    bound = inspect.signature(module.forward).bind(*args, **kwargs)
-    given = dict(bound.arguments)
-    for parameter in bound.signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            given.update(given.pop(parameter.name, {}))
-    return given
-
-
-def _forward_dims(module: nn.Module, args: tuple[Any, ...]) -> Any:
-    kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
-    # Arguments that are gathered are one tuple.
-    if kinds and kinds[0] is inspect.Parameter.VAR_POSITIONAL:
-        return (args,)
-    return args
 
 
 @contextlib.contextmanager
@@ -197,12 +202,24 @@ def _cut(module: nn.Module, program: Any) -> None:
     """Lets no gradient pass through what a module computes without."""
     for node in program.graph.find_nodes(op="call_function", target=_WITH_MODE):
         if node.args[0]:
-            raise _refused(module, "it turns on gradients itself")
+            raise refused(module, "it turns on gradients itself")
         for user in list(node.users):
             with program.graph.inserting_after(user):
                 cut = program.graph.call_function(torch.ops.aten.detach.default, (user,))
             cut.meta.update(user.meta)
             user.replace_all_uses_with(cut, delete_user_cb=partial(operator.is_not, cut))
+
+
+def _drop_unused(program: Any) -> None:
+    """Takes out parameters and buffers without a use: the other names of a module that is used
+    twice, with which PyTorch does not decompose a buffer that changes."""
+    specs = program.graph_signature.input_specs
+    kinds = (InputKind.PARAMETER, InputKind.BUFFER)
+    of = {spec.arg.name: spec for spec in specs if spec.kind in kinds}
+    for node in program.graph.find_nodes(op="placeholder"):
+        if node.name in of and not node.users:
+            specs.remove(of[node.name])
+            program.graph.erase_node(node)
 
 
 def _check_arguments(program: Any) -> None:
@@ -212,7 +229,7 @@ def _check_arguments(program: Any) -> None:
         if argument is not None:
             raise RefusedError(
                 f"`{node.target}`{_inside(node)}: the argument `{argument}` is not supported",
-                code=_UNSUPPORTED,
+                code=UNSUPPORTED,
                 operator=str(node.target),
                 layer=_place(node),
             )
@@ -229,7 +246,7 @@ def _check_draws(program: Any) -> bool:
             raise RefusedError(
                 f"`{name}`{_inside(node)} draws numbers: only dropout, and what is made of "
                 "`bernoulli`, is drawn by row",
-                code=_UNSUPPORTED,
+                code=UNSUPPORTED,
                 operator=name,
                 layer=_place(node),
                 hints=["draw outside of the module, and give it the numbers as an input"],
@@ -242,7 +259,7 @@ def _place(node: Any) -> str:
     """The path of the submodule that a node is of."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values()]
-    return str(paths[-1]) if paths else ""
+    return Called.inside(str(paths[-1])) if paths else ""
 
 
 def _inside(node: Any) -> str:
@@ -263,50 +280,26 @@ def _onnx(module: nn.Module, program: Any) -> Any:
                 custom_translation_table=_translate.table(),
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        raise _untranslated(module, error) from error
+        raise untranslated(module, error) from error
 
 
-def _untranslated(module: nn.Module, error: Exception) -> RefusedError:
-    """The refusal of the first operator that PyTorch's exporter does not know."""
-    from torch.onnx._internal.exporter import _errors
-
-    cause: BaseException | None = error
-    while cause is not None:
-        match = _TARGET.search(str(cause))
-        if match and isinstance(cause, (_errors.ConversionError, _errors.DispatchError)):
-            operator = match.group(1)
-            return RefusedError(
-                f"`{operator}` has no form in ONNX that fanwise reads",
-                code=_UNSUPPORTED,
-                operator=operator,
-            )
-        cause = cause.__cause__
-    return _refused(module, f"PyTorch's exporter cannot write it: {_first(error)}")
-
-
-def _held(module: nn.Module, graph: Any) -> dict[str, Held]:
-    """Makes inputs of the parameters and buffers: their elements stay those of the module."""
-    held: dict[str, Held] = {}
-    for name in list(graph.initializers):
-        try:
-            of = _find(module, name)
-        except (AttributeError, KeyError):
-            # A constant of the code.
-            continue
-        held[name] = of
+def _take(graph: Any, own: dict[str, Held]) -> None:
+    """Makes inputs of what the module has: the elements stay the module's."""
+    for name in [name for name in graph.initializers if name in own]:
         value = graph.initializers.pop(name)
-        value.const_value = None
+        value.const_value, value.name = None, Called.inside(name)
         graph.inputs.append(value)
-    return held
 
 
-def _find(module: nn.Module, path: str) -> Held:
-    owner, _, key = path.rpartition(".")
-    of = module.get_submodule(owner)
-    tensors = of._parameters if key in of._parameters else of._buffers
-    if tensors[key] is None:
-        raise KeyError(path)
-    return Held(tensors, key)
+def _names(program: Any, inputs: list[str]) -> dict[str, str]:
+    """What an exported program has for what its placeholders are."""
+    given = iter(inputs)
+    specs = program.graph_signature.input_specs
+    own = InputKind.USER_INPUT
+    return {
+        spec.arg.name: next(given) if spec.kind == own else Called.inside(spec.target)
+        for spec in specs
+    }
 
 
 def _flat(module: nn.Module, program: Any) -> tuple[list[str], list[str | ConstantArgument]]:
@@ -322,12 +315,12 @@ def _flat(module: nn.Module, program: Any) -> tuple[list[str], list[str | Consta
     signature = program.graph_signature
     for output, value in zip(signature.output_specs, node.args[0], strict=True):
         if output.kind not in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION):
-            raise _refused(module, f"a call changes more than buffers: {output.target}")
+            raise refused(module, f"a call changes more than buffers: {output.target}")
         if isinstance(output.arg, ConstantArgument):
             returned.append(output.arg)
             continue
         if not isinstance(output.arg, TensorArgument):
-            raise _refused(module, "it returns a number that depends on the batch")
+            raise refused(module, "it returns a number that depends on the batch")
         if output.kind == OutputKind.BUFFER_MUTATION:
             changed.append(output.target)
             output.kind, output.target = OutputKind.USER_OUTPUT, None
@@ -339,7 +332,6 @@ def _flat(module: nn.Module, program: Any) -> tuple[list[str], list[str | Consta
     signature.output_specs[:] = kept
     whole = program.module_call_graph[0].signature
     _, whole.out_spec = pytree.tree_flatten(tuple(range(len(kept))))
-    whole.outputs = [output.arg for output in kept]
     return changed, returned
 
 
@@ -376,17 +368,6 @@ def _name(graph: Any) -> None:
         output.name, output.shape, output.type = _OUTPUT.format(at), value.shape, value.type
         graph.append(node)
         graph.outputs.append(output)
-
-
-def _refused(module: nn.Module, reason: str) -> RefusedError:
-    name = type(module).__name__
-    return RefusedError(f"{name}: {reason}", code=_UNSUPPORTED, operator=name)
-
-
-def _first(error: BaseException) -> str:
-    """The first lines of what an error says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]) if lines else type(error).__name__
 
 
 @contextlib.contextmanager

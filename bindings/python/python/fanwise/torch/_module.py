@@ -45,16 +45,18 @@ class DataParallel(nn.Module):
             raise TypeError(f"expected a torch.nn.Module, not {type(module).__qualname__}")
         self.module = module
         self.training = module.training
+        is_reproducible = _placement.is_reproducible(reproducible)
         self._settings = (
             devices(
                 gpus,
                 target,
+                reproducible=is_reproducible,
                 shards=shards,
                 weights=weights,
                 batch_norm=batch_norm,
                 repair=repair,
             ),
-            _placement.is_reproducible(reproducible),
+            is_reproducible,
         )
         self._engine = self._made()
         self.register_load_state_dict_pre_hook(_below)

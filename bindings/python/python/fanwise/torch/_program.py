@@ -1,6 +1,6 @@
 """Programs of a traced module, and the parameters that they share with it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -8,9 +8,8 @@ from torch.utils.dlpack import from_dlpack
 
 from .. import _fanwise
 from .._errors import RefusedError
-from ._export import Exported, Held, shared
-
-_FLOATS = {"f64", "f32", "f16", "bf16"}
+from ._export import Exported, shared
+from ._held import Held
 
 
 class Program:
@@ -19,7 +18,6 @@ class Program:
     def __init__(self, native: _fanwise.Program, held: Mapping[str, Held], *, host: bool) -> None:
         self.inputs = {name for name, _ in native.inputs}
         self.outputs = [name for name, _ in native.outputs]
-        self.floats = {name for name, (dtype, _) in native.outputs if dtype in _FLOATS}
         # The parameters that were given anew, and those of them whose elements were copied.
         self.given = self.copied = 0
         self._native = native
@@ -29,19 +27,24 @@ class Program:
         # Each parameter as it was when the program got it.
         self._seen = {name: self._stamp(of.tensor()) for name, of in self._params}
 
-    def run(self, arrays: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The outputs for these inputs, by name, where the first input is."""
-        self._refresh()
+    def run(
+        self,
+        arrays: Mapping[str, torch.Tensor],
+        before: Mapping[str, torch.Tensor] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The outputs for these inputs, by name, where the first input is; with tensors that the
+        module had `before` in place of those that it has now."""
+        self._refresh(before or {})
         device = next(iter(arrays.values())).device
         given = {name: shared(a) for name, a in arrays.items() if name in self.inputs}
         found = self._native.run(given)
         return {name: from_dlpack(found[name]).to(device) for name in self.outputs}
 
-    def _refresh(self) -> None:
+    def _refresh(self, before: Mapping[str, torch.Tensor]) -> None:
         """Gives the program the parameters that changed since it got them."""
         given = {}
         for name, of in self._params:
-            tensor = of.tensor()
+            tensor = before[name] if name in before else of.tensor()
             stamp = self._stamp(tensor)
             if stamp != self._seen[name]:
                 self._seen[name] = stamp
@@ -72,7 +75,7 @@ class Call:
         self.exported = exported
         self._options = options
         self._reproducible = reproducible
-        self._types = [(of, _type(of.tensor())) for of in exported.held.values()]
+        self._types = [(of, of.type()) for of in exported.held.values()]
         self._programs: dict[tuple[frozenset[str], frozenset[str]], Program] = {}
 
     @property
@@ -82,18 +85,22 @@ class Call:
 
     def fits(self) -> bool:
         """Whether the parameters have the types that they were traced with."""
-        return all(_type(of.tensor()) == ty for of, ty in self._types)
+        return all(of.type() == ty for of, ty in self._types)
 
     def forward(self) -> Program:
         """The program of the outputs."""
         return self._program(frozenset(), frozenset())
 
-    @property
-    def differentiable(self) -> set[str]:
-        """The outputs that may have gradients."""
-        return self.forward().floats - {name for _, name in self.exported.mutated}
+    def differentiable(self, wanted: Iterable[str]) -> list[str]:
+        """The outputs that have gradients for any of `wanted`."""
+        names = frozenset(wanted)
+        return [name for name, of in self.exported.reach.items() if not names.isdisjoint(of)]
 
-    def backward(self, of: Iterable[str], wanted: Iterable[str]) -> Program:
+    def reached(self, of: Iterable[str]) -> frozenset[str]:
+        """What gradients of these outputs reach."""
+        return frozenset[str]().union(*(self.exported.reach[name] for name in of))
+
+    def backward(self, of: Collection[str], wanted: Iterable[str]) -> Program:
         """The program of these gradients, for those of the outputs `of`."""
         if self.exported.functions:
             name = self.exported.functions[0]
@@ -102,7 +109,7 @@ class Call:
                 code="E0102",
                 operator=name,
             )
-        return self._program(frozenset(of), frozenset(wanted))
+        return self._program(frozenset(of), self.reached(of).intersection(wanted))
 
     def _program(self, of: frozenset[str], wanted: frozenset[str]) -> Program:
         key = of, wanted
@@ -111,24 +118,6 @@ class Call:
             native = _fanwise.traced_program(
                 model, set(of), set(wanted), options, self._reproducible
             )
-            self._check(native)
             host = options["target"] == "cpu" and options["weights"] != "mirrored"
             self._programs[key] = Program(native, self.exported.held, host=host)
         return self._programs[key]
-
-    def _check(self, native: _fanwise.Program) -> None:
-        """Fails where gradients depend on what the call before has changed."""
-        outputs = {name for name, _ in native.outputs}
-        changed = {name for name, output in self.exported.mutated if output not in outputs}
-        for name, _ in native.params:
-            if name in changed:
-                raise RefusedError(
-                    f"the gradients depend on the buffer `{name}`, which each call changes",
-                    code="E0102",
-                    operator="copy_",
-                    layer=name,
-                )
-
-
-def _type(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size]:
-    return tensor.dtype, tensor.shape

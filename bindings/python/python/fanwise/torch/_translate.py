@@ -29,7 +29,6 @@ CUT = "OptionalGetElement"
 IGNORED: dict[str, dict[str, tuple[Any, ...]]] = {
     "aten.avg_pool2d.default": {"divisor_override": (None,)},
     "aten.avg_pool3d.default": {"divisor_override": (None,)},
-    "aten.cross_entropy_loss.default": {"label_smoothing": (0.0,)},
     "aten.embedding.default": {"scale_grad_by_freq": (False,)},
     "aten.embedding_bag.default": {"scale_grad_by_freq": (False,)},
     "aten.embedding_bag.padding_idx": {"scale_grad_by_freq": (False,), "padding_idx": (None, -1)},
