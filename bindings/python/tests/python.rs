@@ -93,7 +93,7 @@ fn r_package() {
 #[test]
 #[ignore = "needs Python with the packages of bindings/python/tests/torch.txt"]
 fn torch_package() {
-    ["", "_calls", "_compile", "_docs", "_drawn", "_models"]
+    ["", "_calls", "_compile", "_docs", "_drawn", "_loops", "_models"]
         .into_iter()
         .for_each(|part| run(&format!("test_torch{part}")));
 }
