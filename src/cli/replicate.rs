@@ -1,6 +1,7 @@
 //! Options that say how a graph is replicated, and the graphs that follow.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use clap::{Args, ValueEnum};
 
@@ -8,8 +9,7 @@ use crate::Error;
 use crate::backend;
 use crate::cli::args::{ModelArgs, StatisticsArgs};
 use crate::cli::ui;
-use crate::ir::{self, Graph, NodeKind, Value};
-use crate::op::Op;
+use crate::ir::{self, Graph, Param};
 use crate::pass::{
     self, AppliedRepair, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate,
 };
@@ -90,22 +90,15 @@ fn note_virtual(count: usize) {
     ui::note(format_args!("{why}{devices} on the CPU"));
 }
 
-/// Notes the bytes of weights that the host sends to GPUs in each run.
-fn note_sent(graph: &Graph) {
-    let is_weight = |v: &Value| {
-        let node = graph.node(v.node);
-        matches!(node.kind(), NodeKind::Param(_)) && node.place().device == Device::HOST
-    };
-    let sent = graph.ids().filter(|id| {
-        matches!(graph.node(*id).op(), Some(Op::CopyOp(_)))
-            && graph.operands(*id).iter().all(is_weight)
-    });
-    let size = |id| graph.ty(Value { node: id, output: 0 }).bytes().as_const();
-    let bytes: i64 = sent.filter_map(size).sum();
+/// Notes the bytes of weights that the host sends to these GPUs in each run.
+fn note_sent(graph: &Graph, gpus: &BTreeSet<Device>) {
+    let size = |param: &Param| param.ty.bytes().as_const();
+    let held: i64 = graph.params().iter().filter_map(size).sum();
+    let bytes = held.unsigned_abs().saturating_mul(gpus.len() as u64);
     if bytes > 0 {
         ui::note(format_args!(
             "{} of weights go to the GPUs in each run; `--weights mirrored` keeps them there",
-            ui::bytes(bytes.unsigned_abs())
+            ui::bytes(bytes)
         ));
     }
 }
@@ -233,9 +226,10 @@ impl ReplicateArgs {
         devices: Vec<Device>,
         cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
+        let sent = devices.iter().copied().collect();
         let replicated = self.proved(model, self.repaired(template)?, devices, cuda)?;
         if cuda && self.weights.is_some_and(|of| of != WeightsArg::Mirrored) {
-            note_sent(&replicated.graph);
+            note_sent(template, &sent);
         }
         for repair in &replicated.repairs {
             ui::note(repair);

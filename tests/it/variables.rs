@@ -226,7 +226,8 @@ fn parts_and_rows_are_no_updates() {
     };
     for op in ["reduce_sum", "reduce_max", "reduce_mean"] {
         let graph = parse(&text(op)).unwrap_or_else(|e| panic!("{e}"));
-        let how = |repair| Replicate { repair, ..Replicate::over(vec![Device::gpu(0); 1]) };
+        let how =
+            |repair| Replicate { repair, ..Replicate::over(vec![Device::gpu(0), Device::gpu(1)]) };
         for allowed in [Repair::None, Repair::Local] {
             let Err(PassError::Refused(refused)) = replicate(&graph, &how(allowed)) else {
                 panic!("{op}, {allowed:?}")

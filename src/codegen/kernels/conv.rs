@@ -215,8 +215,8 @@ impl Shape {
         self.windows.iter().map(axis).collect()
     }
 
-    /// The axes for `depthwise.cu`. It takes a transposed convolution as a convolution in strides of
-    /// 1 with the taps from the last to the first, of its operand with holes between the elements.
+    /// The axes for `depthwise.cu`. It takes a transposed convolution as a convolution in strides
+    /// of 1, with the taps from the last to the first, of its operand with holes between elements.
     fn direct(&self) -> Vec<Axis> {
         let turned = |a: Axis| {
             let reach = int::<i64>(a.kernel.saturating_sub(1).saturating_mul(a.dilation));
