@@ -197,10 +197,10 @@ class Engine:
         """Waits for a step, or several; the numbers so far."""
         assert self.compiled is not None and self.sums is not None
         found = {name: numpy(value) for name, value in step.run.result().items()}
+        self.compiled.hosted.update(found, step.batch)
         if not step.joined:
             found = {name: value[None] for name, value in found.items()}
         self.sums.add(found, step.metrics, step.rows)
-        self.compiled.hosted.update(found, step.batch)
         return self.sums.logs()
 
     def finish(self) -> None:
