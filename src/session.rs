@@ -363,7 +363,9 @@ impl Setup {
         };
         let new = RepairOptions::new(replicate.repair);
         let allowed = RepairOptions { batch_norm: self.batch_norm, ..new };
-        let repaired = pass::repair(&template, allowed).map_err(pass::PassError::from)?;
+        let replicas = replicate.devices.len();
+        let repaired = pass::repair_for(&template, replicas, allowed);
+        let repaired = repaired.map_err(pass::PassError::from)?;
         let graph = repaired.replicate(&replicate)?;
         repaired.prove(ir::verify(&graph)?)?;
         let executable = backend.ready(&graph, &weights)?;

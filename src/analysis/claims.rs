@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use crate::ir::{Graph, GraphError, NodeId, NodeKind, NodeMap, Value};
-use crate::op::{self, Claims, Op, SplitOperand, rules};
+use crate::op::{self, Claims, Op, SplitOperand, Traits, rules};
 use crate::types::{Claim, Code, Dim, Refusal, TensorType};
 
 /// The claim of every value of a graph.
@@ -113,13 +113,17 @@ pub fn claims(graph: &Graph) -> Result<ClaimMap, NoClaims> {
 }
 
 /// The claims for so many replicas. A single one has all rows: what may not be split is whole then,
-/// with all of the graph.
+/// with all of the graph, unless repairs have put exchanges between replicas into it.
 ///
 /// # Errors
 /// As [`claims`].
 pub(crate) fn claims_over(graph: &Graph, replicas: usize) -> Result<ClaimMap, NoClaims> {
+    let exchanges = |id: NodeId| {
+        let op = graph.node(id).op();
+        op.is_some_and(|op| op.is(Traits::COLLECTIVE) || matches!(op, Op::OwnRows(_)))
+    };
     match claims(graph) {
-        Err(NoClaims::Refused(_)) if replicas == 1 => {
+        Err(NoClaims::Refused(_)) if replicas == 1 && !graph.ids().any(exchanges) => {
             let mut claims = graph.node_map(Claims::new());
             for node in graph.ids() {
                 claims[node] = rules::invariant(graph.node(node).results().len());

@@ -109,11 +109,21 @@ impl ReplicateArgs {
         self.gpus.is_some()
     }
 
-    /// The model with the repairs that are allowed.
+    /// The model with the repairs that are allowed, for any number of devices.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<Repaired<'a>> {
+        self.repaired_for(template, 0)
+    }
+
+    /// The model with the repairs that are allowed and that so many devices need.
+    fn repaired_for<'a>(
+        &self,
+        template: &'a Graph,
+        devices: usize,
+    ) -> anyhow::Result<Repaired<'a>> {
         let new = RepairOptions::new(self.repair(pass::Repair::Local));
         let options = RepairOptions { batch_norm: self.statistics.batch_norm, ..new };
-        Ok(ui::stage("repair", || pass::repair(template, options)).map_err(Error::from)?)
+        let repaired = || pass::repair_for(template, devices, options);
+        Ok(ui::stage("repair", repaired).map_err(Error::from)?)
     }
 
     /// The graph for one device: the model itself, or with ghost batch normalisation if requested.
@@ -162,7 +172,7 @@ impl ReplicateArgs {
         match other.graph.split() {
             Some(split) => {
                 let devices = split.devices().to_vec();
-                self.proved(model, self.repaired(template)?, devices, cuda)
+                self.proved(model, template, devices, cuda)
             }
             None => Ok(Replicated::whole(self.grouped(template)?)),
         }
@@ -227,7 +237,7 @@ impl ReplicateArgs {
         cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
         let sent = devices.iter().copied().collect();
-        let replicated = self.proved(model, self.repaired(template)?, devices, cuda)?;
+        let replicated = self.proved(model, template, devices, cuda)?;
         if cuda && self.weights.is_some_and(|of| of != WeightsArg::Mirrored) {
             note_sent(template, &sent);
         }
@@ -249,17 +259,18 @@ impl ReplicateArgs {
             Some(gpus) => gpus.select(place.found).map_err(PassError::from).map_err(Error::from)?,
             None => vec![Device::gpu(0)],
         };
-        self.proved(model, self.repaired(template)?, devices, place.cuda)
+        self.proved(model, template, devices, place.cuda)
     }
 
-    /// The replicas of a repaired graph on these devices, proved.
+    /// The replicas of a graph on these devices, repaired and proved.
     fn proved<'a>(
         &self,
         model: &ModelArgs,
-        repaired: Repaired<'a>,
+        template: &'a Graph,
         devices: Vec<Device>,
         cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
+        let repaired = self.repaired_for(template, devices.len())?;
         let options = self.over_devices(devices, cuda);
         let replicate = || repaired.replicate(&options);
         let graph = ui::stage("replicate", replicate).map_err(|error| model.located(error))?;

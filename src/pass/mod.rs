@@ -36,6 +36,7 @@ pub(crate) use report::claims_text;
 pub use report::report;
 pub(crate) use simplify::without_training;
 pub use simplify::{SimplifyOptions, simplify};
+pub(crate) use stages::repair_for;
 pub use stages::{Proven, Repaired, repair, replicate};
 
 /// All passes, in the order in which they run.

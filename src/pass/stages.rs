@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 
 use super::PassError;
-use super::repair::{self, AppliedRepair, Repair, RepairOptions};
+use super::repair::{self, AppliedRepair, BatchStatistics, Repair, RepairOptions};
 use super::replicate::{self, Replicate};
 use crate::analysis::{self, Proof, ProofError};
 use crate::ir::{Graph, GraphError, Verified};
@@ -24,6 +24,20 @@ pub fn repair(
 ) -> Result<Repaired<'_>, GraphError> {
     let (graph, repairs) = repair::repair(template, options.into())?;
     Ok(Repaired { template, graph, repairs })
+}
+
+/// Repairs a graph for so many replicas: one has all rows and needs no repair, unless groups of rows
+/// are asked for.
+pub(crate) fn repair_for(
+    template: &Graph,
+    replicas: usize,
+    options: RepairOptions,
+) -> Result<Repaired<'_>, GraphError> {
+    let is_ghost = matches!(options.batch_norm, Some(BatchStatistics::Ghost(_)));
+    if replicas == 1 && !is_ghost {
+        return Ok(Repaired { template, graph: Cow::Borrowed(template), repairs: Vec::new() });
+    }
+    repair(template, options)
 }
 
 /// Repairs a graph as `options` allow, and replicates it: [`repair()`], then
@@ -47,11 +61,6 @@ pub struct Repaired<'g> {
 }
 
 impl<'g> Repaired<'g> {
-    /// A template for one replica, which needs no repair.
-    pub(crate) fn of_one(template: &'g Graph) -> Self {
-        Self { template, graph: Cow::Borrowed(template), repairs: Vec::new() }
-    }
-
     /// The graph after its repairs: the template itself if it needs none.
     pub fn graph(&self) -> &Graph {
         &self.graph

@@ -19,7 +19,7 @@ use crate::ir::Model;
 use crate::ir::{self, Graph, Weights};
 use crate::op::{Concat, OpDef};
 use crate::pass::{
-    self, BatchStatistics, LossInputs, Repair, RepairOptions, Repaired, Replicate, TrainingGraph,
+    self, BatchStatistics, LossInputs, Repair, RepairOptions, Replicate, TrainingGraph,
 };
 use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
 
@@ -417,13 +417,9 @@ pub fn replicated<'a>(
             BatchStatistics::Sync | BatchStatistics::Local => Ok(Cow::Borrowed(graph)),
         };
     };
-    let is_ghost = matches!(statistics, BatchStatistics::Ghost(_));
-    let repaired = if replicate.devices.len() == 1 && !is_ghost {
-        Repaired::of_one(graph)
-    } else {
-        let new = RepairOptions::new(replicate.repair);
-        pass::repair(graph, RepairOptions { batch_norm: Some(statistics), ..new })?
-    };
+    let new = RepairOptions::new(replicate.repair);
+    let options = RepairOptions { batch_norm: Some(statistics), ..new };
+    let repaired = pass::repair_for(graph, replicate.devices.len(), options)?;
     let replicated = repaired.replicate(&replicate)?;
     repaired.prove(ir::verify(&replicated)?)?;
     Ok(Cow::Owned(replicated))

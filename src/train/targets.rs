@@ -8,6 +8,8 @@ use super::data::{
     SAMPLE_WEIGHT,
 };
 use crate::ir::Graph;
+use crate::op::Op;
+use crate::op::for_training::ForTraining;
 use crate::pass::{Loss, OutputLoss, Weighted, class_axis};
 use crate::types::Quoted;
 
@@ -16,6 +18,8 @@ pub(super) struct LossTarget {
     output: String,
     loss: Loss,
     weighted: Weighted,
+    /// Whether layers of the model mask some of its costs.
+    is_counted: bool,
     /// What a row of it is, where its sizes are known, and the axis of the row that has the
     /// classes.
     row: Option<(Column, usize)>,
@@ -30,6 +34,10 @@ pub(super) fn loss_targets(graph: &Graph, losses: &[OutputLoss]) -> Vec<LossTarg
             output: loss.output.clone(),
             loss: loss.loss,
             weighted: loss.weighted,
+            is_counted: matches!(
+                graph.node(output.value.node).op(),
+                Some(Op::ForTraining(ForTraining::Counted))
+            ),
             row: Column::of(&*output.name, graph.ty(output.value)).zip(axis),
         })
     };
@@ -93,9 +101,9 @@ pub(super) fn validated(
     masked: &Names,
 ) -> RowValidator {
     let mut validated = RowValidator { finite: inputs, ..RowValidator::default() };
-    for loss_target in
-        loss_targets.iter().filter(|loss_target| !masked.masks.contains_key(&loss_target.output))
-    {
+    let is_masked =
+        |target: &&LossTarget| target.is_counted || masked.masks.contains_key(&target.output);
+    for loss_target in loss_targets.iter().filter(|target| !is_masked(target)) {
         let (Some(column), Some((row, axis))) =
             (names.targets.get(&loss_target.output), &loss_target.row)
         else {

@@ -13,8 +13,7 @@ use fanwise::zoo;
 
 use crate::cuda_training::{on_host, step_of};
 
-/// A step of training of a model of the zoo on so many GPUs, as a user gets it who asks for nothing
-/// else.
+/// A step of training of a model of the zoo on so many GPUs, with the defaults of the command line.
 fn step(name: &str, optimizer: &str, gpus: u32) -> Program {
     let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
     let graph = step_of(&graph, &weights, optimizer);

@@ -47,11 +47,12 @@ impl Batches {
         executable: &dyn Executable,
     ) -> PyResult<Self> {
         let refuse = |reason: String| Err(PyValueError::new_err(reason));
-        let rows = order.to_i64().unwrap_or_default();
-        let order: Vec<usize> = rows.iter().filter_map(|&row| row.try_into().ok()).collect();
-        if order.is_empty() || order.len() != rows.len() || batch == 0 {
+        let rows = order.to_i64().filter(|rows| !rows.is_empty() && batch > 0);
+        let numbers = |rows: Vec<i64>| rows.into_iter().map(usize::try_from).collect();
+        let Some(Ok(order)) = rows.map(numbers) else {
             return refuse("expected the numbers of rows, and rows of a batch".to_owned());
-        }
+        };
+        let order: Vec<usize> = order;
         let (runs, last) = (order.len().div_ceil(batch), order.iter().max().copied());
         let mut arrays = BTreeMap::new();
         for (name, tensor) in inputs {

@@ -144,6 +144,34 @@ class Metrics(unittest.TestCase):
 
         self.both(two, compiled, x, {"kind": y, "odd": y % 2})
 
+    def test_several_outputs_have_numbers_under_their_names(self):
+        x, y, weights = data()
+        targets = [y, (y % 2).astype(np.float32)]
+        sparse, far = "sparse_categorical_accuracy", lambda y, p: ops.abs(y - p)[..., 0]
+        for metric, weighted in (
+            ([[sparse], ["mae"]], [[sparse], ["mae"]]),
+            ([[], [metrics.R2Score]], [["accuracy"], []]),
+            ([["accuracy"], [far]], [["accuracy"], ["mae"]]),
+        ):
+
+            def compiled(metric=metric, weighted=weighted):
+                loss = ["sparse_categorical_crossentropy", "mse"]
+                own = [[of() if isinstance(of, type) else of for of in each] for each in metric]
+                return {"loss": loss, "metrics": own, "weighted_metrics": weighted}
+
+            self.both(two, compiled, x, targets, sample_weight=[weights, weights])
+
+    def test_stock_metrics_of_pairs_and_of_ignored_classes(self):
+        x, y, _ = data()
+
+        def compiled():
+            sparse = metrics.SparseCategoricalCrossentropy(ignore_class=1, name="rest")
+            pairs = [metrics.PearsonCorrelation(), metrics.ConcordanceCorrelation()]
+            loss = {"kind": "sparse_categorical_crossentropy", "odd": "mse"}
+            return {"loss": loss, "metrics": {"kind": [sparse], "odd": pairs}}
+
+        self.both(two, compiled, x, {"kind": y, "odd": (y % 2).astype(np.float32)})
+
     def test_masks_reach_metrics_in_evaluation(self):
         rng = np.random.default_rng(2)
         x = rng.normal(size=(20, 5, 2)).astype(np.float32)

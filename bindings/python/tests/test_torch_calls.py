@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import enum
+import functools
 import types
 import unittest
 
@@ -86,6 +87,13 @@ class Settings:
     scale: float
     more: list
 
+    def times(self, x):
+        return x * self.scale
+
+
+class Listed(list):
+    """It holds more than its attributes."""
+
 
 class Arguments(Compared):
     def test_gathered_arguments(self):
@@ -139,6 +147,8 @@ class Arguments(Compared):
             *(slice(1, 4), slice(None, None, 2), [0, 2]),
             *(Settings(2.0, [1]), Settings(2.0, [2]), types.SimpleNamespace(scale=3)),
             *(None, torch.tanh, nn.ReLU()),
+            *(functools.partial(torch.mul, other=2.0), functools.partial(torch.mul, other=5.0)),
+            *(Settings(2.0, []).times, Settings(3.0, []).times),
         ]:
             self.near(call(x, given), module(x, given))
         # One that is changed is another one, and one that is equal is the same.
@@ -157,6 +167,7 @@ class Arguments(Compared):
             (Settings(1.0, [torch.ones(7)]), "Settings.*holds a tensor"),
             (itself, "hold itself"),
             (object(), "neither a tensor nor a constant"),
+            (Listed([2.0]), "neither a tensor nor a constant"),
             (np.array([object()]), "array of objects"),
         ]:
             with self.assertRaisesRegex(TypeError, what):
@@ -375,6 +386,7 @@ class Layers(Compared):
     def test_functions(self):
         for of in (
             *(lambda x: x.median(1)[0], lambda x: x.median(1), lambda x: x.kthvalue(2, 1)[0]),
+            lambda x: torch.where(x > 1, torch.nan, x).kthvalue(1, 1)[0],
             *(lambda x: torch.hstack([x, x]), lambda x: torch.dstack([x, x])),
             *(lambda x: torch.fmax(x, -x), lambda x: torch.fmin(x, x * 2)),
             *(lambda x: torch.var_mean(x, 1), lambda x: x.aminmax(), lambda x: x.roll(2, 1)),

@@ -108,7 +108,8 @@ fn backends() -> Result<(), Failure> {
     let python = environment(&target().join("backends"), listed, &[], tf_keras)?;
     let others: [(&str, &[&str]); 2] = [("tensorflow", &[]), ("torch", &["--skip", TF_KERAS])];
     for (backend, skipped) in others {
-        let modules = ["--test", "python", "--", "--ignored", "keras", "training", "strategy"];
+        let modules =
+            ["--test", "python", "--", "--ignored", "keras", "training", "metrics", "strategy"];
         let step = cargo_test(&modules).args(skipped);
         step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
     }

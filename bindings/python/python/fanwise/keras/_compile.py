@@ -69,6 +69,14 @@ _RULES = (
 # The losses of Keras that have no counterpart: they are traced like those of a user.
 _LACKING = ("categorical_generalized_cross_entropy", "circle", "ctc", "dice", "tversky")
 
+# Functions of `keras.metrics` without a counterpart.
+_COUNTED = (
+    "accuracy",
+    "concordance_correlation",
+    "cosine_similarity",
+    "pearson_correlation",
+)
+
 # The loss whose costs are the differences of an output and its target: of an output that is a cost
 # itself, with the target 0, they are that output.
 COSTS = "mean_difference"
@@ -149,9 +157,12 @@ def metric(found: Any, output: int) -> str | Cost | None:
         return None if more else _text(kind.lower(), {"threshold": float(first)})
     fn = found._fn if _is_mean(found) else None
     name = getattr(fn, "__name__", found.name)
-    if fn is None or name in ("accuracy", "cosine_similarity"):
+    if fn is None or name in _COUNTED:
         return None
     kwargs = dict(found._fn_kwargs)
+    # Rows of an ignored class count in Keras' mean; the other setting is another reading of `y`.
+    if kwargs.get("ignore_class") is not None or kwargs.get("from_sorted_ids"):
+        return None
     if not _is_known(fn):
         return Cost("the metric", name, lambda y, p: fn(y, p, **kwargs), output, found.dtype)
     if "top_k" in name:

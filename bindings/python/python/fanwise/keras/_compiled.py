@@ -57,10 +57,11 @@ class Compiled:
         if metrics is not None:
             self.metric_names = list(metrics.result())
             lists = zip(metrics._flat_metrics, metrics._flat_weighted_metrics, strict=True)
-            for at, (plain, weighted) in enumerate(lists):
-                for kind, given in ((False, plain), (True, weighted)):
+            # Weighted ones come behind all others, as in Keras.
+            for kind, all_of in enumerate(zip(*lists, strict=True)):
+                for at, given in enumerate(all_of):
                     for one in [] if given is None else given.metrics:
-                        own.append(self._metric(one, at, found, kind))
+                        own.append(self._metric(one, at, found, bool(kind)))
         self.losses = [found[at] for at in sorted(found)]
         # Of each metric: its number among those that programs tell, or itself where Keras counts.
         self._metric_order = [self._place(*one) if type(one) is tuple else one for one in own]
@@ -103,11 +104,12 @@ class Compiled:
 
     def _place(self, beside: Loss, weighted: bool, at: int) -> int:
         """The number of a metric among those that programs tell: losses come first if there are
-        several, then the metrics of each, weighted ones last."""
+        several, then the metrics of each, then the weighted ones of each."""
         before = self.losses[: next(i for i, one in enumerate(self.losses) if one is beside)]
         place = len(self.losses) if len(self.losses) > 1 else 0
-        place += sum(len(one.metrics) + len(one.weighted) for one in before)
-        return place + at + (len(beside.metrics) if weighted else 0)
+        if weighted:
+            place += sum(len(one.metrics) for one in self.losses)
+        return place + sum(len(one.weighted if weighted else one.metrics) for one in before) + at
 
     def _output(self, path: tuple[Any, ...]) -> int:
         """The number of the output that a path of a loss leads to."""

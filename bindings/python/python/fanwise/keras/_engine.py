@@ -21,8 +21,8 @@ class Step(NamedTuple):
     rows: list[int]
     # Whether the outputs of several are joined.
     joined: bool
-    # What metrics take that Keras itself counts.
-    batch: _hosted.Batch
+    # What metrics take that Keras itself counts; of several none.
+    batch: _hosted.Batch | None = None
 
 
 # What starts the batches of these rows, each of a number of rows.
@@ -75,7 +75,8 @@ class Engine:
         """What starts predictions for batches of these rows; none where it has to be done for each
         batch alone."""
         program, given = self._to_predict(x)
-        if not _has_rows(program, given):
+        outputs = [dims for _, (_, dims) in program.native.outputs]
+        if not _has_rows(program, given) or any(not dims or dims[0] for dims in outputs):
             return None
 
         def start(order: np.ndarray, batch: int) -> _fanwise.Run:
@@ -139,7 +140,8 @@ class Engine:
             assert program.rate is not None
             given[program.rate] = self._rates(1)[0]
         self._changes(program, train=train)
-        batch = _hosted.Batch(y, sample_weight, self._outputs(train=train))
+        names = [name for name, _ in self._trainee(train).outputs]
+        batch = _hosted.Batch(y, sample_weight, names)
         return Step(program.native.start(given), program.metrics, [rows], False, batch)
 
     def steps(self, batch: int, x: Any, y: Any, sample_weight: Any, *, train: bool) -> Start | None:
@@ -163,8 +165,7 @@ class Engine:
                 given[program.rate] = self._rates(len(rows))
             self._changes(program, train=train)
             run = program.native.start_batches(given, order, batch)
-            batch = _hosted.Batch(y, sample_weight, self._outputs(train=train))
-            return Step(run, program.metrics, rows, True, batch)
+            return Step(run, program.metrics, rows, True)
 
         return start
 
@@ -183,10 +184,6 @@ class Engine:
         given = self._given(program, arrays, y, weights)
         return program, given, np.shape(arrays[0])[0]
 
-    def _outputs(self, *, train: bool) -> list[str]:
-        """The names of outputs in programs."""
-        return [name for name, _ in self._trainee(train).outputs]
-
     def _changes(self, program: Program, *, train: bool) -> None:
         """A program is about to run, and to change its variables if it trains."""
         self.store.ready(program)
@@ -197,7 +194,8 @@ class Engine:
         """Waits for a step, or several; the numbers so far."""
         assert self.compiled is not None and self.sums is not None
         found = {name: numpy(value) for name, value in step.run.result().items()}
-        self.compiled.hosted.update(found, step.batch)
+        if step.batch is not None:
+            self.compiled.hosted.update(found, step.batch)
         if not step.joined:
             found = {name: value[None] for name, value in found.items()}
         self.sums.add(found, step.metrics, step.rows)

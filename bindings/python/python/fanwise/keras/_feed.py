@@ -74,8 +74,3 @@ def zeros(port: Port, batch: int) -> Tensor:
     """Zeros as an input takes them."""
     dtype, dims = port[1]
     return tensor(np.zeros([batch if size is None else size for size in dims], _TYPES[dtype]))
-
-
-def rows(inputs: dict[str, Tensor], names: Sequence[str]) -> int:
-    """The rows of a batch."""
-    return inputs[names[0]].shape[0] if names and inputs[names[0]].shape else 0

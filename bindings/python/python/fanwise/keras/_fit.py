@@ -214,7 +214,7 @@ def _several(adapter: Any, start: Start, begin: Any) -> Iterator[tuple[int, Any]
         yield last - 1, start(order[first * batch : last * batch], batch)
         now = time.perf_counter()
         took, before = now - before, now
-        # Nothing was waited for yet behind the first.
+        # The results of the second batch are the first that were waited for.
         if first and took < TURN / 2:
             count *= 2
         elif took > TURN:
@@ -223,7 +223,7 @@ def _several(adapter: Any, start: Start, begin: Any) -> Iterator[tuple[int, Any]
 
 
 def _order(adapter: Any) -> np.ndarray:
-    """The numbers of the rows in the order of batches, drawn as Keras draws it."""
+    """The numbers of the rows in the order of batches, by the draws of Keras' own iterator."""
     rows, batch = adapter._num_samples, adapter.batch_size
     if adapter._shuffle == "batch":
         firsts = range(0, rows, batch)

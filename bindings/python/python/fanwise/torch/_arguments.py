@@ -1,6 +1,7 @@
 """What a module is called with: tensors, and what else there is among them."""
 
 import enum
+import functools
 import inspect
 import types
 from collections.abc import Hashable, Mapping
@@ -17,6 +18,9 @@ _FIXED = (
     *(types.NoneType, types.EllipsisType, types.FunctionType, types.BuiltinFunctionType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
+
+# The flag of classes that are written in Python.
+_HEAP = 1 << 9
 
 # How deep objects are in one another; deeper ones may hold themselves.
 _DEEPEST = 32
@@ -84,9 +88,22 @@ def _value(leaf: Any, depth: int) -> Hashable:
         if leaf.dtype.hasobject:
             raise TypeError("it is an array of objects")
         return kind, leaf.dtype.str, leaf.shape, leaf.tobytes()
-    if isinstance(leaf, Mapping) or hasattr(leaf, "__dict__"):
-        return kind, _parts(leaf if isinstance(leaf, Mapping) else vars(leaf), depth + 1)
+    if isinstance(leaf, functools.partial):
+        parts = (leaf.func, list(leaf.args), leaf.keywords)
+        return kind, _parts(dict(enumerate(parts)), depth + 1)
+    if isinstance(leaf, types.MethodType):
+        return kind, leaf.__func__, _value(leaf.__self__, depth + 1)
+    if isinstance(leaf, Mapping):
+        return kind, _parts(leaf, depth + 1)
+    if hasattr(leaf, "__dict__") and _is_plain(kind):
+        return kind, _parts(vars(leaf), depth + 1)
     raise TypeError("it is neither a tensor nor a constant")
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether all that objects of a class hold is in their attributes by name."""
+    own = [of for of in kind.__mro__[:-1] if of is not types.SimpleNamespace]
+    return all(of.__flags__ & _HEAP and "__slots__" not in vars(of) for of in own)
 
 
 def _parts(of: Mapping[Any, Any], depth: int) -> Hashable:

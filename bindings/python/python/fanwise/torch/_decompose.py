@@ -34,10 +34,8 @@ def table() -> dict[Any, Callable[..., Any]]:
         _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
         _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool,
         _aten._adaptive_avg_pool3d.default: _adaptive_avg_pool,
-        _aten.median.default: lambda x: _least_of(x.flatten(), (x.numel() - 1) // 2, 0)[0],
-        _aten.median.dim: lambda x, dim, keepdim=False: _least_of(
-            x, (x.shape[dim] - 1) // 2, dim, keepdim
-        ),
+        _aten.median.default: lambda x: _median(x.flatten(), 0)[0],
+        _aten.median.dim: _median,
         _aten.kthvalue.default: lambda x, k, dim=-1, keepdim=False: _least_of(
             x, k - 1, dim, keepdim
         ),
@@ -176,13 +174,21 @@ def _adaptive_avg_pool(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 def _least_of(
     x: torch.Tensor, at: int, dim: int, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The element that has a place in the order of an axis; where there is a NaN, it."""
+    """The element that has a place in the order of an axis, in which NaN is the largest."""
     if not x.ndim:
         return x.clone(), torch.zeros_like(x, dtype=torch.long)
     found, places = (part.narrow(dim, at, 1) for part in x.sort(dim))
-    if x.is_floating_point():
-        found = torch.where(x.isnan().any(dim, True), torch.nan, found)
     return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
+
+
+def _median(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The element in the middle; where there is a NaN, it."""
+    if not x.ndim:
+        return _least_of(x, 0, dim)
+    found, places = _least_of(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+    if x.is_floating_point():
+        found = torch.where(x.isnan().any(dim, keepdim), torch.nan, found)
+    return found, places
 
 
 def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:

@@ -34,7 +34,7 @@ class Held:
         """Its type; none where the module has no tensor there any more."""
         try:
             found = self.tensor()
-        except LookupError:
+        except (LookupError, TypeError):
             return None
         return (found.dtype, found.shape) if isinstance(found, torch.Tensor) else None
 
