@@ -26,8 +26,8 @@ pub fn repair(
     Ok(Repaired { template, graph, repairs })
 }
 
-/// Repairs a graph for so many replicas: one has all rows and needs no repair, unless groups of rows
-/// are asked for.
+/// Repairs a graph for so many replicas: one has all rows and needs no repair, unless groups of
+/// rows are asked for.
 pub(crate) fn repair_for(
     template: &Graph,
     replicas: usize,
