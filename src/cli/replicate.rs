@@ -289,11 +289,10 @@ impl ReplicateArgs {
             MergeArg::Gpu => pass::Merge::Gpu,
         };
         let weights = match self.weights {
-            Some(WeightsArg::Template) => pass::WeightPlacement::Template,
             Some(WeightsArg::Cpu) => pass::WeightPlacement::Cpu,
             Some(WeightsArg::Mirrored) => pass::WeightPlacement::Mirrored,
             None if cuda => pass::WeightPlacement::Mirrored,
-            None => pass::WeightPlacement::Template,
+            Some(WeightsArg::Template) | None => pass::WeightPlacement::Template,
         };
         Replicate {
             devices,

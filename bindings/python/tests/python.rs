@@ -93,9 +93,9 @@ fn r_package() {
 #[test]
 #[ignore = "needs Python with the packages of bindings/python/tests/torch.txt"]
 fn torch_package() {
-    ["", "_calls", "_compile", "_docs", "_drawn", "_loops", "_models"]
-        .into_iter()
-        .for_each(|part| run(&format!("test_torch{part}")));
+    for part in ["", "_calls", "_compile", "_docs", "_drawn", "_loops", "_models"] {
+        run(&format!("test_torch{part}"));
+    }
 }
 
 modules!(arrays graph command_line devices);

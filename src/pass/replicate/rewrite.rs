@@ -76,13 +76,11 @@ impl Rewrite<'_> {
             }
         }
         for (i, output) in template.outputs().iter().enumerate() {
-            let value = match self.out.outputs().get(self.first_output[i]) {
-                Some(shared) => shared.value,
-                None => {
-                    let value = self.local(&mut replica, output.value);
-                    self.copy_to_host(value, output.value)
-                }
-            };
+            let shared = self.out.outputs().get(self.first_output[i]).map(|output| output.value);
+            let value = shared.unwrap_or_else(|| {
+                let value = self.local(&mut replica, output.value);
+                self.copy_to_host(value, output.value)
+            });
             self.out.add_output(output.name.clone(), value);
         }
         for update in template.updates() {
