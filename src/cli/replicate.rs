@@ -93,7 +93,7 @@ fn note_virtual(count: usize) {
 /// Notes the bytes of weights that the host sends to these GPUs in each run.
 fn note_sent(graph: &Graph, gpus: &BTreeSet<Device>) {
     let size = |param: &Param| param.ty.bytes().as_const();
-    let held: i64 = graph.params().iter().filter_map(size).sum();
+    let held = graph.params().iter().filter_map(size).fold(0i64, i64::saturating_add);
     let bytes = held.unsigned_abs().saturating_mul(gpus.len() as u64);
     if bytes > 0 {
         ui::note(format_args!(
@@ -111,19 +111,13 @@ impl ReplicateArgs {
 
     /// The model with the repairs that are allowed, for any number of devices.
     pub(crate) fn repaired<'a>(&self, template: &'a Graph) -> anyhow::Result<Repaired<'a>> {
-        self.repaired_for(template, 0)
+        Ok(ui::stage("repair", || pass::repair(template, self.repairs())).map_err(Error::from)?)
     }
 
-    /// The model with the repairs that are allowed and that so many devices need.
-    fn repaired_for<'a>(
-        &self,
-        template: &'a Graph,
-        devices: usize,
-    ) -> anyhow::Result<Repaired<'a>> {
+    /// The repairs that are allowed.
+    fn repairs(&self) -> RepairOptions {
         let new = RepairOptions::new(self.repair(pass::Repair::Local));
-        let options = RepairOptions { batch_norm: self.statistics.batch_norm, ..new };
-        let repaired = || pass::repair_for(template, devices, options);
-        Ok(ui::stage("repair", repaired).map_err(Error::from)?)
+        RepairOptions { batch_norm: self.statistics.batch_norm, ..new }
     }
 
     /// The graph for one device: the model itself, or with ghost batch normalisation if requested.
@@ -270,7 +264,8 @@ impl ReplicateArgs {
         devices: Vec<Device>,
         cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
-        let repaired = self.repaired_for(template, devices.len())?;
+        let repaired = || pass::repair_for(template, devices.len(), self.repairs());
+        let repaired = ui::stage("repair", repaired).map_err(Error::from)?;
         let options = self.over_devices(devices, cuda);
         let replicate = || repaired.replicate(&options);
         let graph = ui::stage("replicate", replicate).map_err(|error| model.located(error))?;

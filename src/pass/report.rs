@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::repair::AppliedRepair;
-use crate::analysis::{ClaimMap, survey};
+use crate::analysis::{ClaimMap, claims_over, survey};
 use crate::ir::{self, Graph, GraphError, NodeId, NodeKind, Placement, Update, Value};
 use crate::op::Op;
 use crate::types::{Claim, Dim, Split};
@@ -50,7 +50,11 @@ pub fn report(
     done: &[AppliedRepair],
     graph: &Graph,
 ) -> Result<String, GraphError> {
-    let map = survey(template)?;
+    let whole = match graph.split() {
+        Some(split) if split.replicas() == 1 => claims_over(template, 1).ok(),
+        _ => None,
+    };
+    let map = whole.map_or_else(|| survey(template), Ok)?;
     let mut text = String::new();
     let mut section = |title: &str, lines: Vec<String>| {
         for (i, line) in lines.iter().enumerate() {

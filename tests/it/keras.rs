@@ -10,31 +10,31 @@ use support::root;
 use crate::python::{python, set};
 
 #[test]
-#[ignore = "needs Python and the command line"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn layers_compute_what_keras_does() {
     python("keras_layers.py", &[&set("FANWISE_BIN")]);
 }
 
 #[test]
-#[ignore = "needs Python and the command line"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn keras_goes_on_with_what_is_written() {
     python("keras_written.py", &[&set("FANWISE_BIN")]);
 }
 
 #[test]
-#[ignore = "needs Python and the command line"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn what_only_training_does_is_that_of_keras() {
     python("keras_drawn.py", &[&set("FANWISE_BIN")]);
 }
 
 #[test]
-#[ignore = "needs Python and the command line"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn training_goes_on_in_both_directions() {
     python("keras_continued.py", &[&set("FANWISE_BIN")]);
 }
 
 #[test]
-#[ignore = "needs Python and the command line"]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn files_of_keras_1_compute_what_keras_3_does() {
     python("keras1.py", &[&set("FANWISE_BIN")]);
 }

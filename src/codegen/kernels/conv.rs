@@ -4,7 +4,7 @@ use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, block_count, ceil_div, grid_x};
 use crate::codegen::expression::{Columns, ExpressionContext, expression};
 use crate::codegen::tile::Tile;
-use crate::codegen::windows;
+use crate::codegen::windows::{self, Axis};
 use crate::lower::{BufferId, Images};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{Conv, ConvTranspose, OpError};
@@ -41,17 +41,6 @@ const STRIP: i64 = 4;
 const THREADS: u32 = 256;
 const CHANNEL_THREADS: i64 = 32;
 
-/// A spatial axis as a kernel sees it: windows on what it reads.
-struct Axis {
-    input: usize,
-    output: usize,
-    kernel: usize,
-    stride: usize,
-    dilation: usize,
-    /// The padding; below 0 the first window begins inside.
-    before: i64,
-}
-
 /// The shape of a convolution or a transposed convolution.
 struct Shape {
     transposed: bool,
@@ -62,8 +51,7 @@ struct Shape {
     m_each: i64,
     /// The samples of the batch.
     samples: Dim,
-    /// Elements per channel of the operand, of the result, and of the kernel.
-    inputs: i64,
+    /// Elements per channel of the result, and of the kernel.
     outputs: i64,
     taps: i64,
 }
@@ -138,10 +126,8 @@ impl Shape {
         let channels = |ty: &TensorType| {
             invariant(ty.shape[1].as_const(), "that a convolution has a fixed number of channels")
         };
-        let first = windows::product(&windows, |a| a.input);
-        let second = windows::product(&windows, |a| a.output);
         // The windows of a transposed convolution lie on its result.
-        let (inputs, outputs) = if transposed { (second, first) } else { (first, second) };
+        let outputs = windows::product(&windows, |a| if transposed { a.input } else { a.output });
         let groups = groups.max(1);
         Self {
             transposed,
@@ -149,7 +135,6 @@ impl Shape {
             c_each: channels(x) / groups,
             m_each: channels(y) / groups,
             samples: x.shape[0].clone(),
-            inputs,
             outputs,
             taps: windows::product(&windows, |a| a.kernel),
             windows,
@@ -207,10 +192,8 @@ impl Shape {
     /// change places.
     fn axes(&self) -> Vec<Axis> {
         let axis = |a: &WindowAxis| {
-            let (input, output) =
-                if self.transposed { (a.output, a.input) } else { (a.input, a.output) };
-            let WindowAxis { kernel, stride, dilation, .. } = *a;
-            Axis { input, output, kernel, stride, dilation, before: int::<i64>(a.before) }
+            let own = Axis::from(a);
+            if self.transposed { Axis { input: own.output, output: own.input, ..own } } else { own }
         };
         self.windows.iter().map(axis).collect()
     }
@@ -227,16 +210,8 @@ impl Shape {
     }
 
     /// Defines the macros of the windows.
-    fn define(&self, b: &mut Builder<'_>, axes: &[Axis]) {
-        b.define("AXES", axes.len());
-        b.numbers("INPUT", axes.iter().map(|a| a.input));
-        b.numbers("OUTPUT", axes.iter().map(|a| a.output));
-        b.numbers("KERNEL", axes.iter().map(|a| a.kernel));
-        b.numbers("STRIDE", axes.iter().map(|a| a.stride));
-        b.numbers("DILATION", axes.iter().map(|a| a.dilation));
-        b.numbers("BEFORE", axes.iter().map(|a| a.before));
-        b.define("INPUTS", self.inputs);
-        b.define("OUTPUTS", self.outputs);
+    fn define(&self, b: &mut Builder<'_>, axes: Vec<Axis>) {
+        windows::define(b, axes);
         b.define("TAPS", self.taps);
     }
 }
@@ -272,7 +247,7 @@ fn call(
     // Implicit GEMM: rows are the positions of all samples, columns the channels of a group. The
     // tile is chosen by the positions of one sample, because the kernel must not depend on the
     // batch.
-    shape.define(&mut b, &shape.axes());
+    shape.define(&mut b, shape.axes());
     let (places, all) = (shape.samples.clone() * shape.outputs, shape.m_each * shape.groups);
     b.flag("TRANSPOSED", shape.transposed);
     b.flag("HOLES", shape.has_padding());
@@ -304,7 +279,9 @@ fn depthwise(
     chained: &[BufferId],
 ) -> Result<Call, CodegenError> {
     let (channels, axes) = (shape.m_each * shape.groups, shape.direct());
-    shape.define(&mut b, &axes);
+    // Without a spatial axis there is one position.
+    let last = axes.last().map_or(1, |a| int::<i64>(a.output));
+    shape.define(&mut b, axes);
     b.flag("FLIPPED", shape.transposed);
     if shape.transposed {
         b.numbers("HOLES", shape.windows.iter().map(|a| a.stride));
@@ -322,8 +299,6 @@ fn depthwise(
     b.define("EACH", shape.m_each);
     b.define("VECTOR", width);
     b.define("STRIP", STRIP);
-    // Without a spatial axis there is one position.
-    let last = axes.last().map_or(1, |a| int::<i64>(a.output));
     let strips = (last + STRIP - 1) / STRIP;
     let all = shape.samples.clone() * (shape.outputs / last.max(1) * strips);
     b.size("STRIPS", &all);

@@ -106,6 +106,59 @@ fn doubling(depth: usize) -> Vec<u8> {
     format!("{model}}}").into_bytes()
 }
 
+/// A functional model of one function of an input of this shape, which takes `arguments`, where
+/// `X` is the input.
+fn function(class: &str, shape: &str, config: &str, arguments: &str) -> Vec<u8> {
+    let tensor = format!(
+        r#"{{"class_name": "__keras_tensor__", "config": {{"shape": {shape}, "dtype": "float32",
+        "keras_history": ["x", 0, 0]}}}}"#
+    );
+    let arguments = arguments.replace('X', &tensor);
+    format!(
+        r#"{{"module": "keras", "class_name": "Functional", "config": {{"name": "m", "layers": [
+        {{"module": "keras.layers", "class_name": "InputLayer", "name": "x", "inbound_nodes": [],
+        "config": {{"batch_shape": {shape}, "dtype": "float32", "name": "x"}}}},
+        {{"module": "keras.src.ops", "class_name": "{class}", "name": "f",
+        "config": {{"name": "f"{config}}},
+        "inbound_nodes": [{{"args": [{arguments}], "kwargs": {{}}}}]}}],
+        "input_layers": ["x", 0, 0], "output_layers": ["f", 0, 0]}}}}"#
+    )
+    .into_bytes()
+}
+
+/// Functions whose numbers are too large, too small or too many.
+fn functions() -> Vec<Case> {
+    let least = i64::MIN;
+    let new = |name: &str, bytes| Case::new(name, "m.json", bytes);
+    let fold = format!(r#", "output_size": 8, "kernel_size": {least}"#);
+    vec![
+        new("the least window", function("Fold", "[null, 4, 9]", &fold, "X")),
+        new("a large spectrum", function("IRFFT", "[null, 2000000000]", "", "[X, X]")),
+        new(
+            "a large spectrum of a short period",
+            function("IRFFT", "[null, 2000000000]", r#", "fft_length": 4"#, "[X, X]"),
+        ),
+        new(
+            "parts of a signal that overlap too much",
+            function(
+                "STFT",
+                "[null, 16777216]",
+                r#", "sequence_length": 4096, "sequence_stride": 1, "fft_length": 4096"#,
+                "X",
+            ),
+        ),
+        new("an update of no axis", function("SliceUpdate", "[null, 4]", "", "X, [], X")),
+        new(
+            "sums over less than no axis",
+            function("Tensordot", "[null, 4]", r#", "axes": -1"#, "X, X"),
+        ),
+        new(
+            "a window of no element",
+            function("GaussianBlur", "[null, 4, 4, 1]", r#", "kernel_size": [0, 3]"#, "X"),
+        ),
+    ]
+}
+
 /// Damaged archives.
 fn archives() -> Vec<Case> {
     let whole = corpus("mlp.keras");
@@ -245,7 +298,7 @@ fn first_version() -> Vec<Case> {
 
 #[test]
 fn keras_files_are_refused_by_place() {
-    let cases = archives().into_iter().chain(hdf5()).chain(configurations());
+    let cases = archives().into_iter().chain(hdf5()).chain(configurations()).chain(functions());
     let cases: Vec<Case> = cases.chain(first_version()).collect();
     snap::assert("hostile", "keras", &table(&cases));
 }

@@ -241,17 +241,19 @@ fn take<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = super::functions::value_of(at, args, 0, "x", DType::F32)?;
     let mut x = x.ok_or_else(|| Fault::new("it is called without a tensor"))?;
     let is_batched = at.shape(x).iter().any(Dim::depends_on_batch);
-    let axis = named.map(|axis| at.axis(x, axis)).transpose()?;
-    if is_batched && axis.is_none_or(|axis| axis == 0) {
+    let axis = match named {
+        Some(axis) => at.axis(x, axis)?,
+        None => 0,
+    };
+    if is_batched && axis == 0 {
         let way = "name an axis behind the batch";
         return Err(Fault::with_way("it works along the batch", way));
     }
-    if axis.is_none() {
+    if named.is_none() {
         // Keras takes all of a table as one axis.
         let all = at.shape(x).elements();
         x = at.reshape(x, &[all].into_iter().collect())?;
     }
-    let axis = axis.unwrap_or(0); // the only one
     let places = match args.opt(1, "indices") {
         Some(Arg::Tensor(places)) => {
             let places = at.natural(*places)?;

@@ -112,7 +112,8 @@ fn fold<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let edge = pair("padding", 0)?;
     for axis in 0..2 {
         let whole = sizes[axis].saturating_add(edge[axis].saturating_mul(2));
-        let reach = (kernel[axis] - 1).saturating_mul(dilations[axis]).saturating_add(1);
+        let reach =
+            kernel[axis].saturating_sub(1).saturating_mul(dilations[axis]).saturating_add(1);
         let is_positive = [sizes[axis], kernel[axis], strides[axis], dilations[axis]]
             .iter()
             .all(|number| *number > 0);

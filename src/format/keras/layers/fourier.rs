@@ -34,8 +34,8 @@ layers! {
     "IRFFT" Dropped => |at, args| {
         let length = at.config.opt_int("fft_length")?;
         let x = complex(at, args)?;
-        let count = at.extent(x, at.rank(x) - 2)?;
-        let length = checked("fft_length", length.unwrap_or(2 * (count - 1)))?;
+        let count = of_axis(at.extent(x, at.rank(x) - 2)?)?;
+        let length = checked("fft_length", length.unwrap_or(2 * (count - 1)))?; // Keras' default
         // What the other half of the spectrum adds is the same again.
         let weights: Vec<f64> = (0..count)
             .map(|k| match 2 * k {
@@ -71,6 +71,12 @@ fn checked(name: &str, length: i64) -> Read<i64> {
         return Ok(length);
     }
     Err(Fault::field(name, format!("is {length}, not from 1 to {MOST}")))
+}
+
+/// The size of an axis that is transformed.
+fn of_axis(size: i64) -> Read<i64> {
+    let wrong = || Fault::new(format!("an axis has {size} entries, not from 1 to {MOST}"));
+    (1..=MOST).contains(&size).then_some(size).ok_or_else(wrong)
 }
 
 /// The size of the last axis, which is not the batch.
@@ -110,7 +116,7 @@ fn along(at: &mut At<'_, '_>, x: Value, axis: i64, inverse: bool) -> Read<Value>
         return Err(Fault::new("it works along the batch"));
     }
     let length = at.extent(x, own)?;
-    let length = checked("the axis", length)?;
+    let length = of_axis(length)?;
     at.op(Dft { axis, length, count: length, inverse, real: false }, &[x])
 }
 

@@ -218,15 +218,19 @@ fn axis_last(at: &mut At<'_, '_>, x: Value, axis: i64) -> Read<Value> {
     at.transpose(x, kept.chain([own]).collect())
 }
 
-/// A part of a tensor, whose place is moved inside where it would lie outside, as in Keras.
-fn slice<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let sizes = at.config.one_at_least("shape")?;
+/// The places at which a part of a tensor begins.
+pub(super) fn starts(args: &Args<'_>) -> Read<Vec<i64>> {
     let given = args.constant(1, "start_indices")?;
     let given = given.ok_or_else(|| Fault::new("it is called without the places of its start"))?;
     let (mut starts, mut dims) = (Vec::new(), Vec::new());
     flat(&given, &mut starts, &mut dims, 0)?;
-    let starts = starts.into_iter().map(|(start, _)| int("start_indices", &start.into()));
-    let starts = starts.collect::<Read<Vec<i64>>>()?;
+    starts.into_iter().map(|(start, _)| int("start_indices", &start.into())).collect()
+}
+
+/// A part of a tensor, whose place is moved inside where it would lie outside, as in Keras.
+fn slice<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    let sizes = at.config.one_at_least("shape")?;
+    let starts = starts(args)?;
     let mut x = operand(at, args)?;
     if sizes.len() != at.rank(x) || starts.len() != sizes.len() {
         return Err(Fault::field("shape", "has not one number for each axis"));

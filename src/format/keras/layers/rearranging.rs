@@ -2,7 +2,8 @@
 
 use super::arranging::axis_beside_batch;
 use super::entry::layers;
-use super::functions::{flat, operand, value_of};
+use super::functions::{operand, value_of};
+use super::pieces::starts;
 use super::promotion::{numbers, promoted};
 use crate::format::keras::at::{At, dtype};
 use crate::format::keras::config::{Read, int};
@@ -160,10 +161,10 @@ fn summed(at: &At<'_, '_>, [a, b]: [Value; 2]) -> Read<[Vec<usize>; 2]> {
         },
         other => {
             let count = other.map_or(Ok(2), |count| int("axes", count))?; // Keras' default
-            let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX); // more than axes
-            let first = at.rank(a).checked_sub(count).filter(|_| count <= at.rank(b));
-            let first = first.ok_or_else(|| Fault::field("axes", format!("is {count}")))?;
-            Ok([(first..at.rank(a)).collect(), (0..count).collect()])
+            let fits = |summed: &usize| *summed <= at.rank(a).min(at.rank(b));
+            let summed = usize::try_from(count).ok().filter(fits);
+            let summed = summed.ok_or_else(|| Fault::field("axes", format!("is {count}")))?;
+            Ok([(at.rank(a) - summed..at.rank(a)).collect(), (0..summed).collect()])
         }
     }
 }
@@ -198,18 +199,13 @@ fn contracted<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 /// A tensor with another one in the place of a part, which is moved inside where it would lie
 /// outside.
 fn updated<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
-    let given = args.constant(1, "start_indices")?;
-    let given = given.ok_or_else(|| Fault::new("it is called without the places of its start"))?;
-    let (mut starts, mut dims) = (Vec::new(), Vec::new());
-    flat(&given, &mut starts, &mut dims, 0)?;
-    let starts = starts.into_iter().map(|(start, _)| int("start_indices", &start.into()));
-    let starts = starts.collect::<Read<Vec<i64>>>()?;
+    let starts = starts(args)?;
     let x = operand(at, args)?;
     let to = at.ty_of(x);
     let new = value_of(at, args, 2, "updates", to)?;
     let new = new.ok_or_else(|| Fault::new("it is called without updates"))?;
     let new = at.cast(new, to)?;
-    if starts.len() != at.rank(x) || at.rank(new) != at.rank(x) {
+    if starts.is_empty() || starts.len() != at.rank(x) || at.rank(new) != at.rank(x) {
         return Err(Fault::new("its places and updates have not one number for each axis"));
     }
     if starts[0] != 0 || at.shape(new)[0] != at.shape(x)[0] {

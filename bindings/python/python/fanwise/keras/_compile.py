@@ -69,8 +69,8 @@ _RULES = (
 # The losses of Keras that have no counterpart: they are traced like those of a user.
 _LACKING = ("categorical_generalized_cross_entropy", "circle", "ctc", "dice", "tversky")
 
-# Functions of `keras.metrics` without a counterpart.
-_COUNTED = (
+# Functions of `keras.metrics` without a counterpart: Keras itself counts them.
+_HOSTED = (
     "accuracy",
     "concordance_correlation",
     "cosine_similarity",
@@ -157,7 +157,7 @@ def metric(found: Any, output: int) -> str | Cost | None:
         return None if more else _text(kind.lower(), {"threshold": float(first)})
     fn = found._fn if _is_mean(found) else None
     name = getattr(fn, "__name__", found.name)
-    if fn is None or name in _COUNTED:
+    if fn is None or name in _HOSTED:
         return None
     kwargs = dict(found._fn_kwargs)
     # Rows of an ignored class count in Keras' mean; the other setting is another reading of `y`.

@@ -233,8 +233,8 @@ def _order(adapter: Any) -> np.ndarray:
 
 
 def _can_be_cut(batches: Any) -> bool:
-    """Whether batches can be cut out of arrays as programs take them: what may have to be converted
-    whole must be small."""
+    """Whether batches can be cut out of arrays as programs take them. Nearly all of them take floats
+    of 32 bits; other arrays, and views, may have to be converted whole, and must be small."""
     from keras import tree
 
     arrays = [array for array in tree.flatten(batches.data_adapter._inputs) if array is not None]
