@@ -17,6 +17,26 @@ const TURN: Duration = Duration::from_millis(50);
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// The process in which the threads of a backend were started. A fork has none of them, and would
+/// wait for them without end.
+pub(crate) struct Home(u32);
+
+impl Home {
+    /// This process.
+    pub(crate) fn here() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Fails in any other process.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        let reason = "this was prepared before the process was forked, and its threads are not in \
+                      the fork: prepare it in the process that runs it, or start processes with \
+                      `multiprocessing.get_context(\"spawn\")`";
+        let same = self.0 == std::process::id();
+        if same { Ok(()) } else { Err(PyRuntimeError::new_err(reason)) }
+    }
+}
+
 /// A thread that takes work in order; the first work starts it, and it ends with the worker and
 /// what was started.
 ///

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::array::PyTensor;
-use crate::detached::detached;
+use crate::detached::{Home, detached};
 use crate::error::Raise as _;
 use crate::model::{PyModel, graph_text, save, tensors};
 use crate::options::Options;
@@ -29,6 +29,7 @@ pub(crate) struct PyGraph {
     model: Model,
     session: Arc<Session>,
     options: Options,
+    home: Home,
 }
 
 /// One output of a check: its name and type, what is promised, whether it is kept, the difference.
@@ -45,7 +46,7 @@ pub(crate) fn replicate(py: Python<'_>, model: &PyModel, options: Options) -> Py
         builder = builder.weights(weights).repair(repair);
     }
     let session = Arc::new(detached(py, move || builder.build())?);
-    Ok(PyGraph { model, session, options })
+    Ok(PyGraph { model, session, options, home: Home::here() })
 }
 
 /// The settings of a session on one device.
@@ -129,6 +130,7 @@ impl PyGraph {
 
     /// Runs the model on one device and on all, with random rows, and compares the outputs.
     fn compared(&self, py: Python<'_>, batch: i64, seed: u64) -> PyResult<Vec<Checked>> {
+        self.home.check()?;
         let single = builder(py, &self.model, &self.options)?;
         let (many, graph) = (Arc::clone(&self.session), self.model.graph.clone());
         detached(py, move || {
@@ -157,6 +159,7 @@ impl PyGraph {
         py: Python<'_>,
         inputs: &Bound<'_, PyDict>,
     ) -> PyResult<BTreeMap<String, PyTensor>> {
+        self.home.check()?;
         let (inputs, session) = (tensors(inputs)?, Arc::clone(&self.session));
         let outputs = detached(py, move || session.run(inputs))?;
         Ok(outputs.into_iter().map(|(name, t)| (name.to_string(), t.into())).collect())

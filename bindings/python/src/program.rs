@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fanwise::Error;
 use fanwise::backend::{Executable, RunOptions};
 use fanwise::ir::Weights;
 use fanwise::pass::{
@@ -17,7 +18,7 @@ use pyo3::types::PyDict;
 
 use crate::array::{PyTensor, tensor};
 use crate::batches::{Batches, Outputs};
-use crate::detached::{Pending, Worker};
+use crate::detached::{Home, Pending, Worker};
 use crate::error::Raise as _;
 use crate::model::{PyModel, tensors};
 use crate::options::Options;
@@ -112,6 +113,7 @@ pub(crate) struct PyProgram {
     executable: Arc<dyn Executable>,
     about: About,
     worker: Worker,
+    home: Home,
 }
 
 /// The outputs of a run by name.
@@ -170,13 +172,22 @@ pub(crate) fn program(
         }
     };
     let executable = options.ready(py, graph, weights, reproducible)?;
-    Ok(PyProgram { executable, about, worker: Worker::default() })
+    Ok(PyProgram { about, ..PyProgram::new(executable) })
 }
 
 impl PyProgram {
     /// A program of a model whose inputs and outputs are all that there is to say.
     pub(crate) fn new(executable: Arc<dyn Executable>) -> Self {
-        Self { executable, about: About::default(), worker: Worker::default() }
+        Self { executable, about: About::default(), worker: Worker::default(), home: Home::here() }
+    }
+
+    /// Starts work on it, after what was started before.
+    fn begin(
+        &self,
+        run: impl FnOnce() -> Result<Outputs, Error> + Send + 'static,
+    ) -> PyResult<PyRun> {
+        self.home.check()?;
+        Ok(PyRun(Mutex::new(Some(self.worker.start(run)?))))
     }
 }
 
@@ -272,8 +283,7 @@ impl PyProgram {
     /// its result was taken.
     fn start(&self, inputs: &Bound<'_, PyDict>) -> PyResult<PyRun> {
         let (inputs, executable) = (tensors(inputs)?, Arc::clone(&self.executable));
-        let run = move || Ok(executable.run(&inputs, &RunOptions::default())?.outputs);
-        Ok(PyRun(Mutex::new(Some(self.worker.start(run)?))))
+        self.begin(move || Ok(executable.run(&inputs, &RunOptions::default())?.outputs))
     }
 
     /// Starts runs on batches of `batch` rows, after what was started before. `order` has the
@@ -287,8 +297,7 @@ impl PyProgram {
     ) -> PyResult<PyRun> {
         let executable = Arc::clone(&self.executable);
         let batches = Batches::new(tensors(inputs)?, &tensor(order)?, batch, &*executable)?;
-        let run = move || batches.run(&*executable);
-        Ok(PyRun(Mutex::new(Some(self.worker.start(run)?))))
+        self.begin(move || batches.run(&*executable))
     }
 
     /// The elements of these parameters and variables as they are now.

@@ -1,6 +1,8 @@
 """Models, replicated graphs and their errors."""
 
 import _thread
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,6 +96,9 @@ class Graphs(unittest.TestCase):
                 fanwise.replicate(MODEL, 2, **{"target": "cpu", setting: "x"})
 
     def test_ctrl_c_ends_the_wait(self):
+        # A process that was started in the background ignores the signal.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, handler)
         graph = fanwise.replicate("zoo:mlp", 2, target="cpu")
         x = np.zeros((200_000, 784), np.float32)
         threading.Timer(0.1, _thread.interrupt_main).start()
@@ -116,6 +121,23 @@ class Graphs(unittest.TestCase):
         is_over.set()
         thread.join()
         self.assertGreater(passed, 100)
+
+    def test_a_fork_is_told_that_it_has_no_threads(self):
+        graph = fanwise.replicate(MODEL, 2, target="cpu")
+        graph.run({"image": self.x})
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            told = "it ran"
+            try:
+                graph.run({"image": self.x})
+            except RuntimeError as error:
+                told = str(error)
+            finally:
+                os.write(writer, told.encode())
+                os._exit(0)
+        os.waitpid(child, 0)
+        self.assertIn("prepared before the process was forked", os.read(reader, 1000).decode())
 
     def test_the_import_is_quick(self):
         script = (

@@ -175,6 +175,32 @@ class Training(unittest.TestCase):
         more = {"epochs": 2, "batch_size": 64, "validation_data": validation}
         self.fit_both(self.twins(two_heads), compiled, x, targets, sample_weight=weights, **more)
 
+    @unless_tensorflow("Keras weights the batches of an output's loss alike where sizes are open")
+    def test_outputs_have_the_keys_of_a_dict(self):
+        def make():
+            model = two_heads()
+            digit, odd = model.outputs
+            return keras.Model(model.input, {"second": digit, "first": odd})
+
+        def compiled():
+            return {
+                "optimizer": "sgd",
+                "loss": {"second": SPARSE, "first": "binary_crossentropy"},
+                "loss_weights": {"second": 0.5, "first": 2.0},
+                "metrics": {"second": ["accuracy"]},
+            }
+
+        x, y = digits()
+        targets = {"first": (y % 2).astype(np.float32), "second": y}
+        weights = {"second": np.linspace(0, 2, 200), "first": np.linspace(1, 0, 200)}
+        pair = self.twins(make)
+        more = {"epochs": 2, "batch_size": 64}
+        self.fit_both(pair, compiled, x, targets, sample_weight=weights, **more)
+        own, theirs = (model.predict_on_batch(x[:5]) for model in pair)
+        self.assertEqual(list(own), list(theirs))
+        for name, found in own.items():
+            np.testing.assert_allclose(found, np.asarray(theirs[name]), rtol=1e-4)
+
     @unless_tensorflow("Keras updates only the rows of an embedding that a batch takes")
     def test_masks_leave_out_costs(self):
         def make():

@@ -55,8 +55,7 @@ class Engine:
         self._trained: dict[str, Any] | None = None
         self.inputs = [name for name, _ in self._model.inputs]
         self.outputs = [name for name, _ in self._model.outputs]
-        # A sequential model has no names of outputs.
-        self.output_names = list(getattr(template, "output_names", self.outputs))
+        self.output_names = _output_names(template, self.outputs)
         self.store.share(self._variables)
 
     # Prediction.
@@ -379,6 +378,15 @@ class Engine:
         if value is not self._rate_of[0] or not type(value).__module__.startswith("jax"):
             self._rate_of = (value, np.float64(_feed.host(value)))
         return np.full(count, self._rate_of[1])
+
+
+def _output_names(template: Any, outputs: list[str]) -> list[str]:
+    """The names by which losses, targets and weights know outputs."""
+    structure = getattr(template, "_outputs_struct", None)
+    if isinstance(structure, dict):
+        return sorted(structure)
+    # A sequential model has no names of outputs.
+    return list(getattr(template, "output_names", outputs))
 
 
 def _has_rows(program: Program, given: dict[str, Any]) -> bool:

@@ -38,7 +38,7 @@ class ParallelModel:
     @property
     def output_names(self) -> list[str]:
         """The names of the outputs; of outputs of one name each has a number."""
-        names = self._engine.output_names
+        names = list(getattr(self.template, "output_names", self._engine.outputs))
         numbers = dict.fromkeys(names, 0)
         unique = []
         for name in names:
