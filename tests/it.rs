@@ -35,6 +35,7 @@ mod it {
     mod errors;
     mod every_option;
     mod examples;
+    mod expected;
     pub(super) mod fit;
     mod fit_classes;
     pub(super) mod fit_cli;

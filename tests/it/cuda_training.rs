@@ -2,31 +2,19 @@
 
 use std::collections::BTreeSet;
 
+pub(crate) use expect::step as step_of;
 use fanwise::backend::CUDA;
 use fanwise::internal::calls;
-use fanwise::ir::{Graph, Weights, verify};
+use fanwise::ir::{Graph, verify};
 use fanwise::lower::{Action, Buffer, Program, Storage, lower};
-use fanwise::pass::{
-    BatchStatistics, Loss, OutputLoss, Repair, RepairOptions, Replicate, Training, WeightPlacement,
-    repair, training,
-};
-use fanwise::types::{DType, Device, KernelClass};
+use fanwise::pass::{BatchStatistics, Repair, RepairOptions, Replicate, WeightPlacement, repair};
+use fanwise::types::{Device, KernelClass};
 use fanwise::zoo;
 
 /// A step of training of a model of the zoo with few features, by a loss of each output.
 pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
     let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
     step_of(&graph, &weights, optimizer)
-}
-
-/// A step of training of a model, by a loss of each output.
-pub(crate) fn step_of(graph: &Graph, weights: &Weights, optimizer: &str) -> Graph {
-    let floats = graph.outputs().iter().filter(|o| graph.ty(o.value).dtype == DType::F32);
-    let loss: Loss = "mse".parse().unwrap();
-    let losses = floats.map(|o| OutputLoss::new(&o.name, loss)).collect();
-    let training_of = Training { losses, ..Training::new("", loss, optimizer.parse().unwrap()) };
-    let name = graph.name();
-    training(graph, weights, &training_of).unwrap_or_else(|e| panic!("{name}: {e}")).graph
 }
 
 pub(crate) fn on_gpus(graph: &Graph, statistics: BatchStatistics) -> Program {

@@ -1,6 +1,7 @@
 //! What the device can do at most, measured through programs of one kernel and copies of the
 //! driver.
 
+use expect::Machine;
 use fanwise::backend::cuda::CudaOptions;
 use fanwise::ir::{Builder, Graph, Weights};
 use fanwise::op::{MatMul, Op, Softmax, Unary};
@@ -26,10 +27,12 @@ pub(super) struct Ceilings {
     launch: f64,
     /// The same in a graph.
     graph: f64,
-    /// Operations a second of a library's matrix product, if known.
-    library: Option<f64>,
+    /// Operations a second of a library's matrix products in `f32` and in `bf16`, if measured.
+    library: Option<[f64; 2]>,
     /// Operations a second of the backend's own.
     own: f64,
+    /// The model of this GPU, if there is one.
+    pub(super) machine: Option<&'static Machine>,
 }
 
 fn f32s(dims: &[Dim]) -> TensorType {
@@ -91,6 +94,8 @@ impl Ceilings {
         let rows = (scope.bytes / (4 * WIDTH)).max(1);
         let seconds = kernel(&chain(WIDTH, &[Unary::Relu.into()]), &Weights::default(), rows);
         let link = usize::try_from(scope.bytes).unwrap().clamp(1, LINK);
+        let devices = fanwise::internal::devices().unwrap_or_else(|e| panic!("{e}"));
+        let machine = devices.list.first().and_then(|device| Machine::named(&device.name));
         let rates = fanwise::internal::copy_rates(0, link, 8).unwrap_or_else(|e| panic!("{e}"));
         Self {
             copy: 2.0 * (4 * WIDTH * rows) as f64 / seconds,
@@ -101,12 +106,20 @@ impl Ceilings {
             graph: gap(true),
             library: scope.flops,
             own: product(scope.product),
+            machine,
         }
     }
 
-    /// Operations a second of which floors are made, and whose they are.
+    /// Operations a second of which floors in `f32` are made, and whose they are.
     pub(super) fn flops(&self) -> (f64, &'static str) {
-        self.library.map_or((self.own, "own GEMM"), |flops| (flops, "library GEMM"))
+        self.library.map_or((self.own, "own GEMM"), |[flops, _]| (flops, "library GEMM"))
+    }
+
+    /// Operations a second of which floors in `bf16` are made: those that a library reached here,
+    /// or those that the model of this GPU assumes.
+    pub(super) fn bf16(&self) -> Option<f64> {
+        let measured = self.library.map(|[_, bf16]| bf16);
+        measured.or_else(|| self.machine.map(|machine| machine.bf16))
     }
 
     pub(super) fn json(&self) -> Value {
@@ -117,7 +130,10 @@ impl Ceilings {
             "download_bytes_per_second": self.download,
             "launch_gap_seconds": self.launch,
             "graph_gap_seconds": self.graph,
-            "library_flops": self.library,
+            "library_flops": self.library.map(|[f32, _]| f32),
+            "library_bf16_flops": self.library.map(|[_, bf16]| bf16),
+            "bf16_flops": self.bf16(),
+            "expected_on": self.machine.map(|machine| machine.name),
             "own_flops": self.own,
             "floors_from": format!("bytes of a kernel that copies, operations of the \
              {}", self.flops().1),

@@ -35,8 +35,8 @@ struct Scope {
     bytes: i64,
     /// Rows and columns of the matrix product that is measured.
     product: usize,
-    /// Floating-point operations a second of a library's matrix product, if known.
-    flops: Option<f64>,
+    /// Operations a second of a library's matrix products in `f32` and in `bf16`, if known.
+    flops: Option<[f64; 2]>,
     /// When nothing more is begun.
     end: Option<Instant>,
     /// The names of the tests, one a line, and what became of each.
@@ -79,7 +79,11 @@ impl Scope {
                 }
                 "--commit" => scope.commit.clone_from(value),
                 "--date" => scope.date.clone_from(value),
-                "--flops" => scope.flops = Some(number()?),
+                "--flops" => {
+                    let (f32, bf16) = value.split_once(',').ok_or("--flops takes two rates")?;
+                    let rate = |text: &str| text.parse::<f64>().map_err(|e| format!("{name}: {e}"));
+                    scope.flops = Some([rate(f32)?, rate(bf16)?]);
+                }
                 "--tests" => {
                     let (names, results) =
                         value.split_once(',').ok_or("--tests takes two files".to_owned())?;

@@ -44,10 +44,14 @@ pub(super) fn measure(
     let kernels = floors::kernels(&program, scope.batch, &trace, ceilings);
     let floor: f64 = kernels.iter().map(Kernel::floor).sum();
     let spent: f64 = kernels.iter().map(|k| k.time).sum();
+    let bf16: Option<f64> = kernels.iter().map(|k| k.bf16).sum();
+    let expected: Option<f64> = kernels.iter().map(|k| k.expected).sum();
     let images = scope.batch as f64;
     model.insert("floor_seconds".to_owned(), json!(floor));
     model.insert("floor_from".to_owned(), json!(ceilings.flops().1));
     model.insert("floor_images_per_second".to_owned(), json!(images / floor));
+    model.insert("bf16_floor_seconds".to_owned(), json!(bf16));
+    model.insert("expected_seconds".to_owned(), json!(expected));
     model.insert("kernel_seconds".to_owned(), json!(spent));
     model.insert("kernels".to_owned(), kernels.iter().map(Kernel::json).collect());
     let (mut counts, mut first) = (Map::new(), None);
@@ -67,6 +71,7 @@ pub(super) fn measure(
             "against_one": one / seconds,
             "device_against_one": device_one / device,
             "share_of_floor": floor / device,
+            "share_of_bf16_floor": bf16.map(|bf16| bf16 / device),
         });
         counts.insert(count.to_string(), found);
         model.insert("replicas".to_owned(), Value::Object(counts.clone()));

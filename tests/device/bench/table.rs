@@ -103,6 +103,7 @@ fn ceilings(found: &Value, rows: &mut Rows) {
     rows.add("kernel to kernel, launched", gap("launch_gap_seconds"));
     rows.add("kernel to kernel, in a graph", gap("graph_gap_seconds"));
     rows.add("library GEMM", flops("library_flops"));
+    rows.add("library GEMM in bf16", flops("library_bf16_flops"));
     rows.add("own GEMM", flops("own_flops"));
     rows.add("floors", word(&found["floors_from"]));
 }
@@ -119,16 +120,28 @@ fn model(name: &str, found: &Value, rows: &mut Rows) {
             format!("{floor:.0} images/s, of bytes and operations of the {from}"),
         );
     }
+    let measured = 1e3 * number(&found["kernel_seconds"]);
+    if found["kernel_seconds"].is_number() {
+        let expected = found["expected_seconds"].as_f64();
+        let expected = expected.map_or("unknown: no model of this GPU".to_owned(), |seconds| {
+            format!("{:.3} ms", 1e3 * seconds)
+        });
+        rows.add(format!("{name}: kernels"), format!("{measured:.3} ms, expected {expected}"));
+    }
     for (count, run) in found["replicas"].as_object().into_iter().flatten() {
         let rate = |of: &str| format!("{:.0}", number(&run[of]));
         let (whole, device) = (rate("images_per_second"), rate("device_images_per_second"));
         let share = percent(&run["share_of_floor"]);
+        let bf16 = run["share_of_bf16_floor"].as_f64().map_or_else(
+            || "that in bf16 is unknown".to_owned(),
+            |share| format!("{} of that in bf16", percent(&Value::from(share))),
+        );
         let (one, alone) = (percent(&run["against_one"]), percent(&run["device_against_one"]));
         rows.add(
             format!("{name}: {count} replicas"),
             format!(
                 "{whole} images/s end to end ({one} of one), {device} on the device ({alone} of \
-                 one, {share} of the floor)"
+                 one, {share} of the floor, {bf16})"
             ),
         );
     }

@@ -1,0 +1,82 @@
+//! The time that a program should take on a GPU, by what is known of its launches.
+//!
+//! Of each launch counts the longest of four: its operations in `f32` with what tiles compute
+//! beyond the edges, those in `f64`, its bytes, its bytes from the shared cache; and [`LAUNCH`] for
+//! each kernel. Inputs, outputs and weights are in the memory of the GPU.
+
+mod machine;
+mod table;
+mod work;
+
+use fanwise::internal::calls;
+use fanwise::lower::{Action, DeviceProgram, Launch};
+use fanwise::types::KernelClass;
+
+pub use machine::{LAUNCH, MACHINES, Machine};
+pub use table::{on_gpus, step, table};
+use work::Shapes;
+pub use work::Work;
+
+/// A launch of a program.
+#[derive(Clone, Debug)]
+pub struct Cost<'a> {
+    /// The label of its step.
+    pub label: &'a str,
+    /// What is launched; nothing for a copy in the memory of the device.
+    pub launch: Option<&'a Launch>,
+    /// What it does in the batch.
+    pub work: Work,
+    /// The kernels that it starts.
+    pub kernels: usize,
+}
+
+/// The launches and copies of a device in a batch of `n` rows.
+///
+/// # Panics
+/// If a launch has no kernel.
+pub fn costs(device: &DeviceProgram, n: i64) -> Vec<Cost<'_>> {
+    let calls = calls(device).unwrap_or_else(|e| panic!("{e}"));
+    let mut partial: Vec<&Launch> = Vec::new();
+    let mut all = Vec::new();
+    for (step, calls) in device.steps.iter().zip(&calls) {
+        let label = &*step.label;
+        match &step.action {
+            Action::Launch(launch) => {
+                let work = Shapes { device, launch, n }.work(&partial, calls);
+                partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
+                all.push(Cost { label, launch: Some(&**launch), work, kernels: calls.len() });
+            }
+            Action::Copy { to, .. } => {
+                let bytes = device.buffers[to.0 as usize].ty.bytes().eval(n) as f64;
+                let work = Work { bytes: 2.0 * bytes, cached: 2.0 * bytes, ..Work::default() };
+                all.push(Cost { label, launch: None, work, kernels: 1 });
+            }
+            Action::Wait(_) | Action::Record(_) => {}
+        }
+    }
+    all
+}
+
+impl Cost<'_> {
+    /// The seconds that it should take.
+    pub fn seconds(&self, on: &Machine) -> f64 {
+        let Work { performed, doubles, bytes, cached, density, .. } = self.work;
+        let computes = if performed > 0.0 { on.computes(performed, density) } else { 0.0 };
+        let busy = computes.max(doubles / on.doubles).max(bytes / on.memory);
+        busy.max(cached / on.cache) + LAUNCH * self.kernels as f64
+    }
+
+    /// The least seconds for what it computes, with each operand and result read and written once:
+    /// in `f32`, and in `bf16` at the rate of tensor cores. What only moves elements needs none.
+    pub fn floors(&self, on: &Machine) -> [f64; 2] {
+        let moves = [KernelClass::Move, KernelClass::Reorder];
+        let Work { operations, bytes, .. } = self.work;
+        match self.launch {
+            Some(launch) if !moves.contains(&launch.class) => [
+                (bytes / on.memory).max(operations / on.f32()),
+                (bytes / 2.0 / on.memory).max(operations / on.bf16),
+            ],
+            _ => [0.0; 2],
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Prints the expected times of all models of the zoo: `cargo run -p expect [ROWS]`.
+#![expect(clippy::print_stdout, reason = "it is what this program is for")]
+
+fn main() -> Result<(), std::num::ParseIntError> {
+    let rows = std::env::args().nth(1).map_or(Ok(256), |rows| rows.parse())?;
+    println!("{}", expect::table(rows).trim_end());
+    Ok(())
+}
