@@ -64,12 +64,16 @@ class Metrics(unittest.TestCase):
         keras.utils.set_random_seed(3)
         own, other = make(), make()
         other.set_weights(own.get_weights())
+        # Where sizes are open, Keras on TensorFlow weights the batches of an output's loss alike.
+        even = keras.backend.backend() == "tensorflow" and len(own.outputs) > 1
+        sizes = [35, 35, 70] if even else [32, 33, 32]
         found = []
         for model in (own, multi_gpu_model(other, 3, target="cpu")):
             model.compile(**compiled())
-            history = model.fit(*data, verbose=0, shuffle=False, batch_size=32, **fitted)
-            numbers = model.evaluate(*data[:2], verbose=0, return_dict=True, batch_size=33)
-            found.append((history.history, numbers, model.evaluate(*data[:2], verbose=0)))
+            fit, named, listed = ({"verbose": 0, "batch_size": size} for size in sizes)
+            history = model.fit(*data, shuffle=False, **fit, **fitted)
+            numbers = model.evaluate(*data[:2], return_dict=True, **named)
+            found.append((history.history, numbers, model.evaluate(*data[:2], **listed)))
         for ours, keras_own in zip(found[1], found[0], strict=True):
             if isinstance(keras_own, dict):
                 self.assertEqual(list(keras_own), list(ours))
