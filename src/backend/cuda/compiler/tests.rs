@@ -1,11 +1,11 @@
 //! NVRTC as it is, found where `FANWISE_NVRTC` says.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::cache::{self, Cache};
-use super::compile::{Compiler, Module};
+use super::compile::{Compiler, Module, is_heavy};
 use super::nvrtc::{KernelError, Nvrtc};
 use crate::backend::cuda::NvrtcSearch;
 use crate::codegen::testing::copy;
@@ -50,6 +50,19 @@ fn a_unit_becomes_machine_code_and_ptx() {
         assert!(text.contains(&format!(".target {target}")) && !text.ends_with('\0'));
     }
     assert_eq!(progress.into_inner(), 4);
+}
+
+/// The bounds that are changed for one that spills are in the text of each.
+#[test]
+fn heavy_kernels_are_known_by_their_bounds() {
+    let entries = of(vec![copy("float")])[0].entries.clone();
+    let heavy = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join(name);
+        let text = std::fs::read_to_string(path).unwrap();
+        is_heavy(&Unit { text, entries: entries.clone() })
+    };
+    assert!(["conv.cu", "conv_weight_grad.cu", "matmul.cu"].into_iter().all(heavy));
+    assert!(!heavy("scan.cu") && !heavy("update.cu"));
 }
 
 /// A unit of a kernel that needs as many registers as it has numbers at a time.

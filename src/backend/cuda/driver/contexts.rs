@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::context::{Context, Gpu};
-use super::peers::{self, Flaw, Link};
+use super::peers::{self, Failed, Flaw, Link};
 use crate::backend::DriverError;
 use crate::backend::host::lock;
 use crate::lower::Program;
@@ -74,7 +74,10 @@ impl Contexts {
                 let pair = (context.ordinal(), other.ordinal());
                 let link = match open.links.get(&pair) {
                     Some(link) => *link,
-                    None => peers::connect(context, other).map_err(|error| (pair.0, error))?,
+                    None => {
+                        let connected = peers::connect(context, other);
+                        connected.map_err(|Failed { on, error }| (on, error))?
+                    }
                 };
                 if link != Link::Broken(Flaw::Untried) {
                     open.links.insert(pair, link);

@@ -50,7 +50,7 @@ pub fn devices() -> Result<Devices, ProbeError> {
             return Ok(Link::ThroughHost);
         }
         let open = |gpu| contexts.open(gpu, WATCHDOG);
-        peers::connect(&open(gpu)?, &open(other)?)
+        peers::connect(&open(gpu)?, &open(other)?).map_err(|failed| failed.error)
     };
     let (list, failed) = examine_all(count, device, reach);
     Ok(Devices { driver, list, failed })

@@ -6,7 +6,6 @@
 //! and the driver takes copies through the host.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -61,37 +60,52 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// not change, but contexts come and go, each with access of its own.
 static TRIED: Mutex<BTreeMap<(u32, u32), Option<Flaw>>> = Mutex::new(BTreeMap::new());
 
+/// A call that failed, of one of two GPUs.
+pub(super) struct Failed {
+    /// The number of that GPU.
+    pub(super) on: u32,
+    pub(super) error: DriverError,
+}
+
+/// The failure of calls on the GPU of a context.
+fn on(context: &Context) -> impl Fn(DriverError) -> Failed + use<> {
+    let on = context.ordinal();
+    move |error| Failed { on, error }
+}
+
 /// Lets a GPU copy from another, directly where that is as good as it is said to be.
-pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, DriverError> {
+pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, Failed> {
     let pair = (own.ordinal(), other.ordinal());
     // Held to the end, so that a pair is tried once, and by one thread.
     let mut tried = lock(&TRIED);
     if let Some(Some(flaw)) = tried.get(&pair) {
         return Ok(Link::Broken(*flaw));
     }
-    if !own.reach(other)? {
+    if !own.reach(other).map_err(on(own))? {
         return Ok(Link::ThroughHost);
     }
     if tried.contains_key(&pair) {
         return Ok(Link::Direct);
     }
     let limit = own.deferred_free().limit().min(LIMIT);
-    let found = attempt(own, other, limit);
-    let flaw = match found {
-        Ok(flaw) => flaw,
-        Err(error) => {
-            // What is not tried is not trusted; without memory for it the next program tries. Of
-            // two errors the first is the nearer to the cause.
-            let given_up = give_up(own, other, limit);
-            if error.is_out_of_memory() {
-                return given_up.map(|()| Link::Broken(Flaw::Untried));
-            }
-            return Err(error);
+    let flaw = match attempt(own, other, limit) {
+        Ok(None) => {
+            tried.insert(pair, None);
+            return Ok(Link::Direct);
+        }
+        Ok(Some(flaw)) => flaw,
+        // What is not tried is not trusted; the next program tries.
+        Err(failed) if failed.error.is_out_of_memory() => Flaw::Untried,
+        Err(failed) => {
+            // Of two errors the first is the nearer to the cause.
+            drop(give_up(own, other, limit));
+            return Err(failed);
         }
     };
-    tried.insert(pair, flaw);
-    let Some(flaw) = flaw else { return Ok(Link::Direct) };
-    give_up(own, other, limit)?;
+    give_up(own, other, limit).map_err(on(own))?;
+    if flaw != Flaw::Untried {
+        tried.insert(pair, Some(flaw));
+    }
     Ok(Link::Broken(flaw))
 }
 
@@ -122,34 +136,44 @@ fn attempt(
     own: &Arc<Context>,
     other: &Arc<Context>,
     limit: Duration,
-) -> Result<Option<Flaw>, DriverError> {
-    let (from, to) = (Global::from_free(other, BYTES)?, Global::from_free(own, BYTES)?);
-    let (sent, received) = (0..BYTES, BYTES..2 * BYTES);
-    let mut pinned = Pinned::new(own, 2 * BYTES)?;
+) -> Result<Option<Flaw>, Failed> {
+    let (source, from) = filled(other, limit).map_err(on(other))?;
+    let (to, pinned) = (Global::from_free(own, BYTES), Pinned::new(own, BYTES));
+    let (to, mut pinned) = (to.map_err(on(own))?, pinned.map_err(on(own))?);
     // Not the pattern by chance.
-    let is_filled =
-        pinned.write(sent.clone(), &pattern()) && pinned.write(received.clone(), &[0; BYTES]);
-    invariant(is_filled.then_some(()), "that both halves of a block lie inside");
+    let is_cleared = pinned.write(0..BYTES, &[0; BYTES]);
+    invariant(is_cleared.then_some(()), "that a block has the bytes that were asked for");
     let pinned = Arc::new(pinned);
-    let (sender, receiver) = (Stream::new(other)?, Stream::new(own)?);
-    sender.upload(&pinned, sent.start, from.address(), BYTES)?;
-    sender.finish(limit)?;
-    receiver.upload(&pinned, received.start, to.address(), BYTES)?;
-    receiver.finish(limit)?;
-    receiver.copy_from(other, from.address(), to.address(), BYTES)?;
-    match receiver.finish(limit) {
+    let stream = Stream::new(own).map_err(on(own))?;
+    let copied = stream.upload(&pinned, 0, to.address(), BYTES).and_then(|()| {
+        stream.finish(limit)?;
+        stream.copy_from(other, from.address(), to.address(), BYTES)
+    });
+    copied.map_err(on(own))?;
+    match stream.finish(limit) {
         Err(error) if error.code == NOT_READY => {
             // The GPUs may write to it, and from now on neither frees memory.
             [own, other].into_iter().for_each(|context| context.deferred_free().give_up());
-            std::mem::forget((from, to, pinned, sender, receiver));
+            std::mem::forget((source, from, to, pinned, stream));
             return Ok(Some(Flaw::NoEnd));
         }
-        ended => ended?,
+        ended => ended.map_err(on(own))?,
     }
-    receiver.download(to.address(), &pinned, received.start, BYTES)?;
-    receiver.finish(limit)?;
-    let bytes = |range: Range<usize>| pinned.read(range);
-    Ok((bytes(sent) != bytes(received)).then_some(Flaw::OtherBytes))
+    let arrived = stream.download(to.address(), &pinned, 0, BYTES);
+    arrived.and_then(|()| stream.finish(limit)).map_err(on(own))?;
+    let is_right = pinned.read(0..BYTES) == Some(pattern().as_slice());
+    Ok((!is_right).then_some(Flaw::OtherBytes))
+}
+
+/// Memory of a GPU with the pattern, and the stream that brought it there.
+fn filled(context: &Arc<Context>, limit: Duration) -> Result<(Stream, Global), DriverError> {
+    let (memory, mut pinned) = (Global::from_free(context, BYTES)?, Pinned::new(context, BYTES)?);
+    let is_filled = pinned.write(0..BYTES, &pattern());
+    invariant(is_filled.then_some(()), "that a block has the bytes that were asked for");
+    let stream = Stream::new(context)?;
+    stream.upload(&Arc::new(pinned), 0, memory.address(), BYTES)?;
+    stream.finish(limit)?;
+    Ok((stream, memory))
 }
 
 /// Bytes of which no two words are alike.
