@@ -23,6 +23,7 @@ mod device {
     pub(super) mod collectives;
     pub(super) mod failures;
     pub(super) mod graphs;
+    pub(super) mod hardware;
     pub(super) mod kernels;
     pub(super) mod models;
     pub(super) mod orders;
@@ -38,8 +39,8 @@ mod device {
 use std::process::ExitCode;
 
 use device::{
-    ahead, apart, bench, beside, collectives, failures, graphs, kernels, models, orders, results,
-    runs, script, setup, shared, training, variables,
+    ahead, apart, bench, beside, collectives, failures, graphs, hardware, kernels, models, orders,
+    results, runs, script, setup, shared, training, variables,
 };
 use libtest_mimic::Arguments;
 
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
     trials.extend(bench::trials());
     trials.extend(shared::trials());
     trials.extend(variables::trials());
+    trials.extend(hardware::trials());
     if setup::is_fake() && !apart::is_alone() && !ignored {
         trials = trials.iter().map(apart::apart).collect();
     }
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         all.extend(variables::disturbed());
         all.extend(ahead::disturbed());
         all.extend(beside::disturbed());
+        all.extend(hardware::disturbed_trials());
         all.extend(orders::trials());
         all.extend(script::trials());
     }
@@ -101,6 +104,8 @@ fn scenario(name: &str) -> ExitCode {
         ahead::scenario();
     } else if let Some(way) = name.strip_prefix("beside/") {
         beside::scenario(way);
+    } else if let Some(way) = name.strip_prefix("hardware/") {
+        hardware::scenario(way);
     } else {
         return match name.strip_prefix("orders/") {
             Some(name) => orders::scenario(name),

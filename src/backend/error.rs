@@ -62,12 +62,14 @@ pub enum CompileError {
     #[error("the worker threads could not be started: {0}")]
     Threads(String),
     /// The program runs on a device that is not there.
-    #[error("the program runs on {device}, but there are {count} GPUs")]
+    #[error("the program runs on {device}, but there {}{}", there(*count), divided(*is_divided))]
     NoDevice {
         /// The device.
         device: Device,
         /// The GPUs that there are.
         count: usize,
+        /// True if one of them is an instance of a divided GPU (MIG), of which a process sees one.
+        is_divided: bool,
     },
     /// A launch has no kernel.
     #[cfg(feature = "cuda")]
@@ -331,6 +333,14 @@ fn names(known: &[String]) -> String {
         return "none".to_owned();
     }
     known.iter().map(|n| Quoted(n).to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn there(count: usize) -> String {
+    if count == 1 { "is 1 GPU".to_owned() } else { format!("are {count} GPUs") }
+}
+
+fn divided(is_divided: bool) -> &'static str {
+    if is_divided { ", an instance of a divided GPU (MIG): a process sees one of them" } else { "" }
 }
 
 fn shared(beside: &[Device]) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
+use crate::backend::memory;
 use crate::model::{self, FreeBatch, LoadOptions, Model};
 use crate::op::Assume;
 use crate::pass::{BatchStatistics, PassError};
@@ -13,7 +14,7 @@ use clap::{Args, ValueEnum};
 
 use crate::cli::exec::InputArgs;
 use crate::cli::settle::{self, Settled};
-use crate::cli::{memory, report, ui};
+use crate::cli::{report, ui};
 
 /// Output format of a result.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use crate::Error;
 use crate::analysis::Refused;
 use crate::backend;
+use crate::backend::cuda::InFlight;
 use crate::backend::{CPU, CUDA};
 use crate::codegen::{Arch, CodeFormat};
 use crate::format;
@@ -488,7 +489,12 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
     let text = if emit.kind == Kind::Memory {
         let rows = i64::from(args.batch.batch);
         exec::note_empty(graph, rows);
-        program.bind(rows).map_err(Error::from)?.report(&program).to_string()
+        let bound = program.bind(rows).map_err(Error::from)?;
+        let mut text = bound.report(&program).to_string();
+        if args.place().cuda {
+            text += &InFlight { program: &program, bound: &bound }.to_string();
+        }
+        text
     } else {
         program.to_string()
     };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::probe::nvrtc_package;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{Devices, Nvrtc, Version};
+use crate::backend::cuda::{Devices, Nvrtc, Version, is_of_instance};
 #[cfg(feature = "cuda")]
 use crate::codegen::{Arch, CodeFormat};
 use clap::Args;
@@ -171,13 +171,20 @@ impl Gpus {
         if let Ok(found) = &self.devices {
             for gpu in &found.list {
                 let device = format!("gpu:{}", gpu.ordinal);
-                let peers = match gpu.peers.as_slice() {
+                let mut peers = match gpu.peers.as_slice() {
                     [] => "no peers".to_owned(),
                     all => {
                         let names = all.iter().map(|peer| format!("gpu:{peer}"));
                         format!("peers {}", names.collect::<Vec<_>>().join(" "))
                     }
                 };
+                for (peer, flaw) in &gpu.distrusted {
+                    peers += &format!(", gpu:{peer} through the host (direct copies {flaw})");
+                }
+                if is_of_instance(&gpu.name) {
+                    peers += ", an instance of a divided GPU (MIG): a process sees one, and \
+                              `--logical N` shares it";
+                }
                 text.extend([format!(
                     "{device:7} {}, {}, {} multiprocessors, {}{}, {peers}\n",
                     gpu.name,
@@ -214,6 +221,7 @@ impl Gpus {
                     "arch": gpu.arch.to_string(),
                     "given": self.given(gpu.arch),
                     "peers": gpu.peers,
+                    "distrusted": gpu.distrusted.iter().map(|(peer, _)| peer).collect::<Vec<_>>(),
                 })
             })
             .collect();

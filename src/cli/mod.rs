@@ -14,7 +14,6 @@ mod generate;
 mod groups;
 mod kernels;
 mod lists;
-mod memory;
 mod replicate;
 mod report;
 mod run;

@@ -11,7 +11,8 @@ use crate::cli::args::{ModelArgs, StatisticsArgs};
 use crate::cli::ui;
 use crate::ir::{self, Graph, Param};
 use crate::pass::{
-    self, AppliedRepair, BatchStatistics, Gpus, PassError, RepairOptions, Repaired, Replicate,
+    self, AppliedRepair, BatchStatistics, DeviceError, Gpus, PassError, RepairOptions, Repaired,
+    Replicate,
 };
 use crate::types::{Device, ShardRule};
 
@@ -82,6 +83,28 @@ pub(crate) struct AvailableDevices {
     pub(crate) cuda: bool,
 }
 
+impl AvailableDevices {
+    /// The devices that are asked for. Where GPUs are too few, a note tells how they can be shared.
+    fn select(self, gpus: &Gpus) -> anyhow::Result<Vec<Device>> {
+        let devices = gpus.select(self.found);
+        if let (Err(DeviceError::Absent { .. }), true) = (&devices, self.cuda) {
+            ui::note(too_few(backend::gpu_instance()));
+        }
+        Ok(devices.map_err(PassError::from).map_err(Error::from)?)
+    }
+}
+
+/// How GPUs that are too few can be shared; `instance` is one that is a part of a GPU.
+fn too_few(instance: Option<u32>) -> String {
+    let share = "`--logical N` lets N devices share the GPUs";
+    match instance {
+        None => share.to_owned(),
+        Some(gpu) => format!(
+            "gpu:{gpu} is an instance of a divided GPU (MIG), of which a process sees one; {share}"
+        ),
+    }
+}
+
 /// Notes that devices are virtual ones.
 fn note_virtual(count: usize) {
     let why = if backend::gpu_count() == 0 { "no GPU found; " } else { "" };
@@ -144,7 +167,7 @@ impl ReplicateArgs {
                 self.note_single(place);
                 return self.single(model, template, place);
             }
-            Some(gpus) => gpus.select(found).map_err(PassError::from).map_err(Error::from)?,
+            Some(gpus) => place.select(gpus)?,
         };
         if devices.len() == 1 && template.split().is_none() && !cuda {
             return Ok(Replicated::whole(self.grouped(template)?));
@@ -177,8 +200,7 @@ impl ReplicateArgs {
         match &self.gpus {
             None => self.note_single(place),
             Some(gpus) => {
-                let devices = gpus.select(place.found);
-                let devices = devices.map_err(PassError::from).map_err(Error::from)?;
+                let devices = place.select(gpus)?;
                 if place.found == 0 && !place.cuda {
                     note_virtual(devices.len());
                 }

@@ -34,6 +34,26 @@ pub(crate) struct Ended {
     pub(crate) calls: u64,
     /// The call that it made to fail.
     pub(crate) failed: Option<Failed>,
+    /// What it counted.
+    stats: String,
+}
+
+impl Ended {
+    /// The calls of a function, whatever its version.
+    pub(crate) fn count(&self, function: &str) -> u64 {
+        let of = |line: &str| {
+            let (name, count) = line.strip_prefix("call ")?.split_once(' ')?;
+            (name.trim_end_matches("_v2") == function).then(|| count.parse::<u64>().unwrap())
+        };
+        self.stats.lines().filter_map(of).sum()
+    }
+
+    /// The most bytes that a device had in use.
+    pub(crate) fn peak(&self, device: usize) -> usize {
+        let name = format!("peak.{device} ");
+        let found = self.stats.lines().find_map(|line| line.strip_prefix(&name));
+        found.unwrap().parse().unwrap()
+    }
 }
 
 /// A call that the driver made to fail.
@@ -91,6 +111,7 @@ pub(crate) fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Ended {
         report: read(&file("report")),
         calls: calls.unwrap_or(0),
         failed: Failed::of(&stats),
+        stats,
     }
 }
 

@@ -307,7 +307,11 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
             Err(error) => say(&format!("no state: {error}")),
         }
         if sets {
-            // No free block suits so few bytes: memory of the host has to be taken.
+            // These take all blocks that are free: memory of the host has to be taken.
+            let held = [(); 16].map(|()| gpus.stage(&batch, &RunOptions::default()));
+            for error in held.iter().filter_map(|staged| staged.as_ref().err()) {
+                say(&format!("not staged: {error}"));
+            }
             let mut new = Weights::default();
             new.insert("rate", Tensor::scalar(0.25f32));
             match gpus.set_weights(&new) {
@@ -322,14 +326,21 @@ pub(crate) fn scenario(way: &str) -> ExitCode {
 /// One copy after the other never ends, up to those that set parameters behind a run: the error
 /// comes in time and says so, no device runs again, and the process ends.
 fn parameters_on_a_gpu_that_hangs_are_given_up() {
-    let [mut ready, mut ran, mut read, mut set] = [0; 4];
+    // Copies of the trials of both GPUs' access to each other, which hang and are done without.
+    const TRIALS: u32 = 2;
+
+    let [mut ready, mut ran, mut read, mut set, mut tried] = [0; 5];
     for at in 1.. {
         let fail = format!("copy@{at}:hang");
         let ended = spawn(&["--scenario", "train/set/2"], &[("FAKECUDA_FAIL", &fail)]);
         assert!(ended.success, "{fail}: {ended:?}");
         assert!(ended.errors.contains("never ends, as asked"), "{fail}: {ended:?}");
         let wrong = |line: &&str| line.contains("no progress");
-        let first = ended.output.lines().find(wrong).unwrap_or_else(|| panic!("{fail}: {ended:?}"));
+        let Some(first) = ended.output.lines().find(wrong) else {
+            tried += 1;
+            assert!(tried <= TRIALS && ended.output.contains("set"), "{fail}: {ended:?}");
+            continue;
+        };
         assert!(first.contains("gpu:"), "{fail}: {ended:?}");
         let behind = ended.output.lines().skip_while(|line| *line != first).skip(1);
         assert!(behind.clone().all(|line| !["done", "set"].contains(&line)), "{fail}: {ended:?}");
@@ -343,6 +354,7 @@ fn parameters_on_a_gpu_that_hangs_are_given_up() {
         }
     }
     assert!(ready > 0 && ran > 0 && read > 0, "{ready}, {ran} and {read}");
+    assert_eq!(tried, TRIALS);
 }
 
 /// A run after parameters could not be set does what it does where nobody tried.

@@ -269,3 +269,25 @@ fn programs_of_the_cpu_have_no_kernels_of_gpus() {
         assert!(said.contains("use `--target cuda`"), "{said}");
     }
 }
+
+/// The numbers of the row of a device behind a line of a text.
+fn row(text: &str, behind: &str, device: &str) -> Vec<u64> {
+    let rows = text.split(behind).nth(1).expect("the line is there").lines();
+    let row = { rows }.find(|line| line.starts_with(device)).expect("the device has a row");
+    row.split_whitespace().skip(1).filter_map(|cell| cell.parse().ok()).collect()
+}
+
+#[test]
+fn memory_is_that_of_all_runs_in_flight() {
+    let args = ["compile", "zoo:mlp", "--gpus", "2", "--batch", "8", "--emit", "memory"];
+    assert!(!good(&args).contains("in flight"), "virtual devices run one batch at a time");
+    let text = good(&[&args[..], &["--target", "cuda"]].concat());
+    let behind = "2 runs may be in flight";
+    for device in ["gpu:0", "gpu:1"] {
+        let [_, arena, ..] = row(&text, "memory of", device)[..] else { panic!("{text}") };
+        let [arenas, inputs, held, all] = row(&text, behind, device)[..] else { panic!("{text}") };
+        assert_eq!((arenas, all), (2 * arena, arenas + inputs + held), "{text}");
+        // 4 of 8 rows of 784 floats, which come to two places.
+        assert!(inputs >= 2 * 4 * 4 && held > 0, "{text}");
+    }
+}

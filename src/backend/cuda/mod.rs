@@ -16,7 +16,11 @@ pub(crate) use compiler::compile::Compiler;
 pub use compiler::nvrtc::KernelError;
 pub(crate) use compiler::nvrtc::Nvrtc;
 pub(crate) use compiler::resources::Resources;
+#[cfg(feature = "cli")]
+pub(crate) use driver::context::is_of_instance;
 pub(crate) use driver::devices::count;
+#[cfg(feature = "cli")]
+pub(crate) use driver::devices::first_instance;
 #[cfg(feature = "cli")]
 pub(crate) use driver::devices::{Devices, devices};
 pub(crate) use driver::probe;
@@ -24,4 +28,6 @@ pub(crate) use driver::probe;
 pub(crate) use driver::probe::Version;
 pub use driver::probe::{NvrtcSearch, ProbeError};
 pub use run::backend::{CompileProgress, Cuda, CudaOptions};
+#[cfg(feature = "cli")]
+pub(crate) use run::in_flight::InFlight;
 pub use run::trace::Trace;

@@ -42,6 +42,21 @@ pub struct Modules {
     pub cache_error: Option<String>,
 }
 
+/// The bounds of heavy kernels: their threads, and how many blocks a multiprocessor shall hold.
+const BOUNDS: &str = "__launch_bounds__(THREADS, resident(THREADS))";
+
+/// True for a unit of a heavy kernel, whose registers bound how many blocks a multiprocessor holds.
+pub(crate) fn is_heavy(unit: &Unit) -> bool {
+    unit.entries.len() == 1 && unit.text.contains(BOUNDS)
+}
+
+/// The same kernel, if it is heavy, for one block on a multiprocessor, which leaves it the most
+/// registers. It computes the same bits: nothing else of its text depends on them.
+fn alone(unit: &Unit) -> Option<Unit> {
+    let text = || unit.text.replace(BOUNDS, "__launch_bounds__(THREADS, 1)");
+    is_heavy(unit).then(|| Unit { text: text(), entries: unit.entries.clone() })
+}
+
 impl Compiler {
     /// The compiler, if NVRTC is found. It uses this many threads, and at least one.
     pub fn open(
@@ -141,7 +156,19 @@ impl Work<'_> {
         }
     }
 
+    /// A unit, compiled. A heavy kernel that spills registers, as one with a long chain behind its
+    /// product may, is compiled again for one block on a multiprocessor at a time.
     fn module(&self, unit: &Unit) -> Result<Module, KernelError> {
+        let module = self.as_given(unit)?;
+        let spilled = module.compiled.spilled();
+        let Some(alone) = alone(unit).filter(|_| spilled > 0) else { return Ok(module) };
+        let other = self.as_given(&alone)?;
+        let is_better = other.compiled.spilled() < spilled;
+        Ok(if is_better { Module { key: module.key, ..other } } else { module })
+    }
+
+    /// A unit, compiled as its text says.
+    fn as_given(&self, unit: &Unit) -> Result<Module, KernelError> {
         let key = codegen::key(unit, &self.options, self.compiler.nvrtc.identity());
         let Some(cache) = &self.compiler.cache else {
             let compiled = self.compiler.nvrtc.compile(unit, self.arch, self.form)?;

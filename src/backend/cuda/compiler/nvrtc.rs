@@ -7,7 +7,7 @@ use std::path::Path;
 use super::library::{self, Failed, Loaded};
 use super::program::Program;
 use super::resources::{self, Resources};
-use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version};
+use crate::backend::cuda::driver::probe::{NvrtcSearch, ProbeError, Version, nvrtc_package};
 use crate::codegen::{Arch, CodeFormat, Unit, options};
 use crate::types::{Diagnostic, Hint};
 
@@ -41,6 +41,20 @@ pub enum KernelError {
         version: Version,
         /// The architectures that it lists.
         known: Vec<Arch>,
+    },
+    /// NVRTC compiles nothing for a GPU of this architecture that its driver loads.
+    #[error(
+        "NVRTC {version} compiles PTX for a GPU of {arch}, which its driver (CUDA {driver}) does \
+         not load: `pip install {}`, or install a newer driver",
+        nvrtc_package(Some(*driver))
+    )]
+    Newer {
+        /// The architecture of the device.
+        arch: Arch,
+        /// The version of NVRTC.
+        version: Version,
+        /// The version of CUDA of the driver.
+        driver: Version,
     },
     /// The text does not compile.
     #[error("NVRTC does not compile {kernels} for {arch}:\n{log}\n{excerpt}")]
@@ -94,6 +108,11 @@ impl Compiled {
     /// The resources of each kernel; unknown for PTX.
     pub fn resources(&self) -> Vec<Resources> {
         resources::parse(&self.log)
+    }
+
+    /// The bytes of registers that its kernels store and load for want of them; unknown for PTX.
+    pub(crate) fn spilled(&self) -> u32 {
+        self.resources().iter().map(|kernel| kernel.spill_stores + kernel.spill_loads).sum()
     }
 }
 
@@ -197,6 +216,26 @@ impl Nvrtc {
         nearest.ok_or_else(|| KernelError::Device { arch, version: self.version(), known })
     }
 
+    /// As [`Self::for_device`], but only what a driver of this version loads: PTX of a later
+    /// version than its own it does not, machine code of its major version it does.
+    pub(crate) fn for_driver(
+        &self,
+        arch: Arch,
+        form: CodeFormat,
+        driver: Version,
+    ) -> Result<(Arch, CodeFormat), KernelError> {
+        let found = self.for_device(arch, form)?;
+        let version = self.version();
+        if is_loaded(version, driver, found.1) {
+            return Ok(found);
+        }
+        let instead = self.for_device(arch, CodeFormat::Cubin);
+        let is_machine_code = |(_, form): &(Arch, CodeFormat)| *form == CodeFormat::Cubin;
+        let instead =
+            instead.ok().filter(is_machine_code).filter(|_| version.major <= driver.major);
+        instead.ok_or(KernelError::Newer { arch, version, driver })
+    }
+
     /// Compiles a unit.
     pub fn compile(
         &self,
@@ -288,6 +327,15 @@ fn nearest(
     if form == CodeFormat::Cubin { cubin().or_else(ptx) } else { ptx() }
 }
 
+/// True if a driver loads what a compiler of this version gives in a form. Machine code of a later
+/// major version is tried: that it is not loaded is told then.
+fn is_loaded(version: Version, driver: Version, form: CodeFormat) -> bool {
+    match form {
+        CodeFormat::Ptx => version <= driver,
+        CodeFormat::Cubin => true,
+    }
+}
+
 /// The compiler's log of a unit that it rejects.
 fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
     let mut kernels = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
@@ -301,8 +349,26 @@ fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
 
 #[cfg(test)]
 mod tests {
-    use super::{CodeFormat, Version, nearest};
+    use super::{CodeFormat, Version, is_loaded, nearest};
     use crate::codegen::Arch;
+
+    #[test]
+    fn ptx_of_a_later_version_is_not_loaded() {
+        let of = |version: [i32; 2], driver: [i32; 2], form| {
+            let [version, driver] =
+                [version, driver].map(|[major, minor]| Version { major, minor });
+            is_loaded(version, driver, form)
+        };
+        for (version, driver, is_ptx) in [
+            ([13, 0], [13, 0], true),
+            ([12, 9], [13, 0], true),
+            ([13, 2], [13, 0], false),
+            ([13, 0], [12, 9], false),
+        ] {
+            assert_eq!(of(version, driver, CodeFormat::Ptx), is_ptx, "{version:?} {driver:?}");
+            assert!(of(version, driver, CodeFormat::Cubin));
+        }
+    }
 
     #[test]
     fn a_device_is_given_what_it_runs() {

@@ -1,11 +1,11 @@
 //! NVRTC as it is, found where `FANWISE_NVRTC` says.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::cache::{self, Cache};
-use super::compile::Compiler;
+use super::compile::{Compiler, Module, is_heavy};
 use super::nvrtc::{KernelError, Nvrtc};
 use crate::backend::cuda::NvrtcSearch;
 use crate::codegen::testing::copy;
@@ -50,6 +50,65 @@ fn a_unit_becomes_machine_code_and_ptx() {
         assert!(text.contains(&format!(".target {target}")) && !text.ends_with('\0'));
     }
     assert_eq!(progress.into_inner(), 4);
+}
+
+/// The bounds that are changed for one that spills are in the text of each.
+#[test]
+fn heavy_kernels_are_known_by_their_bounds() {
+    let entries = of(vec![copy("float")])[0].entries.clone();
+    let heavy = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join(name);
+        let text = std::fs::read_to_string(path).unwrap();
+        is_heavy(&Unit { text, entries: entries.clone() })
+    };
+    assert!(["conv.cu", "conv_weight_grad.cu", "matmul.cu"].into_iter().all(heavy));
+    assert!(!heavy("scan.cu") && !heavy("update.cu"));
+}
+
+/// A unit of a kernel that needs as many registers as it has numbers at a time.
+fn wide(numbers: u32) -> Unit {
+    let text = format!(
+        "#define THREADS 256\n\
+         __host__ __device__ constexpr int resident(int n) {{ return n > 128 ? 2 : 3; }}\n\
+         extern \"C\" __global__ void\n\
+         __launch_bounds__(THREADS, resident(THREADS)) wide(float *x) {{\n\
+         float held[{numbers}];\n\
+         #pragma unroll\n\
+         for (int i = 0; i < {numbers}; ++i) held[i] = x[i * THREADS + threadIdx.x];\n\
+         __syncthreads();\n\
+         #pragma unroll\n\
+         for (int i = 0; i < {numbers}; ++i)\n\
+         x[(i + 1) * 7 * THREADS + threadIdx.x] = held[i] * held[(i * 5 + 1) % {numbers}];\n}}\n"
+    );
+    let entries = of(vec![copy("float")])[0].entries.clone();
+    Unit { text, entries }
+}
+
+/// Of a kernel that spills one block is on a multiprocessor at a time; where that is not enough it
+/// is slow, and said to be.
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn a_heavy_kernel_that_spills_gets_more_registers() {
+    let folder = tempfile::tempdir().unwrap();
+    let compiler = compiler(Some(Cache::new(folder.path(), cache::DEFAULT_LIMIT)));
+    let (target, form) = (arch("sm_80"), CodeFormat::Cubin);
+    let compiled = |numbers| {
+        let units = [wide(numbers)];
+        let modules = compiler.compile(&units, target, form, &AtomicU64::new(0)).unwrap();
+        let given = compiler.nvrtc().compile(&units[0], target, form).unwrap();
+        let module = modules.modules.into_iter().next().unwrap();
+        (given, module)
+    };
+    let (given, module) = compiled(64);
+    assert_eq!((given.spilled(), module.compiled.spilled()), (0, 0));
+    assert_eq!(given.image, module.compiled.image);
+    let (given, module) = compiled(160);
+    assert!(given.spilled() > 0 && module.compiled.spilled() == 0, "{}", given.log);
+    assert!(module.compiled.resources()[0].registers > 128);
+    // The cache has both.
+    assert_eq!(compiled(160).1, Module { from_cache: true, ..module });
+    let (given, module) = compiled(600);
+    assert!(module.compiled.spilled() > 0 && module.compiled.spilled() <= given.spilled());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called through C functions")]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,6 +13,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use super::codes;
 use super::deferred_free::DeferredFree;
 use super::error::{ProbeError, Version};
 use super::sys;
@@ -21,39 +23,6 @@ use crate::codegen::Arch;
 use crate::types::invariant::{int, invariant};
 
 impl DriverError {
-    /// True where the device, or the host for pinned memory, has no memory left.
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        self.code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
-    }
-
-    /// True for an error after which the context gives the same error to every call: nothing can be
-    /// computed any more in this process on this device.
-    pub(crate) fn is_sticky(&self) -> bool {
-        use sys::CUresult as Code;
-        [
-            Code::CUDA_ERROR_DEVICE_UNAVAILABLE,
-            Code::CUDA_ERROR_ECC_UNCORRECTABLE,
-            Code::CUDA_ERROR_NVLINK_UNCORRECTABLE,
-            Code::CUDA_ERROR_ILLEGAL_ADDRESS,
-            Code::CUDA_ERROR_LAUNCH_TIMEOUT,
-            Code::CUDA_ERROR_CONTEXT_IS_DESTROYED,
-            Code::CUDA_ERROR_ASSERT,
-            Code::CUDA_ERROR_HARDWARE_STACK_ERROR,
-            Code::CUDA_ERROR_ILLEGAL_INSTRUCTION,
-            Code::CUDA_ERROR_MISALIGNED_ADDRESS,
-            Code::CUDA_ERROR_INVALID_ADDRESS_SPACE,
-            Code::CUDA_ERROR_INVALID_PC,
-            Code::CUDA_ERROR_LAUNCH_FAILED,
-            Code::CUDA_ERROR_CONTAINED,
-            Code::CUDA_ERROR_TENSOR_MEMORY_LEAK,
-            Code::CUDA_ERROR_DEVICE_NOT_LICENSED,
-            Code::CUDA_ERROR_SYSTEM_NOT_READY,
-            Code::CUDA_ERROR_UNKNOWN,
-        ]
-        .iter()
-        .any(|code| *code as u32 == self.code)
-    }
-
     fn new(call: &'static str, code: sys::Code) -> Self {
         let (mut name, mut text) = (ptr::null(), ptr::null());
         // SAFETY: it stores a pointer to a static, terminated string, or leaves what is there.
@@ -61,7 +30,10 @@ impl DriverError {
         // SAFETY: as above.
         unsafe { sys::cuGetErrorString(code, &raw mut text) };
         let name = owned(name).unwrap_or_else(|| "unknown".to_owned());
-        let text = owned(text).unwrap_or_else(|| "the driver gives no description".to_owned());
+        let mut text = owned(text).unwrap_or_else(|| "the driver gives no description".to_owned());
+        if let Some(advice) = codes::advice(code) {
+            text = format!("{text}; {advice}");
+        }
         Self { call, code, name, text }
     }
 }
@@ -179,6 +151,13 @@ impl Gpu {
         Ok(text.to_string_lossy().into_owned())
     }
 
+    /// True if it is an instance of a GPU that is divided, as its name tells: `NVIDIA H100 80GB
+    /// HBM3 MIG 1g.10gb`. A process sees one of a machine's instances.
+    pub(crate) fn is_instance(self) -> bool {
+        // A GPU that does not tell its name is taken for a whole one.
+        self.name().is_ok_and(|name| is_of_instance(&name))
+    }
+
     /// The bytes of its memory.
     pub(crate) fn memory(self) -> Result<u64, DriverError> {
         let mut bytes = 0;
@@ -194,6 +173,11 @@ impl Gpu {
         let result = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.raw, other.raw) };
         check("cuDeviceCanAccessPeer", result).map(|()| can != 0)
     }
+}
+
+/// True for the name of an instance of a divided GPU.
+pub(crate) fn is_of_instance(name: &str) -> bool {
+    name.split_whitespace().any(|word| word == "MIG")
 }
 
 /// Memory of devices that is kept for later, beside what is in use.
@@ -257,11 +241,16 @@ impl Context {
     }
 
     /// Makes the context that of the calling thread, until what it gives is dropped: the thread may
-    /// have another, of which this crate knows nothing.
+    /// have another, of which this crate knows nothing. So long no capture forbids the thread
+    /// anything: a capture in global mode, of whoever uses this crate, would fail by memory that is
+    /// taken here.
     pub(crate) fn enter(&self) -> Result<Entered, DriverError> {
+        let heeded = if HEEDS_NONE.get() { None } else { Some(exchange(RELAXED)?) };
+        let mut entered = Entered { heeded, is_pushed: false, _here: PhantomData };
         // SAFETY: the context is retained as long as `self` is.
         check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.raw) })?;
-        Ok(Entered(PhantomData))
+        entered.is_pushed = true;
+        Ok(entered)
     }
 
     /// The free bytes of the device's memory.
@@ -294,16 +283,64 @@ impl Context {
     }
 }
 
+/// The mode in which captures of streams forbid a thread nothing.
+const RELAXED: u32 = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
+
+thread_local! {
+    /// True for the threads of this crate, which captures forbid nothing from first to last.
+    static HEEDS_NONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets captures forbid the calling thread, which is one of this crate, nothing any more.
+pub(crate) fn heed_no_captures() {
+    // A driver that is not open has no captures; whoever enters a context asks again.
+    HEEDS_NONE.set(exchange(RELAXED).is_ok());
+}
+
+/// Says by its mode which captures of streams forbid the calling thread calls that may wait; the
+/// mode before.
+fn exchange(mode: u32) -> Result<u32, DriverError> {
+    // A number, not a mode: a newer driver may have another.
+    let mut mode = mode;
+    // SAFETY: it reads and stores a number of this size.
+    let result = unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()) };
+    check("cuThreadExchangeStreamCaptureMode", result).map(|()| mode)
+}
+
+impl Context {
+    /// Takes back what [`Self::reach`] let this device do.
+    pub(super) fn forget(&self, other: &Self) -> Result<(), DriverError> {
+        let _current = self.enter()?;
+        // SAFETY: the other context is retained as long as `other` is.
+        let result = unsafe { sys::cuCtxDisablePeerAccess(other.raw) };
+        if result == sys::CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED as u32 {
+            return Ok(());
+        }
+        check("cuCtxDisablePeerAccess", result)
+    }
+}
+
 /// A thread's stay in a context.
 #[must_use = "dropped, it takes the thread back to the context before"]
-pub(crate) struct Entered(PhantomData<*const ()>);
+pub(crate) struct Entered {
+    /// The mode of captures that the thread heeded before, if it heeds any.
+    heeded: Option<u32>,
+    is_pushed: bool,
+    _here: PhantomData<*const ()>,
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut left = ptr::null_mut();
-        // SAFETY: it stores the context that this thread has entered, and no other thread can drop
-        // `self`.
-        let _: sys::Code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
+        if self.is_pushed {
+            let mut left = ptr::null_mut();
+            // SAFETY: it stores the context that this thread has entered, and no other thread can
+            // drop `self`.
+            let _: sys::Code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
+        }
+        if let Some(mode) = self.heeded {
+            // The driver gave this mode before, so it takes it.
+            drop(exchange(mode));
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! The contexts of the GPUs that programs use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::context::{Context, Gpu};
+use super::peers::{self, Failed, Flaw, Link};
 use crate::backend::DriverError;
 use crate::backend::host::lock;
 use crate::lower::Program;
@@ -17,9 +19,28 @@ pub(crate) struct Contexts(Mutex<Open>);
 #[derive(Debug, Default)]
 struct Open {
     contexts: BTreeMap<u32, Arc<Context>>,
-    /// The pairs of GPUs whose peer access was requested. The driver fails a second request, so
-    /// each is made once.
-    asked: BTreeSet<(u32, u32)>,
+    /// How copies to a GPU from another go, of pairs that were connected. The driver fails a second
+    /// request for access, so each is made once.
+    links: BTreeMap<(u32, u32), Link>,
+}
+
+/// Two GPUs, by their numbers, between which the driver says that direct copies go, and they go
+/// wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Distrusted {
+    /// The GPU that copies.
+    to: u32,
+    /// The GPU from which it does.
+    from: u32,
+    flaw: Flaw,
+}
+
+impl fmt::Display for Distrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { to, from, flaw } = self;
+        let flaw = flaw.words();
+        write!(f, "direct copies from GPU {from} to GPU {to} {flaw}: they go through the host")
+    }
 }
 
 impl Contexts {
@@ -39,23 +60,34 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Enables peer access between GPUs that support it. An error has the number of its GPU.
+    /// Enables peer access between GPUs that support it; the pairs whose direct copies go wrong. An
+    /// error has the number of its GPU.
     pub(crate) fn connect<'a>(
         &self,
         contexts: impl Iterator<Item = &'a Arc<Context>>,
-    ) -> Result<(), (u32, DriverError)> {
+    ) -> Result<Vec<Distrusted>, (u32, DriverError)> {
         let contexts: Vec<_> = contexts.collect();
         let mut open = lock(&self.0);
+        let mut distrusted = BTreeMap::new();
         for context in &contexts {
             for other in contexts.iter().filter(|other| other.ordinal() != context.ordinal()) {
                 let pair = (context.ordinal(), other.ordinal());
-                if !open.asked.contains(&pair) {
-                    context.reach(other).map_err(|error| (pair.0, error))?;
-                    open.asked.insert(pair);
+                let link = match open.links.get(&pair) {
+                    Some(link) => *link,
+                    None => {
+                        let connected = peers::connect(context, other);
+                        connected.map_err(|Failed { on, error }| (on, error))?
+                    }
+                };
+                if link != Link::Broken(Flaw::Untried) {
+                    open.links.insert(pair, link);
+                }
+                if let Link::Broken(flaw) = link {
+                    distrusted.insert(pair, Distrusted { to: pair.0, from: pair.1, flaw });
                 }
             }
         }
-        Ok(())
+        Ok(distrusted.into_values().collect())
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use super::context::heed_no_captures;
 use crate::backend::host::lock;
 
 /// The call that frees memory, and the sender that is dropped when it has returned.
@@ -21,12 +22,19 @@ pub(crate) struct DeferredFree {
     /// To the thread, once there was something to free.
     orders: Mutex<Option<mpsc::Sender<Order>>>,
     is_late: Arc<AtomicBool>,
+    /// True where the device is at work for ever.
+    never_ends: AtomicBool,
 }
 
 impl DeferredFree {
     /// For a device that may make no progress for so long.
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, orders: Mutex::default(), is_late: Arc::default() }
+        Self {
+            limit,
+            orders: Mutex::default(),
+            is_late: Arc::default(),
+            never_ends: AtomicBool::new(false),
+        }
     }
 
     /// The time for which a device may make no progress.
@@ -37,7 +45,12 @@ impl DeferredFree {
     /// True while memory that was given back is not freed, though it was waited for as long as may
     /// be.
     pub(crate) fn is_late(&self) -> bool {
-        self.is_late.load(Ordering::Relaxed)
+        self.is_late.load(Ordering::Relaxed) || self.never_ends.load(Ordering::Relaxed)
+    }
+
+    /// Says that a device is at work for ever: memory that is given back is never waited for again.
+    pub(super) fn give_up(&self) {
+        self.never_ends.store(true, Ordering::Relaxed);
     }
 
     /// Says that a device is at work for longer than may be.
@@ -74,6 +87,7 @@ impl DeferredFree {
 fn start(is_late: Arc<AtomicBool>) -> Option<mpsc::Sender<Order>> {
     let (sender, orders) = mpsc::channel::<Order>();
     let work = move || {
+        heed_no_captures();
         for (free, done) in orders {
             free();
             // Frees run in order, so one that returns shows that the device makes progress again.
@@ -114,5 +128,9 @@ mod tests {
         while deferred_free.is_late() {
             std::thread::yield_now();
         }
+        deferred_free.give_up();
+        deferred_free.free(tell(4));
+        assert_eq!(heard.recv(), Ok(4));
+        assert!(deferred_free.is_late());
     }
 }

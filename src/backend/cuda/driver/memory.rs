@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the driver gives memory as pointers")]
 
 use std::ops::Range;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{Ordering, fence};
@@ -12,8 +13,12 @@ use super::context::{Context, check};
 use super::sys;
 use crate::backend::DriverError;
 use crate::backend::host::{Block, lock};
+use crate::backend::memory;
 use crate::types::Device;
 use crate::types::invariant::invariant;
+
+/// Smaller blocks of pinned memory are lost in what a process takes otherwise.
+const LARGE: usize = 1 << 20;
 
 /// The call that gives pinned memory.
 pub(crate) const PIN: &str = "cuMemHostAlloc";
@@ -106,9 +111,13 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// So many bytes of zeros.
+    /// So many bytes, with anything in them. An error where the control group of this process does
+    /// not leave as many: the system ends a process that takes more.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
         let mut start = ptr::null_mut();
+        if bytes >= LARGE {
+            within(bytes, memory::left(Path::new("/")))?;
+        }
         if bytes > 0 {
             let _current = context.enter()?;
             // SAFETY: it stores a pointer to as many bytes, which every context may use.
@@ -123,9 +132,8 @@ impl Pinned {
                 invariant((bytes == 0).then(NonNull::dangling), "that pinned memory is somewhere")
             }
         };
-        // SAFETY: the bytes were just given and belong to no one else; they are made zeros, so that
-        // they can be read.
-        unsafe { start.write_bytes(0, bytes) };
+        // The driver gives whole pages of the system, so each byte has some value; to write to all
+        // would touch pages that nothing reads.
         Ok(Self { context: context.clone(), start, bytes })
     }
 
@@ -140,6 +148,16 @@ impl Pinned {
         // SAFETY: the range lies inside the memory, whose bytes are initialised and stay as long as
         // `self`.
         Some(unsafe { slice::from_raw_parts(start.as_ptr(), range.len()) })
+    }
+
+    /// Fills a range, which nothing else uses; false where it does not lie inside, or is not as
+    /// long as what fills it.
+    pub(crate) fn write(&mut self, range: Range<usize>, bytes: &[u8]) -> bool {
+        let is_as_long = range.len() == bytes.len();
+        let Some(start) = self.pointer(range).filter(|_| is_as_long) else { return false };
+        // SAFETY: so many bytes lie inside the memory, and `&mut self` is the only way to it.
+        unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        true
     }
 
     /// The beginning of a range; `None` if it does not lie inside.
@@ -252,6 +270,9 @@ impl PinnedPool {
     /// Where a new one has to be made, free ones are given up, those taken longest ago first, until
     /// they are few and small enough, and all of them where the host has no memory left.
     pub(crate) fn take(&self, bytes: usize) -> Result<HostBlock, DriverError> {
+        // As a block is made, so that one for few bytes suits the next time. None: so many bytes
+        // are more than there are, and the driver says so.
+        let bytes = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
         let mut blocks = lock(&self.blocks);
         let of = |b: &Arc<Pinned>| (b.len(), Arc::strong_count(b) == 1);
         let sizes: Vec<_> = blocks.iter().map(of).collect();
@@ -262,8 +283,6 @@ impl PinnedPool {
             blocks.push(block.clone());
             return Ok(HostBlock(block));
         }
-        // So many bytes are more than there are, and the driver says so.
-        let bytes = bytes.checked_next_multiple_of(256).unwrap_or(bytes);
         for at in superfluous(&sizes, KEPT_BLOCKS, KEPT_BYTES).into_iter().rev() {
             drop(blocks.remove(at));
         }
@@ -280,11 +299,26 @@ impl PinnedPool {
     }
 }
 
-/// The bytes of the host's memory that are free, or can be made so; 0 where the system does not
-/// tell.
+/// The bytes of the host's memory that are free, or can be made so, for this process; 0 where the
+/// system does not tell.
 pub(crate) fn free_memory() -> u64 {
     // Only messages show it.
-    std::fs::read_to_string("/proc/meminfo").ok().and_then(|info| available(&info)).unwrap_or(0)
+    let machine = std::fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.and_then(|info| available(&info));
+    machine.into_iter().chain(memory::left(Path::new("/"))).min().unwrap_or(0)
+}
+
+/// Fails where so many bytes of pinned memory are more than control groups leave.
+fn within(bytes: usize, left: Option<u64>) -> Result<(), DriverError> {
+    match left.filter(|left| (bytes as u64) > *left) {
+        None => Ok(()),
+        Some(left) => Err(DriverError {
+            call: PIN,
+            code: sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32,
+            name: "CUDA_ERROR_OUT_OF_MEMORY".to_owned(),
+            text: format!("the control group of this process leaves {left} bytes"),
+        }),
+    }
 }
 
 /// The memory that is available, as Linux tells it.
@@ -322,7 +356,16 @@ fn superfluous(blocks: &[(usize, bool)], most_blocks: usize, most_bytes: usize) 
 
 #[cfg(test)]
 mod tests {
-    use super::{available, suiting, superfluous};
+    use super::{available, suiting, superfluous, within};
+
+    #[test]
+    fn what_a_control_group_does_not_leave_is_not_asked_for() {
+        assert_eq!(within(1 << 30, None), Ok(()));
+        assert_eq!(within(1 << 30, Some(1 << 30)), Ok(()));
+        let error = within(1 << 30, Some(4096)).unwrap_err();
+        assert!(error.is_out_of_memory() && error.call == super::PIN);
+        assert!(error.to_string().contains("control group of this process leaves 4096"));
+    }
 
     #[test]
     fn memory_that_is_available() {

@@ -13,8 +13,17 @@ use super::sys;
 use crate::backend::DriverError;
 use crate::backend::host::lock;
 
+/// The calls at which the driver takes memory for a graph, or for the code of its kernels: it may
+/// do so as late as when the graph is first launched.
+const FOR_GRAPHS: [&str; 4] = [INSTANTIATE, "cuGraphUpload", "cuGraphLaunch", "cuLaunchKernel"];
+
 /// The call that makes a graph of what was captured.
-pub(crate) const INSTANTIATE: &str = "cuGraphInstantiate";
+const INSTANTIATE: &str = "cuGraphInstantiate";
+
+/// True if there is no memory for a graph, or for what it launches.
+pub(crate) fn is_short_of_graph(error: &DriverError) -> bool {
+    error.is_out_of_memory() && FOR_GRAPHS.contains(&error.call)
+}
 
 /// A stream of a device. Work on it is done in order, beside other streams and the host.
 ///
@@ -59,6 +68,10 @@ impl Stream {
 
     /// Waits until all work is done, but no longer than `limit`.
     pub(crate) fn finish(&self, limit: Duration) -> Result<(), DriverError> {
+        /// The time for which waiting only yields to other threads.
+        const EAGER: Duration = Duration::from_micros(100);
+        const PAUSE: Duration = Duration::from_micros(50);
+
         let begin = Instant::now();
         while !self.is_idle()? {
             if begin.elapsed() > limit {
@@ -66,7 +79,11 @@ impl Stream {
                 let (call, name) = ("cuStreamQuery", "CUDA_ERROR_NOT_READY".to_owned());
                 return Err(DriverError { call, code: NOT_READY, name, text });
             }
-            std::thread::yield_now();
+            if begin.elapsed() < EAGER {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(PAUSE);
+            }
         }
         Ok(())
     }
@@ -176,7 +193,7 @@ impl Stream {
         check("cuLaunchKernel", result)
     }
 
-    /// The work that `put` puts on the stream, as a graph; it is not done now.
+    /// The work that `put` puts on the stream, as a graph that has its memory; it is not done now.
     pub(crate) fn capture<E: From<DriverError>>(
         &self,
         put: impl FnOnce() -> Result<(), E>,
@@ -197,7 +214,10 @@ impl Stream {
         // SAFETY: the template is a graph; the function stores an executable one.
         let result = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut raw, template.0, 0) };
         check(INSTANTIATE, result)?;
-        Ok(Graph { context: self.context.clone(), raw })
+        let graph = Graph { context: self.context.clone(), raw };
+        // SAFETY: the graph and the stream are valid.
+        check("cuGraphUpload", unsafe { sys::cuGraphUpload(graph.raw, self.raw) })?;
+        Ok(graph)
     }
 
     /// Does the work of a graph.
@@ -247,15 +267,23 @@ impl Event {
     /// An event, reached already. Those that are `timed` know when they were reached.
     pub(crate) fn new(context: &Arc<Context>, timed: bool) -> Result<Self, DriverError> {
         let _current = context.enter()?;
-        let flags = if timed {
-            sys::CUevent_flags::CU_EVENT_DEFAULT
-        } else {
-            sys::CUevent_flags::CU_EVENT_DISABLE_TIMING
-        };
+        // Who waits for it sleeps.
+        let mut flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        if !timed {
+            flags |= sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        }
         let mut raw = ptr::null_mut();
         // SAFETY: it stores an event.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut raw, flags as u32) })?;
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut raw, flags) })?;
         Ok(Self { context: context.clone(), raw })
+    }
+
+    /// Waits until it is reached, without using a core. A device that hangs is waited for for
+    /// ever. An error is one of work on the device.
+    pub(crate) fn block(&self) -> Result<(), DriverError> {
+        let _current = self.context.enter()?;
+        // SAFETY: the event is valid.
+        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
     }
 
     /// True if it is reached. An error is one of work on the device.

@@ -103,6 +103,7 @@ macro_rules! functions {
 }
 
 functions! { Functions;
+    cuCtxDisablePeerAccess(peer: CUcontext);
     cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
     cuCtxPopCurrent_v2(context: *mut CUcontext);
     cuCtxPushCurrent_v2(context: CUcontext);
@@ -118,6 +119,7 @@ functions! { Functions;
     cuEventDestroy_v2(event: CUevent);
     cuEventQuery(event: CUevent);
     cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventSynchronize(event: CUevent);
     cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
     cuGetErrorName(code: Code, text: *mut *const c_char);
     cuGetErrorString(code: Code, text: *mut *const c_char);
@@ -125,6 +127,7 @@ functions! { Functions;
     cuGraphExecDestroy(graph: CUgraphExec);
     cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
     cuGraphLaunch(graph: CUgraphExec, stream: CUstream);
+    cuGraphUpload(graph: CUgraphExec, stream: CUstream);
     cuInit(flags: c_uint);
     cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
@@ -152,6 +155,7 @@ functions! { Functions;
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
     cuStreamQuery(stream: CUstream);
     cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
 }
 
 /// The driver's function for the time between two events.

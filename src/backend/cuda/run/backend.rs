@@ -15,7 +15,7 @@ use super::plan::{Loaded, Params, planned};
 use super::trace::Trace;
 use super::variables::{Prepared, prepare};
 use crate::backend::cpu::Cpu;
-use crate::backend::cuda::compiler::compile::Compiler;
+use crate::backend::cuda::compiler::compile::{self, Compiler};
 use crate::backend::cuda::driver::context::{self, Context, NOT_READY, WATCHDOG};
 use crate::backend::cuda::driver::contexts::Contexts;
 use crate::backend::cuda::driver::error::{ProbeError, Version, nvrtc_package};
@@ -118,8 +118,8 @@ impl Cuda {
         let mut physical = Vec::with_capacity(ordinals.len());
         for ordinal in ordinals {
             let device = Device::gpu(ordinal);
-            let missing = CompileError::NoDevice { device, count: found.len() };
-            let gpu = found.get(ordinal as usize).ok_or(missing)?;
+            let missing = || no_device(device, &found);
+            let gpu = found.get(ordinal as usize).ok_or_else(missing)?;
             let arch = gpu.arch().map_err(|e| failed(device, "its architecture", e))?;
             physical.push((*gpu, arch));
         }
@@ -169,20 +169,19 @@ impl Cuda {
     ) -> Result<CudaExecutable, CompileError> {
         let mut placed: Vec<Option<Gpu>> = vec![None];
         for device in program.devices.iter().skip(1).map(|d| d.device) {
-            let count = self.devices.len();
             let found = self.devices.get(device.index as usize).filter(|_| device != Device::HOST);
-            let (gpu, arch) = *found.ok_or(CompileError::NoDevice { device, count })?;
+            let (gpu, arch) = *found.ok_or_else(|| self.no_device(device))?;
             let context = self.contexts.open(gpu, self.options.watchdog);
             placed.push(Some((context.map_err(|e| failed(device, "the context", e))?, arch)));
         }
-        self.contexts.connect(placed.iter().flatten().map(|(context, _)| context)).map_err(
-            |(ordinal, error)| {
-                let is = |p: &Option<Gpu>| p.as_ref().is_some_and(|(c, _)| c.ordinal() == ordinal);
-                let d = invariant(placed.iter().position(is), "that a context is of a device");
-                failed(program.devices[d].device, "access to a peer", error)
-            },
-        )?;
-        let (loaded, warnings) = self.load(&program, &placed)?;
+        let connected = self.contexts.connect(placed.iter().flatten().map(|(context, _)| context));
+        let distrusted = connected.map_err(|(ordinal, error)| {
+            let is = |p: &Option<Gpu>| p.as_ref().is_some_and(|(c, _)| c.ordinal() == ordinal);
+            let d = invariant(placed.iter().position(is), "that a context is of a device");
+            failed(program.devices[d].device, "access to a peer", error)
+        })?;
+        let (loaded, mut warnings) = self.load(&program, &placed)?;
+        warnings.extend(distrusted.iter().map(ToString::to_string));
         let contexts: Vec<_> =
             placed.iter().map(|p| p.as_ref().map(|(context, _)| context.clone())).collect();
         let (context, device) = self.any(&program, &contexts)?;
@@ -218,6 +217,12 @@ impl Cuda {
         Ok(CudaExecutable::new(parts, held, weights.clone()))
     }
 
+    /// The error of a device that is not there.
+    fn no_device(&self, device: Device) -> CompileError {
+        let gpus: Vec<_> = self.devices.iter().map(|(gpu, _)| *gpu).collect();
+        no_device(device, &gpus)
+    }
+
     /// The context in which memory of the host is taken, and whose it is: of the first GPU that a
     /// program uses, or where none takes part of the first there is.
     fn any(
@@ -230,7 +235,7 @@ impl Cuda {
             return Ok((first.clone(), device));
         }
         let device = Device::gpu(0);
-        let first = self.devices.first().ok_or(CompileError::NoDevice { device, count: 0 })?;
+        let first = self.devices.first().ok_or_else(|| self.no_device(device))?;
         let context = self.contexts.open(first.0, self.options.watchdog);
         Ok((context.map_err(|e| failed(device, "the context", e))?, device))
     }
@@ -286,9 +291,19 @@ impl Cuda {
             let units = codegen::units(kernels)?;
             progress.total.fetch_add(units.len() as u64, Ordering::Relaxed);
             let compiler = &self.options.compiler;
-            let (target, form) = compiler.nvrtc().for_device(*arch, self.options.form)?;
+            let (nvrtc, wanted) = (compiler.nvrtc(), self.options.form);
+            let (target, form) = nvrtc.for_driver(*arch, wanted, self.driver)?;
+            if (wanted, form) == (CodeFormat::Ptx, CodeFormat::Cubin) {
+                let (version, driver) = (nvrtc.version(), self.driver);
+                warnings.push(format!(
+                    "a driver for CUDA {driver} does not load the PTX of NVRTC {version}: {target} \
+                     gets machine code"
+                ));
+            }
             let modules = compiler.compile(&units, target, form, &progress.done)?;
             let kept = |error| format!("compiled kernels could not be kept: {error}");
+            let compiled = units.iter().zip(&modules.modules);
+            warnings.extend(compiled.filter_map(|(unit, module)| spills(unit, module)));
             warnings.extend(modules.cache_error.map(kept).filter(|text| !warnings.contains(text)));
             for (device, (context, _)) in gpus.values().filter(|(_, (_, a))| a == arch) {
                 for (unit, module) in units.iter().zip(&modules.modules) {
@@ -322,6 +337,25 @@ impl Backend for Cuda {
     ) -> Result<Box<dyn Executable>, CompileError> {
         Ok(Box::new(self.executable(program, weights)?))
     }
+}
+
+/// A warning of a heavy kernel that spills registers.
+fn spills(unit: &codegen::Unit, module: &compile::Module) -> Option<String> {
+    let bytes = module.compiled.spilled();
+    let names = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
+    (bytes > 0 && compile::is_heavy(unit)).then(|| {
+        format!(
+            "the kernel {} is slow: {bytes} bytes of each thread have no registers; fewer \
+             operators behind a product or convolution need less",
+            names.join(", ")
+        )
+    })
+}
+
+/// The error of a device that is not one of these GPUs.
+fn no_device(device: Device, gpus: &[context::Gpu]) -> CompileError {
+    let is_divided = gpus.iter().any(|gpu| gpu.is_instance());
+    CompileError::NoDevice { device, count: gpus.len(), is_divided }
 }
 
 /// The parameters in the memory of GPUs, and their bytes on each device.

@@ -1,10 +1,10 @@
 //! The work of a GPU's worker in a run.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::graphs::{Graphs, Mode};
 use super::job::{DeviceState, Failure, Job, Outcome, Steps, WorkerState};
 use super::parts::IN_FLIGHT;
 use super::plan::{Argument, GpuPlan, HostPlace, Phase, Placed, Task};
@@ -12,15 +12,12 @@ use super::report::Report;
 use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cuda::driver::context::Context;
-use crate::backend::cuda::driver::stream::{Event, Graph, INSTANTIATE, Stream};
+use crate::backend::cuda::driver::module::Function;
+use crate::backend::cuda::driver::stream::{Event, Stream, is_short_of_graph};
 use crate::backend::host::{StepError, lock};
 use crate::lower::{Action, Lane};
 use crate::op::{Binary, Op, OpError};
 use crate::types::KernelClass;
-
-/// The number of batch sizes whose graphs are kept. Graphs take device memory, so an embedder that
-/// runs every batch size must not keep one set for each; the least recently used goes first.
-const KEPT_SIZES: usize = 16;
 
 /// A GPU with its streams, in the hands of its worker.
 #[derive(Debug)]
@@ -40,9 +37,11 @@ pub(super) struct Gpu {
     uploaded: Event,
     /// Recorded at the beginning of a run that is traced.
     base: Event,
+    /// Recorded on a stream that is waited for.
+    settled: Event,
     /// Before and after each unit of work.
     timers: Vec<(Event, Event)>,
-    sizes: VecDeque<Size>,
+    graphs: Graphs,
     /// The report of kernels on invalid elements, such as an index outside its axis.
     report: Report,
     /// The number of units of this run that are on the streams, and of those that are in the trace.
@@ -52,32 +51,6 @@ pub(super) struct Gpu {
     is_computing: bool,
     /// True if there are copies on `uploads` that `compute` does not wait for.
     is_uploading: bool,
-}
-
-/// The state that is kept for one batch size.
-#[derive(Debug)]
-struct Size {
-    n: i64,
-    /// The arena's address in the graphs, which hold it as a constant: with another arena they
-    /// would write to freed memory.
-    arena: u64,
-    /// One for each unit of work that was captured.
-    graphs: Vec<Option<Graph>>,
-    /// The longest time that a unit took.
-    longest: Duration,
-    /// True once every kernel has run alone without an error.
-    is_proven: bool,
-}
-
-/// The way in which work is put on the streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// Task by task, each waited for, so that a failure has a name.
-    Proving,
-    /// Task by task.
-    Streamed,
-    /// As graphs.
-    Replayed,
 }
 
 /// Bytes of a device's memory, to copy to.
@@ -104,11 +77,6 @@ struct Record<'a> {
     start: f64,
 }
 
-/// True if there is no memory for a graph.
-fn is_short_of_graph(error: &DriverError) -> bool {
-    error.is_out_of_memory() && error.call == INSTANTIATE
-}
-
 impl Gpu {
     /// The device at a position of a program.
     pub(super) fn new(d: usize, context: &Arc<Context>) -> Result<Self, DriverError> {
@@ -121,8 +89,9 @@ impl Gpu {
             computed: Event::new(context, false)?,
             uploaded: Event::new(context, false)?,
             base: Event::new(context, true)?,
+            settled: Event::new(context, false)?,
             timers: Vec::new(),
-            sizes: VecDeque::new(),
+            graphs: Graphs::default(),
             report: Report::new(context)?,
             put: 0,
             traced: 0,
@@ -154,16 +123,6 @@ impl Gpu {
 
     fn streams(&self) -> [&Stream; 3] {
         [&self.compute, &self.exchange, &self.uploads]
-    }
-
-    /// True if nothing is left to be done on any stream.
-    fn is_idle(&self) -> Result<bool, DriverError> {
-        for stream in self.streams() {
-            if !stream.is_idle()? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// The stream of a lane.
@@ -212,9 +171,7 @@ impl Gpu {
         if plan.reports {
             self.check_report(job)?;
         }
-        if let Some(size) = self.sizes.front_mut() {
-            size.is_proven = true;
-        }
+        self.graphs.prove();
         job.count(job.program.devices[self.d].steps.len().saturating_sub(plan.tasks.len()));
         Ok(time)
     }
@@ -302,32 +259,13 @@ impl Gpu {
 
     /// How this run's work is put on the streams; what is kept for its batch size comes first.
     fn mode(&mut self, job: &Job) -> Mode {
-        let (n, arena) = (job.plan.bound.n, job.arenas[self.d]);
-        let known = self.sizes.iter().position(|s| s.n == n);
-        let mut size = known.and_then(|at| self.sizes.remove(at)).unwrap_or(Size {
-            n,
-            arena,
-            graphs: Vec::new(),
-            longest: Duration::ZERO,
-            is_proven: false,
-        });
-        // The graphs hold addresses of the old arena.
-        if size.arena != arena {
-            size.graphs.clear();
-            size.arena = arena;
-        }
-        let mode = match (size.is_proven, job.trace.is_some() || !job.graphs) {
-            (false, _) => Mode::Proving,
-            (true, true) => Mode::Streamed,
-            (true, false) => Mode::Replayed,
-        };
+        let wants_graphs = job.trace.is_none() && job.graphs;
+        let mode = self.graphs.begin(job.plan.bound.n, job.arenas[self.d], wants_graphs);
         if mode != Mode::Proving {
             // A unit shows no progress until it ends, and shares the GPU with the other runs in
             // flight: without this allowance the watchdog would end a run that is only slow.
-            job.worker_progress.allow(size.longest.saturating_mul(IN_FLIGHT));
+            job.worker_progress.allow(self.graphs.longest().saturating_mul(IN_FLIGHT));
         }
-        self.sizes.truncate(KEPT_SIZES - 1);
-        self.sizes.push_front(size);
         mode
     }
 
@@ -335,7 +273,7 @@ impl Gpu {
     fn start(&self, job: &Job) -> Result<f64, Failure> {
         let Some(trace) = &job.trace else { return Ok(0.0) };
         self.compute.record(&self.base)?;
-        job.poll(|| self.base.is_reached())?;
+        job.wait_for(&self.base)?;
         Ok(trace.now())
     }
 
@@ -398,7 +336,9 @@ impl Gpu {
             }
         }
         if mode == Mode::Proving {
-            job.poll(|| self.is_idle())?;
+            for stream in self.streams() {
+                self.settle(job, stream)?;
+            }
         }
         job.count(range.len());
         Ok(())
@@ -447,50 +387,117 @@ impl Gpu {
         &mut self,
         job: &Job,
         plan: &GpuPlan,
-        Unit { at: u, tasks: unit }: Unit<'_>,
+        unit: Unit<'_>,
         mode: Mode,
     ) -> Result<(), Failure> {
-        let stream = self.stream(plan.tasks[unit.start].lane);
-        let mark = |range: &Range<usize>| {
-            job.worker_progress.mark(self.d, Self::steps(plan, range), WorkerState::Device);
-        };
-        // Each task is marked by itself, so that a call that fails names its step.
-        let put = |at: usize| {
-            mark(&(at..at + 1));
-            self.task(job, stream, &plan.tasks[at].task)
-        };
-        let one_by_one = || {
-            for at in unit.clone() {
-                put(at)?;
-                if mode == Mode::Proving {
-                    job.poll(|| stream.is_idle())?;
-                }
-            }
-            Ok(())
-        };
-        if mode != Mode::Replayed || unit.len() < 2 {
-            return one_by_one();
+        if mode != Mode::Replayed || unit.tasks.len() < 2 || !self.has_graph(job, plan, unit)? {
+            return self.one_by_one(job, plan, unit.tasks, mode);
         }
-        let captured = self.sizes.front().is_some_and(|s| matches!(s.graphs.get(u), Some(Some(_))));
-        if !captured {
-            let graph = match stream.capture(|| unit.clone().try_for_each(put)) {
-                // An instantiated graph takes memory, which launches do not: the run goes on
-                // without one.
-                Err(Failure::Driver(error)) if is_short_of_graph(&error) => return one_by_one(),
-                graph => graph?,
-            };
-            mark(unit);
-            if let Some(size) = self.sizes.front_mut() {
-                if size.graphs.len() <= u {
-                    size.graphs.resize_with(u + 1, || None);
-                }
-                size.graphs[u] = Some(graph);
+        let graph = self.graphs.get(unit.at);
+        let missing = || StepError::Internal("the graph is not kept".to_owned());
+        let launched =
+            self.stream(plan.tasks[unit.tasks.start].lane).replay(graph.ok_or_else(missing)?);
+        match launched {
+            // Nothing of it is on the stream then.
+            Err(error) if is_short_of_graph(&error) => {
+                self.graphs.refuse(unit.at);
+                self.one_by_one(job, plan, unit.tasks, mode)
+            }
+            launched => Ok(launched?),
+        }
+    }
+
+    /// Puts the tasks of a unit on the stream of its lane.
+    fn one_by_one(
+        &self,
+        job: &Job,
+        plan: &GpuPlan,
+        tasks: &Range<usize>,
+        mode: Mode,
+    ) -> Result<(), Failure> {
+        let stream = self.stream(plan.tasks[tasks.start].lane);
+        for at in tasks.clone() {
+            // Each task is marked by itself, so that a call that fails names its step.
+            let steps = Self::steps(plan, &(at..at + 1));
+            job.worker_progress.mark(self.d, steps, WorkerState::Device);
+            self.task(job, stream, &plan.tasks[at].task)?;
+            if mode == Mode::Proving {
+                self.settle(job, stream)?;
             }
         }
-        match self.sizes.front().and_then(|s| s.graphs.get(u)) {
-            Some(Some(graph)) => Ok(self.stream(plan.tasks[unit.start].lane).replay(graph)?),
-            _ => Err(StepError::Internal("the graph is not kept".to_owned()).into()),
+        Ok(())
+    }
+
+    /// Captures a unit, unless it was; false where there is no memory for its graph. Other batch
+    /// sizes give theirs up for it.
+    fn has_graph(&mut self, job: &Job, plan: &GpuPlan, unit: Unit<'_>) -> Result<bool, Failure> {
+        if self.graphs.get(unit.at).is_some() {
+            return Ok(true);
         }
+        loop {
+            let stream = self.stream(plan.tasks[unit.tasks.start].lane);
+            let put = || self.one_by_one(job, plan, unit.tasks, Mode::Replayed);
+            match stream.capture(put) {
+                Ok(graph) => {
+                    let steps = Self::steps(plan, unit.tasks);
+                    job.worker_progress.mark(self.d, steps, WorkerState::Device);
+                    self.graphs.keep(unit.at, graph);
+                    return Ok(true);
+                }
+                Err(Failure::Driver(error)) if is_short_of_graph(&error) => {
+                    if !self.graphs.give_way() {
+                        self.graphs.refuse(unit.at);
+                        return Ok(false);
+                    }
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Launches a kernel. What programs keep on the device for later gives way to its code, which
+    /// the driver loads when a kernel is first launched.
+    fn launch(
+        &self,
+        stream: &Stream,
+        function: &Function,
+        grid: [u32; 3],
+        arguments: &mut [u64],
+    ) -> Result<(), DriverError> {
+        loop {
+            match stream.launch(function, grid, arguments) {
+                Err(error) if error.is_out_of_memory() => {
+                    if !self.context.reclaim_all() {
+                        // Something may have given way for another meanwhile.
+                        let launched = stream.launch(function, grid, arguments);
+                        return launched.map_err(|error| self.no_code(error));
+                    }
+                }
+                launched => return launched,
+            }
+        }
+    }
+
+    /// The error of a launch for which there is no memory, with what the driver does not say.
+    fn no_code(&self, error: DriverError) -> DriverError {
+        if !error.is_out_of_memory() {
+            return error;
+        }
+        // For the message only: a driver that does not answer has no known free memory.
+        let free = self.context.free_memory().unwrap_or(0);
+        let text = format!(
+            "{}; the driver loads a kernel when it is first launched, and {free} bytes are free",
+            error.text
+        );
+        DriverError { text, ..error }
+    }
+
+    /// Waits until the work on a stream is done.
+    fn settle(&self, job: &Job, stream: &Stream) -> Result<(), Failure> {
+        stream.record(&self.settled)?;
+        job.wait_for(&self.settled)?;
+        // It is idle, and gives up what it held for its copies.
+        job.poll(|| stream.is_idle())
     }
 
     /// Puts one task on a stream.
@@ -504,7 +511,7 @@ impl Gpu {
                     Argument::Report => self.report.address(),
                 };
                 let mut arguments: Vec<u64> = arguments.iter().map(value).collect();
-                stream.launch(function, *grid, &mut arguments)?;
+                self.launch(stream, function, *grid, &mut arguments)?;
             }
             Task::Copy { from, to, bytes } => {
                 stream.copy(from.address(arena), to.address(arena), *bytes)?;
@@ -538,22 +545,22 @@ impl Gpu {
             if is_work {
                 let (before, after) = &self.timers[u];
                 job.worker_progress.mark(self.d, Self::steps(plan, unit), WorkerState::Device);
-                job.poll(|| after.is_reached())?;
+                job.wait_for(after)?;
                 let taken = f64::from(after.since(before)?);
                 (time, longest) = (time + taken, longest.max(taken));
             }
             if let (Some(trace), true) = (&job.trace, u >= self.traced) {
-                job.poll(|| self.timers[u].1.is_reached())?;
+                job.wait_for(&self.timers[u].1)?;
                 self.record(job, plan, unit, Record { trace, start })?;
             }
         }
         if plan.reports {
             self.report.fetch(&self.compute)?;
         }
-        job.poll(|| self.is_idle())?;
-        if let Some(size) = self.sizes.front_mut() {
-            size.longest = size.longest.max(Duration::from_secs_f64(longest / 1e3));
+        for stream in self.streams() {
+            self.settle(job, stream)?;
         }
+        self.graphs.took(Duration::from_secs_f64(longest / 1e3));
         Ok(Duration::from_secs_f64(time.max(0.0) / 1e3))
     }
 

@@ -65,7 +65,7 @@ impl Download {
         self.steps.clear();
         if let Some(trace) = &job.trace {
             self.stream.record(&self.base)?;
-            job.poll(|| self.base.is_reached())?;
+            job.wait_for(&self.base)?;
             self.start = trace.now();
         }
         Ok(())
@@ -84,6 +84,11 @@ impl Download {
         self.stream.record(&self.timers[at].1)?;
         self.steps.push(step);
         Ok(())
+    }
+
+    /// The end of the last copy of this run.
+    fn last(&self) -> Option<&Event> {
+        self.steps.len().checked_sub(1).map(|at| &self.timers[at].1)
     }
 
     /// The milliseconds that the copies of this run took, as far as they are done; and adds them to
@@ -209,7 +214,7 @@ impl Host {
     fn wait(&mut self, job: &Job, step: usize, task: &HostTask) -> Result<(), Failure> {
         let begin = TaskStart::now(job);
         match task {
-            HostTask::Wait(event) => {
+            HostTask::Wait { event, .. } => {
                 job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Other);
                 job.events.wait(*event)?;
             }
@@ -233,13 +238,13 @@ impl Host {
     ) -> Result<(), Failure> {
         let internal = |reason: &str| StepError::Internal(reason.to_owned());
         match task {
-            HostTask::Wait(event) => {
-                if let Some(Some(mark)) = job.gpu_events.get(*event as usize) {
-                    // Which GPU recorded it is not said; a copy from any may be meant.
-                    for (d, download) in self.downloads.iter().enumerate() {
-                        let Some(download) = download else { continue };
-                        download.stream.wait(mark).map_err(|error| Failure::Of(d, error))?;
-                    }
+            HostTask::Wait { event, recorder } => {
+                let mark = job.gpu_events.get(*event as usize).and_then(Option::as_ref);
+                let download = self.downloads.get(*recorder).and_then(Option::as_ref);
+                if let (Some(mark), Some(download)) = (mark, download) {
+                    // Copies from other GPUs do not wait for this one.
+                    let waits = download.stream.wait(mark);
+                    waits.map_err(|error| Failure::Of(*recorder, error))?;
                 }
             }
             HostTask::Record(event) => job.events.record(*event),
@@ -272,6 +277,10 @@ impl Host {
         for (step, device) in self.pending.drain(..) {
             job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Device);
             if let Some(Some(download)) = self.downloads.get(device) {
+                if let Some(last) = download.last() {
+                    job.wait_for(last)?;
+                }
+                // It is idle, and gives up what it held for its copies.
                 job.poll(|| download.stream.is_idle())?;
             }
         }

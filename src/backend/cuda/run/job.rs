@@ -109,6 +109,33 @@ impl Job {
         Ok(())
     }
 
+    /// Waits until an event is reached, or a device has failed. The thread sleeps as long as its
+    /// device works: the watchdog alone looks again and again, and leaves a thread behind whose
+    /// device never ends. Of a run that is traced the thread comes back to tell what it knows.
+    pub(super) fn wait_for(&self, event: &Event) -> Result<(), Failure> {
+        /// The number of queries before the thread sleeps: to wake it takes longer than many a
+        /// kernel.
+        const LOOKS: u32 = 16;
+
+        if self.trace.is_some() {
+            return self.poll(|| event.is_reached());
+        }
+        for look in 0.. {
+            if event.is_reached()? {
+                break;
+            }
+            self.events.check()?;
+            if look < LOOKS {
+                std::thread::yield_now();
+            } else {
+                event.block()?;
+                break;
+            }
+        }
+        self.worker_progress.tick();
+        Ok(())
+    }
+
     /// Waits until streams are idle, whatever has failed, or the watchdog has given up.
     pub(super) fn settle<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> DeviceState {
         let settle = |stream: &Stream| {

@@ -5,8 +5,11 @@ pub(crate) mod backend;
 mod events;
 pub(crate) mod executor;
 mod gpu;
+mod graphs;
 mod health;
 mod host;
+#[cfg(feature = "cli")]
+pub(crate) mod in_flight;
 mod job;
 mod parts;
 mod pinned;

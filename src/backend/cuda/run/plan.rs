@@ -19,7 +19,7 @@ use crate::types::invariant::{int, invariant};
 use crate::types::{Device, KernelClass, Order};
 
 /// Bytes to which what lies in a staging buffer is aligned, as copies like it.
-const ALIGNMENT: usize = 256;
+pub(super) const ALIGNMENT: usize = 256;
 
 /// The kernel of a launch, loaded on its device, and how it is called.
 #[derive(Debug)]
@@ -92,8 +92,8 @@ pub(super) enum Argument {
 /// The task of a step on the host.
 #[derive(Debug)]
 pub(super) enum HostTask {
-    /// Waits for an event.
-    Wait(u32),
+    /// Waits for an event that the device at a position records.
+    Wait { event: u32, recorder: usize },
     /// Records an event.
     Record(u32),
     /// Copies from a GPU, by its position.
@@ -360,10 +360,15 @@ impl Source<'_> {
     fn host(&self, bound: &Bound) -> Result<Vec<(usize, HostTask)>, RunError> {
         let (device, own): (&DeviceProgram, &BoundDevice) =
             (&self.program.devices[0], &bound.devices[0]);
+        let recorders = recorders(self.program);
         let mut tasks = Vec::new();
         for (i, step) in device.steps.iter().enumerate().filter(|(i, _)| own.active[*i]) {
             let task = match &step.action {
-                Action::Wait(event) => HostTask::Wait(*event),
+                Action::Wait(event) => {
+                    let recorder = recorders.get(event).copied();
+                    let unrecorded = || fault(device.device, step, "nobody records its event");
+                    HostTask::Wait { event: *event, recorder: recorder.ok_or_else(unrecorded)? }
+                }
                 Action::Record(event) => HostTask::Record(*event),
                 Action::Launch(_) => HostTask::Launch,
                 Action::Copy { device: source, from, to } => {
@@ -391,6 +396,18 @@ impl Source<'_> {
         }
         Ok(tasks)
     }
+}
+
+/// The position of the device that records each event.
+fn recorders(program: &Program) -> BTreeMap<u32, usize> {
+    let of = |(d, device): (usize, &DeviceProgram)| {
+        let events = device.steps.iter().filter_map(|step| match step.action {
+            Action::Record(event) => Some(event),
+            Action::Launch(_) | Action::Copy { .. } | Action::Wait(_) => None,
+        });
+        events.map(|event| (event, d)).collect::<Vec<_>>()
+    };
+    program.devices.iter().enumerate().flat_map(of).collect()
 }
 
 /// The place of a buffer in the memory of the host.

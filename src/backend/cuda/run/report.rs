@@ -7,7 +7,7 @@ use crate::backend::DriverError;
 use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::memory::{Global, Pinned};
 use crate::backend::cuda::driver::stream::Stream;
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 
 /// Bytes of the word.
 const BYTES: usize = 8;
@@ -38,8 +38,10 @@ pub(super) struct Report {
 impl Report {
     /// A word with anything in it.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
-        let host = Arc::new(Pinned::new(context, PINNED)?);
-        Ok(Self { word: Global::new(context, BYTES)?, host })
+        let mut host = Pinned::new(context, PINNED)?;
+        let is_filled = host.write(0..PINNED, &[0; PINNED]);
+        invariant(is_filled.then_some(()), "that a block has the bytes that were asked for");
+        Ok(Self { word: Global::new(context, BYTES)?, host: Arc::new(host) })
     }
 
     /// Its address in the device's memory.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::gpu::Gpu;
 use super::host::Host;
 use super::job::{DeviceState, Job, Outcome, Steps, WorkerState};
-use crate::backend::cuda::driver::context::Context;
+use crate::backend::cuda::driver::context::{Context, heed_no_captures};
 use crate::backend::cuda::driver::contexts;
 use crate::backend::cuda::driver::memory::{Global, PIN};
 use crate::backend::cuda::driver::stream::Event;
@@ -37,6 +37,7 @@ impl Worker {
     ) -> std::io::Result<Self> {
         let (sender, orders) = mpsc::channel::<Order>();
         let work = move || {
+            heed_no_captures();
             for (job, reply) in orders {
                 let outcome = catch_unwind(AssertUnwindSafe(|| run(&job)));
                 let outcome = outcome.unwrap_or_else(|panic| panicked(&job, d, &*panic));
@@ -267,6 +268,8 @@ fn watch(
 ) -> Option<RunError> {
     // Replies wake the thread at once; this only bounds how late a hang is noticed.
     const LOOK: Duration = Duration::from_millis(20);
+    // One that sleeps until its device is done comes back late, or never.
+    const GRACE: Duration = Duration::from_secs(1);
     let (mut ticks, mut since, mut stuck) = (job.worker_progress.ticks(), Instant::now(), None);
     while outcomes.iter().any(Option::is_none) {
         match replies.recv_timeout(LOOK.min(limit)) {
@@ -274,11 +277,15 @@ fn watch(
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let now = job.worker_progress.ticks();
+                let patience = match stuck {
+                    None => limit.saturating_add(job.worker_progress.allowance()),
+                    Some(_) => limit.min(GRACE),
+                };
                 if now != ticks || job.worker_progress.any(WorkerState::Host) {
                     (ticks, since) = (now, Instant::now());
-                } else if since.elapsed() > limit.saturating_add(job.worker_progress.allowance()) {
-                    // The second limit in a row: the workers were asked to stop and did not, so
-                    // the run leaks what they use instead of waiting for ever.
+                } else if since.elapsed() > patience {
+                    // The workers were asked to stop and did not, so the run leaks what they use
+                    // instead of waiting for ever.
                     if stuck.is_some() {
                         break;
                     }
@@ -326,6 +333,7 @@ fn waits_for_none(job: &Arc<Job>, devices: Vec<(usize, usize)>) -> Option<usize>
     let (found, answer) = mpsc::channel();
     let job = Arc::clone(job);
     let ask = move || {
+        heed_no_captures();
         let reached = |(d, steps): &(usize, usize)| are_reached(&job, *d, *steps);
         // Ok(()) or an error: nobody waits for an answer that comes too late.
         found.send(devices.into_iter().find(reached).map(|(d, _)| d)).unwrap_or(());

@@ -21,7 +21,7 @@ use crate::types::invariant::invariant;
 
 /// The number of free sets of staging buffers that are kept: while the inputs of one run are read,
 /// those of the next are uploaded.
-const KEPT_STAGINGS: usize = 2;
+pub(super) const KEPT_STAGINGS: usize = 2;
 
 /// The staging buffer for the inputs of a run on a GPU.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Capture of streams and launches of graphs.
 
 use super::code;
+use super::current;
 use super::queue::{Source, Work};
 use super::schedule::Goal;
 use super::state::{Call, Capture, CaptureMode, Driver, Executable, Graph};
@@ -9,12 +10,7 @@ use std::collections::BTreeMap;
 impl Driver {
     /// Begins a capture in a stream.
     pub(super) fn begin_capture(&mut self, stream: u64, mode: u32) -> Call<()> {
-        let mode = match mode {
-            0 => CaptureMode::Global,
-            1 => CaptureMode::ThreadLocal,
-            2 => CaptureMode::Relaxed,
-            _ => return Err(code::INVALID_VALUE),
-        };
+        let mode = CaptureMode::of(mode)?;
         let default = self.streams.get(&stream).is_some_and(|s| s.internal);
         if default {
             return Err(self.refuse(
@@ -96,10 +92,11 @@ impl Driver {
     /// Refuses a potentially unsafe call, and makes the captures invalid that forbid it.
     pub(super) fn unsafe_call(&mut self, what: &str) -> Call<()> {
         let own = std::thread::current().id();
-        let forbids = |c: &&mut Capture| match c.mode {
-            CaptureMode::Global => true,
-            CaptureMode::ThreadLocal => c.thread == own,
-            CaptureMode::Relaxed => false,
+        let heeds = current::heeds();
+        let forbids = |c: &&mut Capture| match (c.mode, heeds) {
+            (CaptureMode::Relaxed, _) | (_, CaptureMode::Relaxed) => false,
+            (CaptureMode::Global, CaptureMode::Global) => true,
+            (CaptureMode::Global | CaptureMode::ThreadLocal, _) => c.thread == own,
         };
         let mut is_forbidden = false;
         for capture in self.captures.values_mut().filter(forbids) {
@@ -178,16 +175,39 @@ impl Driver {
         };
         let branches = (1..graph.branches).map(|_| self.new_stream(context, false, true)).collect();
         let handle = self.handle();
-        self.executables.insert(handle, Executable { context, graph, branches, last: None });
+        let executable = Executable { context, graph, branches, last: None, bytes: None };
+        self.executables.insert(handle, executable);
         Ok(handle)
     }
 
-    /// Launches a graph in a stream, after its last launch.
-    pub(super) fn launch_graph(&mut self, executable: u64, stream: u64) -> Call<Goal> {
+    /// Takes the memory of a graph, unless it has it.
+    pub(super) fn upload_graph(&mut self, executable: u64) -> Call<()> {
         let Some(of) = self.executables.get(&executable) else {
             let text = "a graph that does not exist or is destroyed is launched";
             return Err(self.refuse(code::INVALID_VALUE, text));
         };
+        if of.bytes.is_none() {
+            let (bytes, device) = (self.config.graph, self.context(of.context)?.device);
+            self.reserve(device, bytes)?;
+            if let Some(of) = self.executables.get_mut(&executable) {
+                of.bytes = Some(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the memory of a graph that ends.
+    pub(super) fn end_graph(&mut self, of: &Executable) {
+        let device = self.contexts.get(&of.context).map(|context| context.device);
+        if let (Some(device), Some(bytes)) = (device, of.bytes) {
+            self.memory.release(device, bytes);
+        }
+    }
+
+    /// Launches a graph in a stream, after its last launch.
+    pub(super) fn launch_graph(&mut self, executable: u64, stream: u64) -> Call<Goal> {
+        self.upload_graph(executable)?;
+        let of = &self.executables[&executable];
         if let Some((_, gone)) = of.graph.work.iter().find(|(_, work)| self.is_unloaded(work)) {
             let text =
                 format!("a graph is launched, of which the module of {} is unloaded", gone.name());

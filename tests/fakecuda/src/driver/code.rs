@@ -61,6 +61,14 @@ codes! {
     LAUNCH_FAILED = 719 "unspecified launch failure",
     COOPERATIVE_LAUNCH_TOO_LARGE = 720 "too many blocks in cooperative launch",
     NOT_SUPPORTED = 801 "operation not supported",
+    MPS_CONNECTION_FAILED = 805 "MPS client failed to connect to the MPS control daemon or server",
+    MPS_RPC_FAILURE = 806 "the remote procedural call between the MPS server and client failed",
+    MPS_SERVER_NOT_READY = 807 "MPS server is not ready to accept new MPS client requests",
+    MPS_MAX_CLIENTS_REACHED = 808 "the hardware resources required to create MPS client have been \
+        exhausted",
+    MPS_MAX_CONNECTIONS_REACHED = 809 "the hardware resources required to support device \
+        connections have been exhausted",
+    MPS_CLIENT_TERMINATED = 810 "the MPS client has been terminated by the server",
     STREAM_CAPTURE_UNSUPPORTED = 900 "operation not permitted when stream is capturing",
     STREAM_CAPTURE_INVALIDATED = 901 "operation failed due to a previous error during capture",
     STREAM_CAPTURE_MERGE = 902 "operation would result in a merge of separate capture sequences",
@@ -70,5 +78,6 @@ codes! {
     STREAM_CAPTURE_IMPLICIT = 906 "operation would make the legacy stream depend on a capturing \
         blocking stream",
     CAPTURED_EVENT = 907 "operation not permitted on an event last recorded in a capturing stream",
+    EXTERNAL_DEVICE = 911 "an asynchronous error has occurred in external entity outside of CUDA",
     UNKNOWN = 999 "unknown error",
 }

@@ -36,15 +36,70 @@ pub(super) enum Class {
     Query,
 }
 
+/// Calls of which one is made to fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// All that can fail.
+    Any,
+    /// Those of a class.
+    Class(Class),
+    /// Those of a function, whatever its version.
+    Function(String),
+}
+
+impl Of {
+    /// Whether a call is one of them.
+    fn has(&self, name: &str, class: Class) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Class(own) => *own == class,
+            Self::Function(own) => name.trim_end_matches("_v2") == own,
+        }
+    }
+}
+
 /// A failure to inject.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
-    /// The class, or any of those that can fail.
-    pub(super) class: Option<Class>,
-    /// The call of that class, from 1.
+    pub(super) of: Of,
+    /// The call of those, from 1.
     pub(super) at: u64,
+    /// Whether those after it fail, too.
+    pub(super) stays: bool,
     /// The result; without one the call succeeds, and its kernel or copy never ends.
     pub(super) code: Option<u32>,
+}
+
+impl Failure {
+    /// Whether it may be that of a call.
+    pub(super) fn concerns(&self, name: &str, class: Class) -> bool {
+        self.of.has(name, class)
+    }
+
+    /// Whether it is that of the call with this number, of those that it may be of.
+    pub(super) fn strikes(&self, number: u64) -> bool {
+        number == self.at || (self.stays && number > self.at)
+    }
+}
+
+/// What becomes of direct copies between devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// Other bytes arrive.
+    Garbage,
+    /// They never end.
+    Hang,
+}
+
+/// Whether devices can access each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peers {
+    /// None can.
+    None,
+    /// All can.
+    All,
+    /// All say that they can, and direct copies to the first device from the second go wrong.
+    Broken(Wrong, u32, u32),
 }
 
 /// The settings of a process.
@@ -54,8 +109,15 @@ pub(super) struct Config {
     pub(super) memory: usize,
     /// Bytes of pinned memory of the host.
     pub(super) pinned: usize,
-    /// Whether devices can access each other's memory.
-    pub(super) peers: bool,
+    /// Bytes of a device that the code of a kernel takes at its first launch.
+    pub(super) code: usize,
+    /// Bytes of a device that a graph takes when it is uploaded, else when it is first launched.
+    pub(super) graph: usize,
+    pub(super) peers: Peers,
+    /// The version of CUDA, as the driver tells it.
+    pub(super) version: u32,
+    /// The name of each device.
+    pub(super) name: String,
     pub(super) order: Order,
     pub(super) seed: u64,
     pub(super) failure: Option<Failure>,
@@ -90,7 +152,11 @@ impl Config {
             devices: number("FAKECUDA_DEVICES", 2)?.min(64),
             memory: number("FAKECUDA_MEMORY", 4 << 30)?,
             pinned: number("FAKECUDA_PINNED", usize::MAX)?,
-            peers: number("FAKECUDA_PEERS", 1)? != 0,
+            code: number("FAKECUDA_CODE", 0)?,
+            graph: number("FAKECUDA_GRAPH", 0)?,
+            peers: peers(&variable("FAKECUDA_PEERS").unwrap_or_else(|| "1".to_owned()))?,
+            version: u32::try_from(number("FAKECUDA_VERSION", 13_000)?).map_err(bad("VERSION"))?,
+            name: variable("FAKECUDA_NAME").unwrap_or_else(|| "fanwise fake device".to_owned()),
             order,
             seed,
             failure: variable("FAKECUDA_FAIL").map(|v| failure(&v)).transpose()?,
@@ -106,25 +172,42 @@ fn bad<E: std::fmt::Display>(name: &str) -> impl Fn(E) -> String {
     move |e| format!("{name}: {e}")
 }
 
-/// `[class@]n[:code]`.
+/// `0`, `1`, or `garbage:TO-FROM` and `hang:TO-FROM` with the numbers of two devices.
+fn peers(text: &str) -> Result<Peers, String> {
+    let wrong = match text.split_once(':') {
+        None if text == "0" => return Ok(Peers::None),
+        None if text == "1" => return Ok(Peers::All),
+        Some(("garbage", pair)) => Some((Wrong::Garbage, pair)),
+        Some(("hang", pair)) => Some((Wrong::Hang, pair)),
+        _ => None,
+    };
+    let pair = wrong.and_then(|(wrong, pair)| Some((wrong, pair.split_once('-')?)));
+    let (wrong, (to, from)) = pair.ok_or_else(|| format!("FAKECUDA_PEERS={text} is unknown"))?;
+    let device = |text: &str| text.parse().map_err(bad("FAKECUDA_PEERS"));
+    Ok(Peers::Broken(wrong, device(to)?, device(from)?))
+}
+
+/// `[class@]n[+][:code]`.
 fn failure(text: &str) -> Result<Failure, String> {
     let (class, rest) = match text.split_once('@') {
         Some((class, rest)) => (class, rest),
         None => ("any", text),
     };
-    let class = match class {
-        "any" => None,
-        "alloc" => Some(Class::Alloc),
-        "launch" => Some(Class::Launch),
-        "copy" => Some(Class::Copy),
-        "sync" => Some(Class::Sync),
+    let of = match class {
+        "any" => Of::Any,
+        "alloc" => Of::Class(Class::Alloc),
+        "launch" => Of::Class(Class::Launch),
+        "copy" => Of::Class(Class::Copy),
+        "sync" => Of::Class(Class::Sync),
+        function if function.starts_with("cu") => Of::Function(function.to_owned()),
         other => return Err(format!("FAKECUDA_FAIL: the class {other} is unknown")),
     };
     let (at, name) = rest.split_once(':').unwrap_or((rest, "out_of_memory"));
+    let (at, stays) = at.strip_suffix('+').map_or((at, false), |at| (at, true));
     let at = at.parse().map_err(bad("FAKECUDA_FAIL"))?;
     if name == "hang" {
-        return match class {
-            Some(Class::Launch | Class::Copy) => Ok(Failure { class, at, code: None }),
+        return match of {
+            Of::Class(Class::Launch | Class::Copy) => Ok(Failure { of, at, stays, code: None }),
             _ => Err("FAKECUDA_FAIL: only a launch or a copy can hang".to_owned()),
         };
     }
@@ -138,5 +221,5 @@ fn failure(text: &str) -> Result<Failure, String> {
     if code == 0 {
         return Err("FAKECUDA_FAIL: 0 is no failure".to_owned());
     }
-    Ok(Failure { class, at, code: Some(code) })
+    Ok(Failure { of, at, stays, code: Some(code) })
 }

@@ -1,13 +1,26 @@
 //! The contexts that are current to a thread.
 
 use super::code;
-use super::state::{Call, Driver};
+use super::state::{Call, CaptureMode, Driver};
 use std::cell::{Cell, RefCell};
 
 thread_local! {
     /// How many contexts were pushed and not popped.
     static PUSHED: Cell<usize> = const { Cell::new(0) };
     static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// Which captures forbid the thread potentially unsafe calls.
+    static HEEDS: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
+}
+
+/// Which captures forbid the calling thread potentially unsafe calls: in global mode its own and
+/// the global ones of others, in thread-local mode its own, in relaxed mode none.
+pub(super) fn heeds() -> CaptureMode {
+    HEEDS.get()
+}
+
+/// Sets what [`heeds`] gives, and gives what it gave.
+pub(super) fn heed(mode: CaptureMode) -> CaptureMode {
+    HEEDS.replace(mode)
 }
 
 /// The current context, 0 for none.

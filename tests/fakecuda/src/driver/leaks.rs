@@ -52,6 +52,8 @@ impl Driver {
         let stats = &self.stats;
         let mut lines = vec![format!("calls {}", stats.calls)];
         lines.extend(stats.by_class.iter().map(|(class, count)| format!("calls.{class} {count}")));
+        let by_function = stats.by_function.iter();
+        lines.extend(by_function.map(|(name, count)| format!("call {name} {count}")));
         lines.extend([
             format!("launches {}", stats.launches),
             format!("graph_launches {}", stats.graph_launches),

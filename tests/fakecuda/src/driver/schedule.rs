@@ -94,7 +94,7 @@ pub(super) fn call(
         ORDERED.fetch_add(1, Ordering::Relaxed);
     }
     let driver = guard.as_mut().ok_or(code::NOT_INITIALIZED)?;
-    driver.gate(class).inspect_err(|&code| driver.injected(name, code))?;
+    driver.gate(name, class).inspect_err(|&code| driver.injected(name, code))?;
     let mut made = make(driver);
     if made.as_ref().err() == Some(&code::OUT_OF_MEMORY) {
         // Memory whose free is still in a queue is given back first.
@@ -200,7 +200,7 @@ impl Driver {
 
     /// Whether the goal is behind a kernel that was made to hang.
     fn waits_for_ever(&self, goal: &Goal) -> bool {
-        self.config.failure.is_some_and(|f| f.code.is_none()) && !self.is_reached(goal)
+        self.never_ends && !self.is_reached(goal)
     }
 
     fn is_reached(&self, goal: &Goal) -> bool {
@@ -314,7 +314,14 @@ impl Driver {
         let thread = thread.trim_end().to_owned();
         self.stats.failed = Some(Failed { name, device, thread });
         let lost = code == code::ECC_UNCORRECTABLE;
-        if lost || matches!(code, code::ILLEGAL_ADDRESS | code::LAUNCH_FAILED) {
+        let ends = [
+            code::ILLEGAL_ADDRESS,
+            code::LAUNCH_FAILED,
+            code::CONTEXT_IS_DESTROYED,
+            code::MPS_CLIENT_TERMINATED,
+            code::EXTERNAL_DEVICE,
+        ];
+        if lost || ends.contains(&code) {
             self.told = Some((std::thread::current().id(), Instant::now()));
             let hit = |(id, context): (&u64, &Context)| {
                 (*id == current || (lost && Some(context.device) == device)).then_some(*id)

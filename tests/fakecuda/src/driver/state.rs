@@ -49,6 +49,8 @@ pub(super) struct Function {
     pub(super) kernel: Arc<Kernel>,
     pub(super) max_dynamic: usize,
     pub(super) alive: bool,
+    /// Bytes of the device that its code takes, since its first launch.
+    pub(super) code: usize,
 }
 
 /// A captured graph: its work with the branch it belongs to, in an order that is possible.
@@ -66,6 +68,8 @@ pub(super) struct Executable {
     pub(super) branches: Vec<u64>,
     /// The end of its last launch.
     pub(super) last: Option<u64>,
+    /// Bytes of the device that it takes, since it was uploaded or launched.
+    pub(super) bytes: Option<usize>,
 }
 
 /// Whose potentially unsafe calls a capture forbids.
@@ -77,6 +81,27 @@ pub(super) enum CaptureMode {
     ThreadLocal,
     /// Nobody's.
     Relaxed,
+}
+
+impl CaptureMode {
+    /// The mode of a number of the driver.
+    pub(super) fn of(number: u32) -> Call<Self> {
+        match number {
+            0 => Ok(Self::Global),
+            1 => Ok(Self::ThreadLocal),
+            2 => Ok(Self::Relaxed),
+            _ => Err(code::INVALID_VALUE),
+        }
+    }
+
+    /// Its number for the driver.
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Global => 0,
+            Self::ThreadLocal => 1,
+            Self::Relaxed => 2,
+        }
+    }
 }
 
 /// A capture that has begun.
@@ -107,6 +132,7 @@ pub(super) struct Live {
 pub(super) struct Stats {
     pub(super) calls: u64,
     pub(super) by_class: BTreeMap<&'static str, u64>,
+    pub(super) by_function: BTreeMap<&'static str, u64>,
     pub(super) launches: u64,
     pub(super) graph_launches: u64,
     pub(super) steps: u64,
@@ -171,6 +197,8 @@ pub(super) struct Driver {
     pub(super) told: Option<(ThreadId, Instant)>,
     /// Whether the next kernel or copy never ends.
     pub(super) is_hanging: bool,
+    /// Whether some work never ends.
+    pub(super) never_ends: bool,
 }
 
 impl Driver {
@@ -204,6 +232,7 @@ impl Driver {
             failures: 0,
             told: None,
             is_hanging: false,
+            never_ends: false,
         }
     }
 
@@ -241,7 +270,8 @@ impl Driver {
     }
 
     /// Counts a call and says whether it is made to fail.
-    pub(super) fn gate(&mut self, class: Class) -> Call<()> {
+    pub(super) fn gate(&mut self, function: &'static str, class: Class) -> Call<()> {
+        *self.stats.by_function.entry(function).or_default() += 1;
         let name = match class {
             Class::Alloc => "alloc",
             Class::Launch => "launch",
@@ -256,21 +286,31 @@ impl Driver {
             return Ok(());
         }
         self.stats.calls += 1;
-        let Some(failure) = self.config.failure else { return Ok(()) };
-        if failure.class.is_some_and(|c| c != class) {
+        let Some(failure) = &self.config.failure else { return Ok(()) };
+        if !failure.concerns(function, class) {
             return Ok(());
         }
         self.failures += 1;
-        if self.failures != failure.at {
+        if !failure.strikes(self.failures) {
             return Ok(());
         }
         let Some(code) = failure.code else {
-            say(&format!("the work of call {} ({name}) never ends, as asked", failure.at));
+            say(&format!("the work of call {} ({name}) never ends, as asked", self.failures));
             self.is_hanging = true;
             return Ok(());
         };
-        say(&format!("call {} ({name}) fails with code {code}, as asked", failure.at));
+        say(&format!("call {} ({name}) fails with code {code}, as asked", self.failures));
         Err(code)
+    }
+
+    /// Takes memory of a device for something that has no address.
+    pub(super) fn reserve(&mut self, device: u32, len: usize) -> Call<()> {
+        let used = self.memory.used[device as usize];
+        if self.config.memory.saturating_sub(used) < len {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        self.memory.reserve(device, len);
+        Ok(())
     }
 
     /// A context that can be used.
@@ -320,10 +360,16 @@ impl Driver {
     pub(super) fn hang(&mut self, stream: u64) -> Call<()> {
         let captured = self.streams.get(&stream).is_some_and(|s| s.capture.is_some());
         if !captured && std::mem::take(&mut self.is_hanging) {
-            let never = self.new_marker(stream);
-            self.enqueue(stream, Work::Wait(never))?;
+            self.block(stream)?;
         }
         Ok(())
+    }
+
+    /// Lets a stream never go on.
+    pub(super) fn block(&mut self, stream: u64) -> Call<()> {
+        self.never_ends = true;
+        let never = self.new_marker(stream);
+        self.enqueue(stream, Work::Wait(never))
     }
 
     /// Puts work at the end of a stream, in the order that the default stream asks for.

@@ -112,8 +112,7 @@ impl Memory {
         let at = device as usize;
         let start = self.next[at];
         self.next[at] = (start + len as u64 + GAP).next_multiple_of(ALIGN);
-        self.used[at] += len;
-        self.peak[at] = self.peak[at].max(self.used[at]);
+        self.reserve(device, len);
         self.starts.insert(start, self.slots.len());
         self.live.insert(self.slots.len());
         self.slots.push(Alloc {
@@ -150,6 +149,13 @@ impl Memory {
             alloc.pages = Vec::new();
             alloc.lost = BTreeMap::new();
         }
+    }
+
+    /// Counts bytes as taken.
+    pub fn reserve(&mut self, device: u32, len: usize) {
+        let at = device as usize;
+        self.used[at] += len;
+        self.peak[at] = self.peak[at].max(self.used[at]);
     }
 
     /// Counts `len` bytes of a device as no longer in use.

@@ -101,6 +101,45 @@ pub(crate) fn forbidden() -> Done {
     Ok(())
 }
 
+/// A thread that heeds fewer captures makes each call beside one in global mode: in thread-local mode
+/// beside that of another thread, in relaxed mode beside its own, too.
+pub(crate) fn heeded() -> Done {
+    let modes =
+        [(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false), (CU_STREAM_CAPTURE_MODE_RELAXED, true)];
+    let (context, stream) = device()?;
+    for (name, call) in calls() {
+        for (mode, is_own) in modes {
+            let on = things(&context)?;
+            stream.begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL)?;
+            let made = |call: Unsafe| {
+                let before = exchange(mode);
+                assert_eq!(before, CU_STREAM_CAPTURE_MODE_GLOBAL);
+                context.bind_to_thread().expect("the context is alive");
+                let result = call(&on);
+                assert_eq!(exchange(before), mode);
+                result
+            };
+            let result = if is_own {
+                made(call)
+            } else {
+                std::thread::scope(|scope| scope.spawn(|| made(call)).join().expect("it ends"))
+            };
+            let what = format!("{name} of a thread in {mode:?}");
+            assert_eq!((result, end(&stream)), (CUDA_SUCCESS, CUDA_SUCCESS), "{what}");
+        }
+    }
+    Ok(())
+}
+
+/// Changes which captures the thread heeds.
+fn exchange(mode: sys::CUstreamCaptureMode) -> sys::CUstreamCaptureMode {
+    let mut mode = mode;
+    // SAFETY: the mode has a place.
+    let result = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    assert_eq!(result, CUDA_SUCCESS);
+    mode
+}
+
 /// One of each; what the last call left is not given back.
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "each makes one of the things")]
 fn things(context: &Arc<CudaContext>) -> Result<Things, DriverError> {

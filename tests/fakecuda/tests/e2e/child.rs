@@ -72,6 +72,7 @@ fn scenario() {
         "host_function" => host_function(),
         "unjoined" => expect_failure(unjoined()),
         "forbidden" => capture::forbidden(),
+        "heeded" => capture::heeded(),
         "unloaded_graph" => expect_failure(capture::unloaded(true)),
         "unloaded" => expect_failure(capture::unloaded(false)),
         "pinned_changed" => expect_failure(pinned_changed()),

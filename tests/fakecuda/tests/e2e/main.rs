@@ -152,6 +152,14 @@ fn a_module_that_ends_before_its_kernel_runs_is_noticed() {
 
 #[test]
 #[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn a_thread_may_heed_no_captures() {
+    let ran = run("heeded", &[]);
+    assert!(ran.ok, "{}", ran.output);
+    assert!(!ran.reports.contains("while a stream is captured"), "{}", ran.reports);
+}
+
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
 fn devices_can_be_absent() {
     let ran = run("no_device", &[("DEVICES", "0")]);
     assert!(ran.ok, "{}", ran.output);

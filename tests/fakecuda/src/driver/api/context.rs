@@ -1,6 +1,6 @@
 //! Contexts.
 
-use super::super::config::Class;
+use super::super::config::{Class, Peers};
 use super::super::schedule::{Goal, call, result};
 use super::super::state::{Call, Context, Driver};
 use super::super::{code, current};
@@ -51,7 +51,11 @@ impl Driver {
         }
         self.events.retain(|_, e| e.context != id);
         self.modules.retain(|_, m| m.context != id);
-        self.executables.retain(|_, e| e.context != id);
+        let graphs: Vec<_> = self.executables.extract_if(.., |_, e| e.context == id).collect();
+        graphs.iter().for_each(|(_, graph)| self.end_graph(graph));
+        let functions = self.functions.values_mut().filter(|f| f.context == id);
+        let code: usize = functions.map(|f| std::mem::take(&mut f.code)).sum();
+        self.memory.release(device, code);
         Ok(())
     }
 
@@ -207,7 +211,7 @@ exports! {
         if pair.0 == pair.1 {
             return Err(code::INVALID_DEVICE);
         }
-        if !d.config.peers {
+        if d.config.peers == Peers::None {
             return Err(code::PEER_ACCESS_UNSUPPORTED);
         }
         if d.memory.peers.contains(&pair) {

@@ -1,6 +1,7 @@
 //! Devices and their properties.
 
 use super::super::code;
+use super::super::config::Peers;
 use super::super::schedule::Goal;
 use super::super::state::{Call, Driver};
 use super::{Out, exports};
@@ -89,8 +90,8 @@ exports! {
     }
 
     /// The CUDA version that the driver supports.
-    fn cuDriverGetVersion(Query, version: Out<i32>) |_d| {
-        version.give(13000)?;
+    fn cuDriverGetVersion(Query, version: Out<i32>) |d| {
+        version.give(i32::try_from(d.config.version).map_err(|_| code::UNKNOWN)?)?;
         Ok(Goal::Nothing)
     }
 
@@ -114,11 +115,11 @@ exports! {
     fn cuDeviceGetName(Other, name: Out<c_char>, len: i32, device: i32) |d| {
         d.device(device)?;
         let len = usize::try_from(len).map_err(|_| code::INVALID_VALUE)?;
-        let text = c"fanwise fake device".to_bytes_with_nul();
+        let text = format!("{}\0", d.config.name);
         if name.0.is_null() || len == 0 {
             return Err(code::INVALID_VALUE);
         }
-        for (i, &byte) in text.iter().take(len).enumerate() {
+        for (i, &byte) in text.as_bytes().iter().take(len).enumerate() {
             let byte = if i + 1 == len { 0 } else { byte };
             // SAFETY: the caller's buffer has `len` bytes and `i` is below that.
             let at = unsafe { name.0.add(i) };
@@ -166,7 +167,7 @@ exports! {
     /// Whether a device can access another's memory: every two can, or none.
     fn cuDeviceCanAccessPeer(Other, can: Out<i32>, device: i32, peer: i32) |d| {
         let (device, peer) = (d.device(device)?, d.device(peer)?);
-        can.give(i32::from(d.config.peers && device != peer))?;
+        can.give(i32::from(d.config.peers != Peers::None && device != peer))?;
         Ok(Goal::Nothing)
     }
 
@@ -177,7 +178,7 @@ exports! {
             return Err(code::INVALID_DEVICE);
         }
         value.give(match number {
-            2 | 3 => i32::from(d.config.peers),
+            2 | 3 => i32::from(d.config.peers != Peers::None),
             1 | 4 => 0,
             _ => return Err(code::INVALID_VALUE),
         })?;

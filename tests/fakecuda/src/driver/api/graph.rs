@@ -17,12 +17,13 @@ exports! {
         d.launch_graph(executable, stream)
     }
 
-    /// Prepares a graph's launch: nothing is to be done.
+    /// Prepares a graph's launch: it takes its memory.
     fn cuGraphUpload(Other, executable: u64, stream: u64) |d| {
         d.stream(stream)?;
         if !d.executables.contains_key(&executable) {
             return Err(d.refuse(code::INVALID_VALUE, "a graph that does not exist is uploaded"));
         }
+        d.upload_graph(executable)?;
         Ok(Goal::Nothing)
     }
 
@@ -31,6 +32,7 @@ exports! {
         let Some(of) = d.executables.remove(&executable) else {
             return Err(d.refuse(code::INVALID_VALUE, "a launchable graph is destroyed twice"));
         };
+        d.end_graph(&of);
         for branch in of.branches {
             if let Some(stream) = d.streams.get_mut(&branch) {
                 stream.destroyed = true;

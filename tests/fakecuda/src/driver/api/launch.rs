@@ -87,6 +87,16 @@ fn packed(extra: Out<*const c_void>, buffer: &mut [u8]) -> Call<()> {
 }
 
 impl Driver {
+    /// Takes the memory of a kernel's code, at its first launch.
+    fn load_lazily(&mut self, function: u64, device: u32) -> Call<()> {
+        let bytes = self.config.code;
+        if self.function(function)?.code == 0 {
+            self.reserve(device, bytes)?;
+            self.function(function)?.code = bytes;
+        }
+        Ok(())
+    }
+
     fn launch(&mut self, function: u64, asked: &Asked) -> Call<Goal> {
         let stream = self.stream(asked.stream)?;
         let of = self.function(function)?;
@@ -116,6 +126,7 @@ impl Driver {
         }
         let params = gather(&kernel, asked)?;
         let device = self.context(context)?.device;
+        self.load_lazily(function, device)?;
         let launch =
             Launch { grid: asked.grid, block: asked.block, dynamic_shared: shared, params, device };
         self.hang(stream)?;

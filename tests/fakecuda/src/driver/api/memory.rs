@@ -1,7 +1,7 @@
 //! Device memory, copies and fills.
 
 use super::super::code;
-use super::super::config::Order;
+use super::super::config::{Order, Peers, Wrong};
 use super::super::execute::checksum;
 use super::super::queue::{Source, Work};
 use super::super::schedule::{Goal, call, result};
@@ -126,6 +126,18 @@ impl Driver {
         self.hang(stream)?;
         self.enqueue(stream, Work::Copy { to, from, len })?;
         Ok(Goal::Nothing)
+    }
+
+    /// A direct copy between devices of which one never ends, or other bytes arrive.
+    fn copy_wrongly(&mut self, stream: u64, wrong: Wrong, to: u64, len: usize) -> Call<Goal> {
+        match wrong {
+            Wrong::Garbage => self.fill_in(stream, to, &[0xa5], len),
+            Wrong::Hang => {
+                let stream = self.stream(stream)?;
+                self.block(stream)?;
+                Ok(Goal::Nothing)
+            }
+        }
     }
 
     fn fill_in(&mut self, stream: u64, to: u64, pattern: &[u8], count: usize) -> Call<Goal> {
@@ -314,7 +326,15 @@ exports! {
                 return Err(d.refuse(code::INVALID_VALUE, text));
             }
         }
-        d.copy_in(stream, to, from, len)
+        let pair = (d.context(to_context)?.device, d.context(from_context)?.device);
+        match d.config.peers {
+            Peers::Broken(wrong, own, other)
+                if pair == (own, other) && d.memory.peers.contains(&pair) =>
+            {
+                d.copy_wrongly(stream, wrong, to, len)
+            }
+            _ => d.copy_in(stream, to, from, len),
+        }
     }
 
     /// Fills with bytes.

@@ -13,8 +13,15 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
-/// The newest PTX that the driver's version takes.
-const NEWEST_PTX: (u32, u32) = (9, 0);
+/// The newest PTX that a driver of this version of CUDA takes.
+fn newest_ptx(version: u32) -> (u32, u32) {
+    match (version / 1000, version % 1000 / 10) {
+        (12, minor @ ..6) => (8, minor),
+        (12, minor) => (8, minor - 1),
+        (_, minor) => (9, minor),
+    }
+}
+
 /// The compute capability of a fake device, times ten.
 const CAPABILITY: u32 = 80;
 
@@ -46,7 +53,7 @@ impl Driver {
         for kernel in found {
             let id = self.handle();
             handles.insert(kernel.name.clone(), id);
-            let function = Function { context, kernel, max_dynamic: SHARED, alive: true };
+            let function = Function { context, kernel, max_dynamic: SHARED, alive: true, code: 0 };
             self.functions.insert(id, function);
         }
         let id = self.handle();
@@ -57,9 +64,10 @@ impl Driver {
     /// Reads PTX text that the driver's version and the device take.
     fn read(&mut self, image: &[u8]) -> Call<ptx::Module> {
         let bad = |e: String| (code::INVALID_PTX, e);
+        let newest = newest_ptx(self.config.version);
         let text = std::str::from_utf8(image).map_err(|_| code::INVALID_IMAGE)?;
         let parsed = ptx::parse(text).map_err(bad).and_then(|m| {
-            if m.version > NEWEST_PTX {
+            if m.version > newest {
                 return Err((
                     code::UNSUPPORTED_PTX_VERSION,
                     format!("PTX version {:?}", m.version),
@@ -206,11 +214,15 @@ exports! {
         let Some(of) = d.modules.remove(&module) else {
             return Err(d.refuse(code::INVALID_HANDLE, "a module is unloaded twice"));
         };
+        let mut code = 0;
         for id in of.kernels.values() {
             if let Some(function) = d.functions.get_mut(id) {
                 function.alive = false;
+                code += std::mem::take(&mut function.code);
             }
         }
+        let device = d.contexts.get(&of.context).map_or(0, |context| context.device);
+        d.memory.release(device, code);
         of.variables.values().for_each(|v| d.end_allocation(v.0, "cuModuleUnload"));
         d.context(of.context)?;
         Ok(Goal::Nothing)

@@ -2,9 +2,10 @@
 
 use super::super::code;
 use super::super::config::{Class, Order};
+use super::super::current;
 use super::super::queue::{HostCall, Work};
 use super::super::schedule::{Goal, background, call, result};
-use super::super::state::{Call, Driver};
+use super::super::state::{Call, CaptureMode, Driver};
 use super::{Out, exports};
 use std::ffi::c_void;
 
@@ -136,6 +137,14 @@ exports! {
     fn cuStreamBeginCapture_v2(Other, stream: u64, mode: u32) |d| {
         let stream = d.stream(stream)?;
         d.begin_capture(stream, mode)?;
+        Ok(Goal::Nothing)
+    }
+
+    /// Changes which captures forbid the calling thread potentially unsafe calls, and gives what
+    /// they were before.
+    fn cuThreadExchangeStreamCaptureMode(Query, mode: Out<u32>) |_d| {
+        let before = current::heed(CaptureMode::of(mode.read()?)?);
+        mode.give(before.number())?;
         Ok(Goal::Nothing)
     }
 
