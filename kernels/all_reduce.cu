@@ -1,8 +1,8 @@
 // What the parts of a value that replicas hold give together, in the order of the replicas; of a scan the parts before one.
 //
 // Parts of replicas without rows are left out. BY 0 adds, 1 multiplies, 2 takes the larger, 3 the smaller, 4 is the
-// logarithm of the sum of exponentials, 5 the root of the sum of squares, 6 the mean weighted by rows, 7 joins wide sums and 8
-// wide products (see wide.cuh), whose COMPONENTS lie on the first axis. Floats are combined in
+// logarithm of the sum of exponentials, 5 the root of the sum of squares, 6 the mean weighted by rows, 7 joins wide sums, 8
+// wide products and 9 moments (see wide.cuh), whose COMPONENTS lie on the first axis. Floats are combined in
 // double precision, one part after the other, and rounded once; integers wrap; FLAGS are 0 or 1. Of one part the result
 // has its bits. Of none it is NEUTRAL where the kernel is a scan's (SCAN), else the first part.
 //
@@ -12,7 +12,9 @@
 #include "common.cuh"
 #include "wide.cuh"
 
-#if BY == 8
+#if BY == 9
+typedef Moments Joined;
+#elif BY == 8
 typedef Product Joined;
 #elif BY == 7 && COMPONENTS == 4
 typedef LargeSum Joined;

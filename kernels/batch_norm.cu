@@ -1,16 +1,19 @@
 // Batch normalisation by the statistics of the batch, or its gradients, from what batch_statistics.cu gives of parts of it:
-// the second of two launches.
+// the second of two launches. Where the statistics are GIVEN, as those of all replicas, it is the only one.
 //
 // x: [TERMS / WIDTH, CHANNELS, WIDTH]. With d = sqrt(variance + EPSILON): y = (x - mean) / d * scale + bias, and the running
 // mean and variance are moved, MOMENTUM of them stays; where the batch is empty all of them. Of a GRADIENT dx is
 // scale / d * (dy - mean of dy - v * mean of dy * v) with v = (x - mean) / d, dscale the sum of dy * v, dbias that of dy.
+// If GIVEN, moments: [3, CHANNELS] has the number, the mean and the sum of squared distances of the elements of all replicas,
+// and sums: [2, CHANNELS] the sums of dy and of dy * (x - mean); then y or dx is the only result.
 //
 // Geometry: a block takes LINES channels with LANES threads each, joins their parts, then takes every SLICES-th part of the
 // elements; grid x is the channels times SLICES. See lines.cuh.
-// Bytes: 8 or 12 for each element, and 16 or 32 for each part of a channel, from L2, once for each slice. Operations: about 4
-// or 8 in f64 for each element.
+// Bytes: those of two or three elements for each, and 16 or 32 for each part of a channel, from L2, once for each slice, or 24
+// or 40 for each channel. Operations: about 4 or 8 in f64 for each element.
 // Invariant: each element of every result is written by one thread; nothing that is read is written meanwhile. The parts of
 // a channel are joined in an order that their number alone fixes; an element is computed in f64 and rounded once.
+#include "batch.cuh"
 #include "common.cuh"
 #include "lines.cuh"
 
@@ -21,56 +24,61 @@ struct Channel {
     double count, mean, squares, given, products;
 };
 
-// The elements of a part.
-__device__ __forceinline__ double size_of(i64 part, i64 terms) {
-    return (double)(least(terms, (part + 1) * PART) - part * PART);
+#if GIVEN
+__device__ __forceinline__ Channel of_channel(const Params& p, double (&)[LINES * LANES], i64 c) {
+    const i64 channels = CHANNELS;
+    Channel own = {};
+    if (c >= channels) return own;
+    own.count = p.moments[c];
+    own.mean = p.moments[channels + c];
+    own.squares = p.moments[2 * channels + c];
+#if GRADIENT
+    own.given = p.sums[c];
+    own.products = p.sums[channels + c];
+#endif
+    return own;
 }
-
-// The sum over the parts of a channel of what `term` gives for each; every thread of the block must come.
-template <class Term>
-__device__ __forceinline__ double over(double (&shared)[LINES * LANES], i64 parts, Term term) {
-    double sum = 0.0;
-    for (i64 k = Own::lane(); k < parts; k += LANES) sum = sum + term(k);
-    return Own::join(shared, sum, Add());
-}
-
-__device__ __forceinline__ Channel joined(const Params& p, double (&shared)[LINES * LANES], i64 c) {
-    const i64 terms = TERMS, channels = CHANNELS, all = (i64)PARTS * channels, parts = c < channels ? (i64)PARTS : 0;
+#else
+// Every thread of the block must come.
+__device__ __forceinline__ Channel of_channel(const Params& p, double (&shared)[LINES * LANES], i64 c) {
+    const i64 channels = CHANNELS, all = (i64)PARTS * channels, parts = c < channels ? (i64)PARTS : 0;
     const double *means = p.parts + c, *squares = means + all;
+    const Moments of = moments_of_parts(Own(), shared, means, squares, channels, parts, PART, TERMS);
     Channel own;
-    own.count = (double)terms;
-    own.mean = over(shared, parts, [&](i64 k) { return size_of(k, terms) * means[k * channels]; }) / own.count;
-    own.squares = over(shared, parts, [&](i64 k) {
-        const double distance = means[k * channels] - own.mean;
-        return squares[k * channels] + size_of(k, terms) * (distance * distance);
-    });
+    own.count = of.count;
+    own.mean = of.mean;
+    own.squares = of.squares;
 #if GRADIENT
     const double *given = squares + all, *products = given + all;
-    own.given = over(shared, parts, [&](i64 k) { return given[k * channels]; });
-    own.products = over(shared, parts, [&](i64 k) {
+    own.given = over_parts(Own(), shared, parts, [&](i64 k) { return given[k * channels]; });
+    own.products = over_parts(Own(), shared, parts, [&](i64 k) {
         return products[k * channels] + (means[k * channels] - own.mean) * given[k * channels];
     });
 #endif
     return own;
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
     __shared__ double shared[LINES * LANES];
     const i64 terms = TERMS, channels = CHANNELS, width = WIDTH, across = ceil_div(channels, LINES);
     const i64 slice = blockIdx.x / across, slices = gridDim.x / across;
     const i64 c = blockIdx.x % across * LINES + Own::line();
-    const Channel own = joined(p, shared, c);
+    const Channel own = of_channel(p, shared, c);
     if (c >= channels) return;
-    const double scale = (double)p.scale[c];
+    const double scale = wide_element(p.scale[c]);
     const double deviation = sqrt(own.squares / own.count + (double)EPSILON), factor = scale / deviation;
 #if GRADIENT
     const double of_v = own.products / deviation, spread = of_v / own.count / deviation, shift = own.given / own.count;
+#if !GIVEN
     if (slice == 0 && Own::lane() == 0) {
         p.dscale[c] = terms > 0 ? (float)of_v : 0.0f;
         p.dbias[c] = terms > 0 ? (float)own.given : 0.0f;
     }
+#endif
 #else
-    const double bias = (double)p.bias[c];
+    const double bias = wide_element(p.bias[c]);
+#if !GIVEN
     if (slice == 0 && Own::lane() == 0) {
         const double stays = MOMENTUM, goes = 1.0 - stays;
         const float mean = p.mean[c], variance = p.variance[c];
@@ -78,15 +86,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         p.new_variance[c] = terms > 0 ? (float)((double)variance * stays + own.squares / own.count * goes) : variance;
     }
 #endif
+#endif
     for (i64 part = slice; part < PARTS; part += slices) {
         const i64 begin = part * PART, end = least(terms, begin + PART);
         for (i64 t = begin + Own::lane(); t < end; t += LANES) {
             const i64 at = (t / width * channels + c) * width + t % width;
-            const double distance = (double)p.x[at] - own.mean;
+            const double distance = wide_element(p.x[at]) - own.mean;
 #if GRADIENT
-            p.dx[at] = (float)(factor * ((double)p.dy[at] - shift - distance * spread));
+            store_nearest(p.dx + at, factor * (wide_element(p.dy[at]) - shift - distance * spread));
 #else
-            p.y[at] = (float)(distance * factor + bias);
+            store_nearest(p.y + at, distance * factor + bias);
 #endif
         }
     }

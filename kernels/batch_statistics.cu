@@ -1,5 +1,6 @@
 // The mean and the spread of parts of each channel of a batch, and what their gradients need: the first of the two launches
-// of batch normalisation in training and of its gradient, and of normalisations of long lines, whose channels are the lines.
+// of batch normalisation in training and of its gradient, of the moments of a batch, and of normalisations of long lines,
+// whose channels are the lines.
 //
 // x: [TERMS / WIDTH, CHANNELS, WIDTH], so WIDTH is 1 with the channels last. Part k of a channel is its elements from k * PART
 // on, PART of them at most. y: [2, PARTS, CHANNELS] has the mean of each part and the sum of the squared distances from it;
@@ -10,6 +11,7 @@
 // Bytes: 4 for each element of x and of dy, read twice, once from the caches. Operations: 3 or 6 in f64 for each.
 // Invariant: each element of y is written by one thread; x and dy are not written meanwhile. Sums are in f64, in an order
 // that does not depend on other parts.
+#include "batch.cuh"
 #include "common.cuh"
 #include "lines.cuh"
 
@@ -25,19 +27,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
         double sum = 0.0, given = 0.0;
         for (i64 t = begin + Own::lane(); t < end; t += LANES) {
             const i64 at = (t / width * channels + c) * width + t % width;
-            sum = sum + (double)p.x[at];
+            sum = sum + wide_element(p.x[at]);
 #if GRADIENT
-            given = given + (double)p.dy[at];
+            given = given + wide_element(p.dy[at]);
 #endif
         }
         const double mean = Own::join(shared, sum, Add()) / (double)(limit - begin);
         double squares = 0.0, products = 0.0;
         for (i64 t = begin + Own::lane(); t < end; t += LANES) {
             const i64 at = (t / width * channels + c) * width + t % width;
-            const double distance = (double)p.x[at] - mean;
+            const double distance = wide_element(p.x[at]) - mean;
             squares = squares + distance * distance;
 #if GRADIENT
-            products = products + (double)p.dy[at] * distance;
+            products = products + wide_element(p.dy[at]) * distance;
 #endif
         }
         squares = Own::join(shared, squares, Add());

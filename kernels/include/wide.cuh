@@ -1,5 +1,5 @@
 // Numbers wider than a double, in which reductions accumulate: sums that keep what each addition rounds away, products that
-// neither overflow nor underflow on the way. src/op/support/wide.rs says the same for the host.
+// neither overflow nor underflow on the way, and the moments of elements. src/op/support/wide.rs says the same for the host.
 #pragma once
 #include "common.cuh"
 
@@ -79,6 +79,27 @@ struct Product {
     __device__ __forceinline__ void write(double* y, i64 step) const {
         y[0] = digits;
         y[step] = power;
+    }
+};
+
+// The number of some elements, their mean, and the sum of their squared distances from it.
+struct Moments {
+    enum { WIDTH = 3 };
+    double count, mean, squares;
+
+    static __device__ __forceinline__ Moments empty() { return {0.0, 0.0, 0.0}; }
+    static __device__ __forceinline__ Moments read(const double* x, i64 step) { return {x[0], x[step], x[2 * step]}; }
+    __device__ __forceinline__ Moments join(Moments other) const {
+        if (other.count == 0.0) return *this;
+        if (count == 0.0) return other;
+        const double all = count + other.count, distance = other.mean - mean;
+        const double between = distance * distance * (count * other.count / all);
+        return {all, (count * mean + other.count * other.mean) / all, squares + other.squares + between};
+    }
+    __device__ __forceinline__ void write(double* y, i64 step) const {
+        y[0] = count;
+        y[step] = mean;
+        y[2 * step] = squares;
     }
 };
 

@@ -15,8 +15,10 @@ macro_rules! files {
 files![
     "all_reduce.cu",
     "arg.cu",
+    "batch_join.cu",
     "batch_norm.cu",
     "batch_statistics.cu",
+    "batch_sums.cu",
     "broadcast.cu",
     "conv.cu",
     "conv_weight_grad.cu",
@@ -28,6 +30,7 @@ files![
     "few_weight_grad.cu",
     "gather.cu",
     "gather_at.cu",
+    "include/batch.cuh",
     "include/common.cuh",
     "include/functions.cuh",
     "include/index.cuh",

@@ -7,14 +7,14 @@ use super::narrow;
 use super::prelude::*;
 use super::real::Real;
 use super::reduce::{larger, smaller};
-use super::wide::{LargeSum, Product, Sum, Wide};
+use super::wide::{LargeSum, Moments, Product, Sum, Wide};
 
 op! {
     /// The combination of its operands, the parts of a partial value in the order of the replicas.
     ///
     /// Parts of replicas without rows are left out; where no replica has any, the first part is the
     /// result. Floats are combined in `f64`, one part after the other, and rounded once; wide sums
-    /// and products are not rounded. Of one part it is the identity.
+    /// and products, and moments, are not rounded. Of one part it is the identity.
     ///
     /// Elsewhere: all-reduce (XLA); `all_reduce` (PyTorch); cross-replica sum (Keras).
     pub struct AllReduce = "all_reduce" is COLLECTIVE | WIDE_PARTS {
@@ -26,7 +26,8 @@ op! {
 }
 
 impl AttrValue for Combine {
-    const EXPECTED: &'static str = "one of sum prod max min lse l2 mean wide_sum wide_prod";
+    const EXPECTED: &'static str = "one of sum prod max min lse l2 mean wide_sum wide_prod \
+         moments";
 
     fn to_attr(&self) -> Option<Attr> {
         Some(Attr::Name(self.name().to_owned()))
@@ -137,6 +138,7 @@ impl AllReduce {
         let y = y.as_mut_slice();
         match (self.by, components) {
             (Combine::WideProd, _) => all::<Product>(parts, y),
+            (Combine::Moments, _) => all::<Moments>(parts, y),
             (_, LargeSum::WIDTH) => all::<LargeSum>(parts, y),
             _ => all::<Sum>(parts, y),
         }
@@ -157,7 +159,7 @@ impl AllReduce {
             let sum = |f: &dyn Fn(f64) -> f64| values.iter().fold(0.0, |sum, v| sum + f(*v));
             let largest = || values.iter().copied().reduce(larger);
             let combined = match self.by {
-                Combine::Sum | Combine::WideSum => sum(&|v| v),
+                Combine::Sum | Combine::WideSum | Combine::Moments => sum(&|v| v),
                 Combine::Prod | Combine::WideProd => values.iter().product(),
                 Combine::Max => largest().unwrap_or(f64::NAN),
                 Combine::Min => values.iter().copied().reduce(smaller).unwrap_or(f64::NAN),
@@ -192,9 +194,12 @@ impl AllReduce {
                 }
                 Combine::Max => values.max(),
                 Combine::Min => values.min(),
-                Combine::Sum | Combine::Lse | Combine::L2 | Combine::Mean | Combine::WideSum => {
-                    values.reduce(i128::wrapping_add)
-                }
+                Combine::Sum
+                | Combine::Lse
+                | Combine::L2
+                | Combine::Mean
+                | Combine::WideSum
+                | Combine::Moments => values.reduce(i128::wrapping_add),
             };
             *y = I::wrap(combined.unwrap_or(0));
         }

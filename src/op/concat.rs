@@ -5,7 +5,7 @@ use super::prelude::*;
 
 op! {
     /// Its operands one after the other along `axis`; all other axes have the same sizes.
-    pub struct Concat = "concat" is MOVES | FOLLOWS_BLOCKS {
+    pub struct Concat = "concat" is MOVES | FOLLOWS_BLOCKS | WIDE_PARTS {
         /// The axis along which they are joined, negative from the end.
         pub axis: i64,
     }
@@ -86,6 +86,12 @@ impl OpDef for Concat {
     }
 
     fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        let rank = at.operands.first().map_or(0, |x| x.ty.rank());
+        let by = rules::first_partial(at.operands).map(|(_, by)| by);
+        // Components of numbers stay on the first axis.
+        if by.is_some_and(Combine::is_wide) && axis("axis", self.axis, rank).is_ok_and(|a| a == 0) {
+            return at.needs_whole();
+        }
         match at.operands.split_first() {
             // Elements move and are not computed with: parts of one combiner, joined, are parts of
             // the joined value.
@@ -128,5 +134,42 @@ impl OpDef for Concat {
             at.give(i, part)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{check_split, random, rng};
+    use super::super::{Op, SplitOperand};
+    use super::Concat;
+    use crate::types::{Claim, Combine, DType, Shape, TensorType};
+
+    #[test]
+    fn parts_in_components_are_joined_beside_them() {
+        let ty = |channels: i64| {
+            TensorType::new(DType::F64, Shape::from([3.into(), channels.into()].as_slice()))
+        };
+        let claims = |axis, by: [Combine; 2]| {
+            let (types, y) = ([ty(2), ty(5)], ty(7));
+            let operands = by.map(Claim::Partial).into_iter().zip(&types);
+            let operands = operands.map(|(claim, ty)| SplitOperand { claim, ty });
+            Op::from(Concat { axis }).split(&operands.collect::<Vec<_>>(), &[y])
+        };
+        use Combine::{Moments, WideSum};
+        for axis in [1, -1] {
+            let joined = claims(axis, [Moments; 2]).unwrap();
+            assert_eq!(joined.as_slice(), [Claim::Partial(Moments)]);
+            assert!(claims(axis, [Moments, WideSum]).is_err());
+        }
+        for axis in [0, -2] {
+            assert!(claims(axis, [Moments; 2]).is_err());
+        }
+        // Sums have no components: any axis will do.
+        assert_eq!(claims(0, [Combine::Sum; 2]).unwrap()[0], Claim::Partial(Combine::Sum));
+        let mut rng = rng(1);
+        let [a, b] = [(); 2].map(|()| random(&mut rng, DType::F32, &[3, 7]));
+        let rows = Claim::rows(1);
+        let both = [(&a, rows), (&b, rows)];
+        assert_eq!(check_split(&Concat { axis: 0 }.into(), &both, 7), Ok(vec![rows]));
     }
 }

@@ -42,7 +42,12 @@ fn neutral(by: Combine, x: &Tensor) -> Result<Tensor, OpError> {
         Combine::Prod | Combine::WideProd => 1.0,
         Combine::Max => f64::NEG_INFINITY,
         Combine::Min => f64::INFINITY,
-        Combine::Sum | Combine::WideSum | Combine::Lse | Combine::L2 | Combine::Mean => 0.0,
+        Combine::Sum
+        | Combine::WideSum
+        | Combine::Lse
+        | Combine::L2
+        | Combine::Mean
+        | Combine::Moments => 0.0,
     };
     for_dtype!(
         y.dtype(),
@@ -63,7 +68,8 @@ impl OpDef for ExclusiveScan {
     }
 
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
-        if matches!(self.by, Combine::Lse | Combine::L2 | Combine::Mean) {
+        let scanless = [Combine::Lse, Combine::L2, Combine::Mean, Combine::Moments];
+        if scanless.contains(&self.by) {
             let reason = format!("`{}` has no scan; take sum, prod, max or min", self.by.name());
             return Err(OpError::attr("by", reason));
         }

@@ -9,7 +9,9 @@
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;
 mod arg;
+mod batch_moments;
 mod batch_norm;
+mod batch_norm_apply;
 pub(crate) mod batch_norm_train;
 mod binary;
 mod bit_cast;
@@ -125,7 +127,10 @@ pub(crate) use unary::Apply;
 pub use unary::GeluForm;
 
 use crate::types::{Refusal, TensorType};
-use grad::{batch_norm_grad, conv_weight_grad, grid_sample_grad, pool_grad, recurrent_grad};
+use grad::{
+    batch_norm_apply_grad, batch_norm_grad, batch_norm_sums, conv_weight_grad, grid_sample_grad,
+    pool_grad, recurrent_grad,
+};
 use support::declare::ops;
 #[cfg(test)]
 pub(crate) use support::testing;
@@ -136,6 +141,10 @@ ops! {
     pub batch_norm::BatchNorm,
     pub(crate) batch_norm_train::BatchNormTrain,
     pub(crate) batch_norm_grad::BatchNormGrad,
+    pub(crate) batch_moments::BatchMoments,
+    pub(crate) batch_norm_apply::BatchNormApply,
+    pub(crate) batch_norm_sums::BatchNormSums,
+    pub(crate) batch_norm_apply_grad::BatchNormApplyGrad,
     pub conv::Conv,
     pub conv_transpose::ConvTranspose,
     pub(crate) conv_weight_grad::ConvWeightGrad,

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::infer::{dtype, exactly, known, result};
 use super::prelude::*;
 use super::real::Real;
-use super::wide::{LargeSum, Product, Sum, Wide};
+use super::wide::{LargeSum, Moments, Product, Sum, Wide};
 
 op! {
     /// The `f64` nearest to each wide sum or product, of which the first axis has the components.
@@ -31,7 +31,8 @@ pub(super) fn wide_type(components: usize, shape: &Shape) -> TensorType {
 /// Fails unless a value of this type has the components of `by` on its first axis.
 pub(super) fn check(by: Combine, ty: &TensorType) -> Result<(), OpError> {
     let sums = [Sum::WIDTH, LargeSum::WIDTH];
-    let components = if by == Combine::WideSum { &sums[..] } else { &[Product::WIDTH] };
+    let one = [if by == Combine::Moments { Moments::WIDTH } else { Product::WIDTH }];
+    let components = if by == Combine::WideSum { &sums[..] } else { &one };
     let first = ty.shape.first().and_then(|d| usize::try_from(d.as_const()?).ok());
     if ty.dtype == DType::F64 && first.is_some_and(|first| components.contains(&first)) {
         return Ok(());
@@ -44,8 +45,9 @@ impl OpDef for Narrow {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         dtype(operands, 0, |t| t == DType::F64, "f64")?;
-        if !self.by.is_wide() {
-            return Err(OpError::attr("by", format!("`{}` has no components", self.by.name())));
+        if !matches!(self.by, Combine::WideSum | Combine::WideProd) {
+            let reason = format!("`{}` is no sum or product in components", self.by.name());
+            return Err(OpError::attr("by", reason));
         }
         check(self.by, x.ty)?;
         let shape: Shape = x.ty.shape.iter().skip(1).cloned().collect();

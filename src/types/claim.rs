@@ -52,11 +52,14 @@ pub enum Combine {
     WideSum,
     /// Their product, of parts in digits and powers of 2, which lie on the first axis.
     WideProd,
+    /// The number, the mean and the sum of squared distances from the mean of all elements, of
+    /// parts that are those of some elements each: the three lie on the first axis.
+    Moments,
 }
 
 impl Combine {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Sum,
         Self::Prod,
         Self::Max,
@@ -66,6 +69,7 @@ impl Combine {
         Self::Mean,
         Self::WideSum,
         Self::WideProd,
+        Self::Moments,
     ];
 
     /// The word in the text form.
@@ -80,12 +84,13 @@ impl Combine {
             Self::Mean => "mean",
             Self::WideSum => "wide_sum",
             Self::WideProd => "wide_prod",
+            Self::Moments => "moments",
         }
     }
 
     /// True where the parts have several components, which lie on the first axis.
     pub const fn is_wide(self) -> bool {
-        matches!(self, Self::WideSum | Self::WideProd)
+        matches!(self, Self::WideSum | Self::WideProd | Self::Moments)
     }
 
     /// True where the whole has the same bits however the rows are divided, for floats too.

@@ -119,8 +119,12 @@ impl Net {
         if let Kind::Reduce(by) | Kind::Scan(by, _) = kind
             && by.is_wide()
         {
-            // Sums of `f64` have four components, products two.
-            let components = if by == Combine::WideSum { 4 } else { 2 };
+            // Sums of `f64` have four components, moments three, products two.
+            let components = match by {
+                Combine::WideSum => 4,
+                Combine::Moments => 3,
+                _ => 2,
+            };
             let shape = vec![
                 components.into(),
                 self.graph.ty(own).shape.elements().floor_div(&components.into()),

@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 use fanwise::backend::CUDA;
 use fanwise::internal::{calls, replicated};
 use fanwise::ir::verify;
-use fanwise::lower::{Action, BufferId, Program, lower};
+use fanwise::lower::{Action, BufferId, Lane, Program, Step, lower};
 use fanwise::pass::{Repair, Replicate, WeightPlacement};
 use fanwise::train::Distribution;
-use fanwise::types::Device;
+use fanwise::types::{Device, DeviceKind, KernelClass};
 use fanwise::zoo;
 
 use crate::cuda_training::{on_host, step_of};
+
+/// The bytes that each GPU moves for the weights of Xception, however many GPUs there are: what
+/// their exchange and their update read and write.
+const WEIGHTS: i64 = 3_000_000_000;
 
 /// A step of training of a model of the zoo on so many GPUs, with the defaults of the command line.
 fn step(name: &str, optimizer: &str, gpus: u32) -> Program {
@@ -38,6 +42,36 @@ fn work(program: &Program, device: Device, n: i64) -> (usize, i64) {
     (calls(own).unwrap().iter().flatten().count(), bytes.sum())
 }
 
+/// The exchanges of a device: the launches that combine parts of replicas.
+fn exchanges(program: &Program, device: Device) -> usize {
+    let own = program.devices.iter().find(|of| of.device == device).unwrap();
+    own.steps.iter().filter(|step| combines(step)).count()
+}
+
+fn combines(step: &Step) -> bool {
+    matches!(&step.action, Action::Launch(l) if l.class == KernelClass::Collective)
+}
+
+/// The devices that each exchange of a device copies from, in the order of the copies.
+fn sources(program: &Program, own: usize) -> Vec<Vec<usize>> {
+    let lane = |of: Lane| {
+        let mut copied = Vec::new();
+        let steps = program.devices[own].steps.iter().filter(move |step| step.lane == of);
+        steps.filter_map(move |step| match &step.action {
+            Action::Copy { device, .. } => {
+                copied.push(*device);
+                None
+            }
+            Action::Launch(_) => {
+                let copied = std::mem::take(&mut copied);
+                combines(step).then_some(copied)
+            }
+            Action::Wait(_) | Action::Record(_) => None,
+        })
+    };
+    lane(Lane::Compute).chain(lane(Lane::Exchange)).collect()
+}
+
 /// One GPU has all rows: batch normalisation is one kernel, nothing is exchanged, and the host has
 /// nothing to compute.
 #[test]
@@ -47,4 +81,73 @@ fn a_step_on_one_gpu_is_not_repaired() {
     assert!(launches <= 600, "{launches} launches");
     assert!(bytes <= 340_000_000_000, "{bytes} bytes");
     assert_eq!(on_host(&program), BTreeSet::new());
+}
+
+/// On eight GPUs each does an eighth of the work and one exchange for each normalisation and
+/// direction, or fewer, where branches meet; and no device is everybody's source.
+#[test]
+fn a_step_on_eight_gpus_exchanges_little() {
+    let program = step("xception", "rmsprop", 8);
+    let gpu = Device::gpu(3);
+    let (launches, bytes) = work(&program, gpu, 256);
+    let exchanges = exchanges(&program, gpu);
+    assert!(exchanges <= 80, "{exchanges} exchanges");
+    assert!(launches <= 800, "{launches} launches");
+    assert!(bytes <= 340_000_000_000 / 8 + WEIGHTS, "{bytes} bytes");
+    assert_eq!(on_host(&program), BTreeSet::new());
+    let gpus: Vec<usize> = (0..program.devices.len())
+        .filter(|d| program.devices[*d].device.kind == DeviceKind::Gpu)
+        .collect();
+    assert_eq!(gpus.len(), 8);
+    for (i, own) in gpus.iter().enumerate() {
+        let others: Vec<usize> = [&gpus[i + 1..], &gpus[..i]].concat();
+        let found = sources(&program, *own);
+        assert_eq!(found.len(), exchanges);
+        for copied in found {
+            assert_eq!(copied, others, "{}", program.devices[*own].device);
+        }
+    }
+}
+
+/// Two GPUs do half of the work each.
+#[test]
+fn a_step_on_two_gpus_moves_half() {
+    let program = step("xception", "rmsprop", 2);
+    let (launches, bytes) = work(&program, Device::gpu(1), 256);
+    assert!(launches <= 800, "{launches} launches");
+    assert!(bytes <= 340_000_000_000 / 2 + WEIGHTS, "{bytes} bytes");
+    assert_eq!(on_host(&program), BTreeSet::new());
+}
+
+#[test]
+#[ignore = "measures"]
+fn counts() {
+    for (name, optimizer, n) in
+        [("xception", "rmsprop", 256), ("resnet50", "rmsprop", 256), ("mini_googlenet", "sgd", 64)]
+    {
+        for gpus in [1, 2, 8] {
+            let program = step(name, optimizer, gpus);
+            let (launches, bytes) = work(&program, Device::gpu(0), n);
+            let all = exchanges(&program, Device::gpu(0));
+            let own = &program.devices.iter().find(|d| d.device == Device::gpu(0)).unwrap();
+            if gpus == 2 && name == "xception" {
+                std::fs::write("/tmp/new_x2.txt", program.to_string()).unwrap();
+            }
+            let mut classes = std::collections::BTreeMap::new();
+            for step in &own.steps {
+                let k = match &step.action {
+                    Action::Copy { .. } => "copy".to_owned(),
+                    Action::Wait(_) => "wait".to_owned(),
+                    Action::Record(_) => "record".to_owned(),
+                    Action::Launch(l) => format!("{:?}", l.class),
+                };
+                *classes.entry(k).or_insert(0) += 1;
+            }
+            println!(
+                "{name} {gpus}: {launches} launches, {bytes} bytes, {all} exchanges, {classes:?}; \
+                 {:?}",
+                on_host(&program)
+            );
+        }
+    }
 }

@@ -37,12 +37,12 @@ impl ChannelSizes {
     }
 
     /// The rows of a channel, one of each sample.
-    fn rows(self, x: &[f32], channel: usize) -> impl Iterator<Item = &[f32]> + Clone {
+    pub(super) fn rows(self, x: &[f32], channel: usize) -> impl Iterator<Item = &[f32]> + Clone {
         x.chunks_exact(self.width).skip(channel).step_by(self.channels)
     }
 
     /// The rows of every channel.
-    fn by_channel(self, y: &mut [f32]) -> Vec<Vec<&mut [f32]>> {
+    pub(super) fn by_channel(self, y: &mut [f32]) -> Vec<Vec<&mut [f32]>> {
         let samples = y.len() / (self.channels * self.width);
         let mut all: Vec<Vec<&mut [f32]>> =
             (0..self.channels).map(|_| Vec::with_capacity(samples)).collect();
@@ -53,7 +53,7 @@ impl ChannelSizes {
     }
 
     /// Channels for a task.
-    fn each(self, len: usize) -> usize {
+    pub(super) fn each(self, len: usize) -> usize {
         (WORTH * self.channels / len.max(1)).max(1)
     }
 }
@@ -76,10 +76,52 @@ fn sum<'a>(rows: impl Iterator<Item = &'a [f32]>, f: impl Fn(f64) -> f64) -> f64
     lanes.iter().sum()
 }
 
+/// The mean of the elements of some rows, `count` in all, and the sum of the squared distances from
+/// it.
+pub(super) fn distances<'a>(
+    rows: &(impl Iterator<Item = &'a [f32]> + Clone),
+    count: f64,
+) -> (f64, f64) {
+    let mean = sum(rows.clone(), |x| x) / count;
+    (mean, sum(rows.clone(), |x| (x - mean) * (x - mean)))
+}
+
 /// The mean and the variance of the elements of some rows, `count` in all.
 fn statistics<'a>(rows: &(impl Iterator<Item = &'a [f32]> + Clone), count: f64) -> (f64, f64) {
-    let mean = sum(rows.clone(), |x| x) / count;
-    (mean, sum(rows.clone(), |x| (x - mean) * (x - mean)) / count)
+    let (mean, squares) = distances(rows, count);
+    (mean, squares / count)
+}
+
+/// Writes `(x - mean) * factor + bias` of the elements of some rows.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+pub(super) fn normalise<'a>(
+    rows: impl Iterator<Item = &'a [f32]>,
+    to: Vec<&mut [f32]>,
+    mean: f64,
+    [factor, bias]: [f64; 2],
+) {
+    vectorised!(for (x, y) in rows.zip(to) {
+        for (x, y) in x.iter().zip(y) {
+            *y = ((f64::from(*x) - mean) * factor + bias) as f32;
+        }
+    });
+}
+
+/// Writes the gradients `factor * (dy - shift - normal(x) * slope)` of the elements of some rows.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the nearest f32 is meant")]
+pub(super) fn differentiate<'a>(
+    rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
+    to: Vec<&mut [f32]>,
+    normal: impl Fn(f32) -> f64,
+    [factor, shift, slope]: [f64; 3],
+) {
+    vectorised!(for ((x, dy), dx) in rows.zip(to) {
+        for ((x, dy), dx) in x.iter().zip(dy).zip(dx) {
+            *dx = (factor * (f64::from(*dy) - shift - normal(*x) * slope)) as f32;
+        }
+    });
 }
 
 /// The operands of [`batch_norm_train`].
@@ -117,12 +159,7 @@ pub(crate) fn batch_norm_train(
         let rows = sizes.rows(x, c);
         let own = statistics(&rows, count);
         let factor = f64::from(scale[c]) / (own.1 + epsilon).sqrt();
-        let bias = f64::from(bias[c]);
-        vectorised!(for (x, y) in rows.zip(y) {
-            for (x, y) in x.iter().zip(y) {
-                *y = ((f64::from(*x) - own.0) * factor + bias) as f32;
-            }
-        });
+        normalise(rows, y, own.0, [factor, f64::from(bias[c])]);
         let next =
             |running: f32, own: f64| (f64::from(running) * stays + own * (1.0 - stays)) as f32;
         *mean = next(operands.mean[c], own.0);
@@ -166,11 +203,7 @@ pub(crate) fn batch_norm_grad(
             let (by_scale, by_bias) = sums(x.clone().zip(dy.clone()), |x, dy| dy * normal(x));
             let factor = f64::from(scale[c]) * inverse;
             let (slope, shift) = (by_scale / count, by_bias / count);
-            vectorised!(for ((x, dy), dx) in x.zip(dy).zip(dx) {
-                for ((x, dy), dx) in x.iter().zip(dy).zip(dx) {
-                    *dx = (factor * (f64::from(*dy) - shift - normal(*x) * slope)) as f32;
-                }
-            });
+            differentiate(x.zip(dy), dx, normal, [factor, shift, slope]);
             (*dscale, *dbias) = (by_scale as f32, by_bias as f32);
         },
     );
@@ -178,7 +211,7 @@ pub(crate) fn batch_norm_grad(
 
 /// The sums of a function of pairs of elements and of the second ones.
 #[inline]
-fn sums<'a>(
+pub(super) fn sums<'a>(
     rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
     f: impl Fn(f32, f64) -> f64,
 ) -> (f64, f64) {

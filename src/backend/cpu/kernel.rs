@@ -24,10 +24,10 @@ macro_rules! kernels {
 }
 
 kernels! {
-    AllGather, BatchNorm, BatchNormGrad, BatchNormTrain, Binary, Blocks, Concat, Conv,
-    ConvTranspose, ConvWeightGrad, Dft, Expand, Gemm, GroupNorm, LayerNorm, LpNorm, MatMul, Pad,
-    Pool, PoolGrad, Recurrent, RecurrentGrad, Reduce, Resize, Reverse, Slice, Softmax, SplitOp,
-    Tile, Transpose, Unary,
+    AllGather, BatchMoments, BatchNorm, BatchNormApply, BatchNormApplyGrad, BatchNormGrad,
+    BatchNormSums, BatchNormTrain, Binary, Blocks, Concat, Conv, ConvTranspose, ConvWeightGrad,
+    Dft, Expand, Gemm, GroupNorm, LayerNorm, LpNorm, MatMul, Pad, Pool, PoolGrad, Recurrent,
+    RecurrentGrad, Reduce, Resize, Reverse, Slice, Softmax, SplitOp, Tile, Transpose, Unary,
 }
 
 /// Operators that programs name by a class, and that are evaluated by reference.

@@ -5,7 +5,8 @@
 //! and the bits of each output row depend on that row's inputs alone: not on the batch size, the
 //! number of threads, the tile in which the row is computed or the alignment of the memory.
 
-pub(crate) mod batch_norm;
+pub(crate) mod batch_moments;
+mod batch_norm;
 pub(crate) mod conv;
 pub(crate) mod conv_transpose;
 pub(crate) mod conv_weights;

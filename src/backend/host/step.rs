@@ -28,7 +28,8 @@ pub(crate) trait Code {
     fn apply(chain: &Chain, others: &[&[f32]], result: &mut [f32]) -> Result<(), Unsuited>;
 }
 
-/// The `f32` operands of a kernel and its results.
+/// The `f32` operands of a kernel and its results. What a kernel takes or gives in `f64` has two
+/// words for each element.
 pub(crate) struct Slices<'a> {
     /// The operands of the operator, or the one that a chain is applied to; `None` where the result
     /// has its place.

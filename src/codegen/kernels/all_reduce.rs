@@ -81,6 +81,7 @@ fn combine(
             Combine::Mean => 6,
             Combine::WideSum => 7,
             Combine::WideProd => 8,
+            Combine::Moments => 9,
         },
     );
     let first = b.ty(y).shape.first().and_then(Dim::as_const);
@@ -118,8 +119,11 @@ fn neutral(by: Combine, dtype: DType) -> String {
         Combine::Prod | Combine::WideProd => "1".to_owned(),
         Combine::Max => least,
         Combine::Min => most,
-        Combine::Sum | Combine::WideSum | Combine::Lse | Combine::L2 | Combine::Mean => {
-            "0".to_owned()
-        }
+        Combine::Sum
+        | Combine::WideSum
+        | Combine::Lse
+        | Combine::L2
+        | Combine::Mean
+        | Combine::Moments => "0".to_owned(),
     }
 }

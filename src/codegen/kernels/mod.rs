@@ -64,13 +64,13 @@ macro_rules! kernels {
 }
 
 kernels! {
-    AllGather, AllReduce, Arg, BatchNorm, BatchNormGrad, BatchNormTrain, Binary, BitCast, Blocks,
-    Cast, Classify, Compare, Concat, Constant, Conv, ConvTranspose, ConvWeightGrad, Dft, Dims,
-    DropoutTrain,
-    ExclusiveScan, Expand, Gather, GatherAt, Gemm, GroupNorm, LayerNorm, Logic, LpNorm, Lrn, MatMul,
-    MergeTopK, Narrow, OneHot, Pad, Pool, PoolGrad, Random, Range, Recurrent, RecurrentGrad, Reduce,
-    Resize, Reverse, ReverseSequence, RowNoise, Scan, Scatter, SegmentSum, Slice, Softmax, Sort,
-    SplitOp, Tile, TopK, Transpose, Trilu, Unary, Where,
+    AllGather, AllReduce, Arg, BatchMoments, BatchNorm, BatchNormApply, BatchNormApplyGrad,
+    BatchNormGrad, BatchNormSums, BatchNormTrain, Binary, BitCast, Blocks, Cast, Classify,
+    Compare, Concat, Constant, Conv, ConvTranspose, ConvWeightGrad, Dft, Dims, DropoutTrain,
+    ExclusiveScan, Expand, Gather, GatherAt, Gemm, GroupNorm, LayerNorm, Logic, LpNorm, Lrn,
+    MatMul, MergeTopK, Narrow, OneHot, Pad, Pool, PoolGrad, Random, Range, Recurrent,
+    RecurrentGrad, Reduce, Resize, Reverse, ReverseSequence, RowNoise, Scan, Scatter,
+    SegmentSum, Slice, Softmax, Sort, SplitOp, Tile, TopK, Transpose, Trilu, Unary, Where,
 }
 
 /// The target: GPUs with CUDA kernels that are compiled at run time.

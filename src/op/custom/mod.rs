@@ -270,7 +270,7 @@ fn claim(found: Sharding, ty: &TensorType, carries: usize) -> Result<Claim, Refu
             Combine::Max | Combine::Min => true,
             Combine::Sum | Combine::Prod => ty.dtype != DType::Bool,
             Combine::Lse | Combine::L2 | Combine::Mean => ty.dtype.is_float(),
-            Combine::WideSum | Combine::WideProd => false,
+            Combine::WideSum | Combine::WideProd | Combine::Moments => false,
         };
         if !fits {
             return refuse(Code::NoRule, format!("gives {found} of {ty}, which do not combine"));

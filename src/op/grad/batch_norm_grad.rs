@@ -2,10 +2,11 @@
 
 use smallvec::smallvec;
 
+use super::batch_norm_sums::{check_gradient, rows_of_both};
 use crate::op::Statistics;
-use crate::op::batch_norm::{apart_from_channels, check_scales};
+use crate::op::batch_norm::check_scales;
 use crate::op::batch_norm_train::{channel_sums, rounded};
-use crate::op::infer::{count, equal, exactly, results};
+use crate::op::infer::{count, exactly, results};
 use crate::op::numeric::setting_in;
 use crate::op::prelude::*;
 use crate::op::wide::{LargeSum, Wide};
@@ -46,24 +47,14 @@ impl OpDef for BatchNormGrad {
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         count(operands, 3, 3, "3")?;
         check_scales(&operands[..2])?;
-        let (x, dy) = (operands[0].ty, operands[2].ty);
-        if x.dtype != dy.dtype || x.rank() != dy.rank() {
-            return Err(OpError::shape(2, dy, format!("it must be {x}")));
-        }
-        for (a, b) in x.shape.iter().zip(dy.shape.iter()) {
-            equal("sizes of the operand and of the gradient", a, b)?;
-        }
-        let scale = operands[1].ty;
+        check_gradient(operands, 2)?;
+        let (x, scale) = (operands[0].ty, operands[1].ty);
         results([x.clone(), scale.clone(), scale.clone()])
     }
 
     fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
         at.expect_whole(1, Code::WindowAxis, "scales channels by samples of the batch")?;
-        let Some(shard) = at.shard(0).filter(|s| at.shard(2) == Some(*s)) else {
-            let i = if at.shard(0).is_some() { 2 } else { 0 };
-            return at.refuse_at(i, Code::Misaligned, "pairs rows with those of others");
-        };
-        apart_from_channels(at, shard)?;
+        let shard = rows_of_both(at, 2)?;
         if !self.local {
             return at.refuse(Code::BatchStatistics, "uses statistics of the whole batch");
         }

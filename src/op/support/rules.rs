@@ -146,6 +146,7 @@ pub(crate) fn needs_whole(operands: &[SplitOperand<'_>]) -> Refusal {
         Combine::Lse => "the logarithm of the sum of exponentials",
         Combine::L2 => "the norm",
         Combine::Mean => "the mean",
+        Combine::Moments => "the mean and the variance",
     };
     // Beside rows it is a statistic of the batch; without any it is what is left of the batch.
     let rows = first_shard(operands).is_some();

@@ -1,5 +1,5 @@
 //! Numbers wider than an `f64`, in which reductions accumulate: sums that keep what each addition
-//! rounds away, products that neither overflow nor underflow on the way.
+//! rounds away, products that neither overflow nor underflow on the way, the moments of elements.
 //!
 //! A value is `WIDTH` components of `f64`. So parts of a reduction travel between replicas without
 //! a rounding, and how the elements are divided hardly changes the result, however much of it
@@ -158,9 +158,62 @@ impl Wide for Product {
     }
 }
 
+/// The number of some elements, their mean, and the sum of their squared distances from it.
+#[derive(Clone, Copy)]
+pub(in crate::op) struct Moments {
+    pub(in crate::op) count: f64,
+    pub(in crate::op) mean: f64,
+    pub(in crate::op) squares: f64,
+}
+
+impl Moments {
+    /// The variance; NaN without elements.
+    pub(in crate::op) fn variance(self) -> f64 {
+        self.squares / self.count
+    }
+}
+
+impl Wide for Moments {
+    const WIDTH: usize = 3;
+    const EMPTY: Self = Self { count: 0.0, mean: 0.0, squares: 0.0 };
+
+    fn with(self, x: f64) -> Self {
+        // The distance of an element from itself is 0, or NaN if it is not finite.
+        self.join(Self { count: 1.0, mean: x, squares: x - x })
+    }
+
+    fn join(self, other: Self) -> Self {
+        if other.count == 0.0 {
+            return self;
+        }
+        if self.count == 0.0 {
+            return other;
+        }
+        let count = self.count + other.count;
+        let distance = other.mean - self.mean;
+        let between = distance * distance * (self.count * other.count / count);
+        // Products with the numbers of elements, not a step along the distance: of an infinite mean
+        // and a finite one the result is infinite, as the mean of all elements is.
+        let mean = (self.count * self.mean + other.count * other.mean) / count;
+        Self { count, mean, squares: self.squares + other.squares + between }
+    }
+
+    fn read(at: impl Fn(usize) -> f64) -> Self {
+        Self { count: at(0), mean: at(1), squares: at(2) }
+    }
+
+    fn component(self, i: usize) -> f64 {
+        [self.count, self.mean, self.squares][i]
+    }
+
+    fn over(self, count: f64) -> f64 {
+        self.count * self.mean / count
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{LargeSum, Product, Sum, Wide};
+    use super::{LargeSum, Moments, Product, Sum, Wide};
 
     /// The same elements, taken in so many parts.
     fn parts<W: Wide>(x: &[f64], size: usize) -> f64 {
@@ -197,6 +250,27 @@ mod tests {
         let all = [f64::MAX, f64::MAX].iter().fold(LargeSum::EMPTY, |a, x| a.with(*x));
         let mean = all.over(2.0);
         assert!(mean >= f64::MAX && mean.is_finite(), "a mean is finite where its elements are");
+    }
+
+    #[test]
+    fn moments_of_parts_are_those_of_all() {
+        let x: Vec<f64> = (0..40).map(|i| 1e6 + f64::from(i * i % 13)).collect();
+        let mean = x.iter().sum::<f64>() / 40.0;
+        let squares = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+        for size in 1..=x.len() {
+            let part = |x: &[f64]| x.iter().fold(Moments::EMPTY, |a, x| a.with(*x));
+            let parts = x.chunks(size).map(part).chain([Moments::EMPTY]);
+            let all = parts.fold(Moments::EMPTY, Moments::join);
+            let again = Moments::read(|i| all.component(i));
+            assert_eq!([again.count, again.over(1.0)], [40.0, 40.0 * all.mean]);
+            assert!((again.mean - mean).abs() < 1e-9, "{size}: {} is not {mean}", again.mean);
+            assert!((again.squares - squares).abs() < 1e-7 * squares, "{size}");
+            assert!((again.variance() * 40.0 - squares).abs() < 1e-7 * squares, "{size}");
+        }
+        let constant = [3.7f32; 9].iter().fold(Moments::EMPTY, |a, x| a.with(f64::from(*x)));
+        assert_eq!([constant.mean, constant.squares], [f64::from(3.7f32), 0.0]);
+        let infinite = Moments::EMPTY.with(1.0).with(f64::INFINITY).with(2.0);
+        assert!(infinite.mean == f64::INFINITY && infinite.squares.is_nan());
     }
 
     #[test]

@@ -176,6 +176,10 @@ struct Writer<'g> {
     /// The redistributed forms of values, by value, operator and number of blocks: each value is
     /// exchanged once, however many users need it.
     redistributed: HashMap<(Value, &'static str, u64), Value>,
+    /// The numbers that steps of formulas share, by their bits; and whether these numbers of
+    /// elements are above 0.
+    numbers: HashMap<u64, Value>,
+    any: Vec<(Dim, Value)>,
     /// True if a rewrite may have left nodes without users.
     has_dead_nodes: bool,
     /// The use of each node's results by outputs, by node of the template; and that of the operator
@@ -214,6 +218,8 @@ impl<'g> Writer<'g> {
             claims: FastMap::default(),
             names: results.map(|r| r.name.clone()).collect(),
             redistributed: HashMap::new(),
+            numbers: HashMap::new(),
+            any: Vec::new(),
             has_dead_nodes: false,
             output_uses: output_uses(template, order),
             output_use: OutputUse::Other,

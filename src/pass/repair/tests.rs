@@ -99,3 +99,27 @@ fn a_node_that_is_not_written_is_no_other_one() {
     let writer = Writer::new(&graph, &order, graph.node_map(false), options);
     writer.new_value(graph.outputs()[0].value);
 }
+
+/// A normalisation, its gradients, and a second normalisation of the same value.
+const NORMALISED: &str = "fanwise 1
+symbol N >= 0
+graph @g(%x: f32[N,3,2], %dy: f32[N,3,2], %s: f32[3], %b: f32[3]) -> (y: f32[N,3,2], m: f32[3], \
+v: f32[3], z: f32[N,3,2], dx: f32[N,3,2], ds: f32[3], db: f32[3]) {
+  %y : f32[N,3,2], %m : f32[3], %v : f32[3] = batch_norm_train(%x, %s, %b, %s, %b)
+  %z : f32[N,3,2], %o : f32[3], %p : f32[3] = batch_norm_train(%x, %b, %s, %s, %b)
+  %dx : f32[N,3,2], %ds : f32[3], %db : f32[3] = batch_norm_train_grad(%x, %s, %dy)
+  return %y, %m, %v, %z, %dx, %ds, %db
+}
+";
+
+#[test]
+fn statistics_are_exchanged_once_in_each_direction() {
+    let graph = parse(NORMALISED).unwrap();
+    let (repaired, done) = repair(&graph, Repair::Comm.into()).unwrap();
+    assert!(survey(&repaired).unwrap().refused().is_empty());
+    let exchanged = repaired.ids().filter_map(|id| repaired.node(id).op()?.combines());
+    assert_eq!(exchanged.collect::<Vec<_>>(), [Combine::Moments, Combine::Sum], "{repaired}");
+    let bytes = |by| done.iter().find(|r| r.action == Action::AllReduce(by)).unwrap().bytes.clone();
+    assert_eq!(bytes(Combine::Moments), 72.into(), "three numbers for each of three channels");
+    assert_eq!(bytes(Combine::Sum), 48.into());
+}

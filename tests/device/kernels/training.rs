@@ -149,6 +149,7 @@ fn statistics(i: usize) {
     let dy = net.input(&dims);
     let gradient = BatchNormGrad { epsilon: 1e-3, local: true };
     results.extend(net.ops(3, gradient, &[x, scale, dy]));
+    results.extend(steps(&mut net, i, [x, dy, scale, bias]));
     let (graph, weights) = net.finish(&results);
     let gpu = on_gpus(&graph, &weights, 1, 1);
     let mut rng = ChaCha8Rng::seed_from_u64(i as u64);
@@ -161,4 +162,16 @@ fn statistics(i: usize) {
         let wanted = expected(&graph, &weights, &batch, false);
         assert_close(&outputs(&gpu, &batch), &wanted, 2e-5, &what);
     }
+}
+
+/// The same in the steps between which replicas exchange statistics, of elements of any type.
+fn steps(net: &mut Net, i: usize, [x, dy, scale, bias]: [Value; 4]) -> Vec<Value> {
+    let op = |name: &str| Op::read(name, vec![]).unwrap();
+    let to = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+    let [x, dy] = [x, dy].map(|v| net.op(Cast { to }, &[v]));
+    let moments = net.op(op("batch_moments"), &[x]);
+    let y = net.op(op("batch_norm_apply"), &[x, scale, bias, moments]);
+    let sums = net.op(op("batch_norm_sums"), &[x, dy, moments]);
+    let dx = net.op(op("batch_norm_apply_grad"), &[x, scale, dy, moments, sums]);
+    [moments, y, sums, dx].map(|v| net.op(Cast { to: DType::F32 }, &[v])).into()
 }

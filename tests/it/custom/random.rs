@@ -104,7 +104,9 @@ impl Mixed {
             Combine::Min => fold(w, f32::INFINITY, f32::min),
             Combine::Mean => fold(w, 0.0, |a, b| a + b) / rows as f32,
             Combine::L2 => fold(w, 0.0, f32::hypot),
-            Combine::Lse | Combine::WideSum | Combine::WideProd => panic!("{by:?}"),
+            Combine::Lse | Combine::WideSum | Combine::WideProd | Combine::Moments => {
+                panic!("{by:?}")
+            }
         };
         match kind {
             Kind::Rows => {

@@ -30,6 +30,7 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     ("for_training", for_training),
     ("row_noise", row_noise),
     ("channels", channels),
+    ("moments", moments),
     ("layer_norm", layer_norm),
     ("blocks", blocks),
     ("resize", resize),
@@ -449,6 +450,24 @@ fn recurrent_grad(draw: &mut Draw) -> Option<Case> {
     attrs.push(("cell", Attr::Name(name.to_owned())));
     operands.extend(results.iter().map(|shape| draw.held(DType::F32, shape)));
     case(named("recurrent_grad", attrs)?, operands)
+}
+
+/// The steps of batch normalisation between which replicas exchange statistics.
+fn moments(draw: &mut Draw) -> Option<Case> {
+    let mut shape = images(draw, 2, 1);
+    shape.truncate(draw.of(&[2, 3, 3]));
+    let dtype = draw.float();
+    let channels = [shape[1]];
+    let (x, dy) = (draw.held(dtype, &shape), draw.held(dtype, &shape));
+    let [scale, bias] = [(); 2].map(|()| draw.held(DType::F32, &channels));
+    let [moments, sums] = [3, 2].map(|k| draw.ints(DType::F64, &[k, channels[0]], 1, 5));
+    let epsilon = ("epsilon", Attr::Float(0.1));
+    match draw.rng.random_range(0..4) {
+        0 => case(named("batch_moments", vec![])?, [x]),
+        1 => case(named("batch_norm_apply", vec![epsilon])?, [x, scale, bias, moments]),
+        2 => case(named("batch_norm_sums", vec![])?, [x, dy, moments]),
+        _ => case(named("batch_norm_apply_grad", vec![epsilon])?, [x, scale, dy, moments, sums]),
+    }
 }
 
 /// Operators that take all samples together.

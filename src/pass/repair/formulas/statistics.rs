@@ -1,5 +1,8 @@
 //! Synchronised and ghost batch normalisation: statistics over replicas and over groups of rows.
 //!
+//! Replicas exchange one message for each direction of a synchronised normalisation: the moments of
+//! their rows, and two sums for the gradients. Statistics of groups are computed step by step.
+//!
 //! All statistics are computed in `f64`, in two passes: the mean first, then the squares of
 //! differences from it. The one-pass form `E[x^2] - E[x]^2` would cancel for channels whose mean is
 //! large beside their deviation.
@@ -10,7 +13,10 @@ use super::super::output_use::OutputUse;
 use super::super::{Action, Cause, Failure, InsertionPoint, Repair, Writer};
 use super::steps::{Steps, Written};
 use crate::ir::{ResultInfo, Value};
-use crate::op::{BatchNormGrad, BatchNormTrain, Formula, Op, rules, setting_in};
+use crate::op::{
+    BatchMoments, BatchNormApply, BatchNormApplyGrad, BatchNormGrad, BatchNormSums, BatchNormTrain,
+    Formula, Op, rules, setting_in,
+};
 use crate::types::{Claim, Code, DType, Dim, Shard, Tensor};
 
 /// The running statistics of a batch normalisation and the results that hold their new values.
@@ -19,7 +25,14 @@ struct Running<'a> {
     means: Value,
     vars: Value,
     new: [&'a ResultInfo; 2],
+    /// The elements of a channel, or as many as are 0 where these are.
+    elements: Dim,
 }
+
+/// The numbers of moments, by their places on the first axis.
+const COUNT: i64 = 0;
+const MEAN: i64 = 1;
+const SQUARES: i64 = 2;
 
 /// Ghost batch normalisation, or its gradients: each of `groups` groups of rows is normalised by
 /// its own statistics. The choice of statistics allows the exchange that it needs. The running mean
@@ -78,8 +91,8 @@ struct Moments {
 }
 
 impl Steps<'_, '_> {
-    /// Batch normalisation by the statistics of all replicas, in `f64`: mean and variance over the
-    /// batch, then `(x - mean) / sqrt(variance + epsilon) * scale + bias`.
+    /// Batch normalisation by the statistics of all replicas: each computes the moments of its
+    /// rows, which are all-reduced as one message, and normalises its rows by those of all.
     pub(super) fn batch_norm(
         &mut self,
         norm: &BatchNormTrain,
@@ -89,32 +102,26 @@ impl Steps<'_, '_> {
         let ([x, scale, bias, means, vars], [y, new_mean, new_var]) = (operands, results) else {
             return Ok(None);
         };
-        let rank = self.writer.out.ty(*x).rank();
-        let axes: Vec<i64> =
-            (0..rank).filter(|a| *a != 1).filter_map(|a| i64::try_from(a).ok()).collect();
-        let x = self.cast_to_f64(*x, ".wide")?;
-        let mean_of_x = self.step(".mean").reduce_mean(x, axes.clone(), true)?;
-        let shifted = self.step(".shifted").sub(x, mean_of_x)?;
-        let squares = self.step(".squares").mul(shifted, shifted)?;
-        let variance = self.step(".variance").reduce_mean(squares, axes, true)?;
-        let deviation = self.deviation(norm.epsilon, y, variance)?;
-        let y = self.affine(shifted, deviation, *scale, *bias, y)?;
-        let channels = self.writer.out.ty(*scale).shape.to_vec();
-        let mut flat = |value| self.step(".channels").view(value, channels.clone());
-        let current = [flat(mean_of_x)?, flat(variance)?];
-        let running = Running { norm, means: *means, vars: *vars, new: [new_mean, new_var] };
-        let [mean, var] = self.running(&running, current)?;
+        let moments = self.moments(*x)?;
+        let apply = BatchNormApply { epsilon: norm.epsilon };
+        let y = self.result(y).op(apply, &[*x, *scale, *bias, moments])?;
+        let (mean, variance) = (self.of_channels(moments, MEAN)?, self.variance(moments)?);
+        let (new, elements) = ([new_mean, new_var], self.elements(*x));
+        let running = Running { norm, means: *means, vars: *vars, new, elements };
+        let [mean, var] = self.running(&running, [mean, variance])?;
         Ok(Some(smallvec![y, mean, var]))
     }
 
-    /// The gradients of batch normalisation by the statistics of all replicas, in `f64`, with the
-    /// number `count` of elements of a channel and `normal = (x - mean) / deviation`:
+    /// The gradients of batch normalisation by the statistics of all replicas. Each computes the
+    /// sums of `dy` and of `dy * (x - mean)` over its rows, which are all-reduced as one message;
+    /// the moments are those of the forward pass. Of all rows
     ///
     /// ```text
     /// dbias  = sum(dy)
-    /// dscale = sum(dy * normal)
-    /// dx     = scale / deviation * (dy - dbias / count - normal * dscale / count)
+    /// dscale = sum(dy * (x - mean)) / deviation
     /// ```
+    ///
+    /// so that neither needs an exchange of its own.
     pub(super) fn batch_norm_grad(
         &mut self,
         norm: &BatchNormGrad,
@@ -122,44 +129,57 @@ impl Steps<'_, '_> {
         results: &[ResultInfo],
     ) -> Written {
         let ([x, scale, dy], [dx, dscale, dbias]) = (operands, results) else { return Ok(None) };
-        let shape = self.writer.out.ty(*x).shape.clone();
-        let axes: Vec<i64> =
-            (0..shape.len()).filter(|a| *a != 1).filter_map(|a| i64::try_from(a).ok()).collect();
-        let elements = shape.iter().enumerate().filter(|(a, _)| *a != 1);
-        let elements = elements.fold(Dim::ONE, |count, (_, d)| count * d.clone());
-        // The operator takes `x` but not the statistics of the forward pass.
-        let count = self.step(".count").dim(elements)?;
-        let count = self.cast_to_f64(count, ".count")?;
-        let (x, dy) = (self.cast_to_f64(*x, ".wide")?, self.cast_to_f64(*dy, ".wide")?);
-        let total = self.step(".sum").reduce_sum(x, axes.clone(), true)?;
-        let mean = self.step(".mean").div(total, count)?;
-        let shifted = self.step(".shifted").sub(x, mean)?;
-        let squares = self.step(".squares").mul(shifted, shifted)?;
-        let squares = self.step(".squares").reduce_sum(squares, axes.clone(), true)?;
-        let variance = self.step(".variance").div(squares, count)?;
+        let moments = self.moments(*x)?;
+        let op = Op::from(BatchNormSums {});
+        let part = self.step(".sums").op(op.clone(), &[*x, *dy, moments])?;
+        let sums = self.all_reduced(part, &op)?;
+        let apply = BatchNormApplyGrad { epsilon: norm.epsilon };
+        let value = self.result(dx).op(apply, &[*x, *scale, *dy, moments, sums])?;
+        let (given, products) = (self.of_channels(sums, 0)?, self.of_channels(sums, 1)?);
+        let variance = self.variance(moments)?;
         let deviation = self.deviation(norm.epsilon, dx, variance)?;
-        let normal = self.step(".normal").div(shifted, deviation)?;
-        let weighted = self.step(".weighted").mul(dy, normal)?;
-        let sums = [
-            self.step(".bias").reduce_sum(dy, axes.clone(), true)?,
-            self.step(".scale").reduce_sum(weighted, axes, true)?,
-        ];
-        let mean_of_dy = self.step(".share").div(sums[0], count)?;
-        let along = self.step(".share").div(sums[1], count)?;
-        let along = self.step(".along").mul(normal, along)?;
-        let rest = self.step(".rest").sub(dy, mean_of_dy)?;
-        let rest = self.step(".rest").sub(rest, along)?;
-        let column = [shape[1].clone()].into_iter().chain((2..shape.len()).map(|_| Dim::ONE));
-        let scale = self.cast_to_f64(*scale, ".factor")?;
-        let scale = self.step(".factor").view(scale, column.collect())?;
-        let factor = self.step(".factor").div(scale, deviation)?;
-        let value = self.step(".gradient").mul(rest, factor)?;
-        let value = self.result(dx).convert(value, dx.ty.dtype)?;
-        let mut flat = |value, result: &ResultInfo| {
-            let value = self.step(".channels").view(value, vec![shape[1].clone()])?;
-            self.result(result).convert(value, result.ty.dtype)
+        let by_scale = self.step(".scale").div(products, deviation)?;
+        // An empty batch has no deviation; its sums are zeros, which are the gradients.
+        let any = self.any(self.elements(*x))?;
+        let by_scale = self.step(".scale").choose(any, by_scale, products)?;
+        let by_scale = self.result(dscale).convert(by_scale, dscale.ty.dtype)?;
+        let by_bias = self.result(dbias).convert(given, dbias.ty.dtype)?;
+        Ok(Some(smallvec![value, by_scale, by_bias]))
+    }
+
+    /// The moments of a value over all replicas. All normalisations of the value share them, and so
+    /// do their gradients.
+    fn moments(&mut self, x: Value) -> Result<Value, Failure> {
+        let graph = &self.writer.out;
+        let users = graph.users(x.node);
+        let known = users.iter().find(|(user, _, output)| {
+            *output == x.output && matches!(graph.node(*user).op(), Some(Op::BatchMoments(_)))
+        });
+        let known = known.map(|(user, ..)| Value { node: *user, output: 0 });
+        let op = Op::from(BatchMoments {});
+        let part = match known {
+            Some(known) => known,
+            None => self.step(".moments").op(op.clone(), &[x])?,
         };
-        Ok(Some(smallvec![value, flat(sums[1], dscale)?, flat(sums[0], dbias)?]))
+        match self.writer.redistributed.get(&(part, "all_reduce", 1)) {
+            Some(whole) => Ok(*whole),
+            None => self.all_reduced(part, &op),
+        }
+    }
+
+    /// One of the numbers that a value has for each channel.
+    fn of_channels(&mut self, value: Value, number: i64) -> Result<Value, Failure> {
+        let channels = self.writer.out.ty(value).shape[1].clone();
+        let (from, to) = (Dim::from(number), Dim::from(number + 1));
+        let row = self.step(".row").rows(value, 0, from, to)?;
+        self.step(".channels").view(row, vec![channels])
+    }
+
+    /// The variance, from moments.
+    fn variance(&mut self, moments: Value) -> Result<Value, Failure> {
+        let squares = self.of_channels(moments, SQUARES)?;
+        let count = self.of_channels(moments, COUNT)?;
+        self.step(".variance").div(squares, count)
     }
 
     /// Batch normalisation or its gradients with the statistics of each group of rows.
@@ -212,7 +232,9 @@ impl Steps<'_, '_> {
             self.step(".channels").div(all, groups.total)
         };
         let current = [all(of.sums)?, all(of.squares)?];
-        let running = Running { norm, means: *means, vars: *vars, new: [new_mean, new_var] };
+        let new = [new_mean, new_var];
+        let elements = Dim::n();
+        let running = Running { norm, means: *means, vars: *vars, new, elements };
         let [mean, var] = self.running(&running, current)?;
         Ok(Some(smallvec![y, mean, var]))
     }
@@ -380,8 +402,7 @@ impl Steps<'_, '_> {
         [mean, var]: [Value; 2],
     ) -> Result<[Value; 2], Failure> {
         // An empty batch has no statistics (0 / 0): the running ones must stay, not become NaN.
-        let any = self.step(".any").dim(Dim::n().minimum(&Dim::ONE))?;
-        let any = self.step(".rows").convert(any, DType::Bool)?;
+        let any = self.any(running.elements.clone())?;
         let [new_mean, new_var] = running.new;
         let mut moved = |current, old, new: &ResultInfo| {
             let stays = setting_in(running.norm.momentum, new.ty.dtype);
@@ -402,9 +423,35 @@ impl Steps<'_, '_> {
         self.step(suffix).convert(value, DType::F64)
     }
 
-    /// A scalar `f64`.
+    /// A scalar `f64`, written once for all formulas.
     fn constant(&mut self, value: f64, suffix: &str) -> Result<Value, Failure> {
-        self.step(suffix).literal(Tensor::scalar(value))
+        if let Some(known) = self.writer.numbers.get(&value.to_bits()) {
+            return Ok(*known);
+        }
+        let new = self.step(suffix).literal(Tensor::scalar(value))?;
+        self.writer.numbers.insert(value.to_bits(), new);
+        Ok(new)
+    }
+
+    /// The elements of a channel of a value; the rows of the batch where they are as many times a
+    /// number, so that all values of such sizes share what follows from them.
+    fn elements(&self, x: Value) -> Dim {
+        let shape = self.writer.out.ty(x).shape.iter().enumerate();
+        let all =
+            shape.filter(|(axis, _)| *axis != 1).fold(Dim::ONE, |all, (_, d)| all * d.clone());
+        let of_row = all.exact_div(&Dim::n()).and_then(|each| each.as_const());
+        if of_row.is_some_and(|each| each > 0) { Dim::n() } else { all }
+    }
+
+    /// Whether there are any of so many elements, written once for all formulas.
+    fn any(&mut self, elements: Dim) -> Result<Value, Failure> {
+        if let Some((_, known)) = self.writer.any.iter().find(|(of, _)| *of == elements) {
+            return Ok(*known);
+        }
+        let any = self.step(".any").dim(elements.minimum(&Dim::ONE))?;
+        let any = self.step(".rows").convert(any, DType::Bool)?;
+        self.writer.any.push((elements, any));
+        Ok(any)
     }
 
     /// A scalar `i64`.
