@@ -8,6 +8,8 @@ mod machine;
 mod table;
 mod work;
 
+use std::collections::HashMap;
+
 use fanwise::internal::calls;
 use fanwise::lower::{Action, DeviceProgram, Launch};
 use fanwise::types::KernelClass;
@@ -15,7 +17,7 @@ use fanwise::types::KernelClass;
 pub use machine::{LAUNCH, MACHINES, Machine};
 pub use table::{on_gpus, step, table};
 use work::Shapes;
-pub use work::Work;
+pub use work::{Started, Work};
 
 /// A launch of a program.
 #[derive(Clone, Debug)]
@@ -36,13 +38,19 @@ pub struct Cost<'a> {
 /// If a launch has no kernel.
 pub fn costs(device: &DeviceProgram, n: i64) -> Vec<Cost<'_>> {
     let calls = calls(device).unwrap_or_else(|e| panic!("{e}"));
+    // Calls of several launches belong to the first of these.
+    let mut kernels = HashMap::new();
+    for started in calls.iter().flatten().flat_map(Started::of) {
+        kernels.extend(started.written().map(|id| (id, started)));
+    }
     let mut partial: Vec<&Launch> = Vec::new();
     let mut all = Vec::new();
     for (step, calls) in device.steps.iter().zip(&calls) {
         let label = &*step.label;
         match &step.action {
             Action::Launch(launch) => {
-                let work = Shapes { device, launch, n }.work(&partial, calls);
+                let kernel = launch.results.first().and_then(|id| kernels.get(id));
+                let work = Shapes { device, launch, n }.work(&partial, kernel);
                 partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
                 all.push(Cost { label, launch: Some(&**launch), work, kernels: calls.len() });
             }

@@ -1,6 +1,8 @@
 //! What the launches of a program do: operations, those that tiles make of them, bytes.
 
-use fanwise::internal::{Arg, Call, ParamDecl};
+use std::sync::Arc;
+
+use fanwise::internal::{Arg, Call, Kernel, ParamDecl};
 use fanwise::lower::{BufferId, DeviceProgram, Launch};
 use fanwise::op::{Gemm, Op};
 use fanwise::types::KernelClass;
@@ -108,102 +110,176 @@ impl Shapes<'_> {
         }
     }
 
-    /// The work of the launch, which makes these calls.
-    pub(crate) fn work(&self, partial: &[&Launch], calls: &[Call]) -> Work {
+    /// The work of the launch, by this kernel if it is one that calls tell apart.
+    pub(crate) fn work(&self, partial: &[&Launch], kernel: Option<&Started<'_>>) -> Work {
         let (operations, bytes) = (self.operations(), self.moved(partial));
-        let none =
-            Work { operations, performed: operations, bytes, cached: bytes, ..Work::default() };
-        let mut work = Work { density: 1.0, ..none };
-        for call in calls {
-            self.add(&mut work, call);
+        let first = self.launch.operands.first().map_or(0.0, |id| self.elements_of(*id));
+        let mut work = Work {
+            operations,
+            performed: operations,
+            bytes,
+            cached: bytes,
+            density: 1.0,
+            doubles: 0.0,
+        };
+        let Some(kernel) = kernel else { return work };
+        work.performed *= kernel.excess(self.n);
+        let gradient = kernel.get("GRADIENT", self.n) > 0.0;
+        match kernel.kernel.file {
+            "conv.cu" | "matmul.cu" | "conv_weight_grad.cu" => kernel.tiles(&mut work, self.n),
+            "depthwise.cu" => {
+                // Each weight is read from shared memory for each place.
+                work.density = 0.5;
+                // The rows of a window are read anew for each line of places.
+                work.cached *= kernel.get("TAPS", self.n).sqrt();
+            }
+            "few_weight_grad.cu" => {
+                work.density = 0.2;
+                work.cached *= kernel.get("TAPS", self.n);
+            }
+            "recurrent.cu" | "recurrent_grad.cu" => work.density = 0.7,
+            "batch_statistics.cu" => work.doubles = first * if gradient { 6.0 } else { 3.0 },
+            "batch_norm.cu" => work.doubles = first * if gradient { 8.0 } else { 4.0 },
+            "batch_sums.cu" => work.doubles = 3.0 * first,
+            "reduce.cu" | "norm.cu" | "long_norm.cu" | "softmax.cu" | "long_softmax.cu" => {
+                work.doubles = 2.0 * first;
+            }
+            "all_reduce.cu" => work.doubles = self.result() * kernel.get("PARTS", self.n),
+            _ => {}
         }
         work
     }
+}
 
-    /// Adds what only the kernel of a call tells.
-    fn add(&self, work: &mut Work, call: &Call) {
-        let of = Sizes { call, n: self.n };
-        let first = self.launch.operands.first().map_or(0.0, |id| self.elements_of(*id));
-        match call.kernel.file {
-            "conv.cu" => of.tiles(work, of.get("TAPS") * of.get("C_EACH")),
-            "matmul.cu" => of.tiles(work, of.get("TERMS")),
-            "conv_weight_grad.cu" => of.tiles(work, of.get("PART").min(of.get("PLACES"))),
-            "depthwise.cu" => {
-                // The strips have places beyond the end of a line, the blocks channels beyond the
-                // last. A transposed convolution meets no holes.
-                let channels = of.grid(1) * of.get("CHANNEL_THREADS") * of.get("VECTOR");
-                let places = of.get("STRIPS") * of.get("STRIP");
-                work.performed *= places * channels / self.result();
-                // Each weight is read from shared memory for each place.
-                work.density = 0.5;
-                work.cached *= of.get("TAPS").sqrt();
-            }
-            "few_weight_grad.cu" => {
-                let lines = of.get("LINES");
-                let all = of.get("GROUPS") * of.get("M_EACH");
-                work.performed *= (all / lines).ceil() * lines / all;
-                work.density = 0.2;
-                work.cached *= of.get("TAPS");
-            }
-            "recurrent.cu" | "recurrent_grad.cu" => work.density = 0.7,
-            "batch_statistics.cu" => {
-                work.doubles += first * if of.get("GRADIENT") > 0.0 { 6.0 } else { 3.0 };
-            }
-            "batch_norm.cu" => {
-                work.doubles += first * if of.get("GRADIENT") > 0.0 { 8.0 } else { 4.0 };
-            }
-            "reduce.cu" | "norm.cu" | "long_norm.cu" | "softmax.cu" | "long_softmax.cu" => {
-                work.doubles += 2.0 * first;
-            }
-            "all_reduce.cu" => work.doubles += self.result() * of.get("PARTS"),
-            _ => {}
+/// A kernel with its argument, alone or one of several side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Started<'a> {
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// Its argument.
+    pub args: &'a [Arg],
+}
+
+impl<'a> Started<'a> {
+    /// The kernels that a call runs.
+    pub fn of(call: &'a Call) -> Vec<Self> {
+        if call.kernel.parts.is_empty() {
+            return vec![Self { kernel: &call.kernel, args: &call.args }];
         }
+        let mut at = 0;
+        let part = |kernel: &'a Arc<Kernel>| {
+            let args = &call.args[at..at + kernel.params.len()];
+            at += args.len();
+            Self { kernel, args }
+        };
+        call.kernel.parts.iter().map(part).collect()
     }
-}
 
-/// The sizes that a call gives its kernel.
-struct Sizes<'a> {
-    call: &'a Call,
-    n: i64,
-}
+    /// The buffers that it writes.
+    pub(crate) fn written(&self) -> impl Iterator<Item = BufferId> + use<'a> {
+        let params = self.kernel.params.iter().zip(self.args);
+        params.filter_map(|(decl, arg)| match (decl, arg) {
+            (ParamDecl::Write(..), Arg::Buffer(id)) => Some(*id),
+            _ => None,
+        })
+    }
 
-impl Sizes<'_> {
-    /// The number of this name, a macro or an argument; 0 without one.
-    fn get(&self, name: &str) -> f64 {
-        let kernel = &self.call.kernel;
-        let fixed = kernel.defines.iter().find(|(own, _)| own == name);
+    /// The number of this name in a batch of `n` rows, a macro or an argument; 0 without one.
+    fn get(&self, name: &str, n: i64) -> f64 {
+        let fixed = self.kernel.defines.iter().find(|(own, _)| own == name);
         if let Some(number) = fixed.and_then(|(_, text)| text.parse::<f64>().ok()) {
             return number;
         }
         let is = |decl: &ParamDecl| matches!(decl, ParamDecl::Size(own) if own == name);
-        let at = kernel.params.iter().position(is);
-        match at.map(|at| &self.call.args[at]) {
-            Some(Arg::Size(size)) => size.eval(self.n) as f64,
+        let at = self.kernel.params.iter().position(is);
+        match at.map(|at| &self.args[at]) {
+            Some(Arg::Size(size)) => size.eval(n) as f64,
             Some(Arg::Buffer(_) | Arg::Report | Arg::Step) | None => 0.0,
         }
     }
 
-    fn grid(&self, axis: usize) -> f64 {
-        self.call.grid[axis].eval(self.n) as f64
+    /// The constant numbers of a list.
+    fn list(&self, name: &str) -> Vec<f64> {
+        let found = self.kernel.defines.iter().find(|(own, _)| own == name);
+        let text = found.map_or("", |(_, text)| text.trim_matches(['{', '}']));
+        text.split(',').filter_map(|number| number.trim().parse().ok()).collect()
     }
 
-    /// Adds what tiles of `BM` by `BN` over so many terms do.
-    fn tiles(&self, work: &mut Work, terms: f64) {
-        let (bm, bn, bk) = (self.get("BM"), self.get("BN"), self.get("BK"));
-        let terms = (terms / bk).ceil() * bk;
-        work.performed = 2.0 * self.grid(0) * bm * bn * terms;
-        work.cached = 4.0 * self.grid(0) * (bm + bn) * terms;
-        let scalar = ["X_VECTORS", "A_VECTORS"].iter().any(|name| self.is_off(name));
+    /// How many times the multiplications that a convolution or a product asks for its kernel makes,
+    /// with those beyond the edges of tiles; 1 for all else.
+    pub fn excess(&self, n: i64) -> f64 {
+        let get = |name: &str| self.get(name, n);
+        let over = |size: f64, by: f64| if size > 0.0 { up(size, by) / size } else { 1.0 };
+        match self.kernel.file {
+            "conv.cu" => {
+                let rows = up(n as f64 * get("CELLS"), get("BM")) / (n as f64 * get("OUTPUTS"));
+                let terms = get("TAPS") * get("C_EACH");
+                let own = |taps: f64| up(taps * get("C_EACH"), get("BK"));
+                let done: f64 = self.phases().into_iter().map(own).sum();
+                let strides: f64 = self.list("STRIDE").iter().product();
+                let meets = if get("TRANSPOSED") > 0.0 { terms / strides } else { terms };
+                rows * over(get("M_EACH"), get("BN")) * done / meets
+            }
+            "conv_weight_grad.cu" => {
+                let weights = get("TAPS") * get("C_EACH");
+                over(get("M_EACH"), get("BM")) * over(weights, get("BN"))
+            }
+            "few_weight_grad.cu" => over(get("M_EACH") * get("GROUPS"), get("LINES")),
+            "depthwise.cu" => {
+                let channels = get("CHANNELS") / get("C_EACH") * get("EACH");
+                let along = self.list("OUTPUT").last().map_or(1.0, |last| over(*last, get("STRIP")));
+                along * over(channels, get("CHANNEL_THREADS") * get("VECTOR"))
+            }
+            "matmul.cu" => {
+                let sides = over(get("HEIGHT"), get("BM")) * over(get("WIDTH"), get("BN"));
+                sides * over(get("TERMS"), get("BK"))
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// The taps that the places of each phase of a convolution meet.
+    fn phases(&self) -> Vec<f64> {
+        let [kernel, stride, before] = ["KERNEL", "STRIDE", "BEFORE"].map(|name| self.list(name));
+        let count = self.get("PHASES", 0);
+        if count <= 1.0 {
+            return vec![kernel.iter().product()];
+        }
+        let mut phases = Vec::new();
+        let mut phase = 0.0;
+        while phase < count {
+            let (mut rest, mut taps) = (phase, 1.0);
+            for axis in (0..kernel.len()).rev() {
+                let first = (rest % stride[axis] + before[axis]) % stride[axis];
+                rest = (rest / stride[axis]).floor();
+                taps *= ((kernel[axis] - first) / stride[axis]).ceil();
+            }
+            phases.push(taps);
+            phase += 1.0;
+        }
+        phases
+    }
+
+    /// What tiles of `BM` by `BN` read from the cache, and how densely they multiply.
+    fn tiles(&self, work: &mut Work, n: i64) {
+        let [rows, columns] = ["BM", "BN"].map(|name| self.get(name, n));
+        // Each multiplication of a tile takes one element of a row and one of a column.
+        work.cached = 4.0 * work.performed / 2.0 * (rows + columns) / (rows * columns);
+        let is_off = |flag: &str| {
+            self.kernel.defines.iter().any(|(own, value)| own == flag && value == "0")
+        };
         // Shares of multiply-adds among the instructions of the main loops, for `sm_90a`.
-        work.density = match (scalar, bn <= 64.0, self.get("TAPS") > 1.0) {
+        let scalar = is_off("X_VECTORS") || is_off("A_VECTORS");
+        work.density = match (scalar, columns <= 64.0, self.get("TAPS", n) > 1.0) {
             (true, ..) => 0.44,
             (_, true, _) => 0.72,
             (_, _, true) => 0.80,
             _ => 0.86,
         };
     }
+}
 
-    fn is_off(&self, flag: &str) -> bool {
-        self.call.kernel.defines.iter().any(|(own, value)| own == flag && value == "0")
-    }
+/// The next multiple.
+fn up(size: f64, by: f64) -> f64 {
+    (size / by).ceil() * by
 }
