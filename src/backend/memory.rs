@@ -106,7 +106,8 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-#[cfg(all(test, feature = "cli", feature = "cuda"))]
+#[cfg(test)]
+#[cfg(all(feature = "cli", feature = "cuda"))]
 mod tests {
     use std::fs;
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::probe::nvrtc_package;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{Devices, Nvrtc, Version, is_of_instance};
+use crate::backend::cuda::{DeviceInfo, Devices, Nvrtc, Version, is_of_instance};
 #[cfg(feature = "cuda")]
 use crate::codegen::{Arch, CodeFormat};
 use clap::Args;
@@ -35,6 +35,23 @@ pub(crate) fn devices(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The GPUs from which one copies directly, those from which it does not although the driver says
+/// so, and whether it is a part of a GPU.
+#[cfg(feature = "cuda")]
+fn peers(gpu: &DeviceInfo) -> String {
+    let names: Vec<_> = gpu.peers.iter().map(|peer| format!(" gpu:{peer}")).collect();
+    let direct =
+        if names.is_empty() { "no peers".to_owned() } else { format!("peers{}", names.concat()) };
+    let distrusted = gpu.distrusted.iter();
+    let distrusted = distrusted
+        .map(|(peer, flaw)| format!("gpu:{peer} through the host (direct copies {flaw})"));
+    let instance = is_of_instance(&gpu.name).then(|| {
+        "an instance of a divided GPU (MIG): a process sees one, and `--logical N` shares it"
+            .to_owned()
+    });
+    [direct].into_iter().chain(distrusted).chain(instance).collect::<Vec<_>>().join(", ")
 }
 
 /// Reasons why the driver may hide GPUs, and remedies; `visible` is
@@ -171,20 +188,7 @@ impl Gpus {
         if let Ok(found) = &self.devices {
             for gpu in &found.list {
                 let device = format!("gpu:{}", gpu.ordinal);
-                let mut peers = match gpu.peers.as_slice() {
-                    [] => "no peers".to_owned(),
-                    all => {
-                        let names = all.iter().map(|peer| format!("gpu:{peer}"));
-                        format!("peers {}", names.collect::<Vec<_>>().join(" "))
-                    }
-                };
-                for (peer, flaw) in &gpu.distrusted {
-                    peers += &format!(", gpu:{peer} through the host (direct copies {flaw})");
-                }
-                if is_of_instance(&gpu.name) {
-                    peers += ", an instance of a divided GPU (MIG): a process sees one, and \
-                              `--logical N` shares it";
-                }
+                let peers = peers(gpu);
                 text.extend([format!(
                     "{device:7} {}, {}, {} multiprocessors, {}{}, {peers}\n",
                     gpu.name,

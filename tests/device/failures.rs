@@ -28,6 +28,9 @@ const CODES: [&str; 3] = ["out_of_memory", "device_lost", "illegal_address"];
 /// failure, but the next call that meets it. The host asks of GPUs whose own workers ask, too.
 const QUESTION: &str = "cuStreamQuery";
 
+/// Questions and waits: what they meet is of work before, which another call may meet first.
+const QUESTIONS: [&str; 3] = [QUESTION, "cuEventQuery", "cuEventSynchronize"];
+
 /// Functions that a run does without for want of memory when its inputs are to come before it: they
 /// come with it.
 const ASIDE: [&str; 7] = [
@@ -260,7 +263,7 @@ fn assert_named(ended: &Ended, right: &str, what: &str) {
     }
     let is_memory = MEMORY.contains(&function) && told.contains("has no memory for");
     let is_named = told.contains(&format!("{function} failed: "));
-    let is_left = function == QUESTION || MARKS.contains(&function);
+    let is_left = QUESTIONS.contains(&function) || MARKS.contains(&function);
     // Each logical GPU is one of its own, or all are one, of which the first is named, too.
     let on_gpu = failed.gpu.is_none_or(|gpu| told.contains(&format!("gpu:{gpu}")));
     // The host asks for a GPU while its worker launches: where the GPU breaks, whoever asks first

@@ -22,7 +22,7 @@ pub(crate) use driver::devices::count;
 #[cfg(feature = "cli")]
 pub(crate) use driver::devices::first_instance;
 #[cfg(feature = "cli")]
-pub(crate) use driver::devices::{Devices, devices};
+pub(crate) use driver::devices::{DeviceInfo, Devices, devices};
 pub(crate) use driver::probe;
 #[cfg(feature = "cli")]
 pub(crate) use driver::probe::Version;

@@ -72,12 +72,11 @@ impl Contexts {
         for context in &contexts {
             for other in contexts.iter().filter(|other| other.ordinal() != context.ordinal()) {
                 let pair = (context.ordinal(), other.ordinal());
-                let link = match open.links.get(&pair) {
-                    Some(link) => *link,
-                    None => {
-                        let connected = peers::connect(context, other);
-                        connected.map_err(|Failed { on, error }| (on, error))?
-                    }
+                let link = if let Some(link) = open.links.get(&pair) {
+                    *link
+                } else {
+                    let connected = peers::connect(context, other);
+                    connected.map_err(|Failed { on, error }| (on, error))?
                 };
                 if link != Link::Broken(Flaw::Untried) {
                     open.links.insert(pair, link);

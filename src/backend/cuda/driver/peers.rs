@@ -15,7 +15,7 @@ use super::memory::{Global, Pinned};
 use super::stream::Stream;
 use crate::backend::DriverError;
 use crate::backend::host::lock;
-use crate::types::invariant::invariant;
+use crate::types::invariant::{int, invariant};
 
 /// How copies from one GPU to another go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ fn attempt(
     let (to, pinned) = (Global::from_free(own, BYTES), Pinned::new(own, BYTES));
     let (to, mut pinned) = (to.map_err(on(own))?, pinned.map_err(on(own))?);
     // Not the pattern by chance.
-    let is_cleared = pinned.write(0..BYTES, &[0; BYTES]);
+    let is_cleared = pinned.write(0..BYTES, &vec![0; BYTES]);
     invariant(is_cleared.then_some(()), "that a block has the bytes that were asked for");
     let pinned = Arc::new(pinned);
     let stream = Stream::new(own).map_err(on(own))?;
@@ -153,7 +153,9 @@ fn attempt(
     match stream.finish(limit) {
         Err(error) if error.code == NOT_READY => {
             // The GPUs may write to it, and from now on neither frees memory.
-            [own, other].into_iter().for_each(|context| context.deferred_free().give_up());
+            for context in [own, other] {
+                context.deferred_free().give_up();
+            }
             std::mem::forget((source, from, to, pinned, stream));
             return Ok(Some(Flaw::NoEnd));
         }
@@ -178,7 +180,8 @@ fn filled(context: &Arc<Context>, limit: Duration) -> Result<(Stream, Global), D
 
 /// Bytes of which no two words are alike.
 fn pattern() -> Vec<u8> {
-    (0..BYTES as u32 / 4).flat_map(|i| i.wrapping_mul(0x9e37_79b1).to_le_bytes()).collect()
+    let words = 0..int::<u32>(BYTES) / 4;
+    words.flat_map(|i| i.wrapping_mul(0x9e37_79b1).to_le_bytes()).collect()
 }
 
 #[cfg(test)]

@@ -52,7 +52,9 @@ impl Driver {
         self.events.retain(|_, e| e.context != id);
         self.modules.retain(|_, m| m.context != id);
         let graphs: Vec<_> = self.executables.extract_if(.., |_, e| e.context == id).collect();
-        graphs.iter().for_each(|(_, graph)| self.end_graph(graph));
+        for (_, graph) in &graphs {
+            self.end_graph(graph);
+        }
         let functions = self.functions.values_mut().filter(|f| f.context == id);
         let code: usize = functions.map(|f| std::mem::take(&mut f.code)).sum();
         self.memory.release(device, code);
