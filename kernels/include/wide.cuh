@@ -94,7 +94,9 @@ struct Moments {
         if (count == 0.0) return other;
         const double all = count + other.count, distance = other.mean - mean;
         const double between = distance * distance * (count * other.count / all);
-        return {all, (count * mean + other.count * other.mean) / all, squares + other.squares + between};
+        const double sum = count * mean + other.count * other.mean;
+        const double shares = count / all * mean + other.count / all * other.mean;
+        return {all, fabs(sum) < infinity() ? sum / all : shares, squares + other.squares + between};
     }
     __device__ __forceinline__ void write(double* y, i64 step) const {
         y[0] = count;

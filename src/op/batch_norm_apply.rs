@@ -90,14 +90,12 @@ mod tests {
         let (all, moments) = operands(5, DType::F32, &[7, 3, 2]);
         let [x, scale, bias, ..] = &all[..] else { panic!() };
         let (rows, whole) = (Claim::rows(0), Claim::Invariant);
-        let with = |x_claim, scale_claim| {
-            let held = [(x, x_claim), (scale, scale_claim), (bias, whole), (&moments, whole)];
-            check_split(&op, &held, 7)
-        };
-        assert_eq!(with(rows, whole).unwrap(), [rows]);
-        let square = operands(6, DType::F32, &[2, 7]);
-        let [x, scale, bias, ..] = &square.0[..] else { panic!() };
-        let held = [(x, Claim::rows(1)), (scale, whole), (bias, whole), (&square.1, whole)];
-        assert!(check_split(&op, &held, 7).is_err());
+        let held = [(x, rows), (scale, whole), (bias, whole), (&moments, whole)];
+        assert_eq!(check_split(&op, &held, 7).unwrap(), [rows]);
+        let (all, moments) = operands(6, DType::F32, &[2, 7]);
+        let [x, scale, bias, ..] = &all[..] else { panic!() };
+        let channels = Claim::rows(1);
+        let held = [(x, channels), (scale, rows), (bias, rows), (&moments, channels)];
+        assert_eq!(check_split(&op, &held, 7).unwrap_err(), "R0103");
     }
 }

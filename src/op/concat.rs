@@ -142,12 +142,12 @@ mod tests {
     use super::super::testing::{check_split, random, rng};
     use super::super::{Op, SplitOperand};
     use super::Concat;
-    use crate::types::{Claim, Combine, DType, Shape, TensorType};
+    use crate::types::{Claim, Combine, DType, Dim, Shape, TensorType};
 
     #[test]
     fn parts_in_components_are_joined_beside_them() {
         let ty = |channels: i64| {
-            TensorType::new(DType::F64, Shape::from([3.into(), channels.into()].as_slice()))
+            TensorType::new(DType::F64, Shape::from(&[Dim::from(3), channels.into()][..]))
         };
         let claims = |axis, by: [Combine; 2]| {
             let (types, y) = ([ty(2), ty(5)], ty(7));

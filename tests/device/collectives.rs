@@ -120,14 +120,10 @@ impl Net {
             && by.is_wide()
         {
             // Sums of `f64` have four components, moments three, products two.
-            let components = match by {
-                Combine::WideSum => 4,
-                Combine::Moments => 3,
-                _ => 2,
-            };
+            let more = 2 * i64::from(by == Combine::WideSum) + i64::from(by == Combine::Moments);
             let shape = vec![
-                components.into(),
-                self.graph.ty(own).shape.elements().floor_div(&components.into()),
+                (2 + more).into(),
+                self.graph.ty(own).shape.elements().floor_div(&(2 + more).into()),
             ];
             own = self.add(Reshape { shape }, &[own], &format!("{name}.r{r}.wide"), there);
         }

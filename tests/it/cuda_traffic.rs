@@ -103,7 +103,8 @@ fn a_step_on_eight_gpus_exchanges_little() {
         let others: Vec<usize> = [&gpus[i + 1..], &gpus[..i]].concat();
         let found = sources(&program, *own);
         assert_eq!(found.len(), exchanges);
-        for copied in found {
+        // Slices that others combined are copied behind the launch that combines the own one.
+        for copied in found.concat().chunks(others.len()) {
             assert_eq!(copied, others, "{}", program.devices[*own].device);
         }
     }
@@ -117,37 +118,4 @@ fn a_step_on_two_gpus_moves_half() {
     assert!(launches <= 800, "{launches} launches");
     assert!(bytes <= 340_000_000_000 / 2 + WEIGHTS, "{bytes} bytes");
     assert_eq!(on_host(&program), BTreeSet::new());
-}
-
-#[test]
-#[ignore = "measures"]
-fn counts() {
-    for (name, optimizer, n) in
-        [("xception", "rmsprop", 256), ("resnet50", "rmsprop", 256), ("mini_googlenet", "sgd", 64)]
-    {
-        for gpus in [1, 2, 8] {
-            let program = step(name, optimizer, gpus);
-            let (launches, bytes) = work(&program, Device::gpu(0), n);
-            let all = exchanges(&program, Device::gpu(0));
-            let own = &program.devices.iter().find(|d| d.device == Device::gpu(0)).unwrap();
-            if gpus == 2 && name == "xception" {
-                std::fs::write("/tmp/new_x2.txt", program.to_string()).unwrap();
-            }
-            let mut classes = std::collections::BTreeMap::new();
-            for step in &own.steps {
-                let k = match &step.action {
-                    Action::Copy { .. } => "copy".to_owned(),
-                    Action::Wait(_) => "wait".to_owned(),
-                    Action::Record(_) => "record".to_owned(),
-                    Action::Launch(l) => format!("{:?}", l.class),
-                };
-                *classes.entry(k).or_insert(0) += 1;
-            }
-            println!(
-                "{name} {gpus}: {launches} launches, {bytes} bytes, {all} exchanges, {classes:?}; \
-                 {:?}",
-                on_host(&program)
-            );
-        }
-    }
 }

@@ -153,14 +153,15 @@ impl CudaOp for BatchNormApplyGrad {
     }
 }
 
-/// Support for a step of a normalisation by the statistics of all replicas, of all floats. Steps
-/// that compute statistics take two passes, the first of which reads `reads` operands.
+/// Support for a step of a normalisation by the statistics of all replicas. Steps that compute
+/// statistics take two passes, the first of which reads `reads` operands.
+///
+/// Sums of `f64` elements overflow only where their results do, which plain sums do not promise.
 fn in_steps(types: &Types<'_>, reads: Option<usize>, images: Images) -> Support {
     let x = types.operands.first();
     let parts = reads.and_then(|reads| parts(x?, 2, reads));
-    let floats = types.operands.iter().chain(&types.results).all(|ty| ty.dtype.is_float());
     let support = Support { parts, images, ..Support::by(KernelClass::Training) };
-    support.when(floats)
+    support.when(x.is_some_and(|x| x.dtype != DType::F64))
 }
 
 /// The partial results of a first pass that reads `reads` operands and writes `numbers` numbers for

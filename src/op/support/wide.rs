@@ -193,8 +193,14 @@ impl Wide for Moments {
         let distance = other.mean - self.mean;
         let between = distance * distance * (self.count * other.count / count);
         // Products with the numbers of elements, not a step along the distance: of an infinite mean
-        // and a finite one the result is infinite, as the mean of all elements is.
-        let mean = (self.count * self.mean + other.count * other.mean) / count;
+        // and a finite one the result is infinite, as the mean of all elements is. They are exact
+        // for equal `f32`, unless they overflow, which shares of the means do not.
+        let sum = self.count * self.mean + other.count * other.mean;
+        let mean = if sum.is_finite() {
+            sum / count
+        } else {
+            self.count / count * self.mean + other.count / count * other.mean
+        };
         Self { count, mean, squares: self.squares + other.squares + between }
     }
 
@@ -269,6 +275,8 @@ mod tests {
         }
         let constant = [3.7f32; 9].iter().fold(Moments::EMPTY, |a, x| a.with(f64::from(*x)));
         assert_eq!([constant.mean, constant.squares], [f64::from(3.7f32), 0.0]);
+        let large = Moments::EMPTY.with(f64::MAX).with(f64::MAX).with(f64::MAX / 2.0);
+        assert!(large.mean > f64::MAX / 2.0 && large.mean.is_finite());
         let infinite = Moments::EMPTY.with(1.0).with(f64::INFINITY).with(2.0);
         assert!(infinite.mean == f64::INFINITY && infinite.squares.is_nan());
     }

@@ -90,6 +90,7 @@ fn together(graph: &Graph) -> Result<Vec<Bucket>, GraphError> {
     let mut found: Vec<((usize, Dim), Bucket)> = Vec::new();
     for id in order {
         let operands = graph.operands(id);
+        // Nothing precedes what has no operands.
         let before = operands.iter().map(|v| depth[v.node]).max().unwrap_or(0);
         depth[id] = before + usize::from(early[id] && exchanges(graph, id));
         let (Some(Op::AllReduce(reduce)), [part]) = (graph.node(id).op(), &*operands) else {

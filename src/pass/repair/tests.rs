@@ -1,7 +1,7 @@
 use super::{Action, Repair, RepairOptions, Writer, repair};
 use crate::analysis::survey;
 use crate::ir::parse;
-use crate::types::Combine;
+use crate::types::{Code, Combine};
 
 const TEXT: &str = "fanwise 1
 symbol N >= 0
@@ -122,4 +122,5 @@ fn statistics_are_exchanged_once_in_each_direction() {
     let bytes = |by| done.iter().find(|r| r.action == Action::AllReduce(by)).unwrap().bytes.clone();
     assert_eq!(bytes(Combine::Moments), 72.into(), "three numbers for each of three channels");
     assert_eq!(bytes(Combine::Sum), 48.into());
+    assert!(done.iter().all(|r| r.code == Code::BatchStatistics), "{done:?}");
 }

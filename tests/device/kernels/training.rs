@@ -105,7 +105,7 @@ pub(super) fn dropped(net: &mut Net, i: usize) -> Vec<Value> {
     let axes = net.pick(0, 3);
     let dims = net.sizes(axes, 9);
     let x = net.input(&dims);
-    let to = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];
+    let to = [DType::F32, DType::F32, DType::F16, DType::Bf16][i % 4];
     let x = net.op(Cast { to }, &[x]);
     let rows = net.input_of(DType::I64, &[]);
     let name = net.name();
@@ -164,7 +164,7 @@ fn statistics(i: usize) {
     }
 }
 
-/// The same in the steps between which replicas exchange statistics, of elements of any type.
+/// The same in the steps between which replicas exchange statistics, of singles and of halves.
 fn steps(net: &mut Net, i: usize, [x, dy, scale, bias]: [Value; 4]) -> Vec<Value> {
     let op = |name: &str| Op::read(name, vec![]).unwrap();
     let to = [DType::F32, DType::F64, DType::F16, DType::Bf16][i % 4];

@@ -132,7 +132,7 @@ impl Steps<'_, '_> {
         let moments = self.moments(*x)?;
         let op = Op::from(BatchNormSums {});
         let part = self.step(".sums").op(op.clone(), &[*x, *dy, moments])?;
-        let sums = self.all_reduced(part, &op)?;
+        let sums = self.statistics_of_all(part, &op)?;
         let apply = BatchNormApplyGrad { epsilon: norm.epsilon };
         let value = self.result(dx).op(apply, &[*x, *scale, *dy, moments, sums])?;
         let (given, products) = (self.of_channels(sums, 0)?, self.of_channels(sums, 1)?);
@@ -163,8 +163,16 @@ impl Steps<'_, '_> {
         };
         match self.writer.redistributed.get(&(part, "all_reduce", 1)) {
             Some(whole) => Ok(*whole),
-            None => self.all_reduced(part, &op),
+            None => self.statistics_of_all(part, &op),
         }
+    }
+
+    /// The statistics of all rows, all-reduced from those of the rows of each replica.
+    fn statistics_of_all(&mut self, part: Value, op: &Op) -> Result<Value, Failure> {
+        let refusal = rules::refuse(Code::BatchStatistics, 0, "uses statistics of the whole batch");
+        let cause = Cause { refusal: &refusal, op, at: self.at };
+        let claim = self.writer.claim(part);
+        Ok(self.writer.redistribute(part, claim, Claim::Invariant, cause)?)
     }
 
     /// One of the numbers that a value has for each channel.
