@@ -83,7 +83,8 @@ fn in_parts(types: &Types<'_>, numbers: i64, reads: usize) -> Support {
     let parts = |x: &TensorType| {
         let [rows, channels, sizes @ ..] = &x.shape[..] else { return None };
         let terms = rows.clone() * product(sizes);
-        Some(Partials { ty: channel_partials(&terms, channels.clone(), numbers), reads })
+        let ty = channel_partials(&terms, channels.clone(), numbers);
+        Some(Partials { ty, reads, product: false })
     };
     let support = Support {
         parts: types.operands.first().and_then(|x| parts(x)),
