@@ -70,7 +70,7 @@ __device__ __forceinline__ Wide join(Wide a, T x, i64 rows) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
 #if PARTS
     const T* const parts[] = POINTERS;
     const i64 rows[] = ROWS;

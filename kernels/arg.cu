@@ -27,7 +27,7 @@ struct Beyond {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ Extreme extremes[LINES * LANES];
     const i64 lines = COUNT, size = SIZE, inner = INNER;
     for (i64 first = blockIdx.x * (i64)LINES; first < lines; first += gridDim.x * (i64)LINES) {

@@ -14,7 +14,7 @@
 
 typedef Place<LINES, LANES, ALONG> Own;
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ double shared[LINES * LANES];
     const i64 channels = CHANNELS, c = (i64)blockIdx.x * LINES + Own::line();
     const i64 all = (i64)PARTS * channels, parts = c < channels ? (i64)PARTS : 0;

@@ -59,7 +59,7 @@ __device__ __forceinline__ Channel of_channel(const Params& p, double (&shared)[
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ double shared[LINES * LANES];
     const i64 terms = TERMS, channels = CHANNELS, width = WIDTH, across = ceil_div(channels, LINES);
     const i64 slice = blockIdx.x / across, slices = gridDim.x / across;

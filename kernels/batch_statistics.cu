@@ -17,7 +17,7 @@
 
 typedef Place<LINES, LANES, ALONG> Own;
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ double shared[LINES * LANES];
     const i64 terms = TERMS, channels = CHANNELS, width = WIDTH, across = ceil_div(channels, LINES);
     const i64 all = (i64)PARTS * channels;

@@ -11,7 +11,7 @@
 #include "numbers.cuh"
 #include "functions.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 sizes[] = SIZES, steps_a[] = A_STEPS, steps_b[] = B_STEPS;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const auto a = p.a[strided(i, sizes, steps_a)];

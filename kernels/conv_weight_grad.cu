@@ -97,7 +97,7 @@ struct Elements {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(const Params p) {
+GLOBAL(THREADS, resident(THREADS)) ENTRY(const Params p) {
     __shared__ Product::Shared shared;
     constexpr int ACROSS = (COLUMNS + BN - 1) / BN, DOWN = (M_EACH + BM - 1) / BM;
     const i64 tile = blockIdx.x, part = tile / ((i64)ACROSS * DOWN * GROUPS), begin = part * PART;

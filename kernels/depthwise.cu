@@ -41,22 +41,29 @@ __device__ __forceinline__ Line zeros() {
     return line;
 }
 
+// An element of x as the windows see it: THROUGH, a function of it.
+#if THROUGH
+#define SEEN(x) taken(x)
+#else
+#define SEEN(x) (x)
+#endif
+
 __device__ __forceinline__ Line line_from(const float* from) {
     Line line;
 #if VECTOR == 4
     const float4 q = constant4(from);
-    line.at[0] = q.x, line.at[1] = q.y, line.at[2] = q.z, line.at[3] = q.w;
+    line.at[0] = SEEN(q.x), line.at[1] = SEEN(q.y), line.at[2] = SEEN(q.z), line.at[3] = SEEN(q.w);
 #else
-    line.at[0] = __ldg(from);
+    line.at[0] = SEEN(__ldg(from));
 #endif
     return line;
 }
 
 // Neighbouring channels of x.
-__device__ __forceinline__ void read(const float* from, float (&x)[1]) { x[0] = __ldg(from); }
+__device__ __forceinline__ void read(const float* from, float (&x)[1]) { x[0] = SEEN(__ldg(from)); }
 __device__ __forceinline__ void read(const float* from, float (&x)[4]) {
     const float4 q = constant4(from);
-    x[0] = q.x, x[1] = q.y, x[2] = q.z, x[3] = q.w;
+    x[0] = SEEN(q.x), x[1] = SEEN(q.y), x[2] = SEEN(q.z), x[3] = SEEN(q.w);
 }
 
 // The place in x that windows see as `i`; outside of x for a hole.
@@ -113,7 +120,7 @@ struct Strip {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ __align__(16) float weights[TERMS][BLOCK_CHANNELS];
     constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
     constexpr int taps = kernel[LAST];

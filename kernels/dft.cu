@@ -11,7 +11,7 @@ struct Turn {
     double cos, sin;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ Turn turns[LENGTH];
     for (int r = threadIdx.x; r < LENGTH; r += THREADS) {
         double cos, sin;

@@ -11,7 +11,7 @@
 #include "numbers.cuh"
 #include "row_hash.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const u64 of_step = step_key(SEED, p.step[0]);
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 row = i / WIDTH, position = i - row * WIDTH;

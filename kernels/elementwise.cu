@@ -22,7 +22,7 @@ __device__ __forceinline__ void one(const Params& p, i64 i, const Column* k) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     Column k[VECTOR];
 #if COLUMNS > 0 && BEHIND == 1
     constexpr int DOWN = THREADS / LINE_THREADS;

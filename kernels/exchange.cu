@@ -9,7 +9,7 @@
 
 constexpr int SIDE = 32;
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ T square[SIDE][SIDE + 1];
     const i64 rows = ROWS, columns = COLUMNS, across = ceil_div(columns, SIDE), down = ceil_div(rows, SIDE);
     const i64 c0 = blockIdx.x % across * SIDE, r0 = blockIdx.x / across % down * SIDE;

@@ -38,7 +38,7 @@ __device__ __forceinline__ int element(int place, int tap) {
     return inside ? from : -1;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ float shared[LINES * LANES];
     constexpr i64 columns = (i64)TAPS * C_EACH, each = columns * ACROSS;
     const i64 places = PLACES;

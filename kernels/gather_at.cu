@@ -15,7 +15,7 @@
 #include "index.cuh"
 #include "report.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
 #if ND
     const i64 lengths[] = LENGTHS, strides[] = STRIDES;
 #else

@@ -23,7 +23,7 @@ __device__ __forceinline__ double over(double (&shared)[LINES * LANES], i64 part
     return Own::join(shared, sum, Add());
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ double shared[LINES * LANES];
     const i64 lines = COUNT, size = SIZE, inner = INNER, all = lines * SLICES;
     const double count = (double)size;

@@ -20,7 +20,7 @@ struct Larger {
     __device__ __forceinline__ double operator()(double a, double b) const { return b > a || b != b ? b : a; }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ double shared[LINES * LANES];
     const i64 lines = COUNT, size = SIZE, inner = INNER, all = lines * SLICES;
     for (i64 first = blockIdx.x * (i64)LINES; first < all; first += gridDim.x * (i64)LINES) {

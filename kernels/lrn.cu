@@ -13,7 +13,7 @@ __device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float power(float x, float y) { return powf(x, y); }
 __device__ __forceinline__ double power(double x, double y) { return pow(x, y); }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 plane = PLANE, channels = CHANNELS;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 channel = i / plane % channels;

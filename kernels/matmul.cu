@@ -39,7 +39,7 @@ struct Factor {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, resident(THREADS)) ENTRY(const Params p) {
+GLOBAL(THREADS, resident(THREADS)) ENTRY(const Params p) {
     __shared__ Product::Shared shared;
     __shared__ Column columns[BN];
     const i64 height = HEIGHT, width = WIDTH, terms = TERMS;

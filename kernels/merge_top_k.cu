@@ -26,7 +26,7 @@ __device__ __forceinline__ bool before(T a, T b, bool tie) {
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const T* const values[] = VALUES;
     const i64* const positions[] = POSITIONS;
     const i64 counts[] = COUNTS, from[] = FROM, entries[] = ENTRIES;

@@ -10,7 +10,7 @@
 #include "common.cuh"
 #include "index.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 sizes[] = SIZES, steps[] = STEPS;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) p.y[i] = p.x[FIRST + strided(i, sizes, steps)];
 }

@@ -17,7 +17,7 @@ typedef LargeSum Wide;
 typedef Product Wide;
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 count = COUNT;
     for (i64 i = thread_number(); i < count; i += thread_count()) {
         const double value = Wide::read(p.x + i, count).over((double)DIVISOR);

@@ -14,7 +14,7 @@
 
 typedef Place<LINES, LANES, ALONG> Own;
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ float parts[LINES * LANES];
     const i64 lines = COUNT, size = SIZE, inner = INNER;
     const float count = (float)size;

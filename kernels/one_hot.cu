@@ -7,7 +7,7 @@
 // Every element of y is written once and never read; the numbers and the values are not written meanwhile.
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 inner = INNER, depth = DEPTH;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 block = i / inner, o = block / depth;

@@ -9,7 +9,7 @@
 // Every element of y is written once and never read; x is not written meanwhile.
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 sizes[] = SIZES, lengths[] = LENGTHS, steps[] = STEPS, before[] = BEFORE;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         i64 rest = i, from = 0;

@@ -36,7 +36,7 @@ struct Sum {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     constexpr int input[] = INPUT, output[] = OUTPUT, kernel[] = KERNEL, stride[] = STRIDE;
     constexpr int dilation[] = DILATION, before[] = BEFORE, after[] = AFTER;
     const i64 inner = INNER / VECTOR;

@@ -54,7 +54,7 @@ __device__ __forceinline__ int place_of_greatest(const float* x, const Taps (&ax
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     constexpr int input[] = INPUT, output[] = OUTPUT, kernel[] = KERNEL, stride[] = STRIDE;
     constexpr int dilation[] = DILATION, before[] = BEFORE, after[] = AFTER;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {

@@ -51,7 +51,7 @@ __device__ __forceinline__ double fraction(u32 low, u32 high, int bits) {
     return (double)drawn / (double)(1ull << bits);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const double low = LOW, high = HIGH;
     // A run that begins inside a block touches one more than its length tells.
     const i64 per_run = (RUN + EACH - 1) / EACH + 1;

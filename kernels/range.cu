@@ -4,6 +4,6 @@
 // Invariant: each element of y is written by one thread and never read.
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) p.y[i] = (ELEMENT)(START + i * (DELTA));
 }

@@ -22,7 +22,7 @@ __device__ __forceinline__ bool before(T left, T right, bool first) {
     return DESCENDING ? a > b : a < b;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 inner = INNER, size = SIZE;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 block = i / inner, r = i - block * inner, o = block / size, position = block - o * size;

@@ -73,7 +73,7 @@ __device__ __forceinline__ float stepped(const Params& p, const float* gates, in
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     // Of a gru whose reset gate comes first: the states, and what passed that gate. Otherwise those before and after a step.
     __shared__ __align__(16) States states[2];
 #if KIND == 0 || RESET_FIRST

@@ -264,7 +264,7 @@ __device__ __forceinline__ void multiply_back(const float* r, const float* const
         for (int s = 0; s < TOGETHER; ++s) sums[q][s] = over_lanes(sums[q][s]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     // Forwards as in recurrent.cu. Backwards the gradients of the states, and of the cell states.
     __shared__ __align__(16) States states[2];
 #if KIND == 0 || RESET_FIRST

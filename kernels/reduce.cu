@@ -69,7 +69,7 @@ __device__ __forceinline__ double with_part(double sum, double part, double larg
     return sum + (part == 0.0 ? 0.0 : part * exp(shift_of(largest) - shift));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
 #if COMPONENTS
     __shared__ Wide wides[LINES * LANES];
 #else

@@ -13,7 +13,7 @@
 __device__ const int places[] = PLACES;
 __device__ const float weights[] = WEIGHTS;
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 sizes[] = SIZES, steps[] = STEPS;
     constexpr int taps[] = TAPS, firsts[] = FIRSTS;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {

@@ -9,7 +9,7 @@
 #include "common.cuh"
 #include "report.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 stride = STRIDE, steps = STEPS;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 step = i / stride % steps, sequence = i / BESIDE % SEQUENCES, length = p.numbers[sequence];

@@ -17,7 +17,7 @@ __device__ __forceinline__ double fraction(u64 hash, int bits) {
     return (double)(hash >> (64 - bits)) / (double)(1ull << bits);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const u64 of_step = step_key(SEED, p.step[0]);
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 row = i / WIDTH;

@@ -28,7 +28,7 @@ typedef LargeSum Wide;
 typedef Sum Wide;
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 inner = INNER, size = SIZE;
     for (i64 line = thread_number(); line < LINES; line += thread_count()) {
         const i64 o = line / inner, begin = o * size * inner + (line - o * inner);

@@ -25,7 +25,7 @@ __device__ __forceinline__ T joined(T old, T update) {
     return KIND == 4 ? cast<T>(smaller_of(a, b)) : update;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 inner = INNER, length = LENGTH, updates = UPDATES, lines = LINES;
 #if ND
     const i64 lengths[] = LENGTHS, strides[] = STRIDES;

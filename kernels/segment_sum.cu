@@ -12,7 +12,7 @@
 #include "report.cuh"
 #include "wide.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 width = WIDTH, segments = SEGMENTS;
     const i64 count = segments * width;
     for (i64 i = thread_number(); i < count; i += thread_count()) {

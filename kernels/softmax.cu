@@ -32,7 +32,7 @@ struct Earlier {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 lines = COUNT, size = SIZE, inner = INNER;
     for (i64 first = blockIdx.x * (i64)LINES; first < lines; first += gridDim.x * (i64)LINES) {
         const i64 line = first + Own::line(), o = line / inner, begin = o * size * inner + (line - o * inner);

@@ -6,7 +6,7 @@
 // Every element of y is written once and never read; x is not written meanwhile.
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         const i64 row = i / COLUMNS, column = i - row * COLUMNS, on = row % ROWS + DIAGONAL;
         p.y[i] = (UPPER ? column >= on : column <= on) ? p.x[i] : (T)0;

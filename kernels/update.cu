@@ -11,7 +11,7 @@
 #include "functions.cuh"
 #include "expression.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     __shared__ Segment found;
     if (threadIdx.x == 0) found = find(p, blockIdx.x);
     __syncthreads();

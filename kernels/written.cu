@@ -4,7 +4,7 @@
 // Invariant: each element of y is written by one thread and never read.
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     if (threadIdx.x > 0) return;
     const i64 bits[] = BITS;
 #pragma unroll

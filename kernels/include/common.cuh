@@ -2,6 +2,11 @@
 
 #pragma once
 
+// The kind of a kernel's entry, with its bounds: a function of the device for those that side_by_side.cu calls.
+#define GLOBAL_ALONE(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+#define GLOBAL_BESIDE(...) __device__ __forceinline__ void
+#define GLOBAL GLOBAL_ALONE
+
 typedef unsigned char u8;
 typedef signed char i8;
 typedef unsigned short u16;

@@ -140,8 +140,9 @@ struct Tile {
     // Completes the tile's sums, of the rows from `row0` on of `rows` and the columns from `column0` on of `columns`, and
     // stores them to y. Of four neighbouring sums from a row and a column on, the first of which is at `place` of the
     // tile's columns, `finish(sums, row, column, place)` completes them, `at(row, column)` is where they lie in y, and
-    // `four(sums, at, place)`, or `one(sum, at, place)` for each, gives the elements that are stored.
-    template <bool Vectors, class T, class Index, class At, class Finish, class One, class Quad>
+    // `four(sums, at, place)`, or `one(sum, at, place)` for each, gives the elements that are stored. With Skips a row that lies
+    // nowhere, below 0, is left out.
+    template <bool Vectors, bool Skips = false, class T, class Index, class At, class Finish, class One, class Quad>
     __device__ __forceinline__ void store(T* y, i64 row0, i64 rows, Index column0, Index columns, const At& at,
                                           const Finish& finish, const One& one, const Quad& four) {
 #pragma unroll
@@ -156,6 +157,7 @@ struct Tile {
                 float* own = sums[i] + j;
                 finish(own, m, n, place);
                 const i64 first = at(m, n);
+                if (Skips && first < 0) continue;
                 if constexpr (Vectors) {
                     store4(y + first, four(make_float4(own[0], own[1], own[2], own[3]), first, place));
                 } else {

@@ -181,7 +181,8 @@ impl<'a> Builder<'a> {
         grid: [Dim; 3],
     ) -> Call {
         let Self { defines, params, args, .. } = self;
-        let kernel = Kernel { file, defines, expression, params, threads, shared: 0 };
+        let kernel =
+            Kernel { file, defines, expression, params, threads, shared: 0, parts: Vec::new() };
         Call { kernel: Arc::new(kernel), grid, args }
     }
 }

@@ -139,6 +139,12 @@ pub(super) fn step_expression(
     }
 }
 
+/// The expression of the element `x` of an operand that is read through a unary step, all `f32`.
+pub(super) fn through(step: &ChainStep) -> Option<String> {
+    let x = Element::new("x", DType::F32);
+    step_expression(step, &x, &mut |_, _| None).map(|(text, _)| text)
+}
+
 impl Writer {
     /// The index expression of the operand's element for element `i`.
     fn index(access: Access) -> String {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::lower::BufferId;
 use crate::types::Dim;
+use crate::types::invariant::invariant;
 
 /// A specialisation of a kernel file for one or more launches.
 ///
@@ -27,6 +28,17 @@ pub struct Kernel {
     pub threads: u32,
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
+    /// The kernels that it runs side by side; `file` only chooses among them.
+    pub parts: Vec<Arc<Kernel>>,
+}
+
+impl Kernel {
+    /// The position of the first of the parts that equals the part `k`: equal ones are one
+    /// function.
+    pub(super) fn part(&self, k: usize) -> usize {
+        let first = self.parts.iter().position(|part| *part == self.parts[k]);
+        invariant(first, "that a part equals itself")
+    }
 }
 
 /// A member of a kernel's argument. Each takes eight bytes, so a struct of them has no padding.

@@ -6,6 +6,7 @@
 //! Kernels never depend on the batch size, so the result for a row is bit-identical for every batch
 //! and every number of replicas.
 
+mod beside;
 mod builder;
 mod context;
 mod cuda_op;

@@ -67,6 +67,7 @@ files![
     "scan.cu",
     "scatter.cu",
     "segment_sum.cu",
+    "side_by_side.cu",
     "softmax.cu",
     "trilu.cu",
     "update.cu",

@@ -20,5 +20,6 @@ pub(crate) fn copy(ty: &'static str) -> Kernel {
         ],
         threads: 256,
         shared: 0,
+        parts: Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Arg, Call, Kernel};
+use super::{Arg, Call, Kernel, units};
 use crate::backend::CUDA;
 use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower};
@@ -143,4 +143,58 @@ fn parameters_whose_addresses_fit_in_no_argument_are_updated_one_by_one() {
     let order: Vec<Arg> = order.collect();
     assert!(order.len() == calls.len() && calls.len() >= 2 * COUNT, "{}", calls.len());
     assert!(order.iter().zip(&calls).all(|(result, call)| call.args.contains(result)));
+}
+
+/// The calls of branches on their inputs, `f32[N,width]`, each a softmax.
+fn branches(widths: &[i64]) -> Vec<Call> {
+    let mut b = Builder::new("branches");
+    for (i, width) in widths.iter().enumerate() {
+        let x = input(&mut b, &format!("x{i}"), &[*width]);
+        let y = b.op(&format!("y{i}"), Softmax::Softmax { axis: 1 }, &[x]).unwrap();
+        b.output(&format!("y{i}"), y);
+    }
+    let how = Replicate::over(vec![Device::gpu(0)]);
+    let graph = replicate(&b.finish().0, &how).unwrap();
+    calls(&lower(&verify(&graph).unwrap(), &CUDA).unwrap()).remove(0)
+}
+
+#[test]
+fn branches_run_side_by_side() {
+    let both = branches(&[6, 7]);
+    let [call] = both.as_slice() else { panic!("{both:?}") };
+    let parts: Vec<&str> = call.kernel.parts.iter().map(|part| part.file).collect();
+    assert_eq!(parts, ["softmax.cu", "softmax.cu"]);
+    let alone = [&[6][..], &[7]].map(|width| branches(width).remove(0));
+    assert_eq!(call.args.len(), alone.iter().map(|call| call.args.len()).sum::<usize>());
+    let most = alone.iter().map(|call| call.grid[0].eval(1000)).max();
+    assert_eq!((Some(call.grid[0].eval(1000)), call.grid[2].eval(1000)), (most, 2));
+    let text = units(std::slice::from_ref(&call.kernel)).unwrap().remove(0).text;
+    for line in [
+        "#define GLOBAL GLOBAL_BESIDE\n",
+        "namespace part_0 {\n",
+        "namespace part_1 {\n",
+        "#undef GLOBAL\n#define GLOBAL GLOBAL_ALONE\n",
+        "struct Params {\n    part_0::Params k0;\n    part_1::Params k1;\n",
+        "    case 0: part_0::run(p.k0); break;\n    case 1: part_1::run(p.k1); break;\n",
+    ] {
+        assert_eq!(text.matches(line).count(), 1, "{line}{text}");
+    }
+}
+
+#[test]
+fn equal_kernels_side_by_side_are_one_function() {
+    let same = branches(&[6, 6, 6]);
+    let [call] = same.as_slice() else { panic!("{same:?}") };
+    let text = units(std::slice::from_ref(&call.kernel)).unwrap().remove(0).text;
+    assert_eq!(text.matches("namespace part_").count(), 1, "{text}");
+    assert!(text.contains("    case 2: part_0::run(p.k2); break;\n"), "{text}");
+    assert_eq!(call.args.len(), 3 * branches(&[6]).remove(0).args.len());
+}
+
+/// Rows end where the argument of a kernel does, or the rule of lowering.
+#[test]
+fn many_branches_are_several_rows() {
+    let calls = branches(&[5; 40]);
+    let parts: Vec<usize> = calls.iter().map(|call| call.kernel.parts.len()).collect();
+    assert_eq!(parts, [16, 16, 8]);
 }

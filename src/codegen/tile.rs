@@ -32,6 +32,46 @@ impl Tile {
         Self { rows, columns, thread_rows, thread_columns }
     }
 
+    /// Chooses the tile of a convolution with so many places in a sample and channels in a group.
+    /// For few channels it is narrow, so that at most half of what it computes is padding.
+    pub(super) fn of_channels(places: i64, channels: i64) -> Self {
+        let own = Self::new(places, channels);
+        match channels {
+            ..=4 => Self { columns: 4, thread_rows: 4, ..own },
+            5..=8 => Self { columns: 8, thread_rows: 4, ..own },
+            9..=16 => Self { columns: 16, ..own },
+            _ => own,
+        }
+    }
+
+    /// Chooses the tile of a gradient of so many weights by so many channels: that of a product, or
+    /// a smaller one where more than half of that would be padding.
+    pub(super) fn of_weights(channels: i64, weights: i64) -> Self {
+        /// The most rows. Taller tiles need so many registers, with windows looked up along the
+        /// terms, that two blocks no longer fit on a multiprocessor.
+        const ROWS: i64 = 64;
+        let own = Self::new(channels.min(ROWS), weights);
+        let up = |size: i64, by: i64| (size + by - 1) / by * by;
+        let area = |tile: &Self| up(channels, tile.rows) * up(weights, tile.columns);
+        let wasteful = |tile: &Self| area(tile) > 2 * channels * weights;
+        if !wasteful(&own) {
+            return own;
+        }
+        let sizes = [64, 32, 16, 8, 4].into_iter();
+        let tiles = sizes.flat_map(|rows| {
+            let columns = [128, 64, 32, 16, 8, 4].into_iter();
+            columns.map(move |columns| Self {
+                rows,
+                columns,
+                thread_rows: if rows == 64 && columns == 128 { 8 } else { 4 },
+                thread_columns: if columns == 128 { 8 } else { 4 },
+            })
+        });
+        // Of the tiles that waste little the largest, and of those the widest.
+        let little = tiles.filter(|tile| !wasteful(tile) && tile.threads() >= 32);
+        little.max_by_key(|tile| (tile.rows * tile.columns, tile.columns)).unwrap_or(own)
+    }
+
     fn threads(self) -> u32 {
         let threads = (self.rows / self.thread_rows) * (self.columns / self.thread_columns);
         int::<u32>(threads)

@@ -46,13 +46,22 @@ pub struct Entry {
 pub fn units(kernels: &[Arc<Kernel>]) -> Result<Vec<Unit>, CodegenError> {
     let all: BTreeSet<&Arc<Kernel>> = kernels.iter().collect();
     // A set: equal kernels are compiled once, and the order of the launches does not matter.
-    let heavy = |kernel: &&Arc<Kernel>| HEAVY.contains(&kernel.file);
-    let (heavy, light): (Vec<_>, Vec<_>) = all.into_iter().partition(heavy);
+    let (heavy, light): (Vec<_>, Vec<_>) = all.into_iter().partition(|kernel| is_heavy(kernel));
     let mut groups: Vec<Vec<&Arc<Kernel>>> = heavy.into_iter().map(|kernel| vec![kernel]).collect();
     for ends in light.split_inclusive(|kernel| ends_group(kernel)) {
         groups.extend(ends.chunks(LIGHT_PER_UNIT).map(<[_]>::to_vec));
     }
     groups.iter().map(|group| Unit::new(group)).collect()
+}
+
+/// True if a kernel, or one of its parts, takes long to compile.
+pub(super) fn is_heavy(kernel: &Kernel) -> bool {
+    HEAVY.contains(&kernel.file) || kernel.parts.iter().any(|part| is_heavy(part))
+}
+
+/// The members of a kernel's argument, with those of its parts.
+pub(super) fn members(kernel: &Kernel) -> usize {
+    kernel.params.len() + kernel.parts.iter().map(|part| members(part)).sum::<usize>()
 }
 
 /// True for one kernel in eight, by its hash: groups have eight kernels on average.
@@ -85,12 +94,15 @@ fn hash(kernel: &Kernel) -> String {
     add(&params(kernel));
     add(&kernel.threads.to_string());
     add(&kernel.shared.to_string());
+    kernel.parts.iter().for_each(|part| add(&hash(part)));
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
 /// The declarations of the members of the kernel's argument.
 fn params(kernel: &Kernel) -> String {
-    kernel.params.iter().fold(String::new(), |text, param| {
+    let parts =
+        (0..kernel.parts.len()).map(|k| format!("    part_{}::Params k{k};\n", kernel.part(k)));
+    kernel.params.iter().fold(parts.collect(), |text: String, param| {
         text + &match param {
             ParamDecl::Read(name, ty) => format!("    const {ty}* {name};\n"),
             ParamDecl::Write(name, ty) => format!("    {ty}* {name};\n"),
@@ -139,8 +151,8 @@ fn check(kernel: &Kernel, macros: &[(String, String)]) -> Result<(), CodegenErro
     if let Some((name, _)) = macros.iter().find(|(_, value)| value.contains(['\n', '\r', '\\'])) {
         return wrong(format!("`{name}` does not stand for one line"));
     }
-    if kernel.params.len() > MAX_PARAMS {
-        let count = kernel.params.len();
+    let count = members(kernel);
+    if count > MAX_PARAMS {
         return wrong(format!("{count} members of its argument; {MAX_PARAMS} fit"));
     }
     Ok(())
@@ -212,9 +224,34 @@ fn body(
     entry: &str,
     headers: &mut Vec<&'static str>,
 ) -> Result<String, CodegenError> {
+    let mut parts = String::new();
+    for (k, part) in kernel.parts.iter().enumerate().filter(|(k, _)| kernel.part(*k) == *k) {
+        let origin = format!("{entry}/part_{k}");
+        parts += &own_text(part, [&format!("part_{k}"), "run", &origin], headers)?;
+    }
+    if !parts.is_empty() {
+        parts = format!(
+            "#undef GLOBAL\n#define GLOBAL GLOBAL_BESIDE\n{parts}#undef GLOBAL\n\
+             #define GLOBAL GLOBAL_ALONE\n"
+        );
+    }
+    let place = format!("k_{}", hash(kernel));
+    let own = own_text(kernel, [&place, entry, entry], headers)?;
+    let Some((opened, rest)) = own.split_once("{\n").filter(|_| !parts.is_empty()) else {
+        return Ok(own);
+    };
+    Ok(format!("{opened}{{\n{parts}{}{rest}", source::origin(1, entry)))
+}
+
+/// The text of a kernel's own file in a namespace, with this name of its entry.
+fn own_text(
+    kernel: &Kernel,
+    [namespace, entry, origin]: [&str; 3],
+    headers: &mut Vec<&'static str>,
+) -> Result<String, CodegenError> {
     let macros = macros(kernel, entry);
     check(kernel, &macros)?;
-    let expression_origin = format!("{entry}/{}", source::EXPRESSION);
+    let expression_origin = format!("{origin}/{}", source::EXPRESSION);
     let file = source::kernel(kernel.file, &kernel.expression, &expression_origin, headers)?;
     let defines = macros.iter().map(|(name, value)| format!("#define {name} {value}\n"));
     let mut done = BTreeSet::new();
@@ -224,12 +261,11 @@ fn body(
     let names = names.filter(|name| done.insert(*name));
     let undefines = names.map(|name| format!("#undef {name}\n"));
     Ok(format!(
-        "{}namespace k_{} {{\nstruct Params {{\n{}}};\n{}{file}{}}}\n{}",
-        source::origin(1, entry),
-        hash(kernel),
+        "{}namespace {namespace} {{\nstruct Params {{\n{}}};\n{}{file}{}}}\n{}",
+        source::origin(1, origin),
         params(kernel),
         defines.collect::<String>(),
-        source::origin(1, &format!("{entry}/end")),
+        source::origin(1, &format!("{origin}/end")),
         undefines.collect::<String>(),
     ))
 }

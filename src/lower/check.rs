@@ -24,7 +24,7 @@ pub struct MemoryError {
 /// - buffers lie inside their memory, at the target's alignment;
 /// - every byte that a step or another device reads was written before, and not overwritten since;
 /// - a device waits for the buffers that it copies from others;
-/// - steps that may overlap have no conflicting accesses;
+/// - steps that may overlap, on two lanes or side by side, have no conflicting accesses;
 /// - no byte of a buffer is written twice;
 /// - outputs are written completely, and so is each update, once on every device that holds the
 ///   parameter.
@@ -39,6 +39,7 @@ pub fn check(program: &Program, bound: &Bound) -> Result<(), MemoryError> {
         }
         simulation.check_results()?;
         simulation.check_overlap()?;
+        simulation.check_beside()?;
         for i in (0u32..).take(program.updates.len()) {
             simulation.check_update(i)?;
         }
@@ -303,6 +304,22 @@ impl Simulation<'_> {
         for (i, buffer) in self.device.buffers.iter().enumerate() {
             if matches!(buffer.storage, Storage::Output(_) | Storage::Update(_)) {
                 self.read(steps, BufferId(int::<u32>(i)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that of the launches side by side none writes what another reads or writes.
+    fn check_beside(&self) -> Result<(), MemoryError> {
+        for (i, row) in self.device.rows().into_iter().enumerate().filter(|(i, _)| self.runs(*i)) {
+            let (_, writes) = self.touched(&self.device.steps[i].action);
+            for j in row.filter(|j| *j != i && self.runs(*j)) {
+                let (reads, others) = self.touched(&self.device.steps[j].action);
+                let mut touched = reads.into_iter().chain(others);
+                if let Some(b) = touched.find(|b| writes.iter().any(|w| self.overlap(*w, *b))) {
+                    let text = format!("{} is written by a step beside it", self.name(b));
+                    return Err(self.error(j, text));
+                }
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::LowerError;
 use super::chain::Chain;
 use super::collectives::rotated;
-use super::layout::{Layout, Role, ValueMap};
+use super::layout::{Group, Layout, Role, ValueMap};
 use super::order::{self, Orders};
 use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
@@ -188,9 +188,11 @@ impl Emitter<'_> {
             self.buffers.set(*value, id);
         }
         for value in values {
-            if let Some(alias) = self.layout.aliases.get(value) {
-                let storage =
-                    Storage::Part { of: *self.buffers.get(alias.to), offset: alias.offset.clone() };
+            let source = self.orders.source(value.node);
+            let base = source.map(|source| self.layout.base(source));
+            let alias = || self.layout.aliases.get(value).clone().map(|a| (a.to, a.offset));
+            if let Some((to, offset)) = base.or_else(alias) {
+                let storage = Storage::Part { of: *self.buffers.get(to), offset };
                 let (device, id) = (self.device(value.node), *self.buffers.get(value));
                 self.devices[device].buffer_mut(id).storage = storage;
             }
@@ -199,7 +201,8 @@ impl Emitter<'_> {
     }
 
     fn push(&mut self, device: usize, label: &str, guard: Guard, action: Action) {
-        let step = Step { label: label.into(), lane: self.lane, guard, action };
+        let (label, lane) = (label.into(), self.lane);
+        let step = Step { label, lane, guard, beside: false, action };
         self.devices[device].steps.push(step);
     }
 
@@ -228,7 +231,13 @@ impl Emitter<'_> {
             }
             Role::Concat => self.concat(id, device, Value { node: id, output: 0 })?,
             Role::First => self.select_first(id),
-            Role::Launch => self.launch(id)?,
+            Role::Launch => {
+                if let Some(source) = self.orders.source(id) {
+                    self.defined[id] = self.defined[source.node];
+                    return Ok(());
+                }
+                self.launch(id)?;
+            }
         }
         // Behind the last of the node's steps, whatever their number.
         self.defined[id] = self.now(device);
@@ -250,12 +259,14 @@ impl Emitter<'_> {
         let (device, guard, order) = (self.device(id), layout.guard(id), self.orders.launch(id));
         let group = layout.groups.get(&id);
         let head = group.map_or(Some(id), |g| g.head);
-        // A node without a group has no chain.
-        let chain = group.map(|g| g.chain.clone()).unwrap_or_default();
+        // A node without a group has no chain and no prologue.
+        let Group { chain, prologue, .. } = group.cloned().unwrap_or_default();
         let support = layout.support(id);
         let mut launch = Launch {
             class: support.class(),
             op: head.and_then(|head| graph.node(head).op()).cloned(),
+            product: matches!(support.class(), KernelClass::Conv | KernelClass::MatMul),
+            prologue,
             chain: match order {
                 Order::RowMajor => chain,
                 Order::ChannelsLast => {
@@ -318,6 +329,8 @@ impl Emitter<'_> {
         let first = Launch {
             class: KernelClass::Partial,
             op: launch.op.clone(),
+            product: parts.product,
+            prologue: launch.prologue.clone(),
             chain: Chain::default(),
             operands: launch.operands[..parts.reads.min(launch.operands.len())].to_vec(),
             results: vec![to],
@@ -521,7 +534,8 @@ impl Emitter<'_> {
                     let label =
                         device.steps.last().map_or_else(|| "".into(), |s: &Step| s.label.clone());
                     let (lane, action) = (point.lane, Action::Record(*event));
-                    device.steps.push(Step { label, lane, guard: Guard::Always, action });
+                    let guard = Guard::Always;
+                    device.steps.push(Step { label, lane, guard, beside: false, action });
                 }
                 device.steps.extend(step);
             }
@@ -534,6 +548,8 @@ fn reorder(from: BufferId, to: BufferId) -> Action {
     Action::Launch(Box::new(Launch {
         class: KernelClass::Reorder,
         op: None,
+        product: false,
+        prologue: BTreeMap::new(),
         chain: Chain::default(),
         operands: vec![from],
         results: vec![to],

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::chain::{Access, Chain, ChainStep};
+use super::chain::{Access, ChainStep};
 use super::layout::{Group, Role};
 use super::order;
 use super::support::{Images, Kernels, Support, Types};
 use crate::ir::{Graph, NodeId, NodeMap, Value};
-use crate::op::{Op, Traits};
+use crate::op::{Binary, Op, Traits, Unary};
 use crate::types::{DType, Dim, TensorType};
 
 /// Returns the fusion groups of a graph, by their last node. The roles of the other nodes become
@@ -41,7 +41,18 @@ pub(super) fn fuse(
             fuser.extend(*id, group, &mut groups);
         }
     }
+    for id in order {
+        fuser.read_through(*id, &mut groups);
+    }
     groups
+}
+
+/// A place where a value is read: an operand of a group, by the group's last node.
+struct Place {
+    group: NodeId,
+    operand: usize,
+    /// True if the kernel reads through the function that gives the value.
+    through: bool,
 }
 
 /// The most operands of a chain: a kernel keeps the elements of some of them for its whole tile.
@@ -65,7 +76,7 @@ impl Fuser<'_> {
         self.launch(id)?;
         let operands = self.graph.operands(id).to_vec();
         let all_f32 = operands.iter().all(|v| self.is_f32(*v));
-        let group = Group { head: Some(id), operands, chain: Chain::default() };
+        let group = Group { head: Some(id), operands, ..Group::default() };
         let suits = all_f32 && self.is_f32(Value { node: id, output: 0 });
         (suits && self.support(id).ends_in_chain).then_some(group)
     }
@@ -153,6 +164,101 @@ impl Fuser<'_> {
         let others = operands.iter().enumerate().filter(|(i, _)| *i != slot);
         group.operands.extend(others.map(|(_, v)| *v));
         true
+    }
+}
+
+impl Fuser<'_> {
+    /// Makes a lone activation the prologue of the kernels that read its result. The gradient of a
+    /// `relu` takes its operand instead: both are above 0 at the same elements.
+    fn read_through(&mut self, id: NodeId, groups: &mut BTreeMap<NodeId, Group>) {
+        let Some(Group { head: None, operands, chain, .. }) = groups.get(&id) else { return };
+        let ([x], [step @ ChainStep::Unary(Unary::Relu | Unary::Clip { .. })]) =
+            (operands.as_slice(), chain.steps.as_slice())
+        else {
+            return;
+        };
+        let (x, step) = (*x, step.clone());
+        if self.is_kept[id] || self.roles[id] != Role::Launch || !self.is_f32(x) {
+            return;
+        }
+        let Some(places) = self.places(id, &step, groups) else { return };
+        if !places.iter().any(|place| place.through) {
+            return;
+        }
+        groups.remove(&id);
+        self.roles[id] = Role::Fused;
+        for Place { group, operand, through } in places {
+            let group = groups.entry(group).or_insert_with(|| Group {
+                head: Some(group),
+                operands: self.graph.operands(group).to_vec(),
+                ..Group::default()
+            });
+            group.operands[operand] = x;
+            if through {
+                group.prologue.insert(operand, step.clone());
+            }
+        }
+    }
+
+    /// The places where the result of an activation is read, if it need not exist for any of them.
+    fn places(
+        &self,
+        id: NodeId,
+        step: &ChainStep,
+        groups: &BTreeMap<NodeId, Group>,
+    ) -> Option<Vec<Place>> {
+        let value = Value { node: id, output: 0 };
+        let mut places = Vec::new();
+        for (user, slot, _) in self.graph.users(id) {
+            if self.graph.node(user).place() != self.graph.node(id).place() {
+                return None;
+            }
+            let mut own = groups.iter().filter(|(_, group)| group.head == Some(user));
+            let owner = own.next().map(|(last, _)| *last);
+            let alone = self.roles[user] == Role::Launch && !groups.contains_key(&user);
+            if let Some(group) = owner.or_else(|| alone.then_some(user)) {
+                let through = self.support(user).reads_through.takes(slot);
+                places.push(through.then_some(Place { group, operand: slot, through })?);
+                continue;
+            }
+            let is_relu = matches!(step, ChainStep::Unary(Unary::Relu));
+            let is_gradient =
+                matches!(self.graph.node(user).op(), Some(Op::Binary(Binary::ReluGrad)));
+            if !is_relu || !is_gradient || slot != 0 {
+                return None;
+            }
+            // The only group without a kernel that reads the value, in which it does so once.
+            let reads = |group: &Group| group.operands.iter().filter(|v| **v == value).count();
+            let mut holders = groups.iter().filter(|(last, group)| {
+                reads(group) > 0 && !places.iter().any(|p| p.group == **last)
+            });
+            let (last, group) = holders.find(|(_, group)| reads_in_gradient(group, value))?;
+            let operand = group.operands.iter().position(|v| *v == value)?;
+            places.push((reads(group) == 1).then_some(Place {
+                group: *last,
+                operand,
+                through: false,
+            })?);
+        }
+        Some(places)
+    }
+}
+
+/// True if the step of a group that reads a value is the gradient of the `relu` that gave it.
+fn reads_in_gradient(group: &Group, value: Value) -> bool {
+    let own = group.operands.len().saturating_sub(group.chain.operands());
+    let gradient = |step: &ChainStep, first: bool, at: usize| {
+        matches!(step, ChainStep::Binary { op: Binary::ReluGrad, operand, swapped, .. }
+            if *swapped != first && (first || *operand == at))
+    };
+    match group.operands.iter().position(|v| *v == value) {
+        Some(0) if group.head.is_none() => {
+            group.chain.steps.first().is_some_and(|step| gradient(step, true, 0))
+        }
+        Some(at) if at >= own => {
+            group.chain.steps.iter().any(|step| gradient(step, false, at - own))
+        }
+        Some(_) | None => false,
     }
 }
 

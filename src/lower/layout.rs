@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::chain::Chain;
+use super::chain::{Chain, ChainStep};
 use super::program::{Guard, Lane};
 use super::support::{Kernels, Support, Types};
 use crate::ir::{Graph, NodeId, NodeMap, ParamId, Value};
@@ -83,6 +83,8 @@ pub(super) struct Group {
     /// The values that the launch reads: the operator's operands or the value the chain begins
     /// with, then the chain's operands.
     pub(super) operands: Vec<Value>,
+    /// The functions through which the launch reads operands of the operator, by their positions.
+    pub(super) prologue: BTreeMap<usize, ChainStep>,
     /// The elementwise epilogue, applied to the result before it is written.
     pub(super) chain: Chain,
 }
@@ -198,8 +200,8 @@ impl Layout<'_> {
     /// makes every later stage (liveness, order, memory) see that the node reads the replicas'
     /// parts themselves and not the values that were copied to its device.
     pub(super) fn add_collective(&mut self, id: NodeId, collective: Collective) {
-        let (operands, chain) = (collective.parts.clone(), Chain::default());
-        self.groups.insert(id, Group { head: Some(id), operands, chain });
+        let operands = collective.parts.clone();
+        self.groups.insert(id, Group { head: Some(id), operands, ..Group::default() });
         self.collectives.insert(id, collective);
     }
 

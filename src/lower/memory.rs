@@ -138,9 +138,10 @@ pub(super) fn regions(devices: &[DeviceProgram], d: usize) -> Vec<Region> {
             *span = (span.0.min(step), span.1.max(step));
         }
     };
-    for (i, (step, end)) in device.steps.iter().zip(device.completions()).enumerate() {
+    let times = device.rows().into_iter().zip(device.completions());
+    for (step, (row, end)) in device.steps.iter().zip(times) {
         for buffer in step.action.touched(d) {
-            touch(buffer, i);
+            touch(buffer, row.start);
             touch(buffer, end);
         }
     }

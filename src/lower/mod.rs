@@ -2,6 +2,7 @@
 //! aliases, schedules the steps of each device, inserts events, and plans the memory.
 
 mod arrange;
+mod beside;
 pub(crate) mod chain;
 pub(crate) mod check;
 mod collectives;
@@ -32,7 +33,7 @@ pub(crate) use memory::{Location, Space};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
-pub(crate) use support::{Images, Partials};
+pub(crate) use support::{Images, Partials, Through};
 pub use support::{Kernels, Support, Types};
 
 use crate::ir::Verified;
@@ -51,10 +52,11 @@ pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, Low
     let layout = arrange::arrange(graph, kernels)?;
     let mut program = emit::emit(&layout)?;
     for d in 0..program.devices.len() {
-        // Updates are grouped before buffers are reused: grouping moves steps, and reuse depends on
-        // the final order of the last uses. Regions come last, because reuse removes some of them.
-        if kernels.on(program.devices[d].device).target().updates_together {
+        // Launches are grouped before buffers are reused: grouping moves steps, and reuse depends
+        // on the final order of the last uses. Regions come last, because reuse removes some.
+        if kernels.on(program.devices[d].device).target().together {
             updates::group(&mut program.devices, d);
+            beside::group(&mut program.devices[d], d);
         }
         reuse::reuse(&mut program.devices, d);
         program.devices[d].regions = memory::regions(&program.devices, d);

@@ -5,7 +5,7 @@ use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Group, Layout, Role, ValueMap};
 use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, NodeMap, Value};
-use crate::op::Traits;
+use crate::op::{Op, Traits};
 use crate::types::invariant::int;
 use crate::types::{Dim, Order, TensorType};
 
@@ -15,6 +15,8 @@ pub(super) struct Orders {
     launches: NodeMap<Order>,
     /// The order of every value's buffer.
     values: ValueMap<Order>,
+    /// Of transposes whose result lies in their operand's bytes, the operand.
+    sources: NodeMap<Option<Value>>,
 }
 
 impl Orders {
@@ -25,13 +27,15 @@ impl Orders {
         let mut orders = Self {
             launches: graph.node_map(Order::RowMajor),
             values: ValueMap::new(graph, &Order::RowMajor),
+            sources: graph.node_map(None),
         };
         if !layout.kernels.target().channels_last {
             return orders;
         }
         let fixed = fixed_row_major(layout);
         for id in layout.order.iter().filter(|id| layout.role(**id) == Role::Launch) {
-            if !orders.takes_channels_last(layout, *id) {
+            orders.sources[*id] = orders.transposed(layout, *id, &fixed);
+            if orders.sources[*id].is_none() && !orders.takes_channels_last(layout, *id) {
                 continue;
             }
             orders.launches[*id] = Order::ChannelsLast;
@@ -90,6 +94,29 @@ impl Orders {
     /// The order of a value's buffer.
     pub(super) fn value(&self, value: Value) -> Order {
         *self.values.get(value)
+    }
+
+    /// The operand whose bytes are those of a node's result, if that lies channels last: the node
+    /// moves the last axis of a row-major value to the channels, as at the entry of a model whose
+    /// images have their channels last.
+    pub(super) fn source(&self, id: NodeId) -> Option<Value> {
+        self.sources[id]
+    }
+
+    fn transposed(&self, layout: &Layout<'_>, id: NodeId, fixed: &ValueMap<bool>) -> Option<Value> {
+        let graph = layout.graph;
+        let Some(Op::Transpose(op)) = graph.node(id).op() else { return None };
+        let rank = op.perm.len();
+        let moved = [0].into_iter().chain(rank.checked_sub(1)).chain(1..rank.saturating_sub(1));
+        let (result, operand) = (Value { node: id, output: 0 }, *layout.operands(id).first()?);
+        // A parameter may lie channels last itself, as its readers want.
+        let suits = op.perm.iter().copied().eq(moved)
+            && differs(graph.ty(result))
+            && !*fixed.get(result)
+            && self.value(operand) == Order::RowMajor
+            && layout.param(operand.node).is_none()
+            && layout.device(operand.node) == layout.device(id);
+        suits.then_some(operand)
     }
 
     fn takes_channels_last(&self, layout: &Layout<'_>, id: NodeId) -> bool {

@@ -47,11 +47,15 @@ impl Program {
         Ok(())
     }
 
-    /// A step as one line: `aside` for the exchange lane, `if GUARD:` where it may be skipped, then
-    /// what it does. Waits and records belong to no operator and so have no label.
+    /// A step as one line: `aside` for the exchange lane, `beside` for a launch that runs together
+    /// with the one before it, `if GUARD:` where it may be skipped, then what it does. Waits and
+    /// records belong to no operator and so have no label.
     fn print_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
         if step.lane == Lane::Exchange {
             f.write_str("aside ")?;
+        }
+        if step.beside {
+            f.write_str("beside ")?;
         }
         if step.guard != Guard::Always {
             write!(f, "if {}: ", step.guard)?;
@@ -91,7 +95,11 @@ fn print_kernel(f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
         write!(f, "{}(", op.name())?;
     }
     for (i, operand) in operands.iter().enumerate() {
-        write!(f, "{}%{}", if i == 0 { "" } else { ", " }, operand.0)?;
+        f.write_str(if i == 0 { "" } else { ", " })?;
+        match launch.prologue.get(&i) {
+            Some(step) => write!(f, "{}(%{})", step.name(), operand.0)?,
+            None => write!(f, "%{}", operand.0)?,
+        }
     }
     if let Some(op) = &launch.op {
         f.write_str(")")?;

@@ -1,5 +1,6 @@
 //! The program: for each device its buffers and its steps, as plain data.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -145,6 +146,9 @@ pub struct Step {
     pub lane: Lane,
     /// The condition under which it runs; otherwise it is skipped.
     pub guard: Guard,
+    /// True for a launch that may run at the same time as the one before it: neither reads or
+    /// writes what the other writes.
+    pub beside: bool,
     /// The action.
     pub action: Action,
 }
@@ -235,6 +239,11 @@ pub struct Launch {
     pub class: KernelClass,
     /// The operator; `None` for a chain alone, which is applied to the first operand.
     pub op: Option<Op>,
+    /// True if it multiplies matrices, so that each of its blocks fills much of a multiprocessor.
+    pub(crate) product: bool,
+    /// The functions through which it reads operands of the operator, by their positions: unary
+    /// steps.
+    pub(crate) prologue: BTreeMap<usize, ChainStep>,
     /// The chain that is applied to the operator's result before it is stored.
     pub(crate) chain: Chain,
     /// The buffers that it reads: the operands of the operator (or the one that the chain is

@@ -8,8 +8,8 @@ use crate::types::KernelClass;
 /// Lets in-place kernels write their result over an operand of the same size whose last use they
 /// are. This is safe because an element-wise kernel reads element `i` of this operand before it
 /// writes element `i` of the result, in the same thread. That needs four conditions:
-/// - no later step reads the operand, nor one that may still run beside this one (see
-///   `completions`);
+/// - no later step reads the operand, nor one that may run beside this one (see `completions` and
+///   `rows`);
 /// - no other operand lies in the same bytes, since it may be read at another element;
 /// - the operand fills its whole buffer, in the same memory order as the result;
 /// - no other device copies the operand: it is not ordered with this launch, so such an operand
@@ -22,6 +22,7 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
     for buffer in elsewhere {
         last[device.root(buffer)] = usize::MAX;
     }
+    let (rows, ends) = (device.rows(), device.completions());
     for i in 0..device.steps.len() {
         let Action::Launch(launch) = &device.steps[i].action else { continue };
         let [result] = launch.results.as_slice() else { continue };
@@ -31,10 +32,15 @@ pub(super) fn reuse(devices: &mut [DeviceProgram], d: usize) {
             continue;
         }
         let (result, operands) = (*result, &launch.operands);
+        let beside = |root: BufferId| {
+            let mut others = rows[i].clone().filter(|j| *j != i);
+            let touches = |b: BufferId| device.root(b) == root;
+            others.any(|j| device.steps[j].action.touched(d).into_iter().any(touches))
+        };
         let dies = |at: &usize| {
             let root = device.root(operands[*at]);
             let alone = (0..operands.len()).all(|j| j == *at || device.root(operands[j]) != root);
-            last[root] == i && alone && fills(device, operands[*at], result)
+            last[root] == ends[i] && alone && !beside(root) && fills(device, operands[*at], result)
         };
         let found = reuse_candidates(launch).into_iter().find(dies);
         let Some((at, of)) = found.and_then(|at| Some((at, device.region(operands[at])?))) else {

@@ -130,8 +130,8 @@ fn exchange_nodes(layout: &Layout<'_>, users: &NodeMap<Vec<NodeId>>) -> NodeMap<
 
 impl DeviceProgram {
     /// Returns, for each step, the last step during which it may still run. The memory plan keeps
-    /// the buffers of the step until then. A step of the compute stream ends where it stands. A
-    /// step of the exchange stream has ended when the compute stream has waited for an event that
+    /// the buffers of the step until then. A step of the compute stream ends with those beside it.
+    /// A step of the exchange stream has ended when the compute stream has waited for an event that
     /// the exchange stream recorded behind it: a stream is in order, so the event implies all steps
     /// before it. Several such waits may exist and the first one decides, hence the minimum while
     /// walking back. Without any wait the step may run until the end of the program, which is
@@ -140,7 +140,7 @@ impl DeviceProgram {
         // Walking back sees the wait of the compute stream before the record that it waits for,
         // and the record before the exchange steps that it covers.
         let mut waits: BTreeMap<u32, usize> = BTreeMap::new();
-        let mut ends: Vec<usize> = (0..self.steps.len()).collect();
+        let mut ends: Vec<usize> = self.rows().into_iter().map(|row| row.end - 1).collect();
         let mut end = self.steps.len();
         for (i, step) in self.steps.iter().enumerate().rev() {
             match (step.lane, &step.action) {

@@ -87,6 +87,8 @@ pub struct Support {
     pub(crate) parts: Option<Partials>,
     /// The memory order of its images.
     pub(crate) images: Images,
+    /// The operands that its kernel can read through a function of their elements.
+    pub(crate) reads_through: Through,
 }
 
 impl Support {
@@ -113,6 +115,34 @@ impl Support {
     }
 }
 
+/// The operands that a kernel reads through a function of their elements (a fused prologue).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Through {
+    /// None.
+    #[default]
+    None,
+    /// The first.
+    First,
+    /// Each.
+    All,
+}
+
+impl Through {
+    /// These operands if the condition holds, otherwise none.
+    pub(crate) fn when(self, holds: bool) -> Self {
+        if holds { self } else { Self::None }
+    }
+
+    /// True if the operand at a position is one of them.
+    pub(super) fn takes(self, slot: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::First => slot == 0,
+            Self::All => true,
+        }
+    }
+}
+
 /// The partial results between the two launches that compute an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partials {
@@ -120,6 +150,8 @@ pub(crate) struct Partials {
     pub(crate) ty: TensorType,
     /// The number of the operator's leading operands that the first launch reads.
     pub(crate) reads: usize,
+    /// True if the first launch is a product of matrices.
+    pub(crate) product: bool,
 }
 
 /// The memory order of the images that a kernel reads and writes, on a target that supports

@@ -5,7 +5,7 @@ use super::testing::{Replication, block, template, views};
 use super::{Action, Bound, Buffer, BufferId, Guard, Lane, Program, Step, Storage, check, lower};
 use crate::backend::{CPU, CUDA};
 use crate::ir::{Builder, Graph, Placement, Value, parse, verify};
-use crate::op::{Concat, Slice, Unary};
+use crate::op::{Concat, Slice, Softmax, Unary};
 use crate::pass::{Repair, Replicate, WeightPlacement, replicate};
 use crate::snap;
 use crate::types::{Device, Dim, ShardRule};
@@ -275,4 +275,47 @@ fn memory_reports_print() {
     let program = program(&Replication::of(2).graph().0);
     let text = program.bind(7).unwrap().report(&program).to_string();
     snap::assert("program", "memory", &text);
+}
+
+/// Two branches of two steps each, of which no two read the same input.
+fn branches() -> Program {
+    let mut b = Builder::new("branches");
+    for name in ["a", "b"] {
+        let x = b.input(&format!("x_{name}"), super::testing::rows(8));
+        let first = Softmax::Softmax { axis: 1 };
+        let h = b.op(&format!("h_{name}"), first, &[x]).unwrap();
+        let y = b.op(&format!("y_{name}"), Softmax::LogSoftmax { axis: 1 }, &[h]).unwrap();
+        b.output(&format!("y_{name}"), y);
+    }
+    let how = Replicate::over(vec![Device::gpu(0)]);
+    let graph = replicate(&b.finish().0, &how).unwrap();
+    lower(&verify(&graph).unwrap(), &CUDA).unwrap()
+}
+
+#[test]
+fn branches_are_rows() {
+    let mut program = branches();
+    let launches = |program: &Program| -> Vec<(String, bool)> {
+        let steps = program.devices[1].steps.iter();
+        let launches = steps.filter(|step| matches!(step.action, Action::Launch(_)));
+        launches.map(|step| (step.label.to_string(), step.beside)).collect()
+    };
+    let wanted = [("h_a.r0", false), ("h_b.r0", true), ("y_a.r0", false), ("y_b.r0", true)];
+    assert_eq!(launches(&program), wanted.map(|(name, beside)| (name.to_owned(), beside)));
+    let bound = program.bind(3).unwrap();
+    check(&program, &bound).unwrap();
+    assert!(program.to_string().contains("  beside if rows(0): softmax"), "{program}");
+    // The second layers may not run beside the first, whose results they read.
+    for step in &mut program.devices[1].steps {
+        step.beside |= &*step.label == "y_a.r0";
+    }
+    let error = check(&program, &bound).unwrap_err();
+    assert!(error.to_string().contains("is written by a step beside it"), "{error}");
+}
+
+/// On a target that runs no launches together each step stands alone.
+#[test]
+fn the_host_runs_one_step_at_a_time() {
+    let (graph, _) = template();
+    assert!(program(&graph).devices.iter().flat_map(|d| &d.steps).all(|step| !step.beside));
 }

@@ -100,8 +100,9 @@ pub struct Target {
     pub keeps_params: bool,
     /// Whether programs may have variables, parameters that a run changes.
     pub updates: bool,
-    /// Whether a device runs the chains that give parameters their new elements together.
-    pub updates_together: bool,
+    /// Whether a device runs launches together: the chains that give parameters their new elements,
+    /// and small launches that do not depend on one another.
+    pub together: bool,
     /// Whether devices themselves combine what replicas have; otherwise the host does.
     pub collectives: bool,
     /// Whether images may lie with the channels last in memory. Otherwise all values are row-major.

@@ -169,7 +169,9 @@ fn every_kernel_of_every_model_compiles() {
         let program =
             cuda_training::on_gpus(&cuda_training::step(name, "sgd"), BatchStatistics::Local);
         let own = kernels(&program).unwrap_or_else(|e| panic!("{e}"));
-        trained.extend(own.into_iter().filter(|kernel| files.contains(&kernel.file)));
+        let trains = |kernel: &Kernel| files.contains(&kernel.file);
+        let any = |kernel: &Kernel| kernel.parts.iter().any(|part| trains(part));
+        trained.extend(own.into_iter().filter(|kernel| trains(kernel) || any(kernel)));
     }
     all.extend(units(&trained.iter().cloned().collect::<Vec<_>>()).unwrap());
     for kernel in trained {
@@ -298,7 +300,8 @@ fn table(
         write!(text, "{name:30} {:7}", kernel.threads).unwrap();
         let r = found.get(&name).unwrap_or_else(|| panic!("{name} of {arch} is not told of"));
         let spilled = r.spill_stores + r.spill_loads;
-        if spilled > 0 && HEAVY.contains(&kernel.file) {
+        let heavy = |kernel: &Kernel| HEAVY.contains(&kernel.file);
+        if spilled > 0 && (heavy(kernel) || kernel.parts.iter().any(|part| heavy(part))) {
             spills.push(format!("{name} spills {spilled} bytes for {arch}"));
         }
         let shown = format!("{}/{}/{spilled}/{}", r.registers, r.stack, r.shared);

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use fanwise::backend::CUDA;
-use fanwise::internal::{calls, replicated};
-use fanwise::ir::verify;
-use fanwise::lower::{Action, BufferId, Lane, Program, Step, lower};
-use fanwise::pass::{Repair, Replicate, WeightPlacement};
-use fanwise::train::Distribution;
+use expect::{Started, on_gpus};
+use fanwise::internal::calls;
+use fanwise::ir::{Graph, Value, parse};
+use fanwise::lower::{Action, BufferId, DeviceProgram, Lane, Program, Step};
+use fanwise::pass::Repair;
 use fanwise::types::{Device, DeviceKind, KernelClass};
 use fanwise::zoo;
 
@@ -20,17 +19,22 @@ const WEIGHTS: i64 = 3_000_000_000;
 /// A step of training of a model of the zoo on so many GPUs, with the defaults of the command line.
 fn step(name: &str, optimizer: &str, gpus: u32) -> Program {
     let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
-    let graph = step_of(&graph, &weights, optimizer);
-    let over = Replicate::over((0..gpus).map(Device::gpu).collect());
-    let how = Replicate { weights: WeightPlacement::Mirrored, repair: Repair::Comm, ..over };
-    let place = Distribution { replicate: Some(how), ..Distribution::default() };
-    let placed = replicated(&graph, &place).unwrap_or_else(|e| panic!("{e}"));
-    lower(&verify(&placed).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap()
+    placed(&step_of(&graph, &weights, optimizer), gpus)
+}
+
+/// A graph on so many GPUs, with the defaults of the command line.
+fn placed(graph: &Graph, gpus: u32) -> Program {
+    on_gpus(graph, gpus, Repair::Comm)
+}
+
+/// The steps of a GPU.
+fn own(program: &Program, device: Device) -> &DeviceProgram {
+    program.devices.iter().find(|of| of.device == device).unwrap()
 }
 
 /// The launches on a GPU, and the bytes that its steps read and write for `n` rows.
 fn work(program: &Program, device: Device, n: i64) -> (usize, i64) {
-    let own = program.devices.iter().find(|of| of.device == device).unwrap();
+    let own = own(program, device);
     let size = |id: &BufferId| own.buffers[id.0 as usize].ty.bytes().eval(n);
     let bytes = own.steps.iter().map(|step| match &step.action {
         Action::Launch(launch) => {
@@ -44,8 +48,7 @@ fn work(program: &Program, device: Device, n: i64) -> (usize, i64) {
 
 /// The exchanges of a device: the launches that combine parts of replicas.
 fn exchanges(program: &Program, device: Device) -> usize {
-    let own = program.devices.iter().find(|of| of.device == device).unwrap();
-    own.steps.iter().filter(|step| combines(step)).count()
+    own(program, device).steps.iter().filter(|step| combines(step)).count()
 }
 
 fn combines(step: &Step) -> bool {
@@ -118,4 +121,139 @@ fn a_step_on_two_gpus_moves_half() {
     assert!(launches <= 800, "{launches} launches");
     assert!(bytes <= 340_000_000_000 / 2 + WEIGHTS, "{bytes} bytes");
     assert_eq!(on_host(&program), BTreeSet::new());
+/// The graphs of a step on a GPU: runs of launches and copies of its own on one lane. What concerns
+/// other devices lies between them.
+fn graphs(program: &Program, device: Device) -> usize {
+    let at = program.devices.iter().position(|of| of.device == device).unwrap();
+    let mut graphs = 0;
+    let mut lane = None;
+    for step in &program.devices[at].steps {
+        let alone = match &step.action {
+            Action::Launch(_) => false,
+            Action::Copy { device, .. } => *device != at,
+            Action::Wait(_) | Action::Record(_) => true,
+        };
+        graphs += usize::from(!alone && lane != Some(step.lane));
+        lane = (!alone).then_some(step.lane);
+    }
+    graphs
+}
+
+/// A step on one GPU is few graphs: the first ends where it takes the targets, the second where the
+/// host may take the loss.
+#[test]
+fn a_step_on_one_gpu_is_few_graphs() {
+    for name in ["xception", "mini_googlenet", "resnet50"] {
+        let found = graphs(&step(name, "rmsprop", 1), Device::gpu(0));
+        assert!((1..=4).contains(&found), "{name}: {found} graphs");
+    }
+}
+
+/// Small launches that do not depend on one another run side by side, and so do updates.
+#[test]
+fn small_layers_are_few_launches() {
+    let program = step("mini_googlenet", "sgd:momentum=0.9", 1);
+    let (launches, bytes) = work(&program, Device::gpu(0), 64);
+    assert!(launches <= 150, "{launches} launches");
+    assert!(bytes <= 4_000_000_000, "{bytes} bytes");
+}
+
+/// The bytes that every way to compute the layers moves: of each product, pool, reduction and
+/// softmax its operands and its result once; of an addition of two images one operand, since the
+/// other is the result of a layer that can go on with it.
+fn least(graph: &Graph, n: i64) -> i64 {
+    let bytes = |value: Value| graph.ty(value).bytes().eval(n);
+    let mut sum = 0;
+    for id in graph.ids() {
+        let Some(op) = graph.node(id).op() else { continue };
+        let result = Value { node: id, output: 0 };
+        let operands = graph.operands(id);
+        sum += match op.name() {
+            "conv" | "conv_transpose" | "gemm" | "matmul" | "max_pool" | "average_pool"
+            | "reduce_mean" | "softmax" => {
+                bytes(result) + operands.into_iter().map(bytes).sum::<i64>()
+            }
+            "add" if operands.iter().all(|v| graph.ty(*v).shape == graph.ty(result).shape) => {
+                bytes(operands[1])
+            }
+            _ => 0,
+        };
+    }
+    sum
+}
+
+/// Inference moves little more than its layers must.
+#[test]
+fn inference_reads_and_writes_what_layers_must() {
+    for name in ["xception", "resnet50"] {
+        let (graph, _) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+        let (launches, bytes) = work(&placed(&graph, 1), Device::gpu(0), 256);
+        let least = least(&graph, 256);
+        assert!(
+            bytes * 100 <= least * 115,
+            "{name}: {bytes} bytes in {launches} launches, {least}"
+        );
+    }
+}
+
+/// The kernels of convolutions that multiply more than twice as often as their results need, and
+/// how often.
+fn wasteful(program: &Program) -> BTreeSet<String> {
+    let calls = calls(own(program, Device::gpu(0))).unwrap();
+    let kernels = calls.iter().flatten().flat_map(Started::of);
+    let found = kernels.filter(|of| of.kernel.file != "matmul.cu" && of.excess(256) > 2.0);
+    found.map(|of| format!("{} {:.1}", of.kernel.file, of.excess(256))).collect()
+}
+
+/// No launch of a convolution wastes more than half of its multiplications, but those known.
+#[test]
+fn convolutions_waste_little() {
+    let mut found = BTreeSet::new();
+    for name in zoo::names() {
+        let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+        let trained = step_of(&graph, &weights, "sgd");
+        for (kind, graph) in [("inference", &graph), ("training", &trained)] {
+            let own = wasteful(&placed(graph, 1));
+            found.extend(own.into_iter().map(|text| format!("{name} {kind} {text}")));
+        }
+    }
+    let found: Vec<&str> = found.iter().map(String::as_str).collect();
+    assert_eq!(found, KNOWN_WASTE);
+}
+
+/// What is known to waste more, each in one model: a gradient by 144 channels of 15 by 15 places in
+/// strides, of which tiles of 128 channels and pairs of places cover more; a gradient of one
+/// channel, whose terms are fewer than a step of a tile has; and that of its 16 weights, fewer than
+/// any tile has.
+const KNOWN_WASTE: &[&str] = &[
+    "mini_googlenet training conv.cu 2.0",
+    "unet training conv.cu 4.0",
+    "unet training conv_weight_grad.cu 64.0",
+];
+
+/// An image of bytes is copied as bytes; one launch makes numbers of them.
+#[test]
+fn bytes_become_numbers_on_the_device() {
+    let text = "fanwise 1\nsymbol N >= 0\n\
+        param @w : f32[8,3,3,3] = \"t#w\" blake3:0000000000000001\n\
+        param @scale : f32[] = \"t#scale\" blake3:0000000000000002\n\
+        param @one : f32[] = \"t#one\" blake3:0000000000000003\n\
+        graph @bytes(%x: u8[N,16,16,3]) -> (y: f32[N,8,14,14]) {\n  \
+        %f : f32[N,16,16,3] = cast(%x) {to=f32}\n  \
+        %s : f32[N,16,16,3] = mul(%f, @scale)\n  \
+        %z : f32[N,16,16,3] = sub(%s, @one)\n  \
+        %t : f32[N,3,16,16] = transpose(%z) {perm=[0, 3, 1, 2]}\n  \
+        %y : f32[N,8,14,14] = conv(%t, @w)\n  \
+        return %y\n}\n";
+    let graph = parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let program = placed(&graph, 1);
+    let gpu = own(&program, Device::gpu(0));
+    let copied = gpu.steps.iter().filter_map(|step| match &step.action {
+        Action::Copy { to, .. } => Some(gpu.buffers[to.0 as usize].ty.bytes().eval(1)),
+        Action::Launch(_) | Action::Wait(_) | Action::Record(_) => None,
+    });
+    assert_eq!(copied.collect::<Vec<_>>(), [16 * 16 * 3]);
+    let files: Vec<&str> =
+        calls(gpu).unwrap().iter().flatten().take(2).map(|call| call.kernel.file).collect();
+    assert_eq!(files, ["elementwise.cu", "conv.cu"]);
 }

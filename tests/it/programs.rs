@@ -30,7 +30,7 @@ impl Kernels for Offloading {
             alignment: 64,
             keeps_params: true,
             updates: true,
-            updates_together: false,
+            together: false,
             collectives: false,
             channels_last: false,
         };

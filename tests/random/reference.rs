@@ -23,7 +23,7 @@ const TARGET: Target = Target {
     alignment: 64,
     keeps_params: false,
     updates: true,
-    updates_together: false,
+    together: false,
     collectives: false,
     channels_last: false,
 };

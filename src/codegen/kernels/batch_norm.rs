@@ -169,7 +169,8 @@ fn in_steps(types: &Types<'_>, reads: Option<usize>, images: Images) -> Support 
 fn parts(x: &TensorType, numbers: i64, reads: usize) -> Option<Partials> {
     let [rows, channels, sizes @ ..] = &x.shape[..] else { return None };
     let terms = rows.clone() * product(sizes);
-    Some(Partials { ty: channel_partials(&terms, channels.clone(), numbers), reads })
+    let ty = channel_partials(&terms, channels.clone(), numbers);
+    Some(Partials { ty, reads, product: false })
 }
 
 /// Support in two passes: the first reads `reads` operands and writes `numbers` partial results for

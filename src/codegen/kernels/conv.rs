@@ -2,10 +2,10 @@
 
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, block_count, ceil_div, grid_x};
-use crate::codegen::expression::{Columns, ExpressionContext, expression};
+use crate::codegen::expression::{Columns, ExpressionContext, expression, through};
 use crate::codegen::tile::Tile;
 use crate::codegen::windows::{self, Axis};
-use crate::lower::{BufferId, Images};
+use crate::lower::{BufferId, Images, Through};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{Conv, ConvTranspose, OpError};
 use crate::types::invariant::{int, invariant};
@@ -36,6 +36,9 @@ const MAX_GRID_Y: i64 = 65_535;
 /// Adjacent positions along the last axis that a thread of a depthwise convolution computes; their
 /// windows overlap, so each element is loaded once for several of them.
 const STRIP: i64 = 4;
+
+/// The places of a low tile.
+const LOW: i64 = 64;
 
 /// Threads of a block of a depthwise convolution, and the most of them along the channels (a warp).
 const THREADS: u32 = 256;
@@ -89,10 +92,17 @@ fn supported(attributes: WindowAttributes, types: &Types<'_>) -> Support {
     let ([x, w, ..], [y]) = (types.operands.as_slice(), types.results.as_slice()) else {
         return Support::default();
     };
-    let fits = attributes.windows.is_ok_and(|windows| fits_int_indices(&windows, [x, w, y]));
-    let by = Support::by(KernelClass::Conv);
-    Support { ends_in_chain: true, images: Images::ChannelsLast, ..by }
-        .when(fits && types.are(DType::F32))
+    let WindowAttributes { windows, groups, transposed } = attributes;
+    let windows = windows.ok().filter(|windows| fits_int_indices(windows, [x, w, y]));
+    let direct = |windows| Shape::new(windows, groups, transposed, [x, y]).suits_depthwise();
+    let fits = windows.is_some() && types.are(DType::F32);
+    Support {
+        ends_in_chain: true,
+        images: Images::ChannelsLast,
+        reads_through: Through::First.when(fits && windows.is_some_and(direct)),
+        ..Support::by(KernelClass::Conv)
+    }
+    .when(fits)
 }
 
 macro_rules! convolutions {
@@ -188,6 +198,21 @@ impl Shape {
         self.transposed || self.windows.iter().any(outside)
     }
 
+    /// The phases of `conv.cu`, and the places of each in a sample at most. The places of a
+    /// transposed convolution in strides that have the same remainders meet the same taps, which
+    /// are neighbours in strides unless taps lie apart.
+    fn phases(&self) -> (i64, i64) {
+        let adjacent = self.windows.iter().all(|a| a.dilation == 1);
+        if !self.transposed || !adjacent {
+            return (1, self.outputs);
+        }
+        let cells = windows::product(&self.windows, |a| a.input.div_ceil(a.stride));
+        let phases = windows::product(&self.windows, |a| a.stride);
+        // With strides beyond the image most cells would be no place.
+        let few = phases.saturating_mul(cells) <= self.outputs.saturating_mul(2);
+        if few { (phases, cells) } else { (1, self.outputs) }
+    }
+
     /// The axes. The windows of a transposed convolution lie on the result, so input and output
     /// change places.
     fn axes(&self) -> Vec<Axis> {
@@ -248,13 +273,16 @@ fn call(
     // tile is chosen by the positions of one sample, because the kernel must not depend on the
     // batch.
     shape.define(&mut b, shape.axes());
-    let (places, all) = (shape.samples.clone() * shape.outputs, shape.m_each * shape.groups);
+    let (phases, cells) = shape.phases();
+    let (rows, all) = (shape.samples.clone() * cells, shape.m_each * shape.groups);
+    b.define("PHASES", phases);
+    b.define("CELLS", cells);
     b.flag("TRANSPOSED", shape.transposed);
     b.flag("HOLES", shape.has_padding());
     b.define("GROUPS", shape.groups);
     b.define("C_EACH", shape.c_each);
     b.define("M_EACH", shape.m_each);
-    b.size("PLACES", &places);
+    b.size("ROWS", &rows);
     // A vector load needs four adjacent channels of one group at an aligned address.
     let along = if shape.transposed { shape.m_each } else { shape.c_each };
     let (x_aligned, w_aligned, y_aligned) = (b.is_aligned(*x), b.is_aligned(*w), b.is_aligned(*y));
@@ -265,9 +293,11 @@ fn call(
     let columns = usize::try_from(all).ok().map(Columns::last);
     let place = ExpressionContext::behind_f32(&b, *y, chained, columns, vectors);
     let text = context.chained(expression(&mut b, &launch.chain, &place))?;
-    let tile = Tile::new(shape.outputs, shape.m_each);
-    let (threads, tiles) = tile.define(&mut b, &places, &shape.m_each.into());
-    Ok(b.finish("conv.cu", threads, text, grid_x(tiles * shape.groups)))
+    // Places of phases take registers, of which the threads of a low tile have more.
+    let height = if phases > 1 { cells.min(LOW) } else { cells };
+    let tile = Tile::of_channels(height, shape.m_each);
+    let (threads, tiles) = tile.define(&mut b, &rows, &shape.m_each.into());
+    Ok(b.finish("conv.cu", threads, text, grid_x(tiles * phases * shape.groups)))
 }
 
 /// `depthwise.cu`.
@@ -313,7 +343,13 @@ fn depthwise(
     let per_block = lanes * width;
     let columns = usize::try_from(channels).ok().map(Columns::last);
     let place = ExpressionContext::behind_f32(&b, y, chained, columns, vectors);
-    let text = context.chained(expression(&mut b, &context.launch.chain, &place))?;
+    let mut text = context.chained(expression(&mut b, &context.launch.chain, &place))?;
+    let taken = context.launch.prologue.get(&0);
+    b.flag("THROUGH", taken.is_some());
+    if let Some(step) = taken {
+        let taken = context.chained(through(step))?;
+        text += &format!("__device__ __forceinline__ float taken(float x) {{ return {taken}; }}\n");
+    }
     let across = ceil_div(&channels.into(), per_block);
     if across.eval(1) > MAX_GRID_Y {
         return Err(context.unsupported("it has too many channels"));

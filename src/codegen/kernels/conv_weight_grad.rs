@@ -21,10 +21,6 @@ const LINES: i64 = 32;
 /// a matrix product would be mostly padding.
 const SMALL_GROUP: i64 = 16;
 
-/// The most rows of a tile. Taller tiles need so many registers, with windows looked up along the
-/// terms, that two blocks no longer fit on a multiprocessor.
-const MAX_ROWS: i64 = 64;
-
 /// The positions of the result that one partial sum of the first launch covers.
 const PART: i64 = 1024;
 
@@ -39,7 +35,7 @@ fn parts(op: &ConvWeightGrad, x: &TensorType, dy: &TensorType) -> Option<Partial
     let each = x.shape.get(1)?.floor_div(&op.groups.into());
     let sizes = [parts, dy.shape.get(1)?.clone(), each, size(|a| a.kernel)?.into()];
     let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
-    Some(Partials { ty, reads: 2 })
+    Some(Partials { ty, reads: 2, product: true })
 }
 
 impl CudaOp for ConvWeightGrad {
@@ -108,7 +104,7 @@ impl CudaOp for ConvWeightGrad {
         b.flag("DY_VECTORS", dy_aligned && m_each % 4 == 0);
         b.flag("Y_VECTORS", columns % 4 == 0);
         b.flag("HOLES", windows.iter().any(WindowAxis::reaches_outside));
-        let tile = Tile::new(m_each.min(MAX_ROWS), columns);
+        let tile = Tile::of_weights(m_each, columns);
         let (threads, tiles) = tile.define(&mut b, &m_each.into(), &columns.into());
         Ok(b.finish("conv_weight_grad.cu", threads, String::new(), grid_x(tiles * groups * count)))
     }

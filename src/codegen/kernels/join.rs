@@ -1,11 +1,14 @@
 //! Concatenation along an axis, and its inverse.
 
+use std::fmt::Write as _;
+
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, bits_type, block_count, divisible_by_four};
-use crate::lower::{BufferId, Images};
+use crate::codegen::expression::through;
+use crate::lower::{BufferId, Images, Through};
 use crate::op::{AllGather, Concat, SplitOp};
-use crate::types::Dim;
 use crate::types::invariant::{int, invariant};
+use crate::types::{DType, Dim};
 
 const THREADS: u32 = 256;
 
@@ -17,15 +20,18 @@ fn supported(types: &Types<'_>) -> Support {
     Support::by(KernelClass::Move).when((1..=MAX).contains(&values))
 }
 
+/// True if an axis is one of those behind the first.
+fn is_behind_rows(axis: i64, rank: usize) -> bool {
+    usize::try_from(axis).is_ok_and(|axis| (1..rank).contains(&axis))
+}
+
 impl CudaOp for Concat {
     fn supports(&self, types: &Types<'_>) -> Support {
-        let behind = |rank: usize| (1..rank).any(|axis| usize::try_from(self.axis) == Ok(axis));
-        let images = match types.operands.first() {
-            Some(x) if behind(x.rank()) => Images::All,
-            Some(_) | None => Images::RowMajor,
-        };
+        let behind = types.operands.first().is_some_and(|x| is_behind_rows(self.axis, x.rank()));
+        let images = if behind { Images::All } else { Images::RowMajor };
         let support = supported(types);
-        Support { images, ..support.clone() }.when(support.kernel.is_some())
+        let reads_through = Through::All.when(types.are(DType::F32));
+        Support { images, reads_through, ..support.clone() }.when(support.kernel.is_some())
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -47,7 +53,10 @@ impl CudaOp for AllGather {
 
 impl CudaOp for SplitOp {
     fn supports(&self, types: &Types<'_>) -> Support {
-        supported(types)
+        let behind = types.operands.first().is_some_and(|x| is_behind_rows(self.axis, x.rank()));
+        let images = if behind { Images::First } else { Images::RowMajor };
+        let support = supported(types);
+        Support { images, ..support.clone() }.when(support.kernel.is_some())
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -126,15 +135,14 @@ fn concat_or_split(
             b.read_as(name, *id, ty);
         }
     }
-    if is_split {
-        b.read_as("x", whole, ty);
-    } else {
-        b.write_as("y", whole, ty);
-    }
+    let whole_as = if is_split { Builder::read_as } else { Builder::write_as };
+    whole_as(&mut b, if is_split { "x" } else { "y" }, whole, ty);
     b.define("T", ty);
     b.flag("CUT", is_split);
     b.define("PARTS", parts.len());
     b.numbers("POINTERS", names.iter().map(|name| format!("p.{name}")));
+    b.flag("THROUGH", !context.launch.prologue.is_empty());
+    let text = taken(context)?;
     b.size("ROWS", &rows);
     b.size("ROW", &row);
     b.list("SIZES", &sizes);
@@ -144,5 +152,20 @@ fn concat_or_split(
     // the end of a smaller part do nothing.
     let count = int::<i64>(parts.len());
     let grid = [block_count(&most, i64::from(THREADS)), count.into(), Dim::ONE];
-    Ok(b.finish("join.cu", THREADS, String::new(), grid))
+    Ok(b.finish("join.cu", THREADS, text, grid))
+}
+
+/// The function through which parts of floats are read, by their numbers; empty if none is.
+fn taken(context: &Context<'_>) -> Result<String, CodegenError> {
+    let mut cases = String::new();
+    for (k, step) in &context.launch.prologue {
+        let value = context.chained(through(step))?;
+        // Writing to a string does not fail.
+        writeln!(cases, "    if (k == {k}) return {value};").unwrap_or(());
+    }
+    if cases.is_empty() {
+        return Ok(cases);
+    }
+    let head = "__device__ __forceinline__ float taken(int k, float x)";
+    Ok(format!("{head} {{\n{cases}    return x;\n}}\n"))
 }

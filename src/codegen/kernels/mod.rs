@@ -44,9 +44,10 @@ mod update;
 mod written;
 
 use super::CodegenError;
+use super::beside::together;
 use super::context::Context;
 use super::cuda_op::CudaOp;
-use super::kernel::Call;
+use super::kernel::{Arg, Call};
 use crate::lower::{DeviceProgram, Kernels, Support, Types};
 use crate::op::Op;
 use crate::types::{KernelClass, Target};
@@ -79,7 +80,7 @@ const TARGET: Target = Target {
     alignment: 256,
     keeps_params: true,
     updates: true,
-    updates_together: true,
+    together: true,
     collectives: true,
     channels_last: true,
 };
@@ -107,8 +108,8 @@ impl Kernels for CudaKernels {
 }
 
 /// Returns the kernel calls of each step of a device's program: one for a launch. Consecutive
-/// launches of the class [`KernelClass::Update`] are merged into calls that belong to the first of
-/// them. Nothing is compiled, and no driver is called.
+/// launches of the class [`KernelClass::Update`], and launches side by side, are merged into calls
+/// that belong to the first of them. Nothing is compiled, and no driver is called.
 pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
     let mut calls = vec![Vec::new(); device.steps.len()];
     let mut at = 0;
@@ -122,10 +123,20 @@ pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
         // Only launches with one guard are merged: they run or are skipped together.
         if !row.is_empty() {
             calls[at] = update::calls(device, &row)?;
-        } else if let Some(context) = Context::of(device, first) {
-            calls[at].push(call(&context)?);
+            at += row.len();
+            continue;
         }
-        at += row.len().max(1);
+        let beside = device.steps[at + 1..].iter().take_while(|step| step.beside).count();
+        let mut own = Vec::with_capacity(beside + 1);
+        for step in at..=at + beside {
+            let Some(context) = Context::of(device, &device.steps[step]) else { continue };
+            let call = call(&context)?;
+            // What a kernel reports is told of the step of its call.
+            let reports = call.args.contains(&Arg::Report);
+            if reports { calls[step].push(call) } else { own.push(call) }
+        }
+        calls[at].extend(together(own));
+        at += 1 + beside;
     }
     Ok(calls)
 }

@@ -189,7 +189,7 @@ fn parts(x: &TensorType, r: &TensorType) -> Option<Partials> {
     let ([a, b, _], [directions, width, _]) = (&x.shape[..], &r.shape[..]) else { return None };
     let sizes = [a.clone() * b.clone(), directions.clone() * width.clone()];
     let ty = TensorType::new(DType::F32, sizes.into_iter().collect::<Shape>());
-    Some(Partials { ty, reads: 2 })
+    Some(Partials { ty, reads: 2, product: false })
 }
 
 impl CudaOp for Recurrent {

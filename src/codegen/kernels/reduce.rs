@@ -43,14 +43,16 @@ pub(super) fn parts(op: &Reduce, x: &TensorType) -> Option<Partials> {
     let wide = wide.map(|components| Shape::from(&[components][..]));
     let wide = wide.iter().flat_map(|shape| shape.iter().cloned());
     let shape: Shape = wide.chain([parts, lines]).collect();
-    Some(Partials { ty: TensorType::new(DType::F64, shape), reads: 1 })
+    Some(Partials { ty: TensorType::new(DType::F64, shape), reads: 1, product: false })
 }
 
 impl CudaOp for Reduce {
     fn supports(&self, types: &Types<'_>) -> Support {
         let [x] = types.operands.as_slice() else { return Support::default() };
-        // Of images with the channels last, the places of each channel are lines.
-        let one = self.components(x.dtype).is_none() && self.is_over(x.rank(), 2..x.rank());
+        // Of images with the channels last, the places of each channel are lines, in one sample or
+        // in all: the elements of a line come in the same order.
+        let lines = self.is_over(x.rank(), 2..x.rank()) || self.is_over_all_but(x.rank(), 1);
+        let one = self.components(x.dtype).is_none() && lines;
         let images = if one { Images::First } else { Images::RowMajor };
         let support = Support { parts: parts(self, x), images, ..Support::by(KernelClass::Reduce) };
         // A wide result is `f64`.

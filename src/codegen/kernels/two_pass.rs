@@ -59,7 +59,7 @@ impl TwoPass {
             Self::Reduce(op) => reduce::parts(op, x),
             Self::Statistics { size, lines } => {
                 let ty = channel_partials(&Dim::from(*size), lines.clone(), 2);
-                Some(Partials { ty, reads: 1 })
+                Some(Partials { ty, reads: 1, product: false })
             }
         }
     }

@@ -226,6 +226,7 @@ impl Formula {
             params,
             threads: THREADS,
             shared: 0,
+            parts: Vec::new(),
         };
         Call { kernel: Arc::new(kernel), grid: grid_x(Dim::from(blocks)), args }
     }

@@ -5,6 +5,9 @@ use crate::codegen::builder::{Builder, bits_type, grid_x};
 use crate::op::{Constant, Dims};
 use crate::types::Dim;
 
+/// Threads of the block, of which one works. As many as others have, so that it runs beside them.
+const THREADS: u32 = 256;
+
 /// The most elements that a kernel receives as arguments.
 const MAX: usize = 16;
 
@@ -44,5 +47,5 @@ fn fill(context: &Context<'_>, bits: Vec<Dim>) -> Result<Call, CodegenError> {
     b.define("ELEMENT", ty);
     b.define("COUNT", bits.len());
     b.arguments("BITS", bits);
-    Ok(b.finish("written.cu", 32, String::new(), grid_x(Dim::ONE)))
+    Ok(b.finish("written.cu", THREADS, String::new(), grid_x(Dim::ONE)))
 }

@@ -6,7 +6,7 @@
 
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) ENTRY(const Params p) {
+GLOBAL(THREADS) ENTRY(const Params p) {
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         p.y[i] = p.x[i];
     }

@@ -1,5 +1,6 @@
 //! The steps of collectives: each member copies the parts of its peers and combines them itself.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -156,7 +157,15 @@ impl Emitter<'_> {
     ) -> Action {
         let class = self.layout.support(id).class();
         let chain = Chain::default();
-        Action::Launch(Box::new(Launch { class, op, chain, operands, results }))
+        Action::Launch(Box::new(Launch {
+            class,
+            op,
+            product: false,
+            prologue: BTreeMap::new(),
+            chain,
+            operands,
+            results,
+        }))
     }
 
     /// The buffer of a member's value, reinterpreted as a tensor of this type with the same bytes.

@@ -260,9 +260,17 @@ impl Source<'_> {
                 Action::Launch(launch) => {
                     let loaded = self.loaded[d][i].as_slice();
                     let missing = || fault(device.device, step, "the launch has no kernel");
-                    // Updates in a row are launched with the first of them.
-                    if loaded.is_empty() && launch.class != KernelClass::Update {
+                    // Updates in a row are launched with the first of them, and so are launches
+                    // side by side.
+                    let is_later = step.beside || launch.class == KernelClass::Update;
+                    if loaded.is_empty() && !is_later {
                         return Err(missing());
+                    }
+                    let has_work = launch.results.iter().any(|b| own.locations[*b].bytes > 0);
+                    if let Some(op) = launch.op.as_ref().filter(|_| has_work) {
+                        let (device, label) = (device.device, step.label.to_string());
+                        let error = |error| RunError::Op { device, label, op: op.name(), error };
+                        op.fails_at(bound.n).map_err(|e| error(Box::new(e)))?;
                     }
                     for loaded in loaded {
                         let loaded = loaded.as_ref().ok_or_else(missing)?;
@@ -337,13 +345,6 @@ impl Source<'_> {
             }
             let fits = u32::try_from(blocks).ok().filter(|b| *b <= most);
             *size = fits.ok_or_else(|| fault("the grid has more blocks than a device takes"))?;
-        }
-        if let Action::Launch(launch) = &step.action
-            && let Some(op) = &launch.op
-        {
-            let (device, label) = (self.program.devices[d].device, step.label.to_string());
-            let error = |error| RunError::Op { device, label, op: op.name(), error };
-            op.fails_at(bound.n).map_err(|e| error(Box::new(e)))?;
         }
         let argument = |arg: &Arg| match arg {
             Arg::Buffer(b) => self.place(bound, d, *b).map(Argument::DeviceAddress),

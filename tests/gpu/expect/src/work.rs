@@ -227,7 +227,8 @@ impl<'a> Started<'a> {
             "few_weight_grad.cu" => over(get("M_EACH") * get("GROUPS"), get("LINES")),
             "depthwise.cu" => {
                 let channels = get("CHANNELS") / get("C_EACH") * get("EACH");
-                let along = self.list("OUTPUT").last().map_or(1.0, |last| over(*last, get("STRIP")));
+                let along =
+                    self.list("OUTPUT").last().map_or(1.0, |last| over(*last, get("STRIP")));
                 along * over(channels, get("CHANNEL_THREADS") * get("VECTOR"))
             }
             "matmul.cu" => {
@@ -265,9 +266,8 @@ impl<'a> Started<'a> {
         let [rows, columns] = ["BM", "BN"].map(|name| self.get(name, n));
         // Each multiplication of a tile takes one element of a row and one of a column.
         work.cached = 4.0 * work.performed / 2.0 * (rows + columns) / (rows * columns);
-        let is_off = |flag: &str| {
-            self.kernel.defines.iter().any(|(own, value)| own == flag && value == "0")
-        };
+        let is_off =
+            |flag: &str| self.kernel.defines.iter().any(|(own, value)| own == flag && value == "0");
         // Shares of multiply-adds among the instructions of the main loops, for `sm_90a`.
         let scalar = is_off("X_VECTORS") || is_off("A_VECTORS");
         work.density = match (scalar, columns <= 64.0, self.get("TAPS", n) > 1.0) {
