@@ -16,7 +16,6 @@ pub(crate) fn available(root: &Path) -> u64 {
 
 /// The bytes that the control groups of this process leave it; none where no group has a limit.
 /// What a group keeps of files, and can give up at once, is left, too.
-#[cfg(feature = "cuda")]
 pub(crate) fn left(root: &Path) -> Option<u64> {
     let left = |(folder, version): (PathBuf, &Version)| {
         let limit = version.limit(&folder)?;
@@ -107,7 +106,7 @@ fn number(file: &Path) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[cfg(all(feature = "cli", feature = "cuda"))]
+#[cfg(feature = "cli")]
 mod tests {
     use std::fs;
 

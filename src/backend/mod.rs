@@ -11,7 +11,7 @@ mod executable;
 mod host;
 #[cfg(feature = "cpu")]
 mod inputs;
-#[cfg(any(feature = "cli", feature = "cuda"))]
+#[cfg(feature = "cuda")]
 pub(crate) mod memory;
 #[cfg(feature = "cpu")]
 mod params;
@@ -30,15 +30,6 @@ pub use executable::{Backend, DeviceStats, Executable, RunOptions, RunOutput, St
 /// The kernels of GPUs, and those of the CPU for what has none there.
 #[cfg(feature = "cuda")]
 pub static CUDA: CudaKernels = CudaKernels { host: &CPU };
-
-/// The first GPU that is an instance of one which is divided (MIG).
-#[cfg(feature = "cli")]
-pub(crate) fn gpu_instance() -> Option<u32> {
-    #[cfg(feature = "cuda")]
-    return cuda::first_instance();
-    #[cfg(not(feature = "cuda"))]
-    return None;
-}
 
 /// The number of GPUs that the driver shows. Where there is none, programs for GPUs run on virtual
 /// devices.

@@ -88,7 +88,7 @@ impl AvailableDevices {
     fn select(self, gpus: &Gpus) -> anyhow::Result<Vec<Device>> {
         let devices = gpus.select(self.found);
         if let (Err(DeviceError::Absent { .. }), true) = (&devices, self.cuda) {
-            ui::note(too_few(backend::gpu_instance()));
+            ui::note(too_few(backend::cuda::first_instance()));
         }
         Ok(devices.map_err(PassError::from).map_err(Error::from)?)
     }

@@ -64,6 +64,7 @@ pub fn count() -> usize {
 
 /// The number of the first GPU that is an instance of one which is divided (MIG); none where the
 /// driver is missing or does not start.
+#[cfg(feature = "cli")]
 pub(crate) fn first_instance() -> Option<u32> {
     context::start().ok()?;
     let gpus = context::gpus().ok()?;
