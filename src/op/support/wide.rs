@@ -179,7 +179,7 @@ impl Wide for Moments {
 
     fn with(self, x: f64) -> Self {
         // The distance of an element from itself is 0, or NaN if it is not finite.
-        self.join(Self { count: 1.0, mean: x, squares: x - x })
+        self.join(Self { count: 1.0, mean: x, squares: 0.0 * x.abs() })
     }
 
     fn join(self, other: Self) -> Self {
