@@ -121,6 +121,8 @@ fn a_step_on_two_gpus_moves_half() {
     assert!(launches <= 800, "{launches} launches");
     assert!(bytes <= 340_000_000_000 / 2 + WEIGHTS, "{bytes} bytes");
     assert_eq!(on_host(&program), BTreeSet::new());
+}
+
 /// The graphs of a step on a GPU: runs of launches and copies of its own on one lane. What concerns
 /// other devices lies between them.
 fn graphs(program: &Program, device: Device) -> usize {
