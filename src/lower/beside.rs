@@ -153,7 +153,9 @@ fn backward(rows: &mut [Row], touched: &[Touched]) {
             rows[at].steps.push(i);
         }
     }
-    rows.iter_mut().for_each(|row| row.steps.sort_unstable());
+    for row in rows {
+        row.steps.sort_unstable();
+    }
 }
 
 /// The root buffers that a step touches.

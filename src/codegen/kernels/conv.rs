@@ -1,5 +1,7 @@
 //! Convolutions and transposed convolutions, as implicit GEMM or (for small groups) directly.
 
+use std::fmt::Write as _;
+
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, block_count, ceil_div, grid_x};
 use crate::codegen::expression::{Columns, ExpressionContext, expression, through};
@@ -348,7 +350,9 @@ fn depthwise(
     b.flag("THROUGH", taken.is_some());
     if let Some(step) = taken {
         let taken = context.chained(through(step))?;
-        text += &format!("__device__ __forceinline__ float taken(float x) {{ return {taken}; }}\n");
+        let head = "__device__ __forceinline__ float taken(float x)";
+        // Writing to a string does not fail.
+        writeln!(text, "{head} {{ return {taken}; }}").unwrap_or(());
     }
     let across = ceil_div(&channels.into(), per_block);
     if across.eval(1) > MAX_GRID_Y {

@@ -128,12 +128,12 @@ pub fn calls(device: &DeviceProgram) -> Result<Vec<Vec<Call>>, CodegenError> {
         }
         let beside = device.steps[at + 1..].iter().take_while(|step| step.beside).count();
         let mut own = Vec::with_capacity(beside + 1);
-        for step in at..=at + beside {
-            let Some(context) = Context::of(device, &device.steps[step]) else { continue };
+        for (step, slot) in device.steps[at..].iter().zip(&mut calls[at..]).take(beside + 1) {
+            let Some(context) = Context::of(device, step) else { continue };
             let call = call(&context)?;
             // What a kernel reports is told of the step of its call.
             let reports = call.args.contains(&Arg::Report);
-            if reports { calls[step].push(call) } else { own.push(call) }
+            if reports { slot.push(call) } else { own.push(call) }
         }
         calls[at].extend(together(own));
         at += 1 + beside;
