@@ -155,14 +155,14 @@ mod tests {
             let operands = operands.map(|(claim, ty)| SplitOperand { claim, ty });
             Op::from(Concat { axis }).split(&operands.collect::<Vec<_>>(), &[y])
         };
-        use Combine::{Moments, WideSum};
+        let [moments, wide] = [Combine::Moments, Combine::WideSum];
         for axis in [1, -1] {
-            let joined = claims(axis, [Moments; 2]).unwrap();
-            assert_eq!(joined.as_slice(), [Claim::Partial(Moments)]);
-            assert!(claims(axis, [Moments, WideSum]).is_err());
+            let joined = claims(axis, [moments; 2]).unwrap();
+            assert_eq!(joined.as_slice(), [Claim::Partial(moments)]);
+            assert!(claims(axis, [moments, wide]).is_err());
         }
         for axis in [0, -2] {
-            assert!(claims(axis, [Moments; 2]).is_err());
+            assert!(claims(axis, [moments; 2]).is_err());
         }
         // Sums have no components: any axis will do.
         assert_eq!(claims(0, [Combine::Sum; 2]).unwrap()[0], Claim::Partial(Combine::Sum));
