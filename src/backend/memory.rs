@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 #[cfg(feature = "cli")]
 pub(crate) fn available(root: &Path) -> u64 {
     let limits = groups(root).filter_map(|(folder, version)| version.limit(&folder));
+    // A system that tells nothing sets no bound.
     limits.chain(machine(root)).min().unwrap_or(u64::MAX)
 }
 
@@ -26,6 +27,7 @@ pub(crate) fn left(root: &Path) -> Option<u64> {
             let (name, bytes) = line.split_once(' ')?;
             (name == version.files).then(|| bytes.trim().parse::<u64>().ok())?
         });
+        // A statistic that is missing is of no files.
         Some(limit.saturating_sub(used.saturating_sub(files.unwrap_or(0))))
     };
     groups(root).filter_map(left).min()
@@ -73,6 +75,7 @@ impl Version {
 
 /// The folders of the groups that this process is in, and of those around them.
 fn groups(root: &Path) -> impl Iterator<Item = (PathBuf, &'static Version)> {
+    // A system without groups has no such file.
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let folders: Vec<_> = groups.lines().flat_map(|line| of_line(root, line)).collect();
     folders.into_iter()

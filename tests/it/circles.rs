@@ -14,7 +14,7 @@ use super::source::{self, File, block_end, files, members, without_tests};
 
 /// The circles that there may be: a file of each, how many files it has at most, and why.
 const ALLOWED: [(&str, usize, &str); 2] = [
-    ("src/op/mod.rs", 107, "one enum has every operator, and some operators are made of others"),
+    ("src/op/mod.rs", 111, "one enum has every operator, and some operators are made of others"),
     ("src/pass/repair/mod.rs", 4, "what is written for an operator is repaired where it must be"),
 ];
 

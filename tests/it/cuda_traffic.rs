@@ -55,14 +55,15 @@ fn combines(step: &Step) -> bool {
     matches!(&step.action, Action::Launch(l) if l.class == KernelClass::Collective)
 }
 
-/// The devices that each exchange of a device copies from, in the order of the copies.
+/// The GPUs that each exchange of a device copies from, in the order of the copies.
 fn sources(program: &Program, own: usize) -> Vec<Vec<usize>> {
     let lane = |of: Lane| {
         let mut copied = Vec::new();
         let steps = program.devices[own].steps.iter().filter(move |step| step.lane == of);
         steps.filter_map(move |step| match &step.action {
             Action::Copy { device, .. } => {
-                copied.push(*device);
+                let is_host = program.devices[*device].device == Device::HOST;
+                copied.extend((!is_host).then_some(*device));
                 None
             }
             Action::Launch(_) => {

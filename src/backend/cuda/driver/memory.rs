@@ -302,9 +302,9 @@ impl PinnedPool {
 /// The bytes of the host's memory that are free, or can be made so, for this process; 0 where the
 /// system does not tell.
 pub(crate) fn free_memory() -> u64 {
-    // Only messages show it.
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
     let machine = machine.and_then(|info| available(&info));
+    // Only messages show it.
     machine.into_iter().chain(memory::left(Path::new("/"))).min().unwrap_or(0)
 }
 

@@ -44,8 +44,8 @@ fn programs(name: &str) -> [Program; 2] {
     [inference, on_gpus(&step(&graph, &weights, "sgd:momentum=0.9"), 1, Repair::Comm)]
 }
 
-/// The table: for each model, in so many rows, the expected milliseconds on each GPU, and the shares
-/// of its floors in `f32` and in `bf16`.
+/// The table: for each model, in so many rows, the expected milliseconds on each GPU, and the
+/// shares of its floors in `f32` and in `bf16`.
 pub fn table(n: i64) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let head = [format!("model, {n} rows"), "kernels".to_owned(), "GB".to_owned()];

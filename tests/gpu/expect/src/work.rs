@@ -205,8 +205,8 @@ impl<'a> Started<'a> {
         text.split(',').filter_map(|number| number.trim().parse().ok()).collect()
     }
 
-    /// How many times the multiplications that a convolution or a product asks for its kernel makes,
-    /// with those beyond the edges of tiles; 1 for all else.
+    /// How many times the multiplications that a convolution or a product asks for its kernel
+    /// makes, with those beyond the edges of tiles; 1 for all else.
     pub fn excess(&self, n: i64) -> f64 {
         let get = |name: &str| self.get(name, n);
         let over = |size: f64, by: f64| if size > 0.0 { up(size, by) / size } else { 1.0 };
