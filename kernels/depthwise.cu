@@ -120,7 +120,8 @@ struct Strip {
     }
 };
 
-GLOBAL(THREADS) ENTRY(const Params p) {
+// Three blocks on a multiprocessor, as bytes bound it: without a number the compiler takes fewer registers, and spills some.
+GLOBAL(THREADS, 3) ENTRY(const Params p) {
     __shared__ __align__(16) float weights[TERMS][BLOCK_CHANNELS];
     constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
     constexpr int taps = kernel[LAST];

@@ -43,7 +43,7 @@ pub struct Modules {
 }
 
 /// The bounds of heavy kernels: their threads, and how many blocks a multiprocessor shall hold.
-const BOUNDS: &str = "__launch_bounds__(THREADS, resident(THREADS))";
+const BOUNDS: &str = "THREADS, resident(THREADS)";
 
 /// True for a unit of a heavy kernel, whose registers bound how many blocks a multiprocessor holds.
 pub(crate) fn is_heavy(unit: &Unit) -> bool {
@@ -53,7 +53,7 @@ pub(crate) fn is_heavy(unit: &Unit) -> bool {
 /// The same kernel, if it is heavy, for one block on a multiprocessor, which leaves it the most
 /// registers. It computes the same bits: nothing else of its text depends on them.
 fn alone(unit: &Unit) -> Option<Unit> {
-    let text = || unit.text.replace(BOUNDS, "__launch_bounds__(THREADS, 1)");
+    let text = || unit.text.replace(BOUNDS, "THREADS, 1");
     is_heavy(unit).then(|| Unit { text: text(), entries: unit.entries.clone() })
 }
 
