@@ -120,8 +120,8 @@ struct Strip {
     }
 };
 
-// Three blocks on a multiprocessor, as bytes bound it: without a number the compiler takes fewer registers, and spills some.
-GLOBAL(THREADS, 3) ENTRY(const Params p) {
+// Two blocks on a multiprocessor leave each thread the registers that it needs: without a number some compilers spill.
+GLOBAL(THREADS, 2) ENTRY(const Params p) {
     __shared__ __align__(16) float weights[TERMS][BLOCK_CHANNELS];
     constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
     constexpr int taps = kernel[LAST];
