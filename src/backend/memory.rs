@@ -23,12 +23,12 @@ pub(crate) fn left(root: &Path) -> Option<u64> {
         let used = number(&folder.join(version.usage))?;
         // Without statistics all that is used stays in use.
         let statistics = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-        let files = statistics.lines().find_map(|line| {
+        let files = statistics.lines().filter_map(|line| {
             let (name, bytes) = line.split_once(' ')?;
-            (name == version.files).then(|| bytes.trim().parse::<u64>().ok())?
+            version.files.contains(&name).then(|| bytes.trim().parse::<u64>().ok())?
         });
-        // A statistic that is missing is of no files.
-        Some(limit.saturating_sub(used.saturating_sub(files.unwrap_or(0))))
+        let files = files.fold(0, u64::saturating_add);
+        Some(limit.saturating_sub(used.saturating_sub(files)))
     };
     groups(root).filter_map(left).min()
 }
@@ -47,8 +47,8 @@ struct Version {
     mounts: &'static [&'static str],
     limit: &'static str,
     usage: &'static str,
-    /// The statistic of files that are kept in memory and not in use.
-    files: &'static str,
+    /// The statistics of what is kept in memory of files and given up where memory lacks.
+    files: &'static [&'static str],
 }
 
 /// It may be mounted beside version 1.
@@ -56,14 +56,14 @@ const SECOND: Version = Version {
     mounts: &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
     limit: "memory.max",
     usage: "memory.current",
-    files: "inactive_file",
+    files: &["inactive_file", "active_file", "slab_reclaimable"],
 };
 
 const FIRST: Version = Version {
     mounts: &["sys/fs/cgroup/memory"],
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
-    files: "total_inactive_file",
+    files: &["total_inactive_file", "total_active_file"],
 };
 
 impl Version {
@@ -142,7 +142,8 @@ mod tests {
         assert_eq!(left(&[group, (limit, "max\n"), (used, "1\n")]), None);
         assert_eq!(left(&[group, (limit, "1000\n"), (used, "900\n")]), Some(100));
         assert_eq!(left(&[group, (limit, "1000\n"), (used, "1100\n")]), Some(0));
-        let files = ("sys/fs/cgroup/a/b/memory.stat", "anon 10\ninactive_file 300\n");
+        let files =
+            ("sys/fs/cgroup/a/b/memory.stat", "anon 10\ninactive_file 200\nactive_file 100\n");
         assert_eq!(left(&[group, (limit, "1000\n"), (used, "900\n"), files]), Some(400));
         // The group around it is fuller.
         let (around, of_all) = ("sys/fs/cgroup/a/memory.max", "sys/fs/cgroup/a/memory.current");

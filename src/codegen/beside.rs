@@ -125,6 +125,8 @@ fn shared(kernel: &Kernel) -> i64 {
             }
             _ => 0,
         },
+        // The kind 2 keeps the place of a largest element beside it.
+        ("softmax.cu", None) if number("KIND") == Some(2) => 16 * threads,
         ("softmax.cu", None) => 8 * threads,
         ("norm.cu" | "few_weight_grad.cu", None) => 4 * threads,
         // The largest numbers that threads exchange are of four doubles; a square of 32 by 33

@@ -5,7 +5,6 @@
 
 #![allow(unsafe_code, reason = "the driver is called through C functions")]
 
-use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,6 +12,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use super::captures;
 use super::codes;
 use super::deferred_free::DeferredFree;
 use super::error::{ProbeError, Version};
@@ -180,6 +180,17 @@ pub(crate) fn is_of_instance(name: &str) -> bool {
     name.split_whitespace().any(|word| word == "MIG")
 }
 
+/// How a device reaches the memory of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Not at all.
+    None,
+    /// Directly, since just now.
+    Now,
+    /// Directly, because somebody in this process has let it.
+    Before,
+}
+
 /// Memory of devices that is kept for later, beside what is in use.
 pub(crate) trait Reclaim: fmt::Debug + Send + Sync {
     /// Gives up what there is of it on a device; true if there was any.
@@ -245,7 +256,7 @@ impl Context {
     /// anything: a capture in global mode, of whoever uses this crate, would fail by memory that is
     /// taken here.
     pub(crate) fn enter(&self) -> Result<Entered, DriverError> {
-        let heeded = if HEEDS_NONE.get() { None } else { Some(exchange(RELAXED)?) };
+        let heeded = captures::leave().map_err(|code| DriverError::new(captures::CALL, code))?;
         let mut entered = Entered { heeded, is_pushed: false, _here: PhantomData };
         // SAFETY: the context is retained as long as `self` is.
         check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.raw) })?;
@@ -266,45 +277,21 @@ impl Context {
     /// Lets this device read and write the memory of another; true if it can. Where it cannot, be
     /// it that the hardware or the driver does not let it or that it reaches as many as it may, the
     /// driver takes copies through the host.
-    pub(crate) fn reach(&self, other: &Self) -> Result<bool, DriverError> {
+    pub(super) fn reach(&self, other: &Self) -> Result<Reach, DriverError> {
         if !self.gpu.can_reach(other.gpu)? {
-            return Ok(false);
+            return Ok(Reach::None);
         }
         let _current = self.enter()?;
         // SAFETY: the other context is retained as long as `other` is; the flags must be 0.
         let result = unsafe { sys::cuCtxEnablePeerAccess(other.raw, 0) };
         if UNREACHABLE.iter().any(|code| *code as u32 == result) {
-            return Ok(false);
+            return Ok(Reach::None);
         }
         if result == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32 {
-            return Ok(true);
+            return Ok(Reach::Before);
         }
-        check("cuCtxEnablePeerAccess", result).map(|()| true)
+        check("cuCtxEnablePeerAccess", result).map(|()| Reach::Now)
     }
-}
-
-/// The mode in which captures of streams forbid a thread nothing.
-const RELAXED: u32 = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
-
-thread_local! {
-    /// True for the threads of this crate, which captures forbid nothing from first to last.
-    static HEEDS_NONE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Lets captures forbid the calling thread, which is one of this crate, nothing any more.
-pub(crate) fn heed_no_captures() {
-    // A driver that is not open has no captures; whoever enters a context asks again.
-    HEEDS_NONE.set(exchange(RELAXED).is_ok());
-}
-
-/// Says by its mode which captures of streams forbid the calling thread calls that may wait; the
-/// mode before.
-fn exchange(mode: u32) -> Result<u32, DriverError> {
-    // A number, not a mode: a newer driver may have another.
-    let mut mode = mode;
-    // SAFETY: it reads and stores a number of this size.
-    let result = unsafe { sys::cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()) };
-    check("cuThreadExchangeStreamCaptureMode", result).map(|()| mode)
 }
 
 impl Context {
@@ -339,7 +326,7 @@ impl Drop for Entered {
         }
         if let Some(mode) = self.heeded {
             // The driver gave this mode before, so it takes it.
-            drop(exchange(mode));
+            let _: Result<u32, sys::Code> = captures::exchange(mode);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::context::heed_no_captures;
+use super::captures::heed_no_captures;
 use crate::backend::host::lock;
 
 /// The call that frees memory, and the sender that is dropped when it has returned.

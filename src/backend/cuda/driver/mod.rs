@@ -1,6 +1,7 @@
 //! The driver: opened at run time, its contexts, memory, streams and modules, and the devices that
 //! it shows.
 
+pub(crate) mod captures;
 mod codes;
 pub(crate) mod context;
 pub(crate) mod contexts;

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::context::{Context, NOT_READY, heed_no_captures};
+use super::captures::heed_no_captures;
+use super::context::{Context, NOT_READY, Reach};
 use super::memory::{Global, Pinned};
 use super::stream::Stream;
 use crate::backend::DriverError;
@@ -81,7 +82,8 @@ pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, 
     if let Some(Some(flaw)) = tried.get(&pair) {
         return Ok(Link::Broken(*flaw));
     }
-    if !own.reach(other).map_err(on(own))? {
+    let reach = own.reach(other).map_err(on(own))?;
+    if reach == Reach::None {
         return Ok(Link::ThroughHost);
     }
     if tried.contains_key(&pair) {
@@ -94,6 +96,11 @@ pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, 
             return Ok(Link::Direct);
         }
         Ok(Some(flaw)) => flaw,
+        // Somebody else in this process relies on what he has allowed: it is not taken back for want
+        // of a trial.
+        Err(failed) if reach == Reach::Before => {
+            return if failed.error.is_out_of_memory() { Ok(Link::Direct) } else { Err(failed) };
+        }
         // What is not tried is not trusted; the next program tries.
         Err(failed) if failed.error.is_out_of_memory() => Flaw::Untried,
         Err(failed) => {

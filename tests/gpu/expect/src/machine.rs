@@ -71,9 +71,13 @@ pub const MACHINES: [Machine; 4] = [
 ];
 
 impl Machine {
-    /// The GPU that a driver gives this name.
+    /// The GPU that a driver gives this name; none for a part of one, or a slower variant.
     pub fn named(name: &str) -> Option<&'static Self> {
-        MACHINES.iter().find(|machine| name.contains(machine.name))
+        const OTHERS: [&str; 5] = ["MIG", "PCIe", "NVL", "PCIE", "Laptop"];
+        let words: Vec<&str> = name.split([' ', '-']).collect();
+        let known = |machine: &&Self| machine.name.split(' ').all(|word| words.contains(&word));
+        let found = MACHINES.iter().find(known);
+        found.filter(|_| OTHERS.iter().all(|other| !words.contains(other)))
     }
 
     /// Operations a second of a library's product in `f32`: 0.9 of the peak.
