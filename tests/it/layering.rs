@@ -42,6 +42,7 @@ const UNSAFE: &[&str] = &[
     "src/backend/cpu/gemm.rs",
     "src/backend/cuda/compiler/library.rs",
     "src/backend/cuda/compiler/program.rs",
+    "src/backend/cuda/driver/captures.rs",
     "src/backend/cuda/driver/context.rs",
     "src/backend/cuda/driver/memory.rs",
     "src/backend/cuda/driver/module.rs",

@@ -96,8 +96,8 @@ pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, 
             return Ok(Link::Direct);
         }
         Ok(Some(flaw)) => flaw,
-        // Somebody else in this process relies on what he has allowed: it is not taken back for want
-        // of a trial.
+        // Somebody else in this process relies on what he has allowed: it is not taken back for
+        // want of a trial.
         Err(failed) if reach == Reach::Before => {
             return if failed.error.is_out_of_memory() { Ok(Link::Direct) } else { Err(failed) };
         }

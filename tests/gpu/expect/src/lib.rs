@@ -15,7 +15,7 @@ use fanwise::lower::{Action, DeviceProgram, Launch};
 use fanwise::types::KernelClass;
 
 pub use machine::{LAUNCH, MACHINES, Machine};
-pub use table::{on_gpus, step, table};
+pub use table::{counts, on_gpus, step, table};
 use work::Shapes;
 pub use work::{Started, Work};
 

@@ -1,8 +1,10 @@
-//! Prints the expected times of all models of the zoo: `cargo run -p expect [ROWS]`.
+//! Prints the expected times of all models of the zoo, and what steps of training launch, move and
+//! exchange: `cargo run -p expect [ROWS]`.
 #![expect(clippy::print_stdout, reason = "it is what this program is for")]
 
 fn main() -> Result<(), std::num::ParseIntError> {
     let rows = std::env::args().nth(1).map_or(Ok(256), |rows| rows.parse())?;
-    println!("{}", expect::table(rows).trim_end());
+    println!("{}", expect::table(rows));
+    println!("{}", expect::counts(&[("xception", 256), ("resnet50", 256), ("mini_googlenet", 64)]));
     Ok(())
 }

@@ -6,7 +6,7 @@ use fanwise::ir::{Graph, Weights, verify};
 use fanwise::lower::{Program, lower};
 use fanwise::pass::{Loss, OutputLoss, Repair, Replicate, Training, WeightPlacement, training};
 use fanwise::train::Distribution;
-use fanwise::types::{DType, Device};
+use fanwise::types::{DType, Device, KernelClass};
 use fanwise::zoo;
 
 use crate::{Cost, MACHINES, Machine, costs};
@@ -35,6 +35,32 @@ pub fn on_gpus(graph: &Graph, gpus: u32, repair: Repair) -> Program {
     let placed = replicated(graph, &place).unwrap_or_else(|e| panic!("{e}"));
     lower(&verify(&placed).unwrap_or_else(|e| panic!("{e}")), &CUDA)
         .unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A line for each model and number of GPUs: what each GPU launches, moves and exchanges in a step of
+/// training with so many rows in all.
+pub fn counts(models: &[(&str, i64)]) -> String {
+    let mut rows = Vec::new();
+    for (name, n) in models {
+        let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+        let step = step(&graph, &weights, "rmsprop");
+        for gpus in [1, 2, 8] {
+            let program = on_gpus(&step, gpus, Repair::Comm);
+            let costs = costs(&program.devices[1], *n);
+            let launches = costs.iter().filter(|cost| cost.launch.is_some());
+            let kernels: usize = launches.clone().map(|cost| cost.kernels).sum();
+            let bytes: f64 = launches.clone().map(|cost| cost.work.bytes).sum();
+            let combines = |cost: &&Cost<'_>| {
+                cost.launch.is_some_and(|launch| launch.class == KernelClass::Collective)
+            };
+            let exchanges = launches.filter(combines).count();
+            let gigabytes = 1e-9 * bytes;
+            rows.push(format!(
+                "| `{name}`, {n} | {gpus} | {kernels} | {gigabytes:.2} GB | {exchanges} |\n"
+            ));
+        }
+    }
+    rows.concat()
 }
 
 /// The program of a model of the zoo on one GPU: its inference, and a step of training.
