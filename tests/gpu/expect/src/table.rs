@@ -37,8 +37,8 @@ pub fn on_gpus(graph: &Graph, gpus: u32, repair: Repair) -> Program {
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A line for each model and number of GPUs: what each GPU launches, moves and exchanges in a step of
-/// training with so many rows in all.
+/// A line for each model and number of GPUs: what each GPU launches, moves and exchanges in a step
+/// of training with so many rows in all.
 pub fn counts(models: &[(&str, i64)]) -> String {
     let mut rows = Vec::new();
     for (name, n) in models {
