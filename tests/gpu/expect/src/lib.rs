@@ -54,6 +54,8 @@ pub fn costs(device: &DeviceProgram, n: i64) -> Vec<Cost<'_>> {
                 partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
                 all.push(Cost { label, launch: Some(&**launch), work, kernels: calls.len() });
             }
+            // Inputs are there; the first device is the host.
+            Action::Copy { device: 0, .. } => {}
             Action::Copy { to, .. } => {
                 let bytes = device.buffers[to.0 as usize].ty.bytes().eval(n) as f64;
                 let work = Work { bytes: 2.0 * bytes, cached: 2.0 * bytes, ..Work::default() };
