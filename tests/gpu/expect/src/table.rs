@@ -39,6 +39,9 @@ pub fn on_gpus(graph: &Graph, gpus: u32, repair: Repair) -> Program {
 
 /// A line for each model and number of GPUs: what each GPU launches, moves and exchanges in a step
 /// of training with so many rows in all.
+///
+/// # Panics
+/// If a name is no model's.
 pub fn counts(models: &[(&str, i64)]) -> String {
     let mut rows = Vec::new();
     for (name, n) in models {
