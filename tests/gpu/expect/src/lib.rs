@@ -55,7 +55,7 @@ pub fn costs(device: &DeviceProgram, n: i64) -> Vec<Cost<'_>> {
                 all.push(Cost { label, launch: Some(&**launch), work, kernels: calls.len() });
             }
             // Inputs are there; the first device is the host.
-            Action::Copy { device, to, .. } if *device > 0 => {
+            Action::Copy { device: from, to, .. } if *from > 0 => {
                 let bytes = device.buffers[to.0 as usize].ty.bytes().eval(n) as f64;
                 let work = Work { bytes: 2.0 * bytes, cached: 2.0 * bytes, ..Work::default() };
                 all.push(Cost { label, launch: None, work, kernels: 1 });
