@@ -86,6 +86,7 @@ impl OpDef for Concat {
     }
 
     fn partial(&self, at: &Splitting<'_>) -> Result<Claims, Refusal> {
+        // Inference wants an operand at least.
         let rank = at.operands.first().map_or(0, |x| x.ty.rank());
         let by = rules::first_partial(at.operands).map(|(_, by)| by);
         // Components of numbers stay on the first axis.
