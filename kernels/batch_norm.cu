@@ -65,7 +65,7 @@ GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 slice = blockIdx.x / across, slices = gridDim.x / across;
     const i64 c = blockIdx.x % across * LINES + Own::line();
     const Channel own = of_channel(p, shared, c);
-    if (c >= channels) return;
+    if (c >= channels || slice >= slices) return;
     const double scale = wide_element(p.scale[c]);
     const double deviation = sqrt(own.squares / own.count + (double)EPSILON), factor = scale / deviation;
 #if GRADIENT
