@@ -1,8 +1,8 @@
 // The numbers of each channel of a batch from those of its parts: the second of the two launches of the moments of a batch
 // (batch_statistics.cu is the first), and of what gradients of batch normalisation take of it (SUMS; batch_sums.cu).
 //
-// parts: [2, PARTS, CHANNELS], of parts of PART elements at most of TERMS. y: [3, CHANNELS], the number, the mean and the sum
-// of squared distances of the elements, zeros where there are none; with SUMS [2, CHANNELS], the sums of both numbers.
+// parts: [2, PARTS, CHANNELS], of parts of PART elements at most of TERMS. y: [4, CHANNELS], the number, the mean, the sum of
+// squared distances of the elements, and 0, zeros where there are none; with SUMS [2, CHANNELS], the sums of both numbers.
 //
 // Geometry: a block takes LINES channels with LANES threads each, grid x takes the channels.
 // Bytes: 16 for each part of a channel and for the results. Operations: 2 or 5 in f64 for each part.

@@ -1,7 +1,7 @@
 // The sums of dy and of its products with the distances of x from given means, of parts of each channel of a batch: the first
 // of the two launches of what the gradients of batch normalisation take of all replicas.
 //
-// x and dy: [TERMS / WIDTH, CHANNELS, WIDTH], so WIDTH is 1 with the channels last; moments: [3, CHANNELS], the second of
+// x and dy: [TERMS / WIDTH, CHANNELS, WIDTH], so WIDTH is 1 with the channels last; moments: [4, CHANNELS], the second of
 // which are the means. Part k of a channel is its elements from k * PART on, PART of them at most. y: [2, PARTS, CHANNELS] has the
 // sums of dy and behind them those of the products.
 //

@@ -39,6 +39,7 @@ __device__ __forceinline__ Moments moments_of_parts(Place<Lines, Lanes, Along> o
     const double* means, const double* squares, i64 step, i64 parts, i64 each, i64 terms) {
     Moments all;
     all.count = (double)terms;
+    all.rest = 0.0;
     all.mean =
         over_parts(own, shared, parts, [&](i64 k) { return part_size(k, each, terms) * means[k * step]; }) / all.count;
     all.squares = over_parts(own, shared, parts, [&](i64 k) {

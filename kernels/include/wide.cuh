@@ -82,26 +82,37 @@ struct Product {
     }
 };
 
-// The number of some elements, their mean, and the sum of their squared distances from it.
+// The number of some elements, their mean, the sum of their squared distances from it, and what it lacks for want of digits.
 struct Moments {
-    enum { WIDTH = 3 };
-    double count, mean, squares;
+    enum { WIDTH = 4 };
+    double count, mean, squares, rest;
 
-    static __device__ __forceinline__ Moments empty() { return {0.0, 0.0, 0.0}; }
-    static __device__ __forceinline__ Moments read(const double* x, i64 step) { return {x[0], x[step], x[2 * step]}; }
+    static __device__ __forceinline__ Moments empty() { return {0.0, 0.0, 0.0, 0.0}; }
+    static __device__ __forceinline__ Moments read(const double* x, i64 step) {
+        return {x[0], x[step], x[2 * step], x[3 * step]};
+    }
+    // The sum of the squared distances from the mean and its rest.
+    __device__ __forceinline__ double nearest() const {
+        return fabs(squares) < infinity() ? squares - count * (rest * rest) : squares;
+    }
     __device__ __forceinline__ Moments join(Moments other) const {
         if (other.count == 0.0) return *this;
         if (count == 0.0) return other;
-        const double all = count + other.count, distance = other.mean - mean;
+        const double all = count + other.count, distance = (other.mean - mean) + (other.rest - rest);
         const double between = distance * distance * (count * other.count / all);
-        const double sum = count * mean + other.count * other.mean;
-        const double shares = count / all * mean + other.count / all * other.mean;
-        return {all, fabs(sum) < infinity() ? sum / all : shares, squares + other.squares + between};
+        const double step = rest + distance * (other.count / all), moved = mean + step;
+        if (!(fabs(moved) < infinity())) {
+            const double shares = count / all * mean + other.count / all * other.mean;
+            return {all, shares, squares + other.squares + between, 0.0};
+        }
+        const double added = moved - mean, left = (mean - (moved - added)) + (step - added);
+        return {all, moved, nearest() + other.nearest() + between + all * (left * left), left};
     }
     __device__ __forceinline__ void write(double* y, i64 step) const {
         y[0] = count;
         y[step] = mean;
         y[2 * step] = squares;
+        y[3 * step] = rest;
     }
 };
 

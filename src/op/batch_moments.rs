@@ -1,18 +1,19 @@
 //! The moments of the channels of a batch: what batch normalisation takes of it.
 
 use super::batch_norm::{apart_from_channels, check_scales};
-use super::batch_norm_train::distances;
+use super::batch_norm_train::{channel_sums, distances};
 use super::infer::{count, equal, exactly, result, sizes_of};
 use super::prelude::*;
 use super::wide::{Moments, Wide};
 use crate::types::invariant::int;
 
 op! {
-    /// The number of elements of each channel of `x: [N, C, …]`, their mean, and the sum of their
-    /// squared distances from it: `f64[3, C]`, zeros where there are no elements.
+    /// The number of elements of each channel of `x: [N, C, …]`, their mean, the sum of their
+    /// squared distances from it, and what the mean lacks for want of digits: `f64[4, C]`, zeros
+    /// where there are no elements.
     ///
-    /// It is computed in `f64`; reference evaluation sums the elements in row-major order, kernels
-    /// in one that follows from the sizes. The moments of the rows of replicas give those of all.
+    /// It is computed in `f64`, kernels leave the last number 0; reference evaluation sums the
+    /// elements in row-major order, kernels in one that follows from the sizes. The moments of the rows of replicas give those of all.
     pub struct BatchMoments = "batch_moments" is FOLLOWS_BLOCKS {}
 }
 
@@ -64,8 +65,12 @@ impl OpDef for BatchMoments {
             let count = (elements.len() / channels) as f64;
             let to = y.as_mut_slice::<f64>();
             let all = distances(&elements, channels, width);
-            for (c, (mean, squares)) in all.into_iter().enumerate() {
-                let own = Moments { count, mean, squares: squares.value() };
+            let rest = |c: usize, i: usize| elements[i] - all[c].0;
+            let rests = channel_sums(channels, width, elements.len(), rest);
+            for (c, ((mean, squares), rest)) in all.iter().zip(rests).enumerate() {
+                // An infinite mean has none.
+                let rest = Some(rest.over(count)).filter(|rest| rest.is_finite()).unwrap_or(0.0);
+                let own = Moments { count, mean: *mean, squares: squares.value(), rest };
                 (0..Moments::WIDTH).for_each(|i| to[i * channels + c] = own.component(i));
             }
         }
@@ -89,12 +94,16 @@ mod tests {
         let op: Op = BatchMoments {}.into();
         let x = tensor(DType::F32, &[2, 2, 2], &[1.0, 2.0, 10.0, 10.0, 3.0, 6.0, 20.0, 20.0]);
         let y = eval(&op, &[&x]).remove(0);
-        assert_eq!(y.dims(), [3, 2]);
-        assert_eq!(y.to_f64(), [4.0, 4.0, 3.0, 15.0, 14.0, 100.0]);
+        assert_eq!(y.dims(), [4, 2]);
+        assert_eq!(y.to_f64(), [4.0, 4.0, 3.0, 15.0, 14.0, 100.0, 0.0, 0.0]);
         let none = eval(&op, &[&tensor(DType::F16, &[0, 2, 2], &[])]).remove(0);
-        assert_eq!(none.to_f64(), [0.0; 6]);
+        assert_eq!(none.to_f64(), [0.0; 8]);
         let points = eval(&op, &[&tensor(DType::F64, &[2, 1], &[1.0, 2.0])]).remove(0);
-        assert_eq!(points.to_f64(), [2.0, 1.5, 0.5]);
+        assert_eq!(points.to_f64(), [2.0, 1.5, 0.5, 0.0]);
+        let far = 2f64.powi(53);
+        let lacks =
+            eval(&op, &[&tensor(DType::F64, &[3, 1], &[far, far + 2.0, far + 2.0])]).remove(0);
+        assert_eq!(lacks.to_f64(), [3.0, far + 2.0, 4.0, -2.0 / 3.0]);
     }
 
     #[test]
@@ -111,7 +120,7 @@ mod tests {
         // Parts without elements, though their replicas have rows, count for nothing.
         let part = |x: &Tensor| eval(&op, &[x]).remove(0);
         let (none, some) = (part(&tensor(DType::F32, &[2, 3, 0], &[])), part(&x.clone()));
-        let some = tensor(DType::F64, &[3, 3], &some.to_f64()[..9]);
+        let some = tensor(DType::F64, &[4, 3], &some.to_f64());
         let join = Op::from(AllReduce { by: Combine::Moments, rows: vec![Dim::ONE; 3] });
         assert_eq!(eval(&join, &[&none, &some, &none]).remove(0), some);
     }

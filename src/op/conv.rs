@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::ConvTranspose;
 use super::element::for_wide;
 use super::grad::conv_weight_grad::give_weights;
 use super::infer::{at_least, count, dtype, equal, result, same_dtype, sizes_of};
 use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
 use super::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
+use super::{Border, ConvTranspose, Op};
 
 op! {
     /// The convolution (without reversal of the kernel) of `x: [N, C, spatial…]` with
@@ -141,6 +141,11 @@ impl OpDef for Conv {
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         of_samples(at, shard, "slides")
+    }
+
+    fn bordered(&self, border: &Border, _: bool) -> Option<Op> {
+        let pads = border.pads_of(&self.pads).filter(|_| border.value == 0.0)?;
+        Some(Self { pads, ..self.clone() }.into())
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {

@@ -117,6 +117,23 @@ pub trait OpDef: OpText {
         false
     }
 
+    /// Whether no element of the results is below 0, where that holds of the operands of which it
+    /// is known; an element may be a NaN.
+    fn is_nonnegative(&self, known: &[bool]) -> bool {
+        self.traits().contains(Traits::MOVES) && known.iter().all(|known| *known)
+    }
+
+    /// What it puts around its operand, if that is all it does.
+    fn border(&self) -> Option<Border> {
+        None
+    }
+
+    /// The operator that gives the same of its first operand without a border, if it can put it
+    /// there by itself; `nonnegative` says that no element of that operand is below 0.
+    fn bordered(&self, _border: &Border, _nonnegative: bool) -> Option<Op> {
+        None
+    }
+
     /// The operand that this one is multiplied or divided by.
     fn scale_of(&self, _operand: usize) -> Option<usize> {
         None
@@ -242,6 +259,27 @@ pub struct Known<'a> {
     pub ty: &'a TensorType,
     /// Its elements, where it is a constant.
     pub value: Option<&'a Tensor>,
+}
+
+/// Entries of one value around the spatial axes of a value `[N, C, spatial…]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Border {
+    /// The number of entries before each spatial axis, then that after each.
+    pub pads: Vec<i64>,
+    /// The entries.
+    pub value: f64,
+}
+
+impl Border {
+    /// The pads of windows over what is inside of the border, that have `pads` over the whole:
+    /// those before each spatial axis, then those after each, empty for none.
+    pub(crate) fn pads_of(&self, pads: &[i64]) -> Option<Vec<i64>> {
+        if pads.is_empty() {
+            return Some(self.pads.clone());
+        }
+        let both = pads.iter().zip(&self.pads).map(|(a, b)| a.checked_add(*b));
+        both.collect::<Option<Vec<i64>>>().filter(|both| both.len() == self.pads.len())
+    }
 }
 
 /// The known integer elements of a result.

@@ -94,7 +94,8 @@ pub(crate) use binary::Apply2;
 pub use blocks::BlockOrder;
 pub use custom::{CustomOp, CustomOps, GradientBuilder, Sharding};
 pub(crate) use def::{
-    Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand, Splitting,
+    Border, Claims, Inferred, Ints, Known, OpDef, OpRead, OpText, Operand, Results, SplitOperand,
+    Splitting,
 };
 pub(crate) use dft::DftSizes;
 pub(crate) use einsum::Labels;

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::Border;
 use super::attr::names;
 use super::element::{Float, for_dtype};
 use super::infer::{exactly, result};
@@ -165,6 +166,19 @@ fn origin_row(outer: &[Line], r: usize) -> Option<usize> {
 }
 
 impl OpDef for Pad {
+    fn is_nonnegative(&self, known: &[bool]) -> bool {
+        (self.mode != PadMode::Constant || self.value >= 0.0) && known.iter().all(|known| *known)
+    }
+
+    fn border(&self) -> Option<Border> {
+        let (before, after) = self.pads.split_at_checked(self.pads.len() / 2)?;
+        let adds = self.pads.iter().all(|n| *n >= 0) && self.mode == PadMode::Constant;
+        let (samples, spatial) = (|side: &[i64]| side.iter().take(2).sum::<i64>(), 2..);
+        let pads = [before.get(spatial.clone())?, after.get(spatial)?].concat();
+        let apart = adds && samples(before) == 0 && samples(after) == 0;
+        apart.then_some(Border { pads, value: self.value })
+    }
+
     fn infer(&self, operands: &[Operand<'_>]) -> Result<Results, OpError> {
         let [x] = exactly(operands)?;
         let rank = x.ty.rank();

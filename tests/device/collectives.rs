@@ -119,7 +119,7 @@ impl Net {
         if let Kind::Reduce(by) | Kind::Scan(by, _) = kind
             && by.is_wide()
         {
-            // Sums of `f64` have four components, moments three, products two.
+            // Sums of `f64` have four components, and so have moments; products have two.
             let more = 2 * i64::from(by == Combine::WideSum) + i64::from(by == Combine::Moments);
             let shape = vec![
                 (2 + more).into(),

@@ -5,6 +5,7 @@ import unittest
 import keras
 import numpy as np
 from keras import layers, metrics, ops
+from turns import every_second as load_tests  # noqa: F401
 
 from fanwise.keras import multi_gpu_model
 

@@ -1,16 +1,33 @@
 """The part of a matrix that has its turn: `FANWISE_TURN` is a number, or `all`."""
 
 import os
-from collections.abc import Sequence
-from typing import TypeVar
+import unittest
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+TURN = os.environ.get("FANWISE_TURN", "0")
 
 
 def in_turn(cases: Sequence[T], count: int, most: Sequence[T] | None = None) -> list[T]:
     """All cases, or `count` of those in `most`: in a row of turns each has its own."""
-    turn = os.environ.get("FANWISE_TURN", "0")
-    if turn == "all":
+    if TURN == "all":
         return list(cases)
     of = list(cases if most is None else most)
-    return [of[(int(turn) * count + at) % len(of)] for at in range(min(count, len(of)))]
+    return [of[(int(TURN) * count + at) % len(of)] for at in range(min(count, len(of)))]
+
+
+def every_second(
+    _loader: unittest.TestLoader, tests: unittest.TestSuite, _pattern: Any
+) -> unittest.TestSuite:
+    """`load_tests` of a module whose tests take turns."""
+    return tests if TURN == "all" else unittest.TestSuite(list(single(tests))[int(TURN) % 2 :: 2])
+
+
+def single(tests: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in tests:
+        if isinstance(test, unittest.TestSuite):
+            yield from single(test)
+        else:
+            yield test

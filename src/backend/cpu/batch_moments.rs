@@ -28,13 +28,15 @@ fn write<const K: usize>(words: &mut [f32], channels: usize) -> Result<[&mut [f6
     each.try_into().map_err(|_| Unsuited)
 }
 
-/// The numbers of moments: of elements, means, and sums of squared distances from them.
-const MOMENTS: usize = 3;
+/// The numbers of moments: of elements, means, sums of squared distances from them, and what means
+/// lack, which is nothing that counts beside the distances of `f32`.
+const MOMENTS: usize = 4;
 
 /// The moments of the channels of `x`.
-fn moments(sizes: ChannelSizes, x: &[f32], [counts, means, squares]: [&mut [f64]; MOMENTS]) {
+fn moments(sizes: ChannelSizes, x: &[f32], [counts, means, squares, rests]: [&mut [f64]; MOMENTS]) {
     let count = (x.len() / sizes.channels) as f64;
     counts.fill(count);
+    rests.fill(0.0);
     let channels = means.par_iter_mut().zip(squares).with_min_len(sizes.each(x.len()));
     channels.enumerate().for_each(|(c, (mean, squares))| {
         (*mean, *squares) = distances(&sizes.rows(x, c), count);
@@ -96,7 +98,7 @@ impl CpuKernel for ApplyPlan {
         else {
             return Err(Unsuited);
         };
-        let [counts, means, squares] = read::<MOMENTS>(moments, sizes.channels)?;
+        let [counts, means, squares, _] = read::<MOMENTS>(moments, sizes.channels)?;
         let channels = sizes.by_channel(y).into_par_iter().with_min_len(sizes.each(x.len()));
         channels.enumerate().for_each(|(c, y)| {
             let deviation = (squares[c] / counts[c] + epsilon).sqrt();
@@ -115,7 +117,7 @@ impl CpuKernel for SumsPlan {
         _chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited> {
         let ([x, dy, moments], [y]) = (operands, results) else { return Err(Unsuited) };
-        let [_, means, _] = read::<MOMENTS>(moments, self.0.channels)?;
+        let [_, means, ..] = read::<MOMENTS>(moments, self.0.channels)?;
         sums_of(self.0, [x, dy], means, write(y, self.0.channels)?);
         Ok(())
     }
@@ -132,7 +134,7 @@ impl CpuKernel for ApplyGradPlan {
         else {
             return Err(Unsuited);
         };
-        let [counts, means, squares] = read::<MOMENTS>(moments, sizes.channels)?;
+        let [counts, means, squares, _] = read::<MOMENTS>(moments, sizes.channels)?;
         let [given, products] = read::<2>(sums, sizes.channels)?;
         let channels = sizes.by_channel(dx).into_par_iter().with_min_len(sizes.each(x.len()));
         channels.enumerate().for_each(|(c, dx)| {

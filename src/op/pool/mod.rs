@@ -4,12 +4,12 @@ mod planes;
 
 pub(in crate::op) use planes::{Planes, elements, greatest, taps};
 
-use super::PoolGrad;
 use super::element::for_wide;
 use super::infer::{dtype, exactly, results};
 use super::numeric::{Ordered, Wide, computed_wide};
 use super::prelude::*;
 use super::window::{Sliding, WindowAxis, Windows, sizes_with, spatial_sizes};
+use super::{Border, Op, PoolGrad};
 
 family! {
     /// A function of the elements in each window of every channel: `[N, C, spatial…]` to
@@ -146,6 +146,32 @@ impl OpDef for Pool {
         })?;
         results.extend(indices);
         Ok(results)
+    }
+
+    fn bordered(&self, border: &Border, nonnegative: bool) -> Option<Op> {
+        let (kernel, _, dilations, own, ceil_mode) = self.common();
+        // A partial window at the end counts by where the end padding begins.
+        let around = border.pads_of(own).filter(|_| !ceil_mode)?;
+        let (before, after) = around.split_at_checked(kernel.len())?;
+        let mut op = self.clone();
+        let pads = match &mut op {
+            Self::Max { pads, .. } => {
+                // Every window has an element of the operand, which is not below the zeros.
+                let meets = before.iter().zip(after).zip(kernel).all(|((b, a), k)| b.max(a) < k);
+                let dense = dilations.iter().all(|d| *d == 1);
+                let by_zeros = border.value == 0.0 && nonnegative && meets && dense;
+                (by_zeros || border.value == f64::NEG_INFINITY).then_some(pads)
+            }
+            Self::Average { pads, count_include_pad, .. } => {
+                let counts = *count_include_pad || own.iter().all(|n| *n == 0);
+                *count_include_pad = true;
+                (border.value == 0.0 && counts).then_some(pads)
+            }
+            Self::Lp { pads, .. } => (border.value == 0.0).then_some(pads),
+        }?;
+        *pads = around;
+        // Positions count the elements of the operand.
+        (!self.has_indices()).then(|| op.into())
     }
 
     fn jumps(&self) -> bool {

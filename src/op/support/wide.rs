@@ -164,6 +164,9 @@ pub(in crate::op) struct Moments {
     pub(in crate::op) count: f64,
     pub(in crate::op) mean: f64,
     pub(in crate::op) squares: f64,
+    /// What the mean lacks for want of digits. It counts where elements lie close together beside
+    /// their distance from 0.
+    pub(in crate::op) rest: f64,
 }
 
 impl Moments {
@@ -171,15 +174,22 @@ impl Moments {
     pub(in crate::op) fn variance(self) -> f64 {
         self.squares / self.count
     }
+
+    /// The sum of the squared distances from the mean and its rest.
+    fn nearest(self) -> f64 {
+        let beside = self.count * (self.rest * self.rest);
+        // Squares that overflow stay infinite.
+        if self.squares.is_finite() { self.squares - beside } else { self.squares }
+    }
 }
 
 impl Wide for Moments {
-    const WIDTH: usize = 3;
-    const EMPTY: Self = Self { count: 0.0, mean: 0.0, squares: 0.0 };
+    const WIDTH: usize = 4;
+    const EMPTY: Self = Self { count: 0.0, mean: 0.0, squares: 0.0, rest: 0.0 };
 
     fn with(self, x: f64) -> Self {
         // The distance of an element from itself is 0, or NaN if it is not finite.
-        self.join(Self { count: 1.0, mean: x, squares: 0.0 * x.abs() })
+        self.join(Self { count: 1.0, mean: x, squares: 0.0 * x.abs(), rest: 0.0 })
     }
 
     fn join(self, other: Self) -> Self {
@@ -190,26 +200,30 @@ impl Wide for Moments {
             return other;
         }
         let count = self.count + other.count;
-        let distance = other.mean - self.mean;
+        let distance = (other.mean - self.mean) + (other.rest - self.rest);
         let between = distance * distance * (self.count * other.count / count);
-        // Products with the numbers of elements, not a step along the distance: of an infinite mean
-        // and a finite one the result is infinite, as the mean of all elements is. They are exact
-        // for equal `f32`, unless they overflow, which shares of the means do not.
-        let sum = self.count * self.mean + other.count * other.mean;
-        let mean = if sum.is_finite() {
-            sum / count
-        } else {
-            self.count / count * self.mean + other.count / count * other.mean
-        };
-        Self { count, mean, squares: self.squares + other.squares + between }
+        let step = self.rest + distance * (other.count / count);
+        let mean = self.mean + step;
+        if !mean.is_finite() {
+            // Of an infinite mean and a finite one the result is infinite, as the mean of all
+            // elements is; and shares of means do not overflow, as their distance may.
+            let mean = self.count / count * self.mean + other.count / count * other.mean;
+            let squares = self.squares + other.squares + between;
+            return Self { count, mean, squares, rest: 0.0 };
+        }
+        // What the sum has lost, exactly, whichever of the two is the larger.
+        let added = mean - self.mean;
+        let rest = (self.mean - (mean - added)) + (step - added);
+        let squares = self.nearest() + other.nearest() + between + count * (rest * rest);
+        Self { count, mean, squares, rest }
     }
 
     fn read(at: impl Fn(usize) -> f64) -> Self {
-        Self { count: at(0), mean: at(1), squares: at(2) }
+        Self { count: at(0), mean: at(1), squares: at(2), rest: at(3) }
     }
 
     fn component(self, i: usize) -> f64 {
-        [self.count, self.mean, self.squares][i]
+        [self.count, self.mean, self.squares, self.rest][i]
     }
 
     fn over(self, count: f64) -> f64 {
@@ -273,6 +287,16 @@ mod tests {
             assert!((again.mean - mean).abs() < 1e-9, "{size}: {} is not {mean}", again.mean);
             assert!((again.squares - squares).abs() < 1e-7 * squares, "{size}");
             assert!((again.variance() * 40.0 - squares).abs() < 1e-7 * squares, "{size}");
+        }
+        // Elements that lie together far from 0: the means of parts have too few digits.
+        let close: Vec<f64> = (0..30).map(|i| 2f64.powi(50) + f64::from(i * i % 7)).collect();
+        let mean = 2f64.powi(50) + close.iter().map(|x| x - 2f64.powi(50)).sum::<f64>() / 30.0;
+        let squares = close.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+        for size in 1..=close.len() {
+            let part = |x: &[f64]| x.iter().fold(Moments::EMPTY, |a, x| a.with(*x));
+            let all = close.chunks(size).map(part).fold(Moments::EMPTY, Moments::join);
+            assert_eq!(all.mean.to_bits(), mean.to_bits(), "{size}");
+            assert!((all.squares - squares).abs() < 1e-12 * squares, "{size}: {}", all.squares);
         }
         let constant = [3.7f32; 9].iter().fold(Moments::EMPTY, |a, x| a.with(f64::from(*x)));
         let found = [constant.mean, constant.squares].map(f64::to_bits);

@@ -205,6 +205,16 @@ impl OpDef for Unary {
         interval::unary(self, dtype, x)
     }
 
+    fn is_nonnegative(&self, _: &[bool]) -> bool {
+        match self {
+            Self::Abs | Self::Relu | Self::Exp | Self::Sqrt | Self::Sigmoid | Self::Softplus => {
+                true
+            }
+            Self::Clip { min, .. } => min.is_some_and(|least| least >= 0.0),
+            _ => matches!(self, Self::ThresholdedRelu { alpha } if *alpha >= 0.0),
+        }
+    }
+
     fn ratio(&self, _: DType, operands: &[Ratio]) -> Option<Ratio> {
         let [x] = operands else { return None };
         if *self == Self::Neg {

@@ -120,7 +120,7 @@ fn statistics_are_exchanged_once_in_each_direction() {
     let exchanged = repaired.ids().filter_map(|id| repaired.node(id).op()?.combines());
     assert_eq!(exchanged.collect::<Vec<_>>(), [Combine::Moments, Combine::Sum], "{repaired}");
     let bytes = |by| done.iter().find(|r| r.action == Action::AllReduce(by)).unwrap().bytes.clone();
-    assert_eq!(bytes(Combine::Moments), 72.into(), "three numbers for each of three channels");
+    assert_eq!(bytes(Combine::Moments), 96.into(), "four numbers for each of three channels");
     assert_eq!(bytes(Combine::Sum), 48.into());
     assert!(done.iter().all(|r| r.code == Code::BatchStatistics), "{done:?}");
 }

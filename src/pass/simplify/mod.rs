@@ -7,6 +7,7 @@
 mod fold;
 mod identity;
 mod options;
+mod pads;
 mod positions;
 mod rows;
 mod sizes;
@@ -62,6 +63,13 @@ pub(super) const PASSES: &[Simplification] = &[
             about: "removes operators that return their operand unchanged",
         },
         run: identity::run,
+    },
+    Simplification {
+        info: PassInfo {
+            name: "fold_pads",
+            about: "leaves padding to the convolution or the pooling that takes the padded value",
+        },
+        run: pads::run,
     },
     Simplification {
         info: PassInfo {

@@ -460,7 +460,7 @@ fn moments(draw: &mut Draw) -> Option<Case> {
     let channels = [shape[1]];
     let (x, dy) = (draw.held(dtype, &shape), draw.held(dtype, &shape));
     let [scale, bias] = [(); 2].map(|()| draw.held(DType::F32, &channels));
-    let [moments, sums] = [3, 2].map(|k| draw.ints(DType::F64, &[k, channels[0]], 1, 5));
+    let [moments, sums] = [4, 2].map(|k| draw.ints(DType::F64, &[k, channels[0]], 1, 5));
     let epsilon = ("epsilon", Attr::Float(0.1));
     match draw.rng.random_range(0..4) {
         0 => case(named("batch_moments", vec![])?, [x]),

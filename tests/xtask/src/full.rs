@@ -111,7 +111,8 @@ fn backends() -> Result<(), Failure> {
         let modules =
             ["--test", "python", "--", "--ignored", "keras", "training", "metrics", "strategy"];
         let step = cargo_test(&modules).args(skipped);
-        step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend).run_tests()?;
+        let step = step.env("FANWISE_PYTHON", &python).env("KERAS_BACKEND", backend);
+        step.env("FANWISE_TURN", "all").run_tests()?;
     }
     Ok(())
 }
