@@ -4,7 +4,6 @@
 //! the pass says nothing of it. Whatever is found is compared: operator, attributes, operands in
 //! order, types at the replica's rows, device.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::relate::{Broken, Meaning, Relation, Results, is_cut, is_moved};
@@ -14,15 +13,6 @@ use crate::ir::{Node, NodeId, Value};
 use crate::op::Op;
 use crate::types::invariant::invariant;
 use crate::types::{Claim, TensorType};
-
-/// Progress of the search among operators with the same operands.
-#[derive(Default)]
-pub(super) struct Search {
-    /// The position after the last operator that was found.
-    next: usize,
-    /// The positions of all by their printed form; filled at the first search out of order.
-    forms: HashMap<String, Vec<usize>>,
-}
 
 /// The number of candidates that are compared one after the other before the rest are looked up by
 /// their printed form. Clones come in the order of the template, so the next candidate is nearly

@@ -51,6 +51,7 @@ mod clones;
 mod merge;
 mod relate;
 mod rule;
+mod search;
 mod template;
 
 pub use rule::{Proof, ProofError, ProofRule, Violation};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::clones::Search;
 use super::rule::{Proof, ProofError, ProofRule, Violation};
+use super::search::Search;
 use super::template::{Redistribution, Template};
 use crate::ir::{Graph, Id, Node, NodeId, NodeKind, NodeMap, Param, Value};
 use crate::op::{Op, Random, Slice};

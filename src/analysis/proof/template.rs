@@ -345,6 +345,7 @@ impl<'g> Template<'g> {
 
     /// The number of different rows that replicas have.
     pub(super) fn kinds_of_rows(&self) -> usize {
+        // Without replicas there are none.
         self.kinds.iter().max().map_or(0, |most| most + 1)
     }
 

@@ -30,9 +30,11 @@ impl NameHashes {
     pub(super) fn are_different(mut self) -> bool {
         // A part of the hashes has the same first bits; equal ones are in one part.
         let bits = (self.hashes.len() / PART).checked_ilog2().map_or(0, |log| log + 1);
+        // Of no bits there is one part.
         let part = |hash: u64| int::<usize>(hash.checked_shr(u64::BITS - bits).unwrap_or(0));
         let mut ends = vec![0usize; 1 << bits];
         self.hashes.iter().for_each(|hash| ends[part(*hash)] += 1);
+        // There is a part at least.
         let largest = ends.iter().max().copied().unwrap_or(0);
         let mut next = 0;
         for end in &mut ends {

@@ -199,6 +199,7 @@ fn rows_of_another(g: &Graph, id: NodeId, d: &mut Draft, rng: &mut ChaCha8Rng) -
 }
 
 fn another_device(g: &Graph, _: NodeId, d: &mut Draft, rng: &mut ChaCha8Rng) -> Option<()> {
+    d.place.replica?;
     let devices = g.split()?.devices().iter().copied().chain([Device::HOST, Device::gpu(77)]);
     d.place.device = *devices.collect::<Vec<_>>().choose(rng)?;
     Some(())
@@ -239,7 +240,7 @@ const CHANGES: [(&str, Change); 11] = [
 ];
 
 fn is_caught(template: &Repaired<'_>, mutant: &Graph) -> bool {
-    verify(mutant).map_or(true, |verified| template.prove(verified).is_err())
+    !verify(mutant).is_ok_and(|verified| template.prove(verified).is_ok())
 }
 
 /// Changes so many operators of replicas, one at a time, and fails where one is not caught.
