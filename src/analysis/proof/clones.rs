@@ -76,14 +76,13 @@ impl Relation<'_, '_> {
         let Some(at) = template.slot(found, replica) else {
             return broken(format!("belongs to replica {replica}, which the split has not"));
         };
-        let same = match self.found[at] {
+        let same = if let Some(like) = self.found[at] {
             // Types of clones on equally many rows are mostly one object.
-            Some(like) => types(node).eq(types(self.graph.node(like))),
-            None => {
-                let (own, whole) = (types(node), types(template.graph.node(found)));
-                let is_type = |(own, whole)| template.is_type(found, whole, own, replica);
-                own.len() == whole.len() && own.zip(whole).all(is_type)
-            }
+            types(node).eq(types(self.graph.node(like)))
+        } else {
+            let (own, whole) = (types(node), types(template.graph.node(found)));
+            let is_type = |(own, whole)| template.is_type(found, whole, own, replica);
+            own.len() == whole.len() && own.zip(whole).all(is_type)
         };
         if !same {
             return broken("has results of other types than the template's operator".to_owned());

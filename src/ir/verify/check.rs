@@ -67,7 +67,7 @@ impl<'g> Check<'g> {
     }
 
     /// True if nothing was found, and no name can be there twice.
-    pub(super) fn is_clean(self) -> bool {
+    pub(super) fn finds_nothing(self) -> bool {
         let different = match self.names {
             Names::Hashes(hashes) => hashes.are_different(),
             Names::Set(_) => true,

@@ -57,7 +57,7 @@ impl Checked {
         if Arc::strong_count(op) == 1 {
             return;
         }
-        if self.count % EVERY == 0 {
+        if self.count.is_multiple_of(EVERY) {
             self.by_op.insert(Arc::as_ptr(op), id);
         }
         self.count += 1;

@@ -69,7 +69,7 @@ impl Deref for Verified<'_> {
 /// Elsewhere: HLO verifier (XLA); verifier (MLIR); checker (ONNX).
 pub fn verify(graph: &Graph) -> Result<Verified<'_>, VerifyErrors> {
     let order = match graph.order() {
-        Ok(order) if run(Check::new(graph, false)).is_clean() => {
+        Ok(order) if run(Check::new(graph, false)).finds_nothing() => {
             return Ok(Verified { graph, order });
         }
         // A broken graph is checked again, so that its errors come in order.

@@ -20,6 +20,7 @@ use crate::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 
 /// A graph in which no value can stand for another: rows, sizes that depend on them, partial and
 /// whole values, two parameters of one type.
+#[expect(clippy::many_single_char_names, reason = "the names that the values have")]
 fn template() -> Graph {
     let mut b = Builder::new("net");
     let rows = TensorType::new(DType::F32, [Dim::n(), 8.into()].into_iter().collect::<Shape>());
