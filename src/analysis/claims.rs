@@ -56,7 +56,7 @@ impl ClaimMap {
     /// True if each replica runs the node's operator on its own rows, with `N` in the attributes
     /// replaced by their number.
     pub(crate) fn is_local(&self, graph: &Graph, node: NodeId) -> bool {
-        let operands = graph.operands(node);
+        let operands = graph.operand_list(node);
         is_local(&self.claims[node], operands.iter().map(|v| self.get(*v)))
     }
 }
@@ -242,11 +242,11 @@ impl Sweep<'_> {
     /// The claims by the split rule; `Err(None)` where an operand is mixed, which was refused
     /// before.
     fn operator(&self, id: NodeId, op: &Op) -> Result<Claims, Option<Refusal>> {
-        let values = self.graph.operands(id);
+        let values = self.graph.operand_list(id);
         let claims: SmallVec<[Claim; 4]> = values.iter().map(|v| self.claim(*v)).collect();
         let types: SmallVec<[TensorType; 2]> =
             self.graph.node(id).results().iter().map(|r| r.ty.clone()).collect();
-        judge(self.graph, op, &values, &claims, &types)
+        judge(self.graph, op, values, &claims, &types)
     }
 }
 
@@ -373,7 +373,7 @@ fn no_rows(ty: &TensorType) -> Option<Refusal> {
 /// own rows (`local`) has it on no other axis; any other value has the sizes of the whole batch.
 fn suits(claim: Claim, ty: &TensorType, local: bool) -> bool {
     ty.shape.iter().enumerate().all(|(axis, d)| match claim.shard() {
-        Some(s) if s.axis == axis => *d == s.size(),
+        Some(s) if s.axis == axis => s.is_size(d),
         Some(_) => !d.depends_on_batch(),
         None => !local || claim == Claim::Own || !d.depends_on_batch(),
     })

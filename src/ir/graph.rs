@@ -2,12 +2,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use petgraph::Direction;
-use petgraph::Direction::{Incoming, Outgoing};
-use petgraph::stable_graph::{EdgeReference, NodeIndex, StableDiGraph};
-use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use smallvec::{SmallVec, smallvec};
 
+use super::flow::Flow;
 use super::{
     ContentHash, DevicePlacement, GraphError, Id, IdMap, Node, NodeId, NodeKind, NodeMap, Origin,
     Output, Param, ParamId, Placement, ResultInfo, SizeSymbol, Source, Update, Value,
@@ -15,16 +12,6 @@ use super::{
 use crate::op::{Op, OpError, Operand, Results};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, FastMap, FastSet, Split, TensorType};
-
-/// The place of a value among the operands of the node it flows to.
-#[derive(Clone, Copy, Debug)]
-struct Edge {
-    slot: u32,
-    output: u32,
-    /// Whether another value has taken its place. To remove an edge takes as long as the lists of
-    /// its ends are, which for a node of many operands is too long for each of them.
-    replaced: bool,
-}
 
 /// A use that keeps a value alive: as an output, or as a value of an update.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +31,7 @@ enum Root {
 #[derive(Clone)]
 pub struct Graph {
     name: Arc<str>,
-    flow: StableDiGraph<Box<Node>, Edge>,
+    flow: Flow,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     updates: Vec<Update>,
@@ -62,7 +49,7 @@ impl Graph {
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self {
             name: name.into(),
-            flow: StableDiGraph::new(),
+            flow: Flow::default(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             updates: Vec::new(),
@@ -154,20 +141,19 @@ impl Graph {
         }
     }
 
-    /// Makes room for as many more nodes and edges.
-    pub(crate) fn reserve(&mut self, nodes: usize, edges: usize) {
-        self.flow.reserve_nodes(nodes);
-        self.flow.reserve_edges(edges);
+    /// Makes room for as many more nodes and operands.
+    pub(crate) fn reserve(&mut self, nodes: usize, operands: usize) {
+        self.flow.reserve(nodes, operands);
     }
 
     /// The number of nodes.
     pub fn len(&self) -> usize {
-        self.flow.node_count()
+        self.flow.len()
     }
 
     /// True if it has no nodes.
     pub fn is_empty(&self) -> bool {
-        self.flow.node_count() == 0
+        self.flow.len() == 0
     }
 
     /// A table of its nodes, with `entry` for each.
@@ -177,8 +163,7 @@ impl Graph {
 
     /// One more than the largest index of a node.
     fn id_bound(&self) -> usize {
-        // An empty graph has no ids.
-        self.flow.node_indices().next_back().map_or(0, |i| i.index() + 1)
+        self.flow.bound()
     }
 
     /// The node with this id.
@@ -186,12 +171,17 @@ impl Graph {
     /// # Panics
     /// If the node was removed or is of another graph.
     pub fn node(&self, id: NodeId) -> &Node {
-        &self.flow[index(id)]
+        self.flow.node(id)
+    }
+
+    /// The node with this id, if there is one.
+    pub(crate) fn find(&self, id: NodeId) -> Option<&Node> {
+        self.flow.get(id)
     }
 
     /// The ids of all nodes, ascending.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.flow.node_indices().map(id)
+        self.flow.ids()
     }
 
     /// The name, type and known elements of a value.
@@ -204,7 +194,7 @@ impl Graph {
 
     /// The name, type and known elements of a value, if the graph has it.
     pub(crate) fn get(&self, value: Value) -> Option<&ResultInfo> {
-        self.flow.node_weight(index(value.node))?.results.get(value.output as usize)
+        self.flow.get(value.node)?.results.get(value.output as usize)
     }
 
     /// The type of a value.
@@ -212,39 +202,28 @@ impl Graph {
         &self.info(value).ty
     }
 
-    /// The edges to or from a node.
-    fn edges(
-        &self,
-        node: NodeId,
-        direction: Direction,
-    ) -> impl Iterator<Item = EdgeReference<'_, Edge>> {
-        self.flow.edges_directed(index(node), direction).filter(|e| !e.weight().replaced)
-    }
-
     /// The operands of a node, in order.
     pub fn operands(&self, node: NodeId) -> SmallVec<[Value; 4]> {
-        let edges = self.edges(node, Incoming);
-        let mut found: SmallVec<[(u32, Value); 4]> = edges
-            .map(|e| (e.weight().slot, Value { node: id(e.source()), output: e.weight().output }))
-            .collect();
-        found.sort_unstable_by_key(|(slot, _)| *slot);
-        found.into_iter().map(|(_, value)| value).collect()
+        SmallVec::from_slice(self.flow.operands(node))
+    }
+
+    /// The operands of a node, in order, where they are.
+    pub(crate) fn operand_list(&self, node: NodeId) -> &[Value] {
+        self.flow.operands(node)
     }
 
     /// The nodes that take a result of this node as an operand: the user, the operand's position
     /// there, and which result it is; by user and position.
     pub(crate) fn users(&self, node: NodeId) -> SmallVec<[(NodeId, usize, u32); 4]> {
-        let edges = self.edges(node, Outgoing);
-        let mut users: SmallVec<[(NodeId, usize, u32); 4]> =
-            edges.map(|e| (id(e.target()), e.weight().slot as usize, e.weight().output)).collect();
+        let mut users: SmallVec<[(NodeId, usize, u32); 4]> = self.flow.users(node).collect();
         users.sort_unstable();
         users
     }
 
     /// True if a node takes the value as an operand, or it is kept after a run.
     pub(crate) fn is_used(&self, value: Value) -> bool {
-        let mut edges = self.edges(value.node, Outgoing);
-        edges.any(|e| e.weight().output == value.output) || self.is_kept(value)
+        let mut users = self.flow.users(value.node);
+        users.any(|(.., output)| output == value.output) || self.is_kept(value)
     }
 
     /// True if the value is an output, or a parameter holds it after a run.
@@ -255,15 +234,18 @@ impl Graph {
     /// The nodes in topological order, those that are ready at the same time in the order of their
     /// ids.
     pub fn order(&self) -> Result<Vec<NodeId>, GraphError> {
+        if let Some(ids) = self.flow.in_order() {
+            return Ok(ids);
+        }
         let ids: Vec<NodeId> = self.ids().collect();
-        let ascending = |n: &NodeId| self.edges(*n, Incoming).all(|e| e.source() < index(*n));
+        let ascending = |n: &NodeId| self.operand_list(*n).iter().all(|v| v.node < *n);
         if ids.iter().all(ascending) {
             return Ok(ids);
         }
         let mut waiting = vec![0usize; self.id_bound()];
         let mut ready = BinaryHeap::new();
         for n in &ids {
-            let degree = self.edges(*n, Incoming).count();
+            let degree = self.operand_list(*n).len();
             waiting[n.index()] = degree;
             if degree == 0 {
                 ready.push(Reverse(*n));
@@ -272,11 +254,11 @@ impl Graph {
         let mut order = Vec::with_capacity(ids.len());
         while let Some(Reverse(n)) = ready.pop() {
             order.push(n);
-            for edge in self.edges(n, Outgoing) {
-                let left = &mut waiting[edge.target().index()];
+            for (user, ..) in self.flow.users(n) {
+                let left = &mut waiting[user.index()];
                 *left -= 1;
                 if *left == 0 {
-                    ready.push(Reverse(id(edge.target())));
+                    ready.push(Reverse(user));
                 }
             }
         }
@@ -292,7 +274,7 @@ impl Graph {
             place: DevicePlacement::HOST,
             origin: Origin::default(),
         };
-        let id = id(self.flow.add_node(Box::new(node)));
+        let id = self.flow.add(node, &[]);
         self.inputs.push(id);
         Value { node: id, output: 0 }
     }
@@ -352,7 +334,7 @@ impl Graph {
         let results = smallvec![ResultInfo { name: name.clone(), ty: ty.clone(), ints: None }];
         let place = DevicePlacement { device, replica: None };
         let node = Node { kind: NodeKind::Param(param), results, place, origin: Origin::default() };
-        Value { node: id(self.flow.add_node(Box::new(node))), output: 0 }
+        Value { node: self.flow.add(node, &[]), output: 0 }
     }
 
     /// The results that an operator has with these operands.
@@ -398,24 +380,19 @@ impl Graph {
     /// infers them again.
     pub(crate) fn add_typed(
         &mut self,
-        op: Op,
+        op: impl Into<Arc<Op>>,
         operands: &[Value],
         results: SmallVec<[ResultInfo; 1]>,
         place: DevicePlacement,
         origin: Origin,
     ) -> NodeId {
-        let node = Node { kind: NodeKind::Op(op), results, place, origin };
-        let node = self.flow.add_node(Box::new(node));
-        for (slot, value) in (0u32..).zip(operands) {
-            let edge = Edge { slot, output: value.output, replaced: false };
-            self.flow.add_edge(index(value.node), node, edge);
-        }
-        id(node)
+        let node = Node { kind: NodeKind::Op(op.into()), results, place, origin };
+        self.flow.add(node, operands)
     }
 
     /// Sets where a node came from.
     pub(crate) fn set_origin(&mut self, node: NodeId, origin: Origin) {
-        self.flow[index(node)].origin = origin;
+        self.flow.node_mut(node).origin = origin;
     }
 
     /// Makes every user of `old`, and every output and update that is `old`, take `new` instead.
@@ -428,15 +405,7 @@ impl Graph {
         if old == new {
             return Ok(());
         }
-        let edges: Vec<_> = self
-            .edges(old.node, Outgoing)
-            .filter(|e| e.weight().output == old.output)
-            .map(|e| (e.id(), e.target(), *e.weight()))
-            .collect();
-        for (at, user, edge) in edges {
-            self.flow[at].replaced = true;
-            self.flow.add_edge(index(new.node), user, Edge { output: new.output, ..edge });
-        }
+        self.flow.replace(old, new);
         if let Some(roots) = self.roots.remove(&old) {
             for root in &roots {
                 match *root {
@@ -460,39 +429,21 @@ impl Graph {
         stack.extend(&self.inputs);
         while let Some(n) = stack.pop() {
             if !std::mem::replace(&mut live[n.index()], true) {
-                stack.extend(self.edges(n, Incoming).map(|e| id(e.source())));
+                stack.extend(self.operand_list(n).iter().map(|value| value.node));
             }
         }
         let before = self.len();
-        if self.flow.node_indices().any(|i| !live[i.index()]) {
-            self.retain(&live);
+        if self.flow.ids().any(|id| !live[id.index()]) {
+            self.flow.retain(&live);
         }
         self.remove_unused_params();
         before - self.len()
     }
 
-    /// Keeps the nodes that are `live`, and the edges that were not replaced. No edge is taken out
-    /// of the lists of its ends, which may be long.
-    fn retain(&mut self, live: &[bool]) {
-        let edges: Vec<(NodeIndex, NodeIndex, Edge)> = self
-            .flow
-            .edge_references()
-            .map(|e| (e.source(), e.target(), *e.weight()))
-            .filter(|(source, target, edge)| {
-                !edge.replaced && live[source.index()] && live[target.index()]
-            })
-            .collect();
-        self.flow.clear_edges();
-        self.flow.retain_nodes(|_, i| live[i.index()]);
-        for (source, target, edge) in edges {
-            self.flow.add_edge(source, target, edge);
-        }
-    }
-
     fn remove_unused_params(&mut self) {
         let mut used = vec![false; self.params.len()];
-        for node in self.flow.node_weights() {
-            if let NodeKind::Param(id) = node.kind {
+        for id in self.flow.ids() {
+            if let NodeKind::Param(id) = self.flow.node(id).kind {
                 used[id.0 as usize] = true;
             }
         }
@@ -507,7 +458,7 @@ impl Graph {
         }
         let mut used = used.into_iter();
         self.params.retain(|_| invariant(used.next(), "that every parameter was looked at"));
-        for node in self.flow.node_weights_mut() {
+        for node in self.flow.nodes_mut() {
             if let NodeKind::Param(id) = &mut node.kind {
                 id.0 = renamed[id.0 as usize];
             }
@@ -520,14 +471,6 @@ impl Graph {
 
 fn position(at: usize) -> u32 {
     int::<u32>(at)
-}
-
-fn index(id: NodeId) -> NodeIndex {
-    NodeIndex::new(id.index())
-}
-
-fn id(index: NodeIndex) -> NodeId {
-    NodeId(int::<u32>(index.index()))
 }
 
 impl PartialEq for Graph {

@@ -6,6 +6,7 @@ mod builder;
 mod dot;
 mod error;
 mod excerpt;
+mod flow;
 mod graph;
 mod id_map;
 mod json;

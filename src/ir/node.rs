@@ -50,8 +50,8 @@ pub enum NodeKind {
     Input,
     /// A parameter as one device holds it.
     Param(ParamId),
-    /// An operator applied to the node's operands.
-    Op(Op),
+    /// An operator applied to the node's operands; clones of a node share it.
+    Op(Arc<Op>),
 }
 
 /// The source of a node: the name that the node had in the file, or the layer it was built for.

@@ -273,7 +273,7 @@ fn param(
     let node = graph.node(id);
     match node.kind() {
         NodeKind::Param(param) => Some(*param),
-        NodeKind::Op(Op::CopyOp(_)) if target.keeps_params => {
+        NodeKind::Op(op) if target.keeps_params && matches!(**op, Op::CopyOp(_)) => {
             let operand = graph.operands(id).first().copied()?;
             match graph.node(operand.node).kind() {
                 NodeKind::Param(param) => Some(*param).filter(|param| !variables.contains(param)),
@@ -300,7 +300,7 @@ fn role(
     let operands = graph.operands(id);
     let Some(first) = operands.first().copied() else { return Role::Launch };
     let device = |v: Value| graph.node(v.node).place().device;
-    if matches!(op, Op::CopyOp(_)) && device(first) != node.place().device {
+    if matches!(**op, Op::CopyOp(_)) && device(first) != node.place().device {
         return Role::Copy;
     }
     if let Some(offset) = view_offset(graph, node, op, first) {
@@ -312,7 +312,7 @@ fn role(
     {
         return Role::Concat;
     }
-    if matches!(op, Op::First(_)) { Role::First } else { Role::Launch }
+    if matches!(**op, Op::First(_)) { Role::First } else { Role::Launch }
 }
 
 /// The offset of the only result of the node within its first operand, if its bytes are contiguous

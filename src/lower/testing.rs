@@ -184,7 +184,7 @@ pub(crate) fn naive(
             NodeKind::Input => vec![inputs[&*node.results()[0].name].clone()],
             NodeKind::Param(id) => vec![weights.get(&graph.param(*id).name).unwrap().clone()],
             NodeKind::Op(op) => {
-                let mut op = op.clone();
+                let mut op = Op::clone(op);
                 op.at_rows(&Dim::from(n));
                 op.eval(&operands).unwrap()
             }

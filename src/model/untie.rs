@@ -87,7 +87,8 @@ fn own(model: &mut Model, of: ParamId, name: Arc<str>) -> ParamId {
 /// Makes an operator take these operands.
 fn retake(model: &mut Model, id: NodeId, operands: &[Value]) -> Result<(), GraphError> {
     let node = model.graph.node(id);
-    let Some(op) = node.op().cloned() else { return Ok(()) };
+    let NodeKind::Op(op) = node.kind() else { return Ok(()) };
+    let op = op.clone();
     let (place, origin) = (node.place(), node.origin().clone());
     let results = node.results().iter().cloned().collect();
     let new = model.graph.add_typed(op, operands, results, place, origin);

@@ -18,6 +18,8 @@ pub trait OpText {
     fn attrs(&self) -> Vec<(&'static str, Attr)>;
     /// Replaces the batch size by `rows` in every attribute.
     fn at_rows(&mut self, rows: &Dim);
+    /// True if an attribute depends on the batch size, so that `at_rows` may change it.
+    fn depends_on_batch(&self) -> bool;
     /// The facts that the declaration states.
     fn facts(&self) -> Traits {
         Traits::empty()

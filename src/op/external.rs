@@ -161,6 +161,9 @@ impl AttrValue for ResultTypes {
             *ty = ty.at_rows(rows);
         }
     }
+    fn depends_on_batch(&self) -> bool {
+        self.0.iter().any(|ty| ty.shape.iter().any(Dim::depends_on_batch))
+    }
 }
 
 /// Callback of a foreign operator: returns the results from the operands, or an error message.

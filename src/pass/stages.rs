@@ -7,7 +7,7 @@ use std::ops::Deref;
 use super::PassError;
 use super::repair::{self, AppliedRepair, BatchStatistics, Repair, RepairOptions};
 use super::replicate::{self, Replicate};
-use crate::analysis::{self, Proof, ProofError};
+use crate::analysis::{self, ClaimMap, Proof, ProofError};
 use crate::ir::{Graph, GraphError, Verified};
 
 /// Repairs a graph so that it may be split along the batch, as far as the options allow: a level
@@ -22,8 +22,8 @@ pub fn repair(
     template: &Graph,
     options: impl Into<RepairOptions>,
 ) -> Result<Repaired<'_>, GraphError> {
-    let (graph, repairs) = repair::repair(template, options.into())?;
-    Ok(Repaired { template, graph, repairs })
+    let repair::Outcome { graph, done, claims } = repair::repair(template, options.into())?;
+    Ok(Repaired { template, graph, repairs: done, claims })
 }
 
 /// Repairs a graph for so many replicas: one has all rows and needs no repair, unless groups of
@@ -35,7 +35,8 @@ pub(crate) fn repair_for(
 ) -> Result<Repaired<'_>, GraphError> {
     let is_ghost = matches!(options.batch_norm, Some(BatchStatistics::Ghost(_)));
     if replicas == 1 && !is_ghost {
-        return Ok(Repaired { template, graph: Cow::Borrowed(template), repairs: Vec::new() });
+        let (graph, repairs) = (Cow::Borrowed(template), Vec::new());
+        return Ok(Repaired { template, graph, repairs, claims: None });
     }
     repair(template, options)
 }
@@ -58,6 +59,8 @@ pub struct Repaired<'g> {
     template: &'g Graph,
     graph: Cow<'g, Graph>,
     repairs: Vec<AppliedRepair>,
+    /// The claims of the graph, where the repair found that it needs none.
+    claims: Option<ClaimMap>,
 }
 
 impl<'g> Repaired<'g> {
@@ -82,7 +85,7 @@ impl<'g> Repaired<'g> {
     /// # Errors
     /// If the devices are wrong, or the graph may not be split: every operator that forbids it.
     pub fn replicate(&self, options: &Replicate) -> Result<Graph, PassError> {
-        replicate::write(self.template, &self.graph, options)
+        replicate::write(self.template, &self.graph, self.claims.as_ref(), options)
     }
 
     /// Proves that a graph computes what the template does, for every batch.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::ParseValueError;
-use super::{Dim, Hint};
+use super::{Dim, Hint, Symbol};
 
 /// The relation between a value of the whole batch and the values that the replicas hold.
 ///
@@ -125,6 +125,14 @@ impl Shard {
     /// The entries of the axis, of all rows.
     pub fn size(self) -> Dim {
         self.block() * i64::try_from(self.outer).unwrap_or(i64::MAX)
+    }
+
+    /// True if an axis of `size` entries has the entries of all rows.
+    pub(crate) fn is_size(self, size: &Dim) -> bool {
+        if self.outer == 1 && self.inner == 1 {
+            return size.as_symbol() == Some(Symbol::BATCH);
+        }
+        *size == self.size()
     }
 
     /// The number of whole blocks that `entries` of the axis are, if they are some.

@@ -15,7 +15,7 @@ use std::iter;
 use fanwise::backend::{CPU, CUDA, Cpu, Executable, RunOptions};
 use fanwise::internal::Traits;
 use fanwise::internal::{Inferred, Operand, SplitOperand};
-use fanwise::ir::{self, Builder, Graph, NodeKind, Value, Weights};
+use fanwise::ir::{self, Builder, Graph, Value, Weights};
 use fanwise::lower::lower;
 use fanwise::op::{Attr, Binary, Op, Reduce};
 use fanwise::pass::{Repair, Replicate, replicate};
@@ -374,7 +374,7 @@ fn tensor(ty: &str, elements: &str) -> Option<Tensor> {
     );
     let graph = ir::parse(&text).ok()?;
     graph.ids().find_map(|id| {
-        let NodeKind::Op(Op::Constant(constant)) = graph.node(id).kind() else { return None };
+        let Some(Op::Constant(constant)) = graph.node(id).op() else { return None };
         Some(constant.value.clone())
     })
 }

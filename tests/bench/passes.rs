@@ -1,51 +1,49 @@
-//! The cost of the `replicate` pass with verification of the graph that it gives, and that of the
-//! proof that this graph computes what its template does; freeing graphs is not counted.
+//! The cost of the `replicate` pass with its repairs, that of verification of the graph that it
+//! gives, and that of the proof that this graph computes what its template does; freeing graphs is
+//! not counted.
 
 #![allow(missing_docs, reason = "criterion's macros declare undocumented functions")]
 
-use std::sync::Arc;
+mod towers;
+
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{
+    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
 use fanwise::analysis::{claims, prove};
-use fanwise::ir::{DevicePlacement, Graph, Origin, Value, verify};
-use fanwise::op::{Binary, Op, Unary};
-use fanwise::pass::{Replicate, replicate};
-use fanwise::types::{DType, Device, Dim, Shape, TensorType};
+use fanwise::ir::{Graph, verify};
+use fanwise::pass::{Replicate, WeightPlacement, replicate};
+use towers::{devices, synthetic};
 
-fn devices(count: u32) -> Vec<Device> {
-    (0..count).map(Device::gpu).collect()
+fn rewrite(template: &Graph, options: &Replicate) -> Graph {
+    replicate(template, options).expect("a row-wise graph")
 }
 
-/// Towers of unary operators that meet in sums: `nodes` operators on rows of 16.
-fn synthetic(nodes: usize) -> Graph {
-    let mut graph = Graph::new("synthetic");
-    let shape: Shape = [Dim::n(), 16.into()].into_iter().collect();
-    let x = graph.add_input("x", TensorType::new(DType::F32, shape));
-    let mut tips = [x; 4];
-    for i in 0..nodes {
-        let lane = i % tips.len();
-        let (op, operands): (Op, Vec<Value>) = if i % 7 == 0 {
-            (Binary::Add.into(), vec![tips[lane], tips[(lane + 1) % tips.len()]])
-        } else {
-            (Unary::Relu.into(), vec![tips[lane]])
-        };
-        let name: Arc<str> = format!("v{i}").into();
-        let node = graph
-            .add(op, &operands, &[name], DevicePlacement::HOST, Origin::default())
-            .expect("a valid operator");
-        tips[lane] = Value { node, output: 0 };
-    }
-    for (i, tip) in tips.into_iter().enumerate() {
-        graph.add_output(format!("y{i}"), tip);
-    }
+/// Rewrite, verification and proof; gives the graph back, which the caller frees.
+fn whole(template: &Graph, options: &Replicate) -> Graph {
+    let graph = rewrite(template, options);
+    prove(template, &verify(&graph).expect("a valid graph")).expect("a proof");
     graph
 }
 
-fn rewrite(template: &Graph, replicas: u32) -> Graph {
-    let graph = replicate(template, &Replicate::over(devices(replicas))).expect("a row-wise graph");
-    verify(&graph).expect("a valid graph");
-    graph
+/// The pass as a whole, and each part of it alone.
+fn parts(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, graph: &Graph, options: &Replicate) {
+    group.bench_function(format!("{name}, whole"), |b| {
+        b.iter_with_large_drop(|| whole(graph, options));
+    });
+    group.bench_function(format!("{name}, rewrite"), |b| {
+        b.iter_with_large_drop(|| rewrite(graph, options));
+    });
+    let replicas = rewrite(graph, options);
+    group.bench_function(format!("{name}, verification"), |b| {
+        b.iter(|| verify(&replicas).expect("a valid graph"));
+    });
+    let verified = verify(&replicas).expect("a valid graph");
+    group.bench_function(format!("{name}, proof"), |b| {
+        b.iter(|| prove(graph, &verified).expect("a proof"));
+    });
 }
 
 fn passes(c: &mut Criterion) {
@@ -57,21 +55,27 @@ fn passes(c: &mut Criterion) {
     let mut model = fanwise::model::load("zoo:xception", &fanwise::model::LoadOptions::default())
         .expect("a model");
     model.weights = fanwise::ir::Weights::default();
-    group
-        .bench_function("xception onto 8", |b| b.iter_with_large_drop(|| rewrite(&model.graph, 8)));
+    for (name, weights) in
+        [("mirrored", WeightPlacement::Mirrored), ("template", WeightPlacement::Template)]
+    {
+        let options = Replicate { weights, ..Replicate::over(devices(8)) };
+        parts(&mut group, &format!("xception onto 8, {name}"), &model.graph, &options);
+    }
+    let onto = |count: u32| Replicate::over(devices(count));
     for nodes in [12_500, 25_000, 50_000, 100_000] {
         let graph = synthetic(nodes);
         group.throughput(Throughput::Elements(nodes as u64 * 8));
-        group.bench_with_input(BenchmarkId::new("nodes onto 8", nodes), &graph, |b, g| {
-            b.iter_with_large_drop(|| rewrite(g, 8));
-        });
+        let id = BenchmarkId::new("nodes onto 8", nodes);
+        group.bench_with_input(id, &graph, |b, g| b.iter_with_large_drop(|| whole(g, &onto(8))));
     }
+    parts(&mut group, "100000 nodes onto 8", &synthetic(100_000), &onto(8));
     let graph = synthetic(25_000);
     for replicas in [2u32, 4, 8, 16] {
         group.throughput(Throughput::Elements(25_000 * u64::from(replicas)));
         let id = BenchmarkId::new("25000 nodes onto", replicas);
-        group
-            .bench_with_input(id, &replicas, |b, k| b.iter_with_large_drop(|| rewrite(&graph, *k)));
+        group.bench_with_input(id, &replicas, |b, k| {
+            b.iter_with_large_drop(|| whole(&graph, &onto(*k)));
+        });
     }
     for nodes in [25_000, 50_000, 100_000] {
         let graph = synthetic(nodes);
@@ -79,18 +83,10 @@ fn passes(c: &mut Criterion) {
         let id = BenchmarkId::new("claims of nodes", nodes);
         group.bench_function(id, |b| b.iter(|| claims(&graph).expect("a row-wise graph")));
     }
-    for nodes in [50_000, 100_000] {
-        let template = synthetic(nodes);
-        let graph = rewrite(&template, 8);
-        let verified = verify(&graph).expect("a valid graph");
-        group.throughput(Throughput::Elements(nodes as u64 * 8));
-        let id = BenchmarkId::new("proof of nodes onto 8", nodes);
-        group.bench_function(id, |b| b.iter(|| prove(&template, &verified).expect("a proof")));
-    }
-    let graph = rewrite(&model.graph, 8);
-    let verified = verify(&graph).expect("a valid graph");
-    group.bench_function("proof of xception onto 8", |b| {
-        b.iter(|| prove(&model.graph, &verified).expect("a proof"));
+    let graph = synthetic(1_000_000);
+    group.throughput(Throughput::Elements(4_000_000));
+    group.bench_function("1000000 nodes onto 4", |b| {
+        b.iter_with_large_drop(|| whole(&graph, &onto(4)));
     });
     group.finish();
 }

@@ -156,6 +156,24 @@ fn what_is_repaired_computes_what_one_device_does() {
     assert!(repaired > 200, "{repaired} graphs needed a repair");
 }
 
+/// Clones share operators that do not depend on the batch size.
+#[test]
+fn operators_know_whether_they_depend_on_the_batch_size() {
+    let zoo = zoo::names().map(|name| zoo::build(name).unwrap().0);
+    let random = (0..100).flat_map(|seed| [random::graph(seed, 12).0, random::across(seed, 12).0]);
+    let mut counts = [0, 0];
+    for graph in zoo.chain(random) {
+        let repaired = repair(&graph, Repair::Comm).unwrap().into_graph();
+        for op in repaired.ids().filter_map(|id| repaired.node(id).op()) {
+            let mut part = op.clone();
+            part.at_rows(&7.into());
+            assert_eq!(part != *op, op.depends_on_batch(), "{op:?}");
+            counts[usize::from(op.depends_on_batch())] += 1;
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
+}
+
 #[test]
 fn what_the_pass_writes_is_proved() {
     for name in zoo::names() {

@@ -5,7 +5,6 @@
 
 use super::relate::{Broken, Meaning, Relation, Results};
 use super::rule::ProofRule;
-use super::template::Operands;
 use crate::ir::Value;
 use crate::op::{AllReduce, ExclusiveScan, MergeTopK, Op};
 use crate::types::Claim;
@@ -103,12 +102,11 @@ impl Relation<'_, '_> {
         parts: &[Meaning],
     ) -> Result<Results, Broken> {
         let value = self.all_parts(parts)?;
-        let known =
-            self.template.with_operands(&Operands::from_slice(&[value])).iter().find(|id| {
-                let op = self.template.graph.node(**id).op();
-                matches!(op, Some(Op::ExclusiveScan(known))
+        let known = self.template.with_operands(&[value]).iter().find(|id| {
+            let op = self.template.graph.node(**id).op();
+            matches!(op, Some(Op::ExclusiveScan(known))
                 if (known.by, known.reverse) == (scan.by, scan.reverse))
-            });
+        });
         let broken = |reason: &str| Err((ProofRule::P10, reason.to_owned()));
         let Some(known) = known.copied() else {
             return broken("scans a value that the template does not scan in this way");
@@ -134,18 +132,15 @@ impl Relation<'_, '_> {
         let every = |of: usize| parts.iter().skip(of).step_by(2).copied().collect::<Vec<_>>();
         let (values, places) = (self.all_parts(&every(0))?, self.all_parts(&every(1))?);
         let graph = self.template.graph;
-        let known =
-            self.template.with_operands(&Operands::from_slice(&[values, places])).iter().find(
-                |id| {
-                    let Some(Op::MergeTopK(known)) = graph.node(**id).op() else { return false };
-                    let [entries] = &*known.entries else { return false };
-                    // On one device the merge knows the entries of the whole batch; here it must
-                    // know each replica's.
-                    let own = self.template.rows().iter().map(|rows| entries.at_rows(rows));
-                    let parts = MergeTopK { entries: own.collect(), ..known.clone() };
-                    parts == *merge
-                },
-            );
+        let known = self.template.with_operands(&[values, places]).iter().find(|id| {
+            let Some(Op::MergeTopK(known)) = graph.node(**id).op() else { return false };
+            let [entries] = &*known.entries else { return false };
+            // On one device the merge knows the entries of the whole batch; here it must
+            // know each replica's.
+            let own = self.template.rows().iter().map(|rows| entries.at_rows(rows));
+            let parts = MergeTopK { entries: own.collect(), ..known.clone() };
+            parts == *merge
+        });
         let known = known.copied().filter(|_| self.template.claim(values) == Claim::Own);
         let Some(known) = known else {
             let reason = "merges candidates that the template does not merge in this way";

@@ -40,10 +40,18 @@
 //! Induction over the nodes gives the claim: if the split rules are right, the outputs and updates
 //! are equal, and by induction over the runs those of every run after others. Devices and transfers
 //! between them are rules of [`verify`](crate::ir::verify), which the graph has passed.
+//!
+//! The mapping of nodes to those of the template is found here, and takes nothing from the pass: a
+//! node of a replica is compared with the template's operators behind the last one that this
+//! replica has a clone of, and looked up by the meanings of its operands where it is none of them.
+//! Either way operator, attributes, operands, types, device and rows are compared before the node
+//! has a meaning. Attributes are compared by the address of the operator where the graphs share it.
 
+mod clones;
 mod merge;
 mod relate;
 mod rule;
+mod search;
 mod template;
 
 pub use rule::{Proof, ProofError, ProofRule, Violation};

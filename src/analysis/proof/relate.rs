@@ -5,10 +5,14 @@
 //! rule once; the nodes that depend on it are skipped.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::rule::{Proof, ProofError, ProofRule, Violation};
-use super::template::{Operands, Redistribution, Template, form};
-use crate::ir::{Graph, Node, NodeId, NodeKind, NodeMap, Param, Value};
+use super::search::Search;
+use super::template::{Redistribution, Template};
+use crate::ir::{Graph, Id, Node, NodeId, NodeKind, NodeMap, Param, Value};
 use crate::op::{Op, Random, Slice};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Claim, Dim, FastMap, Split};
@@ -36,35 +40,29 @@ pub(super) enum Results {
     Each(NodeId),
 }
 
-/// Progress of the search among operators with the same operands.
-#[derive(Default)]
-struct Search {
-    /// The position after the last operator that was found.
-    next: usize,
-    /// The positions of all by their printed form; filled at the first search out of order.
-    forms: HashMap<String, Vec<usize>>,
-}
-
-/// The number of candidates that are compared one after the other before the rest are looked up by
-/// their printed form. Clones come in the order of the template, so the next candidate is nearly
-/// always the right one, and printing all candidates would cost more than a few comparisons.
-const LINEAR_TRIES: usize = 8;
+/// The meanings of operands.
+type Meanings = SmallVec<[Meaning; 4]>;
 
 /// The relation between a replicated graph and its template, as far as it is established.
 pub(super) struct Relation<'a, 'g> {
     pub(super) template: &'a Template<'g>,
-    graph: &'g Graph,
+    pub(super) graph: &'g Graph,
     pub(super) split: &'g Split,
     /// The meanings by node; `None` where a rule is broken, or an operand has no meaning.
     results: NodeMap<Option<Results>>,
-    /// The template's nodes by the name of their parameter.
-    params: HashMap<&'g str, NodeId>,
+    /// By parameter: the template's node of the one with its name.
+    params: Vec<Option<NodeId>>,
     /// The template's inputs by name.
     inputs: HashMap<&'g str, Value>,
     /// The state of the searches among operators with the same operands, by replica.
-    searches: HashMap<(u32, Operands), Search>,
+    pub(super) searches: FastMap<(u32, u32), Search>,
+    /// By replica: the position, among the template's operators, after the one that was found last.
+    pub(super) next: Vec<usize>,
+    /// By the rows of replicas and by the position of an operator: a clone that was found, whose
+    /// types are the template's at these rows.
+    pub(super) found: Vec<Option<NodeId>>,
     /// The second meaning of slices that have two, and of their copies.
-    second_meanings: HashMap<Value, Meaning>,
+    second_meanings: FastMap<Value, Meaning>,
     pub(super) proof: Proof,
     violations: Vec<Violation>,
 }
@@ -76,15 +74,19 @@ impl<'a, 'g> Relation<'a, 'g> {
             NodeKind::Param(p) => Some((&*whole.param(*p).name, id)),
             NodeKind::Input | NodeKind::Op(_) => None,
         };
+        let params: FastMap<&str, NodeId> = whole.ids().filter_map(param).collect();
+        let named = |param: &Param| params.get(&*param.name).copied();
         Self {
             template,
             graph,
             split,
             results: graph.node_map(None),
-            params: whole.ids().filter_map(param).collect(),
+            params: graph.params().iter().map(named).collect(),
             inputs: whole.inputs().map(|v| (&*whole.info(v).name, v)).collect(),
-            searches: HashMap::new(),
-            second_meanings: HashMap::new(),
+            searches: FastMap::default(),
+            next: vec![0; split.replicas()],
+            found: vec![None; template.kinds_of_rows() * template.operators().len()],
+            second_meanings: FastMap::default(),
             proof: Proof { replicas: split.replicas(), ..Proof::default() },
             violations: Vec::new(),
         }
@@ -146,9 +148,9 @@ impl<'a, 'g> Relation<'a, 'g> {
             let meaning = match node.kind() {
                 NodeKind::Input => self.inputs.get(&*node.results()[0].name).copied(),
                 NodeKind::Param(p) => {
-                    let name = &self.graph.param(*p).name;
-                    let node = self.params.get(&**name).copied();
+                    let node = self.params[p.index()];
                     if node.is_none() {
+                        let name = &self.graph.param(*p).name;
                         let message = format!("the template takes no parameter `{name}`");
                         self.broken(ProofRule::P3, Some(*id), message);
                     }
@@ -165,7 +167,7 @@ impl<'a, 'g> Relation<'a, 'g> {
     }
 
     /// The meaning of a value, if its node has one.
-    fn meaning(&self, value: Value) -> Option<Meaning> {
+    pub(super) fn meaning(&self, value: Value) -> Option<Meaning> {
         Some(match self.results[value.node]? {
             Results::One(meaning) => meaning,
             Results::Parts(node, replica) => {
@@ -186,22 +188,25 @@ impl<'a, 'g> Relation<'a, 'g> {
     /// A slice of a replica's rows can mean two things: the rows that the pass takes, and a clone
     /// of a slice that the template itself has. The operator is read with the first meaning of its
     /// operands, and if that breaks a rule with the second one; a copy keeps both.
-    fn operator(&mut self, id: NodeId, node: &'g Node, op: &Op) -> Option<Results> {
-        let values = self.graph.operands(id);
-        let operands = values.iter().map(|v| self.meaning(*v)).collect::<Option<Vec<_>>>()?;
-        let mut result = self.interpret(node, op, &operands);
+    fn operator(&mut self, id: NodeId, node: &'g Node, op: &Arc<Op>) -> Option<Results> {
+        let values = self.graph.operand_list(id);
+        if let Some(results) = self.next_clone(id, op, values) {
+            return Some(results);
+        }
+        let operands: Meanings = values.iter().map(|v| self.meaning(*v)).collect::<Option<_>>()?;
+        let mut result = self.interpret(id, op, &operands);
         if let Ok(Results::One(_)) = &result {
-            self.record_second_meaning(id, node, op, &operands);
+            self.record_second_meaning(id, op, &operands);
         }
         let of_own_rows = values.iter().any(|v| self.second_meanings.contains_key(v));
         if of_own_rows {
             let other =
                 |(v, m): (&Value, &Meaning)| self.second_meanings.get(v).copied().unwrap_or(*m);
-            let others: Vec<Meaning> = values.iter().zip(&operands).map(other).collect();
+            let others: Meanings = values.iter().zip(&operands).map(other).collect();
             if result.is_err() {
-                result = self.interpret(node, op, &others).or(result);
+                result = self.interpret(id, op, &others).or(result);
             } else if let (Op::CopyOp(_), Ok(Results::One(m))) =
-                (op, self.interpret(node, op, &others))
+                (&**op, self.interpret(id, op, &others))
             {
                 self.second_meanings.insert(Value { node: id, output: 0 }, m);
             }
@@ -219,41 +224,42 @@ impl<'a, 'g> Relation<'a, 'g> {
     /// The meanings of an operator's results, given those of its operands.
     fn interpret(
         &mut self,
-        node: &'g Node,
-        op: &Op,
+        id: NodeId,
+        op: &Arc<Op>,
         operands: &[Meaning],
     ) -> Result<Results, Broken> {
-        match (node.place().replica, op, operands) {
+        match (self.graph.node(id).place().replica, &**op, operands) {
             (replica, Op::CopyOp(_), [of]) => self.copy(*of, replica).map(Results::One),
             (Some(replica), Op::Slice(slice), [of]) => match self.slice(slice, *of, replica)? {
                 Some(meaning) => Ok(Results::One(meaning)),
-                None => self.clone_of(op, operands, replica, node),
+                None => self.clone_of(id, op, operands, replica),
             },
             (Some(replica), Op::Random(draw), []) => match self.drawn_rows(draw, replica) {
                 Some(meaning) => Ok(Results::One(meaning)),
-                None => self.clone_of(op, operands, replica, node),
+                None => self.clone_of(id, op, operands, replica),
             },
-            (Some(replica), op, operands) => self.clone_of(op, operands, replica, node),
+            (Some(replica), _, operands) => self.clone_of(id, op, operands, replica),
             (None, Op::First(_), parts) => self.first(parts).map(Results::One),
             (None, Op::AllReduce(reduce), parts) => {
                 self.all_reduce(reduce, parts).map(Results::One)
             }
             (None, Op::MergeTopK(merge), parts) => self.merge_top_k(merge, parts),
             (None, Op::ExclusiveScan(scan), parts) => self.exclusive_scan(scan, parts),
-            (None, op, parts)
+            (None, _, parts)
                 if op.joined().is_some() && parts.iter().any(|part| part.replica.is_some()) =>
             {
                 let axis = invariant(op.joined(), "that what joins has an axis");
                 self.concat(axis, parts).map(Results::One)
             }
-            (None, op, wholes) => self.once(op, wholes),
+            (None, _, wholes) => self.once(id, op, wholes),
         }
     }
 
     /// Records the second meaning of a slice or a draw: a clone of the template's own operator.
-    fn record_second_meaning(&mut self, id: NodeId, node: &'g Node, op: &Op, operands: &[Meaning]) {
-        if let (Op::Slice(_) | Op::Random(_), Some(replica)) = (op, node.place().replica)
-            && let Ok(Results::Parts(found, replica)) = self.clone_of(op, operands, replica, node)
+    fn record_second_meaning(&mut self, id: NodeId, op: &Arc<Op>, operands: &[Meaning]) {
+        let replica = self.graph.node(id).place().replica;
+        if let Some(replica) = replica.filter(|_| is_cut(op))
+            && let Ok(Results::Parts(found, replica)) = self.clone_of(id, op, operands, replica)
         {
             // `clone_of` counted it, but the node is read with its first meaning and counts once.
             self.proof.clones -= 1;
@@ -269,7 +275,7 @@ impl<'a, 'g> Relation<'a, 'g> {
     }
 
     /// The template's value that a replica may use in place of `of`; `None` where it may not.
-    fn seen_by_replica(&self, of: Meaning) -> Option<Value> {
+    pub(super) fn seen_by_replica(&self, of: Meaning) -> Option<Value> {
         if of.replica.is_some() {
             return Some(of.value);
         }
@@ -348,7 +354,7 @@ impl<'a, 'g> Relation<'a, 'g> {
     fn drawn_rows(&mut self, draw: &Random, replica: u32) -> Option<Meaning> {
         let (from, to) = self.split.range(replica as usize)?;
         let template = self.template;
-        let value = template.with_operands(&Operands::new()).iter().find_map(|id| {
+        let value = template.with_operands(&[]).iter().find_map(|id| {
             let Op::Random(whole) = template.graph.node(*id).op()? else { return None };
             let value =
                 template.redistributed(Value { node: *id, output: 0 }, Redistribution::OwnRows)?;
@@ -359,98 +365,6 @@ impl<'a, 'g> Relation<'a, 'g> {
         })?;
         self.proof.slices += 1;
         Some(Meaning { value, replica: Some(replica) })
-    }
-
-    /// The template's operator whose clone this is (rule P5).
-    fn clone_of(
-        &mut self,
-        op: &Op,
-        operands: &[Meaning],
-        replica: u32,
-        node: &Node,
-    ) -> Result<Results, Broken> {
-        let broken = |reason: String| Err((ProofRule::P5, reason));
-        let mut values = Operands::new();
-        for (i, operand) in operands.iter().enumerate() {
-            let own = operand.replica.is_none_or(|own| own == replica);
-            match self.seen_by_replica(*operand).filter(|_| own) {
-                Some(value) => values.push(self.template.canonical(value)),
-                None => return broken(format!("operand {i} is not a part of replica {replica}")),
-            }
-        }
-        let found = self.candidate(op, values, replica);
-        let Some(found) = found else {
-            return broken(format!(
-                "the template has no such `{}` on these operands{}",
-                op.name(),
-                origin(node)
-            ));
-        };
-        self.proof.clones += 1;
-        Ok(Results::Parts(found, replica))
-    }
-
-    /// The template's operator on these operands that `replica` runs as `op`, found in amortised
-    /// constant time for clones in the order of the template.
-    fn candidate(&mut self, op: &Op, operands: Operands, replica: u32) -> Option<NodeId> {
-        let template = self.template;
-        match template.with_operands(&operands) {
-            [] => None,
-            [only] => Some(*only).filter(|only| template.is_clone(*only, op, replica)),
-            several @ [first, ..] => {
-                let search = self.searches.entry((replica, operands)).or_default();
-                // Clones come in the template's order but for those that replicas leave out, so a
-                // few steps ahead nearly always suffice; else the form decides.
-                // Past the last operator there is none ahead.
-                let rest = several.get(search.next..).unwrap_or_default();
-                let ahead = rest.iter().take(LINEAR_TRIES);
-                if let Some((i, found)) =
-                    ahead.enumerate().find(|(_, id)| template.is_clone(**id, op, replica))
-                {
-                    search.next += i + 1;
-                    return Some(*found);
-                }
-                if search.forms.is_empty() {
-                    search.forms = template.forms(&template.operands(*first), replica);
-                }
-                // Equal operators are interchangeable. The next one after the last hit keeps the
-                // search moving forward, so that each is used once before any is used twice.
-                let alike = search.forms.get(&form(op))?;
-                let is_clone = |at: &&usize| {
-                    several.get(**at).is_some_and(|id| template.is_clone(*id, op, replica))
-                };
-                let behind = alike.iter().filter(|at| **at >= search.next).find(is_clone);
-                let at = *behind.or_else(|| alike.iter().find(is_clone))?;
-                search.next = search.next.max(at + 1);
-                several.get(at).copied()
-            }
-        }
-    }
-
-    /// The template's operator on whole values, for a node of no replica (rule P5).
-    fn once(&mut self, op: &Op, operands: &[Meaning]) -> Result<Results, Broken> {
-        // No replica has this number, so that attributes are compared without replacing N.
-        const ONE_DEVICE: u32 = u32::MAX;
-        let whole = |of: &Meaning| {
-            let value = self.seen_by_replica(*of).filter(|_| of.replica.is_none())?;
-            Some(self.template.canonical(value))
-        };
-        let on: Option<Operands> = operands.iter().map(whole).collect();
-        let found = on.and_then(|on| self.candidate(op, on, ONE_DEVICE));
-        let invariant = |node: &NodeId| {
-            let results = self.template.graph.node(*node).results().len();
-            (0u32..).take(results).all(|output| {
-                self.template.claim(Value { node: *node, output }) == Claim::Invariant
-            })
-        };
-        found.filter(invariant).map(Results::Whole).ok_or_else(|| {
-            let name = op.name();
-            let reason = format!(
-                "`{name}` belongs to no replica, is not a merge, and does not match the template \
-                 on whole values"
-            );
-            (ProofRule::P5, reason)
-        })
     }
 
     /// Rule P12: every update gives every device that holds the parameter the template's new value.
@@ -488,10 +402,15 @@ impl<'a, 'g> Relation<'a, 'g> {
     }
 }
 
+/// True for a copy, which rule P6 reads.
+pub(super) fn is_moved(op: &Op) -> bool {
+    matches!(op, Op::CopyOp(_))
+}
+
+/// True for what may take a replica's rows, which rule P4 reads before rule P5.
+pub(super) fn is_cut(op: &Op) -> bool {
+    matches!(op, Op::Slice(_) | Op::Random(_))
+}
+
 /// A broken rule and the reason.
 pub(super) type Broken = (ProofRule, String);
-
-/// The origin of a node as part of a message; empty if unknown.
-fn origin(node: &Node) -> String {
-    node.origin().0.as_ref().map_or_else(String::new, |name| format!(" (it came from `{name}`)"))
-}

@@ -1,7 +1,12 @@
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::super::{Graph, Node, NodeId, NodeKind, Param, ParamId, Placement, Value};
+use super::checked::{Checked, Known};
 use super::error::{Collector, ErrorLocation, Line, LinePart, Rule, VerifyErrors};
+use super::held::Held;
+use super::names::NameHashes;
 use crate::op::{Attr, Op, Operand};
 use crate::types::{Device, Dim, FastSet, Split, Symbol, TensorType};
 
@@ -21,24 +26,53 @@ const MERGES: [&str; 6] =
 pub(super) struct Check<'g> {
     graph: &'g Graph,
     errors: Collector<'g>,
-    /// The names of inputs and results seen so far.
-    names: FastSet<&'g str>,
-    /// The devices on which each parameter was seen.
-    held: FastSet<(ParamId, Device)>,
+    names: Names<'g>,
+    held: Held,
+    /// The devices of the split.
+    devices: FastSet<Device>,
+    checked: Checked,
+}
+
+/// The names of inputs and results seen so far.
+enum Names<'g> {
+    /// Where it is enough to know whether all are different.
+    Hashes(NameHashes),
+    /// Where a name that is there twice is to be reported.
+    Set(FastSet<&'g str>),
 }
 
 impl<'g> Check<'g> {
-    pub(super) fn new(graph: &'g Graph) -> Self {
-        let errors = Collector::new(graph);
-        let names =
-            FastSet::with_capacity_and_hasher(graph.len(), foldhash::fast::RandomState::default());
-        Self { graph, errors, names, held: FastSet::default() }
+    /// A check that reports what it finds; names that are there twice only if it `names` them.
+    pub(super) fn new(graph: &'g Graph, names: bool) -> Self {
+        let names = if names {
+            Names::Set(FastSet::default())
+        } else {
+            Names::Hashes(NameHashes::new(graph.len()))
+        };
+        let devices = graph.split().map_or(&[][..], Split::devices); // no replicas
+        Self {
+            graph,
+            errors: Collector::new(graph),
+            names,
+            held: Held::new(graph),
+            devices: devices.iter().copied().collect(),
+            checked: Checked::default(),
+        }
     }
 
     /// The errors found, or nothing.
     pub(super) fn finish(self) -> Option<VerifyErrors> {
         let errors = self.errors.finish();
         (!errors.is_empty()).then_some(VerifyErrors(errors))
+    }
+
+    /// True if nothing was found, and no name can be there twice.
+    pub(super) fn finds_nothing(self) -> bool {
+        let different = match self.names {
+            Names::Hashes(hashes) => hashes.are_different(),
+            Names::Set(_) => true,
+        };
+        different && self.errors.count() == 0
     }
 
     /// V3, for a graph that has no topological order: reports one cycle.
@@ -211,9 +245,7 @@ impl<'g> Check<'g> {
         let device = node.place().device;
         let holds = match param.placement {
             Placement::Shared(home) => home == device,
-            Placement::Mirrored => {
-                self.graph.split().is_none_or(|split| split.devices().contains(&device))
-            }
+            Placement::Mirrored => self.graph.split().is_none() || self.devices.contains(&device),
         };
         if !holds {
             let message = format!("`{}` is used from {device}, which does not hold it", param.name);
@@ -225,7 +257,7 @@ impl<'g> Check<'g> {
         }
         // Passes compare values by node: one parameter as two nodes of one device would be read
         // twice.
-        if !self.held.insert((id, device)) {
+        if !self.held.insert(id, device) {
             let message = format!("`{}` is two values on {device}", param.name);
             self.errors.add(Rule::V9, at, message, "use one of them everywhere");
         }
@@ -236,28 +268,47 @@ impl<'g> Check<'g> {
     }
 
     /// V1, V2, V4 to V7, V12 and V13 for one operator.
-    fn op_node(&mut self, id: NodeId, node: &'g Node, op: &'g Op) {
+    fn op_node(&mut self, id: NodeId, node: &'g Node, op: &'g Arc<Op>) {
         if node.results().is_empty() {
             let message = format!("`{}` has no result", op.name());
             self.errors.add(Rule::V1, Line::Op(id).at(LinePart::Operator), message, "remove it");
         }
+        let operands = self.graph.operand_list(id);
+        let known = match self.errors.count() {
+            0 => self.checked.known(self.graph, id, op),
+            _ => Known::Nothing,
+        };
         for (i, result) in node.results().iter().enumerate() {
             self.name(&result.name, Line::Op(id).at(LinePart::Result(i)));
-            if self.has_other_symbols(&result.ty.shape) {
+            if known != Known::All && self.has_other_symbols(&result.ty.shape) {
                 self.other_symbol(Line::Op(id).at(LinePart::Result(i)));
             }
         }
-        let operands = self.graph.operands(id);
-        self.types(id, node, op, &operands);
-        self.attributes(id, op);
-        self.places(id, node, op, &operands);
+        if known != Known::All {
+            self.types(id, node, op, operands);
+        }
+        if known == Known::Nothing {
+            self.attributes(id, op);
+        }
+        self.places(id, node, op, operands);
+        if known != Known::All && self.errors.count() == 0 {
+            self.checked.add(id, op);
+        }
     }
 
     /// V1 for one value.
     fn name(&mut self, name: &'g str, at: ErrorLocation) {
         if name.is_empty() {
-            self.errors.add(Rule::V1, at, "a value has no name".into(), "name it");
-        } else if !self.names.insert(name) {
+            return self.errors.add(Rule::V1, at, "a value has no name".into(), "name it");
+        }
+        let is_new = match &mut self.names {
+            Names::Hashes(hashes) => {
+                hashes.push(name);
+                true
+            }
+            Names::Set(names) => names.insert(name),
+        };
+        if !is_new {
             let message = format!("two values are named `{name}`");
             self.errors.add(Rule::V1, at, message, "rename one of them");
         }
@@ -353,6 +404,11 @@ impl<'g> Check<'g> {
         self.errors.add(Rule::V12, at, message, "bind every symbol but N to a number");
     }
 
+    /// True for the host and the devices of the split.
+    fn is_known(&self, device: Device) -> bool {
+        device == Device::HOST || self.devices.contains(&device)
+    }
+
     /// V4 to V7.
     fn places(&mut self, id: NodeId, node: &Node, op: &Op, operands: &[Value]) {
         let (name, place) = (op.name(), node.place());
@@ -370,7 +426,7 @@ impl<'g> Check<'g> {
                 }
                 Some(own) if *own == place.device => {}
                 Some(own) => {
-                    let known = place.device == Device::HOST || devices.contains(&place.device);
+                    let known = self.is_known(place.device);
                     if !(known && MOVES.contains(&name)) {
                         let message = format!("`{name}` of replica {i} runs on {}", place.device);
                         self.errors.add(

@@ -155,6 +155,11 @@ impl<'g> Collector<'g> {
         self.errors
     }
 
+    /// The number of errors so far.
+    pub(super) fn count(&self) -> usize {
+        self.errors.len()
+    }
+
     pub(super) fn add(
         &mut self,
         rule: Rule,

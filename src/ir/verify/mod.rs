@@ -23,7 +23,10 @@
 //!   to no replica.
 
 mod check;
+mod checked;
 mod error;
+mod held;
+mod names;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +34,7 @@ use std::ops::Deref;
 
 use super::{Graph, NodeId};
 use crate::types::invariant::invariant;
+use check::Check;
 pub(crate) use check::MAX_CONSTANT;
 pub use error::{Rule, VerifyError, VerifyErrors};
 
@@ -64,18 +68,29 @@ impl Deref for Verified<'_> {
 ///
 /// Elsewhere: HLO verifier (XLA); verifier (MLIR); checker (ONNX).
 pub fn verify(graph: &Graph) -> Result<Verified<'_>, VerifyErrors> {
-    let order = graph.order();
-    let mut check = check::Check::new(graph);
+    let order = match graph.order() {
+        Ok(order) if run(Check::new(graph, false)).finds_nothing() => {
+            return Ok(Verified { graph, order });
+        }
+        // A broken graph is checked again, so that its errors come in order.
+        order => order,
+    };
+    let mut check = Check::new(graph, true);
     if order.is_err() {
         check.cycle();
     }
+    match (order, run(check).finish()) {
+        (Ok(order), None) => Ok(Verified { graph, order }),
+        (_, errors) => Err(invariant(errors, "that a graph without an order has a cycle")),
+    }
+}
+
+/// Runs all checks but that for cycles.
+fn run(mut check: Check<'_>) -> Check<'_> {
     check.params();
     check.inputs();
     check.outputs();
     check.updates();
     check.nodes();
-    match (order, check.finish()) {
-        (Ok(order), None) => Ok(Verified { graph, order }),
-        (_, errors) => Err(invariant(errors, "that a graph without an order has a cycle")),
-    }
+    check
 }

@@ -8,7 +8,7 @@ use super::super::{
     Source, Value,
 };
 use super::{MAX_CONSTANT, Rule, verify};
-use crate::op::{Concat, Constant, CopyOp, Flatten, Slice, Unary};
+use crate::op::{Concat, Constant, CopyOp, Flatten, Op, Slice, Unary};
 use crate::snap;
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Split, Symbol, Tensor, TensorType};
 
@@ -32,7 +32,7 @@ fn empty(name: &str) -> (Graph, Value) {
 /// A value of any type, as no inference would give it.
 fn typed(graph: &mut Graph, name: &str, ty: TensorType, ints: Option<&[Dim]>, x: &[Value]) {
     let results = smallvec![ResultInfo { name: name.into(), ty, ints: ints.map(Arc::from) }];
-    graph.add_typed(Unary::Relu.into(), x, results, DevicePlacement::HOST, Origin::default());
+    graph.add_typed(Op::from(Unary::Relu), x, results, DevicePlacement::HOST, Origin::default());
 }
 
 #[test]
@@ -56,7 +56,8 @@ fn v01_names_of_values() {
     let (mut g, x) = empty("g");
     let a = add(&mut g, Unary::Relu, &[x], "x", HOST);
     add(&mut g, Unary::Relu, &[a], "", HOST);
-    g.add_typed(Unary::Relu.into(), &[a], smallvec![], DevicePlacement::HOST, Origin::new("layer"));
+    let (op, origin) = (Op::from(Unary::Relu), Origin::new("layer"));
+    g.add_typed(op, &[a], smallvec![], DevicePlacement::HOST, origin);
     broken("v01_names", &g, &[Rule::V1, Rule::V1, Rule::V1, Rule::V2]);
 }
 
@@ -188,7 +189,7 @@ fn v12_symbols() {
     let z = TensorType::new(DType::F32, Shape::from([0]));
     let slice = Slice::rows(0, other.clone(), other);
     let results = smallvec![ResultInfo { name: "z".into(), ty: z, ints: None }];
-    g.add_typed(slice.into(), &[x], results, DevicePlacement::HOST, Origin::default());
+    g.add_typed(Op::from(slice), &[x], results, DevicePlacement::HOST, Origin::default());
     broken("v12_symbols", &g, &[Rule::V12, Rule::V12, Rule::V12]);
 }
 

@@ -300,6 +300,10 @@ impl OpText for Custom {
 
     // No attribute depends on the batch.
     fn at_rows(&mut self, _: &Dim) {}
+
+    fn depends_on_batch(&self) -> bool {
+        false
+    }
 }
 
 impl OpRead for Custom {

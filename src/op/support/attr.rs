@@ -152,12 +152,16 @@ pub trait AttrValue: Sized {
     }
     /// Replaces the batch size by `rows`.
     fn at_rows(&mut self, _rows: &Dim) {}
+    /// True if it depends on the batch size.
+    fn depends_on_batch(&self) -> bool {
+        false
+    }
 }
 
 /// Declares the types that an attribute holds as they are, some with how the batch size is replaced
 /// in them.
 macro_rules! plain_attrs {
-    ($($t:ty = $variant:ident, $expected:literal $(, $at_rows:expr)?;)*) => { $(
+    ($($t:ty = $variant:ident, $expected:literal $(, $at_rows:expr, $depends:expr)?;)*) => { $(
         impl AttrValue for $t {
             const EXPECTED: &'static str = $expected;
             fn to_attr(&self) -> Option<Attr> {
@@ -168,6 +172,9 @@ macro_rules! plain_attrs {
             }
             $(fn at_rows(&mut self, rows: &Dim) {
                 $at_rows(self, rows);
+            }
+            fn depends_on_batch(&self) -> bool {
+                $depends(self)
             })?
         }
     )* };
@@ -179,12 +186,12 @@ plain_attrs! {
     Tensor = Tensor, "a tensor";
     Dim = Int, "an integer, which may depend on N", |d: &mut Self, rows| {
         *d = Self::at_rows(d, rows);
-    };
+    }, Self::depends_on_batch;
     Vec<Dim> = Ints, "a list of integers, which may depend on N", |dims: &mut Self, rows| {
         for d in dims {
             *d = Dim::at_rows(d, rows);
         }
-    };
+    }, |dims: &Self| dims.iter().any(Dim::depends_on_batch);
 }
 
 macro_rules! integer_attrs {
@@ -277,6 +284,9 @@ impl<T: AttrValue> AttrValue for Option<T> {
         if let Some(value) = self {
             value.at_rows(rows);
         }
+    }
+    fn depends_on_batch(&self) -> bool {
+        self.as_ref().is_some_and(T::depends_on_batch)
     }
 }
 

@@ -74,6 +74,12 @@ macro_rules! op {
                 $($crate::op::attr::AttrValue::at_rows(&mut self.$field, rows);)*
                 $(self.$settings.at_rows(rows);)?
             }
+
+            fn depends_on_batch(&self) -> bool {
+                false
+                    $(|| $crate::op::attr::AttrValue::depends_on_batch(&self.$field))*
+                    $(|| self.$settings.depends_on_batch())?
+            }
         }
 
         impl $crate::op::OpRead for $op {
@@ -120,6 +126,10 @@ macro_rules! settings {
 
             pub(in crate::op) fn at_rows(&mut self, rows: &$crate::types::Dim) {
                 $($crate::op::attr::AttrValue::at_rows(&mut self.$field, rows);)*
+            }
+
+            pub(in crate::op) fn depends_on_batch(&self) -> bool {
+                false $(|| $crate::op::attr::AttrValue::depends_on_batch(&self.$field))*
             }
 
             pub(in crate::op) fn read(
@@ -237,6 +247,15 @@ macro_rules! family {
                     })*
                 }
             }
+
+            fn depends_on_batch(&self) -> bool {
+                #[allow(clippy::match_same_arms, reason = "some variants have no attributes")]
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        false $($(|| $crate::op::attr::AttrValue::depends_on_batch($field))*)?
+                    })*
+                }
+            }
         }
 
         impl $crate::op::OpRead for $op {
@@ -296,6 +315,10 @@ macro_rules! family {
 
             fn at_rows(&mut self, rows: &$crate::types::Dim) {
                 self.settings.at_rows(rows);
+            }
+
+            fn depends_on_batch(&self) -> bool {
+                self.settings.depends_on_batch()
             }
         }
 

@@ -32,7 +32,7 @@ pub(super) use self::output_use::reaches_output;
 use self::output_use::{OutputUse, output_uses};
 use self::plan::{Plan, plans};
 use super::{PassError, PassInfo};
-use crate::analysis::{Refused, judge, survey};
+use crate::analysis::{ClaimMap, Refused, judge, survey};
 use crate::ir::{Graph, GraphError, Node, NodeId, NodeKind, NodeMap, ResultInfo, Value};
 use crate::op::{Claims, Dims, Inferred, Op, Operand, Statistics, Traits, rules};
 use crate::types::invariant::invariant;
@@ -44,8 +44,12 @@ pub(super) const INFO: PassInfo = PassInfo {
         replicas, gathered rows",
 };
 
-/// A repaired graph and the repairs applied to it.
-pub(super) type Outcome<'g> = (Cow<'g, Graph>, Vec<AppliedRepair>);
+/// A repaired graph, the repairs applied to it, and its claims where they are known.
+pub(super) struct Outcome<'g> {
+    pub(super) graph: Cow<'g, Graph>,
+    pub(super) done: Vec<AppliedRepair>,
+    pub(super) claims: Option<ClaimMap>,
+}
 
 /// Repairs a graph; operators that no allowed repair helps stay as they are. Local and ghost
 /// statistics change the result of batch normalisation.
@@ -64,16 +68,17 @@ pub(super) fn repair(template: &Graph, options: RepairOptions) -> Result<Outcome
     let visible = reaches_output(template, survey.order());
     let rounds = survey.order().iter().any(|id| {
         let (value, visible) = (Value { node: *id, output: 0 }, visible[*id]);
-        let op = template.node(*id).op();
-        let operands = template.operands(*id);
-        let rounds = |op| {
-            let unrounded = unrounded(template, op, &operands).is_some();
-            rounds(op, unrounded, survey.get(value), template.ty(value), visible)
+        let Some(op) = template.node(*id).op().filter(|_| may_round(survey.get(value))) else {
+            return false;
         };
-        op.is_some_and(rounds) && !is_combined(template, *id)
+        let operands = template.operands(*id);
+        let unrounded = unrounded(template, op, &operands).is_some();
+        rounds(op, unrounded, survey.get(value), template.ty(value), visible)
+            && !is_combined(template, *id)
     });
     if (idle && !rounds) || survey.refused().iter().any(fatal) {
-        return Ok((Cow::Borrowed(template), Vec::new()));
+        let claims = Some(survey).filter(|claims| claims.refused().is_empty());
+        return Ok(Outcome { graph: Cow::Borrowed(template), done: Vec::new(), claims });
     }
     let mut writer = Writer::new(template, survey.order(), visible, options);
     for id in survey.order() {
@@ -93,7 +98,8 @@ pub(super) fn repair(template: &Graph, options: RepairOptions) -> Result<Outcome
     if writer.has_dead_nodes {
         writer.out.remove_unused();
     }
-    Ok((Cow::Owned(bucket::bucket(writer.out, options.bucket)?), writer.done))
+    let graph = Cow::Owned(bucket::bucket(writer.out, options.bucket)?);
+    Ok(Outcome { graph, done: writer.done, claims: None })
 }
 
 /// The graph in which batch normalisation takes the statistics of `groups` groups of rows, for one
@@ -110,7 +116,8 @@ pub(crate) fn grouped(template: &Graph, groups: NonZeroU32) -> Result<Cow<'_, Gr
     // The rows behind an operator that mixes samples are known only once it is repaired, so a
     // second attempt allows all repairs.
     for allowed in [Repair::None, Repair::Comm] {
-        let (graph, _) = repair(template, RepairOptions { allowed, batch_norm, bucket: 0 })?;
+        let options = RepairOptions { allowed, batch_norm, bucket: 0 };
+        let graph = repair(template, options)?.graph;
         match ungrouped(&graph) {
             None => return Ok(graph),
             Some(name) => left = name,
@@ -151,7 +158,12 @@ fn rounds(op: &Op, unrounded: bool, claim: Claim, ty: &TensorType, visible: bool
     let rounds = (visible && unrounded)
         || (op.is(Traits::REDUCES) && single)
         || (op.is(Traits::SUMS_NARROW) && (half || (visible && single)));
-    rounds && claim.partial().is_some_and(|by| !by.is_exact())
+    rounds && may_round(claim)
+}
+
+/// True for parts that are rounded where their type is too narrow.
+fn may_round(claim: Claim) -> bool {
+    claim.partial().is_some_and(|by| !by.is_exact())
 }
 
 /// The operator that computes an operator's parts before rounding, and the one that rounds them.

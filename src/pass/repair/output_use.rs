@@ -39,9 +39,9 @@ pub(in crate::pass) fn reaches_output(graph: &Graph, order: &[NodeId]) -> NodeMa
     let mut reaching = graph.node_map(false);
     graph.outputs().iter().for_each(|output| reaching[output.value.node] = true);
     for id in order.iter().rev() {
-        let users = graph.users(*id);
-        let used = users.into_iter().any(|(user, ..)| reaching[user]);
-        reaching[*id] |= used;
+        if reaching[*id] {
+            graph.operand_list(*id).iter().for_each(|value| reaching[value.node] = true);
+        }
     }
     reaching
 }

@@ -1,4 +1,4 @@
-use super::{Action, Repair, RepairOptions, Writer, repair};
+use super::{Action, Outcome, Repair, RepairOptions, Writer, repair};
 use crate::analysis::survey;
 use crate::ir::parse;
 use crate::types::{Code, Combine};
@@ -21,7 +21,8 @@ graph @g(%x: f32[N,4]) -> (y: f32[N,4], l: f32[1,4], p: f32[N,4]) {
 fn repairs_are_made_as_far_as_they_are_allowed() {
     let graph = parse(TEXT).unwrap();
     let left = |allowed| {
-        let (repaired, done) = repair(&graph, RepairOptions::new(allowed)).unwrap();
+        let Outcome { graph: repaired, done, .. } =
+            repair(&graph, RepairOptions::new(allowed)).unwrap();
         let refused = survey(&repaired).unwrap().refused().len();
         (refused, done.into_iter().map(|r| (r.label, r.action)).collect::<Vec<_>>())
     };
@@ -63,7 +64,7 @@ graph @g(%x: i64[N,4], %z: i64[N,4]) -> (y: i64[N,4]) {
     let output = text.replace("-> (y: i64[N,4])", "-> (y: i64[N,4], p: i64[1,4])");
     assert_eq!(refused(&output.replace("return %y", "return %y, %p")), ["R0111"]);
     let graph = parse(text).unwrap();
-    let (repaired, done) = repair(&graph, Repair::Comm.into()).unwrap();
+    let Outcome { graph: repaired, done, .. } = repair(&graph, Repair::Comm.into()).unwrap();
     assert!(done.is_empty() && *repaired == graph);
     let plain = "fanwise 1
 symbol N >= 0
@@ -73,7 +74,7 @@ graph @g(%x: i64[N,4]) -> (y: i64[N,4]) {
 }
 ";
     let plain = parse(plain).unwrap();
-    let (_, done) = repair(&plain, Repair::Comm.into()).unwrap();
+    let Outcome { done, .. } = repair(&plain, Repair::Comm.into()).unwrap();
     let scan = &done[0];
     assert_eq!(scan.action, Action::ExclusiveScan(Combine::Sum));
     assert_eq!(scan.bytes, 32.into(), "the totals alone");
@@ -85,7 +86,8 @@ fn what_needs_no_repair_stays_itself() {
     let text = text.replace("reduce_mean", "reduce_max");
     let graph = parse(&text.replace("add(%x, %f)", "add(%x, %x)")).unwrap();
     for allowed in [Repair::None, Repair::Local, Repair::Comm] {
-        let (same, done) = repair(&graph, RepairOptions::new(allowed)).unwrap();
+        let Outcome { graph: same, done, .. } =
+            repair(&graph, RepairOptions::new(allowed)).unwrap();
         assert!(*same == graph && done.is_empty());
     }
 }
@@ -115,7 +117,7 @@ v: f32[3], z: f32[N,3,2], dx: f32[N,3,2], ds: f32[3], db: f32[3]) {
 #[test]
 fn statistics_are_exchanged_once_in_each_direction() {
     let graph = parse(NORMALISED).unwrap();
-    let (repaired, done) = repair(&graph, Repair::Comm.into()).unwrap();
+    let Outcome { graph: repaired, done, .. } = repair(&graph, Repair::Comm.into()).unwrap();
     assert!(survey(&repaired).unwrap().refused().is_empty());
     let exchanged = repaired.ids().filter_map(|id| repaired.node(id).op()?.combines());
     assert_eq!(exchanged.collect::<Vec<_>>(), [Combine::Moments, Combine::Sum], "{repaired}");

@@ -13,14 +13,17 @@
 //! its device, and its nodes belong to no replica: they run without rows, too.
 
 mod devices;
+#[cfg(test)]
+mod mutant_tests;
 mod options;
 mod rewrite;
 #[cfg(test)]
 mod tests;
 
-use crate::analysis::{NoClaims, claims_over};
+use crate::analysis::{ClaimMap, NoClaims, claims_over};
 use crate::ir::Graph;
 use crate::types::Split;
+use crate::types::invariant::invariant;
 
 use super::refusal::Diagnostics;
 use super::repair::{Repair, repair};
@@ -41,24 +44,30 @@ fn split(template: &Graph, options: &Replicate) -> Result<Split, PassError> {
     }
 }
 
-/// Writes the replicas of `repaired`; refusals name operators of `template`, which the user knows.
+/// Writes the replicas of `repaired`, with its claims if they are known; refusals name operators of
+/// `template`, which the user knows.
 pub(super) fn write(
     template: &Graph,
     repaired: &Graph,
+    known: Option<&ClaimMap>,
     options: &Replicate,
 ) -> Result<Graph, PassError> {
     let split = &split(template, options)?;
-    let claims = claims_over(repaired, split.replicas()).map_err(|none| match none {
-        NoClaims::Graph(error) => PassError::Graph(error),
-        NoClaims::Refused(refused) => {
-            let repairs = repair(repaired, Repair::Comm.into()).map(|(_, repairs)| repairs);
-            // Repairs are computed for the hints only; the refusal stands without them.
-            let repairs = repairs.unwrap_or_default();
-            let diagnostics = Diagnostics::new(template, repaired, split, &repairs);
-            PassError::Refused(refused.iter().map(|r| diagnostics.refusal(r)).collect())
-        }
-    })?;
-    let rewrite = rewrite::Rewrite::new(repaired, &claims, split, options);
+    let found = match known {
+        Some(_) => None,
+        None => Some(claims_over(repaired, split.replicas()).map_err(|none| match none {
+            NoClaims::Graph(error) => PassError::Graph(error),
+            NoClaims::Refused(refused) => {
+                let repairs = repair(repaired, Repair::Comm.into()).map(|outcome| outcome.done);
+                // Repairs are computed for the hints only; the refusal stands without them.
+                let repairs = repairs.unwrap_or_default();
+                let diagnostics = Diagnostics::new(template, repaired, split, &repairs);
+                PassError::Refused(refused.iter().map(|r| diagnostics.refusal(r)).collect())
+            }
+        })?),
+    };
+    let claims = invariant(known.or(found.as_ref()), "that a graph that may be split has claims");
+    let rewrite = rewrite::Rewrite::new(repaired, claims, split, options);
     let is_split = repaired.inputs().any(|input| claims.get(input).shard().is_some());
     if is_split { rewrite.run() } else { Ok(rewrite.run_whole()) }
 }

@@ -1,5 +1,6 @@
 //! The writer of the replicated graph: stages of clones with collectives between them.
 
+mod clones;
 mod collective;
 mod update_nodes;
 mod updates;
@@ -7,15 +8,16 @@ mod writer;
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
+use self::clones::Forms;
 use self::writer::Replica;
 pub(super) use self::writer::Rewrite;
-use crate::ir::{DevicePlacement, Graph, Node, NodeId, NodeKind, ResultInfo, Value};
-use crate::op::{Concat, CopyOp, Op};
+use crate::ir::{DevicePlacement, Graph, NodeId, NodeKind, Value};
+use crate::op::{Concat, Op};
 use crate::pass::PassError;
-use crate::types::Device;
 use crate::types::invariant::{int, invariant};
+use crate::types::{Device, FastMap};
 
 impl Rewrite<'_> {
     /// Writes the replicated graph.
@@ -35,15 +37,13 @@ impl Rewrite<'_> {
             let last = stage + 1 == stages.len();
             let (joins, clones): (Vec<NodeId>, Vec<NodeId>) =
                 nodes.iter().partition(|id| self.is_collective(**id));
-            let clones: Vec<NodeId> =
-                clones.into_iter().filter(|id| !self.draws_own_rows(*id)).collect();
+            let clones = clones.into_iter().filter(|id| !self.draws_own_rows(*id));
+            let (steps, mut forms) = (self.steps(clones), Forms::default());
             for replica in &mut replicas {
                 if stage == 0 {
                     self.slice_inputs(replica);
                 }
-                for id in &clones {
-                    self.clone_node(replica, *id);
-                }
+                self.clone_nodes(replica, &steps, &mut forms);
                 if last {
                     self.return_outputs(replica, &mut parts);
                 }
@@ -67,14 +67,8 @@ impl Rewrite<'_> {
         let mut replica = invariant(self.replicas().pop(), "that a split has a replica");
         replica.is_whole = true;
         self.slice_inputs(&mut replica);
-        for id in self.claims.order() {
-            if let NodeKind::Op(op) = template.node(*id).kind() {
-                let operands = template.operands(*id).into_iter();
-                let operands: SmallVec<[Value; 4]> =
-                    operands.map(|v| self.local(&mut replica, v)).collect();
-                replica.values[*id] = self.clone_operator(&mut replica, *id, op.clone(), &operands);
-            }
-        }
+        let steps = self.steps(self.claims.order().iter().copied());
+        self.clone_nodes(&mut replica, &steps, &mut Forms::default());
         for (i, output) in template.outputs().iter().enumerate() {
             let shared = self.out.outputs().get(self.first_output[i]).map(|output| output.value);
             let value = shared.unwrap_or_else(|| {
@@ -106,10 +100,10 @@ impl Rewrite<'_> {
                 rows: self.split.rows(index as usize)?,
                 from: from.clone(),
                 to: to.clone(),
-                values: self.template.node_map(SmallVec::new()),
+                values: self.template.node_map(None),
+                scattered: FastMap::default(),
                 suffix: format!(".r{index}"),
                 is_whole: false,
-                last: None,
             })
         };
         devices.filter_map(replica).collect()
@@ -131,7 +125,7 @@ impl Rewrite<'_> {
             let after =
                 |v: &Value| stage[v.node] + usize::from(!with && self.is_collective(v.node));
             // Operators without operands belong to stage 0.
-            let own = self.template.operands(*id).iter().map(after).max().unwrap_or(0);
+            let own = self.template.operand_list(*id).iter().map(after).max().unwrap_or(0);
             stage[*id] = own;
             let count = own + 1 + usize::from(self.is_collective(*id));
             if stages.len() < count {
@@ -149,73 +143,8 @@ impl Rewrite<'_> {
         for (input, part) in self.template.inputs().zip(parts) {
             let name = &self.template.info(input).name;
             let value = self.copy_to(replica, replica.device, part, name, ".d");
-            replica.values[input.node] = smallvec![value];
+            replica.values[input.node] = Some(value);
         }
-    }
-
-    /// Writes the replica's form of an operator: a clone, or a slice of rows for `own_rows`.
-    fn clone_node(&mut self, replica: &mut Replica, id: NodeId) {
-        let node = self.template.node(id);
-        let NodeKind::Op(op) = node.kind() else { return };
-        let operands = self.template.operands(id);
-        if let Some(value) = self.draw_rows(replica, id) {
-            replica.values[id] = smallvec![value];
-            return;
-        }
-        let operands: SmallVec<[Value; 4]> =
-            operands.into_iter().map(|v| self.local(replica, v)).collect();
-        replica.values[id] = match (op, operands.as_slice()) {
-            (Op::OwnRows(_), [whole]) => smallvec![self.own_rows(replica, id, *whole)],
-            _ => self.clone_operator(replica, id, op.clone(), &operands),
-        };
-    }
-
-    /// Clones an operator onto the replica's device, with `N` replaced by its rows where it is
-    /// split.
-    fn clone_operator(
-        &mut self,
-        replica: &mut Replica,
-        id: NodeId,
-        mut op: Op,
-        operands: &[Value],
-    ) -> SmallVec<[Value; 1]> {
-        let node: &Node = self.template.node(id);
-        let is_split = self.claims.is_local(self.template, id);
-        if is_split {
-            op.at_rows(&replica.rows);
-        }
-        let place = replica.placement();
-        let count = int::<u32>(node.results().len());
-        let names: SmallVec<[Arc<str>; 1]> =
-            node.results().iter().map(|r| self.free_name(&r.name, &replica.suffix)).collect();
-        // A replica with a constant number of rows may know elements that depend on `N` in the
-        // template: only inference finds these, and only then is it worth its time.
-        // With a constant number of rows, as of a replica without any, sizes become constants, and
-        // inference may know elements that the template does not.
-        if replica.rows.is_const()
-            && let Ok(clone) =
-                self.out.add(op.clone(), operands, &names, place, node.origin().clone())
-        {
-            return (0..count).map(|output| Value { node: clone, output }).collect();
-        }
-        let results = node
-            .results()
-            .iter()
-            .zip(names)
-            .map(|(r, name)| ResultInfo {
-                name,
-                ty: if is_split { replica.part(&r.ty) } else { r.ty.clone() },
-                // Known elements that are formulas of N hold for the replica's rows in a split
-                // operator and for the whole batch elsewhere, as inference would find.
-                ints: r.ints.as_ref().map(|ints| {
-                    ints.iter()
-                        .map(|d| if is_split { d.at_rows(&replica.rows) } else { d.clone() })
-                        .collect()
-                }),
-            })
-            .collect::<SmallVec<[ResultInfo; 1]>>();
-        let clone = self.out.add_typed(op, operands, results, place, node.origin().clone());
-        (0..count).map(|output| Value { node: clone, output }).collect()
     }
 
     /// Copies the replica's outputs to the device that merges them; a value that is several outputs
@@ -264,6 +193,7 @@ impl Rewrite<'_> {
         if let Some(whole) = self.whole(value) {
             return Ok(whole);
         }
+        let template = self.template;
         let claim = self.claims.get(value);
         let op: Op = match claim.shard() {
             Some(shard) => Concat { axis: int::<i64>(shard.axis) }.into(),
@@ -274,7 +204,7 @@ impl Rewrite<'_> {
         let name = if self.merge_device == Device::HOST {
             self.merged_name(value)
         } else {
-            self.free_name(&self.template.info(value).name, ".all")
+            self.free_name(&template.info(value).name, ".all")
         };
         let origin = self.template.node(value.node).origin().clone();
         let place = DevicePlacement { device: self.merge_device, replica: None };
@@ -286,15 +216,15 @@ impl Rewrite<'_> {
         if self.out.node(merged.node).place().device == Device::HOST {
             return merged;
         }
-        let ty = self.out.ty(merged).clone();
         let name = self.merged_name(value);
-        self.add(CopyOp {}.into(), merged, name, ty, DevicePlacement::HOST)
+        self.add_copy(merged, name, DevicePlacement::HOST)
     }
 
     /// The template's name of an output value; an input or parameter keeps its name for itself.
-    fn merged_name(&self, value: Value) -> Arc<str> {
-        let name = &self.template.info(value).name;
-        match self.template.node(value.node).kind() {
+    fn merged_name(&mut self, value: Value) -> Arc<str> {
+        let template = self.template;
+        let name = &template.info(value).name;
+        match template.node(value.node).kind() {
             NodeKind::Op(_) => name.clone(),
             NodeKind::Input | NodeKind::Param(_) => self.free_name(name, ".merged"),
         }

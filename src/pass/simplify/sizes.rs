@@ -16,7 +16,7 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
         let [result] = node.results() else { continue };
         let value = Value { node: id, output: 0 };
         // The nodes that this pass writes are in their final form: a second run changes nothing.
-        if matches!(op, Op::Constant(_) | Op::Dims(_))
+        if matches!(**op, Op::Constant(_) | Op::Dims(_))
             || is_cast_of_dims(graph, id)
             || !graph.is_used(value)
         {

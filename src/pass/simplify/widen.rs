@@ -23,10 +23,10 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
         return Ok(());
     }
     // Only a repaired graph says which sums replicas combine; the repair itself is discarded.
-    let sums = match repair(graph, RepairOptions::new(Repair::Comm))? {
+    let sums = match repair(graph, RepairOptions::new(Repair::Comm))?.graph {
         // Nothing is combined.
-        (Cow::Borrowed(_), _) => return Ok(()),
-        (Cow::Owned(repaired), _) => Sums::find(graph, &repaired)?,
+        Cow::Borrowed(_) => return Ok(()),
+        Cow::Owned(repaired) => Sums::find(graph, &repaired)?,
     };
     let reaches_output = reaches_output(graph, &graph.order()?);
     let combined = sums.nodes().filter(|id| reaches_output[*id] && narrow(*id));

@@ -287,6 +287,9 @@ impl Dim {
 
     /// True if the value depends on the batch size.
     pub fn depends_on_batch(&self) -> bool {
+        if self.is_const() {
+            return false;
+        }
         let mut found = false;
         self.symbols(&mut |s| found |= s == Symbol::BATCH);
         found

@@ -44,7 +44,7 @@ fn evaluate(model: &Model, x: &Tensor) -> Vec<Tensor> {
     for id in graph.order().unwrap() {
         let made = match graph.node(id).kind() {
             NodeKind::Op(op) => {
-                let mut op = op.clone();
+                let mut op = Op::clone(op);
                 op.at_rows(&x.dims()[0].try_into().map(i64::into).unwrap());
                 let operands = graph.operands(id);
                 let operands: Vec<&Tensor> =

@@ -8,7 +8,7 @@ use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
     Failure, MANY, R, TF_KERAS, TORCH, cargo_test, root, run_device_tests, run_tests, say,
-    step_with, target, turn,
+    step_with, target, turn, unit_tests,
 };
 
 /// A part: its name, and what it runs.
@@ -83,7 +83,8 @@ fn matrices() -> Result<(), Failure> {
 fn drawn() -> Result<(), Failure> {
     let python = Python::prepare(&target())?;
     let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY]);
-    step_with(&python, drawn).env("FANWISE_SEED", turn()).run_tests().map(drop)
+    step_with(&python, drawn).env("FANWISE_SEED", turn()).run_tests()?;
+    unit_tests().args(&["--", "--ignored", MANY]).run_tests().map(drop)
 }
 
 /// Models at their full size on the fake driver.

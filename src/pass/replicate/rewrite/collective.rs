@@ -21,7 +21,7 @@ impl Rewrite<'_> {
         let joins = self.template.node(id).op().is_some_and(|op| op.is(Traits::COLLECTIVE));
         // On a whole value a collective is an identity, cloned like any operator.
         let parts = |v: &Value| self.claims.get(*v) != Claim::Invariant;
-        joins && self.template.operands(id).first().is_some_and(parts)
+        joins && self.template.operand_list(id).first().is_some_and(parts)
     }
 
     /// True for a reshape of gathered rows. It restores the order of rows in blocks, and done once
@@ -32,7 +32,7 @@ impl Rewrite<'_> {
                 && self.is_exchange(v.node)
         };
         matches!(self.template.node(id).op(), Some(Op::Reshape(_)))
-            && matches!(*self.template.operands(id), [v] if gathers(v))
+            && matches!(*self.template.operand_list(id), [v] if gathers(v))
     }
 
     /// Writes a collective on the device that merges outputs.
@@ -41,15 +41,16 @@ impl Rewrite<'_> {
         id: NodeId,
         replicas: &mut [Replica],
     ) -> Result<(), PassError> {
-        let operands = self.template.operands(id);
+        let template = self.template;
+        let operands = template.operand_list(id);
         let Some(operand) = operands.first().copied() else { return Ok(()) };
         if let Some(CollectiveResult::Whole(gathered)) = self.joined[operand.node] {
             return self.reshape_gathered(id, gathered);
         }
-        let node = self.template.node(id);
+        let node = template.node(id);
         // An input is whole on the host before it is sliced: no exchange is needed.
         if let (NodeKind::Input, Some(whole)) =
-            (self.template.node(operand.node).kind(), self.inputs[operand.node])
+            (template.node(operand.node).kind(), self.inputs[operand.node])
         {
             self.joined[id] = Some(CollectiveResult::Whole(whole));
             return Ok(());
@@ -62,10 +63,10 @@ impl Rewrite<'_> {
         }
         let mut parts = Vec::with_capacity(replicas.len() * operands.len());
         for replica in replicas {
-            for operand in &operands {
+            for operand in operands {
                 let part = self.local(replica, *operand);
-                let name = self.template.info(*operand).name.clone();
-                parts.push(self.copy_to(replica, self.merge_device, part, &name, ".h"));
+                let name = &template.info(*operand).name;
+                parts.push(self.copy_to(replica, self.merge_device, part, name, ".h"));
             }
         }
         let op = self.collective_op(node.op(), operand);
@@ -117,7 +118,8 @@ impl Rewrite<'_> {
 
     /// Writes a reshape of gathered rows on the device that gathered them.
     fn reshape_gathered(&mut self, id: NodeId, gathered: Value) -> Result<(), PassError> {
-        let node = self.template.node(id);
+        let template = self.template;
+        let node = template.node(id);
         let Some(op) = node.op() else { return Ok(()) };
         let place = self.out.node(gathered.node).place();
         let (name, origin) =
@@ -129,9 +131,10 @@ impl Rewrite<'_> {
 
     /// The name of a collective's result. For an output that is merged on a GPU, the copy on the
     /// host gets the template's name.
-    fn collective_name(&self, value: Value) -> Arc<str> {
-        let name = &self.template.info(value).name;
-        let is_output = || self.template.outputs().iter().any(|o| o.value == value);
+    fn collective_name(&mut self, value: Value) -> Arc<str> {
+        let template = self.template;
+        let name = &template.info(value).name;
+        let is_output = || template.outputs().iter().any(|o| o.value == value);
         if self.merge_device != Device::HOST && is_output() {
             self.free_name(name, ".all")
         } else {

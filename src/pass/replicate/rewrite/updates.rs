@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::writer::{Replica, Rewrite};
 use crate::ir::{DevicePlacement, NodeId, NodeKind, Placement, Value};
-use crate::op::{CopyOp, First};
+use crate::op::First;
 use crate::pass::PassError;
 use crate::types::invariant::invariant;
 use crate::types::{Device, FastMap};
@@ -94,10 +94,11 @@ impl Rewrite<'_> {
 
     /// Writes a node of the template on one device, on behalf of all replicas.
     fn write_once(&mut self, target: &mut UpdateDevice, id: NodeId) -> Result<(), PassError> {
-        let node = self.template.node(id);
+        let template = self.template;
+        let node = template.node(id);
         let Some(op) = node.op() else { return Ok(()) };
         let operands: SmallVec<[Value; 4]> =
-            self.template.operands(id).into_iter().map(|v| self.value_on(target, v)).collect();
+            template.operands(id).into_iter().map(|v| self.value_on(target, v)).collect();
         let names: SmallVec<[Arc<str>; 1]> = node
             .results()
             .iter()
@@ -166,9 +167,9 @@ impl Rewrite<'_> {
         if self.out.node(whole.node).place().device == device {
             return whole;
         }
-        let name = self.free_name(&self.template.info(value).name, suffix);
+        let template = self.template;
+        let name = self.free_name(&template.info(value).name, suffix);
         let place = DevicePlacement { device, replica: None };
-        let ty = self.out.ty(whole).clone();
-        self.add(CopyOp {}.into(), whole, name, ty, place)
+        self.add_copy(whole, name, place)
     }
 }

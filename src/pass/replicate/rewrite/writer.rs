@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::update_nodes::UpdateNodes;
 use crate::analysis::ClaimMap;
@@ -14,7 +14,7 @@ use crate::ir::{
 use crate::op::{CopyOp, Op, Slice};
 use crate::pass::replicate::options::{Merge, Replicate, WeightPlacement};
 use crate::types::invariant::{int, invariant};
-use crate::types::{Device, Dim, Shard, Split, TensorType};
+use crate::types::{Device, Dim, FastMap, Shard, Split};
 
 /// The template with its claims and split, and the replicated graph as far as it is written.
 pub(in super::super) struct Rewrite<'a> {
@@ -27,8 +27,15 @@ pub(in super::super) struct Rewrite<'a> {
     pub(super) inputs: NodeMap<Option<Value>>,
     /// The node of each parameter on the devices that hold it, by parameter and device.
     pub(super) params: Vec<Option<Value>>,
-    /// Names of inputs and merged outputs with a dot, which clones must not take.
-    pub(super) reserved: BTreeSet<Arc<str>>,
+    pub(super) names: Names,
+    /// The position of each device among those that hold a mirrored parameter, and that of the
+    /// last one asked for.
+    columns: FastMap<Device, usize>,
+    column: Option<(Device, usize)>,
+    /// The operands of the clone that is being written.
+    pub(super) operands: Vec<Value>,
+    /// What all copies are.
+    copy: Arc<Op>,
     /// By output: the first output with the same value.
     pub(super) first_output: Vec<usize>,
     /// The results of collectives, by node of the template.
@@ -46,30 +53,18 @@ pub(super) struct Replica {
     pub(super) rows: Dim,
     pub(super) from: Dim,
     pub(super) to: Dim,
-    /// The results of the clones, by node of the template.
-    pub(super) values: NodeMap<SmallVec<[Value; 1]>>,
+    /// The first results of the clones, by node of the template; other results are those behind
+    /// it.
+    pub(super) values: NodeMap<Option<Value>>,
+    /// The other results that are not: each is a copy of its own.
+    pub(super) scattered: FastMap<Value, Value>,
     /// The suffix of the names of its values.
     pub(super) suffix: String,
     /// Whether its values are whole, and belong to no replica.
     pub(super) is_whole: bool,
-    /// The last type looked up and its form on the replica's rows: neighbouring nodes mostly have
-    /// equal types, and replacing `N` in formulas is slow.
-    pub(super) last: Option<(TensorType, TensorType)>,
 }
 
 impl Replica {
-    /// The type of the replica's part of a value of type `ty`.
-    pub(super) fn part(&mut self, ty: &TensorType) -> TensorType {
-        match &self.last {
-            Some((whole, part)) if whole == ty => part.clone(),
-            _ => {
-                let part = ty.at_rows(&self.rows);
-                self.last = Some((ty.clone(), part.clone()));
-                part
-            }
-        }
-    }
-
     /// The placement of the replica's nodes.
     pub(super) fn placement(&self) -> DevicePlacement {
         self.placement_on(self.device)
@@ -86,9 +81,37 @@ impl Replica {
         (self.from.clone() * inner, self.to.clone() * inner)
     }
 
-    /// The replica's form of a value that it has.
-    pub(super) fn get(&self, value: Value) -> Value {
-        self.values[value.node][value.output as usize]
+    /// The replica's form of a value, if it has it.
+    pub(super) fn get(&self, value: Value) -> Option<Value> {
+        let Value { node, output } = self.values[value.node]?;
+        if value.output > 0
+            && let Some(copy) = self.scattered.get(&value)
+        {
+            return Some(*copy);
+        }
+        Some(Value { node, output: output + value.output })
+    }
+}
+
+/// Names for the values of replicas.
+pub(super) struct Names {
+    /// Names of inputs and merged outputs with a dot, which clones must not take.
+    reserved: BTreeSet<Arc<str>>,
+    /// The last name.
+    last: String,
+}
+
+impl Names {
+    /// A name that is not reserved: these parts, and underscores if that is taken.
+    pub(super) fn free(&mut self, parts: [&str; 3]) -> Arc<str> {
+        self.last.clear();
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            self.last.push_str(part);
+        }
+        while !self.reserved.is_empty() && self.reserved.contains(self.last.as_str()) {
+            self.last.push('_');
+        }
+        self.last.as_str().into()
     }
 }
 
@@ -126,9 +149,10 @@ impl<'a> Rewrite<'a> {
         let mut out = Graph::new(template.name());
         out.set_symbols(template.symbols().to_vec());
         let nodes = template.len() * split.replicas();
+        let operands = template.ids().map(|id| template.operand_list(id).len() + 1).sum::<usize>();
         // Room for the clones, and an eighth more for slices and copies: growing would copy the
-        // graph.
-        out.reserve(nodes + nodes / 8, nodes * 2);
+        // graph. A node is a copy at most once for each replica.
+        out.reserve(nodes + nodes / 8, operands * split.replicas());
         out.set_split(Some(split.clone()));
         for param in template.params() {
             let mut param = param.clone();
@@ -145,6 +169,7 @@ impl<'a> Rewrite<'a> {
         let update_nodes = UpdateNodes::new(template, claims);
         let names = names.chain(UpdateNodes::names(template));
         let reserved = names.filter(|name| name.contains('.')).collect();
+        let columns = split.devices().iter().enumerate().rev().map(|(i, device)| (*device, i));
         let params = vec![None; template.params().len() * split.replicas()];
         let inputs = template.node_map(None);
         let mut seen = HashMap::new();
@@ -159,7 +184,11 @@ impl<'a> Rewrite<'a> {
             out,
             inputs,
             params,
-            reserved,
+            names: Names { reserved, last: String::new() },
+            columns: columns.collect(),
+            column: None,
+            operands: Vec::new(),
+            copy: Arc::new(CopyOp {}.into()),
             first_output,
             joined,
             merged: HashMap::new(),
@@ -169,35 +198,48 @@ impl<'a> Rewrite<'a> {
 
     /// The replica's form of a value of the template, on its device; copied there at the first use.
     pub(super) fn local(&mut self, replica: &mut Replica, value: Value) -> Value {
-        if replica.values[value.node].is_empty() {
-            let node = self.template.node(value.node);
-            let brought = match (node.kind(), self.joined[value.node]) {
-                (NodeKind::Param(param), _) => smallvec![self.copy_param(replica, *param)],
-                (_, Some(joined)) => (0u32..)
-                    .zip(node.results())
-                    .map(|(output, result)| {
-                        let joined = joined.result(output, replica.index);
-                        self.copy_to(replica, replica.device, joined, &result.name, ".d")
-                    })
-                    .collect(),
-                (NodeKind::Input | NodeKind::Op(_), None) => SmallVec::new(),
-            };
-            replica.values[value.node] = brought;
+        match replica.get(value) {
+            Some(own) => own,
+            None => self.bring(replica, value),
         }
-        replica.get(value)
+    }
+
+    /// Brings a parameter or what a collective gave to the replica's device.
+    fn bring(&mut self, replica: &mut Replica, value: Value) -> Value {
+        let template = self.template;
+        let node = template.node(value.node);
+        match (node.kind(), self.joined[value.node]) {
+            (NodeKind::Param(param), _) => {
+                replica.values[value.node] = Some(self.copy_param(replica, *param));
+            }
+            (_, Some(joined)) => {
+                for (output, result) in (0u32..).zip(node.results()) {
+                    let whole = joined.result(output, replica.index);
+                    let copy = self.copy_to(replica, replica.device, whole, &result.name, ".d");
+                    match output {
+                        0 => replica.values[value.node] = Some(copy),
+                        _ => drop(replica.scattered.insert(Value { output, ..value }, copy)),
+                    }
+                }
+            }
+            (NodeKind::Input | NodeKind::Op(_), None) => {}
+        }
+        invariant(replica.get(value), "that a replica has the operands of what it clones")
     }
 
     /// True if replicas can draw their own rows of this node's random numbers alone: every user
     /// takes own rows, in one block. Drawing all of them would repeat the work on each replica.
     pub(super) fn draws_own_rows(&self, id: NodeId) -> bool {
         let template = self.template;
+        if !matches!(template.node(id).op(), Some(Op::Random(draw)) if !draw.is_part()) {
+            return false;
+        }
         let users = template.users(id);
         let rows = |user: NodeId| {
             let own = matches!(template.node(user).op(), Some(Op::OwnRows(_)));
             own && self.own_shard(user).is_some_and(|shard| shard.outer == 1)
         };
-        matches!(template.node(id).op(), Some(Op::Random(draw)) if !draw.is_part())
-            && !users.is_empty()
+        !users.is_empty()
             && users.iter().all(|(user, ..)| rows(*user))
             && !template.is_kept(Value { node: id, output: 0 })
     }
@@ -209,28 +251,35 @@ impl<'a> Rewrite<'a> {
 
     /// The replica's rows of a random draw, drawn alone.
     pub(super) fn draw_rows(&mut self, replica: &Replica, id: NodeId) -> Option<Value> {
-        let [whole] = *self.template.operands(id) else { return None };
-        let Some(Op::Random(draw)) = self.template.node(whole.node).op() else { return None };
+        let template = self.template;
+        let [whole] = *template.operand_list(id) else { return None };
+        let Some(Op::Random(draw)) = template.node(whole.node).op() else { return None };
         let shard = self.own_shard(id).filter(|_| self.draws_own_rows(whole.node))?;
         let (from, to) = replica.range(shard);
-        let part = draw.rows(shard.axis, &from, &to)?;
-        let info = self.template.info(Value { node: id, output: 0 });
+        let part = Op::from(draw.rows(shard.axis, &from, &to)?);
+        let info = template.info(Value { node: id, output: 0 });
         let name = self.free_name(&info.name, &replica.suffix);
         let ty = info.ty.at_rows(&replica.rows);
         let results = smallvec![ResultInfo { name, ty, ints: None }];
-        let origin = self.template.node(id).origin().clone();
-        let node = self.out.add_typed(part.into(), &[], results, replica.placement(), origin);
+        let origin = template.node(id).origin().clone();
+        let node = self.out.add_typed(part, &[], results, replica.placement(), origin);
         Some(Value { node, output: 0 })
     }
 
     /// A slice of the replica's rows of a value that it holds whole.
     pub(super) fn own_rows(&mut self, replica: &Replica, id: NodeId, whole: Value) -> Value {
-        let info = self.template.info(Value { node: id, output: 0 });
         let Some(shard) = self.own_shard(id) else { return whole };
         let (from, to) = replica.range(shard);
-        let name = self.free_name(&info.name, &replica.suffix);
-        let op = Slice::rows(shard.axis, from, to).into();
-        self.add(op, whole, name, info.ty.at_rows(&replica.rows), replica.placement())
+        let rows = self.rows_of(replica, Value { node: id, output: 0 });
+        self.add_slice(Slice::rows(shard.axis, from, to), whole, rows, replica.placement())
+    }
+
+    /// The name and the type of the replica's rows of a value of the template.
+    fn rows_of(&mut self, replica: &Replica, value: Value) -> ResultInfo {
+        let template = self.template;
+        let ResultInfo { name, ty, .. } = template.info(value);
+        let name = self.free_name(name, &replica.suffix);
+        ResultInfo { name, ty: ty.at_rows(&replica.rows), ints: None }
     }
 
     /// The new value of an input of the template.
@@ -241,33 +290,38 @@ impl<'a> Rewrite<'a> {
 
     /// A slice, on the host, of the replica's rows of an input; all of an input without a batch.
     pub(super) fn slice_input(&mut self, replica: &Replica, input: Value) -> Value {
-        let info = self.template.info(input);
         let whole = self.input(input);
         let Some(shard) = self.claims.get(input).shard() else { return whole };
         let (from, to) = replica.range(shard);
-        let op = Slice::rows(shard.axis, from, to);
-        let name = self.free_name(&info.name, &replica.suffix);
+        let rows = self.rows_of(replica, input);
         let place = DevicePlacement { device: Device::HOST, replica: Some(replica.index) };
-        self.add(op.into(), whole, name, info.ty.at_rows(&replica.rows), place)
+        self.add_slice(Slice::rows(shard.axis, from, to), whole, rows, place)
     }
 
     /// The parameter on the replica's device: its own copy, or a copy made in each run.
     pub(super) fn copy_param(&mut self, replica: &Replica, id: ParamId) -> Value {
-        let name = self.out.param(id).name.clone();
         let held = self.held_param(id, replica.device);
-        self.copy_to(replica, replica.device, held, &name, ".w")
+        let template = self.template;
+        self.copy_to(replica, replica.device, held, &template.param(id).name, ".w")
     }
 
     /// The parameter on the device that holds it for `device`.
     pub(super) fn held_param(&mut self, id: ParamId, device: Device) -> Value {
-        let home = self.out.param(id).placement.seen_from(device);
-        let column = self.out.homes(id).iter().position(|held| *held == home);
+        let (home, column) = match self.out.param(id).placement {
+            Placement::Shared(home) => (home, Some(0)),
+            Placement::Mirrored => {
+                let last = self.column.filter(|(last, _)| *last == device);
+                let column = || Some((device, *self.columns.get(&device)?));
+                self.column = last.or_else(column);
+                (device, self.column.map(|(_, column)| column))
+            }
+        };
         let column = invariant(column, "that a parameter is held where it is seen from");
         let slot = id.0 as usize * self.split.replicas() + column;
-        let held = match self.params[slot] {
-            Some(value) => value,
-            None => self.out.add_param_node(id, home),
-        };
+        if let Some(held) = self.params[slot] {
+            return held;
+        }
+        let held = self.out.add_param_node(id, home);
         self.params[slot] = Some(held);
         held
     }
@@ -284,27 +338,35 @@ impl<'a> Rewrite<'a> {
         if self.out.node(value.node).place().device == device {
             return value;
         }
-        let name = self.name(name, replica.index, suffix);
-        let place = replica.placement_on(device);
-        let ty = self.out.ty(value).clone();
-        self.add(CopyOp {}.into(), value, name, ty, place)
+        let name = self.names.free([name, &replica.suffix, suffix]);
+        self.add_copy(value, name, replica.placement_on(device))
     }
 
-    /// Adds an operator with one operand and a known type. A copy keeps known elements.
-    pub(super) fn add(
+    /// Adds a copy of a value, which has its type and known elements.
+    pub(super) fn add_copy(
         &mut self,
-        op: Op,
-        operand: Value,
+        value: Value,
         name: Arc<str>,
-        ty: TensorType,
         place: DevicePlacement,
     ) -> Value {
-        let ints = self.out.info(operand).ints.clone().filter(|_| matches!(op, Op::CopyOp(_)));
+        let ResultInfo { ty, ints, .. } = self.out.info(value).clone();
         let results = smallvec![ResultInfo { name, ty, ints }];
-        Value {
-            node: self.out.add_typed(op, &[operand], results, place, Origin::default()),
-            output: 0,
-        }
+        let copy = self.copy.clone();
+        let node = self.out.add_typed(copy, &[value], results, place, Origin::default());
+        Value { node, output: 0 }
+    }
+
+    /// Adds a slice of a value, of a known type.
+    fn add_slice(
+        &mut self,
+        slice: Slice,
+        value: Value,
+        result: ResultInfo,
+        place: DevicePlacement,
+    ) -> Value {
+        let (op, results) = (Op::from(slice), smallvec![result]);
+        let node = self.out.add_typed(op, &[value], results, place, Origin::default());
+        Value { node, output: 0 }
     }
 
     /// The whole of a value, if a collective or a merge made it already.
@@ -315,19 +377,8 @@ impl<'a> Rewrite<'a> {
         }
     }
 
-    /// The name of replica `index`'s clone of `name`.
-    pub(super) fn name(&self, name: &str, index: u32, suffix: &str) -> Arc<str> {
-        self.free_name(name, &format!(".r{index}{suffix}"))
-    }
-
     /// A name that is not reserved: `name` with `suffix`, and underscores if that is taken.
-    pub(super) fn free_name(&self, name: &str, suffix: &str) -> Arc<str> {
-        let mut wanted = String::with_capacity(name.len() + suffix.len());
-        wanted.push_str(name);
-        wanted.push_str(suffix);
-        while self.reserved.contains(wanted.as_str()) {
-            wanted.push('_');
-        }
-        wanted.into()
+    pub(super) fn free_name(&mut self, name: &str, suffix: &str) -> Arc<str> {
+        self.names.free([name, suffix, ""])
     }
 }
