@@ -65,7 +65,9 @@ pub(crate) fn ln_1p<L: Lanes>(x: L) -> L {
     let y = more(x, x.of(0.0));
     // `x` itself where the next term is below its last place.
     let y = L::choose(x.abs().below(2e-8), x, y);
-    let y = L::choose(x.below(f32::INFINITY), y, x);
+    // Of a NaN always the same one, whatever its sign.
+    let end = L::choose(x.is(f32::INFINITY), x, x.of(f32::NAN));
+    let y = L::choose(x.below(f32::INFINITY), y, end);
     let y = L::choose(x.is(-1.0), x.of(f32::NEG_INFINITY), y);
     L::choose(x.below(-1.0), x.of(f32::NAN), y)
 }
