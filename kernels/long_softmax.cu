@@ -38,7 +38,7 @@ GLOBAL(THREADS) ENTRY(const Params p) {
             sum = sum + (part == 0.0 ? 0.0 : part * exp(largest[k * lines] - m));
         }
         sum = Own::join(shared, sum, Add());
-        const float top = (float)m, scale = KIND == 0 ? (float)sum : logf((float)sum);
+        const float top = (float)m, scale = KIND == 0 ? (float)sum : log_of((float)sum);
         const i64 o = line / inner, begin = o * size * inner + (line - o * inner);
         const float* x = p.x + begin;
         float* y = p.y + begin;

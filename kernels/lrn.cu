@@ -6,12 +6,11 @@
 // Computed in R. Operations: 2 for each channel of the sum, and a power.
 // Every element of y is written once and never read; x is not written meanwhile. Sums are taken over ascending channels.
 #include "common.cuh"
+#include "functions.cuh"
 #include "numbers.cuh"
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
-__device__ __forceinline__ float power(float x, float y) { return powf(x, y); }
-__device__ __forceinline__ double power(double x, double y) { return pow(x, y); }
 
 GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 plane = PLANE, channels = CHANNELS;
@@ -26,6 +25,6 @@ GLOBAL(THREADS) ENTRY(const Params p) {
         }
         const R base = BIAS + WEIGHT * sum;
         // The usual exponent by two roots, each correctly rounded.
-        p.y[i] = cast<T>(real(p.x[i]) / (ROOTS ? root(base) * root(root(base)) : power(base, BETA)));
+        p.y[i] = cast<T>(real(p.x[i]) / (ROOTS ? root(base) * root(root(base)) : pow_of(base, BETA)));
     }
 }

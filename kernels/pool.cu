@@ -24,7 +24,7 @@ struct Sum {
         } else if (EXPONENT == 2) {
             value = value + x * x;
         } else {
-            value = value + powf(fabsf(x), (float)EXPONENT);
+            value = value + pow_of(fabsf(x), (float)EXPONENT);
         }
     }
 
@@ -32,7 +32,7 @@ struct Sum {
         if (KIND == 0) return value;
         if (KIND == 1) return count > 0.0f ? value / count : 0.0f;
         if (EXPONENT == 1) return value;
-        return EXPONENT == 2 ? sqrtf(value) : powf(value, (float)(1.0 / EXPONENT));
+        return EXPONENT == 2 ? sqrtf(value) : pow_of(value, (float)(1.0 / EXPONENT));
     }
 };
 

@@ -129,7 +129,7 @@ GLOBAL(THREADS) ENTRY(const Params p) {
         RESULT y = (RESULT)sum;
         if (EXTREME) y = (RESULT)extreme;
         if (KIND == 6) y = (RESULT)sqrt(sum);
-        if (LOG_EXP) y = (sizeof(RESULT) == 4 ? (RESULT)logf((float)sum) : (RESULT)log(sum)) + (RESULT)shift;
+        if (LOG_EXP) y = (sizeof(RESULT) == 4 ? (RESULT)log_of((float)sum) : (RESULT)log(sum)) + (RESULT)shift;
         p.y[line] = y;
 #endif
 #endif

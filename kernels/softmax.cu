@@ -60,7 +60,7 @@ GLOBAL(THREADS) ENTRY(const Params p) {
             sum = sum + e;
         }
         sum = Own::join(parts, sum, Add());
-        if (KIND == 1) sum = logf(sum);
+        if (KIND == 1) sum = log_of(sum);
         for (i64 j = Own::lane(); j < end; j += LANES) {
             const float e = y[j * inner];
             y[j * inner] = KIND == 0 ? e / sum : e - sum;

@@ -48,6 +48,7 @@ mod it {
     mod fit_onnx;
     mod fit_parameters;
     pub(super) mod fit_shards;
+    mod functions;
     mod fuzz;
     mod gradient;
     pub(super) mod hostile;

@@ -12,6 +12,7 @@ mod context;
 mod cuda_op;
 pub(crate) mod error;
 mod expression;
+mod float;
 mod function;
 pub(crate) mod kernel;
 pub(crate) mod kernels;

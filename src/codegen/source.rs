@@ -1,6 +1,6 @@
 //! The kernel files, embedded, and what they include.
 
-use super::CodegenError;
+use super::{CodegenError, float};
 use crate::types::invariant::invariant;
 
 /// The files of `kernels/` by name and those of `kernels/include/` by `include/` and name.
@@ -32,6 +32,7 @@ files![
     "gather_at.cu",
     "include/batch.cuh",
     "include/common.cuh",
+    "include/double.cuh",
     "include/functions.cuh",
     "include/index.cuh",
     "include/lines.cuh",
@@ -80,9 +81,14 @@ pub(super) const EXPRESSION: &str = "expression.cuh";
 /// The folder of the files that kernels share.
 const SHARED: &str = "include/";
 
+/// All files, with the one that is written and not in the folder.
+fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FILES.iter().copied().chain(std::iter::once_with(|| (float::FILE, float::text())))
+}
+
 /// The text of a file, by its name below `kernels/`.
 pub(crate) fn text(name: &str) -> Option<&'static str> {
-    let found = FILES.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
+    let found = all().find(|(n, _)| *n == name).map(|(_, text)| text);
     #[cfg(test)]
     let found = found.or_else(|| super::testing::text(name));
     found
@@ -167,7 +173,7 @@ pub(super) fn kernel(
 
 /// Adds a shared file after those that it includes, unless it is there.
 fn add_shared(from: &str, name: &str, shared: &mut Vec<&'static str>) -> Result<(), CodegenError> {
-    let find = |name: &str| FILES.iter().find(|(n, _)| n.strip_prefix(SHARED) == Some(name));
+    let find = |name: &str| all().find(|(n, _)| n.strip_prefix(SHARED) == Some(name));
     // An explicit stack of the files that are open. A file that is found again on the stack
     // includes itself; one that is done already is skipped, as `#pragma once` would.
     let mut open: Vec<(&'static str, std::str::Lines<'static>)> = Vec::new();
@@ -176,11 +182,11 @@ fn add_shared(from: &str, name: &str, shared: &mut Vec<&'static str>) -> Result<
         if let Some(name) = wanted.take() {
             let around = open.last().map_or(from, |(name, _)| name);
             let (file, text) = find(&name).ok_or_else(|| missing(around, &name))?;
-            if open.iter().any(|(other, _)| other == file) {
+            if open.iter().any(|(other, _)| *other == file) {
                 let reason = format!("it includes itself through `{name}`");
-                return Err(CodegenError::Source { file: (*file).to_owned(), reason });
+                return Err(CodegenError::Source { file: file.to_owned(), reason });
             }
-            if !shared.contains(file) {
+            if !shared.contains(&file) {
                 open.push((file, text.lines()));
             }
         }
@@ -198,10 +204,28 @@ fn add_shared(from: &str, name: &str, shared: &mut Vec<&'static str>) -> Result<
     }
 }
 
+/// The text of the shared files, as a unit with these kernels has it: of the functions of `float`
+/// those that are called.
+pub(super) fn headers(files: &[&'static str], kernels: &str) -> String {
+    // Those of `double` have the same names.
+    let apart = [float::FILE, "include/double.cuh"];
+    let callers = files.iter().filter(|file| !apart.contains(file)).map(|file| shared(file));
+    let callers: String = callers.chain([kernels.to_owned()]).collect();
+    let text = |file: &&'static str| match *file {
+        float::FILE => in_unit(float::FILE, &float::used_by(&callers)),
+        file => shared(file),
+    };
+    files.iter().map(text).collect()
+}
+
+fn shared(file: &str) -> String {
+    in_unit(file, invariant(text(file), "that shared files are in the library"))
+}
+
 /// The text of a shared file, as a unit has it.
-pub(super) fn shared(file: &str) -> String {
+fn in_unit(file: &str, text: &str) -> String {
     let mut out = origin(1, &format!("kernels/{file}"));
-    for text in invariant(text(file), "that shared files are in the library").lines() {
+    for text in text.lines() {
         match line(text) {
             Line::Text(text) => out += text,
             // Included files come before this one; the line stays, empty, so that numbers are

@@ -170,8 +170,7 @@ impl Unit {
             bodies += &body(kernel, &name, &mut headers)?;
             entries.push(Entry { name, kernel: Arc::clone(kernel) });
         }
-        let headers: String = headers.into_iter().map(source::shared).collect();
-        Ok(Self { text: headers + &bodies, entries })
+        Ok(Self { text: source::headers(&headers, &bodies) + &bodies, entries })
     }
 
     /// The lines around the first error in a compiler log, with their numbers in the file; empty if

@@ -122,7 +122,7 @@ pub(crate) use support::positions::{PositionOperand, Positions};
 pub(crate) use support::ratio::{MOST as MOST_FOLLOWED, Ratio};
 pub(crate) use support::traits::{Statistics, Traits};
 pub(crate) use support::{
-    attr, broadcast, element, gradient, infer, ints, real, rules, strided, window,
+    attr, broadcast, element, functions, gradient, infer, ints, real, rules, strided, window,
 };
 pub(crate) use unary::Apply;
 pub use unary::GeluForm;

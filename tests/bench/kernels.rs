@@ -9,7 +9,7 @@ use fanwise::internal::{Chain, ChainStep, Epilogue};
 use fanwise::internal::{ConvPlan, conv};
 use fanwise::internal::{LayerNormPlan, ReducePlan, SoftmaxPlan, layer_norm, reduce, softmax};
 use fanwise::internal::{View, gemm};
-use fanwise::op::{Binary, Conv, Gemm, LayerNorm, Op, Reduce, Softmax, Transpose, Unary};
+use fanwise::op::{Binary, Conv, GeluForm, Gemm, LayerNorm, Op, Reduce, Softmax, Transpose, Unary};
 use fanwise::types::Tensor;
 
 fn numbers(n: usize) -> Vec<f32> {
@@ -114,5 +114,37 @@ fn rows(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(kernels, products, convolutions, rows);
+/// The functions of `f32` on a million elements, on one core.
+fn functions(c: &mut Criterion) {
+    const COUNT: usize = 1 << 20;
+    let mut group = c.benchmark_group("functions");
+    group.throughput(Throughput::Elements(COUNT as u64));
+    let x: Vec<f32> = (0..COUNT).map(|i| (i * 40_503 % COUNT) as f32 / COUNT as f32).collect();
+    let x: Vec<f32> = x.into_iter().map(|x| 8.0 * x + 0.01).collect();
+    let mut y = x.clone();
+    for (name, op) in [
+        ("exp", Unary::Exp),
+        ("tanh", Unary::Tanh),
+        ("log", Unary::Log),
+        ("sin", Unary::Sin),
+        ("sigmoid", Unary::Sigmoid),
+        ("gelu", Unary::Gelu { approximate: GeluForm::Exact }),
+    ] {
+        let chain = Chain { steps: vec![ChainStep::Unary(op)] };
+        let chain = Epilogue::new(&chain, &[]).expect("no operands");
+        group.bench_function(BenchmarkId::from_parameter(name), |bench| {
+            bench.iter(|| {
+                y.copy_from_slice(&x);
+                chain.apply(black_box(&mut y), 0);
+            });
+        });
+    }
+    let plan = BroadcastPlan::new(&Binary::Pow, &[COUNT], &[COUNT]);
+    group.bench_function(BenchmarkId::from_parameter("pow"), |bench| {
+        bench.iter(|| broadcast(&plan, &x, &x, black_box(&mut y)));
+    });
+    group.finish();
+}
+
+criterion_group!(kernels, products, convolutions, rows, functions);
 criterion_main!(kernels);

@@ -171,7 +171,10 @@ impl Apply2<f32> for Left<'_, '_> {
     #[inline]
     fn apply(self, f: impl Fn(f32, f32) -> f32) {
         let Self { x, at, operand } = self;
-        zip(x, at, operand, |x, y| f(y, x));
+        zip(x, at, operand, {
+            #[inline(always)]
+            |x: f32, y: f32| f(y, x)
+        });
     }
 }
 
@@ -237,7 +240,7 @@ mod tests {
     use super::{Epilogue, TASK, in_place, map};
     use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
     use crate::lower::{Access, Chain, ChainStep};
-    use crate::op::{BatchNorm, Binary, Op, Unary};
+    use crate::op::{BatchNorm, Binary, GeluForm, Op, Unary};
     use crate::types::Tensor;
 
     const DIMS: [usize; 3] = [5, 7, 1201];
@@ -275,16 +278,24 @@ mod tests {
         y.as_slice::<f32>().to_vec()
     }
 
-    const UNARY: [Unary; 6] = [
+    const UNARY: [Unary; 13] = [
         Unary::Relu,
         Unary::Sigmoid,
         Unary::Tanh,
         Unary::Exp,
         Unary::Clip { min: Some(-0.5), max: Some(0.5) },
         Unary::LeakyRelu { alpha: 0.1 },
+        Unary::Log,
+        Unary::Sin,
+        Unary::Atan,
+        Unary::Acosh,
+        Unary::Softplus,
+        Unary::Mish,
+        Unary::Gelu { approximate: GeluForm::Exact },
     ];
 
-    const BINARY: [Binary; 5] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Div];
+    const BINARY: [Binary; 6] =
+        [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Div, Binary::Pow];
 
     #[test]
     fn chains_give_the_bits_of_their_operators() {

@@ -46,7 +46,11 @@ impl Binary {
             Self::Sub => v.apply(|a, b| a - b),
             Self::Mul => v.apply(|a, b| a * b),
             Self::Div => v.apply(|a, b| a / b),
-            Self::Pow => v.apply(R::pow),
+            // A closure that becomes part of the loop around it.
+            Self::Pow => v.apply({
+                #[inline(always)]
+                |a: R, b: R| a.pow(b)
+            }),
             Self::Mod { fmod: true } => v.apply(|a, b| a % b),
             Self::Mod { fmod: false } => v.apply(floored_remainder),
             Self::Max => v.apply(|a, b| if a > b || a.is_nan() { a } else { b }),

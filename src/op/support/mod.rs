@@ -6,6 +6,7 @@ pub(in crate::op) mod declare;
 pub(crate) mod element;
 pub(in crate::op) mod error;
 pub(crate) mod formula;
+pub(crate) mod functions;
 pub(crate) mod gradient;
 pub(in crate::op) mod index;
 pub(crate) mod infer;

@@ -3,8 +3,6 @@
 
 #![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
-use std::f64::consts;
-
 use super::{GeluForm, Unary};
 use crate::op::ints;
 use crate::op::real::Real;
@@ -64,11 +62,11 @@ impl Unary {
             Self::Atanh => v.apply(inlined!(|x| x.atanh())),
             Self::Sigmoid => v.apply(inlined!(|x| x.sigmoid())),
             Self::HardSigmoid { alpha, beta } => v.apply(|x| ramp(x, of(alpha), of(beta))),
-            Self::Swish { alpha } => v.apply(inlined!(|x| x * (of(alpha) * x).sigmoid())),
+            Self::Swish { alpha } => v.apply(inlined!(|x| x.times_sigmoid(of(alpha) * x))),
             Self::HardSwish => v.apply(|x| x * ramp(x, R::of(1.0 / 6.0), R::of(0.5))),
-            Self::Mish => v.apply(inlined!(|x| mish(x))),
-            Self::Gelu { approximate: GeluForm::Exact } => v.apply(inlined!(|x| gelu(x))),
-            Self::Gelu { approximate: GeluForm::Tanh } => v.apply(inlined!(|x| gelu_tanh(x))),
+            Self::Mish => v.apply(inlined!(|x| x.mish())),
+            Self::Gelu { approximate: GeluForm::Exact } => v.apply(inlined!(|x| x.gelu())),
+            Self::Gelu { approximate: GeluForm::Tanh } => v.apply(inlined!(|x| x.gelu_tanh())),
             // `ln(1 + e^x)`: with the exponent `-|x|` no power overflows, and the logarithm keeps
             // what is small.
             Self::Softplus => v.apply(inlined!(|x| positive_part(x) + (-x.abs()).exp().ln_1p())),
@@ -173,27 +171,4 @@ fn clip<R: Real>(x: R, low: R, high: R) -> R {
 #[inline(always)]
 fn ramp<R: Real>(x: R, slope: R, at_zero: R) -> R {
     clip(slope * x + at_zero, R::of(0.0), R::of(1.0))
-}
-
-/// With `e = e^x`, `tanh(ln(1 + e))` is `(e^2 + 2*e) / (e^2 + 2*e + 2)`, which rounds to 1 from
-/// `x = 20` on.
-#[inline(always)]
-fn mish<R: Real>(x: R) -> R {
-    let limit = R::of(20.0);
-    let e = (if x > limit { limit } else { x }).exp();
-    let a = e * (e + R::of(2.0));
-    x * (a / (a + R::of(2.0)))
-}
-
-/// `1 + erf(u)` is `erfc(-u)`, which stays accurate where it is small.
-#[inline(always)]
-fn gelu<R: Real>(x: R) -> R {
-    R::of(0.5) * x * (R::of(-consts::FRAC_1_SQRT_2) * x).erfc()
-}
-
-/// `(1 + tanh(u)) / 2` is `sigmoid(2*u)`; the scale is `2 * sqrt(2/pi)`.
-#[inline(always)]
-fn gelu_tanh<R: Real>(x: R) -> R {
-    let u = x + R::of(0.044_715) * x * x * x;
-    x * (R::of(consts::FRAC_2_SQRT_PI * consts::SQRT_2) * u).sigmoid()
 }

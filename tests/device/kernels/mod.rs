@@ -2,6 +2,7 @@
 //! against one.
 
 mod cells;
+mod functions;
 mod index;
 mod lines;
 mod moves;
@@ -75,7 +76,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     let classes = CLASSES.into_iter().zip(std::iter::repeat(2e-5));
     let all = classes.chain(EXACT.into_iter().zip(std::iter::repeat(0.0))).map(class);
-    let all = all.chain(types::trials()).chain(training::trials());
+    let all = all.chain(types::trials()).chain(training::trials()).chain(functions::trials());
     all.chain(lines::trials()).chain(products::trials()).collect()
 }
 
