@@ -34,8 +34,7 @@ pub(super) fn with_threads(f: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
 /// Fails unless both have the same bits, or NaNs at the same places.
 pub(super) fn assert_bits(a: &[f32], b: &[f32], what: &str) {
     assert_eq!(a.len(), b.len(), "{what}");
-    let differs =
-        |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+    let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
     let differ = a.iter().zip(b).position(differs);
     assert!(differ.is_none(), "{what}: element {differ:?} of {}", a.len());
 }
