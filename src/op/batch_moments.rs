@@ -13,7 +13,8 @@ op! {
     /// where there are no elements.
     ///
     /// It is computed in `f64`, kernels leave the last number 0; reference evaluation sums the
-    /// elements in row-major order, kernels in one that follows from the sizes. The moments of the rows of replicas give those of all.
+    /// elements in row-major order, kernels in one that follows from the sizes. The moments of the
+    /// rows of replicas give those of all.
     pub struct BatchMoments = "batch_moments" is FOLLOWS_BLOCKS {}
 }
 

@@ -22,7 +22,7 @@ const OTHERS: [(&str, &str); 15] = [
     ("arg_max", "answers, refused"),
     ("arg_min", "answers, refused"),
     ("batch_moments", "answers, not split"),
-    ("batch_norm_sums", "answers, not split"),
+    ("batch_norm_apply_grad", "answers, not split"),
     ("concat", "answers, not split"),
     ("constant", "not split"),
     ("constant_of_shape", "not split"),
