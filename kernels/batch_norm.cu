@@ -4,7 +4,7 @@
 // x: [TERMS / WIDTH, CHANNELS, WIDTH]. With d = sqrt(variance + EPSILON): y = (x - mean) / d * scale + bias, and the running
 // mean and variance are moved, MOMENTUM of them stays; where the batch is empty all of them. Of a GRADIENT dx is
 // scale / d * (dy - mean of dy - v * mean of dy * v) with v = (x - mean) / d, dscale the sum of dy * v, dbias that of dy.
-// If GIVEN, moments: [4, CHANNELS] has the number, the mean and the sum of squared distances of the elements of all replicas,
+// If GIVEN, moments: [4, CHANNELS] has the number, the mean and the sum of squared distances of the elements of all replicas, and a rest,
 // and sums: [2, CHANNELS] the sums of dy and of dy * (x - mean); then y or dx is the only result.
 //
 // Geometry: a block takes LINES channels with LANES threads each, joins their parts, then takes every SLICES-th part of the

@@ -66,8 +66,9 @@ impl OpDef for BatchMoments {
             let count = (elements.len() / channels) as f64;
             let to = y.as_mut_slice::<f64>();
             let all = distances(&elements, channels, width);
-            let rest = |c: usize, i: usize| elements[i] - all[c].0;
-            let rests = channel_sums(channels, width, elements.len(), rest);
+            let sums = channel_sums(channels, width, elements.len(), |_, i| elements[i]);
+            let means = channel_sums(channels, width, elements.len(), |c, _| -all[c].0);
+            let rests = sums.into_iter().zip(means).map(|(sum, means)| sum.join(means));
             for (c, ((mean, squares), rest)) in all.iter().zip(rests).enumerate() {
                 // An infinite mean has none.
                 let rest = Some(rest.over(count)).filter(|rest| rest.is_finite()).unwrap_or(0.0);
@@ -101,6 +102,9 @@ mod tests {
         assert_eq!(none.to_f64(), [0.0; 8]);
         let points = eval(&op, &[&tensor(DType::F64, &[2, 1], &[1.0, 2.0])]).remove(0);
         assert_eq!(points.to_f64(), [2.0, 1.5, 0.5, 0.0]);
+        let exact = eval(&op, &[&tensor(DType::F64, &[3, 1], &[1.0, -1.0, 3e-20])]).remove(0);
+        assert_eq!(exact.to_f64()[1], 1e-20);
+        assert!(exact.to_f64()[3].abs() < 1e-35, "{exact:?}");
         let far = 2f64.powi(53);
         let lacks =
             eval(&op, &[&tensor(DType::F64, &[3, 1], &[far, far + 2.0, far + 2.0])]).remove(0);

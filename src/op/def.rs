@@ -119,8 +119,8 @@ pub trait OpDef: OpText {
         false
     }
 
-    /// Whether no element of the results is below 0, where that holds of the operands of which it
-    /// is known; an element may be a NaN.
+    /// Whether no element of the results, if they are floats, is below 0, where that holds of the
+    /// operands of which it is known; an element may be a NaN.
     fn is_nonnegative(&self, known: &[bool]) -> bool {
         self.traits().contains(Traits::MOVES) && known.iter().all(|known| *known)
     }

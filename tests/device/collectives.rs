@@ -120,7 +120,7 @@ impl Net {
             && by.is_wide()
         {
             // Sums of `f64` have four components, and so have moments; products have two.
-            let more = 2 * i64::from(by == Combine::WideSum) + i64::from(by == Combine::Moments);
+            let more = 2 * i64::from(by != Combine::WideProd);
             let shape = vec![
                 (2 + more).into(),
                 self.graph.ty(own).shape.elements().floor_div(&(2 + more).into()),

@@ -7,7 +7,7 @@ use std::ops::Range;
 use fanwise::analysis::{ProofError, ProofRule, prove};
 use fanwise::backend::CPU;
 use fanwise::ir::{Graph, Label, Verified, Weights, from_json, parse, to_json, verify};
-use fanwise::pass::{Repair, repair};
+use fanwise::pass::{Merge, Repair, Replicate, repair, replicate};
 use fanwise::types::Tensor;
 use fanwise::zoo;
 use rand::seq::IndexedRandom;
@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use serde_json::Value as Json;
 
 use crate::mutations::{Apply, MUTATIONS, Mutation, shift_own_rows, shift_slice};
-use crate::programs::{evaluate, executable, inputs, repaired_replicas, replicas, run};
+use crate::programs::{evaluate, executable, inputs, options, repaired_replicas, replicas, run};
 use crate::random;
 
 /// What became of a mutant.
@@ -287,6 +287,26 @@ fn rows_of_another_replica_are_refuted() {
         assert!(fates.contains(&Fate::Refuted(rule)), "{rule}: {fates:?}\n{graph}");
         assert!(!fates.contains(&Fate::Proved), "{fates:?}\n{graph}");
     }
+}
+
+/// Replicas that each join their own part alone, as if it were the whole.
+#[test]
+fn a_collective_inside_of_a_replica_is_refuted() {
+    let text = "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f64[N,3]) -> (y: f64[N,3]) {\n  \
+        %p : f64[3] = reduce_sum(%x) {axes=[0], keepdims=false}\n  \
+        %y : f64[N,3] = add(%x, %p)\n  return %y\n}\n";
+    let model = parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let template = repair(&model, Repair::Comm).unwrap().into_graph();
+    let how = Replicate { merge: Merge::Cpu, ..options(2, 0, Repair::Comm) };
+    let graph = replicate(&model, &how).unwrap().to_string();
+    let mutant = (0..2).fold(graph.clone(), |text, replica| {
+        let alone = format!("all_reduce(%p.part.r{replica}) {{by=wide_sum, rows=[N]}}");
+        let copied = format!("%p.part.all.r{replica}.d : f64[4,3] = ");
+        text.replace(&format!("{copied}copy(%p.part.all)"), &format!("{copied}{alone}"))
+    });
+    assert_eq!(mutant.matches("rows=[N]").count(), 2, "{graph}");
+    let mutant = parse(&mutant).unwrap_or_else(|e| panic!("{e}\n{mutant}"));
+    assert_eq!(fate(&template, &to_json(&mutant)).0, Fate::Refuted(ProofRule::P5), "{mutant}");
 }
 
 /// A replica that draws the rows of another, or others than the template does.

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import layers, losses, optimizers
 from test_training import digits, unless_tensorflow
-from turns import in_turn
+from turns import TURN, in_turn
 
 from fanwise.keras import ParallelModel, _engine
 
@@ -105,7 +105,7 @@ class Digits(unittest.TestCase):
             print(f"{what}: loss {apart[0]:.1e}, weights {apart[1]:.1e}", flush=True)
 
     def rows(self):
-        return None if os.environ.get("FANWISE_TURN") == "all" else 200
+        return None if TURN == "all" else 200
 
     @unless_tensorflow("Keras weights the batches of an output's loss alike where sizes are open")
     def test_epochs_are_those_of_keras(self):
@@ -115,7 +115,7 @@ class Digits(unittest.TestCase):
         for number, (make, optimizer, batch) in enumerate(in_turn(cases, 3)):
             settings = {"epochs": 3, "batch_size": batch, "rows": self.rows()}
             expected = self.fitted(make, optimizer, {**settings})
-            at = int(os.environ.get("FANWISE_TURN", "0").replace("all", "0")) + number
+            at = int(TURN.replace("all", "0")) + number
             for gpus in in_turn(DEVICES, 1, most=[1 + at % 8]):
                 what = f"{make.__name__}, {optimizer}, batches of {batch}, {gpus} devices"
                 with self.subTest(what):

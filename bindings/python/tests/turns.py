@@ -1,13 +1,14 @@
-"""The part of a matrix that has its turn: `FANWISE_TURN` is a number, or `all`."""
+"""The part of a matrix that has its turn: `FANWISE_TURN` is a number, or `all`, the default."""
 
 import os
 import unittest
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-TURN = os.environ.get("FANWISE_TURN", "0")
+TURN = os.environ.get("FANWISE_TURN", "all")
 
 
 def in_turn(cases: Sequence[T], count: int, most: Sequence[T] | None = None) -> list[T]:
@@ -21,8 +22,11 @@ def in_turn(cases: Sequence[T], count: int, most: Sequence[T] | None = None) -> 
 def every_second(
     _loader: unittest.TestLoader, tests: unittest.TestSuite, _pattern: Any
 ) -> unittest.TestSuite:
-    """`load_tests` of a module whose tests take turns."""
-    return tests if TURN == "all" else unittest.TestSuite(list(single(tests))[int(TURN) % 2 :: 2])
+    """`load_tests` of a module of whose tests about every second has its turn."""
+    if TURN == "all":
+        return tests
+    drawn = (test for test in single(tests) if zlib.crc32(f"{TURN} {test.id()}".encode()) % 2)
+    return unittest.TestSuite(drawn)
 
 
 def single(tests: unittest.TestSuite) -> Iterator[unittest.TestCase]:

@@ -10,7 +10,7 @@ use super::relate::{Broken, Meaning, Relation, Results, is_cut, is_moved};
 use super::rule::ProofRule;
 use super::template::{Operands, form};
 use crate::ir::{Node, NodeId, Value};
-use crate::op::Op;
+use crate::op::{Op, Traits};
 use crate::types::invariant::invariant;
 use crate::types::{Claim, TensorType};
 
@@ -72,6 +72,12 @@ impl Relation<'_, '_> {
         let moves = node.op().is_some_and(is_cut);
         if self.split.devices().get(replica as usize) != Some(&device) && !moves {
             return broken(format!("runs on {device}, which is not that of replica {replica}"));
+        }
+        // Alone it would take the replica's part for the whole.
+        let is_whole = |value: &Value| template.claim(*value) == Claim::Invariant;
+        let joins = node.op().is_some_and(|op| op.is(Traits::COLLECTIVE));
+        if joins && !template.graph.operands(found).iter().all(is_whole) {
+            return broken(format!("joins the parts of all replicas in replica {replica} alone"));
         }
         let Some(at) = template.slot(found, replica) else {
             return broken(format!("belongs to replica {replica}, which the split has not"));

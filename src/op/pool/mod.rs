@@ -153,13 +153,16 @@ impl OpDef for Pool {
         // A partial window at the end counts by where the end padding begins.
         let around = border.pads_of(own).filter(|_| !ceil_mode)?;
         let (before, after) = around.split_at_checked(kernel.len())?;
+        // Then every window meets the operand if its taps are dense; ONNX has no wider pads.
+        if !before.iter().zip(after).zip(kernel).all(|((b, a), taps)| b.max(a) < taps) {
+            return None;
+        }
         let mut op = self.clone();
         let pads = match &mut op {
             Self::Max { pads, .. } => {
                 // Every window has an element of the operand, which is not below the zeros.
-                let meets = before.iter().zip(after).zip(kernel).all(|((b, a), k)| b.max(a) < k);
                 let dense = dilations.iter().all(|d| *d == 1);
-                let by_zeros = border.value == 0.0 && nonnegative && meets && dense;
+                let by_zeros = border.value == 0.0 && nonnegative && dense;
                 (by_zeros || border.value == f64::NEG_INFINITY).then_some(pads)
             }
             Self::Average { pads, count_include_pad, .. } => {

@@ -205,12 +205,16 @@ impl OpDef for Unary {
         interval::unary(self, dtype, x)
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "nothing is said of the others")]
     fn is_nonnegative(&self, _: &[bool]) -> bool {
         match self {
             Self::Abs | Self::Relu | Self::Exp | Self::Sqrt | Self::Sigmoid | Self::Softplus => {
                 true
             }
-            Self::Clip { min, .. } => min.is_some_and(|least| least >= 0.0),
+            Self::Clip { min, max } => {
+                // Where the bounds cross, the upper one wins.
+                min.is_some_and(|least| least >= 0.0) && max.is_none_or(|most| most >= 0.0)
+            }
             _ => matches!(self, Self::ThresholdedRelu { alpha } if *alpha >= 0.0),
         }
     }

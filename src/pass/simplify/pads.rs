@@ -6,16 +6,21 @@ use crate::op::{Formula, Op};
 use crate::pass::PassError;
 use crate::types::Dim;
 
-/// Gives what is put around a value to the convolution or the pooling that takes it: the padded
-/// value is then neither written nor read.
+/// Gives what is put around a value to the convolution or the pooling that takes it: where nothing
+/// else takes the padded value, it is then neither written nor read.
 ///
 /// A sum has no products with the zeros any more, which is the same for finite weights, and the
-/// greatest of zeros may have the other sign.
-pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
+/// greatest of zeros may have the other sign. Its gradient would go to another of equal elements,
+/// so that zeros around the operand of a greatest element stay where a graph is trained.
+pub(super) fn run(
+    graph: &mut Graph,
+    _: &mut Weights,
+    options: SimplifyOptions,
+) -> Result<(), PassError> {
     for id in graph.order()? {
         // A value may be padded more than once.
         let mut at = id;
-        while let Some((op, operands)) = padding_itself(graph, at) {
+        while let Some((op, operands)) = padding_itself(graph, at, options.for_training) {
             let old = Value { node: at, output: 0 };
             let name = graph.info(old).name.clone();
             let new = graph.beside(at, name).op(op, &operands)?;
@@ -28,7 +33,7 @@ pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Res
 }
 
 /// The operator that pads by itself, and its operands, if that of the node takes a padded value.
-fn padding_itself(graph: &Graph, id: NodeId) -> Option<(Op, Vec<Value>)> {
+fn padding_itself(graph: &Graph, id: NodeId, for_training: bool) -> Option<(Op, Vec<Value>)> {
     let mut operands = graph.operands(id).to_vec();
     let padded = operands.first()?.node;
     let border = graph.node(padded).op()?.border()?;
@@ -37,7 +42,9 @@ fn padding_itself(graph: &Graph, id: NodeId) -> Option<(Op, Vec<Value>)> {
     if !graph.ty(x).shape.iter().skip(2).all(has_elements) {
         return None;
     }
-    let op = graph.node(id).op()?.bordered(&border, is_nonnegative(graph, x))?;
+    // Integers wrap.
+    let nonnegative = !for_training && graph.ty(x).dtype.is_float() && is_nonnegative(graph, x);
+    let op = graph.node(id).op()?.bordered(&border, nonnegative)?;
     operands[0] = x;
     Some((op, operands))
 }
@@ -131,6 +138,10 @@ mod tests {
 
     /// A graph of some lines behind `%x` and in front of `%y`, simplified.
     fn simplified(lines: &str) -> String {
+        with(lines, SimplifyOptions::default())
+    }
+
+    fn with(lines: &str, options: SimplifyOptions) -> String {
         let text = format!(
             "fanwise 1\nsymbol N >= 0\n\
              graph @g(%x: f32[N,2,4,4]) -> (y: f32[N,2,3,3]) {{\n{lines}  \
@@ -138,8 +149,7 @@ mod tests {
              return %y\n}}\n"
         );
         let mut graph = parse(&text).expect("the text is a graph");
-        simplify(&mut graph, &mut Weights::default(), SimplifyOptions::default())
-            .expect("it simplifies");
+        simplify(&mut graph, &mut Weights::default(), options).expect("it simplifies");
         verify(&graph).expect("it stays a graph");
         graph.to_string()
     }
@@ -150,11 +160,18 @@ mod tests {
         let of = |op: &str| simplified(&format!("  %r : f32[N,2,4,4] = {op}\n{pad}"));
         let by_itself = "max_pool(%r) {kernel=[2, 2], pads=[1, 1, 1, 1], strides=[2, 2]}";
         for op in ["relu(%x)", "clip(%x) {max=6.0, min=0.0}"] {
+            // Gradients would go to other elements.
+            let lines = format!("  %r : f32[N,2,4,4] = {op}\n{pad}");
+            let trained = SimplifyOptions { for_training: true, ..SimplifyOptions::default() };
+            assert!(with(&lines, trained).contains("pad("), "{op}");
             let got = of(op);
             assert!(got.contains(by_itself) && !got.contains("pad("), "{got}");
         }
-        let got = of("tanh(%x)");
-        assert!(got.contains("pad("), "{got}");
+        // In the second the upper bound wins.
+        for op in ["tanh(%x)", "clip(%x) {max=-1.0, min=0.0}"] {
+            let got = of(op);
+            assert!(got.contains("pad("), "{got}");
+        }
         // One pad after another; what is cut off, and borders that repeat, stay.
         let moved = "  %r : f32[N,2,4,4] = relu(%x)\n  %t : f32[N,2,4,4] = transpose(%r) \
             {perm=[0, 1, 3, 2]}\n";

@@ -55,7 +55,8 @@ impl<L: Lanes> Parts<L> {
         let [sum, lost] = ordered_sum(self.r.of(1.0), self.r);
         let rest = lost + self.rest;
         let rest = more.map_or(rest, |more| rest + more * sum);
-        scaled(factor * (sum + rest), self.n)
+        // Half of the digits: they are below 2, and the product may be the largest number.
+        scaled(factor * ((sum + rest) * 0.5), self.n.plus(self.n.of(1)))
     }
 
     /// With this as `e^-|s|`, `x / (1 + e^-s)`, also where the quotient alone is subnormal.
