@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(got.as_slice::<f32>(), expected.as_slice::<f32>(), "{op:?} of {pad:?}");
             count[1] += 1;
         }
-        assert!(count.iter().all(|n| *n > 800), "{count:?}");
+        assert!(count.iter().all(|n| *n > 500), "{count:?}");
     }
 
     /// A graph of some lines behind `%x` and in front of `%y`, simplified.
