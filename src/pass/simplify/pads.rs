@@ -123,9 +123,9 @@ mod tests {
                 x = eval(&Unary::Relu.into(), &[&x]).remove(0);
             }
             let w = random(&mut rng, DType::F32, &[3, 2, 2, 3]);
-            let of = |op: &Op, x: &Tensor| match op {
-                Op::Conv(_) => eval(op, &[x, &w]).remove(0),
-                _ => eval(op, &[x]).remove(0),
+            let of = |op: &Op, x: &Tensor| {
+                let operands: &[&Tensor] = if matches!(op, Op::Conv(_)) { &[x, &w] } else { &[x] };
+                eval(op, operands).remove(0)
             };
             let padded = eval(&pad.clone().into(), &[&x]).remove(0);
             let expected = of(&op, &padded);
