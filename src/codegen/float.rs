@@ -332,7 +332,7 @@ type One<'w> = fn(Number<'w>) -> Number<'w>;
 type Two<'w> = fn(Number<'w>, Number<'w>) -> Number<'w>;
 
 /// The functions of one number by the names that kernels call.
-fn unary<'w>() -> [(&'static str, One<'w>); 22] {
+fn unary<'w>() -> [(&'static str, One<'w>); 21] {
     [
         ("exp_of", functions::exp),
         ("exp_m1_of", functions::exp_m1),
@@ -351,7 +351,6 @@ fn unary<'w>() -> [(&'static str, One<'w>); 22] {
         ("acosh_of", functions::acosh),
         ("atanh_of", functions::atanh),
         ("erf_of", functions::erf),
-        ("erfc_of", functions::erfc),
         ("sigmoid", functions::sigmoid),
         ("mish", functions::mish),
         ("gelu", functions::gelu),

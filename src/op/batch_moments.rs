@@ -1,7 +1,7 @@
 //! The moments of the channels of a batch: what batch normalisation takes of it.
 
 use super::batch_norm::{apart_from_channels, check_scales};
-use super::batch_norm_train::{channel_sums, distances};
+use super::batch_norm_train::distances;
 use super::infer::{count, equal, exactly, result, sizes_of};
 use super::prelude::*;
 use super::wide::{Moments, Wide};
@@ -66,13 +66,8 @@ impl OpDef for BatchMoments {
             let count = (elements.len() / channels) as f64;
             let to = y.as_mut_slice::<f64>();
             let all = distances(&elements, channels, width);
-            let sums = channel_sums(channels, width, elements.len(), |_, i| elements[i]);
-            let means = channel_sums(channels, width, elements.len(), |c, _| -all[c].0);
-            let rests = sums.into_iter().zip(means).map(|(sum, means)| sum.join(means));
-            for (c, ((mean, squares), rest)) in all.iter().zip(rests).enumerate() {
-                // An infinite mean has none.
-                let rest = Some(rest.over(count)).filter(|rest| rest.is_finite()).unwrap_or(0.0);
-                let own = Moments { count, mean: *mean, squares: squares.value(), rest };
+            for (c, ([mean, rest], squares)) in all.into_iter().enumerate() {
+                let own = Moments { count, mean, squares: squares.value(), rest };
                 (0..Moments::WIDTH).for_each(|i| to[i * channels + c] = own.component(i));
             }
         }

@@ -46,22 +46,22 @@ pub(super) fn channel_sums(
     sums
 }
 
-/// The mean of each of `channels` channels, whose elements lie in rows of `width`, and the sum of
-/// the squared distances from it.
-pub(super) fn distances(x: &[f64], channels: usize, width: usize) -> Vec<(f64, LargeSum)> {
+/// The mean of each of `channels` channels, whose elements lie in rows of `width`, with what it
+/// lacks for want of digits, and the sum of the squared distances from it.
+pub(super) fn distances(x: &[f64], channels: usize, width: usize) -> Vec<([f64; 2], LargeSum)> {
     let count = (x.len() / channels.max(1)) as f64;
     let sums = channel_sums(channels, width, x.len(), |_, i| x[i]);
-    let mean: Vec<f64> = sums.iter().map(|s| s.over(count)).collect();
-    let square = |c: usize, i: usize| (x[i] - mean[c]) * (x[i] - mean[c]);
+    let means: Vec<[f64; 2]> = sums.iter().map(|sum| sum.mean(count)).collect();
+    let square = |c: usize, i: usize| (x[i] - means[c][0]) * (x[i] - means[c][0]);
     let squares = channel_sums(channels, width, x.len(), square);
-    mean.into_iter().zip(squares).collect()
+    means.into_iter().zip(squares).collect()
 }
 
 /// The mean and the variance of each of `channels` channels, whose elements lie in rows of `width`.
-fn statistics(x: &[f64], channels: usize, width: usize) -> Vec<(f64, f64)> {
+pub(super) fn statistics(x: &[f64], channels: usize, width: usize) -> Vec<(f64, f64)> {
     let count = (x.len() / channels.max(1)) as f64;
     let of = distances(x, channels, width).into_iter();
-    of.map(|(mean, squares)| (mean, squares.over(count))).collect()
+    of.map(|([mean, _], squares)| (mean, squares.over(count))).collect()
 }
 
 /// The numbers, rounded to the type of a tensor, with its sizes.

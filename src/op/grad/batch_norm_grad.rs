@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::batch_norm_sums::{check_gradient, rows_of_both};
 use crate::op::Statistics;
 use crate::op::batch_norm::check_scales;
-use crate::op::batch_norm_train::{channel_sums, rounded};
+use crate::op::batch_norm_train::{channel_sums, rounded, statistics};
 use crate::op::infer::{count, exactly, results};
 use crate::op::numeric::setting_in;
 use crate::op::prelude::*;
@@ -71,15 +71,10 @@ impl OpDef for BatchNormGrad {
         let (mut dscale, mut dbias) = (vec![0.0; channels], vec![0.0; channels]);
         if !v.is_empty() {
             let count = (v.len() / channels) as f64;
-            let mean: Vec<f64> =
-                sums(channels, width, v.len(), |_, i| v[i]).iter().map(|s| s / count).collect();
-            // The variance by deviations from the mean: the difference of two large sums would lose
-            // digits.
-            let squares =
-                sums(channels, width, v.len(), |c, i| (v[i] - mean[c]) * (v[i] - mean[c]));
             let epsilon = setting_in(self.epsilon, x.dtype());
-            let deviation = |s: &f64| (s / count + epsilon).sqrt();
-            let deviation: Vec<f64> = squares.iter().map(deviation).collect();
+            let current = statistics(&v, channels, width).into_iter();
+            let (mean, deviation): (Vec<f64>, Vec<f64>) =
+                current.map(|(mean, variance)| (mean, (variance + epsilon).sqrt())).unzip();
             for (i, row) in v.chunks_exact_mut(width).enumerate() {
                 let c = i % channels;
                 for x in row {

@@ -73,8 +73,6 @@ pub(crate) trait Real:
     fn atanh(self) -> Self;
     /// The error function, `2/sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
     fn erf(self) -> Self;
-    /// `1 - erf(x)`, accurate where that is small.
-    fn erfc(self) -> Self;
 
     /// `1 / (1 + e^-x)`, accurate on both sides.
     #[inline(always)]
@@ -100,12 +98,8 @@ pub(crate) trait Real:
         self * (a / (a + Self::of(2.0)))
     }
 
-    /// `x / 2 * (1 + erf(x / sqrt(2)))`: `1 + erf(u)` is `erfc(-u)`, which stays accurate where it
-    /// is small.
-    #[inline(always)]
-    fn gelu(self) -> Self {
-        Self::of(0.5) * self * (Self::of(-consts::FRAC_1_SQRT_2) * self).erfc()
-    }
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
+    fn gelu(self) -> Self;
 
     /// `x / 2 * (1 + tanh(u))` of a cubic polynomial `u`: `(1 + tanh(u)) / 2` is `sigmoid(2 * u)`;
     /// the scale is `2 * sqrt(2 / pi)`.
@@ -162,7 +156,7 @@ real!(f32 {
     asin = functions::asin, acos = functions::acos, atan = functions::atan,
     sinh = functions::sinh, cosh = functions::cosh, tanh = functions::tanh,
     asinh = functions::asinh, acosh = functions::acosh, atanh = functions::atanh,
-    erf = functions::erf, erfc = functions::erfc,
+    erf = functions::erf,
     sigmoid = functions::sigmoid, mish = functions::mish,
     gelu = functions::gelu, gelu_tanh = functions::gelu_tanh;
     pow = functions::pow, times_sigmoid = functions::times_sigmoid,
@@ -177,7 +171,9 @@ real!(f64 {
     sinh = libm::sinh, cosh = libm::cosh, tanh = libm::tanh,
     asinh = libm::asinh, acosh = |x: f64| if x < 1.0 { f64::NAN } else { libm::acosh(x) },
     atanh = libm::atanh,
-    erf = libm::erf, erfc = libm::erfc;
+    erf = libm::erf,
+    // `1 + erf(u)` is `erfc(-u)`, which stays accurate where it is small.
+    gelu = |x: f64| 0.5 * x * libm::erfc(-consts::FRAC_1_SQRT_2 * x);
     pow = libm::pow,
 });
 

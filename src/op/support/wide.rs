@@ -119,6 +119,22 @@ impl Wide for LargeSum {
     }
 }
 
+impl LargeSum {
+    /// The sum divided by `count`, and what that number lacks for want of digits.
+    pub(in crate::op) fn mean(self, count: f64) -> [f64; 2] {
+        // The sum is rounded before the division, so that this is not yet the nearest number.
+        let near = self.over(count);
+        let product = near * count;
+        let rest = self.with(-product).with(-near.mul_add(count, -product)).over(count);
+        if !rest.is_finite() {
+            // An infinite mean, or one whose sum is: it lacks nothing that can be told.
+            return [near, 0.0];
+        }
+        let mean = near + rest;
+        [mean, (near - mean) + rest]
+    }
+}
+
 /// The number `digits * 2^power`: of digits that are neither 0 nor infinite the magnitude is
 /// between 1/2 and 1, so that products are finite on the way wherever they are in the end.
 #[derive(Clone, Copy)]

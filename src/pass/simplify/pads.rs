@@ -49,11 +49,15 @@ fn padding_itself(graph: &Graph, id: NodeId, for_training: bool) -> Option<(Op, 
     Some((op, operands))
 }
 
+/// The operators in front of a value that are asked for its sign: a file may have a chain of any
+/// length in front of each of many pads.
+const FAR: usize = 16;
+
 /// Whether no element of a value is below 0, as far as operators of one operand in front of it say.
 fn is_nonnegative(graph: &Graph, mut value: Value) -> bool {
-    while let Some(op) = graph.node(value.node).op() {
-        let operands = graph.operands(value.node);
-        match operands[..] {
+    for _ in 0..FAR {
+        let Some(op) = graph.node(value.node).op() else { return false };
+        match graph.operands(value.node)[..] {
             [_] if op.is_nonnegative(&[false]) => return true,
             [x] if op.is_nonnegative(&[true]) => value = x,
             _ => return false,

@@ -51,7 +51,7 @@ pub(crate) fn erf<L: Lanes>(x: L) -> L {
     L::choose(a.below(0.92), near(x), far.copysign(x))
 }
 
-/// `erfc(z) = factor * (1 + more) * e` for `0 <= z <= 10.2`, with `z^2` in two parts.
+/// `erfc(z) = factor * (1 + more) * e` for `0 <= z <= 10.2`, with `z` and `z^2` in two parts.
 struct Tail<L: Lanes> {
     factor: L,
     more: L,
@@ -60,7 +60,7 @@ struct Tail<L: Lanes> {
 
 impl<L: Lanes> Tail<L> {
     #[inline(always)]
-    fn new(z: L, z_low: Option<L>, [high, low]: [L; 2]) -> Self {
+    fn new([z, z_low]: [L; 2], [high, low]: [L; 2]) -> Self {
         // `(1 + 2z) * e^(z^2) * erfc(z)` as a fit by `z / (z + 2) - 1/2`, within 2.2e-8.
         let q = z / (z + 2.0) - 0.5;
         let p = polynomial(
@@ -81,24 +81,12 @@ impl<L: Lanes> Tail<L> {
         let one = z.of(1.0);
         let [dividend, over] = ordered_sum(one, p);
         let [divisor, under] = sum(one, z * 2.0);
-        let under = z_low.map_or(under, |low| under + low * 2.0);
+        let under = under + z_low * 2.0;
         let factor = dividend / divisor;
         // What both lack, divided by them, about.
         let more = over - under * factor;
         Self { factor, more, e: Parts::new(-high, Some(-low)) }
     }
-}
-
-/// `1 - erf(x)`, accurate where that is small.
-#[inline(always)]
-pub(crate) fn erfc<L: Lanes>(x: L) -> L {
-    let a = x.abs();
-    // Beyond 10.1 the result is 0.
-    let z = a.at_most(10.19);
-    let Tail { factor, more, e } = Tail::new(z, None, square(z));
-    let y = e.times(factor, Some(more));
-    let far = L::choose(x.below(0.0), x.of(2.0) - y, y);
-    L::choose(a.below(0.47), x.of(1.0) - near(x), far)
 }
 
 /// `x` times the normal distribution function at `x`.
@@ -109,7 +97,7 @@ pub(crate) fn gelu<L: Lanes>(x: L) -> L {
     let [high, low] = square(a);
     let [z, lost] = product(a, x.of(FRAC_1_SQRT_2));
     let z_low = lost + a * 1.210_161_75e-8;
-    let Tail { factor, more, e } = Tail::new(z, Some(z_low), [high * 0.5, low * 0.5]);
+    let Tail { factor, more, e } = Tail::new([z, z_low], [high * 0.5, low * 0.5]);
     let half = a * 0.5;
     let below = e.times(half * factor, Some(more));
     let far = L::choose(x.below(0.0), x * 0.0 - below, x - below);

@@ -20,7 +20,7 @@ mod power;
 mod tests;
 mod trigonometric;
 
-pub(crate) use error::{erf, erfc, gelu, gelu_tanh};
+pub(crate) use error::{erf, gelu, gelu_tanh};
 pub(crate) use exponential::{exp, exp_m1, mish, sigmoid, tanh, times_sigmoid};
 pub(crate) use hyperbolic::{acosh, asinh, atanh, cosh, sinh};
 pub(crate) use inverse::{acos, asin, atan};

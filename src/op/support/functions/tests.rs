@@ -2,8 +2,8 @@
 //! samples.
 
 use super::{
-    acos, acosh, asin, asinh, atan, atanh, cos, cosh, erf, erfc, exp, exp_m1, gelu, gelu_tanh, ln,
-    ln_1p, mish, pow, sigmoid, sin, sinh, tan, tanh, times_sigmoid,
+    acos, acosh, asin, asinh, atan, atanh, cos, cosh, erf, exp, exp_m1, gelu, gelu_tanh, ln, ln_1p,
+    mish, pow, sigmoid, sin, sinh, tan, tanh, times_sigmoid,
 };
 
 const INF: f32 = f32::INFINITY;
@@ -19,7 +19,7 @@ fn same(a: f32, b: f32) -> bool {
 
 #[test]
 fn what_is_known_exactly() {
-    let table: [(Function, &[(f32, f32)]); 22] = [
+    let table: [(Function, &[(f32, f32)]); 21] = [
         (("exp", exp), &[(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, 0.0), (LEAST, 1.0)]),
         (("exp_m1", exp_m1), &[(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -1.0)]),
         (("exp_m1", exp_m1), &[(LEAST, LEAST), (-LEAST, -LEAST)]),
@@ -28,7 +28,6 @@ fn what_is_known_exactly() {
         (("ln", ln), &[(1.0, 0.0), (0.0, -INF), (-0.0, -INF), (INF, INF), (-1.0, NAN)]),
         (("ln_1p", ln_1p), &[(-0.0, -0.0), (-1.0, -INF), (INF, INF), (-1.5, NAN), (-INF, NAN)]),
         (("erf", erf), &[(-0.0, -0.0), (INF, 1.0), (-INF, -1.0)]),
-        (("erfc", erfc), &[(0.0, 1.0), (INF, 0.0), (-INF, 2.0)]),
         (("gelu", gelu), &[(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-f32::MAX, -0.0)]),
         (("gelu_tanh", gelu_tanh), &[(-0.0, -0.0), (INF, INF), (-f32::MAX, -0.0)]),
         (("mish", mish), &[(-0.0, -0.0), (INF, INF), (-f32::MAX, -0.0)]),
