@@ -2,7 +2,8 @@
 configuration and the optimizer's state of the file, and so does Keras; both compute the same. Keras loads what fanwise saves
 and goes on as fanwise itself does.
 
-Usage: python keras_continued.py FANWISE        (needs keras, jax and h5py; FANWISE_TURN chooses two of the optimizers)
+Usage: python keras_continued.py FANWISE        (needs keras, jax and h5py; FANWISE_TURN chooses two of the optimizers
+beside four, and one form of a file for each; `all` runs all in both)
 """
 
 import os
@@ -181,12 +182,11 @@ def masked(binary, folder, form):
 
 
 if __name__ == "__main__":
-    turn = int(os.environ.get("FANWISE_TURN", "0"))
-    chosen = ALWAYS + [TURNS[(2 * turn + i) % len(TURNS)] for i in range(2)]
-    if os.environ.get("FANWISE_ALL"):
-        chosen = ALWAYS + TURNS
+    given = os.environ.get("FANWISE_TURN", "all")
+    turn = None if given == "all" else int(given)
+    chosen = ALWAYS + (TURNS if turn is None else [TURNS[(2 * turn + i) % len(TURNS)] for i in range(2)])
     for at, make in enumerate(chosen):
-        forms = ["keras", "h5"] if os.environ.get("FANWISE_ALL") else [("keras", "h5")[(at + turn) % 2]]
+        forms = ["keras", "h5"] if turn is None else [("keras", "h5")[(at + turn) % 2]]
         if isinstance(make(), O.Lamb):
             # Keras does not find the class again in its own `.h5`.
             forms = ["keras"]

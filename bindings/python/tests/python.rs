@@ -102,4 +102,4 @@ fn torch_package() {
 }
 
 modules!(arrays graph command_line devices);
-modules!(keras training metrics drawn trace strategy families digits damaged docs tf_keras);
+modules!(keras training metrics drawn trace strategy families combinations damaged docs tf_keras);

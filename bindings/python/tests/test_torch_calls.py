@@ -1,5 +1,6 @@
 """Arguments, attributes, results and layers of PyTorch modules beside eager PyTorch."""
 
+import concurrent.futures
 import copy
 import dataclasses
 import enum
@@ -394,6 +395,30 @@ class Layers(Compared):
             lambda x: functional.scaled_dot_product_attention(*[x.unflatten(1, (2, 3))] * 3),
         ):
             self.same(Of(lambda _, x, of=of: of(x)), rows())
+
+
+class Threads(Case):
+    def test_first_calls(self):
+        torch.manual_seed(2)
+        x = rows().detach()
+        modules = [Of(lambda of, x, at=at: of.parts[0](x) + at, nn.GELU()) for at in range(6)]
+        expected = [self.loss(copy.deepcopy(module), x) for module in modules]
+        own = [parallel(module) for module in modules]
+        # Two threads for each module.
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            found = list(pool.map(lambda at: self.loss(own[at % 6], x), range(12)))
+        for at, (loss, gradient) in enumerate(found):
+            self.near(loss, expected[at % 6][0])
+            self.near(gradient, expected[at % 6][1])
+
+    @staticmethod
+    def loss(module, x):
+        """A loss, and its gradient for the input."""
+        x = x.clone().requires_grad_()
+        for _ in range(3):
+            loss = module(x).square().mean()
+            (gradient,) = torch.autograd.grad(loss, x)
+        return loss.detach(), gradient
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 fn test() -> Result<(), Failure> {
     Step::cargo(&["fmt", "--all", "--check"]).run()?;
     let turn = turn();
-    let (linted, counts) = beside(lint, || run_tests("no", &turn));
+    let (linted, counts) = beside(lint, || run_tests("no", &turn, &[]));
     linted?;
     let counts = counts?;
     say(&format!("{} passed, {} failed", counts.passed, counts.failed));
@@ -90,19 +90,21 @@ fn lint() -> Result<(), Failure> {
 
 /// Accepts what the snapshot tests print now.
 fn bless() -> Result<(), Failure> {
-    let counts = run_tests("always", "all")?;
+    let counts = run_tests("always", "all", &[])?;
     say(&format!("{} passed, {} failed", counts.passed, counts.failed));
     Ok(())
 }
 
 /// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it,
-/// or the command line; `snapshots` is insta's `INSTA_UPDATE`, `turn` the `FANWISE_TURN` of
-/// matrices.
-fn run_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
+/// or the command line, but for `others`; `snapshots` is insta's `INSTA_UPDATE`, `turn` the
+/// `FANWISE_TURN` of matrices.
+fn run_tests(snapshots: &str, turn: &str, others: &[&str]) -> Result<Counts, Failure> {
     let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots, turn));
     let (python, fast) = (python?, fast?);
-    let skipped = [MANY, R, TORCH, TF_KERAS].map(|name| ["--skip", name]);
-    let ignored = [&["--no-fail-fast", "--", "--ignored"], skipped.as_flattened()].concat();
+    let skipped = [&[MANY, R, TORCH, TF_KERAS], others].concat();
+    let skipped = skipped.into_iter().flat_map(|name| ["--skip", name]);
+    let ignored =
+        ["--no-fail-fast", "--", "--ignored"].into_iter().chain(skipped).collect::<Vec<_>>();
     let with = |step: Step| {
         let step = step_with(&python, step.args(&ignored));
         step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()

@@ -91,6 +91,10 @@ class Engine:
 
     def _call(self, leaves: list[Any], spec: pytree.TreeSpec) -> Call | None:
         """The call for such arguments; none where the module has no sizes before it is called."""
+        with TRACING:
+            return self._prepared(leaves, spec)
+
+    def _prepared(self, leaves: list[Any], spec: pytree.TreeSpec) -> Call | None:
         numbers: dict[int, int] = {}
         modes = tuple(_mode(module, numbers) for module in self._module.modules())
         cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
@@ -99,8 +103,7 @@ class Engine:
         if call is None or not call.fits():
             if any(map(is_lazy, (*self._module.parameters(), *self._module.buffers()))):
                 return None
-            with TRACING:
-                of = exported(self._module, leaves, spec, static=self._static)
+            of = exported(self._module, leaves, spec, static=self._static)
             call = Call(of, self._options, reproducible=self._reproducible)
             self.calls[key] = call
         return call

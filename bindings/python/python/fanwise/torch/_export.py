@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 import operator
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -182,12 +183,13 @@ def _example(leaf: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _functions() -> Iterator[list[str]]:
-    """The names of functions with gradients of their own that are called meanwhile."""
+    """The names of functions with gradients of their own that this thread calls meanwhile."""
     found: list[str] = []
-    before = Function.__dict__["apply"]
+    own, before = threading.get_ident(), Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if not cls.__module__.startswith("torch._higher_order_ops."):
+        is_own = threading.get_ident() == own
+        if is_own and not cls.__module__.startswith("torch._higher_order_ops."):
             found.append(cls.__qualname__)
         return before.__get__(None, cls)(*args, **kwargs)
 

@@ -13,6 +13,10 @@ from ._engine import Engine
 # Devices where none are named and the machine has no two GPUs.
 _LEAST = 2
 
+# What calls a module. While a thread traces, PyTorch has another function in its place, for all
+# threads.
+_CALL = nn.Module.__call__
+
 
 class DataParallel(nn.Module):
     """A module on several devices, which computes what the module does on a whole batch.
@@ -64,6 +68,9 @@ class DataParallel(nn.Module):
     def _made(self) -> Engine:
         options, reproducible = self._settings
         return Engine(self.module, options, reproducible=reproducible)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _CALL(self, *args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
