@@ -10,7 +10,8 @@
 //
 // Geometry: CHANNEL_THREADS threads lie along the channels of y, VECTOR of which are neighbours in a thread; the others
 // take strips of STRIP places next to each other on the last axis, in strides of the grid along x. Grid y covers the
-// channels. A thread slides over its strip: an element of x that several windows of it share is read once.
+// channels. A thread slides over its strip: an element of x that several windows of it share is read once. It keeps the
+// weights of single channels in registers, HELD rows of taps at a time; those of groups are in shared memory.
 // Bytes: 4 for each element of x and of y, as rows that windows share come from the caches; the weights once a block.
 // Operations: 2 * TAPS * C_EACH for each element of y.
 // Invariant: each element of y is written by one thread; x and w are not written meanwhile. Taps are added in the row-major
@@ -25,6 +26,9 @@ constexpr int ALL = CHANNELS / C_EACH * EACH;
 constexpr int TERMS = TAPS * C_EACH;
 // Channels of a group that are read at once.
 constexpr int WIDE = X_VECTORS ? 4 : 1;
+// The taps of a row, and how many rows of them a thread keeps in registers: all where these have room for them.
+constexpr int TAPS_OF_ROW[] = KERNEL, ROW = TAPS_OF_ROW[AXES - 1], ROWS = TAPS / ROW;
+constexpr int HELD = TERMS * VECTOR <= 36 ? ROWS : 1;
 constexpr int BLOCK_CHANNELS = CHANNEL_THREADS * VECTOR;
 constexpr int DOWN = THREADS / CHANNEL_THREADS;
 constexpr int LAST = AXES - 1;
@@ -120,13 +124,29 @@ struct Strip {
     }
 };
 
+// The weights of single channels, in the order of their taps.
+struct Weights {
+    Line of[HELD][ROW];
+
+    // Those of the rows from `first` on.
+    __device__ __forceinline__ void take(const float (&weights)[TERMS][BLOCK_CHANNELS], int first, int lane) {
+#pragma unroll
+        for (int r = 0; r < HELD; ++r) {
+#pragma unroll
+            for (int t = 0; t < ROW; ++t) {
+#pragma unroll
+                for (int v = 0; v < VECTOR; ++v) of[r][t].at[v] = weights[(first + r) * ROW + t][lane + v];
+            }
+        }
+    }
+};
+
 // Two blocks on a multiprocessor leave each thread the registers that it needs: without a number some compilers spill.
 GLOBAL(THREADS, 2) ENTRY(const Params p) {
     __shared__ __align__(16) float weights[TERMS][BLOCK_CHANNELS];
-    constexpr int input[] = INPUT, kernel[] = KERNEL, stride[] = STRIDE, dilation[] = DILATION;
-    constexpr int taps = kernel[LAST];
+    constexpr int input[] = INPUT, stride[] = STRIDE, dilation[] = DILATION;
     // The elements on the last axis that the windows of a strip reach over.
-    constexpr int span = (STRIP - 1) * stride[LAST] + (taps - 1) * dilation[LAST] + 1;
+    constexpr int span = (STRIP - 1) * stride[LAST] + (ROW - 1) * dilation[LAST] + 1;
     const int c0 = blockIdx.y * BLOCK_CHANNELS, lane = threadIdx.x % CHANNEL_THREADS * VECTOR, c = c0 + lane;
     for (int i = threadIdx.x; i < TERMS * BLOCK_CHANNELS; i += THREADS) {
         const int channel = i / TERMS;
@@ -137,15 +157,23 @@ GLOBAL(THREADS, 2) ENTRY(const Params p) {
     Column k[VECTOR];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) k[v] = column(p, c + v);
+#if C_EACH == 1
+    Weights held;
+    if (HELD == ROWS) held.take(weights, 0, lane);
+#endif
     const i64 step = gridDim.x * (i64)DOWN;
     for (i64 number = blockIdx.x * (i64)DOWN + threadIdx.x / CHANNEL_THREADS; number < STRIPS; number += step) {
         const Strip strip(p.x, number);
         Line sums[STRIP];
 #pragma unroll
         for (int s = 0; s < STRIP; ++s) sums[s] = zeros();
-        for (int r = 0; r < TAPS / taps; ++r) {
-            const float* row = strip.row(FLIPPED ? TAPS / taps - 1 - r : r);
+#pragma unroll HELD
+        for (int r = 0; r < ROWS; ++r) {
+            const float* row = strip.row(FLIPPED ? ROWS - 1 - r : r);
             if (row == nullptr) continue;
+#if C_EACH == 1
+            if (HELD < ROWS) held.take(weights, r, lane);
+#endif
             row += c / EACH * C_EACH;
             // An element of x is read when the first window needs it, and meets all windows that it lies in.
 #pragma unroll
@@ -155,7 +183,7 @@ GLOBAL(THREADS, 2) ENTRY(const Params p) {
 #pragma unroll
                 for (int s = 0; s < STRIP; ++s) {
                     const int d = e - s * stride[LAST];
-                    wanted = wanted || (d >= 0 && d % dilation[LAST] == 0 && d / dilation[LAST] < taps);
+                    wanted = wanted || (d >= 0 && d % dilation[LAST] == 0 && d / dilation[LAST] < ROW);
                 }
                 const int i = place_in_x(LAST, strip.start[LAST] + e);
                 if (!wanted || (unsigned)i >= (unsigned)input[LAST]) continue;
@@ -164,11 +192,11 @@ GLOBAL(THREADS, 2) ENTRY(const Params p) {
 #pragma unroll
                 for (int s = 0; s < STRIP; ++s) {
                     const int d = e - s * stride[LAST];
-                    if (d < 0 || d % dilation[LAST] != 0 || d / dilation[LAST] >= taps) continue;
-                    const int tap = FLIPPED ? taps - 1 - d / dilation[LAST] : d / dilation[LAST];
-                    const float* w = &weights[r * taps + tap][lane];
+                    if (d < 0 || d % dilation[LAST] != 0 || d / dilation[LAST] >= ROW) continue;
+                    const int tap = FLIPPED ? ROW - 1 - d / dilation[LAST] : d / dilation[LAST];
+                    const Line& w = held.of[HELD == ROWS ? r : 0][tap];
 #pragma unroll
-                    for (int v = 0; v < VECTOR; ++v) sums[s].at[v] = fmaf(x.at[v], w[v], sums[s].at[v]);
+                    for (int v = 0; v < VECTOR; ++v) sums[s].at[v] = fmaf(x.at[v], w.at[v], sums[s].at[v]);
                 }
 #else
 #pragma unroll 1
@@ -180,8 +208,8 @@ GLOBAL(THREADS, 2) ENTRY(const Params p) {
 #pragma unroll
                         for (int s = 0; s < STRIP; ++s) {
                             const int d = e - s * stride[LAST];
-                            if (d < 0 || d % dilation[LAST] != 0 || d / dilation[LAST] >= taps) continue;
-                            const float* w = &weights[(r * taps + d / dilation[LAST]) * C_EACH + first + q][lane];
+                            if (d < 0 || d % dilation[LAST] != 0 || d / dilation[LAST] >= ROW) continue;
+                            const float* w = &weights[(r * ROW + d / dilation[LAST]) * C_EACH + first + q][lane];
 #pragma unroll
                             for (int v = 0; v < VECTOR; ++v) sums[s].at[v] = fmaf(x[q], w[v], sums[s].at[v]);
                         }

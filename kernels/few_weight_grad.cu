@@ -1,5 +1,5 @@
-// Parts of the gradient of the kernel of a convolution of small groups of channels over AXES spatial axes of images with the
-// channels last. The first of two launches; the second adds the parts.
+// Parts of the gradient of few weights, or of those of small groups of channels, of a convolution over AXES spatial axes of
+// images with the channels last. The first of two launches; the second adds the parts.
 //
 // x: [samples, INPUT..., GROUPS * C_EACH], dy: [samples, OUTPUT..., GROUPS * M_EACH]; y: [PARTS, GROUPS * M_EACH, KERNEL...,
 // C_EACH]. Part k has the places of the result from k * PART on, PART of them at most.

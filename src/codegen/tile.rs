@@ -11,6 +11,8 @@ pub(super) struct Tile {
     columns: i64,
     thread_rows: i64,
     thread_columns: i64,
+    /// The terms of a step.
+    terms: i64,
 }
 
 impl Tile {
@@ -29,7 +31,7 @@ impl Tile {
         // 4 x 4 elements for a thread in small tiles, so that a block still has enough threads to
         // hide latency; up to 8 x 8 in large ones, for more multiply-adds per shared memory load.
         let thread_rows = if rows == 64 && columns < 128 { 4 } else { 8 };
-        Self { rows, columns, thread_rows, thread_columns }
+        Self { rows, columns, thread_rows, thread_columns, terms: 8 }
     }
 
     /// Chooses the tile of a convolution with so many places in a sample and channels in a group.
@@ -65,11 +67,32 @@ impl Tile {
                 columns,
                 thread_rows: if rows == 64 && columns == 128 { 8 } else { 4 },
                 thread_columns: if columns == 128 { 8 } else { 4 },
+                ..own
             })
         });
         // Of the tiles that waste little the largest, and of those the widest.
         let little = tiles.filter(|tile| !wasteful(tile) && tile.threads() >= 32);
         little.max_by_key(|tile| (tile.rows * tile.columns, tile.columns)).unwrap_or(own)
+    }
+
+    /// The columns that tiles over so many compute.
+    pub(super) fn covered(self, columns: i64) -> i64 {
+        (columns + self.columns - 1) / self.columns * self.columns
+    }
+
+    /// The tile for elements of so many terms: few of them take a short step.
+    pub(super) fn of_terms(self, terms: i64) -> Self {
+        /// The shortest step: four neighbouring terms are read at once.
+        const FEWEST: i64 = 4;
+        if terms <= FEWEST { Self { terms: FEWEST, ..self } } else { self }
+    }
+
+    /// A wide tile with half the columns.
+    pub(super) fn narrower(self) -> Self {
+        match self.columns {
+            128 => Self { columns: 64, thread_columns: 4, ..self },
+            _ => self,
+        }
     }
 
     fn threads(self) -> u32 {
@@ -81,7 +104,7 @@ impl Tile {
     pub(super) fn define(self, b: &mut Builder<'_>, height: &Dim, width: &Dim) -> (u32, Dim) {
         b.define("BM", self.rows);
         b.define("BN", self.columns);
-        b.define("BK", 8);
+        b.define("BK", self.terms);
         b.define("TM", self.thread_rows);
         b.define("TN", self.thread_columns);
         (self.threads(), ceil_div(height, self.rows) * ceil_div(width, self.columns))

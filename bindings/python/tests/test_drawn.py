@@ -5,7 +5,7 @@ import unittest
 import keras
 import numpy as np
 from keras import initializers, layers, ops, regularizers
-from turns import every_second as load_tests  # noqa: F401
+from turns import a_third as load_tests  # noqa: F401
 
 from fanwise import RefusedError
 from fanwise.keras import multi_gpu_model

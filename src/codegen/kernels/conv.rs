@@ -154,11 +154,12 @@ impl Shape {
     }
 
     /// True if the groups have so few channels that a tile of a matrix product would be mostly
-    /// padding.
+    /// padding. The filters of a transposed convolution lie in memory tap by tap, so that those of
+    /// one channel are read as they lie if there is one, or one tap.
     fn has_small_groups(&self) -> bool {
         let small = self.groups > 1 && self.c_each <= SMALL_GROUP && self.m_each <= SMALL_GROUP;
         match (self.c_each, self.m_each) {
-            (1, each) => each == 1 || !self.transposed,
+            (1, each) => each == 1 || self.taps == 1 || !self.transposed,
             _ => small && !self.transposed,
         }
     }
@@ -297,7 +298,10 @@ fn call(
     let text = context.chained(expression(&mut b, &launch.chain, &place))?;
     // Places of phases take registers, of which the threads of a low tile have more.
     let height = if phases > 1 { cells.min(LOW) } else { cells };
-    let tile = Tile::of_channels(height, shape.m_each);
+    let tile = Tile::of_channels(height, shape.m_each).of_terms(shape.terms());
+    let computed = (phases * cells).saturating_mul(tile.covered(shape.m_each));
+    let wasteful = computed > shape.outputs.saturating_mul(2 * shape.m_each);
+    let tile = if wasteful { tile.narrower() } else { tile };
     let (threads, tiles) = tile.define(&mut b, &rows, &shape.m_each.into());
     Ok(b.finish("conv.cu", threads, text, grid_x(tiles * phases * shape.groups)))
 }

@@ -21,6 +21,9 @@ const LINES: i64 = 32;
 /// a matrix product would be mostly padding.
 const SMALL_GROUP: i64 = 16;
 
+/// The most weights of a convolution without groups for the direct kernel, with a block for each.
+const FEW: i64 = 32;
+
 /// The positions of the result that one partial sum of the first launch covers.
 const PART: i64 = 1024;
 
@@ -89,11 +92,15 @@ impl CudaOp for ConvWeightGrad {
         b.size("PLACES", &places);
         // Each part of the positions has its own partial sum, in a fixed order within the part; the
         // second launch adds the parts in ascending order. Atomics would make the order random.
-        if groups > 1 && c_each <= SMALL_GROUP && m_each <= SMALL_GROUP {
+        let few = groups == 1 && taps.saturating_mul(c_each * m_each) <= FEW;
+        let small = groups > 1 && c_each <= SMALL_GROUP && m_each <= SMALL_GROUP;
+        if few || small {
+            let channels = m_each * groups;
+            let lines = if few { 1 } else { LINES };
             b.size("PARTS", &count);
-            b.define("LINES", LINES);
-            b.define("LANES", THREADS / LINES);
-            let tiles = (m_each * groups + LINES - 1) / LINES * taps * c_each;
+            b.define("LINES", lines);
+            b.define("LANES", THREADS / lines);
+            let tiles = (channels + lines - 1) / lines * taps * c_each;
             let threads = int::<u32>(THREADS);
             let grid = grid_x(block_count(&(count * tiles), 1));
             return Ok(b.finish("few_weight_grad.cu", threads, String::new(), grid));

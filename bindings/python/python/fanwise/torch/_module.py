@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch.nn.parameter import Parameter
 
 from .. import _fanwise, _placement
@@ -74,7 +75,7 @@ class DataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling() or _is_traced((args, kwargs)):
             # The one around it divides the batch.
             return self.module(*args, **kwargs)
         return self._engine(args, kwargs)
@@ -108,6 +109,11 @@ class DataParallel(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._engine = self._made()
+
+
+def _is_traced(given: Any) -> bool:
+    """Whether this thread traces; that some thread does is what PyTorch tells."""
+    return torch.compiler.is_compiling() and detect_fake_mode(given) is not None
 
 
 def _below(_: nn.Module, state: dict[str, Any], prefix: str, *more: Any) -> None:
