@@ -110,10 +110,8 @@ fn run_tests(snapshots: &str, turn: &str, others: &[&str]) -> Result<Counts, Fai
         step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()
     };
     let tests = ["--test", "it", "--test", "e2e", "--test", "python"];
-    let slow =
-        || -> Result<Counts, Failure> { Ok(with(unit_tests())? + with(cargo_test(&tests))?) };
-    let (device, slow) = beside(|| run_device_tests(&python, turn, None), slow);
-    Ok(fast + slow? + device?)
+    let slow = with(unit_tests())? + with(cargo_test(&tests))?;
+    Ok(fast + slow + run_device_tests(&python, turn, None)?)
 }
 
 /// The beginning of the names of tests that draw more than a change has to wait for.
