@@ -15,6 +15,11 @@ pub(super) struct Tile {
     terms: i64,
 }
 
+/// The least multiple of `by` that is `size` or more.
+fn up(size: i64, by: i64) -> i64 {
+    (size + by - 1) / by * by
+}
+
 impl Tile {
     /// Chooses the tile for the rows of one sample and the columns. No result depends on it: every
     /// element is one chain of multiply-adds over ascending terms, whatever the tile (`tile.cuh`).
@@ -53,7 +58,6 @@ impl Tile {
         /// terms, that two blocks no longer fit on a multiprocessor.
         const ROWS: i64 = 64;
         let own = Self::new(channels.min(ROWS), weights);
-        let up = |size: i64, by: i64| (size + by - 1) / by * by;
         let area = |tile: &Self| up(channels, tile.rows) * up(weights, tile.columns);
         let wasteful = |tile: &Self| area(tile) > 2 * channels * weights;
         if !wasteful(&own) {
@@ -77,7 +81,7 @@ impl Tile {
 
     /// The columns that tiles over so many compute.
     pub(super) fn covered(self, columns: i64) -> i64 {
-        (columns + self.columns - 1) / self.columns * self.columns
+        up(columns, self.columns)
     }
 
     /// The tile for elements of so many terms: few of them take a short step.

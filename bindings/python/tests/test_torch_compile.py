@@ -8,6 +8,8 @@ import torch
 from test_torch import Case, conv
 from torch import nn
 
+from fanwise.torch import DataParallel
+
 
 class Diagonal(nn.Module):
     """Takes entries of which no gradient is known."""
@@ -81,6 +83,15 @@ class Compiled(Case):
         x = torch.randn(7, 3)
         with self.assertWarnsRegex(UserWarning, "runs whole.*first axis"):
             self.near(call(x), x @ table.T)
+
+    def test_a_wrapper_that_is_traced_is_its_module(self):
+        torch._dynamo.reset()
+        inner = DataParallel(nn.Linear(6, 4), gpus=3, target="cpu")
+        module, x = nn.Sequential(inner, nn.ReLU()), torch.randn(7, 6)
+        traced = [torch.export.export(module, (x,), strict=strict) for strict in (False, True)]
+        for call in (*(of.module() for of in traced), torch.compile(module, backend="eager")):
+            self.near(call(x), module(x))
+        self.assertEqual(len(inner._engine.calls), 1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import unittest
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -22,11 +21,9 @@ def in_turn(cases: Sequence[T], count: int, most: Sequence[T] | None = None) -> 
 def a_third(
     _loader: unittest.TestLoader, tests: unittest.TestSuite, _pattern: Any
 ) -> unittest.TestSuite:
-    """`load_tests` of a module of whose tests about a third has its turn."""
-    if TURN == "all":
-        return tests
-    drawn = (test for test in single(tests) if zlib.crc32(f"{TURN} {test.id()}".encode()) % 3 == 0)
-    return unittest.TestSuite(drawn)
+    """`load_tests` of a module of whose tests a third has its turn."""
+    cases = list(single(tests))
+    return unittest.TestSuite(in_turn(cases, -(-len(cases) // 3)))
 
 
 def single(tests: unittest.TestSuite) -> Iterator[unittest.TestCase]:
