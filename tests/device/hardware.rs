@@ -2,6 +2,7 @@
 //! others, peers that promise too much, waits that cost cores.
 
 use std::thread;
+use std::time::Instant;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUgraphInstantiate_flags;
@@ -192,8 +193,10 @@ fn codes_of_other_parties_are_told() {
     }
 }
 
-/// However long kernels take, the driver is asked as often.
+/// However long kernels take, the driver is asked as often, but for the watchdog.
 fn waits_do_not_poll() {
+    /// More than the watchdog asks, and far less than whoever waits by asking.
+    const A_SECOND: f64 = 100.0;
     let scenario = "two_head/1";
     let asked = |slow: &str| {
         let ended = disturbed(scenario, &[("FAKECUDA_ORDER", "late"), ("FAKECUDA_SLOW", slow)]);
@@ -201,8 +204,11 @@ fn waits_do_not_poll() {
         assert!(ended.count("cuEventSynchronize") > 0, "{ended:?}");
         ended.count("cuEventQuery") + ended.count("cuStreamQuery")
     };
-    let (fast, slow) = (asked("0"), asked("40"));
-    assert!(slow <= 2 * fast, "{fast} questions, and {slow} of slow kernels");
+    let fast = asked("0");
+    let start = Instant::now();
+    let slow = asked("40");
+    let most = 2.0 * fast as f64 + A_SECOND * start.elapsed().as_secs_f64();
+    assert!(slow as f64 <= most, "{fast} questions, and {slow} of slow kernels");
 }
 
 /// One process: so many runs, and the tracks of what was copied from GPUs in the last one.

@@ -7,26 +7,32 @@ use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    Failure, MANY, R, TF_KERAS, TORCH, cargo_test, root, run_device_tests, run_tests, say,
+    Failure, MANY, R, TF_KERAS, TORCH, beside, cargo_test, root, run_device_tests, run_tests, say,
     step_with, target, turn, unit_tests,
 };
 
 /// A part: its name, and what it runs.
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
-/// All parts, the cheapest first.
-const PARTS: [Part; 11] = [
-    ("features", features),
-    ("package", package),
-    ("drawn", drawn),
-    ("fuzz", fuzz),
-    ("matrices", matrices),
-    ("keras", keras),
-    ("whole", whole),
-    ("r", r),
-    ("backends", backends),
-    ("torch", torch),
-    ("peers", || peers(None)),
+/// All parts, in two lanes that run at the same time, since most parts keep one core busy. The parts
+/// of a lane follow one another, the cheapest first: those of the first install the Python package
+/// or run the fake driver, each in one folder.
+const LANES: [&[Part]; 2] = [
+    &[
+        ("r", r),
+        ("backends", backends),
+        ("whole", whole),
+        ("torch", torch),
+        ("matrices", matrices),
+        ("keras", keras),
+    ],
+    &[
+        ("fuzz", fuzz),
+        ("package", package),
+        ("features", features),
+        ("drawn", drawn),
+        ("peers", || peers(None)),
+    ],
 ];
 
 /// How much more of each fuzz target is run than for a change.
@@ -44,15 +50,26 @@ const OF_KERAS: [&str; 2] = ["families", "combinations"];
 
 /// Runs the named part, or all that have not passed at this commit.
 pub(crate) fn full(only: Option<&str>) -> Result<(), Failure> {
-    if let Some(name) = only.filter(|name| PARTS.iter().all(|(part, _)| part != name)) {
-        let known = PARTS.map(|(part, _)| part).join(", ");
-        return Err(format!("`{name}` is no part; there are {known}"));
+    let known: Vec<&str> = LANES.concat().iter().map(|(part, _)| *part).collect();
+    if let Some(name) = only.filter(|name| !known.contains(name)) {
+        return Err(format!("`{name}` is no part; there are {}", known.join(", ")));
     }
     let folder = passed_at_this_commit()?;
-    for (name, run) in PARTS {
-        let mark = folder.as_ref().map(|folder| folder.join(name));
+    if only.is_none() {
+        // Both lanes use it, and must not make it at the same time.
+        Python::prepare(&target())?;
+    }
+    let lane = |parts| run_parts(parts, only, folder.as_deref());
+    let (one, other) = beside(|| lane(LANES[0]), || lane(LANES[1]));
+    one.and(other)
+}
+
+/// Runs the parts of a lane, one after the other.
+fn run_parts(parts: &[Part], only: Option<&str>, folder: Option<&Path>) -> Result<(), Failure> {
+    for (name, run) in parts {
+        let mark = folder.map(|folder| folder.join(name));
         let done = mark.as_ref().is_some_and(|mark| mark.exists());
-        if only.is_some_and(|only| only != name) || (only.is_none() && done) {
+        if only.is_some_and(|only| only != *name) || (only.is_none() && done) {
             continue;
         }
         run().map_err(|error| format!("part {name}: {error}"))?;

@@ -95,23 +95,29 @@ fn bless() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all tests, then those that need the Python environment, the compiler of CUDA kernels in it,
-/// or the command line, but for `others`; `snapshots` is insta's `INSTA_UPDATE`, `turn` the
+/// Runs all tests but for `others`; `snapshots` is insta's `INSTA_UPDATE`, `turn` the
 /// `FANWISE_TURN` of matrices.
+///
+/// The unit tests need no Python, so they are built and run while its environment is made. The
+/// device tests have the others beside them, whose interpreters leave cores idle.
 fn run_tests(snapshots: &str, turn: &str, others: &[&str]) -> Result<Counts, Failure> {
-    let (python, fast) = beside(|| Python::prepare(&target()), || run_fast_tests(snapshots, turn));
-    let (python, fast) = (python?, fast?);
+    let run =
+        |step: Step| step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests();
+    let fast = || run(unit_tests().args(&["--no-fail-fast"]));
+    let (python, unit) = beside(|| Python::prepare(&target()), fast);
+    let (python, unit) = (python?, unit?);
     let skipped = [&[MANY, R, TORCH, TF_KERAS], others].concat();
-    let skipped = skipped.into_iter().flat_map(|name| ["--skip", name]);
-    let ignored =
-        ["--no-fail-fast", "--", "--ignored"].into_iter().chain(skipped).collect::<Vec<_>>();
-    let with = |step: Step| {
-        let step = step_with(&python, step.args(&ignored));
-        step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests()
+    let skipped: Vec<&str> = skipped.into_iter().flat_map(|name| ["--skip", name]).collect();
+    let with = |step: Step, which: &str| {
+        run(step_with(&python, step.args(&["--no-fail-fast", "--", which]).args(&skipped)))
     };
-    let tests = ["--test", "it", "--test", "e2e", "--test", "python"];
-    let slow = with(unit_tests())? + with(cargo_test(&tests))?;
-    Ok(fast + slow + run_device_tests(&python, turn, None)?)
+    let slow = with(unit_tests(), "--ignored")?;
+    // Built before, as both need the executables.
+    let tests = ["--bins", "--test", "*"];
+    cargo_test(&tests).args(&["--no-run"]).run()?;
+    let whole = || with(cargo_test(&tests), "--include-ignored");
+    let (device, whole) = beside(|| run_device_tests(&python, turn, None), whole);
+    Ok(unit + slow + whole? + device? + run(cargo_test(&["--doc"]))?)
 }
 
 /// The beginning of the names of tests that draw more than a change has to wait for.
@@ -139,15 +145,6 @@ fn step_with(python: &Python, step: Step) -> Step {
 fn turn() -> String {
     let count = Step::new("git", &["rev-list", "--count", "HEAD"]).first_line();
     count.unwrap_or_else(|_| "0".to_owned())
-}
-
-/// Runs the tests that a plain `cargo test` runs.
-fn run_fast_tests(snapshots: &str, turn: &str) -> Result<Counts, Failure> {
-    let run =
-        |step: Step| step.env("INSTA_UPDATE", snapshots).env("FANWISE_TURN", turn).run_tests();
-    let unit = run(unit_tests().args(&["--no-fail-fast"]))?;
-    let whole = run(cargo_test(&["--bins", "--test", "*", "--no-fail-fast"]))?;
-    Ok(unit + whole + run(cargo_test(&["--doc"]))?)
 }
 
 /// The unit tests. They are small, so their build of the library is not optimised, which takes a
