@@ -2,8 +2,8 @@
 // the places of all samples, columns the channels of the result, terms the taps times the channels of the group. Then the
 // bias and a chain of elementwise operators.
 //
-// x: [samples, INPUT..., GROUPS * C_EACH], y: [samples, OUTPUT..., GROUPS * M_EACH]. Weights are
-// [GROUPS * M_EACH, KERNEL..., C_EACH], those of the transpose [GROUPS * C_EACH, KERNEL..., M_EACH].
+// x: [samples, INPUT..., GROUPS * C_EACH], y: [samples, OUTPUT..., GROUPS * M_EACH], some of the PITCH channels of an image.
+// Weights are [GROUPS * M_EACH, KERNEL..., C_EACH], those of the transpose [GROUPS * C_EACH, KERNEL..., M_EACH].
 //
 // The places of a transposed convolution in strides fall into PHASES by their remainders. Those of a phase meet the same
 // taps, so a tile has places of one phase, CELLS of each sample, and multiplies its taps alone. On an axis whose size is no
@@ -25,7 +25,6 @@
 #include "expression.cuh"
 
 constexpr int C_ALL = GROUPS * C_EACH;
-constexpr int M_ALL = GROUPS * M_EACH;
 constexpr bool PHASED = PHASES > 1;
 // A weight's neighbours lie along the terms, those of a transpose along the channels of the result.
 constexpr bool W_ALONG = !TRANSPOSED;
@@ -269,10 +268,10 @@ GLOBAL(THREADS, resident(THREADS)) ENTRY(const Params p) {
     const Weights w = {p.w + (i64)group * (TRANSPOSED ? C_EACH : M_EACH) * TAPS * (TRANSPOSED ? M_EACH : C_EACH), n0, phase, 0.0f};
     // Where the elements of a row begin in y; below 0 for a row that is no place.
     const auto begin = [&](i64 m) -> i64 {
-        if (!PHASED) return m * M_ALL + group * M_EACH;
+        if (!PHASED) return m * PITCH + group * M_EACH;
         const i64 n = m / CELLS;
         const int place = place_of((int)(m - n * CELLS), number);
-        return place < 0 ? -1 : (n * OUTPUTS + place) * M_ALL + group * M_EACH;
+        return place < 0 ? -1 : (n * OUTPUTS + place) * PITCH + group * M_EACH;
     };
     for (int j = threadIdx.x; j < BN; j += Product::Threads) {
         const bool has = n0 + j < M_EACH;

@@ -1,7 +1,7 @@
 // The greatest element, the mean or the norm of sliding windows over AXES spatial axes.
 //
 // x: [OUTER, INPUT..., INNER], y: [OUTER, OUTPUT..., INNER], where INNER is the channels of images with the channels last,
-// and 1 with the channels first. KIND: 0 the greatest, 1 the mean, 2 the EXPONENT-norm.
+// and 1 with the channels first; those of y are some of PITCH. KIND: 0 the greatest, 1 the mean, 2 the EXPONENT-norm.
 //
 // Geometry: grid x covers the elements of y in strides, VECTOR neighbouring channels to a thread.
 // Bytes: 4 for each element of y, and for each of x once, as windows that share elements find them in the caches.
@@ -90,7 +90,7 @@ GLOBAL(THREADS) ENTRY(const Params p) {
                 tap[a] = goes_on ? 0 : tap[a];
             }
         }
-        float* y = p.y + place * INNER + c;
+        float* y = p.y + place * PITCH + c;
 #if VECTOR == 4
         const float n = (float)count;
         store4(y, make_float4(sums[0].result(n), sums[1].result(n), sums[2].result(n), sums[3].result(n)));

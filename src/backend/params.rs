@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::CompileError;
 use crate::ir::Weights;
-use crate::lower::{Buffer, BufferId, DeviceProgram, Program, Storage};
+use crate::lower::{Buffer, BufferId, Derived, DeviceProgram, Factor, Port, Program, Storage};
 use crate::types::Tensor;
+use crate::types::invariant::{int, invariant};
 
 /// The parameter whose elements, or new elements, a buffer holds, by number.
 ///
@@ -25,6 +26,7 @@ pub(super) fn held(program: &Program, buffer: &Buffer) -> Result<Option<u32>, Co
         | Storage::Output(_)
         | Storage::Arena
         | Storage::Part { .. }
+        | Storage::Strip { .. }
         | Storage::Reuse { .. } => Ok(None),
     }
 }
@@ -38,33 +40,117 @@ pub(super) fn updates(device: &DeviceProgram) -> impl Iterator<Item = (u32, Buff
         | Storage::Param(_)
         | Storage::Arena
         | Storage::Part { .. }
+        | Storage::Strip { .. }
         | Storage::Reuse { .. } => None,
     })
 }
 
-/// The parameters that a device holds, or that a run changes there, by number; each must have its
-/// elements in `weights`.
-pub(super) fn of<'a>(
+/// The parameters that a device holds, or that a run changes there, by number; each that is given
+/// must have its elements in `weights`.
+pub(super) fn of(
     program: &Program,
     device: &DeviceProgram,
-    weights: &'a Weights,
-) -> Result<BTreeMap<u32, &'a Tensor>, CompileError> {
+    weights: &Weights,
+) -> Result<BTreeMap<u32, Tensor>, CompileError> {
     let mut all = BTreeMap::new();
+    let sources = Sources::new(program, weights)?;
     for buffer in &device.buffers {
         let Some(i) = held(program, buffer)? else { continue };
-        let missing = || CompileError::MissingParam(buffer.name.to_string());
-        let port = program.params.get(i as usize).ok_or_else(missing)?;
-        let tensor = weights.get(&port.name).ok_or_else(missing)?;
-        if tensor.tensor_type() != port.ty {
-            return Err(CompileError::ParamType {
-                name: buffer.name.to_string(),
-                expected: Box::new(port.ty.clone()),
-                found: Box::new(tensor.tensor_type()),
-            });
-        }
+        let tensor = match program.derived(i) {
+            Some(derived) => sources.compute(derived)?,
+            None => given(program, i, weights)?,
+        };
         all.insert(i, tensor);
     }
     Ok(all)
+}
+
+/// The elements of a given parameter.
+fn given(program: &Program, i: u32, weights: &Weights) -> Result<Tensor, CompileError> {
+    let port = program.params.get(i as usize);
+    let port = port
+        .ok_or_else(|| CompileError::Internal(format!("parameter {i}, which the program lacks")))?;
+    let missing = || CompileError::MissingParam(port.name.to_string());
+    let tensor = weights.get(&port.name).ok_or_else(missing)?;
+    expect_type(port, tensor)?;
+    Ok(tensor.clone())
+}
+
+/// Fails for elements of another type than the parameter's.
+fn expect_type(port: &Port, tensor: &Tensor) -> Result<(), CompileError> {
+    let found = tensor.tensor_type();
+    if found == port.ty {
+        return Ok(());
+    }
+    let (expected, found) = (Box::new(port.ty.clone()), Box::new(found));
+    Err(CompileError::ParamType { name: port.name.to_string(), expected, found })
+}
+
+/// New elements of given parameters, by number.
+///
+/// # Errors
+/// A name that no parameter has, or elements of another type.
+pub(super) fn matched(
+    program: &Program,
+    weights: &Weights,
+) -> Result<BTreeMap<u32, Tensor>, CompileError> {
+    let ports = (0u32..).zip(&program.params);
+    let ports: BTreeMap<&str, (u32, &Port)> =
+        ports.map(|(i, port)| (&*port.name, (i, port))).collect();
+    let mut new = BTreeMap::new();
+    for (name, tensor) in weights.iter() {
+        let unknown = || CompileError::UnknownParam(name.to_string());
+        let (i, port) = *ports.get(&**name).ok_or_else(unknown)?;
+        expect_type(port, tensor)?;
+        new.insert(i, tensor.clone());
+    }
+    Ok(new)
+}
+
+/// The elements of the parameters that others are computed from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sources(BTreeMap<u32, Tensor>);
+
+impl Sources {
+    pub(super) fn new(program: &Program, weights: &Weights) -> Result<Self, CompileError> {
+        let all = program.derived.iter().flat_map(|derived| derived.operands);
+        let elements = all.map(|i| Ok((i, given(program, i, weights)?)));
+        Ok(Self(elements.collect::<Result<_, CompileError>>()?))
+    }
+
+    /// The sources with these new elements, to which those of derived parameters are added.
+    pub(super) fn with(
+        &self,
+        program: &Program,
+        new: &mut BTreeMap<u32, Tensor>,
+    ) -> Result<Self, CompileError> {
+        let mut sources = self.clone();
+        for (i, tensor) in &mut sources.0 {
+            if let Some(new) = new.get(i) {
+                tensor.clone_from(new);
+            }
+        }
+        let behind = int::<u32>(program.params.len());
+        for (i, derived) in (behind..).zip(&program.derived) {
+            if derived.operands.iter().any(|i| new.contains_key(i)) {
+                new.insert(i, sources.compute(derived)?);
+            }
+        }
+        Ok(sources)
+    }
+
+    /// The elements of a derived parameter.
+    fn compute(&self, derived: &Derived) -> Result<Tensor, CompileError> {
+        let operands = derived.operands.map(|i| {
+            invariant(self.0.get(&i), "that sources are all that derived parameters need")
+        });
+        let factors = derived.op.factors(derived.of, operands);
+        let [scale, shift] = factors.map_err(|error| CompileError::Internal(error.to_string()))?;
+        Ok(match derived.factor {
+            Factor::Scale => scale,
+            Factor::Shift => shift,
+        })
+    }
 }
 
 #[cfg(test)]

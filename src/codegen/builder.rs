@@ -72,6 +72,13 @@ impl<'a> Builder<'a> {
     pub(super) fn is_aligned(&self, id: BufferId) -> bool {
         match &self.device.buffer(id).storage {
             Storage::Part { offset, .. } => offset.modulo(&16.into()) == Dim::ZERO,
+            Storage::Strip { of, channel, .. } => {
+                let width: Dim = int::<i64>(self.ty(id).dtype.bytes()).into();
+                let sixteen = |channels: &Dim| {
+                    (channels.clone() * width.clone()).modulo(&16.into()) == Dim::ZERO
+                };
+                sixteen(channel) && sixteen(&self.ty(*of).shape[1])
+            }
             Storage::Input(_)
             | Storage::Output(_)
             | Storage::Param(_)
@@ -79,6 +86,24 @@ impl<'a> Builder<'a> {
             | Storage::Arena
             | Storage::Reuse { .. } => true,
         }
+    }
+
+    /// Adds the result of a kernel that writes images with the channels last, and the channels of
+    /// the image in memory (`PITCH`), of which the result may be some.
+    pub(super) fn write_image(&mut self, name: &str, id: BufferId) {
+        self.write(name, id);
+        let whole = match &self.device.buffer(id).storage {
+            Storage::Strip { of, .. } => *of,
+            Storage::Input(_)
+            | Storage::Output(_)
+            | Storage::Param(_)
+            | Storage::Update(_)
+            | Storage::Arena
+            | Storage::Part { .. }
+            | Storage::Reuse { .. } => id,
+        };
+        let pitch = self.ty(whole).shape[1].clone();
+        self.size("PITCH", &pitch);
     }
 
     /// Adds a pointer to elements that are read.

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use super::builder::{Builder, c_type, number};
 use super::function::{Element, apply, binary, fails, may_fail, rounded, unary, wide};
 use crate::lower::{Access, BufferId, Chain, ChainStep};
-use crate::op::BatchNorm;
 use crate::types::DType;
 
 /// The state of writing a chain.
@@ -99,7 +98,9 @@ pub(super) fn expression(
         reports |= match step {
             ChainStep::Binary { op, .. } => to.is_integer() && fails(op),
             ChainStep::Mixed { op, to, .. } => may_fail(op, *to),
-            ChainStep::Unary(_) | ChainStep::ScaleShift { .. } => false,
+            ChainStep::Unary(_) | ChainStep::BatchNorm { .. } | ChainStep::ScaleShift { .. } => {
+                false
+            }
         };
     }
     if reports {
@@ -126,7 +127,7 @@ pub(super) fn step_expression(
             let (a, b) = if *swapped { (&other, x) } else { (x, &other) };
             Some((binary(op, a, b)?, x.dtype))
         }
-        ChainStep::ScaleShift { .. } => None,
+        ChainStep::BatchNorm { .. } | ChainStep::ScaleShift { .. } => None,
         ChainStep::Mixed { op, slot, operands, accesses, to } => {
             let mut terms = Vec::with_capacity(operands.len() + 1);
             for (of, access) in operands.iter().zip(accesses) {
@@ -163,10 +164,20 @@ impl Writer {
 
     fn step(&mut self, step: &ChainStep) -> Option<()> {
         let x = self.running.clone();
-        let (text, to) = if let ChainStep::ScaleShift { op, operands, access } = step {
-            (self.scale_shift(op, operands, *access)?, x.dtype)
-        } else {
-            step_expression(step, &x, &mut |operand, access| self.operand(operand, access))?
+        let (text, to) = match step {
+            ChainStep::BatchNorm { op, operands, access } => {
+                let epsilon = number(op.epsilon, wide(x.dtype));
+                let factors = |parts: &str| format!("scale_shift({parts}, {epsilon})");
+                (self.scale_shift(operands, *access, factors)?, x.dtype)
+            }
+            ChainStep::ScaleShift { operands, access } => {
+                let ty = c_type(wide(x.dtype));
+                let factors = |parts: &str| format!("make_{ty}2({parts})");
+                (self.scale_shift(operands, *access, factors)?, x.dtype)
+            }
+            ChainStep::Unary(_) | ChainStep::Binary { .. } | ChainStep::Mixed { .. } => {
+                step_expression(step, &x, &mut |operand, access| self.operand(operand, access))?
+            }
         };
         // A variable of C has one type: the running element is overwritten while its type stays,
         // and continues in a new variable when a step changes it.
@@ -181,7 +192,13 @@ impl Writer {
         Some(())
     }
 
-    fn scale_shift(&mut self, op: &BatchNorm, at: &[usize; 4], access: Access) -> Option<String> {
+    /// `x * s + t` with the two numbers that `factors` makes of the elements of these operands.
+    fn scale_shift(
+        &mut self,
+        at: &[usize],
+        access: Access,
+        factors: impl Fn(&str) -> String,
+    ) -> Option<String> {
         let (x, is_column) = (self.running.clone(), self.is_column(access));
         let ty = wide(x.dtype);
         let place = if is_column { "c".to_owned() } else { Self::index(access) };
@@ -189,10 +206,9 @@ impl Writer {
         for i in at {
             parts.push(Element::new(format!("p.c{i}[{place}]"), *self.types.get(*i)?).cast(ty));
         }
-        let epsilon = number(op.epsilon, ty);
-        // Scale and shift are derived from four vectors with a division and a root. As a member of
-        // `Column` they are computed once per channel and thread instead of once per element.
-        let factors = format!("scale_shift({}, {epsilon})", parts.join(", "));
+        // As a member of `Column` they are made once per channel and thread instead of once per
+        // element: those of a batch norm take a division and a root.
+        let factors = factors(&parts.join(", "));
         let (pair, name) = (format!("{}2", c_type(ty)), format!("f{}", at[0]));
         let of = if is_column {
             self.member(&pair, &name, &factors);

@@ -36,11 +36,19 @@ pub enum ChainStep {
         swapped: bool,
     },
     /// `x * s + t` for the running element `x`, with the factors of `BatchNorm::scale_shift`.
-    ScaleShift {
+    BatchNorm {
         /// The operator.
         op: BatchNorm,
         /// The positions of its scale, bias, mean and variance.
         operands: [usize; 4],
+        /// The access to these operands: `Access::Axis`.
+        access: Access,
+    },
+    /// The same with factors that are operands: those of a batch norm whose operands no run
+    /// changes.
+    ScaleShift {
+        /// The positions of `s` and `t`.
+        operands: [usize; 2],
         /// The access to these operands: `Access::Axis`.
         access: Access,
     },
@@ -96,7 +104,8 @@ impl ChainStep {
         match self {
             Self::Unary(op) => op.name(),
             Self::Binary { op, .. } => op.name(),
-            Self::ScaleShift { op, .. } => op.name(),
+            Self::BatchNorm { op, .. } => op.name(),
+            Self::ScaleShift { .. } => "scale_shift",
             Self::Mixed { op, .. } => op.name(),
         }
     }
@@ -106,6 +115,18 @@ impl ChainStep {
         match self {
             Self::Unary(_) => &[],
             Self::Binary { operand, .. } => std::slice::from_ref(operand),
+            Self::BatchNorm { operands, .. } => operands,
+            Self::ScaleShift { operands, .. } => operands,
+            Self::Mixed { operands, .. } => operands,
+        }
+    }
+
+    /// The same, to change them.
+    pub(super) fn operands_mut(&mut self) -> &mut [usize] {
+        match self {
+            Self::Unary(_) => &mut [],
+            Self::Binary { operand, .. } => std::slice::from_mut(operand),
+            Self::BatchNorm { operands, .. } => operands,
             Self::ScaleShift { operands, .. } => operands,
             Self::Mixed { operands, .. } => operands,
         }
@@ -116,7 +137,8 @@ impl ChainStep {
         match self {
             Self::Unary(_) => Vec::new(),
             Self::Binary { access, .. } => vec![*access],
-            Self::ScaleShift { operands, access, .. } => vec![*access; operands.len()],
+            Self::BatchNorm { operands, access, .. } => vec![*access; operands.len()],
+            Self::ScaleShift { operands, access } => vec![*access; operands.len()],
             Self::Mixed { accesses, .. } => accesses.clone(),
         }
     }
@@ -169,6 +191,16 @@ impl Named<'_> {
             None => write!(f, "${i}"),
         }
     }
+
+    /// A step whose operands have an element for each channel.
+    fn channels(&self, f: &mut fmt::Formatter<'_>, name: &str, operands: &[usize]) -> fmt::Result {
+        write!(f, " -> {name}(.")?;
+        for i in operands {
+            f.write_str(", ")?;
+            self.operand(f, *i)?;
+        }
+        f.write_str(")")
+    }
 }
 
 impl fmt::Display for Named<'_> {
@@ -185,14 +217,12 @@ impl fmt::Display for Named<'_> {
                     write!(f, "[{}]{})", access.name(), if *swapped { ", ." } else { "" })?;
                     print_attrs(f, &op.attrs())?;
                 }
-                ChainStep::ScaleShift { op, operands, .. } => {
-                    write!(f, " -> {}(.", op.name())?;
-                    for i in operands {
-                        f.write_str(", ")?;
-                        self.operand(f, *i)?;
-                    }
-                    f.write_str(")")?;
+                ChainStep::BatchNorm { operands, op, .. } => {
+                    self.channels(f, step.name(), operands)?;
                     print_attrs(f, &op.attrs())?;
+                }
+                ChainStep::ScaleShift { operands, .. } => {
+                    self.channels(f, step.name(), operands)?;
                 }
                 ChainStep::Mixed { op, slot, operands, accesses, .. } => {
                     write!(f, " -> {}(", op.name())?;
@@ -236,7 +266,7 @@ mod tests {
         let chain = Chain {
             steps: vec![
                 binary(Binary::Add, 0, axis, false),
-                ChainStep::ScaleShift {
+                ChainStep::BatchNorm {
                     op: BatchNorm::default(),
                     operands: [1, 2, 3, 4],
                     access: axis,
@@ -244,13 +274,14 @@ mod tests {
                 ChainStep::Unary(Unary::Clip { min: Some(0.0), max: Some(6.0) }),
                 binary(Binary::Sub, 5, Access::Scalar, true),
                 binary(Binary::Mul, 6, Access::Full, false),
+                ChainStep::ScaleShift { operands: [7, 8], access: axis },
             ],
         };
-        assert_eq!(chain.operands(), 7);
+        assert_eq!(chain.operands(), 9);
         assert_eq!(
             chain.to_string(),
             " -> add(., $0[axis]) -> batch_norm(., $1, $2, $3, $4) -> clip(.) {max=6.0, min=0.0} \
-             -> sub($5[scalar], .) -> mul(., $6[full])"
+             -> sub($5[scalar], .) -> mul(., $6[full]) -> scale_shift(., $7, $8)"
         );
         let short = Chain { steps: vec![binary(Binary::Add, 0, axis, false)] };
         assert_eq!(short.display(&["bias"]).to_string(), " -> add(., bias[axis])");

@@ -106,7 +106,7 @@ impl Simulation<'_> {
                     Space::Arena => self.plan.planned,
                     Space::Input(i) => size(self.program.inputs.get(i as usize)),
                     Space::Output(i) => size(self.program.outputs.get(i as usize)),
-                    Space::Param(i) => size(self.program.params.get(i as usize)),
+                    Space::Param(i) => size(self.program.param(i)),
                     Space::Update(i) => size(self.program.update(i)),
                 };
                 if at.offset.checked_add(at.bytes).is_none_or(|end| end > limit) {
@@ -114,7 +114,7 @@ impl Simulation<'_> {
                         self.error(i, format!("{} ends after {limit} bytes", self.name(buffer)))
                     );
                 }
-                let own = !matches!(self.device.buffer(buffer).storage, Storage::Part { .. });
+                let own = !self.device.buffer(buffer).storage.is_within();
                 if at.space == Space::Arena && own && !at.offset.is_multiple_of(alignment) {
                     return Err(self.error(i, format!("{} is not aligned", self.name(buffer))));
                 }

@@ -101,6 +101,7 @@ pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
         inputs: graph.inputs().map(|v| port(&graph.info(v).name, graph.ty(v))).collect(),
         outputs: graph.outputs().iter().map(|o| port(&o.name, graph.ty(o.value))).collect(),
         params: graph.params().iter().map(|p| port(&p.name, &p.ty)).collect(),
+        derived: Vec::new(),
         updates: graph.updates().iter().map(|update| update.param.0).collect(),
         rows: rows.collect(),
         devices: emitter.devices,

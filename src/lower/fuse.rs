@@ -278,7 +278,7 @@ fn chain_step(op: &Op, slot: usize, types: &[&TensorType], next: usize) -> Optio
         }
         (Op::BatchNorm(op), 4) if slot == 0 => {
             let operands = std::array::from_fn(|i| next + i);
-            channel_access(ty).map(|access| ChainStep::ScaleShift {
+            channel_access(ty).map(|access| ChainStep::BatchNorm {
                 op: op.clone(),
                 operands,
                 access,

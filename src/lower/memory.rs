@@ -215,7 +215,10 @@ impl Program {
                 Storage::Output(i) => Space::Output(i),
                 Storage::Param(i) => Space::Param(i),
                 Storage::Update(i) => Space::Update(i),
-                Storage::Arena | Storage::Part { .. } | Storage::Reuse { .. } => Space::Arena,
+                Storage::Arena
+                | Storage::Part { .. }
+                | Storage::Strip { .. }
+                | Storage::Reuse { .. } => Space::Arena,
             };
             locations.push(Location { space, offset: 0, bytes, dims });
         }
@@ -277,7 +280,9 @@ fn place_aliases(device: &DeviceProgram, n: i64, locations: &mut IdMap<BufferId,
         }
     }
     for id in device.buffer_ids() {
-        if let Storage::Part { of, offset } = &device.buffer(id).storage {
+        if let Storage::Part { of, offset } | Storage::Strip { of, offset, .. } =
+            &device.buffer(id).storage
+        {
             let Location { space, offset: start, .. } = locations[*of];
             let inside = int::<usize>(offset.eval(n));
             locations[id].space = space;

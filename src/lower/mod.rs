@@ -6,6 +6,7 @@ mod beside;
 pub(crate) mod chain;
 pub(crate) mod check;
 mod collectives;
+mod derived;
 mod devices;
 mod emit;
 mod error;
@@ -20,6 +21,7 @@ mod report;
 mod reuse;
 mod schedule;
 mod streams;
+mod strips;
 mod support;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -33,6 +35,7 @@ pub(crate) use memory::{Location, Space};
 pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
+pub(crate) use program::{Derived, Factor};
 pub(crate) use support::{Images, Partials, Through};
 pub use support::{Kernels, Support, Types};
 
@@ -51,7 +54,9 @@ pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, Low
     }
     let layout = arrange::arrange(graph, kernels)?;
     let mut program = emit::emit(&layout)?;
+    derived::fold_batch_norms(&mut program)?;
     for d in 0..program.devices.len() {
+        strips::write_in_place(&mut program.devices, d, kernels);
         // Launches are grouped before buffers are reused: grouping moves steps, and reuse depends
         // on the final order of the last uses. Regions come last, because reuse removes some.
         if kernels.on(program.devices[d].device).target().together {

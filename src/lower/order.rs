@@ -192,7 +192,9 @@ pub(super) fn in_channels_last(chain: &Chain, ty: &TensorType) -> Option<Chain> 
     for step in &mut chain.steps {
         match step {
             ChainStep::Unary(_) => {}
-            ChainStep::Binary { access, .. } | ChainStep::ScaleShift { access, .. } => {
+            ChainStep::Binary { access, .. }
+            | ChainStep::BatchNorm { access, .. }
+            | ChainStep::ScaleShift { access, .. } => {
                 *access = reindexed(*access, ty)?;
             }
             ChainStep::Mixed { accesses, .. } => {

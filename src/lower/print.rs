@@ -3,9 +3,12 @@
 use std::fmt;
 
 use super::chain::print_attrs;
+use crate::op::OpText;
 use crate::types::Order;
 
-use super::program::{Action, Buffer, DeviceProgram, Guard, Lane, Launch, Program, Step, Storage};
+use super::program::{
+    Action, Buffer, Derived, DeviceProgram, Guard, Lane, Launch, Program, Step, Storage,
+};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,6 +22,13 @@ impl fmt::Display for Program {
         for (i, port) in (0u32..).zip(&self.updates).filter_map(|(i, _)| Some((i, self.update(i)?)))
         {
             writeln!(f, "update {i} {}: {}", port.name, port.ty)?;
+        }
+        for (i, derived) in (self.params.len()..).zip(&self.derived) {
+            let Derived { port, op, operands: [scale, bias, mean, var], factor, .. } = derived;
+            write!(f, "param {i} {}: {} = {} of batch_norm(", port.name, port.ty, factor.name())?;
+            write!(f, "param {scale}, param {bias}, param {mean}, param {var})")?;
+            print_attrs(f, &op.attrs())?;
+            writeln!(f)?;
         }
         for device in &self.devices {
             writeln!(f)?;
@@ -123,6 +133,9 @@ impl fmt::Display for Buffer {
             Storage::Update(i) => write!(f, " update {i}"),
             Storage::Arena => Ok(()),
             Storage::Part { of, offset } => write!(f, " in %{} at {offset}", of.0),
+            Storage::Strip { of, channel, .. } => {
+                write!(f, " in %{} from channel {channel}", of.0)
+            }
             Storage::Reuse { of } => write!(f, " over %{}", of.0),
         }
     }

@@ -7,9 +7,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::chain::{Chain, ChainStep};
 use crate::ir::{Id, IdMap};
-use crate::op::Op;
+use crate::op::{BatchNorm, Op};
 use crate::types::invariant::int;
-use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
+use crate::types::{DType, Device, Dim, KernelClass, Order, Target, TensorType};
 
 /// An executable form of a graph: for each device its buffers and its steps, in order.
 ///
@@ -30,6 +30,8 @@ pub struct Program {
     pub outputs: Vec<Port>,
     /// The parameters, in the order of the graph.
     pub params: Vec<Port>,
+    /// The parameters that are computed from others; they are counted on behind `params`.
+    pub(crate) derived: Vec<Derived>,
     /// The positions of the parameters that a run updates, in the order of the graph's updates.
     pub updates: Vec<u32>,
     /// The rows of each replica; empty if the graph has no replicas.
@@ -47,6 +49,41 @@ pub struct Port {
     pub name: Arc<str>,
     /// Its type.
     pub ty: TensorType,
+}
+
+/// A parameter that is computed from others, whenever these are given elements: a factor of a batch
+/// norm whose operands no run changes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Derived {
+    /// Its name and type.
+    pub(crate) port: Port,
+    /// The batch norm.
+    pub(crate) op: BatchNorm,
+    /// The type in which the batch norm is computed.
+    pub(crate) of: DType,
+    /// The positions of its scale, bias, mean and variance among the parameters.
+    pub(crate) operands: [u32; 4],
+    /// Which of its two factors it is.
+    pub(crate) factor: Factor,
+}
+
+/// A factor of a batch norm, `x * scale + shift`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Factor {
+    /// The number that elements are multiplied by.
+    Scale,
+    /// The number that is then added.
+    Shift,
+}
+
+impl Factor {
+    /// Its name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Scale => "scale",
+            Self::Shift => "shift",
+        }
+    }
 }
 
 /// The buffers and steps of one device.
@@ -105,7 +142,7 @@ pub enum Storage {
     Input(u32),
     /// In the tensor handed out as this output.
     Output(u32),
-    /// In the device's copy of this parameter, read only.
+    /// In the device's copy of this parameter, given or derived, read only.
     Param(u32),
     /// In the tensor that replaces the device's copy of a parameter when the run has succeeded, by
     /// the position among the program's updates. A run that fails leaves the old copy in place.
@@ -119,11 +156,29 @@ pub enum Storage {
         /// The first byte.
         offset: Dim,
     },
+    /// In another image with the channels last, from a channel on: the rows of its channels lie
+    /// apart, and only kernels that know that write it.
+    Strip {
+        /// The image, which is not itself a part.
+        of: BufferId,
+        /// The first channel.
+        channel: Dim,
+        /// The first byte if its rows lay together. The strips of an image have as many bytes as
+        /// parts one behind the other, and memory is planned as if they were those.
+        offset: Dim,
+    },
     /// In the bytes of an arena buffer of the same size whose contents are no longer needed.
     Reuse {
         /// The buffer, whose storage is [`Storage::Arena`].
         of: BufferId,
     },
+}
+
+impl Storage {
+    /// True of bytes within another buffer's.
+    pub(super) fn is_within(&self) -> bool {
+        matches!(self, Self::Part { .. } | Self::Strip { .. })
+    }
 }
 
 /// A stream of a device: its steps run one after the other.
@@ -294,7 +349,7 @@ impl DeviceProgram {
     /// The root buffer that contains the bytes of `id`: one that is not part of another.
     pub(crate) fn root(&self, id: BufferId) -> BufferId {
         match self.buffer(id).storage {
-            Storage::Part { of, .. } => of,
+            Storage::Part { of, .. } | Storage::Strip { of, .. } => of,
             Storage::Input(_)
             | Storage::Output(_)
             | Storage::Param(_)
@@ -314,12 +369,23 @@ impl DeviceProgram {
             | Storage::Output(_)
             | Storage::Param(_)
             | Storage::Update(_)
-            | Storage::Part { .. } => None,
+            | Storage::Part { .. }
+            | Storage::Strip { .. } => None,
         }
     }
 }
 
 impl Program {
+    /// The parameter at a position, be it given or derived.
+    pub(crate) fn param(&self, i: u32) -> Option<&Port> {
+        self.params.get(i as usize).or_else(|| Some(&self.derived(i)?.port))
+    }
+
+    /// The derived parameter at a position; `None` of a given one.
+    pub(crate) fn derived(&self, i: u32) -> Option<&Derived> {
+        self.derived.get((i as usize).checked_sub(self.params.len())?)
+    }
+
     /// The port of an updated parameter, by its position among the updates.
     pub(crate) fn update(&self, i: u32) -> Option<&Port> {
         self.params.get(*self.updates.get(i as usize)? as usize)

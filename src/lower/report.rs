@@ -94,6 +94,7 @@ fn held(device: &DeviceProgram, bound: &BoundDevice) -> Held {
             | Storage::Input(_)
             | Storage::Arena
             | Storage::Part { .. }
+            | Storage::Strip { .. }
             | Storage::Reuse { .. } => {}
         }
     }
@@ -109,7 +110,7 @@ fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice
     let mut holders: IdMap<BufferId, Vec<BufferId>> = device.buffer_map(Vec::new());
     for id in device.buffer_ids() {
         if at(id).space == Space::Arena
-            && !matches!(device.buffer(id).storage, Storage::Part { .. })
+            && !device.buffer(id).storage.is_within()
             && let Some(region) = device.region(id)
         {
             holders[region].push(id);

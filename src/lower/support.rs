@@ -89,6 +89,9 @@ pub struct Support {
     pub(crate) images: Images,
     /// The operands that its kernel can read through a function of their elements.
     pub(crate) reads_through: Through,
+    /// True if the kernel can write an image with the channels last as some of the channels of a
+    /// wider one.
+    pub(crate) writes_strips: bool,
 }
 
 impl Support {

@@ -47,7 +47,7 @@ fn grouped(device: &DeviceProgram, d: usize, elsewhere: &[BufferId]) -> Vec<bool
     }
     // A buffer with parts has readers of other indices.
     for buffer in &device.buffers {
-        if let Storage::Part { of, .. } = buffer.storage {
+        if let Storage::Part { of, .. } | Storage::Strip { of, .. } = buffer.storage {
             reject(of, &mut grouped);
         }
     }
@@ -99,7 +99,7 @@ fn is_update_chain(device: &DeviceProgram, step: &Step) -> bool {
     let accesses = || launch.chain.steps.iter().flat_map(ChainStep::accesses);
     let plain = |step: &ChainStep| match step {
         ChainStep::Unary(_) | ChainStep::Binary { .. } => true,
-        ChainStep::ScaleShift { .. } => false,
+        ChainStep::BatchNorm { .. } | ChainStep::ScaleShift { .. } => false,
         ChainStep::Mixed { to, .. } => to.is_float() || *to == DType::Bool,
     };
     launch.class == KernelClass::Elementwise

@@ -1,7 +1,7 @@
 //! Batch normalisation by given statistics.
 
 use super::infer::{at_least, count, dtype, equal, exactly, result, sizes_of};
-use super::numeric::{Wide, narrow, setting_in, wide, widen};
+use super::numeric::{Wide, narrow, setting_in, widen};
 use super::prelude::*;
 
 op! {
@@ -48,6 +48,25 @@ impl BatchNorm {
                 (s as f32, t as f32)
             })
             .unzip()
+    }
+
+    /// The factors of [`BatchNorm::scale_shift`] for an operand of type `dtype`, in the type in
+    /// which that is computed, of `scale`, `bias`, `mean` and `var`.
+    pub(crate) fn factors(
+        &self,
+        dtype: DType,
+        operands: [&Tensor; 4],
+    ) -> Result<[Tensor; 2], OpError> {
+        let [scale, bias, mean, var] = operands.map(Tensor::to_f64);
+        let dims = &[scale.len()];
+        if dtype == DType::F64 {
+            let factor = |i: usize| factors(scale[i], bias[i], mean[i], var[i], self.epsilon);
+            let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
+            return Ok([Tensor::new(dims, &s)?, Tensor::new(dims, &t)?]);
+        }
+        let [scale, bias, mean, var] = [scale, bias, mean, var].map(|c| rounded(&c));
+        let (s, t) = Self::scale_shift(&scale, &bias, &mean, &var, self.epsilon);
+        Ok([Tensor::new(dims, &s)?, Tensor::new(dims, &t)?])
     }
 }
 
@@ -115,15 +134,11 @@ impl OpDef for BatchNorm {
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         let [x, scale, bias, mean, var] = exactly(operands)?;
         let mut y = widen(x)?;
-        if wide(x.dtype()) == DType::F64 {
-            let [scale, bias, mean, var] = [scale, bias, mean, var].map(Tensor::to_f64);
-            let factor = |i: usize| factors(scale[i], bias[i], mean[i], var[i], self.epsilon);
-            let (s, t): (Vec<f64>, Vec<f64>) = (0..scale.len()).map(factor).unzip();
-            apply(&mut y, &s, &t);
+        let [s, t] = self.factors(x.dtype(), [scale, bias, mean, var])?;
+        if x.dtype() == DType::F64 {
+            apply::<f64>(&mut y, s.as_slice(), t.as_slice());
         } else {
-            let [scale, bias, mean, var] = [scale, bias, mean, var].map(|c| rounded(&c.to_f64()));
-            let (s, t) = Self::scale_shift(&scale, &bias, &mean, &var, self.epsilon);
-            apply(&mut y, &s, &t);
+            apply::<f32>(&mut y, s.as_slice(), t.as_slice());
         }
         Ok(vec![narrow(y, x.dtype())?])
     }

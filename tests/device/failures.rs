@@ -148,7 +148,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
 /// The buffer in which the bytes of another one lie.
 fn root(device: &DeviceProgram, id: BufferId) -> BufferId {
     match device.buffers[id.0 as usize].storage {
-        Storage::Part { of, .. } => of,
+        Storage::Part { of, .. } | Storage::Strip { of, .. } => of,
         Storage::Input(_)
         | Storage::Output(_)
         | Storage::Param(_)

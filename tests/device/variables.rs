@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("steps", gpus_hold_what_the_cpu_holds_after_every_step),
         trial("failures", a_run_that_fails_on_gpus_leaves_the_variables_as_they_were),
         trial("set", parameters_on_gpus_can_be_set),
+        trial("factors", factors_follow_the_parameters_that_they_are_computed_from),
         trial("images", images_that_runs_change_are_those_that_kernels_read),
     ]
 }
@@ -86,6 +87,24 @@ graph @images(%x: f32[N,4,6,6]) -> (y: f32[N,4,6,6]) {
   update @image = %bounded
   update @w = %less
   return %y
+}
+";
+
+/// Two batch norms, of which a run changes an operand of the second.
+const NORMS: &str = "fanwise 1
+symbol N >= 0
+param @s : f32[3] = \"t#s\" blake3:0000000000000001
+param @b : f32[3] = \"t#b\" blake3:0000000000000002
+param @m : f32[3] = \"t#m\" blake3:0000000000000003
+param @v : f32[3] = \"t#v\" blake3:0000000000000004
+param @moving : f32[3] = \"t#moving\" blake3:0000000000000005
+graph @norms(%x: f32[N,3,2]) -> (z: f32[N,3,2]) {
+  %vv : f32[3] = mul(@v, @v)
+  %y : f32[N,3,2] = batch_norm(%x, @s, @b, @m, @v)
+  %z : f32[N,3,2] = batch_norm(%y, @s, @b, @moving, @v)
+  %next : f32[3] = add(@moving, %vv)
+  update @moving = %next
+  return %z
 }
 ";
 
@@ -263,6 +282,43 @@ fn parameters_on_gpus_can_be_set() {
         assert_eq!(gpus.weights().unwrap(), weights);
         gpus.run(&good, &RunOptions::default()).unwrap();
         assert_eq!(gpus.weights().unwrap(), first, "the same step from the same state");
+    }
+}
+
+/// The factors of a batch norm are computed when its operands are given, all or one of them.
+fn factors_follow_the_parameters_that_they_are_computed_from() {
+    for dtype in ["f32", "f64", "f16"] {
+        let image = "f32[N,3,2]";
+        let text = NORMS.replace(image, &image.replace("f32", dtype));
+        let (model, mut weights) = with_weights(&text);
+        weights.insert("v", Tensor::new(&[3], &[0.5f32, 1.25, 3.0]).unwrap());
+        let mut mean = Weights::default();
+        mean.insert("m", Tensor::new(&[3], &[0.1f32, -2.0, 7.0]).unwrap());
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let batch = inputs(&model, 5, &mut rng);
+        let run = |device: &dyn Executable| {
+            let step = || device.run(&batch, &RunOptions::default()).unwrap().outputs.remove(0).1;
+            let first = [step(), step()];
+            device.set_weights(&mean).unwrap();
+            let then = step();
+            device.set_weights(&weights).unwrap();
+            assert_eq!(device.weights().unwrap(), weights, "{dtype}");
+            [first, [then, step()]].concat()
+        };
+        let program = lower(&verify(&model).unwrap(), &CPU).unwrap();
+        let want = run(&Cpu::new(1).unwrap().executable(program, &weights).unwrap());
+        assert!(want[0] == want[3] && want[0] != want[1] && want[2] != want[1], "{dtype}");
+        for count in [1, 3] {
+            for how in ways(count) {
+                let graph = replicate(&model, &how).unwrap_or_else(|e| panic!("{dtype}: {e}"));
+                let gpus = on_gpus(&graph, &weights, count);
+                let derived = gpus.program().to_string().matches(" of batch_norm(").count();
+                // What several devices are sent in each run has no factors that stay.
+                let is_held = how.weights == WeightPlacement::Mirrored || count == 1;
+                assert_eq!(derived, if is_held { 2 } else { 0 }, "{dtype}: {}", gpus.program());
+                assert!(run(&gpus) == want, "{dtype}, {count} GPUs, {:?}", how.weights);
+            }
+        }
     }
 }
 

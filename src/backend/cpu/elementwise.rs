@@ -1,5 +1,7 @@
 //! Chains of elementwise operators on `f32`, at the end of another kernel or alone.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 
 use super::simd::vectorised;
@@ -22,7 +24,7 @@ pub struct Epilogue<'a> {
 enum Step<'a> {
     Unary(Unary),
     Binary { op: Binary, operand: Operand<'a>, swapped: bool },
-    ScaleShift { scale: Vec<f32>, shift: Vec<f32>, inner: usize },
+    ScaleShift { scale: Cow<'a, [f32]>, shift: Cow<'a, [f32]>, inner: usize },
 }
 
 /// The elements of an operand, and where they are met.
@@ -45,6 +47,21 @@ impl<'a> Operand<'a> {
     }
 }
 
+/// The operands at these positions, with an element for each index of an axis, and the elements of
+/// the running value for each index; `None` if one is missing or shorter.
+fn channels<'a, const K: usize>(
+    operands: &[&'a [f32]],
+    at: &[usize; K],
+    access: Access,
+) -> Option<(usize, [&'a [f32]; K])> {
+    let Access::Axis { inner, size } = access else { return None };
+    let mut lists = [&[][..]; K];
+    for (list, at) in lists.iter_mut().zip(at) {
+        *list = operands.get(*at)?.get(..size)?;
+    }
+    (inner > 0 && size > 0).then_some((inner, lists))
+}
+
 impl<'a> Epilogue<'a> {
     /// The chain with these operands in place of its positions; `None` if one is missing or shorter
     /// than the chain says.
@@ -55,15 +72,15 @@ impl<'a> Epilogue<'a> {
                 let operand = Operand::new(operands.get(*operand)?, *access)?;
                 Some(Step::Binary { op: op.clone(), operand, swapped: *swapped })
             }
-            ChainStep::ScaleShift { op, operands: at, access } => {
-                let Access::Axis { inner, size } = *access else { return None };
-                let [mut scale, mut bias, mut mean, mut var] = [&[][..]; 4];
-                for (list, at) in [&mut scale, &mut bias, &mut mean, &mut var].into_iter().zip(at) {
-                    *list = operands.get(*at)?.get(..size)?;
-                }
+            ChainStep::BatchNorm { op, operands: at, access } => {
+                let (inner, [scale, bias, mean, var]) = channels(operands, at, *access)?;
                 // The factors of the reference, so that the bits are its own.
                 let (scale, shift) = BatchNorm::scale_shift(scale, bias, mean, var, op.epsilon);
-                (inner > 0 && size > 0).then_some(Step::ScaleShift { scale, shift, inner })
+                Some(Step::ScaleShift { scale: scale.into(), shift: shift.into(), inner })
+            }
+            ChainStep::ScaleShift { operands: at, access } => {
+                let (inner, [scale, shift]) = channels(operands, at, *access)?;
+                Some(Step::ScaleShift { scale: scale.into(), shift: shift.into(), inner })
             }
             ChainStep::Mixed { .. } => None,
         });
@@ -267,9 +284,14 @@ mod tests {
                     let both = if *swapped { vec![other, y] } else { vec![y, other] };
                     (Op::from(op.clone()), both)
                 }
-                ChainStep::ScaleShift { op, operands: at, .. } => {
+                ChainStep::BatchNorm { op, operands: at, .. } => {
                     let vectors = at.iter().map(|i| Tensor::new(&[7], operands[*i]).unwrap());
                     (Op::from(op.clone()), std::iter::once(y).chain(vectors).collect())
+                }
+                ChainStep::ScaleShift { operands: [s, t], access } => {
+                    let (s, t) = (operand(*s, *access), operand(*t, *access));
+                    y = Op::from(Binary::Mul).eval(&[&y, &s]).unwrap().remove(0);
+                    (Op::from(Binary::Add), vec![y, t])
                 }
                 ChainStep::Mixed { .. } => panic!("{chain} is not of f32 alone"),
             };
@@ -315,9 +337,13 @@ mod tests {
                         let at = operands.len();
                         operands.extend((0..4).map(|_| random(&mut rng, 7)));
                         operands[at + 3].iter_mut().for_each(|x| *x = x.abs());
-                        let operands = [at, at + 1, at + 2, at + 3];
                         let access = axis(1201, 7);
-                        ChainStep::ScaleShift { op: BatchNorm::default(), operands, access }
+                        if i % 2 == 0 {
+                            let operands = [at, at + 1, at + 2, at + 3];
+                            ChainStep::BatchNorm { op: BatchNorm::default(), operands, access }
+                        } else {
+                            ChainStep::ScaleShift { operands: [at, at + 1], access }
+                        }
                     }
                     _ => {
                         let access = accesses[(case + i) % accesses.len()];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::backend::host::lock;
+use crate::backend::params::Sources;
 use crate::backend::{CompileError, params};
 use crate::ir::Weights;
 use crate::lower::{BoundDevice, BufferId, DeviceProgram, Program};
@@ -17,6 +18,7 @@ pub(super) type Params = Vec<Vec<Option<Tensor>>>;
 #[derive(Debug)]
 pub(super) struct Variables {
     params: RwLock<Params>,
+    sources: Mutex<Sources>,
     /// Memory for the updates of each device; a run that updates parameters holds it, so that there
     /// is one at a time.
     spares: Mutex<Vec<Vec<Tensor>>>,
@@ -27,9 +29,10 @@ pub(super) struct Variables {
 fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileError> {
     let mut devices = Vec::with_capacity(program.devices.len());
     for device in &program.devices {
-        let mut held: Vec<Option<Tensor>> = vec![None; program.params.len()];
+        let all = program.params.len() + program.derived.len();
+        let mut held: Vec<Option<Tensor>> = vec![None; all];
         for (i, tensor) in params::of(program, device, weights)? {
-            held[i as usize] = Some(place(program, device.device, i as usize, tensor)?);
+            held[i as usize] = Some(place(program, device.device, i, &tensor)?);
         }
         devices.push(held);
     }
@@ -40,14 +43,14 @@ fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileE
 fn place(
     program: &Program,
     device: Device,
-    i: usize,
+    i: u32,
     tensor: &Tensor,
 ) -> Result<Tensor, CompileError> {
     if device == Device::HOST {
         return Ok(tensor.clone());
     }
     let own = Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes());
-    let name = || program.params[i].name.to_string();
+    let name = || program.param(i).map_or_else(String::new, |port| port.name.to_string());
     own.map_err(|error| CompileError::Param { name: name(), device, error })
 }
 
@@ -98,7 +101,8 @@ impl Variables {
     /// The parameters with these elements.
     pub(super) fn new(program: &Program, weights: &Weights) -> Result<Self, CompileError> {
         let params = RwLock::new(place_params(program, weights)?);
-        Ok(Self { params, spares: Mutex::default() })
+        let sources = Mutex::new(Sources::new(program, weights)?);
+        Ok(Self { params, sources, spares: Mutex::default() })
     }
 
     /// The turn of a run that updates parameters, with memory for the updates; none for other runs.
@@ -141,25 +145,16 @@ impl Variables {
     pub(super) fn set(&self, program: &Program, weights: &Weights) -> Result<(), CompileError> {
         // A run that updates parameters ends before, or begins after.
         let _turn = lock(&self.spares);
-        let ports = program.params.iter().enumerate();
-        let ports: BTreeMap<&str, usize> = ports.map(|(i, port)| (&*port.name, i)).collect();
         // Everything is checked and copied before anything changes: a failure leaves all as it was.
-        let mut new: Vec<(usize, usize, Tensor)> = Vec::new();
+        let mut given = params::matched(program, weights)?;
+        let mut own = lock(&self.sources);
+        let sources = own.with(program, &mut given)?;
+        let mut new: Vec<(usize, u32, Tensor)> = Vec::new();
         let held = self.held();
-        for (name, tensor) in weights.iter() {
-            let i =
-                *ports.get(&**name).ok_or_else(|| CompileError::UnknownParam(name.to_string()))?;
-            let expected = &program.params[i].ty;
-            if tensor.tensor_type() != *expected {
-                return Err(CompileError::ParamType {
-                    name: name.to_string(),
-                    expected: Box::new(expected.clone()),
-                    found: Box::new(tensor.tensor_type()),
-                });
-            }
+        for (i, tensor) in &given {
             for (d, device) in program.devices.iter().enumerate() {
-                if held[d][i].is_some() {
-                    new.push((d, i, place(program, device.device, i, tensor)?));
+                if held[d][*i as usize].is_some() {
+                    new.push((d, *i, place(program, device.device, *i, tensor)?));
                 }
             }
         }
@@ -167,8 +162,9 @@ impl Variables {
         drop(held);
         let mut held = self.params.write().unwrap_or_else(PoisonError::into_inner);
         for (d, i, tensor) in new {
-            held[d][i] = Some(tensor);
+            held[d][i as usize] = Some(tensor);
         }
+        *own = sources;
         Ok(())
     }
 }

@@ -98,10 +98,12 @@ fn supported(attributes: WindowAttributes, types: &Types<'_>) -> Support {
     let windows = windows.ok().filter(|windows| fits_int_indices(windows, [x, w, y]));
     let direct = |windows| Shape::new(windows, groups, transposed, [x, y]).suits_depthwise();
     let fits = windows.is_some() && types.are(DType::F32);
+    let is_direct = fits && windows.is_some_and(direct);
     Support {
         ends_in_chain: true,
         images: Images::ChannelsLast,
-        reads_through: Through::First.when(fits && windows.is_some_and(direct)),
+        reads_through: Through::First.when(is_direct),
+        writes_strips: !is_direct,
         ..Support::by(KernelClass::Conv)
     }
     .when(fits)
@@ -264,17 +266,30 @@ fn call(
     let shape = Shape::new(windows, groups, transposed, [b.ty(*x), b.ty(*y)]);
     b.read("x", *x);
     b.read("w", *w);
-    b.write("y", *y);
+    let is_direct = shape.suits_depthwise();
+    if is_direct {
+        b.write("y", *y);
+    } else {
+        b.write_image("y", *y);
+    }
     if let Some(bias) = bias.first() {
         b.read("b", *bias);
     }
     b.flag("BIAS", !bias.is_empty());
-    if shape.suits_depthwise() {
-        return depthwise(context, b, &shape, [*x, *w, *y], chained);
-    }
-    // Implicit GEMM: rows are the positions of all samples, columns the channels of a group. The
-    // tile is chosen by the positions of one sample, because the kernel must not depend on the
-    // batch.
+    let make = if is_direct { depthwise } else { by_tiles };
+    make(context, b, &shape, [*x, *w, *y], chained)
+}
+
+/// `conv.cu`, an implicit GEMM: rows are the positions of all samples, columns the channels of a
+/// group. The tile is chosen by the positions of one sample, because the kernel must not depend on
+/// the batch.
+fn by_tiles(
+    context: &Context<'_>,
+    mut b: Builder<'_>,
+    shape: &Shape,
+    [x, w, y]: [BufferId; 3],
+    chained: &[BufferId],
+) -> Result<Call, CodegenError> {
     shape.define(&mut b, shape.axes());
     let (phases, cells) = shape.phases();
     let (rows, all) = (shape.samples.clone() * cells, shape.m_each * shape.groups);
@@ -288,14 +303,14 @@ fn call(
     b.size("ROWS", &rows);
     // A vector load needs four adjacent channels of one group at an aligned address.
     let along = if shape.transposed { shape.m_each } else { shape.c_each };
-    let (x_aligned, w_aligned, y_aligned) = (b.is_aligned(*x), b.is_aligned(*w), b.is_aligned(*y));
+    let (x_aligned, w_aligned, y_aligned) = (b.is_aligned(x), b.is_aligned(w), b.is_aligned(y));
     b.flag("X_VECTORS", x_aligned && shape.c_each % 4 == 0);
     b.flag("W_VECTORS", w_aligned && along % 4 == 0);
     let vectors = y_aligned && shape.m_each % 4 == 0;
     b.flag("Y_VECTORS", vectors);
     let columns = usize::try_from(all).ok().map(Columns::last);
-    let place = ExpressionContext::behind_f32(&b, *y, chained, columns, vectors);
-    let text = context.chained(expression(&mut b, &launch.chain, &place))?;
+    let place = ExpressionContext::behind_f32(&b, y, chained, columns, vectors);
+    let text = context.chained(expression(&mut b, &context.launch.chain, &place))?;
     // Places of phases take registers, of which the threads of a low tile have more.
     let height = if phases > 1 { cells.min(LOW) } else { cells };
     let tile = Tile::of_channels(height, shape.m_each).of_terms(shape.terms());

@@ -90,13 +90,15 @@ pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {
 }
 
 /// The axis whose vectors are loaded once per position: the innermost one, or the channels of a
-/// batch norm, whose factors (a division and a root) are worth computing once.
+/// batch norm, whose factors are worth keeping.
 fn columns(chain: &Chain) -> Option<Columns> {
     let last = |access: &Access| matches!(access, Access::Axis { inner: 1, .. });
     let mut accesses = chain.steps.iter().flat_map(ChainStep::accesses);
     let along = accesses.find(last).or_else(|| {
         chain.steps.iter().find_map(|step| match step {
-            ChainStep::ScaleShift { access, .. } => Some(*access),
+            ChainStep::BatchNorm { access, .. } | ChainStep::ScaleShift { access, .. } => {
+                Some(*access)
+            }
             ChainStep::Unary(_) | ChainStep::Binary { .. } | ChainStep::Mixed { .. } => None,
         })
     });

@@ -20,9 +20,14 @@ fn supported(types: &Types<'_>) -> Support {
     Support::by(KernelClass::Move).when((1..=MAX).contains(&values))
 }
 
+/// The axis, counted from the first; negative ones count from the end.
+fn from_first(axis: i64, rank: usize) -> i64 {
+    if axis < 0 { axis + int::<i64>(rank) } else { axis }
+}
+
 /// True if an axis is one of those behind the first.
 fn is_behind_rows(axis: i64, rank: usize) -> bool {
-    usize::try_from(axis).is_ok_and(|axis| (1..rank).contains(&axis))
+    (1..int::<i64>(rank)).contains(&from_first(axis, rank))
 }
 
 impl CudaOp for Concat {
@@ -104,8 +109,7 @@ fn concat_or_split(
     is_split: bool,
 ) -> Result<Call, CodegenError> {
     let mut b = Builder::new(context.device);
-    let rank = int::<i64>(b.ty(whole).rank());
-    let axis = int::<usize>(if axis < 0 { axis + rank } else { axis });
+    let axis = int::<usize>(from_first(axis, b.ty(whole).rank()));
     let lies = |id: &BufferId| {
         (b.is_row_major(whole) && b.is_row_major(*id))
             || (b.is_channels_last(whole) && b.is_channels_last(*id))

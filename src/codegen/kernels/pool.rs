@@ -29,7 +29,11 @@ impl CudaOp for Pool {
     fn supports(&self, types: &Types<'_>) -> Support {
         let [x] = types.operands.as_slice() else { return Support::default() };
         let fits = self.windows(x).is_ok_and(|windows| reaches(&windows));
-        let support = Support { images: Images::ChannelsLast, ..Support::by(KernelClass::Pool) };
+        let support = Support {
+            images: Images::ChannelsLast,
+            writes_strips: true,
+            ..Support::by(KernelClass::Pool)
+        };
         support.when(fits && types.are(DType::F32))
     }
 
@@ -43,7 +47,8 @@ impl CudaOp for Pool {
         // With the channels last a window's elements lie `inner` channels apart, and threads take
         // neighbouring channels. In row-major order every channel of every sample is an image of
         // its own.
-        let (outer, inner) = if b.is_channels_last(x) && b.is_channels_last(y) {
+        let channels_last = b.is_channels_last(x) && b.is_channels_last(y);
+        let (outer, inner) = if channels_last {
             (shape[0].clone(), shape[1].clone())
         } else if b.is_row_major(x) && b.is_row_major(y) {
             (shape[0].clone() * shape[1].clone(), Dim::ONE)
@@ -53,7 +58,12 @@ impl CudaOp for Pool {
         let width =
             if divisible_by_four(&inner) && b.is_aligned(x) && b.is_aligned(y) { 4 } else { 1 };
         b.read("x", x);
-        b.write("y", y);
+        if channels_last {
+            b.write_image("y", y);
+        } else {
+            b.write("y", y);
+            b.define("PITCH", 1);
+        }
         // The numbers are those of `pool.cu`.
         let (kind, exponent, padding) = match self {
             Self::Max { .. } => (0, 1, false),

@@ -6,7 +6,7 @@
 )]
 
 use fanwise::ir::{Graph, Value};
-use fanwise::op::{Binary, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Unary};
+use fanwise::op::{Binary, Concat, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Pool, Unary};
 use fanwise::types::Tensor;
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
@@ -227,6 +227,7 @@ fn transposed(net: &mut Net, i: usize, (c, m, groups): (usize, usize, usize)) ->
 pub(super) fn trials() -> Vec<Trial> {
     vec![
         trial("kernels_wide_tiles", wide_tiles),
+        trial("kernels_joined_channels", joined_channels),
         trial("kernels_taps_that_are_far_apart", taps_that_are_far_apart),
     ]
 }
@@ -249,6 +250,43 @@ fn wide_tiles() {
         let product = net.op(MatMul {}, &[rows, right]);
         let results = [net.chain(y), net.chain(product)];
         compare(net, &results, batch, &format!("{c} to {m} channels, kernel {kernel}"));
+    }
+}
+
+/// Images of which convolutions and pools write some channels each, at whole vectors or not.
+fn joined_channels() {
+    let conv = |pad: i64, groups: i64| Conv {
+        strides: vec![1, 1],
+        dilations: vec![1, 1],
+        pads: vec![pad; 4],
+        groups,
+    };
+    for (i, [c, a, b]) in [[6, 5, 8], [4, 4, 12], [2, 1, 3], [8, 16, 130]].into_iter().enumerate() {
+        let mut net = Net::new(i);
+        let x = net.input(&[c, 9, 7]);
+        let (w, bias) = (net.param(&[a, c, 1, 1]), net.param(&[a]));
+        let one = net.op(conv(0, 1), &[x, w, bias]);
+        let one = net.op(Unary::Relu, &[one]);
+        let w = net.param(&[b, c, 3, 3]);
+        let three = net.op(conv(1, 1), &[x, w]);
+        let w = net.param(&[2 * a, c / 2, 3, 3]);
+        let grouped = net.op(conv(1, 2), &[x, w]);
+        let op = Pool::Max {
+            kernel: vec![3, 3],
+            strides: vec![1, 1],
+            dilations: vec![1, 1],
+            pads: vec![1; 4],
+            ceil_mode: false,
+            column_major: false,
+            indices: false,
+        };
+        let pooled = net.op(op, &[x]);
+        let mut parts = [one, three, grouped, pooled];
+        parts.rotate_left(i);
+        let all = net.op(Concat { axis: 1 }, &parts);
+        let w = net.param(&[5, 3 * a + b + c, 1, 1]);
+        let next = net.op(conv(0, 1), &[all, w]);
+        compare(net, &[next], batch, &format!("{c} channels, {a} and {b} of {c}"));
     }
 }
 

@@ -14,9 +14,9 @@ use crate::{
 /// A part: its name, and what it runs.
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
-/// All parts, in two lanes that run at the same time, since most parts keep one core busy. The parts
-/// of a lane follow one another, the cheapest first: those of the first install the Python package
-/// or run the fake driver, each in one folder.
+/// All parts, in two lanes that run at the same time, since most parts keep one core busy. The
+/// parts of a lane follow one another, the cheapest first: those of the first install the Python
+/// package or run the fake driver, each in one folder.
 const LANES: [&[Part]; 2] = [
     &[
         ("r", r),

@@ -190,9 +190,9 @@ impl Cuda {
         let Uploaded { params, bytes: param_bytes } = upload.all(&contexts, weights)?;
         let Prepared { updates, commits } = prepare(&program, &contexts, &params)?;
         let host = params::of(&program, &program.devices[0], weights)?;
-        let mut host_params = vec![None; program.params.len()];
+        let mut host_params = vec![None; program.params.len() + program.derived.len()];
         for (i, tensor) in &host {
-            host_params[*i as usize] = Some((*tensor).clone());
+            host_params[*i as usize] = Some(tensor.clone());
         }
         let pinned_params = pin(&program, &host, &pool)?;
         let held = HostParams { tensors: Arc::new(host_params), pinned: Arc::new(pinned_params) };
@@ -214,7 +214,7 @@ impl Cuda {
             graphs: self.options.graphs,
             warnings,
         };
-        Ok(CudaExecutable::new(parts, held, weights.clone()))
+        CudaExecutable::new(parts, held, weights.clone())
     }
 
     /// The error of a device that is not there.
@@ -464,7 +464,7 @@ fn is_late(error: &CompileError) -> bool {
 /// The host's parameters from which GPUs copy, where they can.
 fn pin(
     program: &Program,
-    held: &BTreeMap<u32, &Tensor>,
+    held: &BTreeMap<u32, Tensor>,
     pool: &PinnedPool,
 ) -> Result<BTreeMap<u32, Arc<Pinned>>, CompileError> {
     let host = &program.devices[0];

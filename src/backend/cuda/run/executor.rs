@@ -93,8 +93,12 @@ impl fmt::Debug for CudaExecutable {
 
 impl CudaExecutable {
     /// Of these parts; the host holds these parameters, and `weights` are the elements of all.
-    pub(super) fn new(parts: Parts, held: HostParams, weights: Weights) -> Self {
-        let variables = Variables::new(&parts.program, held, weights);
+    pub(super) fn new(
+        parts: Parts,
+        held: HostParams,
+        weights: Weights,
+    ) -> Result<Self, CompileError> {
+        let variables = Variables::new(&parts.program, held, weights)?;
         let parts = Arc::new(parts);
         let slots = SlotPool::new(parts.clone());
         // Of a program what is cheaper to have again gives way first.
@@ -102,7 +106,7 @@ impl CudaExecutable {
         for reclaimable in &reclaimable {
             parts.contexts.iter().flatten().for_each(|context| context.keep(reclaimable));
         }
-        Self { parts, plans: Mutex::default(), slots, variables }
+        Ok(Self { parts, plans: Mutex::default(), slots, variables })
     }
 
     /// The devices to which inputs come.

@@ -183,12 +183,13 @@ pub(super) fn planned(program: &Program, device: &DeviceProgram) -> u64 {
     let mut seen = BTreeSet::new();
     let held = device.buffers.iter().filter_map(|buffer| {
         let (i, port) = match buffer.storage {
-            Storage::Param(i) => ((false, i), program.params.get(i as usize)),
+            Storage::Param(i) => ((false, i), program.param(i)),
             Storage::Update(i) => ((true, i), program.update(i)),
             Storage::Input(_)
             | Storage::Output(_)
             | Storage::Arena
             | Storage::Part { .. }
+            | Storage::Strip { .. }
             | Storage::Reuse { .. } => return None,
         };
         let port = invariant(port, "that a buffer of a parameter is of a port");
@@ -228,7 +229,13 @@ impl Source<'_> {
 
     fn place(&self, bound: &Bound, d: usize, buffer: BufferId) -> Option<DeviceAddress> {
         let device = &self.program.devices[d];
-        let at = &bound.devices[d].locations[buffer];
+        let locations = &bound.devices[d].locations;
+        let own = device.buffer(buffer);
+        if let Storage::Strip { of, channel, .. } = &own.storage {
+            let first = int::<usize>(channel.eval(bound.n)) * own.ty.dtype.bytes();
+            return Some(DeviceAddress::Arena(locations[*of].offset + first));
+        }
+        let at = &locations[buffer];
         match at.space {
             Space::Arena => Some(DeviceAddress::Arena(at.offset)),
             Space::Param(i) => {

@@ -16,6 +16,7 @@ use crate::backend::cuda::driver::context::{Context, NOT_READY};
 use crate::backend::cuda::driver::memory::{Global, HostBlock};
 use crate::backend::cuda::driver::stream::Stream;
 use crate::backend::host::lock;
+use crate::backend::params::Sources;
 use crate::backend::{CompileError, DriverError, RunError, params};
 use crate::ir::Weights;
 use crate::lower::Program;
@@ -31,6 +32,8 @@ pub(super) struct Variables {
     held: Mutex<HostParams>,
     /// The elements of the parameters that no run changes, of a program that changes others.
     fixed: Mutex<Weights>,
+    /// The elements of those that others are computed from.
+    sources: Mutex<Sources>,
 }
 
 /// The guard of a run: exclusive if it changes parameters, which runs beside it would read half
@@ -120,14 +123,20 @@ fn new_elements(
 
 impl Variables {
     /// The parameters with which an executable begins: what the host holds, and all elements.
-    pub(super) fn new(program: &Program, held: HostParams, weights: Weights) -> Self {
+    pub(super) fn new(
+        program: &Program,
+        held: HostParams,
+        weights: Weights,
+    ) -> Result<Self, CompileError> {
+        let sources = Mutex::new(Sources::new(program, &weights)?);
         let of = |i: u32| program.params.get(i as usize).map(|port| &*port.name);
         let changed: BTreeSet<&str> = program.updates.iter().filter_map(|i| of(*i)).collect();
         let known: BTreeSet<&str> = program.params.iter().map(|port| &*port.name).collect();
         let mut fixed = weights;
         // A program that changes nothing is never asked for its parameters.
         fixed.retain(|name| !changed.is_empty() && known.contains(name) && !changed.contains(name));
-        Self { gate: RwLock::default(), held: Mutex::new(held), fixed: Mutex::new(fixed) }
+        let (gate, held) = (RwLock::default(), Mutex::new(held));
+        Ok(Self { gate, held, fixed: Mutex::new(fixed), sources })
     }
 
     /// Waits for the turn of a run.
@@ -254,7 +263,8 @@ impl Variables {
         if let Some(error) = parts.health.dead() {
             return Err(CompileError::Dead(Box::new(error)));
         }
-        let new = matched(program, weights)?;
+        let mut new = params::matched(program, weights)?;
+        let sources = lock(&self.sources).with(program, &mut new)?;
         let held = self.with(parts, &new)?;
         let writes = writes(parts, &new);
         let staging = staging(parts, &writes)?;
@@ -272,6 +282,7 @@ impl Variables {
         }
         written?;
         *lock(&self.held) = held;
+        *lock(&self.sources) = sources;
         let mut fixed = lock(&self.fixed);
         for (name, tensor) in weights.iter() {
             if fixed.get(name).is_some() {
@@ -282,16 +293,12 @@ impl Variables {
     }
 
     /// The parameters on the host, with these elements.
-    fn with(
-        &self,
-        parts: &Parts,
-        new: &BTreeMap<u32, &Tensor>,
-    ) -> Result<HostParams, CompileError> {
+    fn with(&self, parts: &Parts, new: &BTreeMap<u32, Tensor>) -> Result<HostParams, CompileError> {
         let (program, held) = (&parts.program, self.held());
         let (mut tensors, mut pinned) = ((*held.tensors).clone(), (*held.pinned).clone());
         for (i, tensor) in new {
             if let Some(Some(held)) = tensors.get_mut(*i as usize) {
-                *held = (*tensor).clone();
+                *held = tensor.clone();
             }
             if let Some(held) = pinned.get_mut(i) {
                 let planned = planned(program, &program.devices[0]);
@@ -349,30 +356,6 @@ fn download(
     Ok(block)
 }
 
-/// Elements by the number of their parameter, each of the parameter's type.
-fn matched<'a>(
-    program: &Program,
-    weights: &'a Weights,
-) -> Result<BTreeMap<u32, &'a Tensor>, CompileError> {
-    let ports = (0u32..).zip(&program.params);
-    let ports: BTreeMap<&str, u32> = ports.map(|(i, port)| (&*port.name, i)).collect();
-    let mut new: BTreeMap<u32, &Tensor> = BTreeMap::new();
-    for (name, tensor) in weights.iter() {
-        let i = ports.get(&**name);
-        let i = *i.ok_or_else(|| CompileError::UnknownParam(name.to_string()))?;
-        let expected = &program.params[i as usize].ty;
-        if tensor.tensor_type() != *expected {
-            return Err(CompileError::ParamType {
-                name: name.to_string(),
-                expected: Box::new(expected.clone()),
-                found: Box::new(tensor.tensor_type()),
-            });
-        }
-        new.insert(i, tensor);
-    }
-    Ok(new)
-}
-
 /// Staging for the largest of these writes, on each GPU that one goes to.
 fn staging(parts: &Parts, writes: &[Write<'_>]) -> Result<Staging, CompileError> {
     let size = |write: &Write<'_>| write.elements.tensor.bytes().len();
@@ -394,7 +377,7 @@ fn staging(parts: &Parts, writes: &[Write<'_>]) -> Result<Staging, CompileError>
 }
 
 /// What has to be written where: elements to every GPU that holds them, once.
-fn writes<'a>(parts: &'a Parts, new: &BTreeMap<u32, &'a Tensor>) -> Vec<Write<'a>> {
+fn writes<'a>(parts: &'a Parts, new: &'a BTreeMap<u32, Tensor>) -> Vec<Write<'a>> {
     let (mut seen, mut writes) = (BTreeSet::new(), Vec::new());
     for (d, (held, context)) in parts.params.iter().zip(parts.contexts.iter()).enumerate() {
         let Some(context) = context else { continue };
@@ -404,7 +387,8 @@ fn writes<'a>(parts: &'a Parts, new: &BTreeMap<u32, &'a Tensor>) -> Vec<Write<'a
             };
             if seen.insert((context.ordinal(), global.address())) {
                 let device = parts.program.devices[d].device;
-                let name = &parts.program.params[*i as usize].name;
+                let port = invariant(parts.program.param(*i), "that a device holds parameters");
+                let name = &port.name;
                 let elements = Elements { tensor, order: *order };
                 writes.push(Write { device, context, name, global, elements });
             }
