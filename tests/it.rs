@@ -56,6 +56,7 @@ mod it {
     mod json_schema;
     mod keras;
     mod layering;
+    mod long_work;
     mod mentions;
     pub(super) mod mutations;
     mod numeric;

@@ -118,6 +118,13 @@ pub(crate) fn talk(text: &str) {
     drop(writeln!(anstream::stderr(), "{}", painted(text)));
 }
 
+/// Writes a line about the work before or behind it, unless only errors are wanted.
+pub(crate) fn head(text: impl fmt::Display) {
+    if !is_quiet() {
+        talk(&text.to_string());
+    }
+}
+
 /// Writes a note, unless only errors are wanted.
 pub(crate) fn note(text: impl fmt::Display) {
     if !is_quiet() {

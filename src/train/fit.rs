@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use super::data::{Data, DataError, Loader, LoaderOptions, Position};
@@ -210,7 +211,7 @@ impl Trainer {
         let validation = match validation {
             Some(data) => {
                 self.sync()?;
-                Some(self.evaluator.all(data)?)
+                Some(self.evaluator.all(data, &AtomicU64::new(0))?)
             }
             None => None,
         };

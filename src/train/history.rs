@@ -187,8 +187,8 @@ pub struct History {
 }
 
 impl History {
-    /// A table with a line for each epoch: comma-separated, with a head. A number that an epoch
-    /// lacks is an empty cell.
+    /// A table with a line for each epoch, numbered from 1: comma-separated, with a head. A number
+    /// that an epoch lacks is an empty cell.
     pub fn csv(&self) -> String {
         let most = self.epochs.iter().max_by_key(|epoch| epoch.numbers().len());
         let Some(most) = most else { return String::new() };
@@ -197,7 +197,7 @@ impl History {
         let lines = self.epochs.iter().map(|epoch| {
             let cell = |name: &String| epoch.get(name).map_or_else(String::new, |x| x.to_string());
             let cells: Vec<String> = names.iter().map(cell).collect();
-            format!("{},{}\n", epoch.epoch, cells.join(","))
+            format!("{},{}\n", epoch.epoch + 1, cells.join(","))
         });
         std::iter::once(head).chain(lines).collect()
     }

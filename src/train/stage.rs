@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::TrainError;
 use super::data::{
@@ -245,17 +246,18 @@ impl Evaluator {
         Ok(sums.logs())
     }
 
-    /// See [`Trainer::evaluate`](super::Trainer::evaluate).
+    /// See [`Trainer::evaluate`](super::Trainer::evaluate); `done` counts the batches.
     pub(crate) fn evaluate(
         &self,
         data: impl Into<Data>,
         batches: LoaderOptions,
+        done: &AtomicU64,
     ) -> Result<Logs, Error> {
-        self.all(&self.stage.in_order(data.into(), batches)?)
+        self.all(&self.stage.in_order(data.into(), batches)?, done)
     }
 
-    /// The loss and the metrics of all batches.
-    pub(super) fn all(&self, data: &Arc<Loader>) -> Result<Logs, Error> {
+    /// The loss and the metrics of all batches, which `done` counts.
+    pub(super) fn all(&self, data: &Arc<Loader>, done: &AtomicU64) -> Result<Logs, Error> {
         let names = self.stage.names(data.columns())?;
         let mut sums = Sums::default();
         let stage = &self.stage;
@@ -264,6 +266,7 @@ impl Evaluator {
             Ok(((), stage.inputs(&feed, None)?))
         });
         run_each(&*stage.executable, &stage.options(), batches, |(), given| {
+            done.fetch_add(1, Ordering::Relaxed);
             stage.add(&given, &mut sums)
         })?;
         Ok(sums.logs())
@@ -309,11 +312,12 @@ impl Predictor {
         Ok(self.stage.executable.run(inputs, &self.stage.options())?.outputs)
     }
 
-    /// See [`Trainer::predict`](super::Trainer::predict).
+    /// See [`Trainer::predict`](super::Trainer::predict); `done` counts the batches.
     pub(crate) fn predict(
         &self,
         data: impl Into<Data>,
         batches: LoaderOptions,
+        done: &AtomicU64,
     ) -> Result<BTreeMap<String, Tensor>, Error> {
         let data = self.stage.in_order(data.into(), batches)?;
         let names = self.stage.names(data.columns())?;
@@ -322,6 +326,7 @@ impl Predictor {
             .batches(Position::default(), 1)?
             .map(|batch| Ok(((), names.feed(&batch?)?.inputs)));
         run_each(&*self.stage.executable, &self.stage.options(), batches, |(), given| {
+            done.fetch_add(1, Ordering::Relaxed);
             for (name, mut tensor) in given.outputs {
                 // `bytes_mut` copies the tensor out of pinned memory, which the next batches need.
                 tensor.bytes_mut();

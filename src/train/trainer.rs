@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::TrainError;
 use super::data::{Data, Feed, Loader, LoaderOptions, Names};
@@ -245,7 +246,7 @@ impl Trainer {
         batches: LoaderOptions,
     ) -> Result<Logs, Error> {
         self.sync()?;
-        self.evaluator.evaluate(data, batches)
+        self.evaluator.evaluate(data, batches, &AtomicU64::new(0))
     }
 
     /// The outputs for all rows of the data, in their order whether batches are shuffled or not.
@@ -259,7 +260,7 @@ impl Trainer {
         batches: LoaderOptions,
     ) -> Result<BTreeMap<String, Tensor>, Error> {
         self.sync()?;
-        self.predictor.predict(data, batches)
+        self.predictor.predict(data, batches, &AtomicU64::new(0))
     }
 
     /// Evaluation and prediction get the parameters of training.

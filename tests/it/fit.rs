@@ -340,7 +340,7 @@ fn a_run_that_is_resumed_is_that_which_was_not_interrupted() {
         assert!(
             history
                 .csv()
-                .starts_with("epoch,loss,accuracy,val_loss,val_accuracy,learning_rate\n0,")
+                .starts_with("epoch,loss,accuracy,val_loss,val_accuracy,learning_rate\n1,")
         );
     }
 }

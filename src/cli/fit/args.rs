@@ -8,8 +8,8 @@ use crate::Error;
 use crate::ir::Graph;
 use crate::train::data::{self, LoaderOptions, Source};
 use crate::train::{
-    CsvLog, EarlyStopping, EventLog, Finite, ModelCheckpoint, Monitor, Observer, Plot, Schedule,
-    Trainer,
+    Checkpoint, CsvLog, EarlyStopping, EventLog, Finite, FitOptions, ModelCheckpoint, Monitor,
+    Observer, Plot, Schedule, Trainer, Validation,
 };
 use clap::Args;
 
@@ -19,6 +19,7 @@ use super::images::{self, Augment};
 use super::objective::{ObjectiveArgs, OptimizerArgs, amount};
 use super::progress::{self, Report};
 use super::rows;
+use super::told::Header;
 use crate::cli::ui;
 
 /// Settings by name.
@@ -137,6 +138,29 @@ impl FitArgs {
         }
     }
 
+    /// The epochs without improvement after which training ends.
+    pub(super) fn patience(&self) -> u64 {
+        // That is what the help says.
+        self.patience.unwrap_or(PATIENCE)
+    }
+
+    /// The options of the loop, without observers.
+    pub(super) fn fitting<'a>(
+        &self,
+        validation: Option<Validation>,
+        resume: Option<Checkpoint>,
+    ) -> FitOptions<'a> {
+        FitOptions {
+            batches: self.batches(),
+            epochs: self.epochs,
+            validation: validation.unwrap_or_default(), // none: nothing validates
+            class_weights: self.class_weight.iter().copied().collect(),
+            schedule: self.schedule.clone().unwrap_or_default(), // none: the rate stays
+            resume,
+            observers: Vec::new(),
+        }
+    }
+
     /// The number by which epochs are compared.
     pub(super) fn monitor(&self, validated: bool) -> Monitor {
         let given = self.files.monitor.as_ref().or(self.early_stopping.as_ref());
@@ -164,8 +188,12 @@ impl FitArgs {
 
     /// The callbacks of a run. Checkpoints come last: a run that is resumed repeats the callbacks
     /// of epochs without a checkpoint, so that none is lost.
-    pub(super) fn observers(&self, keeper: Option<ModelCheckpoint>) -> Vec<Box<dyn Observer>> {
-        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
+    pub(super) fn observers(
+        &self,
+        header: Header,
+        keeper: Option<ModelCheckpoint>,
+    ) -> Vec<Box<dyn Observer>> {
+        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(header), Box::new(Finite)];
         all.extend(progress::bar().filter(|_| !ui::is_quiet()));
         all.push(Box::new(Report { format: self.base.data.format.format }));
         let files = &self.files;
@@ -184,7 +212,7 @@ impl FitArgs {
         if let Some(name) = &self.early_stopping {
             all.push(Box::new(EarlyStopping {
                 monitor: Monitor::new(name),
-                patience: self.patience.unwrap_or(PATIENCE),
+                patience: self.patience(),
                 // Every improvement counts unless told otherwise.
                 least: self.min_delta.unwrap_or(0.0),
             }));

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::Error;
 use crate::format::npz;
@@ -18,6 +20,7 @@ use serde_json::json;
 use super::objective::ObjectiveArgs;
 use super::progress::summary_line;
 use super::rows::{self, DataArgs};
+use super::told;
 use crate::cli::args::{Format, ModelArgs};
 use crate::cli::exec;
 use crate::cli::replicate::ReplicateArgs;
@@ -35,6 +38,15 @@ pub(super) struct BaseArgs {
     pub(super) target: TargetArgs,
     #[command(flatten)]
     pub(super) model: ModelArgs,
+}
+
+impl BaseArgs {
+    /// Works on so many rows behind a progress bar; the work counts its batches.
+    fn watched<R>(&self, what: &'static str, rows: usize, work: impl FnOnce(&AtomicU64) -> R) -> R {
+        let (done, total) = (AtomicU64::new(0), rows.div_ceil(self.data.rows_of_batch().max(1)));
+        let state = || (done.load(Ordering::Relaxed), total as u64);
+        exec::watched(what, &state, || work(&done))
+    }
 }
 
 /// Compute the loss and the metrics of a model on a dataset
@@ -112,15 +124,20 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let mut training =
         args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
     args.objective.restrict(&mut training, file.as_ref())?;
-    let options =
-        TrainerOptions { training, distribution: distribution(replicate, &runner, limit, false)? };
-    let options = options.for_columns(source.columns());
+    let distribution = distribution(replicate, &runner, limit, false)?;
+    let on = told::devices(&distribution, runner.place());
+    let options = TrainerOptions { training, distribution }.for_columns(source.columns());
     // No augmentation: the numbers are those of the data as they are.
     let images = data.images(&model.graph, &*source, None, limit)?;
     let prepare = || Evaluator::new(&model, &options, runner.backend());
     let evaluator = ui::stage("prepare", prepare)?;
-    let rows = images.others(source);
-    let logs = runner.traced(|| Ok(evaluator.evaluate(rows, data.batches(target.threads()))?))?;
+    let (count, rows) = (source.rows(), images.others(source));
+    told::begin("evaluating", &args.base, &on, count, None);
+    let began = Instant::now();
+    let work =
+        |done: &AtomicU64| Ok(evaluator.evaluate(rows, data.batches(target.threads()), done)?);
+    let logs = runner.traced(|| args.base.watched("evaluating", count, work))?;
+    told::end("evaluated", logs.rows, began.elapsed(), None);
     match data.format.format {
         Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), summary_line(&logs, "")))?,
         Format::Json => {
@@ -147,11 +164,17 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let model = rows::sized(&model, source.columns())?;
     let images = data.images(&model.graph, &*source, None, limit)?;
     let distribution = distribution(replicate, &runner, limit, false)?;
+    let on = told::devices(&distribution, runner.place());
     let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
-    let rows = images.others(source);
-    let outputs = runner.traced(|| Ok(predictor.predict(rows, data.batches(target.threads()))?))?;
+    let (count, rows) = (source.rows(), images.others(source));
+    told::begin("predicting with", &args.base, &on, count, Some(&args.outputs));
+    let began = Instant::now();
+    let work =
+        |done: &AtomicU64| Ok(predictor.predict(rows, data.batches(target.threads()), done)?);
+    let outputs = runner.traced(|| args.base.watched("predicting", count, work))?;
     npz::write(&args.outputs, &outputs).map_err(Error::from)?;
+    told::end("predicted", count as u64, began.elapsed(), Some(&args.outputs));
     let types = outputs.iter().map(|(name, t)| (name, t.tensor_type().to_string()));
     match data.format.format {
         Format::Text => {

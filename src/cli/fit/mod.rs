@@ -9,6 +9,7 @@ mod objective;
 mod progress;
 mod rows;
 mod settings;
+mod told;
 
 pub(crate) use args::FitArgs;
 pub(crate) use evaluate::{EvaluateArgs, PredictArgs, evaluate, predict};
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use crate::Error;
 use crate::format::safetensors;
@@ -36,6 +38,7 @@ use args::Settings;
 use evaluate::{BaseArgs, distribution};
 use files::{KERAS, ends};
 use keras::KerasFile;
+use told::{Header, Summary};
 
 /// Refuses before anything is read what would fail after training. The folder of checkpoints is
 /// made.
@@ -127,29 +130,24 @@ fn fit_from(
     args.files.save.as_ref().map_or(Ok(()), |path| template.check(path, &trainer))?;
     args.check_numbers(&trainer, validation.is_some())?;
     let keeper = args.keeper(settings, validation.is_some());
-    let best = keeper.as_ref().filter(|k| k.keep == Keep::Best).map(ModelCheckpoint::best);
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
-    let mut observers = args.observers(keeper);
-    let rate = template.file.as_ref().and_then(|file| file.rate(begun));
-    observers.extend(rate);
-    let observers = observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect();
+    let on = told::devices(&options.distribution, runner.place());
+    let held_back = validation.as_ref().map(|source| source.rows());
+    let header = Header::new(args, &on, (&template.graph, &trainer), held_back);
+    let mut observers = args.observers(header, keeper.clone());
+    observers.extend(template.file.as_ref().and_then(|file| file.rate(begun)));
+    // A run that begins has no epoch before.
+    let before = resume.as_ref().map_or(0, |resume| resume.history.epochs.len());
+    let validation = validation.map(|source| Validation::Data(images.others(source)));
     let fitting = FitOptions {
-        batches: args.batches(),
-        epochs: args.epochs,
-        validation: validation
-            .map_or(Validation::None, |source| Validation::Data(images.others(source))),
-        class_weights: args.class_weight.iter().copied().collect(),
-        schedule: args.schedule.clone().unwrap_or_default(), // none: the rate stays
-        resume,
-        observers,
+        observers: observers.iter_mut().map(|o| &mut **o as &mut dyn Observer).collect(),
+        ..args.fitting(validation, resume)
     };
+    let began = Instant::now();
     let history = runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?))?;
-    if let Some(path) = &args.files.save {
-        trainer.check()?;
-        // `--keep best` also says which weights are saved: not those of the last epoch.
-        best.map_or(Ok(()), |folder| take_best(&mut trainer, &folder, limit))?;
-        template.save(path, &trainer, &history)?;
-    }
+    let run = Summary { args, history: &history, before, validated: held_back.is_some(), keeper };
+    template.save_best(&mut trainer, &run)?;
+    run.tell(began.elapsed());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -246,6 +244,17 @@ impl Template<'_> {
     fn keras(&self) -> anyhow::Result<&KerasFile<'_>> {
         let none = || ModelError::NotKeras(self.spec.to_owned());
         Ok(self.file.as_ref().ok_or_else(none).map_err(Error::from)?)
+    }
+
+    /// Writes the model after a training where that is asked for: that of the best epoch if this is
+    /// kept, otherwise that of the last.
+    fn save_best(&self, trainer: &mut Trainer, run: &Summary<'_>) -> anyhow::Result<()> {
+        let Some(path) = &run.args.files.save else { return Ok(()) };
+        trainer.check()?;
+        let best = run.keeper.as_ref().filter(|keeper| keeper.keep == Keep::Best);
+        let best = best.map(ModelCheckpoint::best);
+        best.map_or(Ok(()), |folder| take_best(trainer, &folder, self.limit))?;
+        self.save(path, trainer, run.history)
     }
 
     fn save(&self, path: &Path, trainer: &Trainer, history: &History) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ pub(super) fn summary_line(logs: &Logs, before: &str) -> String {
 /// An epoch as JSON, with all digits.
 fn numbers(epoch: &Epoch) -> serde_json::Value {
     let mut all = serde_json::Map::new();
-    all.insert("epoch".to_owned(), json!(epoch.epoch));
+    all.insert("epoch".to_owned(), json!(epoch.epoch + 1));
     for (name, x) in epoch.numbers() {
         all.insert(name, json!(x));
     }
@@ -34,7 +34,13 @@ pub(super) struct Report {
 
 impl Observer for Report {
     fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
-        let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
+        let epochs = &watch.history().epochs;
+        let Some(epoch) = epochs.last() else { return Ok(true) };
+        let changed = epochs
+            .iter()
+            .rev()
+            .nth(1)
+            .filter(|before| before.learning_rate.to_bits() != epoch.learning_rate.to_bits());
         let line = match self.format {
             Format::Json => numbers(epoch).to_string(),
             Format::Text => {
@@ -43,8 +49,11 @@ impl Observer for Report {
                     validation.map_or(String::new(), |v| format!("  {}", summary_line(v, "val_")));
                 // A clock may see no time pass in a very short epoch.
                 let rate = epoch.training.rows as f64 / epoch.seconds.max(1e-9);
+                let changed = changed.map_or_else(String::new, |_| {
+                    format!("  learning_rate {}", epoch.learning_rate)
+                });
                 format!(
-                    "epoch {}/{}  {}{validation}  {:.2} s, {rate:.0} rows/s",
+                    "epoch {}/{}  {}{validation}{changed}  {:.2} s, {rate:.0} rows/s",
                     epoch.epoch + 1,
                     watch.epochs,
                     summary_line(&epoch.training, ""),

@@ -109,10 +109,21 @@ impl DataArgs {
         open(self.data.as_deref().context("`--data` is required")?, graph, classes, limit)
     }
 
+    /// The data as they were named.
+    pub(super) fn name(&self) -> String {
+        // Without a name nothing is opened.
+        self.data.as_ref().map_or_else(String::new, |path| path.display().to_string())
+    }
+
+    /// The rows of a batch.
+    pub(super) fn rows_of_batch(&self) -> usize {
+        int(self.batch.batch)
+    }
+
     /// How rows become batches, on so many threads, or one for each core.
     pub(super) fn batches(&self, threads: Option<usize>) -> LoaderOptions {
         LoaderOptions {
-            batch: int(self.batch.batch),
+            batch: self.rows_of_batch(),
             threads: threads.unwrap_or(0),
             ..LoaderOptions::default()
         }

@@ -1,0 +1,249 @@
+//! What training, evaluation and inference say before they begin and when they have ended.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::Error;
+use crate::ir::Graph;
+use crate::train::{
+    Distribution, Epoch, History, Keep, ModelCheckpoint, Observer, TrainState, Trainer,
+};
+use crate::types::Quoted;
+
+use super::args::FitArgs;
+use super::evaluate::BaseArgs;
+use crate::cli::replicate::AvailableDevices;
+use crate::cli::ui;
+
+/// The devices of a program, in words.
+pub(super) fn devices(distribution: &Distribution, place: AvailableDevices) -> String {
+    let Some(replicate) = &distribution.replicate else { return "the CPU".to_owned() };
+    let devices = &replicate.devices;
+    match (place.cuda, devices.len()) {
+        (true, _) => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        (false, 1) => "1 virtual device of the CPU".to_owned(),
+        (false, count) => format!("{count} virtual devices of the CPU"),
+    }
+}
+
+/// Batches of rows, in words.
+fn batches(count: u64, rows: impl std::fmt::Display) -> String {
+    let batches = if count == 1 { "batch" } else { "batches" };
+    format!("{count} {batches} of up to {}", ui::rows(rows))
+}
+
+/// Says what `doing` is about to read, and where.
+pub(super) fn begin(doing: &str, base: &BaseArgs, on: &str, rows: usize, writes: Option<&Path>) {
+    let count = rows.div_ceil(base.data.rows_of_batch().max(1)) as u64;
+    let batches = batches(count, base.data.rows_of_batch());
+    ui::head(format_args!("{doing} {} on {on}", base.model.spec()));
+    ui::head(format_args!("  data: {} of {}, {batches}", ui::rows(rows), base.data.name()));
+    if let Some(path) = writes {
+        ui::head(format_args!("  files: {}", path.display()));
+    }
+}
+
+/// Says how long rows took, and what was written.
+pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, wrote: Option<&Path>) {
+    let rows = rows.into();
+    let rate = rows as f64 / time.as_secs_f64().max(1e-9);
+    let wrote = wrote.map_or_else(String::new, |path| format!("; wrote {}", path.display()));
+    let time = time.as_secs_f64();
+    ui::head(format_args!("{did} {} in {time:.2} s, {rate:.0} rows/s{wrote}", ui::rows(rows)));
+}
+
+/// The elements of the parameters that are trained, and of all.
+fn elements(graph: &Graph, trainer: &Trainer) -> [usize; 2] {
+    let still: Vec<&str> = trainer.untrained().map(|(name, _)| name).collect();
+    let trained: Vec<&str> = trainer.changed().filter(|name| !still.contains(name)).collect();
+    let mut counts = [0, 0];
+    for param in graph.params() {
+        let count: usize = param.ty.shape.at(0).iter().product();
+        counts[1] += count;
+        counts[0] += if trained.contains(&&*param.name) { count } else { 0 };
+    }
+    counts
+}
+
+/// Says before the first batch what is trained, on what, and where files go.
+pub(super) struct Header {
+    lines: [String; 3],
+    data: String,
+    batch: usize,
+    validation: Option<usize>,
+}
+
+impl Header {
+    /// The header of a training.
+    pub(super) fn new(
+        args: &FitArgs,
+        on: &str,
+        (graph, trainer): (&Graph, &Trainer),
+        validation: Option<usize>,
+    ) -> Self {
+        let base = &args.base;
+        let [trained, all] = elements(graph, trainer);
+        let files = files(args);
+        let files = if files.is_empty() {
+            "  files: none; `--save` keeps the trained model, `--checkpoint` each epoch".to_owned()
+        } else {
+            format!("  files: {}", files.join(", "))
+        };
+        Self {
+            lines: [
+                format!("training {} on {on}", base.model.spec()),
+                format!("  parameters: {trained} trained, of {all}"),
+                files,
+            ],
+            data: base.data.name(),
+            batch: base.data.rows_of_batch(),
+            validation,
+        }
+    }
+}
+
+impl Observer for Header {
+    fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
+        let [first, parameters, files] = &self.lines;
+        let rows = watch.rows.map_or_else(|| "rows".to_owned(), ui::rows);
+        let steps = watch.steps.map(|steps| format!(", {}", batches(steps, self.batch)));
+        let validation = self.validation.map(|rows| format!("; {} validate", ui::rows(rows)));
+        let [steps, validation] = [steps, validation].map(Option::unwrap_or_default);
+        let epochs = if watch.epochs == 1 { "epoch" } else { "epochs" };
+        let after = match (watch.at.epoch, watch.at.step) {
+            (0, 0) => String::new(),
+            (epochs, 0) => format!(", after epoch {epochs}"),
+            (epochs, step) => format!(", after batch {step} of epoch {}", epochs + 1),
+        };
+        ui::head(format_args!("{first}, {} {epochs}{after}", watch.epochs));
+        ui::head(format_args!("  data: {rows} of {}{steps}{validation}", self.data));
+        ui::head(parameters);
+        ui::head(files);
+        Ok(true)
+    }
+}
+
+/// The files that a training writes.
+fn files(args: &FitArgs) -> Vec<String> {
+    let files = &args.files;
+    let folder = files.checkpoint.as_ref().or(files.resume.as_ref());
+    let kept = match files.keep {
+        Keep::Last => "the last checkpoint",
+        Keep::Best => "the last and the best checkpoint",
+        Keep::Every => "the checkpoints of all epochs",
+    };
+    let kept = folder.map(|folder| format!("{} ({kept})", folder.display()));
+    let single = [&files.save, &files.log, &files.plot, &files.tensorboard];
+    let single = single.into_iter().flatten().map(|path| path.display().to_string());
+    kept.into_iter().chain(single).collect()
+}
+
+/// What a training came to.
+pub(super) struct Summary<'a> {
+    pub(super) args: &'a FitArgs,
+    pub(super) history: &'a History,
+    /// The epochs that a resumed run had before.
+    pub(super) before: usize,
+    pub(super) validated: bool,
+    /// The callback that kept checkpoints.
+    pub(super) keeper: Option<ModelCheckpoint>,
+}
+
+impl Summary<'_> {
+    /// Says it.
+    pub(super) fn tell(&self, time: Duration) {
+        let Self { args, history, before, .. } = self;
+        let epochs = history.epochs.len() - before;
+        let word = if epochs == 1 { "epoch" } else { "epochs" };
+        ui::head(format_args!(
+            "trained {epochs} {word} in {:.2} s; {}",
+            time.as_secs_f64(),
+            self.reason()
+        ));
+        let best = self.best();
+        if let Some((at, line)) = &best {
+            ui::head(format_args!("  best epoch: {}, {line}", at + 1));
+        }
+        let rates = rates(&history.epochs);
+        if !rates.is_empty() {
+            ui::head(format_args!("  learning rate: {rates}"));
+        }
+        let files = self.wrote(best.map(|(at, _)| at), args);
+        if !files.is_empty() {
+            ui::head(format_args!("  files: {}", files.join(", ")));
+        }
+    }
+
+    /// Why the training ended.
+    fn reason(&self) -> String {
+        let Self { args, history, before, .. } = self;
+        let epochs = history.epochs.len();
+        if epochs as u64 >= args.epochs {
+            let had = if epochs == *before { "the run had" } else { "these are" };
+            return format!("{had} all {} epochs", args.epochs);
+        }
+        match &args.early_stopping {
+            Some(name) => format!(
+                "stopped before epoch {} because {} has not improved for {}",
+                epochs + 1,
+                Quoted(name),
+                counted(args.patience()),
+            ),
+            None => format!("a callback stopped it before epoch {}", epochs + 1),
+        }
+    }
+
+    /// The best epoch, as a place in the history, with the number that says so.
+    fn best(&self) -> Option<(usize, String)> {
+        let monitor = self.args.monitor(self.validated);
+        let at = *monitor.better(self.history, 0.0).ok()?.last()?;
+        let value = self.history.epochs[at].get(&monitor.name)?;
+        Some((at, format!("{monitor} {value:.6}")))
+    }
+
+    fn wrote(&self, best: Option<usize>, args: &FitArgs) -> Vec<String> {
+        let epochs = self.history.epochs.len();
+        let mut all = Vec::new();
+        if let Some(keeper) = &self.keeper {
+            all.push(format!("{} (checkpoint of epoch {epochs})", keeper.folder.display()));
+            let of_best = best.filter(|_| keeper.keep == Keep::Best);
+            all.extend(
+                of_best.map(|at| {
+                    format!("{} (checkpoint of epoch {})", keeper.best().display(), at + 1)
+                }),
+            );
+        }
+        let files = &args.files;
+        let single = [&files.save, &files.log, &files.plot, &files.tensorboard];
+        all.extend(single.into_iter().flatten().map(|path| path.display().to_string()));
+        all
+    }
+}
+
+/// So many epochs, in words.
+fn counted(epochs: u64) -> String {
+    if epochs == 1 { "1 epoch".to_owned() } else { format!("{epochs} epochs") }
+}
+
+/// The learning rates of epochs: all changes where they are few, else the first and the last.
+fn rates(epochs: &[Epoch]) -> String {
+    const SHOWN: usize = 5;
+    let mut changes: Vec<&Epoch> = Vec::new();
+    for epoch in epochs {
+        let last = changes.last().map(|last| last.learning_rate.to_bits());
+        if last != Some(epoch.learning_rate.to_bits()) {
+            changes.push(epoch);
+        }
+    }
+    match &changes[..] {
+        [] => String::new(),
+        [first, .., last] if changes.len() > SHOWN => {
+            format!("from {} to {}", first.learning_rate, last.learning_rate)
+        }
+        [first, rest @ ..] => {
+            let rest = rest.iter();
+            let rest = rest.map(|e| format!(", {} from epoch {}", e.learning_rate, e.epoch + 1));
+            format!("{}{}", first.learning_rate, rest.collect::<String>())
+        }
+    }
+}
