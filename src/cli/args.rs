@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 
 use crate::cli::exec::InputArgs;
 use crate::cli::settle::{self, Settled};
-use crate::cli::{report, ui};
+use crate::cli::{kept, report, ui};
 
 /// Output format of a result.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -67,8 +67,9 @@ pub(crate) struct StatisticsArgs {
 /// The model, and what its file leaves open.
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// ONNX or Keras file, graph written by `compile --emit`, or `zoo:NAME`
-    model: String,
+    /// ONNX or Keras file, graph written by `compile --emit`, checkpoint folder, or `zoo:NAME`
+    #[arg(required = true)]
+    model: Option<String>,
     /// Declare which axis of an input is the batch
     #[arg(long, value_name = "INPUT=AXIS", value_parser = pair::<usize>)]
     batch_axis: Vec<(String, usize)>,
@@ -129,12 +130,40 @@ impl MemoryArgs {
 impl ModelArgs {
     /// The model as it was named.
     pub(crate) fn spec(&self) -> &str {
-        &self.model
+        // Only a run that is resumed may lack one, until the checkpoint has said it.
+        self.model.as_deref().unwrap_or_default()
+    }
+
+    /// The model as it was named, or the one that the checkpoint of that name is of.
+    pub(crate) fn file(&self) -> anyhow::Result<String> {
+        match kept::state(self.spec())? {
+            Some(checkpoint) => Ok(kept::arguments(self.spec(), &checkpoint)?.spec().to_owned()),
+            None => Ok(self.spec().to_owned()),
+        }
+    }
+
+    /// Fails for a checkpoint, which a training goes on from and does not begin with.
+    pub(crate) fn check_untrained(&self) -> anyhow::Result<()> {
+        let spec = self.spec();
+        match kept::state(spec)? {
+            Some(_) => {
+                bail!("{spec} is a checkpoint: `fanwise fit --resume {spec}` goes on with its run")
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The names of the classes that the checkpoint of that name tells apart, if it is one.
+    pub(crate) fn classes(&self) -> anyhow::Result<Vec<String>> {
+        let checkpoint = kept::state(self.spec())?;
+        let classes = checkpoint.and_then(|mut kept| kept.settings.remove(kept::CLASSES));
+        // Labels that are numbers have no names.
+        Ok(classes.unwrap_or_default())
     }
 
     /// Reads the model and simplifies it; remarks go to standard error.
     pub(crate) fn load(&self) -> anyhow::Result<Model> {
-        self.load_other(&self.model)
+        self.load_other(self.spec())
     }
 
     /// Reads the model for the inputs, if they are given, on one device or `of_many`; gives both.
@@ -148,7 +177,13 @@ impl ModelArgs {
         }
         let limit = self.max_memory();
         let read = |names: Vec<String>| inputs.read(&names, limit);
-        let load = || settle::load(&self.model, self.options(false), of_many, &read);
+        if let Some(model) = self.trained(self.spec())? {
+            let names = model.graph.inputs().map(|v| model.graph.info(v).name.to_string());
+            let inputs = read(names.collect())?;
+            let model = model.for_inputs(&inputs)?.into_owned();
+            return Ok((noted(model), Some(inputs)));
+        }
+        let load = || settle::load(self.spec(), self.options(false), of_many, &read);
         let Settled { model, inputs, constants } = ui::stage("load", load)?;
         for name in constants {
             ui::note(format!(
@@ -162,7 +197,7 @@ impl ModelArgs {
     /// A model without options.
     pub(crate) fn of(model: &Path, memory: MemoryArgs) -> Self {
         Self {
-            model: model.display().to_string(),
+            model: Some(model.display().to_string()),
             batch_axis: Vec::new(),
             dim: Vec::new(),
             set: Vec::new(),
@@ -176,7 +211,7 @@ impl ModelArgs {
 
     /// Reads a model that is to be trained: what inference has no use for stays.
     pub(crate) fn load_for_training(&self) -> anyhow::Result<Model> {
-        Ok(noted(self.read(&self.model, true)?))
+        Ok(noted(self.read(self.spec(), true)?))
     }
 
     /// Reads another model with the same options.
@@ -188,15 +223,42 @@ impl ModelArgs {
 
     /// Reads the model; that open sizes have numbers in it is for the caller to say.
     pub(crate) fn load_open(&self) -> anyhow::Result<Model> {
-        decided(self.read(&self.model, false)?)
+        decided(self.read(self.spec(), false)?)
     }
 
     /// Reads the model where the options are those of another.
     pub(crate) fn load_graph(&self) -> anyhow::Result<Model> {
-        self.read(&self.model, false)
+        self.read(self.spec(), false)
+    }
+
+    /// The model that a training has come to, if this names a checkpoint.
+    fn trained(&self, model: &str) -> anyhow::Result<Option<Model>> {
+        let Some(checkpoint) = kept::checkpoint(model, self.max_memory())? else {
+            return Ok(None);
+        };
+        if self.params.is_some() {
+            bail!("`--params` excludes a checkpoint, {model}, which has weights of its own");
+        }
+        let mut own = kept::arguments(model, &checkpoint)?;
+        own.batch_axis.extend(self.batch_axis.iter().cloned());
+        own.dim.extend(self.dim.iter().cloned());
+        own.set.extend(self.set.iter().cloned());
+        own.assume.extend(self.assume.iter().cloned());
+        own.free_batch |= self.free_batch;
+        own.memory = self.memory;
+        // As it was trained, so that it gives the numbers that the training told.
+        let read = own.read_file(own.spec(), true);
+        kept::trained(model, &checkpoint, read).map(Some)
     }
 
     fn read(&self, model: &str, for_training: bool) -> anyhow::Result<Model> {
+        match self.trained(model)? {
+            Some(model) => Ok(model),
+            None => self.read_file(model, for_training),
+        }
+    }
+
+    fn read_file(&self, model: &str, for_training: bool) -> anyhow::Result<Model> {
         let options = self.options(for_training);
         Ok(ui::stage("load", || model::load(model, &options)).map_err(Error::from)?)
     }
@@ -219,7 +281,7 @@ impl ModelArgs {
     /// The error with the places in the model's file.
     pub(crate) fn located(&self, mut error: PassError) -> Error {
         if let PassError::Refused(refused) = &mut error {
-            model::locate(&self.model, refused);
+            model::locate(self.spec(), refused);
         }
         error.into()
     }

@@ -429,7 +429,7 @@ fn found_again(graph: &Graph, at_numbers: &Graph) -> Result<(), String> {
 /// A step of training as it runs on its devices.
 fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
     let limit = args.model.max_memory();
-    let file = Compiled::of(args.model.spec(), limit).map_err(Error::from)?;
+    let file = Compiled::of(&args.model.file()?, limit).map_err(Error::from)?;
     let model = args.model.load_for_training()?;
     let (optimizer, _) = args.optimizer.of_file(file.as_ref())?;
     let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;

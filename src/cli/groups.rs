@@ -87,7 +87,16 @@ const GROUPS: &[(&str, &[&str])] = &[
 pub(crate) fn grouped(command: Command) -> Command {
     command.mut_args(|arg| placed("", arg)).mut_subcommands(|below| {
         let name = below.get_name().to_owned();
-        below.mut_args(|arg| placed(&name, arg))
+        let below = below.mut_args(|arg| placed(&name, arg));
+        if name != "fit" {
+            return below;
+        }
+        below.mut_arg("model", |model| {
+            model.required(false).required_unless_present("resume").help(
+                "ONNX or Keras file, graph written by `compile --emit`, or `zoo:NAME` [default: \
+                 that of `--resume`]",
+            )
+        })
     })
 }
 

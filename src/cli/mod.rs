@@ -12,6 +12,7 @@ mod explain;
 mod fit;
 mod generate;
 mod groups;
+mod kept;
 mod kernels;
 mod lists;
 mod replicate;

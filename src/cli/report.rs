@@ -152,7 +152,7 @@ pub(crate) fn written(setting: Setting, values: &[String]) -> String {
 }
 
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     // What no shell gives a meaning; everything else is quoted.
     let plain = |c: char| c.is_alphanumeric() || "-_=.,:/@+%".contains(c);
     if word.chars().all(plain) {

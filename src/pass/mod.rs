@@ -27,6 +27,8 @@ pub use gradient::{
 };
 #[cfg(feature = "gradients")]
 pub(crate) use gradient::{LossInputs, STEP, class_axis};
+#[cfg(feature = "cli")]
+pub(crate) use gradient::average_of;
 pub(crate) use info::PassInfo;
 pub use refusal::SplitRefused;
 pub(crate) use repair::grouped;

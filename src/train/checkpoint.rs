@@ -200,7 +200,7 @@ impl Checkpoint {
     }
 
     /// All but the variables of the checkpoint of a folder; `None` where it has none.
-    pub(super) fn read_state(folder: &Path) -> Result<Option<Self>, CheckpointError> {
+    pub(crate) fn read_state(folder: &Path) -> Result<Option<Self>, CheckpointError> {
         Ok(Self::state(folder, &mut Budget::new(MAX_STATE))?.map(|(read, _)| read))
     }
 

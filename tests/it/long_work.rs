@@ -1,8 +1,17 @@
 //! What training, evaluation and inference say of themselves.
 
 use std::fs;
+#[cfg(unix)]
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+#[cfg(unix)]
+use std::process::{Child, Command, Stdio};
 
-use crate::fit_cli::{good, path, two_head};
+use fanwise::format::{Budget, npz};
+
+#[cfg(unix)]
+use crate::fit_cli::{command, texts};
+use crate::fit_cli::{good, path, refused, two_head};
 
 /// Text without times and rates.
 fn steady(text: &str) -> String {
@@ -86,4 +95,147 @@ fn evaluation_and_inference_say_what_they_do() {
          4 rows\n  files: out.npz\npredicted 10 rows in # s, # rows/s; wrote out.npz\n"
     );
     assert!(lines(&[&predict[..], &data, &["-q"]].concat()).is_empty());
+}
+
+#[test]
+fn a_checkpoint_is_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--validation", &test, "--batch", "8"];
+    let aim = ["--loss", "score=mse", "--epochs", "2", "--format", "json"];
+    let kept = ["--checkpoint", &at("run"), "--save", &at("m.fan")];
+    let (out, _) = good(&[&begin[..], &aim, &kept].concat());
+    let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    let data = ["--data", &test, "--batch", "8"];
+    let loss = ["--loss", "score=mse", "--format", "json"];
+    let (out, _) = good(&[&["evaluate", &at("run")][..], &data, &loss].concat());
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(found["loss"], last["val_loss"]);
+    // It computes what the saved model does.
+    let outputs = |model: &str, name: &str| {
+        let args = ["predict", model, "--outputs", &at(name)];
+        good(&[&args[..], &data].concat());
+        fs::read(at(name)).unwrap()
+    };
+    assert!(outputs(&at("run"), "a.npz") == outputs(&at("m.fan"), "b.npz"));
+    let ran = |model: &str, name: &str| {
+        good(&["run", model, "--gpus", "2", "--batch", "5", "--outputs", &at(name)]);
+        fs::read(at(name)).unwrap()
+    };
+    assert!(ran(&at("run"), "c.npz") == ran(&at("m.fan"), "d.npz"));
+    let inputs = ["run", &at("run"), "--inputs", &at("in.npz"), "--format", "json"];
+    let arrays = npz::read(Path::new(&test), &mut Budget::new(1 << 20)).unwrap();
+    let inputs_of = |name: &str| ["x", "aux"].contains(&name);
+    let arrays = arrays.into_iter().filter(|(name, _)| inputs_of(name)).collect();
+    npz::write(Path::new(&at("in.npz")), &arrays).unwrap();
+    let (out, _) = good(&inputs);
+    assert!(out.starts_with("{\"rows\":10") || out.contains("\"rows\":10"), "{out}");
+    let (table, _) = good(&["summary", &at("run")]);
+    assert_eq!(table, good(&["summary", &at("m.fan")]).0);
+    // A graph that is compiled from it keeps its weights.
+    good(&["compile", &at("run"), "--gpus", "2", "--emit", &format!("graph={}", at("g.fan"))]);
+    good(&["run", &at("g.fan"), "--batch", "5", "--outputs", &at("e.npz")]);
+    assert!(fs::read(at("e.npz")).unwrap() == fs::read(at("c.npz")).unwrap());
+    let error = refused(&["fit", &at("run"), "--data", &train, "--loss", "score=mse"]);
+    assert!(error.contains("run is a checkpoint: `fanwise fit --resume"), "{error}");
+    let error = refused(&["run", &at("run"), "--params", &at("m.safetensors")]);
+    assert!(error.contains("`--params` excludes a checkpoint"), "{error}");
+}
+
+#[test]
+fn a_run_goes_on_without_its_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    let weights = at("w.safetensors");
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--validation", &test, "--batch", "8"];
+    let aim = ["--loss", "score=mse", "--params", &weights];
+    let run = |more: &[&str]| good(&[&begin[..], &aim[..2], more].concat());
+    run(&["--epochs", "1", "--save", &weights]);
+    let run = |more: &[&str]| good(&[&begin[..], &aim[..], more].concat());
+    run(&["--epochs", "3", "--save", &at("a.safetensors")]);
+    run(&["--epochs", "1", "--save", &at("b.safetensors"), "--checkpoint", &at("run")]);
+    let (_, said) = good(&["fit", "--resume", &at("run"), "--epochs", "3"]);
+    assert!(said.contains("training zoo:two_head on the CPU, 3 epochs, after epoch 1"), "{said}");
+    let read = |name: &str| fs::read(at(name)).unwrap();
+    assert!(read("a.safetensors") == read("b.safetensors"));
+    let error = refused(&["fit", "--data", &train, "--loss", "mse"]);
+    assert!(error.contains("<MODEL>"), "{error}");
+    // The checkpoint of a version that did not keep it.
+    let state = at("run/state.json");
+    let mut old: serde_json::Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
+    old["settings"].as_object_mut().unwrap().remove("model").unwrap();
+    fs::write(&state, old.to_string()).unwrap();
+    let error = refused(&["fit", "--resume", &at("run")]);
+    assert!(error.contains("name it, `fanwise fit MODEL --resume "), "{error}");
+    let error = refused(&["evaluate", &at("run"), "--data", &test, "--loss", "score=mse"]);
+    assert!(error.contains("does not say which model it is of"), "{error}");
+}
+
+/// Starts a training that takes long, and waits until its first epoch has ended.
+#[cfg(unix)]
+fn started(folder: &Path, more: &[&str]) -> Child {
+    let (train, _) = two_head(folder);
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--batch", "8", "--loss", "score=mse"];
+    let args = [&begin[..], more].concat();
+    let mut command = command(env!("CARGO_BIN_EXE_fanwise"), &args);
+    command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert!(line.starts_with("epoch 1/"), "{line}");
+    // The rest is read, so that the child does not wait for somebody to do so.
+    std::thread::spawn(move || drop(std::io::copy(&mut out, &mut std::io::sink())));
+    child
+}
+
+#[cfg(unix)]
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_keeps_a_checkpoint_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    for (name, more) in [
+        ("run", &["--checkpoint", "run"][..]),
+        ("fanwise-interrupted", &[]),
+        ("fanwise-interrupted-2", &[]),
+    ] {
+        let child = started(folder.path(), &[more, &["--epochs", "1000000"]].concat());
+        signal(&child, if name == "run" { "-INT" } else { "-TERM" });
+        let output = child.wait_with_output().unwrap();
+        let said = texts(&output).1;
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("press Ctrl-C again to end it at once"), "{said}");
+        let end = format!("; the checkpoint is in {name}\nto go on: fanwise fit --resume {name}\n");
+        assert!(said.ends_with(&end) && said.contains("interrupted after "), "{said}");
+        // It goes on where it ended, with the bits of a run that was not interrupted.
+        let state: serde_json::Value =
+            serde_json::from_slice(&fs::read(at(&format!("{name}/state.json"))).unwrap()).unwrap();
+        let epochs = (state["epoch"].as_u64().unwrap() + 1).to_string();
+        let saved = at(&format!("{name}.safetensors"));
+        good(&["fit", "--resume", &at(name), "--epochs", &epochs, "--save", &saved]);
+        let whole = at("whole.safetensors");
+        let train = at("train.npz");
+        let begin = ["fit", "zoo:two_head", "--data", &train, "--batch", "8"];
+        let aim = ["--loss", "score=mse", "--epochs", &epochs, "--save", &whole];
+        good(&[&begin[..], &aim].concat());
+        assert!(fs::read(saved).unwrap() == fs::read(whole).unwrap(), "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_interruption_ends_a_run_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = started(folder.path(), &["--epochs", "1000000", "--checkpoint", "run"]);
+    signal(&child, "-INT");
+    signal(&child, "-INT");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
 }

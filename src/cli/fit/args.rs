@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::Error;
 use crate::ir::Graph;
@@ -16,6 +16,7 @@ use clap::Args;
 use super::evaluate::BaseArgs;
 use super::files::FileArgs;
 use super::images::{self, Augment};
+use super::interrupt::Interrupt;
 use super::objective::{ObjectiveArgs, OptimizerArgs, amount};
 use super::progress::{self, Report};
 use super::rows;
@@ -33,7 +34,7 @@ pub(super) type Settings = BTreeMap<String, Vec<String>>;
     --loss sparse_categorical_crossentropy --metrics accuracy --optimizer adam \\
     --plot curves.svg --log run.csv --checkpoint run --keep best \\
     --early-stopping val_loss --save trained.fan
-  fanwise fit model.onnx --resume run
+  fanwise fit --resume run
   fanwise fit zoo:mini_googlenet --data cifar --validation cifar/test_batch.bin \\
     --normalize mean --augment shift=0.1,flip --drop-last --epochs 70 --batch 256 \\
     --loss categorical_crossentropy --metrics accuracy \\
@@ -175,24 +176,34 @@ impl FitArgs {
     }
 
     /// The callback that writes checkpoints.
-    pub(super) fn keeper(&self, settings: Settings, validated: bool) -> Option<ModelCheckpoint> {
+    pub(super) fn keeper(&self, settings: &Settings, validated: bool) -> Option<ModelCheckpoint> {
         let files = &self.files;
         Some(ModelCheckpoint {
             folder: files.checkpoint.clone().or_else(|| files.resume.clone())?,
             keep: files.keep,
             monitor: self.monitor(validated),
             every: files.checkpoint_every,
-            settings,
+            settings: settings.clone(),
         })
     }
 
-    /// The callbacks of a run. Checkpoints come last: a run that is resumed repeats the callbacks
-    /// of epochs without a checkpoint, so that none is lost.
+    /// The callback that ends the run when it is interrupted.
+    fn interrupt(keeper: Option<&ModelCheckpoint>, settings: Settings) -> Interrupt {
+        let own = || ModelCheckpoint { settings, ..ModelCheckpoint::new("") };
+        Interrupt::new(keeper.cloned().unwrap_or_else(own), keeper.is_some())
+    }
+
+    /// The callbacks of a run, and what there is to say if it is interrupted. Checkpoints come
+    /// last: a run that is resumed repeats the callbacks of epochs without a checkpoint, so that
+    /// none is lost.
     pub(super) fn observers(
         &self,
         header: Header,
         keeper: Option<ModelCheckpoint>,
-    ) -> Vec<Box<dyn Observer>> {
+        settings: Settings,
+    ) -> (Vec<Box<dyn Observer>>, Arc<OnceLock<String>>) {
+        let interrupt = Self::interrupt(keeper.as_ref(), settings);
+        let ended = interrupt.ended();
         let mut all: Vec<Box<dyn Observer>> = vec![Box::new(header), Box::new(Finite)];
         all.extend(progress::bar().filter(|_| !ui::is_quiet()));
         all.push(Box::new(Report { format: self.base.data.format.format }));
@@ -217,6 +228,7 @@ impl FitArgs {
                 least: self.min_delta.unwrap_or(0.0),
             }));
         }
-        all
+        all.push(Box::new(interrupt));
+        (all, ended)
     }
 }

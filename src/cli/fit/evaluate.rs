@@ -75,7 +75,11 @@ impl EvaluateArgs {
     fn open(&self, graph: &Graph, limit: u64) -> anyhow::Result<Arc<dyn Source>> {
         let data = &self.base.data;
         let Some(path) = &self.classes_by else {
-            let source = data.open(graph, &[], limit)?;
+            let known = self.base.model.classes()?;
+            let source = data.open(graph, &known, limit)?;
+            if !known.is_empty() {
+                return Ok(source);
+            }
             if !source.classes().is_empty() {
                 let classes = listed_classes(source.classes());
                 ui::note(format_args!(
@@ -117,7 +121,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     data.check_normal()?;
     let limit = model.max_memory();
     let runner = target.runner()?;
-    let file = Compiled::of(model.spec(), limit).map_err(Error::from)?;
+    let file = Compiled::of(&model.file()?, limit).map_err(Error::from)?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
     // Nothing is updated: the optimizer is there because an objective is declared with one.

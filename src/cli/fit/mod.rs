@@ -4,6 +4,7 @@ mod args;
 mod evaluate;
 mod files;
 mod images;
+mod interrupt;
 mod keras;
 mod objective;
 mod progress;
@@ -44,6 +45,7 @@ use told::{Header, Summary};
 /// made.
 fn check(args: &FitArgs) -> anyhow::Result<()> {
     let files = &args.files;
+    args.base.model.check_untrained()?;
     match args.reproducible.as_deref() {
         Some("n-invariant") if args.base.replicate.divides() => bail!(
             "`--reproducible n-invariant` divides the batch into eight equal shards; it excludes \
@@ -92,6 +94,13 @@ pub(crate) fn fit(
     let settings = settings::of_this_run(all, line, Some(&checkpoint.settings))?;
     // What the checkpoint was trained with holds again; an option that contradicts it is an error.
     let args = settings::resumed(all, line, folder, &checkpoint.settings)?;
+    if args.base.model.spec().is_empty() {
+        let folder = folder.display();
+        bail!(
+            "the checkpoint in {folder} does not say which model it is of: name it, `fanwise fit \
+             MODEL --resume {folder}`"
+        );
+    }
     fit_from(&args, Some(checkpoint), settings)
 }
 
@@ -129,12 +138,12 @@ fn fit_from(
     // Before training, whose result could not be written otherwise.
     args.files.save.as_ref().map_or(Ok(()), |path| template.check(path, &trainer))?;
     args.check_numbers(&trainer, validation.is_some())?;
-    let keeper = args.keeper(settings, validation.is_some());
+    let keeper = args.keeper(&settings, validation.is_some());
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let on = told::devices(&options.distribution, runner.place());
     let held_back = validation.as_ref().map(|source| source.rows());
-    let header = Header::new(args, &on, (&template.graph, &trainer), held_back);
-    let mut observers = args.observers(header, keeper.clone());
+    let header = Header::new(args, &on, told::elements(&template.graph, &trainer), held_back);
+    let (mut observers, interrupted) = args.observers(header, keeper.clone(), settings);
     observers.extend(template.file.as_ref().and_then(|file| file.rate(begun)));
     // A run that begins has no epoch before.
     let before = resume.as_ref().map_or(0, |resume| resume.history.epochs.len());
@@ -144,7 +153,11 @@ fn fit_from(
         ..args.fitting(validation, resume)
     };
     let began = Instant::now();
-    let history = runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?))?;
+    let history = runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?));
+    if let Some(text) = interrupted.get() {
+        return Ok(interrupt::told(text));
+    }
+    let history = history?;
     let run = Summary { args, history: &history, before, validated: held_back.is_some(), keeper };
     template.save_best(&mut trainer, &run)?;
     run.tell(began.elapsed());

@@ -13,6 +13,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use super::args::{FitArgs, Settings};
 use super::objective::Metrics;
+use crate::cli::kept::{CLASSES, MODEL, named};
 use crate::cli::ui;
 
 /// Options of one run alone.
@@ -71,9 +72,6 @@ const WRITTEN: &[&str] = &["log", "plot", "save", "tensorboard"];
 /// State besides options: the number of rows of the data, and their types.
 const ROWS: &str = "rows of the data";
 
-/// The names of their classes, in the order of the numbers.
-const CLASSES: &str = "classes of the data";
-
 /// The command `fit` with its options.
 fn own(all: &Command) -> anyhow::Result<Command> {
     all.find_subcommand(NAME).cloned().context("there is no command `fit`")
@@ -94,7 +92,10 @@ fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
     // A run may go on from another working folder.
     let place = |text: &OsStr| absolute(text).unwrap_or_else(|_| text.into()).into_os_string();
     let file = FILES.contains(&id);
-    let text = |raw: &OsStr| (if file { place(raw) } else { raw.to_owned() }).into_string().ok();
+    let text = |raw: &OsStr| {
+        let text = (if file { place(raw) } else { raw.to_owned() }).into_string().ok()?;
+        Some(if id == MODEL { named(&text) } else { text })
+    };
     matches.get_raw(id).into_iter().flatten().filter_map(text).collect()
 }
 
@@ -111,7 +112,8 @@ pub(super) fn of_this_run(
 ) -> anyhow::Result<Settings> {
     let command = own(all)?;
     let matches = parsed(all, &completed(all, line, kept)?)?;
-    let found = command.get_arguments().filter(|arg| is_kept(arg)).map(|arg| {
+    let found = command.get_arguments().filter(|arg| is_kept(arg) || arg.get_id() == MODEL);
+    let found = found.map(|arg| {
         let id = arg.get_id().as_str();
         (id.to_owned(), values(&matches, id))
     });
@@ -134,6 +136,7 @@ fn completed(
         "validation_split" => given("validation"),
         _ => false,
     };
+    line.extend(kept.get(MODEL).into_iter().flatten().filter(|_| !given(MODEL)).map(Into::into));
     for arg in command.get_arguments().filter(|arg| is_kept(arg)) {
         let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         if given(id) || other(id) {

@@ -53,7 +53,7 @@ pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, wrote: Option
 }
 
 /// The elements of the parameters that are trained, and of all.
-fn elements(graph: &Graph, trainer: &Trainer) -> [usize; 2] {
+pub(super) fn elements(graph: &Graph, trainer: &Trainer) -> [usize; 2] {
     let still: Vec<&str> = trainer.untrained().map(|(name, _)| name).collect();
     let trained: Vec<&str> = trainer.changed().filter(|name| !still.contains(name)).collect();
     let mut counts = [0, 0];
@@ -78,11 +78,11 @@ impl Header {
     pub(super) fn new(
         args: &FitArgs,
         on: &str,
-        (graph, trainer): (&Graph, &Trainer),
+        elements: [usize; 2],
         validation: Option<usize>,
     ) -> Self {
         let base = &args.base;
-        let [trained, all] = elements(graph, trainer);
+        let [trained, all] = elements;
         let files = files(args);
         let files = if files.is_empty() {
             "  files: none; `--save` keeps the trained model, `--checkpoint` each epoch".to_owned()

@@ -49,3 +49,5 @@ pub use recompute::Recompute;
 pub(crate) use spec::{LossInputs, STEP};
 pub use spec::{OutputLoss, Training, TrainingGraph, Weighted};
 pub use training::{evaluation, training};
+#[cfg(feature = "cli")]
+pub(crate) use update::average_of;

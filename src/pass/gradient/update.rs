@@ -77,7 +77,7 @@ pub(super) fn update(
             Ok((new, kept))
         })?;
         let new = if optimizer.ema {
-            let variable = format!("optimizer.average.{name}");
+            let variable = average_of(name);
             averages.push((name.clone(), variable.clone()));
             average(b, optimizer, &variable, &ty, new, &position)?
         } else {
@@ -91,6 +91,11 @@ pub(super) fn update(
         }
     }
     Ok(averages)
+}
+
+/// The variable that is the moving average of a parameter.
+pub(crate) fn average_of(name: &str) -> String {
+    format!("optimizer.average.{name}")
 }
 
 /// Counts the batch and finds its place among the optimizer's steps.

@@ -98,7 +98,11 @@ impl ModelCheckpoint {
         Ok(by.filter(|by| *by != self.monitor))
     }
 
-    fn write(&self, watch: &TrainState<'_>, also: Option<&Path>) -> Result<(), Error> {
+    /// Writes the checkpoint of a state, to a second folder as well if one is named.
+    ///
+    /// # Errors
+    /// If it cannot be written, or a variable is no longer finite.
+    pub(crate) fn write(&self, watch: &TrainState<'_>, also: Option<&Path>) -> Result<(), Error> {
         let mut checkpoint = watch.checkpoint()?;
         checkpoint.settings.clone_from(&self.settings);
         // The last one comes last: until it is there, a training that goes on writes the others

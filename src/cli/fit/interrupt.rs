@@ -1,0 +1,134 @@
+//! Ctrl-C: a training ends after the step that it computes, and keeps a checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::Error;
+use crate::cli::ui;
+use crate::train::{ModelCheckpoint, Observer, TrainError, TrainState};
+
+/// The exit code of a program that Ctrl-C ends.
+const CODE: u8 = 130;
+
+/// Says what an interrupted training leaves, and gives the exit code.
+pub(super) fn told(text: &str) -> ExitCode {
+    ui::talk(text);
+    ExitCode::from(CODE)
+}
+
+/// The folder of the checkpoint of a run without `--checkpoint`; where it is taken, a number
+/// follows.
+const FOLDER: &str = "fanwise-interrupted";
+
+/// Ends a training that Ctrl-C, or a request to terminate, interrupts. A second one ends the
+/// process at once.
+pub(super) struct Interrupt {
+    asked: Arc<AtomicBool>,
+    ended: Arc<OnceLock<String>>,
+    keeper: ModelCheckpoint,
+    /// Whether another callback keeps the checkpoints of epochs in the same folder.
+    kept: bool,
+}
+
+/// The folder for a run that names none.
+fn folder() -> PathBuf {
+    let first = PathBuf::from(FOLDER);
+    let others = (2u32..).map(|i| PathBuf::from(format!("{FOLDER}-{i}")));
+    let mut all = std::iter::once(first.clone()).chain(others);
+    // One of so many names is free.
+    all.find(|path| !path.exists()).unwrap_or(first)
+}
+
+impl Interrupt {
+    /// Ends a training with a checkpoint as `keeper` writes it, or, where `kept` is false, in a
+    /// folder of its own.
+    pub(super) fn new(keeper: ModelCheckpoint, kept: bool) -> Self {
+        Self { asked: Arc::default(), ended: Arc::default(), keeper, kept }
+    }
+
+    /// What there is to say if the training was interrupted.
+    pub(super) fn ended(&self) -> Arc<OnceLock<String>> {
+        Arc::clone(&self.ended)
+    }
+
+    /// Listens to signals from now on.
+    fn listen(&self) -> std::io::Result<()> {
+        for signal in [SIGINT, SIGTERM] {
+            // The first sets the flag, with which the second ends the process.
+            flag::register_conditional_shutdown(signal, CODE.into(), Arc::clone(&self.asked))?;
+            flag::register(signal, Arc::clone(&self.asked))?;
+        }
+        #[cfg(unix)]
+        answer()?;
+        Ok(())
+    }
+
+    /// Keeps what there is, and says how to go on.
+    fn end(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
+        if !self.kept {
+            self.keeper.folder = folder();
+        }
+        if !self.kept || watch.at.step > 0 {
+            self.keeper.write(watch, None)?;
+        }
+        let at = match (watch.at.epoch, watch.at.step) {
+            (epochs, 0) => format!("epoch {epochs}"),
+            (epochs, step) => format!("batch {step} of epoch {}", epochs + 1),
+        };
+        let folder = self.keeper.folder.display();
+        let text = format!(
+            "interrupted after {at}; the checkpoint is in {folder}\nto go on: fanwise fit \
+             --resume {}",
+            quoted(&self.keeper.folder)
+        );
+        // Nobody else sets it.
+        drop(self.ended.set(text));
+        Ok(())
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    crate::cli::report::quoted(&path.display().to_string())
+}
+
+/// Tells at the first signal that it was heard.
+#[cfg(unix)]
+fn answer() -> std::io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let said = move || {
+        if signals.forever().next().is_some() {
+            ui::note("training ends after this step; press Ctrl-C again to end it at once");
+        }
+    };
+    std::thread::Builder::new().name("fanwise-signals".to_owned()).spawn(said).map(drop)
+}
+
+impl Observer for Interrupt {
+    fn begin(&mut self, _: &TrainState<'_>) -> Result<bool, Error> {
+        self.listen().map_err(|e| TrainError::Watch(format!("no handler for Ctrl-C: {e}")))?;
+        Ok(true)
+    }
+
+    fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
+        // What is behind the last batch of an epoch belongs to its end.
+        if !self.asked.load(Ordering::Relaxed) || watch.steps == Some(watch.at.step) {
+            return Ok(());
+        }
+        self.end(watch)?;
+        Err(TrainError::Watch("the training was interrupted".to_owned()).into())
+    }
+
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
+        if !self.asked.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        self.end(watch)?;
+        Ok(false)
+    }
+}

@@ -1,0 +1,116 @@
+//! The checkpoint of a training in place of a model: the model that was trained, with the weights
+//! that it has in the checkpoint.
+
+use std::path::{Path, absolute};
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, Command, FromArgMatches};
+
+use crate::Error;
+use crate::cli::args::ModelArgs;
+use crate::ir::{Model, Weights};
+use crate::model;
+use crate::pass;
+use crate::train::Checkpoint;
+
+/// The setting of a checkpoint that names its model.
+pub(crate) const MODEL: &str = "model";
+
+/// The setting of a checkpoint that has the names of the classes, in the order of their numbers.
+pub(crate) const CLASSES: &str = "classes of the data";
+
+/// The options of a model that a checkpoint keeps.
+const OPTIONS: [&str; 7] =
+    ["batch_axis", "dim", "set", "free_batch", "assume", "params", "params_unchecked"];
+
+/// A model as a checkpoint names it: a file is found from any working folder.
+pub(crate) fn named(spec: &str) -> String {
+    if spec.starts_with("zoo:") {
+        return spec.to_owned();
+    }
+    absolute(spec).map_or_else(|_| spec.to_owned(), |path| path.display().to_string())
+}
+
+/// The folder of the checkpoint that a MODEL argument names, if it names one.
+fn folder(spec: &str) -> Option<&Path> {
+    Some(Path::new(spec)).filter(|folder| folder.is_dir() && Checkpoint::is_in(folder))
+}
+
+/// The checkpoint that a MODEL argument names, if it names one.
+pub(crate) fn checkpoint(spec: &str, limit: u64) -> anyhow::Result<Option<Checkpoint>> {
+    let read = folder(spec).map(|folder| Checkpoint::read(folder, limit));
+    Ok(read.transpose().map_err(Error::from)?.flatten())
+}
+
+/// The checkpoint that a MODEL argument names, if it names one, without its variables.
+pub(crate) fn state(spec: &str) -> anyhow::Result<Option<Checkpoint>> {
+    let read = folder(spec).map(Checkpoint::read_state);
+    Ok(read.transpose().map_err(Error::from)?.flatten())
+}
+
+/// The options that the model of a checkpoint was read with, and its name.
+pub(crate) fn arguments(spec: &str, checkpoint: &Checkpoint) -> anyhow::Result<ModelArgs> {
+    let kept = |id: &str| checkpoint.settings.get(id).into_iter().flatten();
+    let Some(name) = kept(MODEL).next() else {
+        bail!(
+            "the checkpoint in {spec} does not say which model it is of; `fanwise fit MODEL \
+             --resume {spec}` goes on with it, and `--save` writes a model"
+        );
+    };
+    let mut line = vec!["fanwise".to_owned(), name.clone()];
+    for id in OPTIONS {
+        let option = id.replace('_', "-");
+        for value in kept(id) {
+            match (id, value.as_str()) {
+                ("free_batch" | "params_unchecked", "true") => line.push(format!("--{option}")),
+                ("free_batch" | "params_unchecked", _) => {}
+                _ => line.push(format!("--{option}={value}")),
+            }
+        }
+    }
+    let command = ModelArgs::augment_args(Command::new("fanwise"));
+    let wrong = || format!("the settings of the checkpoint in {spec} are damaged");
+    let matches = command.try_get_matches_from(line).with_context(wrong)?;
+    ModelArgs::from_arg_matches(&matches).with_context(wrong)
+}
+
+/// The trained model: `read` is the model before the training.
+pub(crate) fn trained(
+    spec: &str,
+    checkpoint: &Checkpoint,
+    read: anyhow::Result<Model>,
+) -> anyhow::Result<Model> {
+    let of = checkpoint.settings.get(MODEL).into_iter().flatten().next();
+    let of = of.map_or("", String::as_str);
+    let missing = || format!("the checkpoint in {spec} is of the model {of}, which is needed, too");
+    let mut model = read.with_context(missing)?;
+    let weights = weights(&checkpoint.variables);
+    for (name, tensor) in weights.iter() {
+        let Some(own) = model.weights.get(name) else { continue };
+        if own.tensor_type() != tensor.tensor_type() {
+            return Err(anyhow!(
+                "the checkpoint in {spec} has `{name}` as {}, the model {of} as {}: it has been \
+                 changed since; put the model that was trained back there",
+                tensor.tensor_type(),
+                own.tensor_type()
+            ));
+        }
+        model.weights.insert(name.clone(), tensor.clone());
+    }
+    model.graph = model::with_weights(&model.graph, &model.weights);
+    Ok(model)
+}
+
+/// The parameters of a checkpoint: their moving averages where there are some, as `--save` takes
+/// them.
+fn weights(variables: &Weights) -> Weights {
+    let begun =
+        variables.get(pass::STEP).is_some_and(|step| step.to_f64().iter().any(|x| *x > 0.0));
+    let mut all = Weights::default();
+    for (name, tensor) in variables.iter() {
+        let average = variables.get(&pass::average_of(name)).filter(|_| begun);
+        // With the average as it is named, no step of the optimizer is a parameter of the model.
+        all.insert(name.clone(), average.unwrap_or(tensor).clone());
+    }
+    all
+}
