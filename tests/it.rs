@@ -66,6 +66,7 @@ mod it {
     mod onnx_single;
     pub(super) mod operators;
     mod positions;
+    mod predictions;
     pub(super) mod programs;
     pub(super) mod proof;
     pub(super) mod python;

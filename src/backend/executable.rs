@@ -103,8 +103,19 @@ pub struct RunOptions {
     /// The most bytes that arenas, parameters and outputs may take together; more is refused before
     /// the run.
     pub max_memory: Option<u64>,
+    /// An output that must be finite for the run to change parameters: if it is not, they stay as
+    /// they were, and the outputs are given all the same.
+    pub finite: Option<Arc<str>>,
     /// Counts the steps that are done, of the [`Program::steps`] of all devices.
     pub progress: Option<Arc<AtomicU64>>,
+}
+
+impl RunOptions {
+    /// True if a run with these outputs may change parameters.
+    pub(crate) fn may_update(&self, outputs: &[(Arc<str>, Tensor)]) -> bool {
+        let asked = |(name, _): &&(Arc<str>, Tensor)| self.finite.as_ref() == Some(name);
+        outputs.iter().filter(asked).all(|(_, tensor)| tensor.is_finite())
+    }
 }
 
 /// The results of a run.

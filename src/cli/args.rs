@@ -37,7 +37,7 @@ pub(crate) struct FormatArgs {
 #[derive(Args)]
 pub(crate) struct BatchArgs {
     /// Rows per batch
-    #[arg(long, value_name = "ROWS", default_value_t = ROWS)]
+    #[arg(long, value_name = "ROWS", default_value_t = ROWS, allow_negative_numbers = true)]
     pub(crate) batch: u32,
 }
 
@@ -237,7 +237,9 @@ impl ModelArgs {
             return Ok(None);
         };
         if self.params.is_some() {
-            bail!("`--params` excludes a checkpoint, {model}, which has weights of its own");
+            bail!(
+                "`--params` excludes a checkpoint, {model}, which has weights of its own; leave it out"
+            );
         }
         let mut own = kept::arguments(model, &checkpoint)?;
         own.batch_axis.extend(self.batch_axis.iter().cloned());

@@ -128,8 +128,11 @@ pub(crate) fn run(
     max_memory: u64,
 ) -> anyhow::Result<(RunOutput, Vec<Duration>)> {
     let progress = Arc::new(AtomicU64::new(0));
-    let options =
-        RunOptions { max_memory: Some(max_memory), progress: Some(Arc::clone(&progress)) };
+    let options = RunOptions {
+        max_memory: Some(max_memory),
+        progress: Some(Arc::clone(&progress)),
+        ..RunOptions::default()
+    };
     let total = executable.program().steps() * u64::from(times);
     let state = || (progress.load(Ordering::Relaxed), total);
     watched("running", &state, || repeat(executable, inputs, times, &options))

@@ -28,7 +28,7 @@ const COMMON: &[(&str, &[&str])] = &[
         ],
     ),
     ("evaluate", &["data", "loss", "metrics", "batch", "gpus", "classes_by", "format"]),
-    ("predict", &["data", "outputs", "batch", "gpus", "format"]),
+    ("predict", &["data", "outputs", "batch", "gpus", "classes_by", "format"]),
 ];
 
 /// The group of a training step's options in `compile`.

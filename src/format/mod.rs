@@ -49,6 +49,18 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     atomic::write(path, |file| file.write_all(bytes)).map_err(|e| FileError::write(path, e))
 }
 
+/// Writes a file through `write`, whole or not at all.
+///
+/// # Errors
+/// If the file cannot be written; one that was there is then as it was.
+#[cfg(feature = "cli")]
+pub(crate) fn write_with(
+    path: &Path,
+    write: impl FnOnce(&mut std::fs::File) -> std::io::Result<()>,
+) -> Result<(), FileError> {
+    atomic::write(path, write).map_err(|e| FileError::write(path, e))
+}
+
 /// Fails where a file could not be written, and leaves everything as it is.
 ///
 /// # Errors

@@ -241,6 +241,19 @@ pub(super) fn length(tensor: &Tensor) -> usize {
     header_text(tensor).len() + 10 + tensor.bytes().len()
 }
 
+/// Writes a tensor to a file, whole or not at all.
+///
+/// # Errors
+/// If the file cannot be written; one that was there is then as it was.
+#[cfg(feature = "cli")]
+pub(crate) fn save(path: &Path, tensor: &Tensor) -> Result<(), FileError> {
+    super::write_with(path, |file| {
+        let mut file = io::BufWriter::new(file);
+        write(tensor, &mut file)?;
+        file.flush()
+    })
+}
+
 /// Writes a tensor as version 1.0 of the form, little-endian.
 pub(super) fn write(tensor: &Tensor, file: &mut impl Write) -> io::Result<()> {
     let text = header_text(tensor);

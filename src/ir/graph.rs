@@ -299,6 +299,15 @@ impl Graph {
         std::mem::take(&mut self.outputs)
     }
 
+    /// Removes all updates; their values stay.
+    pub(crate) fn take_updates(&mut self) -> Vec<Update> {
+        for roots in self.roots.values_mut() {
+            roots.retain(|root| matches!(root, Root::Output(_)));
+        }
+        self.roots.retain(|_, roots| !roots.is_empty());
+        std::mem::take(&mut self.updates)
+    }
+
     /// Makes a parameter hold other elements after a run: one value for each device that holds the
     /// parameter ([`Graph::homes`]). Updates keep the order in which they are added;
     /// [`verify`](super::verify) compares their values with the parameter.

@@ -19,6 +19,8 @@ mod stages;
 pub use error::{DeviceError, PassError};
 pub use explain::explain;
 pub(crate) use explain::headline;
+#[cfg(feature = "train")]
+pub(crate) use gradient::largest_momentum;
 #[cfg(feature = "gradients")]
 pub use gradient::{
     Constraint, ConstraintRule, EpsilonPlace, GradientError, Loss, Metric, Mode, Optimizer,
@@ -28,7 +30,7 @@ pub use gradient::{
 #[cfg(feature = "gradients")]
 pub(crate) use gradient::{LossInputs, STEP, class_axis};
 #[cfg(feature = "cli")]
-pub(crate) use gradient::average_of;
+pub(crate) use gradient::{average_of, softmax_axis};
 pub(crate) use info::PassInfo;
 pub use refusal::SplitRefused;
 pub(crate) use repair::grouped;

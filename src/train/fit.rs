@@ -167,6 +167,7 @@ impl Trainer {
         let mut over = run.at.step > 0 && data.steps() == Some(run.at.step);
         let watch = self.watch(&run, terms);
         let mut go_on = each(observers, |o| o.begin(&watch))?;
+        let keeps_finite = observers.iter().any(|o| o.keeps_finite());
         while go_on && run.at.epoch < *epochs {
             let began = Instant::now();
             let base = self.learning_rate();
@@ -177,14 +178,16 @@ impl Trainer {
             // The rate follows from the batches before: it comes when the step begins.
             let feeds = batches.by_ref().take(own).map(|batch| {
                 let batch = batch?;
-                Ok((batch.at, train.inputs(&names.feed(&batch)?, Some(base))?))
+                let inputs = train.inputs(&names.feed(&batch)?, Some(base))?;
+                Ok(((batch.at, inputs.clone()), inputs))
             });
-            stage_each(&*train.executable, &train.options(), feeds, |at: Position, staged| {
+            let options = train.step_options(keeps_finite);
+            stage_each(&*train.executable, &options, feeds, |(at, inputs), staged| {
                 let rate = self.rate(usual(&run), &run, terms, observers)?;
                 train.run_staged(staged, rate, &mut run.sums)?;
                 run.at = Position { epoch: at.epoch, step: at.step + 1 };
                 (run.done, run.rate) = (run.done + 1, Some(rate));
-                let watch = self.watch(&run, terms);
+                let watch = TrainState { batch: Some(&inputs), ..self.watch(&run, terms) };
                 observers.iter_mut().try_for_each(|o| o.batch(&watch))
             })?;
             if run.at.step == 0 {
@@ -249,6 +252,7 @@ impl Trainer {
             rows: terms.data.rows(),
             epochs: terms.epochs,
             validated: terms.validation.is_some(),
+            batch: None,
             trainer: self,
             terms: &terms.texts,
             run,

@@ -54,6 +54,7 @@
 //! ```
 
 mod callback;
+mod cause;
 mod checkpoint;
 pub mod data;
 mod error;

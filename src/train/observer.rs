@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::data::Position;
 use super::history::{History, Logs};
 use super::run::Run;
-use super::{Checkpoint, TrainError, Trainer};
+use super::{Checkpoint, TrainError, Trainer, cause};
 use crate::Error;
+use crate::types::Tensor;
 
 /// The state of a training that an observer sees.
 pub struct TrainState<'t> {
@@ -24,6 +25,8 @@ pub struct TrainState<'t> {
     pub epochs: u64,
     /// True if validation data evaluate every epoch.
     pub validated: bool,
+    /// The inputs of the batch before, behind it.
+    pub(super) batch: Option<&'t BTreeMap<String, Tensor>>,
     pub(super) trainer: &'t Trainer,
     pub(super) terms: &'t BTreeMap<String, String>,
     pub(super) run: &'t Run,
@@ -60,6 +63,14 @@ impl TrainState<'_> {
             rate: *rate,
             ..Checkpoint::default()
         })
+    }
+
+    /// A clause that says where the loss of the batch before began not to be finite; none where
+    /// that cannot be found. Its step must have changed nothing.
+    pub(crate) fn cause(&self) -> Option<String> {
+        let stage = &self.trainer.train;
+        let weights = stage.executable.weights().ok()?;
+        cause::of(&self.trainer.graph, &weights, self.batch?, stage.options().max_memory)
     }
 
     /// Fails unless epochs tell a number of this name.
@@ -102,6 +113,13 @@ pub trait Observer {
     /// If it cannot do its work; the training ends.
     fn batch(&mut self, _watch: &TrainState<'_>) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// True if steps whose loss is not finite shall change nothing, so that their cause can be
+    /// found.
+    #[doc(hidden)]
+    fn keeps_finite(&self) -> bool {
+        false
     }
 
     /// After an epoch, the last of the history; false ends the training.

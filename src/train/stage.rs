@@ -24,6 +24,9 @@ use crate::pass::{
 };
 use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
 
+/// The output that has the loss.
+pub(super) const LOSS: &str = "loss";
+
 /// Runs a program for batches: binds columns to its inputs and adds up its outputs.
 pub(super) struct StepRunner {
     pub(super) executable: Box<dyn Executable>,
@@ -208,12 +211,18 @@ impl StepRunner {
                 Ok((name.clone(), total, numbers(&format!("{name}.count"))?))
             })
             .collect::<Result<Vec<_>, Error>>()?;
-        sums.add(u64::try_from(given.n).unwrap_or(0), numbers("loss")?[0], &metrics);
+        sums.add(u64::try_from(given.n).unwrap_or(0), numbers(LOSS)?[0], &metrics);
         Ok(())
     }
 
     pub(super) fn options(&self) -> RunOptions {
         RunOptions { max_memory: self.max_memory, ..RunOptions::default() }
+    }
+
+    /// The options of a step; one whose loss is not finite changes nothing if it `keeps_finite`
+    /// parameters.
+    pub(super) fn step_options(&self, keeps_finite: bool) -> RunOptions {
+        RunOptions { finite: keeps_finite.then(|| LOSS.into()), ..self.options() }
     }
 }
 

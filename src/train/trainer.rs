@@ -14,7 +14,7 @@ use crate::backend::{Backend, CompileError};
 use crate::ir::Model;
 use crate::ir::{Graph, Weights};
 use crate::pass::{self, Mode, Optimizer, Training};
-use crate::types::{DType, Tensor};
+use crate::types::Tensor;
 
 /// A model in training.
 pub struct Trainer {
@@ -27,7 +27,7 @@ pub struct Trainer {
     pub(super) evaluator: Evaluator,
     predictor: Predictor,
     /// The training graph of one device.
-    graph: Graph,
+    pub(super) graph: Graph,
     /// Parameters that are not trained, and why.
     untrained: Vec<(String, &'static str)>,
     notes: Vec<String>,
@@ -77,6 +77,11 @@ impl Trainer {
     /// What should be known of the training, as sentences: batch normalisation that may be missing.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// The largest momentum of the running statistics that steps move, if there are some.
+    pub(crate) fn momentum(&self) -> Option<f64> {
+        pass::largest_momentum(&self.graph)
     }
 
     /// The parameters of the model that a step changes: those that are trained, and running
@@ -177,7 +182,7 @@ impl Trainer {
     pub(super) fn assert_finite(&self, variables: &Weights) -> Result<(), Error> {
         for update in self.graph.updates() {
             let name = &self.graph.param(update.param).name;
-            if variables.get(name).is_some_and(|tensor| !is_finite(tensor)) {
+            if variables.get(name).is_some_and(|tensor| !tensor.is_finite()) {
                 return Err(TrainError::Diverged(name.to_string()).into());
             }
         }
@@ -315,11 +320,4 @@ impl Trainer {
         self.synced = false;
         self.train.set(&averaged)
     }
-}
-
-/// True if all elements of floats, which training works with, are finite.
-fn is_finite(tensor: &Tensor) -> bool {
-    let dtype = tensor.dtype();
-    (dtype != DType::F32 || tensor.as_slice::<f32>().iter().all(|x| x.is_finite()))
-        && (dtype != DType::F64 || tensor.as_slice::<f64>().iter().all(|x| x.is_finite()))
 }

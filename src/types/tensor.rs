@@ -170,6 +170,12 @@ impl Tensor {
         self.dims.len()
     }
 
+    /// True if all elements of `f32` and `f64`, which training works with, are finite.
+    pub(crate) fn is_finite(&self) -> bool {
+        (self.dtype != DType::F32 || self.as_slice::<f32>().iter().all(|x| x.is_finite()))
+            && (self.dtype != DType::F64 || self.as_slice::<f64>().iter().all(|x| x.is_finite()))
+    }
+
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.bytes / self.dtype.bytes()

@@ -255,7 +255,14 @@ fn a_run_that_fails_on_gpus_leaves_the_variables_as_they_were() {
             assert!(matches!(error, RunError::Op { .. }), "{what}: {error}");
             assert_eq!(gpus.weights().unwrap(), before, "{what}");
         }
-        gpus.run(&good, &RunOptions::default()).unwrap();
+        let mut endless = good.clone();
+        endless.insert("x".to_owned(), Tensor::new(&[4, 8], &[f32::INFINITY; 32]).unwrap());
+        let finite = RunOptions { finite: Some("p".into()), ..RunOptions::default() };
+        let outputs = gpus.run(&endless, &finite).unwrap().outputs;
+        assert!(outputs[0].1.to_f64().iter().any(|x| !x.is_finite()), "{what}");
+        assert_eq!(gpus.weights().unwrap(), before, "{what}: an output is not finite");
+        let finite = RunOptions { finite: Some("picked".into()), ..RunOptions::default() };
+        gpus.run(&good, &finite).unwrap();
         assert_eq!(gpus.weights().unwrap().get("steps"), Some(&Tensor::scalar(2i64)), "{what}");
     }
 }

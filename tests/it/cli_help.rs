@@ -153,7 +153,7 @@ fn errors_of_the_command_line() {
         "run zoo:mlp --watchdog never",
         "run zoo:mlp --threads 0",
         "run zoo:mlp --target cpu --logical 2 --trace t.json",
-        "run zoo:mlp --outputs out.csv",
+        "run zoo:mlp --outputs out.txt",
         "run zoo:mlp --quiet --verbose",
         "compile zoo:mlp --emit graph=",
         "compile zoo:mlp --emit graph=a,json=a",
@@ -178,7 +178,7 @@ fn errors_of_the_command_line() {
         "fit zoo:mlp --normalize all",
         "fit zoo:mlp --layout rows",
         "evaluate zoo:mlp --data x.npz --normalize mean",
-        "predict zoo:mlp --data x.npz --outputs out.csv",
+        "predict zoo:mlp --data x.npz --outputs out.txt",
         "explain E9999",
         "zoo none",
     ] {

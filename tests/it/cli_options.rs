@@ -162,9 +162,9 @@ fn what_has_no_effect_is_refused() {
     let told = refused(&folder, "compile zoo:mlp --emit graph=b.fan,json=./b.fan");
     says(&told, &["two kinds are written to", "b.fan"]);
     assert!(!folder.join("a").exists());
-    let told = refused(&folder, "predict zoo:mlp --data data.npz --outputs p.json");
-    says(&told, &[".npz", "p.json"]);
-    assert!(!folder.join("p.json").exists());
+    let told = refused(&folder, "predict zoo:mlp --data data.npz --outputs p.txt");
+    says(&told, &[".npz", "p.txt"]);
+    assert!(!folder.join("p.txt").exists());
     let (one, _) = good(&folder, "run zoo:mlp --batch 1");
     says(&one, &["\n1 row in "]);
     let (table, _) = good(&folder, "compile zoo:mlp --gpus 3 --repair comm");

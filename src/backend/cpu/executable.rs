@@ -167,12 +167,14 @@ impl Executable for CpuExecutable {
             outputs.extend(memory.outputs);
             updates.push(memory.updates);
         }
+        let names = self.program.outputs.iter().map(|p| p.name.clone());
+        let outputs: Vec<(Arc<str>, Tensor)> = names.zip(outputs).collect();
         // The parameters are locked for writing below, which waits for all readers.
         drop(held);
         *lock(&self.arenas) = Some(arenas);
         if let Some(spares) = &mut spares {
             // After a failure some devices lack their updates: the parameters stay as they were.
-            if done.is_ok() {
+            if done.is_ok() && options.may_update(&outputs) {
                 self.variables.replace(&self.program, &mut updates);
             }
             **spares = updates;
@@ -189,8 +191,7 @@ impl Executable for CpuExecutable {
                 time,
             }
         });
-        let names = self.program.outputs.iter().map(|p| p.name.clone());
-        Ok(RunOutput { n, devices: devices.collect(), outputs: names.zip(outputs).collect() })
+        Ok(RunOutput { n, devices: devices.collect(), outputs })
     }
 
     fn stage<'a>(

@@ -1,13 +1,12 @@
 //! `fanwise evaluate` and `predict`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::Error;
-use crate::format::npz;
 use crate::ir::Graph;
 use crate::pass::Optimizer;
 use crate::train::data::{Source, listed_classes};
@@ -18,6 +17,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::objective::ObjectiveArgs;
+use super::outputs::{Form, Predictions};
 use super::progress::summary_line;
 use super::rows::{self, DataArgs};
 use super::told;
@@ -90,27 +90,42 @@ impl EvaluateArgs {
             return Ok(source);
         };
         // Names are numbered in the data that defines them, and looked up in the others.
-        let known = rows::open(path, graph, &[], limit)?;
-        if known.classes().is_empty() {
-            bail!(
-                "`--classes-by {}`: its labels are not names of classes; the option is not needed \
-                 if labels are numbers",
-                path.display()
-            );
-        }
-        data.open(graph, known.classes(), limit)
+        data.open(graph, &defined(path, graph, limit)?, limit)
     }
+}
+
+/// The names of the classes in the order of the numbers that data define.
+fn defined(path: &Path, graph: &Graph, limit: u64) -> anyhow::Result<Vec<String>> {
+    let known = rows::open(path, graph, &[], limit)?;
+    if known.classes().is_empty() {
+        bail!(
+            "`--classes-by {}`: its labels are not names of classes; the option is not needed if \
+             labels are numbers",
+            path.display()
+        );
+    }
+    Ok(known.classes().to_vec())
 }
 
 /// Run inference on a dataset and write the outputs
 #[derive(Args)]
 #[command(after_help = "Examples:
   fanwise predict trained.fan --data test.npz --outputs out.npz
+  fanwise predict run/best --data cat.png --outputs cat.json
+  fanwise predict trained.fan --data pictures --classes-by train --outputs classes.csv
   fanwise predict model.onnx --data test.npz --outputs out.npz --gpus 4 --batch 256")]
 pub(crate) struct PredictArgs {
-    /// Write the outputs to a .npz file, one array per output
-    #[arg(long, value_name = "FILE.npz")]
+    /// Write the outputs to this file: .npz, .npy, .csv or .json
+    ///
+    /// .npz has one array per output, .npy the array of the only one. .csv has a line and .json an
+    /// object for each row: the file of an image, the class with the largest number, and all
+    /// numbers.
+    #[arg(long, value_name = "FILE")]
     outputs: PathBuf,
+    /// Dataset that defines the names of the classes, usually the training data [default: that of
+    /// a checkpoint]
+    #[arg(long, value_name = "DATA")]
+    classes_by: Option<PathBuf>,
     #[command(flatten)]
     base: BaseArgs,
 }
@@ -160,10 +175,19 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let BaseArgs { model, replicate, target, data } = &args.base;
     data.check_normal()?;
     // Before the run, whose outputs would be lost.
-    exec::check_outputs(&args.outputs)?;
+    let form = Form::of(&args.outputs)?;
     let limit = model.max_memory();
     let runner = target.runner()?;
+    let classes = model.classes()?;
     let model = model.load_open()?;
+    form.check(&model.graph)?;
+    let classes = match &args.classes_by {
+        Some(path) => defined(path, &model.graph, limit)?,
+        None => classes,
+    };
+    if !form.has_classes() {
+        ui::note_idle(&[("--classes-by", args.classes_by.is_some())], "on arrays");
+    }
     let source = data.open(&model.graph, &[], limit)?;
     let model = rows::sized(&model, source.columns())?;
     let images = data.images(&model.graph, &*source, None, limit)?;
@@ -171,13 +195,15 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let on = told::devices(&distribution, runner.place());
     let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
+    let files = Arc::clone(&source);
     let (count, rows) = (source.rows(), images.others(source));
     told::begin("predicting with", &args.base, &on, count, Some(&args.outputs));
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(predictor.predict(rows, data.batches(target.threads()), done)?);
     let outputs = runner.traced(|| args.base.watched("predicting", count, work))?;
-    npz::write(&args.outputs, &outputs).map_err(Error::from)?;
+    let written = Predictions { graph: &model.graph, outputs: &outputs, classes: &classes, files };
+    written.write(&args.outputs, form)?;
     told::end("predicted", count as u64, began.elapsed(), Some(&args.outputs));
     let types = outputs.iter().map(|(name, t)| (name, t.tensor_type().to_string()));
     match data.format.format {

@@ -7,6 +7,7 @@ mod images;
 mod interrupt;
 mod keras;
 mod objective;
+mod outputs;
 mod progress;
 mod rows;
 mod settings;
@@ -34,6 +35,7 @@ use crate::train::{
 };
 use anyhow::{Context, bail};
 
+use crate::cli::kept::MODEL;
 use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, distribution};
@@ -89,11 +91,21 @@ pub(crate) fn fit(
     };
     let limit = args.base.model.max_memory();
     let checkpoint = Checkpoint::read(folder, limit).map_err(Error::from)?;
-    let checkpoint =
-        checkpoint.with_context(|| format!("{} has no checkpoint", folder.display()))?;
+    let checkpoint = checkpoint.with_context(|| {
+        format!(
+            "{} has no checkpoint; name the folder that `fit --checkpoint` wrote",
+            folder.display()
+        )
+    })?;
     let settings = settings::of_this_run(all, line, Some(&checkpoint.settings))?;
     // What the checkpoint was trained with holds again; an option that contradicts it is an error.
     let args = settings::resumed(all, line, folder, &checkpoint.settings)?;
+    let (own, now) =
+        (checkpoint.settings.get(MODEL).and_then(|of| of.first()), settings.get(MODEL));
+    if let Some(own) = own.filter(|own| now.and_then(|now| now.first()).is_none_or(|of| of != *own))
+    {
+        ui::note(format_args!("the run in {} is of another model, {own}", folder.display()));
+    }
     if args.base.model.spec().is_empty() {
         let folder = folder.display();
         bail!(
@@ -160,7 +172,7 @@ fn fit_from(
     let history = history?;
     let run = Summary { args, history: &history, before, validated: held_back.is_some(), keeper };
     template.save_best(&mut trainer, &run)?;
-    run.tell(began.elapsed());
+    run.tell(began.elapsed(), trainer.momentum());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -25,7 +25,8 @@ pub(super) struct DataArgs {
     /// Arrays are named like the inputs and outputs of the model; `x` and `y` stand for the only
     /// input and output. The optional arrays `sample_weight` and `sample_mask` weight rows or
     /// positions, and exclude some of them. A folder of images has one folder of PNG and JPEG files
-    /// per class. CIFAR is a .bin file or the folder of those files.
+    /// per class; an image, or a folder of images alone, has no classes. CIFAR is a .bin file or
+    /// the folder of those files.
     #[arg(long, value_name = "DATA")]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Error;
 use crate::ir::Graph;
 use crate::train::{
-    Distribution, Epoch, History, Keep, ModelCheckpoint, Observer, TrainState, Trainer,
+    Distribution, Epoch, History, Keep, ModelCheckpoint, Monitor, Observer, TrainState, Trainer,
 };
 use crate::types::Quoted;
 
@@ -151,7 +151,7 @@ pub(super) struct Summary<'a> {
 
 impl Summary<'_> {
     /// Says it.
-    pub(super) fn tell(&self, time: Duration) {
+    pub(super) fn tell(&self, time: Duration, momentum: Option<f64>) {
         let Self { args, history, before, .. } = self;
         let epochs = history.epochs.len() - before;
         let word = if epochs == 1 { "epoch" } else { "epochs" };
@@ -161,7 +161,7 @@ impl Summary<'_> {
             self.reason()
         ));
         let best = self.best();
-        if let Some((at, line)) = &best {
+        if let Some((at, line)) = best.as_ref().filter(|_| history.epochs.len() > 1) {
             ui::head(format_args!("  best epoch: {}, {line}", at + 1));
         }
         let rates = rates(&history.epochs);
@@ -172,6 +172,10 @@ impl Summary<'_> {
         if !files.is_empty() {
             ui::head(format_args!("  files: {}", files.join(", ")));
         }
+        if let Some(note) = momentum.and_then(|m| still(history, args.base.data.rows_of_batch(), m))
+        {
+            ui::note(note);
+        }
     }
 
     /// Why the training ended.
@@ -179,8 +183,9 @@ impl Summary<'_> {
         let Self { args, history, before, .. } = self;
         let epochs = history.epochs.len();
         if epochs as u64 >= args.epochs {
-            let had = if epochs == *before { "the run had" } else { "these are" };
-            return format!("{had} all {} epochs", args.epochs);
+            let whole = epochs == *before;
+            let had = if whole { "the run had them before" } else { "all are done" };
+            return format!("{had}: {}", counted(args.epochs));
         }
         match &args.early_stopping {
             Some(name) => format!(
@@ -220,9 +225,41 @@ impl Summary<'_> {
     }
 }
 
+/// What there is to say of running statistics that have hardly moved, if validation is far from
+/// training: its loss is twice as large, or something of which more is better lower by a fifth.
+fn still(history: &History, batch: usize, momentum: f64) -> Option<String> {
+    /// The share of their way that running statistics should have gone.
+    const ENOUGH: f64 = 0.8;
+    let last = history.epochs.last()?;
+    let (training, validation) = (&last.training, last.validation.as_ref()?);
+    let rows = history.epochs.iter().map(|epoch| epoch.training.rows);
+    let steps: u64 = rows.map(|rows| rows.div_ceil(batch.max(1) as u64)).sum();
+    let moved = 1.0 - momentum.powf(steps as f64);
+    let worse = validation.metrics.iter().find_map(|(name, now)| {
+        let (_, before) = training.metrics.iter().find(|(own, _)| own == name)?;
+        let far = Monitor::new(name).more && before - now > 0.2;
+        far.then(|| format!("`val_{name}` is {now:.4}, `{name}` {before:.4}"))
+    });
+    let larger = validation.loss.is_nan() || validation.loss > 2.0 * training.loss.abs();
+    let loss = || format!("`val_loss` is {:.6}, `loss` {:.6}", validation.loss, training.loss);
+    let far = worse.or_else(|| larger.then(loss)).filter(|_| moved < ENOUGH)?;
+    Some(format!(
+        "validation is far from training, {far}: it takes the running statistics of batch \
+         normalisation, which have gone {:.0} % of their way in {steps} batches at a momentum of \
+         {momentum}; train for more batches, or lower `--batch-norm-momentum`",
+        100.0 * moved
+    ))
+}
+
 /// So many epochs, in words.
 fn counted(epochs: u64) -> String {
     if epochs == 1 { "1 epoch".to_owned() } else { format!("{epochs} epochs") }
+}
+
+/// The learning rate of an epoch, short also if it is extreme.
+pub(super) fn rate(epoch: &Epoch) -> String {
+    let x = epoch.learning_rate;
+    if x == 0.0 || (1e-5..1e6).contains(&x) { x.to_string() } else { format!("{x:e}") }
 }
 
 /// The learning rates of epochs: all changes where they are few, else the first and the last.
@@ -238,12 +275,56 @@ fn rates(epochs: &[Epoch]) -> String {
     match &changes[..] {
         [] => String::new(),
         [first, .., last] if changes.len() > SHOWN => {
-            format!("from {} to {}", first.learning_rate, last.learning_rate)
+            format!("from {} to {}", rate(first), rate(last))
         }
         [first, rest @ ..] => {
             let rest = rest.iter();
-            let rest = rest.map(|e| format!(", {} from epoch {}", e.learning_rate, e.epoch + 1));
-            format!("{}{}", first.learning_rate, rest.collect::<String>())
+            let rest = rest.map(|e| format!(", {} from epoch {}", rate(e), e.epoch + 1));
+            format!("{}{}", rate(first), rest.collect::<String>())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{rates, still};
+    use crate::train::{Epoch, History, Logs};
+
+    fn epoch(epoch: u64, learning_rate: f64, training: f64, validation: f64) -> Epoch {
+        let logs = |loss| Logs {
+            rows: 80,
+            loss,
+            metrics: vec![("accuracy".to_owned(), 1.0 - loss), ("mse".to_owned(), loss)],
+        };
+        let (training, validation) = (logs(training), Some(logs(validation)));
+        Epoch { epoch, learning_rate, training, validation, seconds: 1.0 }
+    }
+
+    #[test]
+    fn statistics_that_have_hardly_moved_are_told() {
+        let told = |epochs: u64, validation: f64| {
+            let epochs = (0..epochs).map(|i| epoch(i, 0.1, 0.1, validation)).collect();
+            still(&History { epochs }, 10, 0.99)
+        };
+        let said = told(2, 0.5).unwrap();
+        assert!(said.contains("`val_accuracy` is 0.5000, `accuracy` 0.9000"), "{said}");
+        assert!(said.contains("gone 15 % of their way in 16 batches at a momentum of 0.99"));
+        assert!(told(2, 0.15).is_none() && told(30, 0.5).is_none() && told(0, 0.5).is_none());
+        let said = told(2, 0.25).unwrap();
+        assert!(said.contains("`val_loss` is 0.250000, `loss` 0.100000"), "{said}");
+        let mut alone = epoch(0, 0.1, 0.1, 0.5);
+        alone.validation = None;
+        assert!(still(&History { epochs: vec![alone] }, 10, 0.99).is_none());
+    }
+
+    #[test]
+    fn changes_of_learning_rates_are_listed_while_they_are_few() {
+        let of = |rates: &[f64]| -> Vec<Epoch> {
+            (0..).zip(rates).map(|(i, rate)| epoch(i, *rate, 0.1, 0.1)).collect()
+        };
+        assert_eq!(rates(&of(&[])), "");
+        assert_eq!(rates(&of(&[0.1, 0.1])), "0.1");
+        assert_eq!(rates(&of(&[0.1, 0.1, 0.01])), "0.1, 0.01 from epoch 3");
+        assert_eq!(rates(&of(&[6.0, 5.0, 4.0, 3.0, 2.0, 1.0])), "from 6 to 1");
     }
 }

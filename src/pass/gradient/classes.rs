@@ -149,7 +149,7 @@ pub fn class_axis(graph: &Graph, of: &OutputLoss) -> Option<usize> {
 }
 
 /// The axis of a value along which a softmax computed it, if views left that axis intact.
-fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
+pub(crate) fn softmax_axis(graph: &Graph, value: Value) -> Option<i64> {
     let mut from = before_views(graph, value);
     // What the model says about its training has the axes of what it says it of.
     while graph.node(from.node).op().is_some_and(|op| op.is(Traits::TRAINS))

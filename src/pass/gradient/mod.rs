@@ -32,6 +32,8 @@ mod update;
 mod writer;
 
 pub use classes::class_axis;
+#[cfg(feature = "cli")]
+pub(crate) use classes::softmax_axis;
 pub use constraint::{Constraint, ConstraintRule};
 pub use differentiate::differentiate;
 pub use error::{GradientError, TrainingError};
@@ -40,6 +42,8 @@ pub use inference::inference;
 pub use loss::Loss;
 pub use metric::Metric;
 pub use mode::Mode;
+#[cfg(feature = "train")]
+pub(crate) use mode::largest_momentum;
 pub use optimizer::{EpsilonPlace, Optimizer, Rule};
 pub use penalty::Penalty;
 #[cfg(feature = "keras")]

@@ -31,6 +31,15 @@ pub(crate) struct TrainMode {
     pub(super) counted: BTreeMap<String, Value>,
 }
 
+/// The largest momentum of running statistics in a graph in train mode, if it has some.
+pub(crate) fn largest_momentum(graph: &Graph) -> Option<f64> {
+    let momenta = graph.ids().filter_map(|id| {
+        let Some(Op::BatchNormTrain(norm)) = graph.node(id).op() else { return None };
+        Some(norm.momentum)
+    });
+    momenta.reduce(f64::max)
+}
+
 /// Puts a graph into train mode: batch normalisation takes the statistics of the batch and updates
 /// its running ones, and draws are those of the step number in `step`.
 ///

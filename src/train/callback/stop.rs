@@ -53,11 +53,14 @@ impl Observer for Finite {
             return Ok(());
         }
         let (epoch, batch) = (watch.at.epoch + 1, watch.at.step);
-        Err(failed(format!(
-            "the loss became {loss} at batch {batch} of epoch {epoch}, so training cannot \
-             continue; try a \
-             lower learning rate, or clipped gradients"
-        )))
+        let cause = watch.cause().unwrap_or_else(|| {
+            "training cannot continue; try a lower learning rate, or clipped gradients".to_owned()
+        });
+        Err(failed(format!("the loss became {loss} at batch {batch} of epoch {epoch}: {cause}")))
+    }
+
+    fn keeps_finite(&self) -> bool {
+        true
     }
 }
 

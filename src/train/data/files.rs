@@ -31,7 +31,7 @@ impl Default for OpenOptions {
 
 /// The data at a path: a file `.npz`, `.npy`, `.safetensors` or `.csv`; a file `.bin` of CIFAR, or
 /// a folder with its files, of which those to train on are taken; another folder, with a folder of
-/// images for each class.
+/// images for each class or with images without classes; an image, PNG or JPEG.
 ///
 /// # Errors
 /// If it is none of these, or cannot be read.
@@ -59,7 +59,8 @@ impl Source for Opened {
     }
 
     fn place(&self, row: usize) -> (Option<&str>, usize) {
-        (Some(&self.file), row)
+        let (own, row) = self.source.place(row);
+        (own.or(Some(&self.file)), row)
     }
 
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
@@ -79,8 +80,10 @@ fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
         "safetensors" => Arc::new(Arrays::safetensors(path)?),
         "csv" => Arc::new(Table::new(path, &options.table, &mut budget)?),
         "bin" => Arc::new(Cifar::file(path)?),
+        "png" | "jpg" | "jpeg" => return images(path, options),
         _ => {
-            let reason = "data are .npz, .npy, .safetensors, .csv, .bin of CIFAR, or a folder";
+            let reason =
+                "data are .npz, .npy, .safetensors, .csv, .bin of CIFAR, an image, or a folder";
             return Err(FileError::content(path, reason).into());
         }
     })
@@ -96,22 +99,23 @@ fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
     images(path, options)
 }
 
-/// A folder of image files.
+/// Image files.
 #[cfg(feature = "images")]
 fn images(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
     let sizes = || {
-        let reason = "a folder of images, but the model has no image input: one with three axes \
-            behind the rows, and one or three channels";
-        FileError::content(path, reason)
+        let what = if path.is_dir() { "a folder of images" } else { "an image" };
+        let reason = "but the model has no image input: one with three axes behind the rows, and \
+            one or three channels";
+        FileError::content(path, format!("{what}, {reason}"))
     };
     let options = options.images.clone().ok_or_else(sizes)?;
     Ok(Arc::new(Folder::new(path, options)?))
 }
 
-/// A folder of image files, which this build does not read.
+/// Image files, which this build does not read.
 #[cfg(not(feature = "images"))]
 fn images(path: &Path, _: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
-    Err(FileError::content(path, "folders of images need the feature `images`").into())
+    Err(FileError::content(path, "images need the feature `images`").into())
 }
 
 #[cfg(test)]

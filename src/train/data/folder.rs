@@ -61,7 +61,8 @@ impl FolderOptions {
 /// The images of a folder that has a folder for each class: `x`, `f32` from 0 to 255, and the
 /// number `y` of the class, `i64`, in the order of the names. PNG and JPEG files are taken, those
 /// in folders below as well, in the order of their paths; other files are left out. An image is
-/// decoded when it is used.
+/// decoded when it is used. Images without classes, a file or those that lie in the folder itself,
+/// have no `y`.
 #[derive(Clone, Debug)]
 pub struct Folder {
     columns: Vec<Column>,
@@ -87,6 +88,9 @@ impl Folder {
             Column::new("y", DType::I64, &[]),
         ];
         super::column::check(&columns)?;
+        if is_image(path) && !path.is_dir() {
+            return Ok(Self::unlabelled(vec![path.to_owned()], columns, options));
+        }
         let (mut images, mut classes) = (Vec::new(), Vec::new());
         for class in entries(path)?.into_iter().filter(|entry| entry.is_dir()) {
             let number = classes.len();
@@ -96,8 +100,13 @@ impl Folder {
             let name = class.file_name().unwrap_or_default();
             classes.push(super::classes::name(name.as_encoded_bytes()));
         }
+        let own: Vec<PathBuf> = entries(path)?.into_iter().filter(|file| is_image(file)).collect();
+        if images.is_empty() && !own.is_empty() {
+            return Ok(Self::unlabelled(own, columns, options));
+        }
         if images.is_empty() {
-            let reason = "it has no folders, one for each class, with PNG or JPEG files in them";
+            let reason =
+                "it has no PNG or JPEG files, neither itself nor in folders, one for each class";
             return Err(FileError::content(path, reason).into());
         }
         let (numbers, classes) = super::classes::numbered(classes, &options.classes)
@@ -105,6 +114,20 @@ impl Folder {
         let images = images.into_iter().map(|(file, class)| (file, numbers[class])).collect();
         Ok(Self { columns, images, classes, options })
     }
+
+    /// Images without classes.
+    fn unlabelled(files: Vec<PathBuf>, mut columns: Vec<Column>, options: FolderOptions) -> Self {
+        columns.truncate(1);
+        let images = files.into_iter().map(|file| (file, 0)).collect();
+        Self { columns, images, classes: Vec::new(), options }
+    }
+}
+
+/// True for a path with the ending of an image.
+pub(crate) fn is_image(path: &Path) -> bool {
+    // A name without an ending is that of no image.
+    let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+    ["png", "jpg", "jpeg"].iter().any(|known| known.eq_ignore_ascii_case(kind))
 }
 
 /// The entries of a folder by name, without hidden ones.
@@ -128,10 +151,9 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), 
         return Err(FileError::content(folder, reason).into());
     }
     for path in entries(folder)? {
-        let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
         if path.is_dir() {
             collect(&path, depth + 1, files)?;
-        } else if ["png", "jpg", "jpeg"].iter().any(|known| known.eq_ignore_ascii_case(kind)) {
+        } else if is_image(&path) {
             files.push(path);
         }
     }
@@ -163,6 +185,13 @@ impl Source for Folder {
         &self.classes
     }
 
+    fn place(&self, row: usize) -> (Option<&str>, usize) {
+        match self.images.get(row).and_then(|(path, _)| path.to_str()) {
+            Some(path) => (Some(path), 0),
+            None => (None, row),
+        }
+    }
+
     fn read(&self, row: usize, into: &mut RowMut<'_>) -> Result<(), DataError> {
         let Some((path, class)) = self.images.get(row) else {
             return Err(DataError::row(row as u64, "there is no such row"));
@@ -185,7 +214,7 @@ impl Source for Folder {
             Layout::ChannelsLast => into.write(0, &image)?,
             Layout::ChannelsFirst => into.write(0, &super::images::turned(&image, channels))?,
         }
-        into.write(1, &[*class])
+        if self.columns.len() == 1 { Ok(()) } else { into.write(1, &[*class]) }
     }
 }
 

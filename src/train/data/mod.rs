@@ -77,9 +77,9 @@ pub(crate) use draw::{Draws, RowKey};
 pub use error::DataError;
 pub use files::{OpenOptions, open};
 #[cfg(feature = "images")]
-pub(crate) use folder::Folder;
-#[cfg(feature = "images")]
 pub use folder::FolderOptions;
+#[cfg(feature = "images")]
+pub(crate) use folder::{Folder, is_image};
 pub use images::{Fill, Images, Layout, Step};
 pub use labels::ClassWeights;
 pub(crate) use labels::{Categorical, Integer};

@@ -298,7 +298,7 @@ impl CudaExecutable {
         let outputs = self.outputs(batch.n, blocks)?;
         // Outputs come first: memory that is not to be had for them leaves the parameters as they
         // were.
-        if !parts.program.updates.is_empty() {
+        if !parts.program.updates.is_empty() && batch.options.may_update(&outputs) {
             self.variables.commit(parts, &self.slots, updates)?;
         }
         Ok(RunOutput { n: batch.n, outputs, devices: self.stats(&batch.plan, &times) })

@@ -1,0 +1,292 @@
+//! The files of predictions: arrays, or a line for each row with its classes and numbers.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::bail;
+
+use crate::Error;
+use crate::format::{self, npy, npz};
+use crate::ir::Graph;
+use crate::pass;
+use crate::train::data::{Column, Source, is_image};
+use crate::types::{DType, Quoted, Tensor};
+
+/// The form of a file, by the ending of its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// An array for each output.
+    Npz,
+    /// The array of the only output.
+    Npy,
+    /// A line for each row.
+    Csv,
+    /// An object for each row.
+    Json,
+}
+
+impl Form {
+    /// The form of the file at a path, which can be written.
+    pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
+        let device = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
+        let ending = path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase());
+        let form = match ending.as_deref() {
+            None | Some("npz") => Self::Npz,
+            Some("npy") => Self::Npy,
+            Some("csv") => Self::Csv,
+            Some("json") => Self::Json,
+            Some(_) if device => Self::Npz,
+            Some(_) => bail!(
+                "outputs are written as .npz, .npy, .csv or .json; {} has another ending",
+                path.display()
+            ),
+        };
+        format::check_write(path).map_err(Error::from)?;
+        Ok(form)
+    }
+
+    /// True if the names of classes are written.
+    pub(super) fn has_classes(self) -> bool {
+        matches!(self, Self::Csv | Self::Json)
+    }
+
+    /// Fails unless the form can hold the outputs of a model.
+    pub(super) fn check(self, graph: &Graph) -> anyhow::Result<()> {
+        let outputs = graph.outputs();
+        let names = || outputs.iter().map(|o| Quoted(&o.name).to_string()).collect::<Vec<_>>();
+        match self {
+            Self::Npz => {}
+            Self::Npy if outputs.len() == 1 => {}
+            Self::Npy => bail!(
+                "a .npy file holds one array, and the model has the outputs {}; use .npz",
+                names().join(", ")
+            ),
+            Self::Csv | Self::Json => {
+                let rowless = outputs.iter().find(|o| Column::of("x", graph.ty(o.value)).is_none());
+                if let Some(output) = rowless {
+                    bail!(
+                        "the output {}, {}, has no first axis of rows; use .npz",
+                        Quoted(&output.name),
+                        graph.ty(output.value)
+                    );
+                }
+            }
+        }
+        if self == Self::Csv {
+            let wide = outputs.iter().find(|o| graph.ty(o.value).shape.rank() > 2);
+            if let Some(output) = wide {
+                bail!(
+                    "a line of a .csv file has no place for {}, {}; use .npz or .json",
+                    Quoted(&output.name),
+                    graph.ty(output.value)
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Predictions to be written.
+pub(super) struct Predictions<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) outputs: &'a BTreeMap<String, Tensor>,
+    /// The names of the classes in the order of their numbers, where they are known.
+    pub(super) classes: &'a [String],
+    /// The rows that they are of.
+    pub(super) files: Arc<dyn Source>,
+}
+
+/// An output as lines and objects show it.
+struct Shown<'a> {
+    name: &'a str,
+    tensor: &'a Tensor,
+    /// The elements of a row.
+    width: usize,
+    /// The names of the classes, where an element stands for one each.
+    classes: Option<Vec<String>>,
+    /// What the element of a class is called.
+    measure: &'static str,
+}
+
+impl Shown<'_> {
+    /// The class of a row, the first of the largest elements, with its place.
+    fn class(&self, row: usize) -> Option<(usize, &str)> {
+        let names = self.classes.as_ref()?;
+        let values = row * self.width..(row + 1) * self.width;
+        let values: Vec<f64> = values.map(|i| number(self.tensor, i)).collect();
+        let better = |best: usize, at: usize| if values[at] > values[best] { at } else { best };
+        let best = (0..values.len()).reduce(better)?;
+        // A row without a number has no class.
+        (!values[best].is_nan()).then(|| (best, &*names[best]))
+    }
+}
+
+/// An element of floats; of other types 0, which no class has.
+fn number(tensor: &Tensor, at: usize) -> f64 {
+    if tensor.dtype() == DType::F32 {
+        f64::from(tensor.as_slice::<f32>()[at])
+    } else if tensor.dtype() == DType::F64 {
+        tensor.as_slice::<f64>()[at]
+    } else {
+        0.0
+    }
+}
+
+impl Predictions<'_> {
+    /// Writes them.
+    pub(super) fn write(&self, path: &Path, form: Form) -> anyhow::Result<()> {
+        match form {
+            Form::Npz => npz::write(path, self.outputs).map_err(Error::from)?,
+            Form::Npy => {
+                for tensor in self.outputs.values() {
+                    npy::save(path, tensor).map_err(Error::from)?;
+                }
+            }
+            Form::Csv => format::write_with(path, |file| self.csv(&mut BufWriter::new(file)))
+                .map_err(Error::from)?,
+            Form::Json => format::write_with(path, |file| self.json(&mut BufWriter::new(file)))
+                .map_err(Error::from)?,
+        }
+        Ok(())
+    }
+
+    fn shown(&self) -> Vec<Shown<'_>> {
+        let shown = self.graph.outputs().iter().filter_map(|output| {
+            let tensor = self.outputs.get(&*output.name)?;
+            let width: usize = tensor.dims().iter().skip(1).product();
+            let floats = matches!(tensor.dtype(), DType::F32 | DType::F64);
+            let of_rows = tensor.rank() == 2 && width > 1 && floats;
+            let is_softmax = pass::softmax_axis(self.graph, output.value).is_some();
+            let named = self.classes.len() == width;
+            let classes = (of_rows && (is_softmax || named)).then(|| {
+                let numbers = (0..width).map(|class| class.to_string());
+                if named { self.classes.to_vec() } else { numbers.collect() }
+            });
+            let measure = if is_softmax { "probability" } else { "score" };
+            Some(Shown { name: &output.name, tensor, width, classes, measure })
+        });
+        shown.collect()
+    }
+
+    /// The file of each row, where rows are of files of their own.
+    fn file(&self, row: usize) -> Option<&str> {
+        self.files.place(row).0.filter(|file| is_image(Path::new(file)))
+    }
+
+    fn csv(&self, file: &mut impl Write) -> io::Result<()> {
+        let shown = self.shown();
+        let files = self.file(0).is_some();
+        let only = shown.len() == 1;
+        let mut head = vec!["row".to_owned()];
+        head.extend(files.then(|| "file".to_owned()));
+        for output in &shown {
+            let Shown { name, classes, measure, width, tensor } = output;
+            let of = |word: &str| if only { word.to_owned() } else { format!("{name}.{word}") };
+            match classes {
+                Some(names) => {
+                    head.extend([of("class"), of(measure)]);
+                    head.extend(names.iter().map(|class| of(class)));
+                }
+                None if tensor.rank() == 1 || *width == 1 => head.push((*name).to_owned()),
+                None => head.extend((0..*width).map(|i| format!("{name}[{i}]"))),
+            }
+        }
+        line(file, &head)?;
+        for row in 0..self.files.rows() {
+            let mut cells = vec![row.to_string()];
+            cells.extend(files.then(|| self.file(row).unwrap_or_default().to_owned()));
+            for output in &shown {
+                if output.classes.is_some() {
+                    let class = output.class(row);
+                    let at = class.map(|(at, _)| text(output.tensor, row * output.width + at));
+                    // A row without a number has no class.
+                    cells.push(class.map_or_else(String::new, |(_, name)| name.to_owned()));
+                    cells.push(at.unwrap_or_default());
+                }
+                let values = row * output.width..(row + 1) * output.width;
+                cells.extend(values.map(|i| text(output.tensor, i)));
+            }
+            line(file, &cells)?;
+        }
+        file.flush()
+    }
+
+    fn json(&self, file: &mut impl Write) -> io::Result<()> {
+        let shown = self.shown();
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        write!(file, "{{\"rows\":[")?;
+        for row in 0..self.files.rows() {
+            write!(file, "{}\n{{\"row\":{row}", if row == 0 { "" } else { "," })?;
+            if let Some(own) = self.file(row) {
+                write!(file, ",\"file\":{}", quoted(own))?;
+            }
+            for output in &shown {
+                write!(file, ",{}:{{", quoted(output.name))?;
+                if let Some((at, name)) = output.class(row) {
+                    let value = json(output.tensor, row * output.width + at);
+                    let (name, measure) = (quoted(name), output.measure);
+                    write!(file, "\"class\":{name},\"index\":{at},\"{measure}\":{value},")?;
+                }
+                write!(file, "\"values\":")?;
+                nested(file, output.tensor, &output.tensor.dims()[1..], row * output.width)?;
+                write!(file, "}}")?;
+            }
+            write!(file, "}}")?;
+        }
+        writeln!(file, "\n]}}")?;
+        file.flush()
+    }
+}
+
+/// A line of a CSV file.
+fn line(file: &mut impl Write, cells: &[String]) -> io::Result<()> {
+    let cells: Vec<String> = cells
+        .iter()
+        .map(|cell| {
+            let plain = !cell.contains([',', '"', '\n', '\r']);
+            if plain { cell.clone() } else { format!("\"{}\"", cell.replace('"', "\"\"")) }
+        })
+        .collect();
+    writeln!(file, "{}", cells.join(","))
+}
+
+/// An element with all its digits.
+fn text(tensor: &Tensor, at: usize) -> String {
+    match tensor.dtype() {
+        DType::F64 => tensor.as_slice::<f64>()[at].to_string(),
+        DType::F32 => tensor.as_slice::<f32>()[at].to_string(),
+        DType::F16 => tensor.as_slice::<half::f16>()[at].to_string(),
+        DType::Bf16 => tensor.as_slice::<half::bf16>()[at].to_string(),
+        DType::I64 => tensor.as_slice::<i64>()[at].to_string(),
+        DType::I32 => tensor.as_slice::<i32>()[at].to_string(),
+        DType::I16 => tensor.as_slice::<i16>()[at].to_string(),
+        DType::I8 => tensor.as_slice::<i8>()[at].to_string(),
+        DType::U64 => tensor.as_slice::<u64>()[at].to_string(),
+        DType::U32 => tensor.as_slice::<u32>()[at].to_string(),
+        DType::U16 => tensor.as_slice::<u16>()[at].to_string(),
+        DType::U8 => tensor.as_slice::<u8>()[at].to_string(),
+        DType::Bool => (tensor.as_slice::<u8>()[at] != 0).to_string(),
+    }
+}
+
+/// An element as JSON has it: one that is not finite is a text.
+fn json(tensor: &Tensor, at: usize) -> String {
+    let text = text(tensor, at);
+    if text.contains("NaN") || text.contains("inf") { format!("\"{text}\"") } else { text }
+}
+
+/// The elements from a place on, as arrays of these sizes.
+fn nested(file: &mut impl Write, tensor: &Tensor, sizes: &[usize], at: usize) -> io::Result<()> {
+    let [size, rest @ ..] = sizes else { return write!(file, "{}", json(tensor, at)) };
+    let stride: usize = rest.iter().product();
+    write!(file, "[")?;
+    for i in 0..*size {
+        if i > 0 {
+            write!(file, ",")?;
+        }
+        nested(file, tensor, rest, at + i * stride)?;
+    }
+    write!(file, "]")
+}
