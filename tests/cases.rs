@@ -6,7 +6,7 @@
 //! `input`, `program`, `memory`, `calls` (of kernels), `gradient` (of the first output), `parse`
 //! (of a wrong text), `verify` (of a damaged graph) or `run` (of operators on operands, one a line,
 //! instead of a graph); `target` is what programs are lowered for. A refusal's diagnostic is the
-//! result where there is one.
+//! result where there is one. Cases of `mistakes` are commands.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -27,6 +27,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use support::snap;
 
 mod applied;
+mod mistakes;
 mod splits;
 
 fn main() {
@@ -54,6 +55,10 @@ fn sorted(folder: &Path) -> Vec<PathBuf> {
 
 fn run(area: &str, name: &str, path: &Path) -> Result<(), Failed> {
     let text = fs::read_to_string(path)?;
+    if area == "mistakes" {
+        snap::assert(area, name, &mistakes::told(&text));
+        return Ok(());
+    }
     let (directives, graph) = split(&text);
     let result = result(&directives, graph).unwrap_or_else(|error| error);
     snap::assert(area, name, &result);

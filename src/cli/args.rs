@@ -238,7 +238,8 @@ impl ModelArgs {
         };
         if self.params.is_some() {
             bail!(
-                "`--params` excludes a checkpoint, {model}, which has weights of its own; leave it out"
+                "`--params` excludes a checkpoint, {model}, which has weights of its own; leave it \
+                 out"
             );
         }
         let mut own = kept::arguments(model, &checkpoint)?;

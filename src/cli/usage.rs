@@ -63,8 +63,10 @@ fn unknown_command(error: &clap::Error, command: &Command) -> Option<String> {
 /// The command whose name is most like the one that is given, if one is.
 fn nearest(given: &str, command: &Command) -> Option<String> {
     const ALIKE: f64 = 0.8;
-    let names = command.get_subcommands().map(Command::get_name);
-    let rated = names.map(|name| (strsim::jaro_winkler(&given.to_lowercase(), name), name));
+    let names = command.get_subcommands().map(|own| (own.get_name(), own.get_name()));
+    let names = names.chain(ALSO_KNOWN.iter().copied());
+    let given = given.to_lowercase();
+    let rated = names.map(|(name, own)| (strsim::jaro_winkler(&given, name), own));
     let best = rated.max_by(|a, b| a.0.total_cmp(&b.0))?;
     (best.0 >= ALIKE).then(|| best.1.to_owned())
 }

@@ -11,6 +11,10 @@ use crate::types::{Diagnostic, Escaped, Hint, Quoted, Setting};
 #[cfg(feature = "zoo")]
 use crate::zoo::ZooError;
 
+/// What a model is.
+const MODELS: &str = "name an ONNX or Keras file, a graph that fanwise wrote, or a built-in model, \
+    `zoo:NAME`";
+
 /// Why a model cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -219,14 +223,21 @@ impl Diagnostic for ModelError {
             Self::NoTemplate => vec![Hint::set(Setting::Template, ["MODEL"], "name it")],
             #[cfg(feature = "keras")]
             Self::NotKeras(_) => vec![Hint::advice("save it as .fan or .onnx")],
+            Self::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                vec![Hint::advice(MODELS)]
+            }
+            Self::NotAFile(_) => vec![Hint::advice(
+                "name a file; a folder is a model if it has a checkpoint of a training",
+            )],
+            Self::UnknownParam { .. } => {
+                vec![Hint::advice("name weights of this model, or rename the tensors")]
+            }
             Self::Io { .. }
-            | Self::NotAFile(_)
             | Self::Text { .. }
             | Self::Json { .. }
             | Self::Invalid { .. }
             | Self::ParamsForm(_)
             | Self::NoParams(_)
-            | Self::UnknownParam { .. }
             | Self::Changed { fits: false, .. } => Vec::new(),
         }
     }

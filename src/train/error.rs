@@ -1,5 +1,5 @@
 use crate::format::FileError;
-use crate::types::{Diagnostic, Escaped, Quoted};
+use crate::types::{Diagnostic, Escaped, Hint, Quoted};
 
 /// Why training failed, where it is not a layer below that did.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum TrainError {
         now: String,
     },
     /// A number is to be followed that no epoch tells.
-    #[error("unknown metric {}; an epoch has {}", Quoted(.name), .known.join(", "))]
+    #[error("unknown metric {}; an epoch has {}{}", Quoted(.name), .known.join(", "), way(.name))]
     Number {
         /// Its name.
         name: String,
@@ -69,6 +69,11 @@ pub enum TrainError {
     /// A watcher of the training failed.
     #[error("{0}")]
     Watch(String),
+}
+
+/// What gives a run a metric that it has not.
+fn way(name: &str) -> &'static str {
+    if name.starts_with("val_") { "; validation data give those of `val_`" } else { "" }
 }
 
 impl Diagnostic for TrainError {
@@ -113,5 +118,14 @@ pub enum CheckpointError {
 impl Diagnostic for CheckpointError {
     fn code(&self) -> &'static str {
         "E0620"
+    }
+
+    fn hints(&self) -> Vec<Hint> {
+        match self {
+            Self::State { .. } => vec![Hint::advice(
+                "use another checkpoint, such as that of the best epoch, or start a new run",
+            )],
+            Self::File(_) | Self::Io { .. } => Vec::new(),
+        }
     }
 }

@@ -1,14 +1,24 @@
 //! Why a model is not built.
 
 use crate::ir::GraphError;
-use crate::types::{Diagnostic, Hint, TensorError};
+use crate::types::{Diagnostic, Hint, TensorError, closest};
+
+/// The question whether another model was meant, if there is one of a name like this.
+fn meant(name: &str, known: &[&'static str]) -> String {
+    let near = closest(name, known.iter().copied());
+    near.map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"))
+}
 
 /// A model that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZooError {
     /// No model has this name.
-    #[error("unknown built-in model `{name}`; the models are {}", .known.join(", "))]
+    #[error(
+        "unknown built-in model `{name}`{}; the models are {}",
+        meant(.name, .known),
+        .known.join(", ")
+    )]
     Unknown {
         /// The name asked for.
         name: String,

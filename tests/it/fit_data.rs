@@ -202,7 +202,7 @@ fn files_that_cannot_be_written_are_refused_before_anything_is_read() {
         fs::create_dir(at(name)).unwrap();
     }
     for (option, name, said) in [
-        ("--checkpoint", "plain", "the folder of `--checkpoint` cannot hold checkpoints"),
+        ("--checkpoint", "plain", "this is a file; name a folder"),
         ("--save", "folder.fan", "the file of `--save` cannot be written"),
         ("--log", "folder.csv", "the file of `--log` cannot be written"),
         ("--plot", "folder.svg", "the file of `--plot` cannot be written"),

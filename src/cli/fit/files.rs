@@ -83,6 +83,16 @@ impl FileArgs {
             let refused = || format!("the file of `--{option}` cannot be written");
             check_write(path).map_err(Error::from).with_context(refused)?;
         }
+        let folders = [
+            ("checkpoint", &self.checkpoint),
+            ("resume", &self.resume),
+            ("tensorboard", &self.tensorboard),
+        ];
+        for (option, folder) in folders {
+            if let Some(file) = folder.as_ref().filter(|path| path.exists() && !path.is_dir()) {
+                bail!("`--{option} {}`: this is a file; name a folder", file.display());
+            }
+        }
         for (option, folder) in [("checkpoint", &self.checkpoint), ("resume", &self.resume)] {
             let Some(folder) = folder else { continue };
             let refused = || format!("the folder of `--{option}` cannot hold checkpoints");

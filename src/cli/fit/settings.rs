@@ -168,7 +168,12 @@ pub(super) fn with_data(
     let now = vec![format!("{} of {}", ui::rows(source.rows()), columns.join(", "))];
     let before = resume.and_then(|checkpoint| checkpoint.settings.get(ROWS));
     if let Some(before) = before.filter(|before| **before != now) {
-        bail!("the data is {}; that of the resumed run is {}", now[0], before.join(""));
+        bail!(
+            "the data is {}; that of the resumed run is {}; resume with the data of the run, or \
+             start a new run without `--resume`",
+            now[0],
+            before.join("")
+        );
     }
     settings.insert(ROWS.to_owned(), now);
     if !source.classes().is_empty() {
@@ -274,7 +279,10 @@ pub(super) fn resumed(
             _ => format!("`--{name} {}`", before.join(",")),
         };
         let (now, folder) = (now.join(","), folder.display());
-        bail!("`--{name} {now}` contradicts the run in {folder}, which has {before}");
+        bail!(
+            "`--{name} {now}` contradicts the run in {folder}, which has {before}; leave it out to \
+             resume, or start a new run without `--resume`"
+        );
     }
     Ok(FitArgs::from_arg_matches(&parsed(all, &completed(all, line, Some(kept))?)?)?)
 }

@@ -108,7 +108,9 @@ impl Loader {
         let (rows, batch, steps) =
             (source.rows(), self.options.batch, self.whole_steps(source.rows()));
         let reason = match self.options.steps {
-            _ if steps == 0 => format!("{rows} rows are less than one batch of {batch}"),
+            _ if steps == 0 => {
+                format!("{rows} rows are less than one batch of {batch}; use smaller batches")
+            }
             Some(asked) if asked > steps => {
                 format!("{rows} rows make {steps} batches of {batch}, not {asked}")
             }

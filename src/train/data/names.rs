@@ -53,9 +53,11 @@ fn bind(
             usual
         } else {
             let known: Vec<String> = columns.iter().map(|c| Quoted(&c.name).to_string()).collect();
-            let only = if names.len() == 1 { format!(", and no `{usual}`") } else { String::new() };
+            let only = names.len() == 1 && *name != usual;
+            let only = if only { format!(", and no `{usual}`") } else { String::new() };
             let reason = format!("the data have no array for the {what} {}{only}", Quoted(name));
-            return Err(DataError::Columns(format!("{reason}; they have {}", known.join(", "))));
+            let known = known.join(", ");
+            return Err(DataError::Columns(format!("{reason}; they have {known}; name it so")));
         };
         found.insert((*name).to_owned(), column.to_owned());
     }

@@ -53,7 +53,10 @@ impl Change for RowValidator {
             let labels = cell(column)?.to_i64().unwrap_or_default();
             if let Some(class) = labels.iter().find(|class| !in_range(class)) {
                 let last = classes.saturating_sub(1);
-                let what = format!("has the class {class}; the model has the classes 0 to {last}");
+                let what = format!(
+                    "has the class {class}; the model has the classes 0 to \
+                    {last}, counted from 0"
+                );
                 return wrong(column, what);
             }
         }
