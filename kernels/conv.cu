@@ -246,7 +246,7 @@ __device__ __forceinline__ float inside_only(const Window& window, const Weights
 #pragma unroll 1
         for (int c = 0; c < C_EACH; ++c) sum = fmaf(__ldg(window.sample + at + c), w.one(channel, tap * C_EACH + c), sum);
     }
-    return sum;
+    return sum + 0.0f;
 }
 #endif
 

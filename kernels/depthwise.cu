@@ -224,6 +224,8 @@ GLOBAL(THREADS, 2) ENTRY(const Params p) {
             const i64 at = (strip.first + s) * ALL + c;
 #pragma unroll
             for (int v = 0; v < VECTOR; ++v) {
+                // A sum of zero is positive.
+                sums[s].at[v] = sums[s].at[v] + 0.0f;
 #if BIAS
                 sums[s].at[v] = sums[s].at[v] + p.b[c + v];
 #endif

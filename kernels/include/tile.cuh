@@ -3,7 +3,8 @@
 // A block computes Bm rows by Bn columns, each thread Tm by Tn of them as squares of 4 by 4. The terms come in steps of
 // Bk through two buffers in shared memory: while one is multiplied, the next is read from memory into registers. Every
 // element is one chain of fused multiply-adds over the terms in ascending order, so its bits do not depend on the
-// tile's sizes or its place in the tile.
+// tile's sizes or its place in the tile. At its end 0 is added: a sum of zero is positive, as the zeros behind the last
+// term, or in place of what lies outside an image, would make it.
 #pragma once
 #include "common.cuh"
 #include "index.cuh"
@@ -155,6 +156,8 @@ struct Tile {
                 const i64 m = row0 + row(i);
                 if (m >= rows) continue;
                 float* own = sums[i] + j;
+#pragma unroll
+                for (int q = 0; q < 4; ++q) own[q] = own[q] + 0.0f;
                 finish(own, m, n, place);
                 const i64 first = at(m, n);
                 if (Skips && first < 0) continue;

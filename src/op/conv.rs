@@ -16,8 +16,9 @@ op! {
     /// `[N, M, windows…]`.
     ///
     /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
-    /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in
-    /// row-major order, the bias last.
+    /// the result in group `g`. Each element is one chain of fused multiply-adds from 0 on, that of
+    /// `f16` and `bf16` in `f32`: over the taps inside the image in row-major order, the channels
+    /// of the group ascending under each; a sum of zero is positive. The bias is added last.
     pub struct Conv = "conv" is FOLLOWS_BLOCKS {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
@@ -185,8 +186,8 @@ impl OpDef for Conv {
 }
 
 /// All channels of all samples of a result that is not empty.
-/// Sums run over the channels, ascending, and over the taps of each; a channel of the result reads
-/// the `each` channels of its group.
+/// Sums run over the taps, ascending, and over the channels under each; a channel of the result
+/// reads the `each` channels of its group.
 fn convolve<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, operands: &[Tensor]) {
     let [x, w, bias @ ..] = operands else { return };
     let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
@@ -200,16 +201,21 @@ fn convolve<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, operands: &[Tensor]
     for (i, y) in y.as_mut_slice::<T>().chunks_exact_mut(out).enumerate() {
         let channel = i % channels;
         let first = i / channels * sample + channel / per_group * each * plane;
-        let kernels = w[channel * each * taps..][..each * taps].chunks_exact(taps);
-        for (x, w) in x[first..].chunks_exact(plane).zip(kernels) {
-            accumulate(&windows, y, x, w);
+        let w = &w[channel * each * taps..][..each * taps];
+        for tap in 0..taps {
+            for (x, w) in x[first..].chunks_exact(plane).zip(w.chunks_exact(taps)) {
+                accumulate(&windows, tap, y, x, w[tap]);
+            }
         }
-        add_bias(y, bias, channel);
+        end_sums(y, bias, channel);
     }
 }
 
-/// Adds the number of a channel, if there is a bias.
-pub(super) fn add_bias<T: Wide>(y: &mut [T], bias: &[Tensor], channel: usize) {
+/// Ends the sums of a channel, and adds its number if there is a bias.
+pub(super) fn end_sums<T: Wide>(y: &mut [T], bias: &[Tensor], channel: usize) {
+    for y in y.iter_mut() {
+        *y = y.end();
+    }
     if let [bias] = bias {
         let bias = bias.as_slice::<T>()[channel];
         for y in y {
@@ -235,37 +241,33 @@ fn merged(windows: &[WindowAxis]) -> Windows {
     all
 }
 
-/// Adds to each window in `y` the products of its taps, in row-major order of the taps.
-fn accumulate<T: Wide>(axes: &[WindowAxis], y: &mut [T], x: &[T], w: &[T]) {
+/// Adds to each window in `y` that tap `tap`, counted in row-major order, meets inside the image
+/// the product of `w` and what it meets.
+fn accumulate<T: Wide>(axes: &[WindowAxis], tap: usize, y: &mut [T], x: &[T], w: T) {
     let Some((axis, inner)) = axes.split_first() else { return };
     if inner.is_empty() {
-        // Taps outside, windows inside: neighbouring results are computed together, and each still
-        // adds its taps in their order.
-        for (tap, w) in w.iter().enumerate() {
-            let outputs = axis.outputs(tap);
-            if outputs.is_empty() {
-                continue;
+        let outputs = axis.outputs(tap);
+        if outputs.is_empty() {
+            return;
+        }
+        let x = &x[axis.position(outputs.start, tap)..];
+        if axis.stride == 1 {
+            for (y, x) in y[outputs].iter_mut().zip(x) {
+                *y = y.link(*x, w);
             }
-            let x = &x[axis.position(outputs.start, tap)..];
-            if axis.stride == 1 {
-                for (y, x) in y[outputs].iter_mut().zip(x) {
-                    *y = y.add_product(*x, *w);
-                }
-            } else {
-                for (y, x) in y[outputs].iter_mut().zip(x.iter().step_by(axis.stride)) {
-                    *y = y.add_product(*x, *w);
-                }
+        } else {
+            for (y, x) in y[outputs].iter_mut().zip(x.iter().step_by(axis.stride)) {
+                *y = y.link(*x, w);
             }
         }
         return;
     }
     let size = |f: fn(&WindowAxis) -> usize| inner.iter().map(f).product::<usize>();
     let (out, plane, taps) = (size(|a| a.output), size(|a| a.input), size(|a| a.kernel));
-    for (tap, w) in w.chunks_exact(taps).enumerate() {
-        for o in axis.outputs(tap) {
-            let at = axis.position(o, tap);
-            accumulate(inner, &mut y[o * out..][..out], &x[at * plane..][..plane], w);
-        }
+    let (own, rest) = (tap / taps, tap % taps);
+    for o in axis.outputs(own) {
+        let at = axis.position(o, own);
+        accumulate(inner, rest, &mut y[o * out..][..out], &x[at * plane..][..plane], w);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Transposed convolution over spatial axes.
 
-use super::conv::{add_bias, channels, of_samples, spatial_pair, with_channels};
+use super::conv::{channels, end_sums, of_samples, spatial_pair, with_channels};
 use super::element::for_wide;
 use super::grad::conv_weight_grad::give_weights;
 use super::infer::{at_least, count, dtype, equal, same_dtype};
@@ -16,8 +16,9 @@ op! {
     /// `[N, M, (spatial - 1) * stride + (kernel - 1) * dilation + 1 + output_padding - pads…]`.
     ///
     /// Channels are taken in `groups` consecutive groups: those of `x` in group `g` make those of
-    /// the result in group `g`. `f16` and `bf16` are summed in `f32`: channels ascending, taps in
-    /// row-major order, the bias last.
+    /// the result in group `g`. Each element is one chain of fused multiply-adds from 0 on, that of
+    /// `f16` and `bf16` in `f32`: over the taps that reach it in row-major order, the channels of
+    /// the group ascending under each; a sum of zero is positive. The bias is added last.
     pub struct ConvTranspose = "conv_transpose" is FOLLOWS_BLOCKS {
         /// The distance between windows on each spatial axis, at least 1; empty for 1 on each.
         pub strides: Vec<i64> = Vec::new(),
@@ -145,18 +146,18 @@ fn spread<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, operands: &[Tensor]) 
     for (i, y) in y.as_mut_slice::<T>().chunks_exact_mut(out).enumerate() {
         let (sample, channel) = (i / channels, i % channels);
         let first = channel / each * per_group;
-        for c in first..first + per_group {
-            let x = &x[(sample * inputs + c) * plane..][..plane];
-            let w = &w[(c * each + channel % each) * taps..][..taps];
-            for (tap, w) in w.iter().enumerate() {
+        for tap in 0..taps {
+            for c in first..first + per_group {
+                let x = &x[(sample * inputs + c) * plane..][..plane];
+                let w = w[(c * each + channel % each) * taps + tap];
                 rows_of_tap(windows, tap, &mut |at, row| {
                     for (y, x) in y[at..].iter_mut().step_by(step).zip(&x[row]) {
-                        *y = y.add_product(*x, *w);
+                        *y = y.link(*x, w);
                     }
                 });
             }
         }
-        add_bias(y, bias, channel);
+        end_sums(y, bias, channel);
     }
 }
 

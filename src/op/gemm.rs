@@ -13,7 +13,8 @@ op! {
     /// `alpha * (a b) + beta * c` of matrices `a: [M, K]`, `b: [K, N]` and, where there is a third
     /// operand, `c`, which broadcasts to `[M, N]`.
     ///
-    /// `f16` and `bf16` are computed in `f32`, the terms of each sum in ascending order.
+    /// The product is that of `matmul`: chains over the terms in ascending order. It is multiplied
+    /// by `alpha`, then the rounded `beta * c` is added. `f16` and `bf16` are computed in `f32`.
     pub struct Gemm = "gemm" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {
         /// The factor of the product.
         pub alpha: f32 = 1.0,

@@ -12,8 +12,9 @@ op! {
     /// broadcast.
     ///
     /// A left operand of one axis is a row, a right one a column; the result lacks the axis that it
-    /// lacks. `f16` and `bf16` are summed in `f32`, the terms of each element in ascending order;
-    /// integers wrap.
+    /// lacks. Each element is one chain of fused multiply-adds from 0 on over its terms in
+    /// ascending order, that of `f16` and `bf16` in `f32`; a sum of zero is positive. Integers
+    /// wrap.
     pub struct MatMul = "matmul" is FOLLOWS_BLOCKS | MATRIX_PRODUCT {}
 }
 
@@ -262,21 +263,24 @@ fn stack(sizes: &MatMulSizes, y: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<
     Ok(())
 }
 
-/// Adds to `y: [M, n]` the product of `a: [M, k]` and `b: [k, n]`, the terms of each element in
-/// ascending order; `n` is not 0.
+/// Makes the zeros `y: [M, n]` the product of `a: [M, k]` and `b: [k, n]`, each element a chain
+/// over its terms in ascending order; `n` is not 0.
 pub(super) fn product<T: Number>(y: &mut [T], a: &[T], b: &[T], k: usize, n: usize) {
     if n == 1 {
         for (i, y) in y.iter_mut().enumerate() {
             let row = &a[i * k..(i + 1) * k];
-            *y = row.iter().zip(b).fold(*y, |sum, (a, b)| sum.add_product(*a, *b));
+            *y = row.iter().zip(b).fold(*y, |sum, (a, b)| sum.link(*a, *b)).end();
         }
         return;
     }
     for (i, y) in y.chunks_exact_mut(n).enumerate() {
         for (p, a) in a[i * k..(i + 1) * k].iter().enumerate() {
             for (y, b) in y.iter_mut().zip(&b[p * n..(p + 1) * n]) {
-                *y = y.add_product(*a, *b);
+                *y = y.link(*a, *b);
             }
+        }
+        for y in y {
+            *y = y.end();
         }
     }
 }

@@ -22,6 +22,13 @@ pub(in crate::op) trait Number: Element {
     /// `self + a * b`, rounded twice; integers wrap.
     #[must_use]
     fn add_product(self, a: Self, b: Self) -> Self;
+    /// `self + a * b`, rounded once: a link of the chain that a product's element is; integers
+    /// wrap.
+    #[must_use]
+    fn link(self, a: Self, b: Self) -> Self;
+    /// The sum at the end of a chain: a zero is positive, so that terms of zeros change nothing.
+    #[must_use]
+    fn end(self) -> Self;
 }
 
 /// A type with a value that no other is less than.
@@ -41,6 +48,14 @@ macro_rules! reals {
             fn add_product(self, a: Self, b: Self) -> Self {
                 self + a * b
             }
+            #[inline]
+            fn link(self, a: Self, b: Self) -> Self {
+                a.mul_add(b, self)
+            }
+            #[inline]
+            fn end(self) -> Self {
+                self + 0.0
+            }
         }
         impl Ordered for $t {
             const LOWEST: Self = Self::NEG_INFINITY;
@@ -57,6 +72,14 @@ macro_rules! integers {
             #[inline]
             fn add_product(self, a: Self, b: Self) -> Self {
                 self.wrapping_add(a.wrapping_mul(b))
+            }
+            #[inline]
+            fn link(self, a: Self, b: Self) -> Self {
+                self.add_product(a, b)
+            }
+            #[inline]
+            fn end(self) -> Self {
+                self
             }
         }
         impl Ordered for $t {
