@@ -12,6 +12,7 @@ use crate::backend::cuda::InFlight;
 use crate::backend::{CPU, CUDA};
 use crate::codegen::{Arch, CodeFormat};
 use crate::format;
+use crate::ir::picture::{self, Level};
 use crate::ir::{self, Graph, Param, Weights};
 use crate::model::{self, GraphForm, Model};
 use crate::pass::{self, TrainingGraph};
@@ -39,6 +40,8 @@ use crate::train::keras::Compiled;
   explain         what was split, replicated, combined and repaired, in words
   json            rewritten graph for programs
   dot             rewritten graph for Graphviz
+  svg             picture of the rewritten graph by layer; svg:operators by operator
+  html            the same as a page that zooms, searches, unfolds and tells; html:operators
   program         launches, copies and waits of each device
   memory          memory plan of each device for --batch rows
   cuda            source of the GPU kernels; PATH is a folder
@@ -46,8 +49,8 @@ use crate::train::keras::Compiled;
   cubin           machine code of the GPU kernels; without PATH, a table of their resources
   summary         model as a table
   onnx            model before any pass as an ONNX file; PATH is required
-  KIND:training   graph, json, dot, program, memory, cuda, ptx or cubin of a training step: the
-                  model, --loss, gradients and --optimizer, replicated over --gpus
+  KIND:training   graph, json, dot, svg, html, program, memory, cuda, ptx or cubin of a training
+                  step: the model, --loss, gradients and --optimizer, replicated over --gpus
 
 Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
@@ -55,6 +58,7 @@ Examples:
   fanwise compile zoo:mlp --emit graph:training,memory:training --loss mse --optimizer adam --gpus 2
   fanwise compile zoo:mlp --emit onnx=mlp.onnx
   fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
+  fanwise compile zoo:xception --gpus 8 --emit svg=xception.svg,html=xception.html
   fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
     /// What to write, to standard output or to a file; see Kinds below
@@ -103,6 +107,8 @@ enum Kind {
     Explain,
     Json,
     Dot,
+    Svg(Level),
+    Html(Level),
     Program,
     Memory,
     Kernels(Kernels),
@@ -112,9 +118,10 @@ enum Kind {
 
 /// The error for an unknown kind.
 const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, \
-    program, memory, cuda, ptx, cubin, summary, onnx; for training steps graph:training, \
-    json:training, dot:training, program:training, memory:training, cuda:training, ptx:training, \
-    cubin:training";
+    svg, svg:operators, html, html:operators, program, memory, cuda, ptx, cubin, summary, onnx; \
+    for training steps graph:training, json:training, dot:training, svg:training, \
+    svg:operators:training, html:training, html:operators:training, program:training, \
+    memory:training, cuda:training, ptx:training, cubin:training";
 
 impl Kind {
     /// Returns true if it exists for training steps, too.
@@ -147,6 +154,8 @@ impl Emit {
             | Kind::GraphRepaired
             | Kind::Json
             | Kind::Dot
+            | Kind::Svg(_)
+            | Kind::Html(_)
             | Kind::Program
             | Kind::Memory
             | Kind::Kernels(_)
@@ -176,6 +185,10 @@ impl FromStr for Emit {
             "explain" => Kind::Explain,
             "json" => Kind::Json,
             "dot" => Kind::Dot,
+            "svg" => Kind::Svg(Level::Layers),
+            "svg:operators" => Kind::Svg(Level::Operators),
+            "html" => Kind::Html(Level::Layers),
+            "html:operators" => Kind::Html(Level::Operators),
             "program" => Kind::Program,
             "memory" => Kind::Memory,
             "cuda" => Kind::Kernels(Kernels::Text),
@@ -341,6 +354,11 @@ fn write_kind(args: &CompileArgs, emit: &Emit, made: &Made<'_>) -> anyhow::Resul
         }
         Kind::Onnx => write_onnx(emit, template, weights),
         Kind::Dot => write(emit, &ir::to_dot(graph)),
+        Kind::Svg(level) => write(emit, &picture::to_svg(graph, level)),
+        Kind::Html(level) => {
+            let claims = pass::claims_by_name(&replicated.template).map_err(Error::from)?;
+            write(emit, &picture::to_html(graph, level, &claims))
+        }
         Kind::Program | Kind::Memory | Kind::Kernels(_) => write_program(args, emit, graph),
     }
 }
@@ -517,3 +535,6 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     }
     Ok(format::write_text(path, &text).map_err(Error::from)?)
 }
+
+#[cfg(test)]
+mod pictures;

@@ -15,6 +15,7 @@ mod model;
 mod node;
 pub(crate) mod param;
 pub(crate) mod parse;
+pub(crate) mod picture;
 pub(crate) mod print;
 mod symbols;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Reports in plain text: the claims of a graph, and the effects of a split.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::repair::AppliedRepair;
@@ -34,6 +35,13 @@ pub fn claims_text(graph: &Graph) -> Result<String, GraphError> {
         let _ = writeln!(text, "{value:width$}  {claim}{reason}");
     }
     Ok(text)
+}
+
+/// The claim of every value, by its name.
+pub(crate) fn claims_by_name(graph: &Graph) -> Result<HashMap<String, String>, GraphError> {
+    let map = survey(graph)?;
+    let of = map.order().iter().flat_map(|id| values(graph, *id));
+    Ok(of.map(|value| (graph.info(value).name.to_string(), map.get(value).to_string())).collect())
 }
 
 /// All results of a node.

@@ -1,0 +1,353 @@
+//! Places for boxes: rows from top to bottom, lanes from left to right.
+
+use std::collections::BTreeMap;
+
+use super::blocks::{Band, Block, Blocks, Lane, Role};
+use super::glyphs;
+
+/// The font sizes of titles and of what is below them.
+pub(crate) const TITLE: f64 = 12.0;
+pub(crate) const DETAIL: f64 = 10.0;
+/// The widest text of a box.
+const TEXT: f64 = 190.0;
+const PADDING: f64 = 8.0;
+const SPACE: f64 = 14.0;
+const GAP: f64 = 30.0;
+/// The room of a lane's label.
+const HEAD: f64 = 40.0;
+const MARGIN: f64 = 16.0;
+/// The widest row of a lane; more boxes go to further rows.
+const ROW: f64 = 1100.0;
+/// Edges over more rows go around the boxes.
+const NEAR: usize = 5;
+/// The distance of edges beside each other, and how many there are at most.
+const TRACK: f64 = 6.0;
+const TRACKS: usize = 12;
+
+/// A rectangle.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rect {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) w: f64,
+    pub(crate) h: f64,
+}
+
+/// A box with its lines of text, the first the title.
+pub(crate) struct Placed {
+    pub(crate) rect: Rect,
+    pub(crate) lines: Vec<String>,
+    pub(crate) role: Role,
+}
+
+/// The ground behind the boxes of a device or of the host.
+pub(crate) struct Ground {
+    pub(crate) rect: Rect,
+    pub(crate) title: String,
+    pub(crate) detail: String,
+}
+
+/// A line from box to box through these points; it bends where it is not `square`.
+pub(crate) struct Wire {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) points: Vec<(f64, f64)>,
+    pub(crate) square: bool,
+}
+
+/// A picture, before it is written in a language.
+pub(crate) struct Layout {
+    pub(crate) boxes: Vec<Placed>,
+    pub(crate) grounds: Vec<Ground>,
+    pub(crate) wires: Vec<Wire>,
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+}
+
+/// The texts of a picture.
+pub(crate) trait Texts {
+    /// The lines of a box, the first its title.
+    fn lines(&self, block: &Block) -> Vec<String>;
+    /// The title of a lane, and what is said of it.
+    fn lane(&self, lane: Lane) -> (String, String);
+    /// The title of what stands above or below the devices.
+    fn host(&self, above: bool) -> String;
+}
+
+/// What stands in a row: a box, or an edge that passes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Item {
+    Block(usize),
+    Pass(usize),
+}
+
+struct Rows<'a> {
+    made: &'a Blocks,
+    sizes: Vec<(f64, f64)>,
+    /// The row of each box.
+    rank: Vec<usize>,
+    count: usize,
+    /// The items of each row and lane, from left to right.
+    items: BTreeMap<(usize, Lane), Vec<Item>>,
+    /// The centres of boxes and of passing edges, from the middle of the lane.
+    centre: Vec<f64>,
+    passes: Vec<Pass>,
+}
+
+struct Pass {
+    edge: (usize, usize),
+    row: usize,
+    centre: f64,
+    before: Item,
+    after: Item,
+}
+
+/// Places the boxes.
+pub(crate) fn layout(made: &Blocks, texts: &dyn Texts) -> Layout {
+    let lines: Vec<Vec<String>> = made.blocks.iter().map(|block| shown(texts, block)).collect();
+    let sizes = lines.iter().map(|lines| size(lines)).collect();
+    let mut rows = Rows {
+        made,
+        sizes,
+        rank: vec![0; made.blocks.len()],
+        count: 0,
+        items: BTreeMap::new(),
+        centre: vec![0.0; made.blocks.len()],
+        passes: Vec::new(),
+    };
+    rows.rank();
+    rows.wrap();
+    rows.fill();
+    for down in [true, false, true, false, true] {
+        rows.sweep(down);
+    }
+    super::route::finish(&rows.finished(), made, lines, texts)
+}
+
+/// The lines of a box, cut to fit.
+fn shown(texts: &dyn Texts, block: &Block) -> Vec<String> {
+    let lines = texts.lines(block).into_iter().enumerate();
+    let size = |at| if at == 0 { TITLE } else { DETAIL };
+    lines.map(|(at, line)| glyphs::fitted(&line, size(at), TEXT)).collect()
+}
+
+fn size(lines: &[String]) -> (f64, f64) {
+    let widths = lines
+        .iter()
+        .enumerate()
+        .map(|(at, line)| glyphs::width(line, if at == 0 { TITLE } else { DETAIL }));
+    let below = lines.len().saturating_sub(1) as f64;
+    (widths.fold(40.0, f64::max).ceil() + 2.0 * PADDING, 22.0 + 13.0 * below)
+}
+
+impl Rows<'_> {
+    /// Gives every box a row below those it takes values of, and below the bands above.
+    fn rank(&mut self) {
+        let before = self.made.before();
+        let mut first = 0;
+        for band in [Band::Given, Band::Divided, Band::Devices, Band::Returned, Band::Merged] {
+            let own: Vec<usize> =
+                (0..before.len()).filter(|at| self.made.blocks[*at].band == band).collect();
+            for at in &own {
+                let below = before[*at].iter().filter(|from| self.made.blocks[**from].band == band);
+                // A box that takes nothing of its band is in the first row.
+                self.rank[*at] = below.map(|from| self.rank[*from] + 1).max().unwrap_or(first);
+            }
+            let mut least: BTreeMap<usize, usize> = BTreeMap::new();
+            for (from, to) in self.made.edges.iter().rev() {
+                if self.made.blocks[*to].band == band {
+                    let row = least.entry(*from).or_insert(usize::MAX);
+                    *row = (*row).min(self.rank[*to]);
+                }
+            }
+            // What takes nothing of its band is next to where it is used.
+            for at in own.iter().rev() {
+                let is_first = before[*at].iter().all(|b| self.made.blocks[*b].band != band);
+                if let (true, Some(row)) = (is_first, least.get(at)) {
+                    self.rank[*at] = (*row).saturating_sub(1).max(first);
+                }
+            }
+            // An empty band has no rows.
+            first = own.iter().map(|at| self.rank[*at] + 1).max().unwrap_or(first);
+        }
+        self.count = first;
+    }
+
+    /// Makes several rows of those that are too wide.
+    fn wrap(&mut self) {
+        let mut used: BTreeMap<(usize, Lane), (f64, usize)> = BTreeMap::new();
+        let mut part = vec![0; self.rank.len()];
+        let mut parts = vec![1; self.count];
+        for (at, part) in part.iter_mut().enumerate() {
+            let row = self.rank[at];
+            let (width, count) = used.entry((row, self.made.blocks[at].lane)).or_default();
+            if *width + self.sizes[at].0 > ROW && *width > 0.0 {
+                (*width, *count) = (0.0, *count + 1);
+            }
+            *width += self.sizes[at].0 + SPACE;
+            *part = *count;
+            parts[row] = parts[row].max(*count + 1);
+        }
+        let mut first = vec![0; self.count];
+        let mut next = 0;
+        for (row, count) in parts.iter().enumerate() {
+            first[row] = next;
+            next += count;
+        }
+        self.count = next;
+        for (rank, part) in self.rank.iter_mut().zip(part) {
+            *rank = first[*rank] + part;
+        }
+    }
+
+    /// Puts boxes and the edges that pass into rows.
+    fn fill(&mut self) {
+        for at in 0..self.rank.len() {
+            let key = (self.rank[at], self.made.blocks[at].lane);
+            self.items.entry(key).or_default().push(Item::Block(at));
+        }
+        for edge in &self.made.edges {
+            if !self.passes_rows(*edge) {
+                continue;
+            }
+            let rows = self.rank[edge.0] + 1..self.rank[edge.1];
+            let mut before = Item::Block(edge.0);
+            for row in rows.clone() {
+                let own = Item::Pass(self.passes.len());
+                let last = row + 1 == rows.end;
+                let next = Item::Pass(self.passes.len() + 1);
+                let after = if last { Item::Block(edge.1) } else { next };
+                self.passes.push(Pass { edge: *edge, row, centre: 0.0, before, after });
+                self.items.entry((row, self.made.blocks[edge.1].lane)).or_default().push(own);
+                before = own;
+            }
+        }
+    }
+
+    /// True for an edge over a few rows of one lane, which passes between the boxes.
+    fn passes_rows(&self, (from, to): (usize, usize)) -> bool {
+        let (first, last) = (&self.made.blocks[from], &self.made.blocks[to]);
+        let span = self.rank[to].saturating_sub(self.rank[from]);
+        (2..=NEAR).contains(&span) && (first.band, first.lane) == (last.band, last.lane)
+    }
+
+    fn width(&self, item: Item) -> f64 {
+        match item {
+            Item::Block(at) => self.sizes[at].0,
+            Item::Pass(_) => 6.0,
+        }
+    }
+
+    fn centre(&self, item: Item) -> f64 {
+        match item {
+            Item::Block(at) => self.centre[at],
+            Item::Pass(at) => self.passes[at].centre,
+        }
+    }
+
+    /// Orders every row by what its items are joined to above, or below, and moves them there.
+    fn sweep(&mut self, down: bool) {
+        let mut near: Vec<Vec<Item>> = vec![Vec::new(); self.rank.len()];
+        for (from, to) in &self.made.edges {
+            let alike = self.made.blocks[*from].lane == self.made.blocks[*to].lane;
+            if alike && self.rank[*to] == self.rank[*from] + 1 {
+                let (at, other) = if down { (*to, *from) } else { (*from, *to) };
+                near[at].push(Item::Block(other));
+            }
+        }
+        for (at, pass) in self.passes.iter().enumerate() {
+            match (down, pass.before, pass.after) {
+                (true, _, Item::Block(to)) => near[to].push(Item::Pass(at)),
+                (false, Item::Block(from), _) => near[from].push(Item::Pass(at)),
+                (true, _, Item::Pass(_)) | (false, Item::Pass(_), _) => {}
+            }
+        }
+        let mut keys: Vec<_> = self.items.keys().copied().collect();
+        if !down {
+            keys.reverse();
+        }
+        for key in keys {
+            let Some(items) = self.items.get(&key) else { continue };
+            let mut wanted: Vec<(f64, Item)> = items
+                .iter()
+                .map(|item| {
+                    let centre = match *item {
+                        Item::Pass(at) if down => self.centre(self.passes[at].before),
+                        Item::Pass(at) => self.centre(self.passes[at].after),
+                        Item::Block(at) if near[at].is_empty() => self.centre[at],
+                        Item::Block(at) => {
+                            let sum: f64 = near[at].iter().map(|item| self.centre(*item)).sum();
+                            sum / near[at].len() as f64
+                        }
+                    };
+                    (centre, *item)
+                })
+                .collect();
+            wanted.sort_by(|(left, _), (right, _)| left.total_cmp(right));
+            let centres = self.spread(&wanted);
+            for ((_, item), centre) in wanted.iter().zip(centres) {
+                match *item {
+                    Item::Block(at) => self.centre[at] = centre,
+                    Item::Pass(at) => self.passes[at].centre = centre,
+                }
+            }
+            self.items.insert(key, wanted.into_iter().map(|(_, item)| item).collect());
+        }
+    }
+
+    /// Centres near the wanted ones, so far from each other that no items touch: items that would
+    /// touch form a run, which is moved as one.
+    fn spread(&self, wanted: &[(f64, Item)]) -> Vec<f64> {
+        // Each run: its first item, the sum of where its left edge is wanted, its items, its width.
+        let mut runs: Vec<(usize, f64, f64, f64)> = Vec::new();
+        for (at, (centre, item)) in wanted.iter().enumerate() {
+            let width = self.width(*item) + SPACE;
+            let mut run = (at, centre - width / 2.0, 1.0, width);
+            while let Some(last) = runs.last() {
+                if last.1 / last.2 + last.3 <= run.1 / run.2 {
+                    break;
+                }
+                // The left edge of a later item follows from that of the run.
+                run = (last.0, last.1 + run.1 - last.3 * run.2, last.2 + run.2, last.3 + run.3);
+                runs.pop();
+            }
+            runs.push(run);
+        }
+        let mut centres = Vec::with_capacity(wanted.len());
+        for (at, run) in runs.iter().enumerate() {
+            // The last run has all the rest.
+            let end = runs.get(at + 1).map_or(wanted.len(), |next| next.0);
+            let mut left = run.1 / run.2;
+            for (_, item) in &wanted[run.0..end] {
+                let width = self.width(*item) + SPACE;
+                centres.push(left + width / 2.0);
+                left += width;
+            }
+        }
+        centres
+    }
+
+    /// What is needed to route the edges.
+    fn finished(self) -> super::route::Rows {
+        let mut wires: BTreeMap<(usize, usize), Vec<(usize, f64)>> = BTreeMap::new();
+        for pass in &self.passes {
+            wires.entry(pass.edge).or_default().push((pass.row, pass.centre));
+        }
+        super::route::Rows {
+            sizes: self.sizes,
+            rank: self.rank,
+            count: self.count,
+            centre: self.centre,
+            wires,
+        }
+    }
+}
+
+pub(super) const MEASURES: super::route::Measures = super::route::Measures {
+    space: SPACE,
+    gap: GAP,
+    head: HEAD,
+    margin: MARGIN,
+    track: TRACK,
+    tracks: TRACKS,
+};

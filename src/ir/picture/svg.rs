@@ -1,0 +1,199 @@
+//! A picture in the language of SVG.
+
+use std::fmt::Write as _;
+
+use super::Picture;
+use super::blocks::Role;
+use super::glyphs;
+use super::layout::{DETAIL, Ground, Layout, Placed, Rect, TITLE, Wire};
+
+/// The height of the title and the legend.
+const TOP: f64 = 64.0;
+const HEADING: f64 = 16.0;
+const MARGIN: f64 = 16.0;
+
+/// A text that XML may have.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('?'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a `String` cannot fail.
+    let _ = out.write_fmt(text);
+    out.push('\n');
+}
+
+/// A file of its own, with a title and a legend.
+pub(super) fn file(picture: &Picture<'_>) -> String {
+    let legend = legend(picture);
+    let width = picture.layout.width.max(legend.1);
+    let title = glyphs::fitted(&picture.title(), HEADING, width - 2.0 * MARGIN);
+    let (w, h) = (width.ceil(), (picture.layout.height + TOP).ceil());
+    let mut out = String::new();
+    push(
+        &mut out,
+        format_args!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" \
+         viewBox=\"0 0 {w} {h}\">"
+        ),
+    );
+    push(&mut out, format_args!("<style>{}</style>", style()));
+    push(&mut out, format_args!("<rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>"));
+    push(
+        &mut out,
+        format_args!("<text x=\"{MARGIN}\" y=\"28\" class=\"h\">{}</text>", escaped(&title)),
+    );
+    out.push_str(&legend.0);
+    let shift = ((width - picture.layout.width) / 2.0).max(0.0);
+    push(&mut out, format_args!("<g transform=\"translate({shift:.1} {TOP})\">"));
+    out.push_str(&drawing(&picture.layout));
+    out.push_str("</g>\n</svg>\n");
+    out
+}
+
+/// The legend of the roles that the picture has, and how wide it is.
+fn legend(picture: &Picture<'_>) -> (String, f64) {
+    let mut out = String::new();
+    let mut x = MARGIN;
+    for role in Role::ALL {
+        if picture.made.blocks.iter().any(|block| block.role == role) {
+            let (name, ..) = role.look();
+            push(
+                &mut out,
+                format_args!(
+                    "<rect class=\"{name}\" x=\"{x:.1}\" y=\"42\" width=\"14\" height=\"14\" \
+                     rx=\"3\"/><text class=\"d\" x=\"{:.1}\" y=\"53\">{name}</text>",
+                    x + 19.0
+                ),
+            );
+            x += 19.0 + glyphs::width(name, DETAIL) + 16.0;
+        }
+    }
+    (out, x)
+}
+
+/// The colours and fonts.
+pub(super) fn style() -> String {
+    let mut out = format!(
+        "text{{font-family:'DejaVu Sans',Verdana,sans-serif;fill:#1a202c}}\
+         .h{{font-size:{HEADING}px;font-weight:600}}.t{{font-size:{TITLE}px}}\
+         .d{{font-size:{DETAIL}px;fill:#5a6577}}.g{{fill:#f6f8fb;stroke:#d5dce6}}\
+         .w{{fill:none;stroke:#8a96a8;stroke-width:1.2}}"
+    );
+    for role in Role::ALL {
+        let (name, fill, stroke) = role.look();
+        // Writing to a `String` cannot fail.
+        let _ = write!(out, ".{name}{{fill:{fill};stroke:{stroke}}}");
+    }
+    out + ".b .output~text{fill:#ffffff}.l{paint-order:stroke;stroke:#f6f8fb;stroke-width:4px}"
+}
+
+/// The lanes, lines and boxes.
+pub(super) fn drawing(layout: &Layout) -> String {
+    let mut out = String::new();
+    for ground in &layout.grounds {
+        let Rect { x, y, w, h } = ground.rect;
+        push(
+            &mut out,
+            format_args!(
+                "<rect class=\"g\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\" \
+                 rx=\"6\"/>"
+            ),
+        );
+    }
+    for wire in &layout.wires {
+        draw_wire(&mut out, wire);
+    }
+    // Labels are above the lines that cross them.
+    for ground in &layout.grounds {
+        draw_label(&mut out, ground);
+    }
+    for (at, placed) in layout.boxes.iter().enumerate() {
+        draw_box(&mut out, at, placed);
+    }
+    out
+}
+
+fn draw_label(out: &mut String, ground: &Ground) {
+    let Rect { x, y, .. } = ground.rect;
+    let x = x + 10.0;
+    for (class, text, low) in [("t", &ground.title, 16.0), ("d", &ground.detail, 29.0)] {
+        if !text.is_empty() {
+            push(
+                out,
+                format_args!(
+                    "<text class=\"{class} l\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
+                    y + low,
+                    escaped(text)
+                ),
+            );
+        }
+    }
+}
+
+fn draw_wire(out: &mut String, wire: &Wire) {
+    let Some(((x, y), rest)) = wire.points.split_first().map(|(first, rest)| (*first, rest)) else {
+        return;
+    };
+    let mut path = format!("M{x:.1} {y:.1}");
+    let mut last = (x, y);
+    for (x, y) in rest {
+        // Writing to a `String` cannot fail.
+        let _ = if wire.square || (last.0 - x).abs() < 0.5 {
+            write!(path, "L{x:.1} {y:.1}")
+        } else {
+            let middle = f64::midpoint(last.1, *y);
+            write!(path, "C{:.1} {middle:.1} {x:.1} {middle:.1} {x:.1} {y:.1}", last.0)
+        };
+        last = (*x, *y);
+    }
+    push(
+        out,
+        format_args!(
+            "<path class=\"w\" data-f=\"{}\" data-t=\"{}\" d=\"{path}\"/>",
+            wire.from, wire.to
+        ),
+    );
+}
+
+fn draw_box(out: &mut String, at: usize, placed: &Placed) {
+    let Rect { x, y, w, h } = placed.rect;
+    let (name, ..) = placed.role.look();
+    let radius = match placed.role {
+        Role::Input | Role::Output => 11.0,
+        Role::Compute | Role::Slice | Role::Copy | Role::Collective | Role::Merge => 4.0,
+    };
+    push(
+        out,
+        format_args!(
+            "<g class=\"b\" data-i=\"{at}\"><rect class=\"{name}\" x=\"{x:.1}\" y=\"{y:.1}\" \
+         width=\"{w:.1}\" height=\"{h:.1}\" rx=\"{radius}\"/>"
+        ),
+    );
+    for (line, text) in placed.lines.iter().enumerate() {
+        let class = if line == 0 { "t" } else { "d" };
+        let baseline = y + 15.0 + 13.0 * line as f64;
+        push(
+            out,
+            format_args!(
+                "<text class=\"{class}\" x=\"{:.1}\" y=\"{baseline:.1}\" \
+                 text-anchor=\"middle\">{}</text>",
+                x + w / 2.0,
+                escaped(text)
+            ),
+        );
+    }
+    out.push_str("</g>\n");
+}
