@@ -144,7 +144,7 @@ impl Sources {
         let operands = derived.operands.map(|i| {
             invariant(self.0.get(&i), "that sources are all that derived parameters need")
         });
-        let factors = derived.op.factors(derived.of, operands);
+        let factors = derived.op.factors(derived.port.ty.dtype, operands);
         let [scale, shift] = factors.map_err(|error| CompileError::Internal(error.to_string()))?;
         Ok(match derived.factor {
             Factor::Scale => scale,

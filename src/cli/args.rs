@@ -8,9 +8,10 @@ use crate::backend::memory;
 use crate::model::{self, FreeBatch, LoadOptions, Model};
 use crate::op::Assume;
 use crate::pass::{BatchStatistics, PassError};
+use crate::train::Checkpoint;
 use crate::types::{DType, Note, Quoted, Tensor};
 use anyhow::{Context, anyhow, bail};
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 use crate::cli::exec::InputArgs;
 use crate::cli::settle::{self, Settled};
@@ -137,7 +138,9 @@ impl ModelArgs {
     /// The model as it was named, or the one that the checkpoint of that name is of.
     pub(crate) fn file(&self) -> anyhow::Result<String> {
         match kept::state(self.spec())? {
-            Some(checkpoint) => Ok(kept::arguments(self.spec(), &checkpoint)?.spec().to_owned()),
+            Some(checkpoint) => {
+                Ok(Self::of_checkpoint(self.spec(), &checkpoint)?.spec().to_owned())
+            }
             None => Ok(self.spec().to_owned()),
         }
     }
@@ -231,6 +234,15 @@ impl ModelArgs {
         self.read(self.spec(), false)
     }
 
+    /// The model of a checkpoint, with the options that it was read with.
+    fn of_checkpoint(spec: &str, checkpoint: &Checkpoint) -> anyhow::Result<Self> {
+        let line = kept::line(spec, checkpoint)?;
+        let wrong = || format!("the settings of the checkpoint in {spec} are damaged");
+        let command = Self::augment_args(Command::new("fanwise"));
+        let matches = command.try_get_matches_from(line).with_context(wrong)?;
+        Self::from_arg_matches(&matches).with_context(wrong)
+    }
+
     /// The model that a training has come to, if this names a checkpoint.
     fn trained(&self, model: &str) -> anyhow::Result<Option<Model>> {
         let Some(checkpoint) = kept::checkpoint(model, self.max_memory())? else {
@@ -242,7 +254,7 @@ impl ModelArgs {
                  out"
             );
         }
-        let mut own = kept::arguments(model, &checkpoint)?;
+        let mut own = Self::of_checkpoint(model, &checkpoint)?;
         own.batch_axis.extend(self.batch_axis.iter().cloned());
         own.dim.extend(self.dim.iter().cloned());
         own.set.extend(self.set.iter().cloned());

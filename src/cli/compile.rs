@@ -537,4 +537,4 @@ fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
-mod pictures;
+mod picture_tests;

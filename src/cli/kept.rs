@@ -4,10 +4,8 @@
 use std::path::{Path, absolute};
 
 use anyhow::{Context, anyhow, bail};
-use clap::{Args, Command, FromArgMatches};
 
 use crate::Error;
-use crate::cli::args::ModelArgs;
 use crate::ir::{Model, Weights};
 use crate::model;
 use crate::pass;
@@ -48,8 +46,8 @@ pub(crate) fn state(spec: &str) -> anyhow::Result<Option<Checkpoint>> {
     Ok(read.transpose().map_err(Error::from)?.flatten())
 }
 
-/// The options that the model of a checkpoint was read with, and its name.
-pub(crate) fn arguments(spec: &str, checkpoint: &Checkpoint) -> anyhow::Result<ModelArgs> {
+/// The command line that the model of a checkpoint was read with, of its name and options.
+pub(crate) fn line(spec: &str, checkpoint: &Checkpoint) -> anyhow::Result<Vec<String>> {
     let kept = |id: &str| checkpoint.settings.get(id).into_iter().flatten();
     let Some(name) = kept(MODEL).next() else {
         bail!(
@@ -68,10 +66,7 @@ pub(crate) fn arguments(spec: &str, checkpoint: &Checkpoint) -> anyhow::Result<M
             }
         }
     }
-    let command = ModelArgs::augment_args(Command::new("fanwise"));
-    let wrong = || format!("the settings of the checkpoint in {spec} are damaged");
-    let matches = command.try_get_matches_from(line).with_context(wrong)?;
-    ModelArgs::from_arg_matches(&matches).with_context(wrong)
+    Ok(line)
 }
 
 /// The trained model: `read` is the model before the training.

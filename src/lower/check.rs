@@ -114,11 +114,30 @@ impl Simulation<'_> {
                         self.error(i, format!("{} ends after {limit} bytes", self.name(buffer)))
                     );
                 }
+                self.check_strip(i, buffer)?;
                 let own = !self.device.buffer(buffer).storage.is_within();
                 if at.space == Space::Arena && own && !at.offset.is_multiple_of(alignment) {
                     return Err(self.error(i, format!("{} is not aligned", self.name(buffer))));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Checks that a strip is a kernel's result alone, and that the plan has it where its channels
+    /// lie: then the strips of an image are apart in memory as they are in the plan.
+    fn check_strip(&self, i: usize, buffer: BufferId) -> Result<(), MemoryError> {
+        let Storage::Strip { of, channel, offset } = &self.device.buffer(buffer).storage else {
+            return Ok(());
+        };
+        let is_result = match &self.device.steps[i].action {
+            Action::Launch(launch) => !launch.operands.contains(&buffer),
+            Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => false,
+        };
+        let whole = &self.device.buffer(*of).ty;
+        let place = channel.clone() * whole.bytes();
+        if !is_result || offset.clone() * whole.shape[1].clone() != place {
+            return Err(self.error(i, format!("{} is no strip of its image", self.name(buffer))));
         }
         Ok(())
     }

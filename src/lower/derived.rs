@@ -17,8 +17,8 @@ type Key = ([u32; 4], u64, DType);
 
 /// The derived parameters so far.
 struct Folding<'a> {
-    /// The number of given parameters.
-    given: usize,
+    /// The given parameters.
+    params: &'a [Port],
     /// The positions of those that a run changes.
     updates: &'a [u32],
     derived: &'a mut Vec<Derived>,
@@ -36,13 +36,12 @@ struct Held<'a> {
 /// that no run changes.
 pub(super) fn fold_batch_norms(program: &mut Program) -> Result<(), LowerError> {
     let Program { devices, derived, updates, params, .. } = program;
-    let given = params.len();
-    let mut folding = Folding { given, updates, derived, known: BTreeMap::new() };
+    let mut folding = Folding { params, updates, derived, known: BTreeMap::new() };
     for device in devices {
         let mut held = Held { buffers: &mut device.buffers, derived: BTreeMap::new() };
         for step in &mut device.steps {
             if let Action::Launch(launch) = &mut step.action {
-                folding.fold(launch, &step.label, &mut held)?;
+                folding.fold(launch, &mut held)?;
             }
         }
     }
@@ -51,33 +50,28 @@ pub(super) fn fold_batch_norms(program: &mut Program) -> Result<(), LowerError> 
 
 impl Folding<'_> {
     /// Folds the batch norms of a launch.
-    fn fold(
-        &mut self,
-        launch: &mut Launch,
-        label: &str,
-        held: &mut Held<'_>,
-    ) -> Result<(), LowerError> {
+    fn fold(&mut self, launch: &mut Launch, held: &mut Held<'_>) -> Result<(), LowerError> {
         // Behind a step that changes the type the running element may have another one.
         let is_mixed = |step: &ChainStep| matches!(step, ChainStep::Mixed { .. });
-        let is_norm = |step: &ChainStep| matches!(step, ChainStep::BatchNorm { .. });
-        let steps = &launch.chain.steps;
-        if !steps.iter().any(is_norm) || steps.iter().any(is_mixed) {
+        if launch.chain.steps.iter().any(is_mixed) {
             return Ok(());
         }
         let of = held.buffers[launch.results[0].0 as usize].ty.dtype;
         let others: SmallVec<[BufferId; 8]> = launch.split_operands().1.into();
-        launch.operands.truncate(launch.operands.len() - others.len());
-        let own = launch.operands.len();
+        let steps = &mut launch.chain.steps;
+        let factors = steps.iter().map(|step| self.factors(step, of, &others, held));
+        let factors = factors.collect::<Result<Vec<_>, LowerError>>()?;
+        if factors.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let own = launch.operands.len() - others.len();
+        launch.operands.truncate(own);
+        // Each step has positions of its own, also of operands that another reads, too.
         let mut place = |id: BufferId| {
-            // Operands that steps share stay shared.
-            let known = launch.operands[own..].iter().position(|other| *other == id);
-            known.unwrap_or_else(|| {
-                launch.operands.push(id);
-                launch.operands.len() - own - 1
-            })
+            launch.operands.push(id);
+            launch.operands.len() - own - 1
         };
-        for step in &mut launch.chain.steps {
-            let factors = self.factors(step, of, &others, label, held)?;
+        for (step, factors) in steps.iter_mut().zip(factors) {
             if let (ChainStep::BatchNorm { access, .. }, Some(factors)) = (&*step, factors) {
                 let (operands, access) = (factors.map(&mut place), *access);
                 *step = ChainStep::ScaleShift { operands, access };
@@ -95,7 +89,6 @@ impl Folding<'_> {
         step: &ChainStep,
         of: DType,
         others: &[BufferId],
-        label: &str,
         held: &mut Held<'_>,
     ) -> Result<Option<[BufferId; 2]>, LowerError> {
         let ChainStep::BatchNorm { op, operands, .. } = step else { return Ok(None) };
@@ -120,15 +113,16 @@ impl Folding<'_> {
         let key = (params, op.epsilon.to_bits(), dtype);
         let both = self.known.entry(key).or_insert_with(|| {
             [Factor::Scale, Factor::Shift].map(|factor| {
-                let name = format!("{label}.{}", factor.name()).into();
+                let names = params.map(|i| &*self.params[i as usize].name);
+                let name = format!("{}({})", factor.name(), names.join(", ")).into();
                 let (port, op) = (Port { name, ty: ty.clone() }, op.clone());
-                self.derived.push(Derived { port, op, of: dtype, operands: params, factor });
-                int::<u32>(self.given + self.derived.len() - 1)
+                self.derived.push(Derived { port, op, operands: params, factor });
+                int::<u32>(self.params.len() + self.derived.len() - 1)
             })
         });
         let mut ids = [operands[0]; 2];
         for (id, i) in ids.iter_mut().zip(*both) {
-            *id = held.derived(i, &self.derived[i as usize - self.given].port)?;
+            *id = held.derived(i, &self.derived[i as usize - self.params.len()].port)?;
         }
         Ok(Some(ids))
     }

@@ -9,7 +9,7 @@ use super::chain::{Chain, ChainStep};
 use crate::ir::{Id, IdMap};
 use crate::op::{BatchNorm, Op};
 use crate::types::invariant::int;
-use crate::types::{DType, Device, Dim, KernelClass, Order, Target, TensorType};
+use crate::types::{Device, Dim, KernelClass, Order, Target, TensorType};
 
 /// An executable form of a graph: for each device its buffers and its steps, in order.
 ///
@@ -55,12 +55,10 @@ pub struct Port {
 /// norm whose operands no run changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Derived {
-    /// Its name and type.
+    /// Its name and type, which is that in which the batch norm is computed.
     pub(crate) port: Port,
     /// The batch norm.
     pub(crate) op: BatchNorm,
-    /// The type in which the batch norm is computed.
-    pub(crate) of: DType,
     /// The positions of its scale, bias, mean and variance among the parameters.
     pub(crate) operands: [u32; 4],
     /// Which of its two factors it is.

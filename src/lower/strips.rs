@@ -10,9 +10,9 @@ use crate::types::{Dim, Order};
 #[derive(Clone, Copy, Default)]
 struct Uses {
     /// The last step that writes it, and how many do.
-    writer: usize,
+    writer: Option<usize>,
     writes: usize,
-    /// How many steps of any device read it.
+    /// How many steps of any device, and views, read it.
     reads: usize,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn write_in_place(devices: &mut [DeviceProgram], d: usize, kernels: &
                 Action::Launch(launch) if other == d => {
                     launch.operands.iter().for_each(|b| uses[*b].reads += 1);
                     for result in &launch.results {
-                        uses[*result].writer = i;
+                        uses[*result].writer = Some(i);
                         uses[*result].writes += 1;
                     }
                 }
@@ -44,16 +44,22 @@ pub(super) fn write_in_place(devices: &mut [DeviceProgram], d: usize, kernels: &
         }
     }
     let device = &mut devices[d];
+    for buffer in &device.buffers {
+        if let Storage::Part { of, .. } = buffer.storage {
+            uses[of].reads += 1;
+        }
+    }
     let mut gone = Vec::new();
     for i in 0..device.steps.len() {
         let Some((whole, parts)) = joined(device, &device.steps[i]) else { continue };
         let guard = device.steps[i].guard;
         let fits = |part: &BufferId| {
-            let Uses { writer, writes, reads } = uses[*part];
+            let Uses { writer: Some(writer), writes: 1, reads: 1 } = uses[*part] else {
+                return false;
+            };
             let step = &device.steps[writer];
-            let suits = step.guard == guard && step.lane == Lane::Compute;
-            (writes, reads) == (1, 1)
-                && suits
+            step.guard == guard
+                && step.lane == Lane::Compute
                 && writes_strip(device, *part, step, kernels.on(device.device))
         };
         if !parts.iter().all(fits) {
@@ -87,7 +93,7 @@ fn joined(device: &DeviceProgram, step: &Step) -> Option<(BufferId, Vec<BufferId
     let along = axis == 1 || usize::try_from(-axis).is_ok_and(|behind| behind + 1 == rank);
     let all = launch.operands.iter().chain([whole]);
     (plain && along && rank > 2 && all.clone().all(is_image))
-        .then(|| (*whole, launch.operands.to_vec()))
+        .then(|| (*whole, launch.operands.clone()))
 }
 
 /// True if the kernel of a step can write its result as channels of a wider image.

@@ -225,6 +225,37 @@ fn a_long_chain_is_several_kernels() {
     assert_eq!(chains, [32, 32, 6]);
 }
 
+/// A chain reads the same operand before and behind a batch norm, and writes over another.
+#[test]
+fn folded_chains_keep_their_operands_apart() {
+    let graph = parse(
+        "fanwise 1
+symbol N >= 0
+param @s : f32[3] = \"t#s\" blake3:0000000000000001
+param @b : f32[3] = \"t#b\" blake3:0000000000000002
+param @m : f32[3] = \"t#m\" blake3:0000000000000003
+param @v : f32[3] = \"t#v\" blake3:0000000000000004
+graph @twice(%x: f32[N,3,4]) -> (z: f32[N,3,4], w: f32[N,3,4]) {
+  %p : f32[N,3,4] = softmax(%x) {axis=2}
+  %q : f32[N,3,4] = softmax(%x) {axis=1}
+  %a : f32[N,3,4] = add(%q, %p)
+  %n : f32[N,3,4] = batch_norm(%a, @s, @b, @m, @v)
+  %z : f32[N,3,4] = mul(%n, %p)
+  %w : f32[N,3,4] = softmax(%q) {axis=2}
+  return %z, %w
+}
+",
+    );
+    let text = program(&graph.unwrap()).to_string();
+    let chain = text.lines().find(|line| line.contains("scale_shift(")).unwrap();
+    let number = |name: &str| {
+        let line =
+            text.lines().find(|line| line.contains(&format!(" {name}: f32[N,3,4]"))).unwrap();
+        line.trim().split(' ').next().unwrap().to_owned()
+    };
+    assert!(chain.ends_with(&format!("mul(., {}[full]) `z`", number("p"))), "{text}");
+}
+
 #[test]
 fn a_joined_axis_in_front_is_written_in_place() {
     let mut build = Builder::new("rows");

@@ -57,6 +57,21 @@ fn generated(page: &str, source: &str, text: &str) {
 }
 
 #[test]
+fn the_picture_of_the_readme_is_drawn_by_its_command() {
+    let args = ["compile", "zoo:two_head", "--gpus", "3", "--weights", "mirrored"];
+    let readme = read("README.md").replace('\n', " ");
+    assert!(readme.contains(&format!("`fanwise {} --emit svg:operators`", args.join(" "))));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    let drawn = command.args(args).args(["--emit", "svg:operators"]).output().unwrap();
+    assert!(drawn.status.success());
+    let (drawn, path) = (String::from_utf8(drawn.stdout).unwrap(), "docs/two_head.svg");
+    if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
+        fs::write(root().join(path), &drawn).unwrap();
+    }
+    assert!(drawn == read(path), "{path} is another picture; `cargo xtask bless` draws it");
+}
+
+#[test]
 fn the_table_of_operators_is_that_of_the_code() {
     let mut declared = operators::declared();
     let names: Vec<&str> = Op::names().collect();

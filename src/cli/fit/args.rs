@@ -20,7 +20,6 @@ use super::interrupt::Interrupt;
 use super::objective::{ObjectiveArgs, OptimizerArgs, amount};
 use super::progress::{self, Report};
 use super::rows;
-use super::told::Header;
 use crate::cli::ui;
 
 /// Settings by name.
@@ -198,13 +197,12 @@ impl FitArgs {
     /// none is lost.
     pub(super) fn observers(
         &self,
-        header: Header,
         keeper: Option<ModelCheckpoint>,
         settings: Settings,
     ) -> (Vec<Box<dyn Observer>>, Arc<OnceLock<String>>) {
         let interrupt = Self::interrupt(keeper.as_ref(), settings);
         let ended = interrupt.ended();
-        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(header), Box::new(Finite)];
+        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
         all.extend(progress::bar().filter(|_| !ui::is_quiet()));
         all.push(Box::new(Report { format: self.base.data.format.format }));
         let files = &self.files;

@@ -16,11 +16,11 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
+use super::lines;
 use super::objective::ObjectiveArgs;
 use super::outputs::{Form, Predictions};
 use super::progress::summary_line;
 use super::rows::{self, DataArgs};
-use super::told;
 use crate::cli::args::{Format, ModelArgs};
 use crate::cli::exec;
 use crate::cli::replicate::ReplicateArgs;
@@ -144,19 +144,20 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
         args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
     args.objective.restrict(&mut training, file.as_ref())?;
     let distribution = distribution(replicate, &runner, limit, false)?;
-    let on = told::devices(&distribution, runner.place());
+    let on = lines::devices(&distribution, runner.place());
     let options = TrainerOptions { training, distribution }.for_columns(source.columns());
     // No augmentation: the numbers are those of the data as they are.
     let images = data.images(&model.graph, &*source, None, limit)?;
     let prepare = || Evaluator::new(&model, &options, runner.backend());
     let evaluator = ui::stage("prepare", prepare)?;
     let (count, rows) = (source.rows(), images.others(source));
-    told::begin("evaluating", &args.base, &on, count, None);
+    let doing = format!("evaluating {}", args.base.model.spec());
+    lines::begin(&doing, &args.base.data, &on, count, None);
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(evaluator.evaluate(rows, data.batches(target.threads()), done)?);
     let logs = runner.traced(|| args.base.watched("evaluating", count, work))?;
-    told::end("evaluated", logs.rows, began.elapsed(), None);
+    lines::end("evaluated", logs.rows, began.elapsed(), None);
     match data.format.format {
         Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), summary_line(&logs, "")))?,
         Format::Json => {
@@ -192,19 +193,20 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let model = rows::sized(&model, source.columns())?;
     let images = data.images(&model.graph, &*source, None, limit)?;
     let distribution = distribution(replicate, &runner, limit, false)?;
-    let on = told::devices(&distribution, runner.place());
+    let on = lines::devices(&distribution, runner.place());
     let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
     let files = Arc::clone(&source);
     let (count, rows) = (source.rows(), images.others(source));
-    told::begin("predicting with", &args.base, &on, count, Some(&args.outputs));
+    let doing = format!("predicting with {}", args.base.model.spec());
+    lines::begin(&doing, &args.base.data, &on, count, Some(&args.outputs));
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(predictor.predict(rows, data.batches(target.threads()), done)?);
     let outputs = runner.traced(|| args.base.watched("predicting", count, work))?;
     let written = Predictions { graph: &model.graph, outputs: &outputs, classes: &classes, files };
     written.write(&args.outputs, form)?;
-    told::end("predicted", count as u64, began.elapsed(), Some(&args.outputs));
+    lines::end("predicted", count as u64, began.elapsed(), Some(&args.outputs));
     let types = outputs.iter().map(|(name, t)| (name, t.tensor_type().to_string()));
     match data.format.format {
         Format::Text => {

@@ -103,7 +103,9 @@ fn answer() -> std::io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     let said = move || {
         if signals.forever().next().is_some() {
-            ui::note("training ends after this step; press Ctrl-C again to end it at once");
+            ui::note(
+                "training ends after this step or validation; press Ctrl-C again to end it at once",
+            );
         }
     };
     std::thread::Builder::new().name("fanwise-signals".to_owned()).spawn(said).map(drop)
@@ -125,7 +127,8 @@ impl Observer for Interrupt {
     }
 
     fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
-        if !self.asked.load(Ordering::Relaxed) {
+        // The last epoch ends the run by itself, with all its files.
+        if !self.asked.load(Ordering::Relaxed) || watch.at.epoch >= watch.epochs {
             return Ok(true);
         }
         self.end(watch)?;

@@ -6,6 +6,7 @@ mod files;
 mod images;
 mod interrupt;
 mod keras;
+mod lines;
 mod objective;
 mod outputs;
 mod progress;
@@ -125,8 +126,15 @@ fn fit_from(
     let BaseArgs { model, replicate, target, data } = &args.base;
     let limit = model.max_memory();
     let runner = target.runner()?;
-    let file = Compiled::of(model.spec(), limit).map_err(Error::from)?;
-    let model = model.load_for_training()?;
+    // The checkpoint has the weights alone.
+    let needed = || {
+        format!("the run that is resumed is of the model {}, which is needed, too", model.spec())
+    };
+    let read = || -> anyhow::Result<_> {
+        let file = Compiled::of(model.spec(), limit).map_err(Error::from)?;
+        Ok((file, model.load_for_training()?))
+    };
+    let (file, model) = if resume.is_some() { read().with_context(needed) } else { read() }?;
     let classes = settings::classes(resume.as_ref());
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
@@ -152,10 +160,11 @@ fn fit_from(
     args.check_numbers(&trainer, validation.is_some())?;
     let keeper = args.keeper(&settings, validation.is_some());
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
-    let on = told::devices(&options.distribution, runner.place());
+    let on = lines::devices(&options.distribution, runner.place());
     let held_back = validation.as_ref().map(|source| source.rows());
     let header = Header::new(args, &on, told::elements(&template.graph, &trainer), held_back);
-    let (mut observers, interrupted) = args.observers(header, keeper.clone(), settings);
+    let (mut observers, interrupted) = args.observers(keeper.clone(), settings);
+    observers.insert(0, Box::new(header));
     observers.extend(template.file.as_ref().and_then(|file| file.rate(begun)));
     // A run that begins has no epoch before.
     let before = resume.as_ref().map_or(0, |resume| resume.history.epochs.len());

@@ -7,7 +7,7 @@ use crate::train::{Epoch, Logs, Observer, Progress, ProgressMeter, TrainError, T
 use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::told;
+use super::lines;
 use crate::cli::args::Format;
 use crate::cli::ui;
 
@@ -50,8 +50,9 @@ impl Observer for Report {
                     validation.map_or(String::new(), |v| format!("  {}", summary_line(v, "val_")));
                 // A clock may see no time pass in a very short epoch.
                 let rate = epoch.training.rows as f64 / epoch.seconds.max(1e-9);
-                let changed = changed
-                    .map_or_else(String::new, |_| format!("  learning_rate {}", told::rate(epoch)));
+                let changed = changed.map_or_else(String::new, |_| {
+                    format!("  learning_rate {}", lines::rate(epoch))
+                });
                 format!(
                     "epoch {}/{}  {}{validation}{changed}  {:.2} s, {rate:.0} rows/s",
                     epoch.epoch + 1,

@@ -1,56 +1,15 @@
-//! What training, evaluation and inference say before they begin and when they have ended.
+//! What training says before it begins and when it has ended.
 
-use std::path::Path;
 use std::time::Duration;
 
 use crate::Error;
 use crate::ir::Graph;
-use crate::train::{
-    Distribution, Epoch, History, Keep, ModelCheckpoint, Monitor, Observer, TrainState, Trainer,
-};
+use crate::train::{Epoch, History, Keep, ModelCheckpoint, Monitor, Observer, TrainState, Trainer};
 use crate::types::Quoted;
 
 use super::args::FitArgs;
-use super::evaluate::BaseArgs;
-use crate::cli::replicate::AvailableDevices;
+use super::lines::{batches, rate};
 use crate::cli::ui;
-
-/// The devices of a program, in words.
-pub(super) fn devices(distribution: &Distribution, place: AvailableDevices) -> String {
-    let Some(replicate) = &distribution.replicate else { return "the CPU".to_owned() };
-    let devices = &replicate.devices;
-    match (place.cuda, devices.len()) {
-        (true, _) => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        (false, 1) => "1 virtual device of the CPU".to_owned(),
-        (false, count) => format!("{count} virtual devices of the CPU"),
-    }
-}
-
-/// Batches of rows, in words.
-fn batches(count: u64, rows: impl std::fmt::Display) -> String {
-    let batches = if count == 1 { "batch" } else { "batches" };
-    format!("{count} {batches} of up to {}", ui::rows(rows))
-}
-
-/// Says what `doing` is about to read, and where.
-pub(super) fn begin(doing: &str, base: &BaseArgs, on: &str, rows: usize, writes: Option<&Path>) {
-    let count = rows.div_ceil(base.data.rows_of_batch().max(1)) as u64;
-    let batches = batches(count, base.data.rows_of_batch());
-    ui::head(format_args!("{doing} {} on {on}", base.model.spec()));
-    ui::head(format_args!("  data: {} of {}, {batches}", ui::rows(rows), base.data.name()));
-    if let Some(path) = writes {
-        ui::head(format_args!("  files: {}", path.display()));
-    }
-}
-
-/// Says how long rows took, and what was written.
-pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, wrote: Option<&Path>) {
-    let rows = rows.into();
-    let rate = rows as f64 / time.as_secs_f64().max(1e-9);
-    let wrote = wrote.map_or_else(String::new, |path| format!("; wrote {}", path.display()));
-    let time = time.as_secs_f64();
-    ui::head(format_args!("{did} {} in {time:.2} s, {rate:.0} rows/s{wrote}", ui::rows(rows)));
-}
 
 /// The elements of the parameters that are trained, and of all.
 pub(super) fn elements(graph: &Graph, trainer: &Trainer) -> [usize; 2] {
@@ -254,12 +213,6 @@ fn still(history: &History, batch: usize, momentum: f64) -> Option<String> {
 /// So many epochs, in words.
 fn counted(epochs: u64) -> String {
     if epochs == 1 { "1 epoch".to_owned() } else { format!("{epochs} epochs") }
-}
-
-/// The learning rate of an epoch, short also if it is extreme.
-pub(super) fn rate(epoch: &Epoch) -> String {
-    let x = epoch.learning_rate;
-    if x == 0.0 || (1e-5..1e6).contains(&x) { x.to_string() } else { format!("{x:e}") }
 }
 
 /// The learning rates of epochs: all changes where they are few, else the first and the last.

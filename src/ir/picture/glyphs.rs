@@ -1,7 +1,7 @@
 //! The widths of glyphs, so that a text fits its box wherever the file is opened.
 
-/// The advances of the printable ASCII characters of `DejaVu Sans`, in thousandths of the font size;
-/// the fonts that stand in for it are not wider.
+/// The advances of the printable ASCII characters of `DejaVu Sans`, in thousandths of the font
+/// size; the fonts that stand in for it are not wider.
 const ASCII: [u16; 95] = [
     318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636,
     636, 636, 636, 636, 636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632,

@@ -4,15 +4,16 @@ use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
 
-use super::blocks::Block;
+use super::blocks::{Block, Lane, Role};
+use super::drawn::{Claims, Level, Picture, before_replication, weights};
 use super::svg::{self, escaped};
-use super::{Claims, Level, Picture, Role, weights};
 use crate::ir::{Graph, Param};
 
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
-/// A drawing of more boxes is left out: the page would not open in a moment.
+/// A drawing of more boxes is left out unless it was asked for: the page would not open in a
+/// moment.
 const MOST: usize = 8000;
 
 /// The page: every level, folded and unfolded.
@@ -26,14 +27,14 @@ pub(super) fn page(graph: &Graph, level: Level, claims: &Claims) -> String {
                 continue;
             }
             let picture = Picture::of(graph, shown, folded);
-            if picture.made.blocks.len() > MOST {
+            let is_first = folded && shown == level;
+            if picture.made.blocks.len() > MOST && !is_first {
                 continue;
             }
-            if folded && shown == level {
+            if is_first {
                 title = picture.title();
             }
             let name = if shown == Level::Layers { "layers" } else { "operators" };
-            let is_first = folded && shown == level;
             let (w, h) = (picture.layout.width, picture.layout.height);
             let hidden = if is_first { "" } else { " hidden" };
             let way = if folded { "folded" } else { "unfolded" };
@@ -47,9 +48,6 @@ pub(super) fn page(graph: &Graph, level: Level, claims: &Claims) -> String {
             drawings += "</svg></div>\n";
             data.push(boxes(&picture, claims));
         }
-    }
-    if title.is_empty() {
-        graph.name().clone_into(&mut title);
     }
     let title = escaped(&title);
     let legend: Vec<String> = Role::ALL.into_iter().map(legend).collect();
@@ -116,23 +114,11 @@ fn told(picture: &Picture<'_>, block: &Block, claims: &Claims) -> Json {
     let weights: Vec<String> =
         weights.iter().map(|param| format!("{} : {}", param.name, param.ty)).collect();
     let replicas = match block.lane {
-        super::Lane::Group(group) => picture.folding.groups[group].clone(),
-        super::Lane::All | super::Lane::Device(_) => Vec::new(),
+        Lane::Group(group) => picture.folding.groups[group].clone(),
+        Lane::All | Lane::Device(_) => Vec::new(),
     };
     json!({
         "names": block.names, "role": block.role.look().0, "values": values.collect::<Json>(),
         "weights": weights, "bytes": bytes, "replicas": replicas, "updates": block.updates,
     })
-}
-
-/// The name that a value of a replica has in the model.
-pub(super) fn before_replication(name: &str) -> &str {
-    let number = |rest: &str| {
-        let digits = rest.split('.').next().unwrap_or(rest); // A text has a first part.
-        !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-    };
-    match name.rfind(".r") {
-        Some(at) if number(&name[at + 2..]) => &name[..at],
-        Some(_) | None => name,
-    }
 }

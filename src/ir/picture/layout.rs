@@ -2,77 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::blocks::{Band, Block, Blocks, Lane, Role};
-use super::glyphs;
+use super::blocks::{Band, Block, Blocks, Lane};
+use super::shapes::{DETAIL, Layout, Ranked, SPACE, TITLE, Texts};
+use super::{glyphs, route};
 
-/// The font sizes of titles and of what is below them.
-pub(crate) const TITLE: f64 = 12.0;
-pub(crate) const DETAIL: f64 = 10.0;
 /// The widest text of a box.
 const TEXT: f64 = 190.0;
 const PADDING: f64 = 8.0;
-const SPACE: f64 = 14.0;
-const GAP: f64 = 30.0;
-/// The room of a lane's label.
-const HEAD: f64 = 40.0;
-const MARGIN: f64 = 16.0;
 /// The widest row of a lane; more boxes go to further rows.
 const ROW: f64 = 1100.0;
 /// Edges over more rows go around the boxes.
 const NEAR: usize = 5;
-/// The distance of edges beside each other, and how many there are at most.
-const TRACK: f64 = 6.0;
-const TRACKS: usize = 12;
-
-/// A rectangle.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Rect {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
-    pub(crate) w: f64,
-    pub(crate) h: f64,
-}
-
-/// A box with its lines of text, the first the title.
-pub(crate) struct Placed {
-    pub(crate) rect: Rect,
-    pub(crate) lines: Vec<String>,
-    pub(crate) role: Role,
-}
-
-/// The ground behind the boxes of a device or of the host.
-pub(crate) struct Ground {
-    pub(crate) rect: Rect,
-    pub(crate) title: String,
-    pub(crate) detail: String,
-}
-
-/// A line from box to box through these points; it bends where it is not `square`.
-pub(crate) struct Wire {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    pub(crate) points: Vec<(f64, f64)>,
-    pub(crate) square: bool,
-}
-
-/// A picture, before it is written in a language.
-pub(crate) struct Layout {
-    pub(crate) boxes: Vec<Placed>,
-    pub(crate) grounds: Vec<Ground>,
-    pub(crate) wires: Vec<Wire>,
-    pub(crate) width: f64,
-    pub(crate) height: f64,
-}
-
-/// The texts of a picture.
-pub(crate) trait Texts {
-    /// The lines of a box, the first its title.
-    fn lines(&self, block: &Block) -> Vec<String>;
-    /// The title of a lane, and what is said of it.
-    fn lane(&self, lane: Lane) -> (String, String);
-    /// The title of what stands above or below the devices.
-    fn host(&self, above: bool) -> String;
-}
 
 /// What stands in a row: a box, or an edge that passes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,7 +61,7 @@ pub(crate) fn layout(made: &Blocks, texts: &dyn Texts) -> Layout {
     for down in [true, false, true, false, true] {
         rows.sweep(down);
     }
-    super::route::finish(&rows.finished(), made, lines, texts)
+    route::finish(&rows.finished(), made, lines, texts)
 }
 
 /// The lines of a box, cut to fit.
@@ -207,7 +147,7 @@ impl Rows<'_> {
             self.items.entry(key).or_default().push(Item::Block(at));
         }
         for edge in &self.made.edges {
-            if !self.passes_rows(*edge) {
+            if !self.passes_rows(edge.0, edge.1) {
                 continue;
             }
             let rows = self.rank[edge.0] + 1..self.rank[edge.1];
@@ -225,7 +165,7 @@ impl Rows<'_> {
     }
 
     /// True for an edge over a few rows of one lane, which passes between the boxes.
-    fn passes_rows(&self, (from, to): (usize, usize)) -> bool {
+    fn passes_rows(&self, from: usize, to: usize) -> bool {
         let (first, last) = (&self.made.blocks[from], &self.made.blocks[to]);
         let span = self.rank[to].saturating_sub(self.rank[from]);
         (2..=NEAR).contains(&span) && (first.band, first.lane) == (last.band, last.lane)
@@ -328,26 +268,11 @@ impl Rows<'_> {
     }
 
     /// What is needed to route the edges.
-    fn finished(self) -> super::route::Rows {
+    fn finished(self) -> Ranked {
         let mut wires: BTreeMap<(usize, usize), Vec<(usize, f64)>> = BTreeMap::new();
         for pass in &self.passes {
             wires.entry(pass.edge).or_default().push((pass.row, pass.centre));
         }
-        super::route::Rows {
-            sizes: self.sizes,
-            rank: self.rank,
-            count: self.count,
-            centre: self.centre,
-            wires,
-        }
+        Ranked { sizes: self.sizes, rank: self.rank, count: self.count, centre: self.centre, wires }
     }
 }
-
-pub(super) const MEASURES: super::route::Measures = super::route::Measures {
-    space: SPACE,
-    gap: GAP,
-    head: HEAD,
-    margin: MARGIN,
-    track: TRACK,
-    tracks: TRACKS,
-};

@@ -4,239 +4,18 @@
 //! and [`route`] place them, [`svg`] and [`html`] write the file.
 
 mod blocks;
+mod drawn;
 mod fold;
 mod glyphs;
 mod html;
 mod layout;
 mod route;
+mod shapes;
 mod svg;
 
-use std::collections::{BTreeSet, HashMap};
-
-use self::blocks::{Block, Lane, Role};
-use self::fold::Folding;
-use self::layout::{Layout, Texts};
-use super::{Graph, NodeId, NodeKind};
-use crate::types::{Device, Split};
-
-/// How much a box stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    Layers,
-    Operators,
-}
-
-/// The claims of values by their names before replication.
-pub(crate) type Claims = HashMap<String, String>;
-
-/// A picture of a graph.
-struct Picture<'a> {
-    graph: &'a Graph,
-    folding: Folding,
-    level: Level,
-    made: blocks::Blocks,
-    layout: Layout,
-}
-
-impl Role {
-    const ALL: [Self; 7] = [
-        Self::Input,
-        Self::Compute,
-        Self::Slice,
-        Self::Copy,
-        Self::Collective,
-        Self::Merge,
-        Self::Output,
-    ];
-
-    /// Its name in legends, the colour of its boxes, and that of their border.
-    fn look(self) -> (&'static str, &'static str, &'static str) {
-        match self {
-            Self::Input => ("input", "#ffffff", "#4a5568"),
-            Self::Compute => ("compute", "#e8f0fc", "#4f7cba"),
-            Self::Slice => ("slice", "#fde9bf", "#c98a0c"),
-            Self::Copy => ("copy", "#d6f2dc", "#3a9a55"),
-            Self::Collective => ("collective", "#fbd5d5", "#cc3d3d"),
-            Self::Merge => ("merge", "#e9d9fa", "#8448c4"),
-            Self::Output => ("output", "#2d3748", "#1a202c"),
-        }
-    }
-}
-
-impl<'a> Picture<'a> {
-    fn of(graph: &'a Graph, level: Level, folds: bool) -> Self {
-        // A graph that was not verified may have a cycle; it is drawn all the same.
-        let order = graph.order().unwrap_or_else(|_| graph.ids().collect());
-        let folding = fold::fold(graph, &order, folds);
-        let made = blocks::operators(graph, &order, &folding);
-        let made = match level {
-            Level::Layers => made.layers(graph),
-            Level::Operators => made,
-        };
-        let layout = layout::layout(&made, &Words { graph, folding: &folding, level });
-        Self { graph, folding, level, made, layout }
-    }
-
-    /// The picture's title.
-    fn title(&self) -> String {
-        let level = match self.level {
-            Level::Layers => "by layer",
-            Level::Operators => "by operator",
-        };
-        // A graph without a split has no replicas.
-        let replicas = self.graph.split().map_or(0, Split::replicas);
-        let replicas = match replicas {
-            0 => String::new(),
-            1 => " · 1 replica".to_owned(),
-            n => format!(" · {n} replicas"),
-        };
-        format!("{}{replicas} · {level}", self.graph.name())
-    }
-}
-
-/// The words of a picture.
-struct Words<'a> {
-    graph: &'a Graph,
-    folding: &'a Folding,
-    level: Level,
-}
-
-impl Words<'_> {
-    /// How many replicas a lane stands for.
-    fn count(&self, lane: Lane) -> usize {
-        match lane {
-            Lane::Group(group) => self.folding.groups[group].len(),
-            Lane::All | Lane::Device(_) => 1,
-        }
-    }
-
-    /// The names of a node's operators, each once.
-    fn operators(&self, block: &Block) -> String {
-        let mut seen = BTreeSet::new();
-        let names =
-            block.nodes.iter().filter_map(|id| self.graph.node(*id).op().map(|op| op.name()));
-        let names: Vec<&str> = names.filter(|name| seen.insert(*name)).collect();
-        names.join(", ")
-    }
-
-    /// The type of the last result.
-    fn ty(&self, block: &Block) -> Option<String> {
-        let last = block.nodes.last()?;
-        Some(self.graph.node(*last).results().first()?.ty.to_string())
-    }
-}
-
-impl Texts for Words<'_> {
-    fn lines(&self, block: &Block) -> Vec<String> {
-        let count = self.count(block.lane);
-        let times = if count > 1 && block.role != Role::Compute {
-            format!(" ×{count}")
-        } else {
-            String::new()
-        };
-        // What stands for several replicas has the name of none.
-        let name = |name: &String| {
-            let name = if count > 1 { html::before_replication(name) } else { name };
-            name.to_owned()
-        };
-        let names: Vec<String> = block.names.iter().map(name).collect();
-        let first = names.first().map_or("", String::as_str); // Every box has a name.
-        let mut lines = match (block.role, names.len()) {
-            (Role::Input | Role::Output, _) | (Role::Compute, 1) => vec![first.to_owned()],
-            (Role::Compute, 2 | 3) => names.clone(),
-            (Role::Compute, count) => {
-                let last = names.last().map_or("", String::as_str); // Every box has a name.
-                match blocks::common(&names) {
-                    Some(stem) => vec![format!("{stem} · {count} layers")],
-                    None => vec![format!("{first} … {last}"), format!("{count} layers")],
-                }
-            }
-            (_, 1) => vec![format!("{}{times}", self.operators(block)), first.to_owned()],
-            (_, count) => {
-                vec![
-                    format!("{}{times}", self.operators(block)),
-                    format!("{first} … {count} values"),
-                ]
-            }
-        };
-        if block.role == Role::Compute && (names.len() != 2 && names.len() != 3) {
-            lines.push(self.operators(block));
-        }
-        if block.role != Role::Copy || self.level == Level::Operators {
-            lines.extend(self.ty(block));
-        }
-        match block.updates {
-            0 => {}
-            1 => lines.push("→ updates 1 parameter".to_owned()),
-            n => lines.push(format!("→ updates {n} parameters")),
-        }
-        lines
-    }
-
-    fn lane(&self, lane: Lane) -> (String, String) {
-        match lane {
-            Lane::All => (String::new(), String::new()),
-            Lane::Device(device) => (device.to_string(), "all rows".to_owned()),
-            Lane::Group(group) => {
-                let replicas = &self.folding.groups[group];
-                let split = self.graph.split();
-                let device = |replica: u32| {
-                    let device = split.and_then(|s| s.devices().get(replica as usize));
-                    device.map_or_else(|| format!("replica {replica}"), Device::to_string)
-                };
-                let rows = |replica: u32| {
-                    let rows = split.and_then(|split| split.rows(replica as usize));
-                    rows.map_or_else(String::new, |rows| format!("{rows} rows"))
-                };
-                match replicas[..] {
-                    [first, .., last] => {
-                        let even = if rows(first) == rows(last) {
-                            format!("replicas {first}–{last}, {} each", rows(first))
-                        } else {
-                            format!("{}, the last {}", rows(first), rows(last))
-                        };
-                        let count = replicas.len();
-                        (format!("{} … {} ×{count}", device(first), device(last)), even)
-                    }
-                    [one] => (device(one), format!("replica {one}, {}", rows(one))),
-                    [] => (String::new(), String::new()),
-                }
-            }
-        }
-    }
-
-    fn host(&self, above: bool) -> String {
-        format!("{} · {}", Device::HOST, if above { "inputs" } else { "outputs" })
-    }
-}
-
-/// The parameters that a box reads, by way of what is made of them alone.
-fn weights<'a>(graph: &'a Graph, block: &Block) -> Vec<&'a super::Param> {
-    let own: BTreeSet<NodeId> = block.nodes.iter().copied().collect();
-    let mut seen = BTreeSet::new();
-    let mut open: Vec<NodeId> = block.nodes.clone();
-    let mut found = BTreeSet::new();
-    while let Some(id) = open.pop() {
-        for value in graph.operand_list(id) {
-            let node = graph.node(value.node);
-            match node.kind() {
-                NodeKind::Param(param) => {
-                    found.insert(*param);
-                }
-                NodeKind::Op(op) if op.name() == "copy" && !own.contains(&value.node) => {
-                    let of_param = graph.operand_list(value.node).iter().all(|operand| {
-                        matches!(graph.node(operand.node).kind(), NodeKind::Param(_))
-                    });
-                    if of_param && seen.insert(value.node) {
-                        open.push(value.node);
-                    }
-                }
-                NodeKind::Input | NodeKind::Op(_) => {}
-            }
-        }
-    }
-    found.into_iter().map(|param| graph.param(param)).collect()
-}
+use self::drawn::Picture;
+pub(crate) use self::drawn::{Claims, Level};
+use super::Graph;
 
 /// The graph as a file of SVG, its equal replicas folded.
 pub(crate) fn to_svg(graph: &Graph, level: Level) -> String {
@@ -254,19 +33,19 @@ pub(crate) fn to_html(graph: &Graph, level: Level, claims: &Claims) -> String {
 pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
     let Picture { layout, .. } = Picture::of(graph, level, folds);
     let mut faults = Vec::new();
-    let inside = |inner: &layout::Rect, outer: &layout::Rect| {
+    let inside = |inner: &shapes::Rect, outer: &shapes::Rect| {
         inner.x >= outer.x
             && inner.y >= outer.y
             && inner.x + inner.w <= outer.x + outer.w
             && inner.y + inner.h <= outer.y + outer.h
     };
-    let apart = |a: &layout::Rect, b: &layout::Rect| {
+    let apart = |a: &shapes::Rect, b: &shapes::Rect| {
         a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y
     };
-    let whole = layout::Rect { x: 0.0, y: 0.0, w: layout.width, h: layout.height };
+    let whole = shapes::Rect { x: 0.0, y: 0.0, w: layout.width, h: layout.height };
     for (at, placed) in layout.boxes.iter().enumerate() {
         for (line, text) in placed.lines.iter().enumerate() {
-            let size = if line == 0 { layout::TITLE } else { layout::DETAIL };
+            let size = if line == 0 { shapes::TITLE } else { shapes::DETAIL };
             let low = 15.0 + 13.0 * line as f64;
             if glyphs::width(text, size) > placed.rect.w || low > placed.rect.h {
                 faults.push(format!("{text} leaves its box"));
@@ -280,8 +59,8 @@ pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
         }
     }
     for (at, ground) in layout.grounds.iter().enumerate() {
-        let label = glyphs::width(&ground.title, layout::TITLE)
-            .max(glyphs::width(&ground.detail, layout::DETAIL));
+        let label = glyphs::width(&ground.title, shapes::TITLE)
+            .max(glyphs::width(&ground.detail, shapes::DETAIL));
         if label + 10.0 > ground.rect.w || !inside(&ground.rect, &whole) {
             faults.push(format!("{} leaves its lane", ground.title));
         }

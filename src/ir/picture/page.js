@@ -84,7 +84,8 @@
     const f = frames[current];
     const box = main.getBoundingClientRect();
     const [u, v] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
-    const by = Math.exp(event.deltaY * 0.0015);
+    // Some browsers count lines.
+    const by = Math.exp(event.deltaY * (event.deltaMode === 1 ? 16 : 1) * 0.0015);
     f.x += f.w * u * (1 - by);
     f.y += f.h * v * (1 - by);
     f.w *= by;
@@ -142,7 +143,10 @@
     }
   };
   id("find").addEventListener("input", find);
-  window.addEventListener("resize", () => fit(false));
+  window.addEventListener("resize", () => {
+    for (const f of frames) if (f) f.h = f.w * main.clientHeight / main.clientWidth;
+    show();
+  });
   fit(false);
   label();
 })();

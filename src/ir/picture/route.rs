@@ -4,28 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::{Band, Blocks, Lane};
 use super::glyphs;
-use super::layout::{DETAIL, Ground, Layout, MEASURES, Placed, Rect, TITLE, Texts, Wire};
-
-/// Distances.
-pub(super) struct Measures {
-    pub(super) space: f64,
-    pub(super) gap: f64,
-    pub(super) head: f64,
-    pub(super) margin: f64,
-    pub(super) track: f64,
-    pub(super) tracks: usize,
-}
-
-/// Boxes in rows.
-pub(super) struct Rows {
-    pub(super) sizes: Vec<(f64, f64)>,
-    pub(super) rank: Vec<usize>,
-    pub(super) count: usize,
-    /// From the middle of the lane.
-    pub(super) centre: Vec<f64>,
-    /// The rows that near edges pass, and where.
-    pub(super) wires: BTreeMap<(usize, usize), Vec<(usize, f64)>>,
-}
+use super::shapes::{
+    DETAIL, GAP, Ground, HEAD, Layout, MARGIN, Placed, Ranked, Rect, SPACE, TITLE, TRACK, TRACKS,
+    Texts, Wire,
+};
 
 /// A lane: its middle, where its boxes end, and where its ground begins and ends.
 #[derive(Clone, Copy)]
@@ -45,7 +27,7 @@ struct Heights {
 
 /// Places lanes beside each other and rows below each other, and routes the edges.
 pub(super) fn finish(
-    rows: &Rows,
+    rows: &Ranked,
     made: &Blocks,
     lines: Vec<Vec<String>>,
     texts: &dyn Texts,
@@ -75,13 +57,13 @@ pub(super) fn finish(
         let mut points = vec![start];
         let square = tracks.get(edge).copied();
         if let Some((lane, track)) = square {
-            let shift = track as f64 * MEASURES.track;
-            let x = columns[&lane].right + MEASURES.space + shift;
+            let shift = track as f64 * TRACK;
+            let x = columns[&lane].right + SPACE + shift;
             // Lines across lanes are apart, too.
-            let low = (track % 5) as f64 * 2.0 + MEASURES.gap / 2.0 - 4.0;
+            let low = (track % 5) as f64 * 2.0 + GAP / 2.0 - 4.0;
             let row = rows.rank[edge.0];
             let out = heights.top[row] + heights.height[row] + low;
-            let back = end.1 - MEASURES.gap + low;
+            let back = end.1 - GAP + low;
             points.extend([(start.0, out), (x, out), (x, back), (end.0, back)]);
         }
         let column = columns[&made.blocks[edge.1].lane];
@@ -99,7 +81,7 @@ pub(super) fn finish(
 }
 
 /// The lane and the track of each edge that goes around the boxes.
-fn tracks(rows: &Rows, made: &Blocks) -> BTreeMap<(usize, usize), (Lane, usize)> {
+fn tracks(rows: &Ranked, made: &Blocks) -> BTreeMap<(usize, usize), (Lane, usize)> {
     let mut ends: BTreeMap<Lane, Vec<usize>> = BTreeMap::new();
     let mut tracks = BTreeMap::new();
     let last = made.blocks.iter().map(|block| block.lane).max();
@@ -117,7 +99,7 @@ fn tracks(rows: &Rows, made: &Blocks) -> BTreeMap<(usize, usize), (Lane, usize)>
         let free = ends.iter().position(|end| *end <= rows.rank[edge.0]);
         let track = match free {
             Some(track) => track,
-            None if ends.len() < MEASURES.tracks => {
+            None if ends.len() < TRACKS => {
                 ends.push(0);
                 ends.len() - 1
             }
@@ -132,7 +114,7 @@ fn tracks(rows: &Rows, made: &Blocks) -> BTreeMap<(usize, usize), (Lane, usize)>
 
 /// The lanes from left to right, and the width of the picture.
 fn columns(
-    rows: &Rows,
+    rows: &Ranked,
     made: &Blocks,
     tracks: &BTreeMap<(usize, usize), (Lane, usize)>,
     texts: &dyn Texts,
@@ -151,36 +133,36 @@ fn columns(
         }
     }
     let mut columns = BTreeMap::new();
-    let mut x = MEASURES.margin;
+    let mut x = MARGIN;
     for (lane, (from, to)) in extent.iter().filter(|(lane, _)| **lane != Lane::All) {
         let (title, detail) = texts.lane(*lane);
         let label = glyphs::width(&title, TITLE).max(glyphs::width(&detail, DETAIL));
         let used = tracks.values().filter(|(of, _)| of == lane).map(|(_, track)| track + 1).max();
         // A lane without far edges has no tracks.
-        let side = used.map_or(0.0, |used| used as f64 * MEASURES.track);
+        let side = used.map_or(0.0, |used| used as f64 * TRACK);
         let inner = (to - from).max(label - side).max(80.0);
-        let left = x + MEASURES.space;
+        let left = x + SPACE;
         let middle = left + (inner - (to - from)) / 2.0 - from;
-        let end = left + inner + 2.0 * MEASURES.space + side;
+        let end = left + inner + 2.0 * SPACE + side;
         columns.insert(*lane, Column { middle, right: left + inner, from: x, to: end });
-        x = end + MEASURES.space;
+        x = end + SPACE;
     }
     let (from, to) = extent.get(&Lane::All).copied().unwrap_or_default(); // No boxes, no extent.
     let label =
         glyphs::width(&texts.host(true), TITLE).max(glyphs::width(&texts.host(false), TITLE));
-    let needed = (to - from + 2.0 * MEASURES.space).max(label + 2.0 * MEASURES.space);
-    let shift = ((needed - (x - MEASURES.space - MEASURES.margin)) / 2.0).max(0.0);
+    let needed = (to - from + 2.0 * SPACE).max(label + 2.0 * SPACE);
+    let shift = ((needed - (x - SPACE - MARGIN)) / 2.0).max(0.0);
     for column in columns.values_mut() {
         column.middle += shift;
         column.right += shift;
         column.from += shift;
         column.to += shift;
     }
-    let inner = (x - MEASURES.space - MEASURES.margin).max(needed);
-    let middle = MEASURES.margin + inner / 2.0 - f64::midpoint(from, to);
-    let (from, to) = (MEASURES.margin, MEASURES.margin + inner);
+    let inner = (x - SPACE - MARGIN).max(needed);
+    let middle = MARGIN + inner / 2.0 - f64::midpoint(from, to);
+    let (from, to) = (MARGIN, MARGIN + inner);
     columns.insert(Lane::All, Column { middle, right: to, from, to });
-    (columns, inner + 2.0 * MEASURES.margin)
+    (columns, inner + 2.0 * MARGIN)
 }
 
 /// The part of the picture that a band belongs to: above the devices, among them, below.
@@ -192,29 +174,29 @@ fn part(band: Band) -> usize {
     }
 }
 
-fn heights(rows: &Rows, made: &Blocks) -> Heights {
+fn heights(rows: &Ranked, made: &Blocks) -> Heights {
     let mut height = vec![0.0f64; rows.count];
     let mut parts = vec![0; rows.count];
     for (at, rank) in rows.rank.iter().enumerate() {
         height[*rank] = height[*rank].max(rows.sizes[at].1);
         parts[*rank] = part(made.blocks[at].band);
     }
-    let mut y = MEASURES.margin;
+    let mut y = MARGIN;
     let mut last = None;
     let mut top = Vec::with_capacity(rows.count);
     for (height, part) in height.iter().zip(&parts) {
         if last != Some(*part) {
-            y += MEASURES.head + if last.is_some() { MEASURES.gap } else { 0.0 };
+            y += HEAD + if last.is_some() { GAP } else { 0.0 };
             last = Some(*part);
         }
         top.push(y);
-        y += height + MEASURES.gap;
+        y += height + GAP;
     }
-    Heights { top, height, end: y + MEASURES.margin }
+    Heights { top, height, end: y + MARGIN }
 }
 
 fn grounds(
-    rows: &Rows,
+    rows: &Ranked,
     made: &Blocks,
     columns: &BTreeMap<Lane, Column>,
     heights: &Heights,
@@ -229,10 +211,10 @@ fn grounds(
     for which in 0..3 {
         let ranks = ranks(which);
         let (Some(first), Some(last)) = (ranks.first(), ranks.last()) else { continue };
-        let y = heights.top[*first] - MEASURES.head;
-        let h = heights.top[*last] + heights.height[*last] + MEASURES.gap / 2.0 - y;
+        let y = heights.top[*first] - HEAD;
+        let h = heights.top[*last] + heights.height[*last] + GAP / 2.0 - y;
         if which != 1 {
-            let rect = Rect { x: MEASURES.margin, y, w: width - 2.0 * MEASURES.margin, h };
+            let rect = Rect { x: MARGIN, y, w: width - 2.0 * MARGIN, h };
             let title = texts.host(which == 0);
             grounds.push(Ground { rect, title, detail: String::new() });
             continue;

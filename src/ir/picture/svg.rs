@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::Picture;
 use super::blocks::Role;
+use super::drawn::Picture;
 use super::glyphs;
-use super::layout::{DETAIL, Ground, Layout, Placed, Rect, TITLE, Wire};
+use super::shapes::{DETAIL, Ground, Layout, Placed, Rect, TITLE, Wire};
 
 /// The height of the title and the legend.
 const TOP: f64 = 64.0;
@@ -97,7 +97,7 @@ pub(super) fn style() -> String {
         // Writing to a `String` cannot fail.
         let _ = write!(out, ".{name}{{fill:{fill};stroke:{stroke}}}");
     }
-    out + ".b .output~text{fill:#ffffff}.l{paint-order:stroke;stroke:#f6f8fb;stroke-width:4px}"
+    out + ".b .output~text{fill:#ffffff}.u{fill:#f6f8fb}"
 }
 
 /// The lanes, lines and boxes.
@@ -129,17 +129,21 @@ pub(super) fn drawing(layout: &Layout) -> String {
 fn draw_label(out: &mut String, ground: &Ground) {
     let Rect { x, y, .. } = ground.rect;
     let x = x + 10.0;
-    for (class, text, low) in [("t", &ground.title, 16.0), ("d", &ground.detail, 29.0)] {
-        if !text.is_empty() {
-            push(
-                out,
-                format_args!(
-                    "<text class=\"{class} l\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-                    y + low,
-                    escaped(text)
-                ),
-            );
-        }
+    let lines = [("t", &ground.title, 16.0, TITLE), ("d", &ground.detail, 29.0, DETAIL)];
+    for (class, text, low, size) in lines.into_iter().filter(|(_, text, ..)| !text.is_empty()) {
+        let (width, low) = (glyphs::width(text, size), y + low);
+        push(
+            out,
+            format_args!(
+                "<rect class=\"u\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" \
+                 height=\"{:.1}\"/><text class=\"{class}\" x=\"{x:.1}\" y=\"{low:.1}\">{}</text>",
+                x - 3.0,
+                low - size,
+                width + 6.0,
+                size + 3.0,
+                escaped(text)
+            ),
+        );
     }
 }
 

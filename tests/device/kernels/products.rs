@@ -6,7 +6,9 @@
 )]
 
 use fanwise::ir::{Graph, Value};
-use fanwise::op::{Binary, Concat, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Pool, Unary};
+use fanwise::op::{
+    BatchNorm, Binary, Concat, Conv, ConvTranspose, GeluForm, Gemm, MatMul, Pool, Softmax, Unary,
+};
 use fanwise::types::Tensor;
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng};
@@ -228,6 +230,7 @@ pub(super) fn trials() -> Vec<Trial> {
     vec![
         trial("kernels_wide_tiles", wide_tiles),
         trial("kernels_joined_channels", joined_channels),
+        trial("kernels_repeated_norms", repeated_norms),
         trial("kernels_taps_that_are_far_apart", taps_that_are_far_apart),
     ]
 }
@@ -253,24 +256,48 @@ fn wide_tiles() {
     }
 }
 
+/// Chains in which batch norms, vectors and whole operands come twice.
+fn repeated_norms() {
+    let mut net = Net::new(0);
+    let x = net.input(&[3, 4]);
+    let [scale, bias, mean, other] = [(); 4].map(|()| net.param(&[3]));
+    let var = net.param_from(0.5, &[3]);
+    let norm = BatchNorm::default;
+    let p = net.op(Softmax::Softmax { axis: 2 }, &[x]);
+    let sum = net.op(Binary::Add, &[x, p]);
+    let first = net.op(norm(), &[sum, scale, bias, mean, var]);
+    let product = net.op(Binary::Mul, &[first, p]);
+    let bent = net.op(Unary::Relu, &[product]);
+    let again = net.op(norm(), &[bent, scale, bias, mean, var]);
+    let last = net.op(norm(), &[again, scale, bias, other, var]);
+    // Means that the batch gives are no parameters.
+    let vector = net.param(&[3, 1]);
+    let given = net.op(Unary::Neg, &[mean]);
+    let moved = net.op(Binary::Add, &[last, vector]);
+    let plain = net.op(norm(), &[moved, scale, bias, given, var]);
+    let end = net.op(Binary::Sub, &[plain, vector]);
+    compare(net, &[end], batch, "repeated operands");
+}
+
 /// Images of which convolutions and pools write some channels each, at whole vectors or not.
 fn joined_channels() {
-    let conv = |pad: i64, groups: i64| Conv {
+    let conv = |pad: i64| Conv {
         strides: vec![1, 1],
         dilations: vec![1, 1],
         pads: vec![pad; 4],
-        groups,
+        groups: 1,
     };
     for (i, [c, a, b]) in [[6, 5, 8], [4, 4, 12], [2, 1, 3], [8, 16, 130]].into_iter().enumerate() {
         let mut net = Net::new(i);
         let x = net.input(&[c, 9, 7]);
         let (w, bias) = (net.param(&[a, c, 1, 1]), net.param(&[a]));
-        let one = net.op(conv(0, 1), &[x, w, bias]);
+        let one = net.op(conv(0), &[x, w, bias]);
         let one = net.op(Unary::Relu, &[one]);
         let w = net.param(&[b, c, 3, 3]);
-        let three = net.op(conv(1, 1), &[x, w]);
-        let w = net.param(&[2 * a, c / 2, 3, 3]);
-        let grouped = net.op(conv(1, 2), &[x, w]);
+        let three = net.op(conv(1), &[x, w]);
+        let w = net.param(&[c, 2 * a, 3, 3]);
+        let turned = ConvTranspose { pads: vec![1; 4], ..ConvTranspose::default() };
+        let turned = net.op(turned, &[x, w]);
         let op = Pool::Max {
             kernel: vec![3, 3],
             strides: vec![1, 1],
@@ -281,11 +308,11 @@ fn joined_channels() {
             indices: false,
         };
         let pooled = net.op(op, &[x]);
-        let mut parts = [one, three, grouped, pooled];
+        let mut parts = [one, three, turned, pooled];
         parts.rotate_left(i);
         let all = net.op(Concat { axis: 1 }, &parts);
         let w = net.param(&[5, 3 * a + b + c, 1, 1]);
-        let next = net.op(conv(0, 1), &[all, w]);
+        let next = net.op(conv(0), &[all, w]);
         compare(net, &[next], batch, &format!("{c} channels, {a} and {b} of {c}"));
     }
 }

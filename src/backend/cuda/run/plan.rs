@@ -233,7 +233,8 @@ impl Source<'_> {
         let own = device.buffer(buffer);
         if let Storage::Strip { of, channel, .. } = &own.storage {
             let first = int::<usize>(channel.eval(bound.n)) * own.ty.dtype.bytes();
-            return Some(DeviceAddress::Arena(locations[*of].offset + first));
+            let Location { space: Space::Arena, offset, .. } = locations[*of] else { return None };
+            return Some(DeviceAddress::Arena(offset + first));
         }
         let at = &locations[buffer];
         match at.space {

@@ -303,7 +303,8 @@ impl Variables {
             if let Some(held) = pinned.get_mut(i) {
                 let planned = planned(program, &program.devices[0]);
                 let bytes = Bytes { asked: tensor.bytes().len(), planned };
-                let name = &program.params[*i as usize].name;
+                let port = invariant(program.param(*i), "that the host holds parameters");
+                let name = &port.name;
                 let taken = parts.pool.take(bytes.asked);
                 let mut block =
                     taken.map_err(|error| not_pinned(&parts.pool, bytes, name, error))?;

@@ -1,0 +1,52 @@
+//! The lines before and after work on rows, and the words in them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::rows::DataArgs;
+use crate::cli::replicate::AvailableDevices;
+use crate::cli::ui;
+use crate::train::{Distribution, Epoch};
+
+/// The devices of a program, in words.
+pub(super) fn devices(distribution: &Distribution, place: AvailableDevices) -> String {
+    let Some(replicate) = &distribution.replicate else { return "the CPU".to_owned() };
+    let devices = &replicate.devices;
+    match (place.cuda, devices.len()) {
+        (true, _) => devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        (false, 1) => "1 virtual device of the CPU".to_owned(),
+        (false, count) => format!("{count} virtual devices of the CPU"),
+    }
+}
+
+/// Batches of rows, in words.
+pub(super) fn batches(count: u64, rows: impl std::fmt::Display) -> String {
+    let batches = if count == 1 { "batch" } else { "batches" };
+    format!("{count} {batches} of up to {}", ui::rows(rows))
+}
+
+/// Says what `doing` is about to read, and where.
+pub(super) fn begin(doing: &str, data: &DataArgs, on: &str, rows: usize, writes: Option<&Path>) {
+    let count = rows.div_ceil(data.rows_of_batch().max(1)) as u64;
+    let batches = batches(count, data.rows_of_batch());
+    ui::head(format_args!("{doing} on {on}"));
+    ui::head(format_args!("  data: {} of {}, {batches}", ui::rows(rows), data.name()));
+    if let Some(path) = writes {
+        ui::head(format_args!("  files: {}", path.display()));
+    }
+}
+
+/// Says how long rows took, and what was written.
+pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, wrote: Option<&Path>) {
+    let rows = rows.into();
+    let rate = rows as f64 / time.as_secs_f64().max(1e-9);
+    let wrote = wrote.map_or_else(String::new, |path| format!("; wrote {}", path.display()));
+    let time = time.as_secs_f64();
+    ui::head(format_args!("{did} {} in {time:.2} s, {rate:.0} rows/s{wrote}", ui::rows(rows)));
+}
+
+/// The learning rate of an epoch, short also if it is extreme.
+pub(super) fn rate(epoch: &Epoch) -> String {
+    let x = epoch.learning_rate;
+    if x == 0.0 || (1e-5..1e6).contains(&x) { x.to_string() } else { format!("{x:e}") }
+}

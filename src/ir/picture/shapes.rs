@@ -1,0 +1,80 @@
+//! The parts of a picture with their places, before it is written in a language.
+
+use std::collections::BTreeMap;
+
+use super::blocks::{Block, Lane, Role};
+
+/// The font sizes of titles and of what is below them.
+pub(crate) const TITLE: f64 = 12.0;
+pub(crate) const DETAIL: f64 = 10.0;
+/// The distance between boxes of a row, and between rows.
+pub(super) const SPACE: f64 = 14.0;
+pub(super) const GAP: f64 = 30.0;
+/// The room of a lane's label.
+pub(super) const HEAD: f64 = 40.0;
+/// The room around the lanes.
+pub(super) const MARGIN: f64 = 16.0;
+/// The distance of edges beside each other, and how many there are at most.
+pub(super) const TRACK: f64 = 6.0;
+pub(super) const TRACKS: usize = 12;
+
+/// A rectangle.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rect {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) w: f64,
+    pub(crate) h: f64,
+}
+
+/// A box with its lines of text, the first the title.
+pub(crate) struct Placed {
+    pub(crate) rect: Rect,
+    pub(crate) lines: Vec<String>,
+    pub(crate) role: Role,
+}
+
+/// The ground behind the boxes of a device or of the host.
+pub(crate) struct Ground {
+    pub(crate) rect: Rect,
+    pub(crate) title: String,
+    pub(crate) detail: String,
+}
+
+/// A line from box to box through these points; it bends where it is not `square`.
+pub(crate) struct Wire {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) points: Vec<(f64, f64)>,
+    pub(crate) square: bool,
+}
+
+/// A picture, before it is written in a language.
+pub(crate) struct Layout {
+    pub(crate) boxes: Vec<Placed>,
+    pub(crate) grounds: Vec<Ground>,
+    pub(crate) wires: Vec<Wire>,
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+}
+
+/// The texts of a picture.
+pub(crate) trait Texts {
+    /// The lines of a box, the first its title.
+    fn lines(&self, block: &Block) -> Vec<String>;
+    /// The title of a lane, and what is said of it.
+    fn lane(&self, lane: Lane) -> (String, String);
+    /// The title of what stands above or below the devices.
+    fn host(&self, above: bool) -> String;
+}
+
+/// Boxes in rows.
+pub(super) struct Ranked {
+    pub(super) sizes: Vec<(f64, f64)>,
+    pub(super) rank: Vec<usize>,
+    pub(super) count: usize,
+    /// From the middle of the lane.
+    pub(super) centre: Vec<f64>,
+    /// The rows that near edges pass, and where.
+    pub(super) wires: BTreeMap<(usize, usize), Vec<(usize, f64)>>,
+}
