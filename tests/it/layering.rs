@@ -39,7 +39,6 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// The wrapper files in which `unsafe` is allowed.
 const UNSAFE: &[&str] = &[
     "bindings/python/src/array.rs",
-    "src/backend/cpu/gemm.rs",
     "src/backend/cuda/compiler/library.rs",
     "src/backend/cuda/compiler/program.rs",
     "src/backend/cuda/driver/captures.rs",

@@ -17,13 +17,17 @@ impl Depthwise {
         Self { phases: Phases::new(axes), axes: axes.clone() }
     }
 
-    /// Writes to `y` the sum of the taps of each window, in row-major order, and of `bias`.
+    /// Writes to `y` the sum of each window and `bias`: a chain of fused multiply-adds over the
+    /// taps in row-major order, a zero at its end positive.
     pub(super) fn plane(&self, x: &[f32], w: &[f32], bias: f32, y: &mut [f32]) {
-        let Some(phases) = &self.phases else {
+        // What lies outside the plane is no term: a 0 in its place changes nothing while the
+        // weights are finite.
+        let finite = w.iter().all(|w| w.is_finite());
+        let Some(phases) = self.phases.as_ref().filter(|_| finite) else {
             y.fill(0.0);
             add_taps(&self.axes, y, x, w);
             for y in y.iter_mut() {
-                *y += bias;
+                *y = (*y + 0.0) + bias;
             }
             return;
         };
@@ -35,13 +39,13 @@ impl Depthwise {
             vectorised!(phases.slide(apart, windows, 0.0, |tap, y, x| {
                 let w = w[tap];
                 for (y, x) in y.iter_mut().zip(x) {
-                    *y += *x * w;
+                    *y = x.mul_add(w, *y);
                 }
             }));
             let width = y.len() / phases.rows(windows).count();
             vectorised!(for (y, sums) in y.chunks_exact_mut(width).zip(phases.rows(windows)) {
                 for (y, sum) in y.iter_mut().zip(sums) {
-                    *y = *sum + bias;
+                    *y = (*sum + 0.0) + bias;
                 }
             });
         });
@@ -78,7 +82,7 @@ fn add_row(axis: &WindowAxis, y: &mut [f32], x: &[f32], w: &[f32]) {
         }
         let x = &x[axis.position(outputs.start, tap)..];
         for (y, x) in y[outputs].iter_mut().zip(x.iter().step_by(axis.stride)) {
-            *y += *x * *w;
+            *y = x.mul_add(*w, *y);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Products of matrices and of stacks of matrices of `f32`.
 //!
-//! The result is computed in tiles. Which order of summation is used follows from the layout of the
-//! operands alone; see [`gemm`](super::gemm).
+//! The result is computed in tiles, whose shape changes no bit: every element is one chain over its
+//! terms in ascending order.
 
 use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Dims, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
-use super::gemm::{Layout, MAX_TERMS, Matrix, MatrixMut, chunks, multiply, multiply_rows};
+use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply};
 use super::scratch::{self, LINE};
 use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
 use crate::backend::host::Unsuited;
@@ -33,14 +33,6 @@ const HEIGHT: usize = 512;
 /// From this number of rows on, a tile copies its part of the right operand.
 const PACKED_ROWS: usize = 8;
 
-/// From this number of rows on, a tile of a product with contiguous terms copies its parts of both
-/// operands.
-const PACKED_LANE_ROWS: usize = 24;
-
-/// The distance between copied rows of contiguous terms: no power of two, so that they do not meet
-/// in the cache.
-const LANE_STRIDE: usize = MAX_TERMS + LINE;
-
 /// Multiplications for which a task is worth its cost.
 const WORTH: usize = 1 << 18;
 
@@ -58,8 +50,6 @@ struct Addend<'a> {
 struct Product<'a> {
     a: Matrix<'a>,
     b: Matrix<'a>,
-    /// Whether the rows of `a` and the columns of `b` are contiguous.
-    lanes: bool,
     alpha: f32,
     addend: Option<Addend<'a>>,
     epilogue: &'a Epilogue<'a>,
@@ -94,9 +84,7 @@ pub fn gemm(
         let down = if size(2) == 1 { 0 } else { size(1) };
         Addend { data: c.data, factor: op.beta, down, across: usize::from(size(1) != 1) }
     });
-    // Terms are neighbours in both operands: sums run along memory, in lanes.
-    let lanes = !op.trans_a && op.trans_b;
-    Product { a: left, b: right, lanes, alpha: op.alpha, addend, epilogue }.compute(y, 0);
+    Product { a: left, b: right, alpha: op.alpha, addend, epilogue }.compute(y, 0);
 }
 
 /// `y = epilogue(a b)`, the product over the last two axes with the axes before them broadcast; an
@@ -113,7 +101,7 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
         [outer @ .., _, n] => (outer, *n),
         _ => (&[][..], 1),
     };
-    let product = |a, b| Product { a, b, lanes: false, alpha: 1.0, addend: None, epilogue };
+    let product = |a, b| Product { a, b, alpha: 1.0, addend: None, epilogue };
     let matrix_b = |at: usize| Matrix::contiguous(&right.data[at * k * n..], k, n);
     if outer_b.iter().all(|d| *d == 1) {
         // The rows of all matrices on the left meet the same matrix.
@@ -165,17 +153,10 @@ impl Product<'_> {
         let each = rows.saturating_mul(width).saturating_mul(terms.max(1));
         // About eight tiles at least, unless their work would not be worth a task each.
         let blocks = 8usize.div_ceil(across).min(each / WORTH).max(1);
-        let most = if self.lanes { WIDTH } else { HEIGHT };
-        let height = rows.div_ceil(blocks).next_multiple_of(6).min(most);
-        tiles(y, columns, Extent { rows: height, columns: width }).into_par_iter().for_each(
-            |tile| {
-                if self.lanes {
-                    self.tile_of_lanes(tile, first);
-                } else {
-                    self.tile(tile, first);
-                }
-            },
-        );
+        let height = rows.div_ceil(blocks).next_multiple_of(6).min(HEIGHT);
+        tiles(y, columns, Extent { rows: height, columns: width })
+            .into_par_iter()
+            .for_each(|tile| self.tile(tile, first));
     }
 
     fn tile(&self, tile: Tile<'_>, first: usize) {
@@ -199,44 +180,13 @@ impl Product<'_> {
                 let a = self.a.block(tile.rows(), part.clone());
                 let mut b = self.b.block(part.clone(), tile.columns.clone());
                 if packed {
-                    b.pack(operand, stride);
+                    b.pack_rows(operand, stride);
                     b = Matrix::contiguous(operand, part.len(), stride);
                 }
                 let product = MatrixMut::new(result, rows, b.columns(), stride);
                 multiply(a, b, product, part.start > 0);
             }
             self.store(tile, Computed { data: result, stride }, first);
-        });
-    }
-
-    fn tile_of_lanes(&self, tile: Tile<'_>, first: usize) {
-        let (rows, columns) = (tile.pieces.len(), tile.columns.len());
-        let packed = if rows >= PACKED_LANE_ROWS { LANE_STRIDE } else { 0 };
-        scratch::own((rows + columns) * packed + rows * columns, |memory| {
-            let (left, memory) = memory.split_at_mut(rows * packed);
-            let (right, result) = memory.split_at_mut(columns * packed);
-            if self.a.columns() == 0 {
-                result.fill(0.0);
-            }
-            for part in chunks(self.a.columns()) {
-                let mut a = self.a.block(tile.rows(), part.clone());
-                let mut b = self.b.block(part.clone(), tile.columns.clone());
-                if packed > 0 {
-                    a.pack(left, packed);
-                    b.transposed().pack(right, packed);
-                    let lanes = |rows| Layout {
-                        rows,
-                        columns: part.len(),
-                        row_stride: packed,
-                        column_stride: 1,
-                    };
-                    a = Matrix::new(left, lanes(rows));
-                    b = Matrix::new(right, lanes(columns)).transposed();
-                }
-                let product = MatrixMut::new(result, rows, columns, columns);
-                multiply_rows(a, b, product, part.start > 0);
-            }
-            self.store(tile, Computed { data: result, stride: columns }, first);
         });
     }
 
@@ -314,9 +264,7 @@ mod tests {
 
     use super::{View, gemm, matmul};
     use crate::backend::cpu::elementwise::Epilogue;
-    use crate::backend::cpu::testing::{
-        assert_bits, assert_close, misaligned, random, rng, with_threads,
-    };
+    use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{Binary, Gemm, MatMul, OpDef, Unary};
     use crate::types::Tensor;
@@ -373,10 +321,10 @@ mod tests {
             assert_bits(&y, &run(&misaligned(&a)[1..], &misaligned(&b)[1..], true), &what);
             let mut expected = reference(&op, &[(&a_dims, &a), (&b_dims, &b), (c_dims, &c)]);
             epilogue.apply(&mut expected, 0);
-            assert_close(&y, &expected, &what);
+            assert_bits(&y, &expected, &what);
             let mut expected = reference(&op, &[(&a_dims, &a), (&b_dims, &b)]);
             epilogue.apply(&mut expected, 0);
-            assert_close(&run(&a, &b, false), &expected, &what);
+            assert_bits(&run(&a, &b, false), &expected, &what);
         }
     }
 
@@ -484,7 +432,7 @@ mod tests {
                 matmul(a, b, &mut y, &epilogue);
                 y
             });
-            assert_close(&y, &expected, &format!("{a_dims:?} {b_dims:?}"));
+            assert_bits(&y, &expected, &format!("{a_dims:?} {b_dims:?}"));
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) mod gemm;
 mod im2col;
 mod kernel;
 pub(crate) mod matmul;
+mod matrix;
+mod micro;
 pub(crate) mod moves;
 mod phases;
 mod place;

@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 /// The floats of a cache line.
 pub(super) const LINE: usize = 16;
 
-/// A thread keeps at most this many floats in each of its two buffers; what a kernel takes beyond
+/// A thread keeps at most this many floats in each of its buffers; what a kernel takes beyond
 /// is given back.
 const KEPT: usize = 2 << 20;
 
@@ -18,12 +18,19 @@ struct Line([f32; LINE]);
 thread_local! {
     static SHARED: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static OWN: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static PANELS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// Calls `f` with `len` floats of any value, aligned to a cache line, for the use of one task that
 /// does not wait for others.
 pub(super) fn own<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     OWN.with(|buffer| lend(buffer, len, f))
+}
+
+/// Calls `f` with `len` floats of any value, aligned to a cache line, for the operands of a product
+/// inside a task.
+pub(super) fn panels<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    PANELS.with(|buffer| lend(buffer, len, f))
 }
 
 /// Calls `f` with `len` floats of any value, aligned to a cache line, which the tasks that `f`

@@ -1,0 +1,243 @@
+//! Matrices of `f32` in memory, to read and to write, and their blocks.
+
+use std::ops::Range;
+
+use super::simd::vectorised;
+
+/// A matrix to read: element `(i, j)` is `data[i * row_stride + j * column_stride]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a> {
+    pub(super) data: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) row_stride: usize,
+    pub(super) column_stride: usize,
+}
+
+/// A matrix to write, whose rows are contiguous: element `(i, j)` is `data[i * row_stride + j]`.
+#[derive(Debug)]
+pub(crate) struct MatrixMut<'a> {
+    pub(super) data: &'a mut [f32],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) row_stride: usize,
+}
+
+/// The layout of a matrix in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// The number of rows.
+    pub rows: usize,
+    /// The number of columns.
+    pub columns: usize,
+    /// The distance between rows.
+    pub row_stride: usize,
+    /// The distance between columns.
+    pub column_stride: usize,
+}
+
+impl Layout {
+    /// True if a slice of `elements` holds the matrix.
+    fn fits(&self, elements: usize) -> bool {
+        let last = || {
+            let row = (self.rows - 1).checked_mul(self.row_stride)?;
+            row.checked_add((self.columns - 1).checked_mul(self.column_stride)?)
+        };
+        self.rows == 0 || self.columns == 0 || last().is_some_and(|last| last < elements)
+    }
+}
+
+impl<'a> Matrix<'a> {
+    /// The matrix whose elements lie so in `data`.
+    ///
+    /// # Panics
+    /// If `data` ends before the last element: a bug in the caller.
+    pub(crate) fn new(data: &'a [f32], layout: Layout) -> Self {
+        assert!(layout.fits(data.len()), "{layout:?} in {} elements", data.len());
+        let Layout { rows, columns, row_stride, column_stride } = layout;
+        Self { data, rows, columns, row_stride, column_stride }
+    }
+
+    /// The matrix whose rows lie one behind the other.
+    ///
+    /// # Panics
+    /// If `data` is too short: a bug in the caller.
+    pub(crate) fn contiguous(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::new(data, Layout { rows, columns, row_stride: columns, column_stride: 1 })
+    }
+
+    /// The number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The transpose.
+    #[must_use]
+    pub(crate) fn transposed(self) -> Self {
+        let Self { data, rows, columns, row_stride, column_stride } = self;
+        Self {
+            data,
+            rows: columns,
+            columns: rows,
+            row_stride: column_stride,
+            column_stride: row_stride,
+        }
+    }
+
+    /// The elements in these rows and columns.
+    ///
+    /// # Panics
+    /// If the matrix does not have them: a bug in the caller.
+    #[must_use]
+    pub(crate) fn block(self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        assert!(rows.end <= self.rows && columns.end <= self.columns, "{rows:?} {columns:?}");
+        let first = if rows.is_empty() || columns.is_empty() {
+            self.data.len()
+        } else {
+            rows.start * self.row_stride + columns.start * self.column_stride
+        };
+        Self { data: &self.data[first..], rows: rows.len(), columns: columns.len(), ..self }
+    }
+
+    /// Copies the elements to `to`, rows one behind the other at a distance of `width`.
+    pub(crate) fn pack(&self, to: &mut [f32], width: usize) {
+        for (i, to) in to.chunks_exact_mut(width).take(self.rows).enumerate() {
+            // None: rows without elements may start behind the end of `data`.
+            let row = self.data.get(i * self.row_stride..).unwrap_or_default();
+            if self.column_stride == 1 {
+                to[..self.columns].copy_from_slice(&row[..self.columns]);
+            } else {
+                for (j, to) in to.iter_mut().take(self.columns).enumerate() {
+                    *to = row[j * self.column_stride];
+                }
+            }
+        }
+    }
+
+    /// As [`Self::pack`], also quickly where the elements of a column are neighbours.
+    pub(crate) fn pack_rows(&self, to: &mut [f32], width: usize) {
+        if self.has_contiguous_rows() || self.row_stride > 1 {
+            self.pack(to, width);
+        } else {
+            self.transposed().pack_transposed(to, width);
+        }
+    }
+
+    /// Copies the elements of the transpose to `to`, its rows one behind the other at a distance of
+    /// `width`.
+    ///
+    /// # Panics
+    /// If rows are not contiguous, or `to` is too short: a bug in the caller.
+    pub(crate) fn pack_transposed(&self, to: &mut [f32], width: usize) {
+        /// The sides of the blocks that are transposed one by one: a row of a block has the 64
+        /// bytes of a cache line.
+        const SIDE: usize = 16;
+        assert!(self.column_stride == 1 || self.columns < 2, "rows that are not contiguous");
+        for j in steps(0..self.columns, SIDE) {
+            for i in steps(0..self.rows, SIDE) {
+                let mut square = [[0.0; SIDE]; SIDE];
+                for (row, from) in i.clone().zip(&mut square) {
+                    let row = &self.data[row * self.row_stride..][j.clone()];
+                    from[..row.len()].copy_from_slice(row);
+                }
+                for (k, column) in j.clone().enumerate() {
+                    let to = &mut to[column * width..][i.clone()];
+                    for (to, row) in to.iter_mut().zip(&square) {
+                        *to = row[k];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the elements of a row are neighbours.
+    pub(super) fn has_contiguous_rows(&self) -> bool {
+        self.column_stride == 1 || self.columns < 2
+    }
+
+    /// The elements of a row, which are neighbours.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub(super) fn row(&self, i: usize) -> &'a [f32] {
+        &self.data[i * self.row_stride..][..self.columns]
+    }
+
+    /// The elements of each row from a column on, and those behind them.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub(super) fn rows_from(&self, column: usize) -> impl Iterator<Item = &'a [f32]> {
+        // The stride of a single row means nothing.
+        let stride = if self.rows < 2 { self.data.len() } else { self.row_stride };
+        self.data[column..].chunks(stride.max(1))
+    }
+
+    /// The same matrix, whose rows have at least one element, with rows that lie in `memory`, one
+    /// behind the other and zeros up to `width` at the end of each.
+    pub(super) fn padded<'b>(&self, memory: &'b mut [f32], width: usize) -> Matrix<'b> {
+        for (to, from) in memory.chunks_exact_mut(width).zip(self.rows_from(0)).take(self.rows) {
+            let (to, rest) = to.split_at_mut(self.columns);
+            to.copy_from_slice(&from[..self.columns]);
+            rest.fill(0.0);
+        }
+        Matrix::contiguous(memory, self.rows, width)
+    }
+}
+
+impl<'a> MatrixMut<'a> {
+    /// The matrix of `rows` by `columns` elements, `row_stride` between its rows.
+    ///
+    /// # Panics
+    /// If `data` ends before the last element, or rows overlap: a bug in the caller.
+    pub(crate) fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
+        let layout = Layout { rows, columns, row_stride, column_stride: 1 };
+        assert!(layout.fits(data.len()), "{layout:?} in {} elements", data.len());
+        assert!(row_stride >= columns || rows < 2, "rows of {columns} by {row_stride}");
+        Self { data, rows, columns, row_stride }
+    }
+
+    /// The elements in these rows and columns.
+    pub(super) fn block(&mut self, rows: Range<usize>, columns: Range<usize>) -> MatrixMut<'_> {
+        let first = rows.start * self.row_stride + columns.start;
+        MatrixMut::new(&mut self.data[first..], rows.len(), columns.len(), self.row_stride)
+    }
+
+    /// The elements of a row.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub(super) fn row(&mut self, i: usize) -> &mut [f32] {
+        &mut self.data[i * self.row_stride..][..self.columns]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows == 0 || self.columns == 0
+    }
+
+    pub(super) fn clear(&mut self) {
+        for i in 0..self.rows {
+            self.data[i * self.row_stride..][..self.columns].fill(0.0);
+        }
+    }
+
+    /// Makes every NaN the same one: which of two that meet in a sum is kept follows from the order
+    /// of an instruction's operands, which differs among the crate's loops for different sizes.
+    pub(super) fn unify_nans(&mut self) {
+        vectorised!(for i in 0..self.rows {
+            for x in &mut self.data[i * self.row_stride..][..self.columns] {
+                *x = if x.is_nan() { f32::NAN } else { *x };
+            }
+        });
+    }
+}
+
+/// `range` in pieces of `size`, the last one shorter.
+pub(super) fn steps(
+    range: Range<usize>,
+    size: usize,
+) -> impl Iterator<Item = Range<usize>> + Clone {
+    range.clone().step_by(size).map(move |i| i..(i + size).min(range.end))
+}

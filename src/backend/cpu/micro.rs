@@ -1,0 +1,179 @@
+//! The inner loops of matrix products: blocks of the result in registers.
+//!
+//! The lanes of vectors are columns of the result, so no sum runs across them: each element is one
+//! chain of fused multiply-adds over its terms in ascending order, in every block, on every machine
+//! and wherever it lies. A chain goes on from the value that is stored; a sum of zero is made
+//! positive at every end, which no later term of the chain can tell.
+
+#![expect(clippy::inline_always, reason = "loops are compiled for the vectors of their caller")]
+
+use pulp::{NullaryFnOnce, Simd, WithSimd};
+
+use super::matrix::{Matrix, MatrixMut};
+
+/// The most terms of one call: what it reads of the right operand stays in a core's cache.
+pub(super) const TERMS: usize = 512;
+
+/// The rows of the largest block.
+const ROWS: usize = 6;
+
+/// The columns of the widest block.
+pub(super) const COLUMNS: usize = 64;
+
+/// From this number of rows on, the right operand is copied to where its rows are neighbours.
+pub(super) const COPIED: usize = 64;
+
+/// The elements that a block works with beside its operands.
+pub(super) const MEMORY: usize = (TERMS + ROWS) * COLUMNS;
+
+/// `c = a b`, or `c += a b` if `add`, for at most [`TERMS`] terms and rows of `b` that are
+/// contiguous.
+pub(super) struct Block<'a, 'b> {
+    pub(super) a: Matrix<'a>,
+    pub(super) b: Matrix<'a>,
+    pub(super) c: &'a mut MatrixMut<'b>,
+    pub(super) add: bool,
+    /// Room for [`MEMORY`] elements.
+    pub(super) memory: &'a mut [f32],
+}
+
+impl WithSimd for Block<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { a, b, c, add, memory } = self;
+        let lanes = S::F32_LANES;
+        let (memory, result) = memory.split_at_mut(TERMS * COLUMNS);
+        // As even as possible: a low block leaves registers idle.
+        let blocks = a.rows().div_ceil(ROWS);
+        let height = a.rows().div_ceil(blocks);
+        // As many sums as registers hold, and enough that none waits for another.
+        let most = match (S::REGISTER_COUNT < 32, height) {
+            (true, 1) | (false, 1..=2) => 8,
+            (true, 2) | (false, _) => 4,
+            (true, _) => 2,
+        };
+        let mut at = 0;
+        while at < b.columns() {
+            let left = b.columns() - at;
+            let mut vectors = left.div_ceil(lanes).min(most);
+            let copied = a.rows() >= COPIED || left < vectors * lanes;
+            if copied {
+                vectors = vectors.min(COLUMNS / lanes);
+            }
+            if vectors > 4 && vectors < 8 {
+                vectors = 4;
+            }
+            let width = left.min(vectors * lanes);
+            let mut right = b.block(0..b.rows(), at..at + width);
+            if copied {
+                right = right.padded(memory, vectors * lanes);
+            }
+            for i in 0..blocks {
+                let rows = i * a.rows() / blocks..(i + 1) * a.rows() / blocks;
+                let a = a.block(rows.clone(), 0..a.columns());
+                let operands = Operands { a, b: right };
+                if width == vectors * lanes {
+                    tall(simd, vectors, operands, c, Place { row: rows.start, column: at }, add);
+                    continue;
+                }
+                let mut whole = MatrixMut::new(result, rows.len(), vectors * lanes, COLUMNS);
+                for (i, row) in rows.clone().enumerate() {
+                    whole.row(i)[..width].copy_from_slice(&c.row(row)[at..]);
+                }
+                tall(simd, vectors, operands, &mut whole, Place { row: 0, column: 0 }, add);
+                for (i, row) in rows.enumerate() {
+                    c.row(row)[at..].copy_from_slice(&whole.row(i)[..width]);
+                }
+            }
+            at += width;
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Operands<'a> {
+    a: Matrix<'a>,
+    b: Matrix<'a>,
+}
+
+/// The first row and column of a block.
+#[derive(Clone, Copy)]
+struct Place {
+    row: usize,
+    column: usize,
+}
+
+/// The block of all rows of `a` and of so many vectors.
+#[inline(always)]
+fn tall<S: Simd>(
+    simd: S,
+    vectors: usize,
+    operands: Operands<'_>,
+    c: &mut MatrixMut<'_>,
+    place: Place,
+    add: bool,
+) {
+    macro_rules! of {
+        ($($rows:literal: $($vectors:literal)*;)*) => {
+            match (operands.a.rows(), vectors) {
+                $($(($rows, $vectors) => {
+                    let sums = Registers::<S, $rows, $vectors> { simd, operands, c, place, add };
+                    simd.vectorize(sums);
+                })*)*
+                shape => unreachable!("a block of {shape:?}"),
+            }
+        };
+    }
+    of! {
+        1: 1 2 3 4 8; 2: 1 2 3 4 8; 3: 1 2 3 4; 4: 1 2 3 4; 5: 1 2 3 4; 6: 1 2 3 4;
+    }
+}
+
+/// A block of `M` rows by `V` vectors, whose sums are in registers.
+struct Registers<'a, 'b, S, const M: usize, const V: usize> {
+    simd: S,
+    operands: Operands<'a>,
+    c: &'a mut MatrixMut<'b>,
+    place: Place,
+    add: bool,
+}
+
+impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_, S, M, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { simd, operands: Operands { a, b }, c, place: Place { row, column }, add } = self;
+        let zero = simd.splat_f32s(0.0);
+        let mut sums = [[zero; V]; M];
+        let width = V * S::F32_LANES;
+        if add {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let from = S::as_simd_f32s(&c.row(row + i)[column..][..width]).0;
+                for (sum, from) in sums.iter_mut().zip(from) {
+                    *sum = *from;
+                }
+            }
+        }
+        let terms = a.columns();
+        let rows: [&[f32]; M] = std::array::from_fn(|i| a.row(i));
+        for (p, b) in (0..terms).zip(b.rows_from(0)) {
+            let b = S::as_simd_f32s(&b[..width]).0;
+            let b: [S::f32s; V] = std::array::from_fn(|v| b[v]);
+            for (row, sums) in rows.iter().zip(&mut sums) {
+                let x = simd.splat_f32s(row[p]);
+                for (sum, b) in sums.iter_mut().zip(&b) {
+                    *sum = simd.mul_add_f32s(x, *b, *sum);
+                }
+            }
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            let to = S::as_mut_simd_f32s(&mut c.row(row + i)[column..][..width]).0;
+            for (to, sum) in to.iter_mut().zip(sums) {
+                *to = simd.add_f32s(*sum, zero);
+            }
+        }
+    }
+}
