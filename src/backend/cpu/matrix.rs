@@ -1,6 +1,7 @@
 //! Matrices of `f32` in memory, to read and to write, and their blocks.
 
 use std::ops::Range;
+use std::slice::ChunksExact;
 
 use super::simd::vectorised;
 
@@ -157,7 +158,19 @@ impl<'a> Matrix<'a> {
 
     /// Whether the elements of a row are neighbours.
     pub(super) fn has_contiguous_rows(&self) -> bool {
-        self.column_stride == 1 || self.columns < 2
+        (self.column_stride == 1 || self.columns < 2)
+            && (self.row_stride >= self.columns || self.rows < 2)
+    }
+
+    /// Whether every row begins at a multiple of the size of vectors of so many elements.
+    pub(super) fn is_aligned(&self, lanes: usize) -> bool {
+        let size = lanes * size_of::<f32>();
+        self.row_stride.is_multiple_of(lanes) && self.data.as_ptr().addr().is_multiple_of(size)
+    }
+
+    /// The distance between rows.
+    pub(super) fn row_stride(&self) -> usize {
+        self.row_stride
     }
 
     /// The elements of a row, which are neighbours.
@@ -174,6 +187,17 @@ impl<'a> Matrix<'a> {
         // The stride of a single row means nothing.
         let stride = if self.rows < 2 { self.data.len() } else { self.row_stride };
         self.data[column..].chunks(stride.max(1))
+    }
+
+    /// All rows but the last, each with what lies behind it, and the last.
+    ///
+    /// # Panics
+    /// If there is none: a bug in the caller.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub(super) fn rows_and_last(&self) -> (ChunksExact<'a, f32>, &'a [f32]) {
+        let (above, last) = self.data.split_at((self.rows - 1) * self.row_stride);
+        (above.chunks_exact(self.row_stride.max(1)), last)
     }
 
     /// The same matrix, whose rows have at least one element, with rows that lie in `memory`, one
@@ -224,7 +248,7 @@ impl<'a> MatrixMut<'a> {
     }
 
     /// Makes every NaN the same one: which of two that meet in a sum is kept follows from the order
-    /// of an instruction's operands, which differs among the crate's loops for different sizes.
+    /// of an instruction's operands, which differs among the loops for different blocks.
     pub(super) fn unify_nans(&mut self) {
         vectorised!(for i in 0..self.rows {
             for x in &mut self.data[i * self.row_stride..][..self.columns] {

@@ -20,8 +20,8 @@ const ROWS: usize = 6;
 /// The columns of the widest block.
 pub(super) const COLUMNS: usize = 64;
 
-/// From this number of rows on, the right operand is copied to where its rows are neighbours.
-pub(super) const COPIED: usize = 64;
+/// The elements of a page of memory.
+const PAGE: usize = 1024;
 
 /// The elements that a block works with beside its operands.
 pub(super) const MEMORY: usize = (TERMS + ROWS) * COLUMNS;
@@ -58,7 +58,7 @@ impl WithSimd for Block<'_, '_> {
         while at < b.columns() {
             let left = b.columns() - at;
             let mut vectors = left.div_ceil(lanes).min(most);
-            let copied = a.rows() >= COPIED || left < vectors * lanes;
+            let copied = left < vectors * lanes || is_copied(a.rows(), b, lanes);
             if copied {
                 vectors = vectors.min(COLUMNS / lanes);
             }
@@ -89,6 +89,22 @@ impl WithSimd for Block<'_, '_> {
             }
             at += width;
         }
+    }
+}
+
+/// Whether so many rows of the left operand are worth a copy of the right one, in which its rows
+/// are neighbours.
+#[inline(always)]
+fn is_copied(rows: usize, b: Matrix<'_>, lanes: usize) -> bool {
+    if b.row_stride() <= 4 * COLUMNS {
+        return false;
+    }
+    // Vectors that cross pages are slow, and rows at a distance of pages share a few places of a
+    // cache. What is read of few rows stays in the cache as it is.
+    match (b.is_aligned(lanes), b.row_stride().is_multiple_of(PAGE)) {
+        (false, _) => rows >= 48,
+        (true, true) => rows >= 24 && b.rows() > TERMS / 2,
+        (true, false) => rows >= 192 && b.rows() > TERMS / 4,
     }
 }
 
@@ -157,17 +173,36 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
                 }
             }
         }
-        let terms = a.columns();
         let rows: [&[f32]; M] = std::array::from_fn(|i| a.row(i));
-        for (p, b) in (0..terms).zip(b.rows_from(0)) {
-            let b = S::as_simd_f32s(&b[..width]).0;
-            let b: [S::f32s; V] = std::array::from_fn(|v| b[v]);
-            for (row, sums) in rows.iter().zip(&mut sums) {
-                let x = simd.splat_f32s(row[p]);
-                for (sum, b) in sums.iter_mut().zip(&b) {
-                    *sum = simd.mul_add_f32s(x, *b, *sum);
+        let (mut above, last) = b.rows_and_last();
+        macro_rules! add_term {
+            ($b:expr, $p:expr) => {
+                let b = S::as_simd_f32s(&$b[..width]).0;
+                let b: [S::f32s; V] = std::array::from_fn(|v| b[v]);
+                for (row, sums) in rows.iter().zip(&mut sums) {
+                    let x = simd.splat_f32s(row[$p]);
+                    for (sum, b) in sums.iter_mut().zip(&b) {
+                        *sum = simd.mul_add_f32s(x, *b, *sum);
+                    }
                 }
-            }
+            };
+        }
+        // Several terms to a turn of the loop: where vectors of `b` cross cache lines, what a turn
+        // costs beside its sums counts.
+        let turns = (a.columns() - 1) / 4;
+        for turn in 0..turns {
+            // Each term of `a` has a row of `b`.
+            let Some(b) = above.next() else { break };
+            add_term!(b, 4 * turn);
+            let Some(b) = above.next() else { break };
+            add_term!(b, 4 * turn + 1);
+            let Some(b) = above.next() else { break };
+            add_term!(b, 4 * turn + 2);
+            let Some(b) = above.next() else { break };
+            add_term!(b, 4 * turn + 3);
+        }
+        for (p, b) in (4 * turns..).zip(above.chain([last])) {
+            add_term!(b, p);
         }
         for (i, sums) in sums.iter().enumerate() {
             let to = S::as_mut_simd_f32s(&mut c.row(row + i)[column..][..width]).0;
