@@ -36,6 +36,7 @@ use crate::train::{
 };
 use anyhow::{Context, bail};
 
+use crate::cli::args::ModelArgs;
 use crate::cli::kept::MODEL;
 use crate::cli::ui;
 use args::Settings;
@@ -117,6 +118,22 @@ pub(crate) fn fit(
     fit_from(&args, Some(checkpoint), settings)
 }
 
+/// Reads the model that is trained, and how its file was compiled.
+fn read(model: &ModelArgs, is_resumed: bool) -> anyhow::Result<(Option<Compiled>, Model)> {
+    let read = || -> anyhow::Result<_> {
+        let file = Compiled::of(model.spec(), model.max_memory()).map_err(Error::from)?;
+        Ok((file, model.load_for_training()?))
+    };
+    if !is_resumed {
+        return read();
+    }
+    // The checkpoint has the weights alone.
+    let spec = model.spec();
+    read().with_context(|| {
+        format!("the run that is resumed is of the model {spec}, which is needed, too")
+    })
+}
+
 fn fit_from(
     args: &FitArgs,
     resume: Option<Checkpoint>,
@@ -126,15 +143,7 @@ fn fit_from(
     let BaseArgs { model, replicate, target, data } = &args.base;
     let limit = model.max_memory();
     let runner = target.runner()?;
-    // The checkpoint has the weights alone.
-    let needed = || {
-        format!("the run that is resumed is of the model {}, which is needed, too", model.spec())
-    };
-    let read = || -> anyhow::Result<_> {
-        let file = Compiled::of(model.spec(), limit).map_err(Error::from)?;
-        Ok((file, model.load_for_training()?))
-    };
-    let (file, model) = if resume.is_some() { read().with_context(needed) } else { read() }?;
+    let (file, model) = read(model, resume.is_some())?;
     let classes = settings::classes(resume.as_ref());
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
