@@ -3,7 +3,7 @@
 //!
 //! A binary of its own, which a machine with a GPU and without Rust can run. `FANWISE_NVRTC` names
 //! the folder of NVRTC; `FANWISE_FAKE` says that the driver is the fake one, with which failures
-//! are injected. Without `FANWISE_DEVICE` every test is ignored; with it a missing driver is a
+//! are injected. Without `FANWISE_DEVICE` there is no test; with it a missing driver is a
 //! failure. `FANWISE_DEVICE_WHOLE` adds the models at their full sizes on the fake driver, which a
 //! GPU always runs. `FANWISE_DEVICE_RESULTS` names a file for what becomes of each test.
 //! `--bench OUT.json` measures instead, `--table OUT.json` prints what that found,
@@ -52,8 +52,12 @@ fn main() -> ExitCode {
         ["--table", path] => return bench::table::main(path),
         _ => {}
     }
-    let ignored = std::env::var_os("FANWISE_DEVICE").is_none();
-    if let (Err(error), false) = (fanwise::internal::driver(), ignored) {
+    let mut arguments = Arguments::from_args();
+    if std::env::var_os("FANWISE_DEVICE").is_none() {
+        // Among the tests that need no device there is nothing to run.
+        return libtest_mimic::run(&arguments, Vec::new()).exit_code();
+    }
+    if let Err(error) = fanwise::internal::driver() {
         setup::complain(&format!("error: {error}"));
         return ExitCode::FAILURE;
     }
@@ -69,7 +73,7 @@ fn main() -> ExitCode {
     trials.extend(shared::trials());
     trials.extend(variables::trials());
     trials.extend(hardware::trials());
-    if setup::is_fake() && !apart::is_alone() && !ignored {
+    if setup::is_fake() && !apart::is_alone() {
         trials = trials.iter().map(apart::apart).collect();
     }
     // These start processes themselves and wait for them the longest: first, the others fill the
@@ -84,16 +88,12 @@ fn main() -> ExitCode {
         all.extend(script::trials());
     }
     all.extend(trials);
-    let trials = all.into_iter().map(|t| if ignored { t.with_ignored_flag(true) } else { t });
-    let mut arguments = Arguments::from_args();
-    if !ignored {
-        // Devices are shared, and a test uses several threads anyway; those on the fake one are
-        // processes.
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
-        let apart = setup::is_fake() && !apart::is_alone();
-        arguments.test_threads.get_or_insert(if apart { all } else { 1 });
-    }
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    // Devices are shared, and a test uses several threads anyway; those on the fake one are
+    // processes.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let apart = setup::is_fake() && !apart::is_alone();
+    arguments.test_threads.get_or_insert(if apart { cores } else { 1 });
+    let conclusion = libtest_mimic::run(&arguments, all);
     setup::close();
     conclusion.exit_code()
 }
