@@ -194,7 +194,19 @@ fn products(x: &Tensor, z: &Tensor) -> Vec<True> {
     let (left, right) = (x.dims()[1], z.dims()[1]);
     let cell = |at: usize| {
         let (i, j) = (at / right, at % right);
-        let term = |row| product(columns[row * left + i], others[row * right + j]);
+        let pair = |row| [columns[row * left + i], others[row * right + j]];
+        let overflows = |pair: [f64; 2]| {
+            pair.iter().product::<f64>().is_infinite() && pair.iter().all(|x| x.is_finite())
+        };
+        if (0..rows).map(pair).any(overflows) {
+            // Before it is added such a product is finite: where a fused sum stays infinite, a sum
+            // of rounded products may be NaN.
+            return None;
+        }
+        let term = |row| {
+            let [left, right] = pair(row);
+            product(left, right)
+        };
         let sum = Sum::of((0..rows).map(term));
         let error = (rows as f64 + 2.0) * (half_digit(summed) * sum.magnitudes + least(summed));
         sum.value(largest(summed)).map(|value| (value, error))
