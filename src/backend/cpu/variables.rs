@@ -50,7 +50,7 @@ fn place(
         return Ok(tensor.clone());
     }
     let own = Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes());
-    let name = || program.param(i).map_or_else(String::new, |port| port.name.to_string());
+    let name = || invariant(program.param(i), "that devices hold parameters").name.to_string();
     own.map_err(|error| CompileError::Param { name: name(), device, error })
 }
 

@@ -74,6 +74,14 @@ impl Form {
                 }
             }
         }
+        if self == Self::Json
+            && let Some(output) = outputs.iter().find(|o| matches!(&*o.name, "row" | "file"))
+        {
+            bail!(
+                "the output {} has the name of what an object says of its row; use .npz",
+                Quoted(&output.name)
+            );
+        }
         if self == Self::Csv {
             let wide = outputs.iter().find(|o| graph.ty(o.value).shape.rank() > 2);
             if let Some(output) = wide {
@@ -196,6 +204,7 @@ impl Predictions<'_> {
         line(file, &head)?;
         for row in 0..self.files.rows() {
             let mut cells = vec![row.to_string()];
+            // Empty for a row that is of no image, beside others that are.
             cells.extend(files.then(|| self.file(row).unwrap_or_default().to_owned()));
             for output in &shown {
                 if output.classes.is_some() {

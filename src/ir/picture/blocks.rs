@@ -9,6 +9,7 @@ use super::fold::Folding;
 use crate::ir::{Graph, NodeId, NodeKind, NodeMap, Value};
 use crate::op::Traits;
 use crate::types::Device;
+use crate::types::invariant::invariant;
 
 /// What a box shows, which its colour says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -345,7 +346,7 @@ impl Blocks {
 
 /// The layer that a box belongs to.
 fn layer(block: &Block) -> String {
-    block.names.first().cloned().unwrap_or_default() // Every box has a name.
+    invariant(block.names.first(), "that every box has a name").clone()
 }
 
 /// True for what computes gradients.

@@ -7,6 +7,7 @@ use super::fold::{self, Folding};
 use super::layout;
 use super::shapes::{Layout, Texts};
 use crate::ir::{Graph, NodeId, NodeKind, Param};
+use crate::types::invariant::invariant;
 use crate::types::{Device, Split};
 
 /// How much a box stands for.
@@ -130,12 +131,12 @@ impl Texts for Words<'_> {
             name.to_owned()
         };
         let names: Vec<String> = block.names.iter().map(name).collect();
-        let first = names.first().map_or("", String::as_str); // Every box has a name.
+        let first = invariant(names.first(), "that every box has a name").as_str();
         let mut lines = match (block.role, names.len()) {
             (Role::Input | Role::Output, _) | (Role::Compute, 1) => vec![first.to_owned()],
             (Role::Compute, 2 | 3) => names.clone(),
             (Role::Compute, count) => {
-                let last = names.last().map_or("", String::as_str); // Every box has a name.
+                let last = invariant(names.last(), "that every box has a name").as_str();
                 match blocks::common(&names) {
                     Some(stem) => vec![format!("{stem} · {count} layers")],
                     None => vec![format!("{first} … {last}"), format!("{count} layers")],
