@@ -201,12 +201,14 @@ fn waits_do_not_poll() {
     let asked = |slow: &str| {
         let ended = disturbed(scenario, &[("FAKECUDA_ORDER", "late"), ("FAKECUDA_SLOW", slow)]);
         assert!(ended.success && ended.report.is_empty(), "{ended:?}");
-        assert!(ended.count("cuEventSynchronize") > 0, "{ended:?}");
-        ended.count("cuEventQuery") + ended.count("cuStreamQuery")
+        let asked = ended.count("cuEventQuery") + ended.count("cuStreamQuery");
+        (asked, ended.count("cuEventSynchronize"))
     };
-    let fast = asked("0");
+    // Fast kernels may have ended before anybody waits for them.
+    let (fast, _) = asked("0");
     let start = Instant::now();
-    let slow = asked("40");
+    let (slow, waits) = asked("40");
+    assert!(waits > 0, "{slow} questions, and nobody waits");
     let most = 2.0 * fast as f64 + A_SECOND * start.elapsed().as_secs_f64();
     assert!(slow as f64 <= most, "{fast} questions, and {slow} of slow kernels");
 }
