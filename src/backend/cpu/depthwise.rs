@@ -36,12 +36,19 @@ impl Depthwise {
         scratch::own(apart + windows, |memory| {
             let (apart, windows) = memory.split_at_mut(apart);
             phases.fill(x, 0.0, apart);
-            vectorised!(phases.slide(apart, windows, 0.0, |tap, y, x| {
-                let w = w[tap];
-                for (y, x) in y.iter_mut().zip(x) {
-                    *y = x.mul_add(w, *y);
+            vectorised!(phases.slide(
+                apart,
+                windows,
+                0.0,
+                // Inlined with few optimisations as well, where it is no call for each element.
+                #[inline(always)]
+                |tap, y, x| {
+                    let w = w[tap];
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = x.mul_add(w, *y);
+                    }
                 }
-            }));
+            ));
             let width = y.len() / phases.rows(windows).count();
             vectorised!(for (y, sums) in y.chunks_exact_mut(width).zip(phases.rows(windows)) {
                 for (y, sum) in y.iter_mut().zip(sums) {

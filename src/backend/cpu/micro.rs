@@ -167,23 +167,24 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
         let width = V * S::F32_LANES;
         if add {
             for (i, sums) in sums.iter_mut().enumerate() {
-                let from = S::as_simd_f32s(&c.row(row + i)[column..][..width]).0;
-                for (sum, from) in sums.iter_mut().zip(from) {
-                    *sum = *from;
-                }
+                *sums = *array(S::as_simd_f32s(&c.row(row + i)[column..][..width]).0);
             }
         }
         let rows: [&[f32]; M] = std::array::from_fn(|i| a.row(i));
         let (mut above, last) = b.rows_and_last();
+        // Loops over indices: where tests are built, iterators are calls that keep sums in memory.
         macro_rules! add_term {
             ($b:expr, $p:expr) => {
-                let b = S::as_simd_f32s(&$b[..width]).0;
-                let b: [S::f32s; V] = std::array::from_fn(|v| b[v]);
-                for (row, sums) in rows.iter().zip(&mut sums) {
-                    let x = simd.splat_f32s(row[$p]);
-                    for (sum, b) in sums.iter_mut().zip(&b) {
-                        *sum = simd.mul_add_f32s(x, *b, *sum);
+                let b: [S::f32s; V] = *array(S::as_simd_f32s(&$b[..width]).0);
+                let mut i = 0;
+                while i < M {
+                    let x = simd.splat_f32s(rows[i][$p]);
+                    let mut v = 0;
+                    while v < V {
+                        sums[i][v] = simd.mul_add_f32s(x, b[v], sums[i][v]);
+                        v += 1;
                     }
+                    i += 1;
                 }
             };
         }
@@ -210,5 +211,14 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
                 *to = simd.add_f32s(*sum, zero);
             }
         }
+    }
+}
+
+/// The vectors as an array.
+#[inline(always)]
+fn array<T, const V: usize>(vectors: &[T]) -> &[T; V] {
+    match vectors.first_chunk() {
+        Some(vectors) => vectors,
+        None => unreachable!("a row of less than {V} vectors"),
     }
 }
