@@ -7,8 +7,8 @@ use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    Failure, MANY, R, TF_KERAS, TORCH, beside, cargo_test, root, run_device_tests, run_tests, say,
-    step_with, target, turn, unit_tests,
+    BROWSER, Failure, MANY, R, TF_KERAS, TORCH, beside, cargo_test, root, run_device_tests,
+    run_tests, say, step_with, target, turn, unit_tests,
 };
 
 /// A part: its name, and what it runs.
@@ -29,6 +29,7 @@ const LANES: [&[Part]; 2] = [
     &[
         ("fuzz", fuzz),
         ("package", package),
+        ("browser", browser),
         ("features", features),
         ("drawn", drawn),
         ("peers", || peers(None)),
@@ -166,6 +167,11 @@ fn r() -> Result<(), Failure> {
     let python = environment(&target().join("r"), listed, &[], |_| Ok(()))?;
     let step = cargo_test(&["--test", "python", "--", "--ignored", R]);
     step.env("FANWISE_PYTHON", &python).run_tests().map(drop)
+}
+
+/// Pictures in a real browser.
+fn browser() -> Result<(), Failure> {
+    cargo_test(&["--test", "it", "--", "--ignored", BROWSER]).run_tests().map(drop)
 }
 
 /// Every reader, for longer than the checks of a change.

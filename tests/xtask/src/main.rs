@@ -22,7 +22,7 @@ Commands:
   test    run every check that a change must pass
   full [PART]
           run what takes long as well, each part once for a commit, or one part again:
-          matrices, drawn, keras, whole, r, backends, fuzz, features, package, peers
+          matrices, drawn, keras, whole, r, backends, browser, fuzz, features, package, peers
   peers [FOLDER]
           export models by PyTorch and compare with ONNX Runtime; takes 10 GiB of disk outside
           target/, by default in the user's cache
@@ -106,7 +106,7 @@ fn run_tests(snapshots: &str, turn: &str, others: &[&str]) -> Result<Counts, Fai
     let fast = || run(unit_tests().args(&["--no-fail-fast"]));
     let (python, unit) = beside(|| Python::prepare(&target()), fast);
     let (python, unit) = (python?, unit?);
-    let skipped = [&[MANY, R, TORCH, TF_KERAS], others].concat();
+    let skipped = [&[MANY, R, TORCH, TF_KERAS, BROWSER], others].concat();
     let skipped: Vec<&str> = skipped.into_iter().flat_map(|name| ["--skip", name]).collect();
     let with = |step: Step, which: &str| {
         run(step_with(&python, step.args(&["--no-fail-fast", "--", which]).args(&skipped)))
@@ -131,6 +131,9 @@ const TORCH: &str = "torch_package";
 
 /// The test that needs tf.keras.
 const TF_KERAS: &str = "tf_keras";
+
+/// The test that needs Chromium.
+const BROWSER: &str = "browser_";
 
 /// A step that may use Python, the compiler of kernels and the command line.
 fn step_with(python: &Python, step: Step) -> Step {
