@@ -169,20 +169,27 @@ def timed(name):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def rounds(fanwise_binary):
+    """The times of each program in each round."""
+    names = [*PEERS, "torch-channels-last"]
+    all = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(ROUNDS):
+            all.append({"fanwise": fanwise(fanwise_binary, folder), **{n: timed(n) for n in names}})
+            print(json.dumps(all[-1]), file=sys.stderr, flush=True)
+    return all
+
+
 def main():
     if sys.argv[1] == "--peer":
         return print(json.dumps(peer(sys.argv[2])))
-    names = [*PEERS, "torch-channels-last"]
-    with tempfile.TemporaryDirectory() as folder:
-        rounds = []
-        for _ in range(ROUNDS):
-            rounds.append({"fanwise": fanwise(sys.argv[1], folder), **{n: timed(n) for n in names}})
-            print(json.dumps(rounds[-1]), flush=True)
+    all = rounds(sys.argv[1])
     for i, what in enumerate(["time", "time of the processors"]):
-        times = {name: statistics.median(r[name][i] for r in rounds) for name in rounds[0]}
-        ratio = statistics.median(r["fanwise"][i] / min(r[n][i] for n in names) for r in rounds)
+        times = {name: statistics.median(r[name][i] for r in all) for name in all[0]}
+        ratio = statistics.median(r["fanwise"][i] / min(r[n][i] for n in r if n != "fanwise") for r in all)
         print(what + ": " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in times.items()))
         print(f"  fanwise against the fastest: {ratio:.2f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

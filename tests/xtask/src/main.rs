@@ -3,6 +3,7 @@
 mod api;
 mod full;
 mod peers;
+mod performance;
 mod python;
 mod quick;
 mod step;
@@ -26,6 +27,9 @@ Commands:
   peers [FOLDER]
           export models by PyTorch and compare with ONNX Runtime; takes 10 GiB of disk outside
           target/, by default in the user's cache
+  performance
+          measure what docs/performance.md shows, and write it; takes half an hour of an idle
+          machine, and 4 GiB of disk for the programs beside which it measures
   bless   run the tests and accept every changed snapshot
   python  make the Python environment that tests compare with, and print its interpreter
 ";
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         ["full", part] => full::full(Some(part)),
         ["peers"] => peers::peers(None),
         ["peers", folder] => peers::peers(Some(folder)),
+        ["performance"] => performance::performance(),
         ["bless"] => bless(),
         ["python"] => Python::prepare(&target()).map(|p| say(&p.interpreter.to_string_lossy())),
         ["help" | "-h" | "--help"] => {

@@ -1,0 +1,168 @@
+"""Measures what docs/performance.md shows and writes its part between the marks, of this machine and one commit.
+
+Usage: python performance.py FANWISE CRITERION COMMIT MEMORY PAGE    (the packages of performance.txt)
+
+CRITERION is the folder where the bench of the pass left its figures, MEMORY a file with what the bench of its memory printed.
+`cargo xtask performance` gives all of them.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import speed
+import training_speed
+
+MARKS = ["<!-- measured by `cargo xtask performance`, which replaces what follows -->\n", "<!-- end of what is measured -->\n"]
+MODELS = ["mlp", "lstm", "transformer", "mini_googlenet", "unet", "mobilenet_v2", "resnet50", "xception"]
+BATCHES = [1, 8, 32]
+DEVICES = [1, 2, 4, 8]
+PARTS = ["rewrite", "verification", "proof", "whole"]
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(heads, rows):
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
+
+
+def short(seconds):
+    """A time with three digits."""
+    for unit, factor in [("s", 1), ("ms", 1e3), ("µs", 1e6)]:
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def machine():
+    names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    return f"{os.cpu_count()} cores of {names[0]}"
+
+
+def inference(fanwise, folder):
+    rows, ratios = [], []
+    for name in MODELS:
+        path = folder / f"{name}.onnx"
+        subprocess.run([fanwise, "compile", f"zoo:{name}", "--emit", f"onnx={path}"], check=True, capture_output=True)
+        for batch in BATCHES:
+            mine, theirs, ratio = speed.beside(fanwise, path, batch)
+            rows.append([f"`zoo:{name}`", batch, short(mine), short(theirs), f"{ratio:.2f}"])
+            ratios.append(ratio)
+            say(rows[-1])
+    mean = statistics.geometric_mean(ratios)
+    text = f"""### Inference beside ONNX Runtime
+
+Each model as an ONNX file, 2 threads, medians of {speed.ROUNDS} rounds in turn. The geometric mean of the ratios is {mean:.2f}.
+
+"""
+    return text + table(["model", "rows", "fanwise", f"ONNX Runtime {speed.onnxruntime.__version__}", "ratio"], rows)
+
+
+def devices(fanwise):
+    rows = []
+    for name, batch in [("mlp", 256), ("transformer", 32), ("mini_googlenet", 32), ("mobilenet_v2", 8)]:
+        rounds = []
+        for _ in range(speed.ROUNDS):
+            times = [speed.ours(fanwise, f"zoo:{name}", batch, 5, *(["--gpus", str(n)] if n > 1 else [])) for n in DEVICES]
+            rounds.append([times[0], *(times[0] / t for t in times[1:])])
+        one, *others = (statistics.median(r) for r in zip(*rounds))
+        rows.append([f"`zoo:{name}`", batch, short(one), *(f"{r:.2f}" for r in others)])
+        say(rows[-1])
+    text = "### More virtual devices\n\nThe same rows on more virtual devices of the same 2 threads, relative to the speed of one device.\n\n"
+    return text + table(["model", "rows", "one device", *(f"{n} devices" for n in DEVICES[1:])], rows)
+
+
+def training(fanwise):
+    rounds = training_speed.rounds(fanwise)
+    names = {"fanwise": "fanwise", "torch-channels-last": "PyTorch, channels last", "torch": "PyTorch, channels first"}
+    names |= {"keras-tensorflow": "Keras on TensorFlow", "keras-jax": "Keras on JAX"}
+    median = lambda name, i: statistics.median(r[name][i] for r in rounds)
+    fastest = min(median(name, 0) for name in names)
+    rows = [[text, short(median(name, 0)), f"{median(name, 0) / fastest:.2f}", short(median(name, 1))] for name, text in names.items()]
+    rows.sort(key=lambda row: float(row[2]))
+    text = """### A training step
+
+One step of MiniGoogLeNet: 64 images of 32×32 pixels, SGD with momentum, 2 threads, each program in its own process, in turn
+(`tests/models/training_speed.py`).
+
+"""
+    return text + table(["what", "step", "relative to the fastest", "processor time"], rows)
+
+
+def passes(criterion, memory):
+    def figure(name):
+        # Criterion's folders have no letters that a file system may not take.
+        path = criterion / "replicate" / name.replace("/", "_") / "new" / "estimates.json"
+        return json.loads(path.read_text())["median"]["point_estimate"] / 1e9
+
+    whole = [("Xception onto 8, mirrored weights", "xception onto 8, mirrored"), ("Xception onto 8, `template` weights", "xception onto 8, template")]
+    whole.append(("100,000 synthetic nodes onto 8", "100000 nodes onto 8"))
+    rows = [[text, *(short(figure(f"{name}, {part}")) for part in PARTS)] for text, name in whole]
+    nodes = [(n, figure(f"nodes onto 8/{n}")) for n in (12_500, 25_000, 50_000, 100_000)]
+    replicas = [(n, figure(f"25000 nodes onto/{n}")) for n in (2, 4, 8, 16)]
+    claims = [(n, figure(f"claims of nodes/{n}")) for n in (25_000, 50_000, 100_000)]
+    series = lambda all: [", ".join(f"{n:,}" for n, _ in all), ", ".join(short(t) for _, t in all)]
+    grows = [["nodes onto 8 devices", *series(nodes)], ["devices, of 25,000 nodes", *series(replicas)], ["nodes, claims alone", *series(claims)]]
+    million = short(figure("1000000 nodes onto 4"))
+    text = f"""### The pass
+
+Rewrite, verification of the result and its proof, without freeing graphs; medians of criterion (`cargo bench -p bench --bench
+passes`).
+
+{table(["what", *PARTS], rows)}
+{table(["what grows", "sizes", "times of all three"], grows)}
+A million nodes onto 4 devices take {million}. The memory at its peak, besides the template (`--bench pass_memory`):
+
+```text
+{memory.strip()}
+```
+"""
+    return text
+
+
+def kernels(fanwise, folder):
+    def compile(cache):
+        command = [fanwise, "compile", "zoo:xception", "--gpus", "4", "--target", "cuda", "--arch", "sm_90a", "--emit", f"cubin={folder / 'out'}", "--cache-dir", str(cache)]
+        start = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr)
+        return time.perf_counter() - start
+
+    cold = compile(folder / "cache")
+    warm = statistics.median(compile(folder / "cache") for _ in range(3))
+    text = f"""### Kernels
+
+The kernels of Xception on 4 devices compiled for `sm_90a`, the whole process: {short(cold)} with an empty cache, {short(warm)} from the
+cache.
+"""
+    return text
+
+
+def main():
+    fanwise, criterion, commit, memory, page = sys.argv[1:]
+    page = pathlib.Path(page)
+    text = page.read_text()
+    before, rest = text.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        parts = [passes(pathlib.Path(criterion), pathlib.Path(memory).read_text()), kernels(fanwise, folder)]
+        parts += [inference(fanwise, folder), devices(fanwise), training(fanwise)]
+    head = f"{datetime.date.today()}, {machine()}, commit `{commit}`.\n"
+    # Another program that reads the page sees the old one or the new one.
+    new = page.with_suffix(".new")
+    new.write_text("\n".join([before + MARKS[0], head, *parts, MARKS[1] + after]))
+    new.replace(page)
+
+
+main()
