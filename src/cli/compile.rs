@@ -43,7 +43,7 @@ use crate::train::keras::Compiled;
   svg             picture of the rewritten graph by layer; svg:operators by operator
   html            the same as a page that zooms, searches, unfolds and tells; html:operators
   program         launches, copies and waits of each device
-  memory          memory plan of each device for --batch rows
+  memory          memory plan of each device for --batch rows; memory=FILE.svg is a picture
   cuda            source of the GPU kernels; PATH is a folder
   ptx             PTX of the GPU kernels for --arch; no GPU is needed
   cubin           machine code of the GPU kernels; without PATH, a table of their resources
@@ -59,6 +59,7 @@ Examples:
   fanwise compile zoo:mlp --emit onnx=mlp.onnx
   fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
   fanwise compile zoo:xception --gpus 8 --emit svg=xception.svg,html=xception.html
+  fanwise compile zoo:xception --gpus 8 --batch 64 --emit memory=arena.svg
   fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
     /// What to write, to standard output or to a file; see Kinds below
@@ -139,6 +140,12 @@ enum Shown {
 }
 
 impl Emit {
+    /// True of a file whose name has this extension.
+    fn ends_in(&self, extension: &str) -> bool {
+        let own = self.path.as_deref().and_then(Path::extension);
+        own.is_some_and(|own| own.eq_ignore_ascii_case(extension))
+    }
+
     /// What it shows to people. Files of graphs are read back and compared with their model, so
     /// their sizes are numbers.
     fn shows(&self) -> Option<Shown> {
@@ -504,18 +511,19 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
         let options = kernels::For { arch: args.arch, cache: &args.cache, both };
         return kernels::emit(&program, what, emit.path.as_deref(), &options);
     }
-    let text = if emit.kind == Kind::Memory {
-        let rows = i64::from(args.batch.batch);
-        exec::note_empty(graph, rows);
-        let bound = program.bind(rows).map_err(Error::from)?;
-        let mut text = bound.report(&program).to_string();
-        if args.place().cuda {
-            text += &InFlight { program: &program, bound: &bound }.to_string();
-        }
-        text
-    } else {
-        program.to_string()
-    };
+    if emit.kind == Kind::Program {
+        return write(emit, &program.to_string());
+    }
+    let rows = i64::from(args.batch.batch);
+    exec::note_empty(graph, rows);
+    let bound = program.bind(rows).map_err(Error::from)?;
+    if emit.ends_in("svg") {
+        return write(emit, &lower::picture::memory(&program, &bound).to_svg());
+    }
+    let mut text = bound.report(&program).to_string();
+    if args.place().cuda {
+        text += &InFlight { program: &program, bound: &bound }.to_string();
+    }
     write(emit, &text)
 }
 

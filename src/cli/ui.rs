@@ -12,6 +12,7 @@ use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{Args, ValueEnum};
 
+pub(crate) use crate::ir::picture::axis::bytes;
 use crate::types::Code;
 
 /// True if there was no standard output when the process began: what is written to it then goes
@@ -188,18 +189,6 @@ pub(crate) fn value<'a>(line: &'a [OsString], option: &str) -> Option<&'a str> {
     let separate = words.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1]);
     let joined = words.iter().filter_map(|word| word.strip_prefix(option)?.strip_prefix('='));
     separate.chain(joined).next_back()
-}
-
-/// Bytes for people: `1.5 MiB`.
-pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut unit = 0;
-    let mut value = n as f64;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 /// A table with its columns aligned, the first to the left and the others to the right.

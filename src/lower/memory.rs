@@ -237,7 +237,7 @@ impl Program {
 }
 
 /// The live ranges of the regions, with sizes; a region that no active step touches has size 0.
-fn live_ranges(
+pub(super) fn live_ranges(
     device: &DeviceProgram,
     active: &[bool],
     locations: &IdMap<BufferId, Location>,

@@ -15,6 +15,7 @@ mod layout;
 mod memory;
 mod offsets;
 mod order;
+pub(crate) mod picture;
 mod print;
 mod program;
 mod report;

@@ -74,6 +74,11 @@ pub(super) fn assign_offsets(items: &[LiveRange]) -> (Vec<usize>, usize) {
 
 /// Returns the peak of live bytes over the steps, a lower bound for every arena.
 pub(super) fn peak_live(items: &[LiveRange]) -> usize {
+    peak(items).0
+}
+
+/// Returns the peak of live bytes over the steps, and the first step that reaches it.
+pub(super) fn peak(items: &[LiveRange]) -> (usize, usize) {
     let mut changes: Vec<(usize, bool, usize)> = Vec::with_capacity(2 * items.len());
     for item in items {
         changes.push((item.first, true, item.size));
@@ -82,10 +87,12 @@ pub(super) fn peak_live(items: &[LiveRange]) -> usize {
     // At one step `false` (an end) sorts before `true` (a start): an item that ends at step 3 frees
     // its bytes before an item that starts at step 4 takes them.
     changes.sort_unstable();
-    let (mut now, mut most) = (0usize, 0usize);
-    for (_, begins, size) in changes {
+    let (mut now, mut most) = (0usize, (0usize, 0usize));
+    for (step, begins, size) in changes {
         now = if begins { now + size } else { now - size };
-        most = most.max(now);
+        if now > most.0 {
+            most = (now, step);
+        }
     }
     most
 }
@@ -214,7 +221,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    use super::{LiveRange, assign_offsets, greedy, linear_scan, peak_live};
+    use super::{LiveRange, assign_offsets, greedy, linear_scan, peak, peak_live};
 
     fn assert_sound(items: &[LiveRange], offsets: &[usize], total: usize) {
         for (i, a) in items.iter().enumerate() {
@@ -254,5 +261,8 @@ mod tests {
         let items: Vec<LiveRange> =
             (0..100).map(|i| LiveRange { size: 64 * (1 + i % 7), first: i, last: i + 1 }).collect();
         assert_eq!(assign_offsets(&items).1, peak_live(&items));
+        // Items 5 and 6 are the first of 6 and 7 units.
+        assert_eq!(peak(&items), (64 * 13, 6));
+        assert_eq!(peak(&[]), (0, 0));
     }
 }

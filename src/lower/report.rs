@@ -107,15 +107,7 @@ fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice
     writeln!(f, "\n{}", device.device)?;
     writeln!(f, "  {:>12} {:>12}  {:<13} buffers", "offset", "bytes", "steps")?;
     let at = |buffer: BufferId| &bound.locations[buffer];
-    let mut holders: IdMap<BufferId, Vec<BufferId>> = device.buffer_map(Vec::new());
-    for id in device.buffer_ids() {
-        if at(id).space == Space::Arena
-            && !device.buffer(id).storage.is_within()
-            && let Some(region) = device.region(id)
-        {
-            holders[region].push(id);
-        }
-    }
+    let holders = holders(device, bound);
     let mut regions: Vec<_> = device.regions.iter().filter(|r| at(r.buffer).bytes > 0).collect();
     // By place, then by time: a reader sees what shares the same bytes.
     regions.sort_by_key(|r| (at(r.buffer).offset, r.first));
@@ -128,4 +120,21 @@ fn arena(f: &mut fmt::Formatter<'_>, device: &DeviceProgram, bound: &BoundDevice
         writeln!(f)?;
     }
     Ok(())
+}
+
+/// The buffers that use each region, one after the other.
+pub(super) fn holders(
+    device: &DeviceProgram,
+    bound: &BoundDevice,
+) -> IdMap<BufferId, Vec<BufferId>> {
+    let mut holders: IdMap<BufferId, Vec<BufferId>> = device.buffer_map(Vec::new());
+    for id in device.buffer_ids() {
+        if bound.locations[id].space == Space::Arena
+            && !device.buffer(id).storage.is_within()
+            && let Some(region) = device.region(id)
+        {
+            holders[region].push(id);
+        }
+    }
+    holders
 }

@@ -1,8 +1,10 @@
 use clap::Parser;
 
 use super::{CompileArgs, training};
+use crate::backend::{CPU, CUDA};
 use crate::ir::picture::{self, Claims, Level};
-use crate::ir::{Builder, Graph};
+use crate::ir::{self, Builder, Graph};
+use crate::lower::{self, Kernels, Program};
 use crate::op::Unary;
 use crate::zoo;
 
@@ -33,14 +35,63 @@ fn assert_readable(name: &str, graph: &Graph, also_unfolded: bool) {
     }
 }
 
+fn step_on_four() -> Graph {
+    let step = args(&["zoo:mini_googlenet", "--gpus", "4", "--loss", "categorical-crossentropy"]);
+    training(&step).unwrap().0
+}
+
+fn program(graph: &Graph, kernels: &dyn Kernels) -> Program {
+    lower::lower(&ir::verify(graph).unwrap(), kernels).unwrap()
+}
+
 #[test]
 fn boxes_and_labels_do_not_overlap() {
     for entry in zoo::names() {
         assert_readable(entry, &replicas(&format!("zoo:{entry}"), "3"), true);
     }
     assert_readable("xception", &replicas("zoo:xception", "8"), true);
-    let step = args(&["zoo:mini_googlenet", "--gpus", "4", "--loss", "categorical-crossentropy"]);
-    assert_readable("a step", &training(&step).unwrap().0, false);
+    assert_readable("a step", &step_on_four(), false);
+}
+
+#[test]
+fn regions_and_their_names_are_in_their_places() {
+    let check = |name: &str, graph: &Graph, rows: i64| {
+        for kernels in [&CPU as &dyn Kernels, &CUDA] {
+            let program = program(graph, kernels);
+            let bound = program.bind(rows).unwrap();
+            let faults = lower::picture::memory(&program, &bound).faults();
+            assert!(faults.is_empty(), "{name} at {rows} rows: {:#?}", &faults[..1]);
+        }
+    };
+    for entry in zoo::names() {
+        let graph = replicas(&format!("zoo:{entry}"), "3");
+        check(entry, &graph, 32);
+        check(entry, &graph, 2);
+    }
+    check("a step", &step_on_four(), 32);
+}
+
+#[test]
+fn a_picture_of_memory_has_the_numbers_of_the_plan() {
+    let program = program(&replicas("zoo:xception", "8"), &CPU);
+    let bound = program.bind(64).unwrap();
+    let chart = lower::picture::memory(&program, &bound);
+    let equal = &chart.panels[chart.panels.len() - 1];
+    assert_eq!(equal.title, "gpu:0 … gpu:7 ×8");
+    let most = equal.bars.iter().map(|bar| bar.high).fold(0.0, f64::max);
+    assert!((most - bound.devices[1].planned as f64).abs() < 0.5);
+    let (at, peak) = equal.mark.as_ref().unwrap();
+    let live = |bar: &&picture::chart::Bar| bar.from < *at && *at < bar.to;
+    let live: f64 = equal.bars.iter().filter(live).map(|bar| bar.high - bar.low).sum();
+    assert!((live - bound.devices[1].live as f64).abs() < 0.5);
+    assert!(peak.starts_with("peak: ") && peak.contains("MiB"), "{peak}");
+    // The last device has more rows than the others.
+    let bound = program.bind(65).unwrap();
+    let chart = lower::picture::memory(&program, &bound);
+    let titles: Vec<&str> = chart.panels.iter().map(|panel| &*panel.title).collect();
+    assert_eq!(titles[titles.len() - 2..], ["gpu:0 … gpu:6 ×7", "gpu:7"]);
+    let svg = chart.to_svg();
+    assert!(svg.contains(">gpu:7</text>") && svg.contains(" MiB</text>"), "{}", &svg[..400]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::shapes::{DETAIL, Ground, Layout, Placed, Rect, TITLE, Wire};
 
 /// The height of the title and the legend.
 const TOP: f64 = 64.0;
-const HEADING: f64 = 16.0;
+pub(super) const HEADING: f64 = 16.0;
 const MARGIN: f64 = 16.0;
 
 /// A text that XML may have.
@@ -29,7 +29,7 @@ pub(super) fn escaped(text: &str) -> String {
     out
 }
 
-fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     // Writing to a `String` cannot fail.
     let _ = out.write_fmt(text);
     out.push('\n');

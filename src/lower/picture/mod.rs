@@ -1,0 +1,5 @@
+//! Pictures of a program.
+
+mod memory;
+
+pub(crate) use memory::memory;
