@@ -26,7 +26,7 @@ use crate::cli::args::{BatchArgs, ModelArgs, show};
 use crate::cli::fit::{ObjectiveArgs, OptimizerArgs};
 use crate::cli::kernels::{self, Kernels};
 use crate::cli::replicate::{AvailableDevices, ReplicateArgs, Replicated};
-use crate::cli::target::{CacheArgs, TargetArg};
+use crate::cli::target::{CacheArgs, TargetArg, ends_in};
 use crate::cli::{exec, ui};
 use crate::train::keras::Compiled;
 
@@ -44,13 +44,15 @@ use crate::train::keras::Compiled;
   html            the same as a page that zooms, searches, unfolds and tells; html:operators
   program         launches, copies and waits of each device
   memory          memory plan of each device for --batch rows; memory=FILE.svg is a picture
+  timeline        picture of the order in which devices work; timeline=FILE.html is a page
   cuda            source of the GPU kernels; PATH is a folder
   ptx             PTX of the GPU kernels for --arch; no GPU is needed
   cubin           machine code of the GPU kernels; without PATH, a table of their resources
   summary         model as a table
   onnx            model before any pass as an ONNX file; PATH is required
-  KIND:training   graph, json, dot, svg, html, program, memory, cuda, ptx or cubin of a training
-                  step: the model, --loss, gradients and --optimizer, replicated over --gpus
+  KIND:training   graph, json, dot, svg, html, program, memory, timeline, cuda, ptx or cubin of a
+                  training step: the model, --loss, gradients and --optimizer, replicated over
+                  --gpus
 
 Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
@@ -59,7 +61,7 @@ Examples:
   fanwise compile zoo:mlp --emit onnx=mlp.onnx
   fanwise compile zoo:mlp --gpus 2 --emit dot | dot -Tsvg > mlp.svg
   fanwise compile zoo:xception --gpus 8 --emit svg=xception.svg,html=xception.html
-  fanwise compile zoo:xception --gpus 8 --batch 64 --emit memory=arena.svg
+  fanwise compile zoo:xception --gpus 8 --batch 64 --emit memory=arena.svg,timeline=plan.html
   fanwise compile zoo:xception --gpus 4 --target cuda --arch sm_90a --emit cuda=DIR,cubin=DIR")]
 pub(crate) struct CompileArgs {
     /// What to write, to standard output or to a file; see Kinds below
@@ -112,6 +114,7 @@ enum Kind {
     Html(Level),
     Program,
     Memory,
+    Timeline,
     Kernels(Kernels),
     Summary,
     Onnx,
@@ -119,10 +122,10 @@ enum Kind {
 
 /// The error for an unknown kind.
 const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, \
-    svg, svg:operators, html, html:operators, program, memory, cuda, ptx, cubin, summary, onnx; \
-    for training steps graph:training, json:training, dot:training, svg:training, \
+    svg, svg:operators, html, html:operators, program, memory, timeline, cuda, ptx, cubin, summary, \
+    onnx; for training steps graph:training, json:training, dot:training, svg:training, \
     svg:operators:training, html:training, html:operators:training, program:training, \
-    memory:training, cuda:training, ptx:training, cubin:training";
+    memory:training, timeline:training, cuda:training, ptx:training, cubin:training";
 
 impl Kind {
     /// Returns true if it exists for training steps, too.
@@ -142,8 +145,7 @@ enum Shown {
 impl Emit {
     /// True of a file whose name has this extension.
     fn ends_in(&self, extension: &str) -> bool {
-        let own = self.path.as_deref().and_then(Path::extension);
-        own.is_some_and(|own| own.eq_ignore_ascii_case(extension))
+        self.path.as_deref().is_some_and(|path| ends_in(path, extension))
     }
 
     /// What it shows to people. Files of graphs are read back and compared with their model, so
@@ -165,6 +167,7 @@ impl Emit {
             | Kind::Html(_)
             | Kind::Program
             | Kind::Memory
+            | Kind::Timeline
             | Kind::Kernels(_)
             | Kind::Onnx => None,
         }
@@ -198,6 +201,7 @@ impl FromStr for Emit {
             "html:operators" => Kind::Html(Level::Operators),
             "program" => Kind::Program,
             "memory" => Kind::Memory,
+            "timeline" => Kind::Timeline,
             "cuda" => Kind::Kernels(Kernels::Text),
             "ptx" => Kind::Kernels(Kernels::Compiled(CodeFormat::Ptx)),
             "cubin" => Kind::Kernels(Kernels::Compiled(CodeFormat::Cubin)),
@@ -239,9 +243,9 @@ impl CompileArgs {
         let given = [("--cache-dir", self.cache.is_given()), ("--arch", self.arch.is_some())];
         let given = given.map(|(name, given)| (name, given && !compiled));
         ui::note_idle(&given, "without `--emit ptx` or `--emit cubin`");
-        let planned = has(|e| e.kind == Kind::Memory);
+        let planned = has(|e| matches!(e.kind, Kind::Memory | Kind::Timeline));
         let given = [("--batch", self.batch.is_given() && !planned)];
-        ui::note_idle(&given, "without `--emit memory`");
+        ui::note_idle(&given, "without `--emit memory` or `--emit timeline`");
         let locations = has(|e| {
             matches!(e.kind, Kind::Graph | Kind::GraphInput | Kind::GraphRepaired)
                 && e.path.is_none()
@@ -366,7 +370,9 @@ fn write_kind(args: &CompileArgs, emit: &Emit, made: &Made<'_>) -> anyhow::Resul
             let claims = pass::claims_by_name(&replicated.template).map_err(Error::from)?;
             write(emit, &picture::to_html(graph, level, &claims))
         }
-        Kind::Program | Kind::Memory | Kind::Kernels(_) => write_program(args, emit, graph),
+        Kind::Program | Kind::Memory | Kind::Timeline | Kind::Kernels(_) => {
+            write_program(args, emit, graph)
+        }
     }
 }
 
@@ -496,7 +502,7 @@ fn write_onnx(emit: &Emit, template: &Graph, weights: &Weights) -> anyhow::Resul
     Ok(model::export_onnx(path, template, weights).map_err(Error::from)?)
 }
 
-/// Lowers the graph and writes the program, its memory plan or its kernels.
+/// Lowers the graph and writes the program, its memory plan, its timeline or its kernels.
 fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Result<()> {
     let verified = ir::verify(graph).map_err(Error::from)?;
     let lower = || lower::lower(&verified, args.kernels());
@@ -517,6 +523,11 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
     let rows = i64::from(args.batch.batch);
     exec::note_empty(graph, rows);
     let bound = program.bind(rows).map_err(Error::from)?;
+    if emit.kind == Kind::Timeline {
+        let chart = lower::picture::timeline::plan(&program, &bound);
+        let page = emit.ends_in("html");
+        return write(emit, &if page { chart.to_html() } else { chart.to_svg() });
+    }
     if emit.ends_in("svg") {
         return write(emit, &lower::picture::memory(&program, &bound).to_svg());
     }

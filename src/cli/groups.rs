@@ -74,7 +74,17 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Replication", &["shards", "weights", "merge", "repair", "batch_norm"]),
     (
         "Execution",
-        &["target", "arch", "threads", "logical", "code", "cache_dir", "watchdog", "trace"],
+        &[
+            "target",
+            "arch",
+            "threads",
+            "logical",
+            "code",
+            "cache_dir",
+            "watchdog",
+            "trace",
+            "timeline",
+        ],
     ),
     (
         "Model",

@@ -1,6 +1,6 @@
 //! Targets, the kernel cache and the search for NVRTC.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 #[cfg(feature = "cuda")]
@@ -58,6 +58,12 @@ pub(crate) struct TargetArgs {
     /// The file is also written if the run fails.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Draw a timeline of all GPU streams to a .svg or .html file
+    ///
+    /// It has the last 8 runs, and is also drawn if a run fails. For the plan of any target, see
+    /// `compile --emit timeline`.
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
     /// Abort if a GPU makes no progress for this long; 0 disables [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = watchdog)]
     watchdog: Option<Duration>,
@@ -89,12 +95,13 @@ impl TargetArgs {
         if threads > most {
             bail!("`--threads {threads}` is more than {most}, the limit for {cores} cores");
         }
-        let asked = self.logical.is_some() || self.trace.is_some();
-        let options = match (self.logical.is_some(), self.trace.is_some()) {
-            (true, true) => "`--logical` and `--trace` require",
-            (true, false) => "`--logical` requires",
-            (false, _) => "`--trace` requires",
-        };
+        let named =
+            self.timeline.iter().find(|path| !ends_in(path, "svg") && !ends_in(path, "html"));
+        if let Some(path) = named {
+            bail!("cannot draw to {}: timelines are .svg or .html files", path.display());
+        }
+        let options = self.of_gpus();
+        let asked = !options.is_empty();
         match self.target {
             TargetArg::Cpu if asked => {
                 bail!("{options} a GPU, and `--target cpu` excludes GPUs")
@@ -114,6 +121,21 @@ impl TargetArgs {
                 ));
                 self.cpu(threads)
             }),
+        }
+    }
+
+    /// The options that require a GPU, as the subject of a sentence; nothing if none is given.
+    fn of_gpus(&self) -> String {
+        let options = [
+            ("`--logical`", self.logical.is_some()),
+            ("`--trace`", self.trace.is_some()),
+            ("`--timeline`", self.timeline.is_some()),
+        ];
+        let given = options.into_iter().filter_map(|(name, given)| given.then_some(name));
+        match &given.collect::<Vec<_>>()[..] {
+            [] => String::new(),
+            [one] => format!("{one} requires"),
+            [rest @ .., last] => format!("{} and {last} require", rest.join(", ")),
         }
     }
 
@@ -145,13 +167,23 @@ impl TargetArgs {
         options.logical = self.logical;
         options.form = self.code.unwrap_or(options.form);
         options.watchdog = self.watchdog.unwrap_or(options.watchdog);
-        let trace = self.trace.clone().map(|path| (path, Arc::new(Trace::new())));
-        options.trace = trace.as_ref().map(|(_, trace)| Arc::clone(trace));
+        let is_traced = self.trace.is_some() || self.timeline.is_some();
+        let traced = is_traced.then(|| Traced {
+            trace: Arc::new(Trace::new()),
+            json: self.trace.clone(),
+            timeline: self.timeline.clone(),
+        });
+        options.trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
         let progress = Arc::clone(&options.progress);
         let backend = Cuda::new(options).map_err(Error::from)?;
         let place = AvailableDevices { found: backend.count(), cuda: true };
-        Ok(Runner { backend: Box::new(backend), place, compiling: Some(progress), trace })
+        Ok(Runner { backend: Box::new(backend), place, compiling: Some(progress), traced })
     }
+}
+
+/// True of a file whose name has this extension.
+pub(crate) fn ends_in(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
 }
 
 /// Reads a form of code.
@@ -181,7 +213,31 @@ pub(crate) struct Runner {
     #[cfg(feature = "cuda")]
     compiling: Option<Arc<CompileProgress>>,
     #[cfg(feature = "cuda")]
-    trace: Option<(PathBuf, Arc<Trace>)>,
+    traced: Option<Traced>,
+}
+
+/// A trace, and the files that it is written to.
+#[cfg(feature = "cuda")]
+struct Traced {
+    trace: Arc<Trace>,
+    json: Option<PathBuf>,
+    timeline: Option<PathBuf>,
+}
+
+#[cfg(feature = "cuda")]
+impl Traced {
+    /// Writes the files.
+    fn write(&self) -> Result<(), Error> {
+        if let Some(path) = &self.json {
+            format::write_text(path, &self.trace.to_json())?;
+        }
+        if let Some(path) = &self.timeline {
+            let chart = self.trace.timeline();
+            let text = if ends_in(path, "html") { chart.to_html() } else { chart.to_svg() };
+            format::write_text(path, &text)?;
+        }
+        Ok(())
+    }
 }
 
 impl Runner {
@@ -193,7 +249,7 @@ impl Runner {
             #[cfg(feature = "cuda")]
             compiling: None,
             #[cfg(feature = "cuda")]
-            trace: None,
+            traced: None,
         })
     }
 
@@ -236,8 +292,8 @@ impl Runner {
     pub(crate) fn traced<R>(&self, runs: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         let result = runs();
         #[cfg(feature = "cuda")]
-        if let Some((path, trace)) = &self.trace {
-            let written = format::write_text(path, &trace.to_json()).map_err(Error::from);
+        if let Some(traced) = &self.traced {
+            let written = traced.write();
             // Of two errors that of the run counts.
             return result.and_then(|result| Ok(written.map(|()| result)?));
         }

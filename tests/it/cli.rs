@@ -275,7 +275,7 @@ fn a_step_of_training_is_printed_in_every_form() {
             let of_model = compile(&format!("{kind}:training"), gpus);
             assert_eq!(stdout(&of_model), good(&["compile", &file, "--emit", kind]), "{kind}");
         }
-        for kind in ["json", "dot", "cuda"] {
+        for kind in ["json", "dot", "timeline", "cuda"] {
             let told = compile(&format!("{kind}:training"), gpus);
             let only_devices = stderr(&told).lines().all(|line| line.contains("virtual devices"));
             assert!(stdout(&told).len() > 1000 && only_devices, "{}", stderr(&told));
@@ -287,6 +287,22 @@ fn a_step_of_training_is_printed_in_every_form() {
         let error = stderr(&compile(kind, &[]));
         assert!(error.contains("for training steps graph:training, json:training"), "{error}");
     }
+}
+
+#[test]
+fn the_name_of_a_file_says_how_a_plan_is_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| path(folder.path(), name);
+    let (svg, table, page) = (file("plan.svg"), file("plan.txt"), file("plan.html"));
+    let kinds = format!("memory={svg},memory={table},timeline={page}");
+    good(&["compile", "zoo:siamese", "--gpus", "2", "--batch", "6", "--emit", &kinds]);
+    let read = |path: &str| fs::read_to_string(path).expect(path);
+    let drawn = read(&svg);
+    assert!(drawn.starts_with("<svg ") && drawn.contains("memory at 6 rows"), "{drawn}");
+    assert!(read(&table).starts_with("memory of siamese at 6 rows"));
+    assert!(read(&page).starts_with("<!DOCTYPE html>") && read(&page).contains(">gpu:1 compute<"));
+    let timeline = good(&["compile", "zoo:siamese", "--gpus", "2", "--emit", "timeline"]);
+    assert!(timeline.starts_with("<svg "), "{timeline}");
 }
 
 /// Batch normalisation while training.

@@ -157,6 +157,10 @@ fn what_has_no_effect_is_refused() {
     let traced = refused(&folder, "run zoo:mlp --trace t.json --target cpu");
     says(&traced, &["`--trace` requires a GPU"]);
     assert!(!traced.contains("libcuda"));
+    let drawn = refused(&folder, "run zoo:mlp --timeline t.svg --trace t.json --target cpu");
+    says(&drawn, &["`--trace` and `--timeline` require a GPU"]);
+    let drawn = refused(&folder, "run zoo:mlp --timeline t.png");
+    says(&drawn, &["cannot draw to t.png: timelines are .svg or .html files"]);
     let told = refused(&folder, "compile zoo:mlp --emit graph=a,json=a");
     says(&told, &["two kinds are written to a"]);
     let told = refused(&folder, "compile zoo:mlp --emit graph=b.fan,json=./b.fan");

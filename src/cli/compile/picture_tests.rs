@@ -4,7 +4,7 @@ use super::{CompileArgs, training};
 use crate::backend::{CPU, CUDA};
 use crate::ir::picture::{self, Claims, Level};
 use crate::ir::{self, Builder, Graph};
-use crate::lower::{self, Kernels, Program};
+use crate::lower::{self, Action, Kernels, Program};
 use crate::op::Unary;
 use crate::zoo;
 
@@ -69,6 +69,45 @@ fn regions_and_their_names_are_in_their_places() {
         check(entry, &graph, 2);
     }
     check("a step", &step_on_four(), 32);
+}
+
+#[test]
+fn plans_are_drawn_in_their_order() {
+    let check = |name: &str, graph: &Graph, rows: i64| {
+        for kernels in [&CPU as &dyn Kernels, &CUDA] {
+            let program = program(graph, kernels);
+            let bound = program.bind(rows).unwrap();
+            let chart = lower::picture::timeline::plan(&program, &bound);
+            let faults = chart.faults();
+            assert!(faults.is_empty(), "{name} at {rows} rows: {:#?}", &faults[..1]);
+            let devices = program.devices.iter().zip(&bound.devices);
+            let works = |action: &Action| matches!(action, Action::Launch(_) | Action::Copy { .. });
+            let steps = devices.flat_map(|(device, own)| device.steps.iter().zip(&own.active));
+            let alone =
+                |step: &lower::Step, active: bool| active && works(&step.action) && !step.beside;
+            let expected = steps.filter(|(step, active)| alone(step, **active)).count();
+            let bars = &chart.panels[0].bars;
+            assert_eq!(bars.iter().filter(|bar| bar.look.0 != "wait").count(), expected);
+        }
+    };
+    for entry in zoo::names() {
+        let graph = replicas(&format!("zoo:{entry}"), "3");
+        check(entry, &graph, 32);
+        check(entry, &graph, 2);
+    }
+    check("a step", &step_on_four(), 32);
+}
+
+#[test]
+fn what_waits_is_drawn_behind_what_it_waits_for() {
+    let program = program(&replicas("zoo:mlp", "2"), &CPU);
+    let chart = lower::picture::timeline::plan(&program, &program.bind(4).unwrap());
+    let bars = &chart.panels[0].bars;
+    let at = |name: &str| bars.iter().find(|bar| bar.label == name).unwrap();
+    let merge = bars.iter().filter(|bar| bar.low < 1.0).map(|bar| bar.from).fold(0.0, f64::max);
+    assert!(bars.iter().filter(|bar| bar.low > 1.0).all(|bar| bar.to <= merge), "the host merges");
+    assert!(bars.iter().any(|bar| bar.look.0 == "wait" && bar.low < 1.0));
+    assert!(at("wait").to > at("wait").from);
 }
 
 #[test]

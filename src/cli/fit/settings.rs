@@ -31,6 +31,7 @@ const OWN: &[&str] = &[
     "resume",
     "target",
     "threads",
+    "timeline",
     "trace",
     "verbose",
     "watchdog",

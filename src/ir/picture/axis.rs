@@ -40,6 +40,9 @@ const BYTES: [Unit; 5] = [
     ("TiB", 1_099_511_627_776.0),
 ];
 
+/// Units of time.
+const TIMES: [Unit; 3] = [("µs", 1.0), ("ms", 1e3), ("s", 1e6)];
+
 /// The largest of some units that is not more than a size, else the smallest.
 fn unit(units: &[Unit], size: f64) -> Unit {
     units.iter().rev().find(|(_, of)| *of <= size).copied().unwrap_or(units[0])
@@ -50,6 +53,11 @@ pub(crate) fn unit_of_bytes(size: f64) -> Unit {
     unit(&BYTES, size)
 }
 
+/// The unit in which so many microseconds are told.
+pub(crate) fn unit_of_time(size: f64) -> Unit {
+    unit(&TIMES, size)
+}
+
 /// A number of bytes in its unit.
 pub(crate) fn bytes(n: u64) -> String {
     let (name, of) = unit_of_bytes(n as f64);
@@ -58,7 +66,7 @@ pub(crate) fn bytes(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, label, step, ticks};
+    use super::{bytes, label, step, ticks, unit_of_time};
 
     #[test]
     fn axes_have_round_numbers() {
@@ -82,5 +90,6 @@ mod tests {
             ["0 B", "1023 B", "1.0 KiB", "48.4 MiB"]
         );
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+        assert_eq!([0.0, 999.0, 1e3, 2.5e6].map(|t| unit_of_time(t).0), ["µs", "µs", "ms", "s"]);
     }
 }

@@ -10,6 +10,9 @@ use super::svg::{HEADING, escaped, push};
 /// The name of a colour, the colour of bars, and that of their border.
 pub(crate) type Look = (&'static str, &'static str, &'static str);
 
+/// Zooms and moves a chart in a page.
+const SCRIPT: &str = include_str!("chart.js");
+
 /// The room around everything, and between panels.
 const MARGIN: f64 = 16.0;
 /// The room of a line of text.
@@ -20,6 +23,8 @@ const HEAD: f64 = 3.0 * LINE;
 const FOOT: f64 = 2.0 * LINE;
 /// The least width of a panel, in pixels.
 const LEAST: f64 = 640.0;
+/// The height of a row.
+const ROW: f64 = 24.0;
 /// The height of a panel with an axis upwards.
 const HEIGHT: f64 = 320.0;
 /// The least size of a bar that has a label.
@@ -58,6 +63,8 @@ pub(crate) struct Panel {
 pub(crate) enum Upwards {
     /// A size from 0, in a unit.
     Size(f64, Unit),
+    /// Rows of these names, the first at the top.
+    Rows(Vec<String>),
 }
 
 /// A bar, in the numbers of the axes; its top is below its bottom in rows.
@@ -160,6 +167,19 @@ impl Chart {
         self.drawn().text()
     }
 
+    /// The chart as a page of HTML that zooms, and needs nothing else.
+    pub(crate) fn to_html(&self) -> String {
+        let (title, svg) = (escaped(&self.title), self.to_svg());
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+             style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n<title>{title}</title>\n\
+             <style>html,body{{height:100%;margin:0;overflow:hidden}}\
+             svg{{width:100%;height:100%;cursor:grab}}</style></head>\n\
+             <body>\n{svg}<script>{SCRIPT}</script>\n</body></html>\n"
+        )
+    }
+
     /// The width of the panels, without what is to their left.
     fn inner(&self) -> f64 {
         let lengths = self.panels.iter().map(|panel| (panel.to - panel.from) * self.scale);
@@ -200,6 +220,7 @@ impl Panel {
             Upwards::Size(most, unit) => {
                 sizes(*most, *unit).into_iter().map(|(_, text)| text).collect()
             }
+            Upwards::Rows(names) => names.clone(),
         };
         texts.iter().map(|text| glyphs::width(text, DETAIL)).fold(0.0, f64::max)
     }
@@ -239,6 +260,7 @@ impl Drawn {
         let top = self.height + MARGIN + HEAD;
         let (height, most) = match &panel.upwards {
             Upwards::Size(most, _) => (HEIGHT, *most),
+            Upwards::Rows(names) => (ROW * names.len() as f64, names.len() as f64),
         };
         let ground =
             Rect { x: left, y: top, w: ((panel.to - panel.from) * scale).max(40.0), h: height };
@@ -247,6 +269,7 @@ impl Drawn {
         let across = |x: f64| ground.x + (x - panel.from) * scale;
         let high = |y: f64| match &panel.upwards {
             Upwards::Size(..) => ground.y + ground.h - ground.h * y / most,
+            Upwards::Rows(_) => ground.y + ground.h * y / most,
         };
         self.left(panel, &ground, &high);
         self.below(panel, &ground, &across);
@@ -292,6 +315,10 @@ impl Drawn {
             Upwards::Size(most, unit) => {
                 let sizes = sizes(*most, *unit).into_iter();
                 sizes.map(|(at, text)| (high(at), high(at), text)).collect()
+            }
+            Upwards::Rows(names) => {
+                let rows = names.iter().enumerate().map(|(at, name)| (at as f64, name.clone()));
+                rows.map(|(at, name)| (high(at), high(at + 0.5), name)).collect()
             }
         };
         for (y, middle, text) in marks {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::blocks::{self, Block, Lane, Role};
+use super::chart::Look;
 use super::fold::{self, Folding};
 use super::layout;
 use super::shapes::{Layout, Texts};
@@ -41,7 +42,7 @@ impl Role {
     ];
 
     /// Its name in legends, the colour of its boxes, and that of their border.
-    pub(super) fn look(self) -> (&'static str, &'static str, &'static str) {
+    pub(crate) fn look(self) -> Look {
         match self {
             Self::Input => ("input", "#ffffff", "#4a5568"),
             Self::Compute => ("compute", "#e8f0fc", "#4f7cba"),

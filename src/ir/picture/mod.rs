@@ -16,6 +16,7 @@ mod route;
 mod shapes;
 mod svg;
 
+pub(crate) use self::blocks::Role;
 use self::drawn::Picture;
 pub(crate) use self::drawn::{Claims, Level};
 use super::Graph;

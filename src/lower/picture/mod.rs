@@ -1,5 +1,6 @@
 //! Pictures of a program.
 
 mod memory;
+pub(crate) mod timeline;
 
 pub(crate) use memory::memory;

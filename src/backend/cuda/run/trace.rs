@@ -8,6 +8,17 @@ use serde_json::{Value, json};
 
 use crate::backend::RunError;
 use crate::backend::host::lock;
+use crate::ir::picture::axis::{self, Unit};
+use crate::ir::picture::chart::{Chart, Panel};
+use crate::lower::picture::timeline::{self, Stream};
+
+/// The runs that a timeline shows at most: the last ones.
+const SHOWN: usize = 8;
+
+/// The pixels for each span of the busiest stream of a timeline, and the width of the longest run
+/// at least and at most.
+const PIECE: f64 = 8.0;
+const WIDTH: (f64, f64) = (1000.0, 8000.0);
 
 /// A record of runs: for each run and each stream the work that it did and when, apart from what it
 /// waited for. Executables that are given the same one add to it.
@@ -47,6 +58,20 @@ pub(super) enum Kind {
     Wait,
     /// An error, which takes no time.
     Error,
+}
+
+impl Span {
+    /// What a picture shows it as.
+    fn drawn(&self) -> timeline::Kind {
+        let copies = ["uploads", "downloads", "inputs"];
+        let (_, stream) = self.track.rsplit_once(' ').unwrap_or(("", &self.track));
+        match self.kind {
+            Kind::Wait | Kind::Error => timeline::Kind::Wait,
+            Kind::Work if copies.contains(&stream) => timeline::Kind::Copy,
+            Kind::Work if stream == "exchange" => timeline::Kind::Collective,
+            Kind::Work => timeline::Kind::Compute,
+        }
+    }
 }
 
 impl Kind {
@@ -119,9 +144,86 @@ impl Trace {
         }
         json!({ "displayTimeUnit": "ms", "traceEvents": events }).to_string()
     }
+
+    /// The last runs as a picture: a panel for each, with a row for each stream.
+    pub(crate) fn timeline(&self) -> Chart {
+        let runs = lock(&self.runs);
+        let shown = &runs[runs.len().saturating_sub(SHOWN)..];
+        let longest = shown.iter().map(|run| run.ends().1 - run.ends().0).fold(1.0, f64::max);
+        let unit = axis::unit_of_time(longest);
+        let streams: Vec<Vec<Stream>> = shown.iter().map(|run| run.streams(unit)).collect();
+        let all: Vec<Stream> = streams.iter().flatten().cloned().collect();
+        // A trace without spans has no busiest stream.
+        let busiest = all.iter().map(|stream| stream.spans.len()).max().unwrap_or(0);
+        let width = (busiest as f64 * PIECE).clamp(WIDTH.0, WIDTH.1);
+        let mut notes =
+            vec!["A bar is work of a stream, or a time for which it waits for another.".to_owned()];
+        if shown.len() < runs.len() {
+            notes.push(format!("The last {} of {} runs.", shown.len(), runs.len()));
+        }
+        let panels = shown.iter().zip(&streams);
+        Chart {
+            title: "Timeline".to_owned(),
+            notes,
+            legend: timeline::legend(&all),
+            scale: width * unit.1 / longest,
+            panels: panels.map(|(run, streams)| run.panel(streams, unit)).collect(),
+        }
+    }
+}
+
+/// The device of a track, by kind and number, and what is behind it.
+fn in_order(track: &str) -> (&str, u64, &str) {
+    let (kind, rest) = track.split_once(':').unwrap_or((track, ""));
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    // Only tracks of devices have numbers.
+    (kind, rest[..end].parse().unwrap_or(0), &rest[end..])
 }
 
 impl Run {
+    /// When its first span begins, and when its last one ends; 0 without any.
+    fn ends(&self) -> (f64, f64) {
+        let starts = self.spans.iter().map(|span| span.start).reduce(f64::min);
+        let ends = self.spans.iter().map(|span| span.start + span.length).reduce(f64::max);
+        // A run without spans takes no time.
+        (starts.unwrap_or(0.0), ends.unwrap_or(0.0))
+    }
+
+    /// Its streams, with times in a unit.
+    fn streams(&self, (_, of): Unit) -> Vec<Stream> {
+        let is_shown = |span: &&Span| span.kind != Kind::Error && span.length > 0.0;
+        let mut spans: Vec<&Span> = self.spans.iter().filter(is_shown).collect();
+        spans.sort_by(|a, b| {
+            in_order(&a.track).cmp(&in_order(&b.track)).then(a.start.total_cmp(&b.start))
+        });
+        let drawn = |span: &&Span| timeline::Span {
+            name: span.name.to_string(),
+            tells: format!("{:.1} µs from {:.1} µs", span.length, span.start),
+            start: span.start / of,
+            end: (span.start + span.length) / of,
+            kind: span.drawn(),
+        };
+        spans
+            .chunk_by(|a, b| a.track == b.track)
+            .map(|own| Stream {
+                name: own[0].track.clone(),
+                spans: own.iter().map(drawn).collect(),
+            })
+            .collect()
+    }
+
+    /// The panel of its streams. An error is marked.
+    fn panel(&self, streams: &[Stream], unit: Unit) -> Panel {
+        let (from, to) = self.ends();
+        let error = self.spans.iter().find(|span| span.kind == Kind::Error);
+        let mark = error.map(|span| (span.start / unit.1, format!("error: {}", span.name)));
+        Panel {
+            counts: format!("{} since the trace began", unit.0),
+            mark,
+            ..timeline::panel(streams, self.name.clone(), from / unit.1, to / unit.1)
+        }
+    }
+
     /// Adds the events of the run with this number.
     fn events(&self, number: usize, events: &mut Vec<Value>) {
         let mut spans: Vec<_> = self.spans.iter().collect();
@@ -157,6 +259,7 @@ mod tests {
 
     use super::{Kind, Span, Trace};
     use crate::backend::RunError;
+    use crate::ir::picture::chart::Upwards;
 
     #[test]
     fn streams_of_runs_are_tracks_and_work_is_in_order() {
@@ -197,5 +300,48 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert!(first.now() >= 0.0);
+    }
+
+    #[test]
+    fn a_timeline_has_the_streams_of_the_last_runs() {
+        let trace = Arc::new(Trace::new());
+        let span = |track: &str, start: f64, length: f64, kind| Span {
+            track: track.to_owned(),
+            name: "<conv> & more".into(),
+            start,
+            length,
+            kind,
+        };
+        assert_eq!(trace.timeline().faults(), Vec::<String>::new());
+        for run in 0..10 {
+            let (recorder, at) = (trace.run("m"), 3000.0 * f64::from(run));
+            recorder.add([
+                span("gpu:10 compute", at + 100.0, 900.0, Kind::Work),
+                span("gpu:2 uploads", at, 90.0, Kind::Work),
+                span("gpu:2 compute", at + 90.0, 10.0, Kind::Wait),
+                span("gpu:2 compute", at + 100.0, 400.0, Kind::Work),
+                span("gpu:2 exchange", at + 300.0, 2000.0, Kind::Work),
+                span("cpu:0", at + 2400.0, 0.0, Kind::Wait),
+                span("cpu:0", at + 2400.0, 100.0, Kind::Work),
+            ]);
+            if run == 9 {
+                recorder.fail(&RunError::UnknownInput { name: "x".to_owned(), known: Vec::new() });
+            }
+        }
+        let mut chart = trace.timeline();
+        assert_eq!(chart.panels.len(), 8);
+        let Upwards::Rows(names) = &chart.panels[0].upwards else { panic!("rows") };
+        let expected = ["cpu:0", "gpu:2 compute", "gpu:2 exchange", "gpu:2 uploads"];
+        assert_eq!(names[..4], expected);
+        assert_eq!(names[4..], ["gpu:10 compute"]);
+        assert_eq!((&*chart.panels[0].title, chart.panels[0].bars.len()), ("m, run 3", 6));
+        assert_eq!(chart.panels[0].counts, "ms since the trace began");
+        assert_eq!((chart.panels[0].from, chart.panels[0].to), (6.0, 8.5));
+        let (_, error) = chart.panels.pop().unwrap().mark.unwrap();
+        assert!(error.starts_with("error: there is no input"), "{error}");
+        assert_eq!(chart.faults(), Vec::<String>::new());
+        let (svg, page) = (chart.to_svg(), chart.to_html());
+        assert!(svg.contains("&lt;conv&gt; &amp; more") && !svg.contains("<conv"), "{svg}");
+        assert!(page.contains(&svg) && page.contains("<script>"));
     }
 }

@@ -1,0 +1,201 @@
+//! Streams over time: a row for each, with a bar for each piece of work.
+
+use std::collections::VecDeque;
+
+use crate::ir::picture::Role;
+use crate::ir::picture::chart::{Bar, Chart, Look, Panel, Upwards};
+use crate::lower::{Action, Bound, DeviceProgram, Lane, Program};
+use crate::types::KernelClass;
+use crate::types::invariant::invariant;
+
+/// What a stream does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Compute,
+    Copy,
+    Collective,
+    /// It waits for another stream.
+    Wait,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Compute, Self::Copy, Self::Collective, Self::Wait];
+
+    fn look(self) -> Look {
+        match self {
+            Self::Compute => Role::Compute.look(),
+            Self::Copy => Role::Copy.look(),
+            Self::Collective => Role::Collective.look(),
+            Self::Wait => ("wait", "#eceff4", "#b8c1ce"),
+        }
+    }
+}
+
+/// A piece of work, or a time of waiting.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Span {
+    pub(crate) name: String,
+    /// What is said of it beside its name.
+    pub(crate) tells: String,
+    pub(crate) start: f64,
+    pub(crate) end: f64,
+    pub(crate) kind: Kind,
+}
+
+/// A stream with what it does, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Stream {
+    pub(crate) name: String,
+    pub(crate) spans: Vec<Span>,
+}
+
+/// The kinds that some streams have, in the order of the legend.
+pub(crate) fn legend(streams: &[Stream]) -> Vec<Look> {
+    let has = |kind: Kind| streams.iter().flat_map(|s| &s.spans).any(|span| span.kind == kind);
+    Kind::ALL.into_iter().filter(|kind| has(*kind)).map(Kind::look).collect()
+}
+
+/// A panel with a row for each stream, over times from `from` to `to`.
+pub(crate) fn panel(streams: &[Stream], title: String, from: f64, to: f64) -> Panel {
+    let rows = streams.iter().enumerate().flat_map(|(row, stream)| {
+        let bar = move |span: &Span| Bar {
+            from: span.start,
+            to: span.end,
+            low: row as f64 + 0.1,
+            high: row as f64 + 0.9,
+            label: span.name.clone(),
+            tells: format!("{}: {}", span.name, span.tells),
+            look: span.kind.look(),
+        };
+        stream.spans.iter().map(bar)
+    });
+    Panel {
+        title,
+        detail: String::new(),
+        from,
+        to,
+        least: 0.0,
+        counts: String::new(),
+        bars: rows.collect(),
+        upwards: Upwards::Rows(streams.iter().map(|stream| stream.name.clone()).collect()),
+        mark: None,
+    }
+}
+
+/// About how wide a plan is, and how wide its pieces are at least and at most.
+const WIDTH: f64 = 1600.0;
+const PIECE: (f64, f64) = (6.0, 110.0);
+
+/// The plan of a program at one batch size: the streams of its devices, each launch and copy
+/// equally long. What waits for an event begins behind what records it.
+pub(crate) fn plan(program: &Program, bound: &Bound) -> Chart {
+    let streams = scheduled(program, bound);
+    let ends = streams.iter().flat_map(|stream| &stream.spans).map(|span| span.end);
+    let end = ends.fold(1.0, f64::max);
+    let title = format!("{} rows, {} devices", bound.n, program.devices.len());
+    let legend = legend(&streams);
+    let panel = Panel {
+        least: 1.0,
+        counts: "launches and copies, one behind the other".to_owned(),
+        ..panel(&streams, title, 0.0, end)
+    };
+    Chart {
+        title: format!("{} · plan at {} rows", program.name, bound.n),
+        notes: vec![
+            "Every launch and copy is drawn equally long: a plan has their order and what they \
+             wait for, not their times."
+                .to_owned(),
+        ],
+        legend,
+        scale: (WIDTH / end).clamp(PIECE.0, PIECE.1),
+        panels: vec![panel],
+    }
+}
+
+/// A stream of which some steps are placed.
+struct Placing<'a> {
+    device: &'a DeviceProgram,
+    stream: Stream,
+    /// The steps that are left.
+    steps: VecDeque<usize>,
+    /// When the last step that is placed ends.
+    now: f64,
+}
+
+/// The streams with their steps in places.
+fn scheduled(program: &Program, bound: &Bound) -> Vec<Stream> {
+    let mut events: Vec<Option<f64>> = vec![None; program.events as usize];
+    let mut streams: Vec<Placing<'_>> = Vec::new();
+    for (d, (device, own)) in program.devices.iter().zip(&bound.devices).enumerate() {
+        for lane in [Lane::Compute, Lane::Exchange] {
+            let steps = device.steps.iter().zip(&own.active).enumerate();
+            let steps: VecDeque<usize> = steps
+                .filter(|(_, (step, active))| **active && step.lane == lane)
+                .map(|(i, _)| i)
+                .collect();
+            if !steps.is_empty() {
+                let stream = Stream { name: name(device, d, lane), spans: Vec::new() };
+                streams.push(Placing { device, stream, steps, now: 0.0 });
+            }
+        }
+    }
+    while streams.iter().any(|stream| !stream.steps.is_empty()) {
+        let placed: usize = streams.iter_mut().map(|stream| stream.go_on(&mut events)).sum();
+        invariant((placed > 0).then_some(()), "that no streams wait for each other");
+    }
+    streams.into_iter().map(|placing| placing.stream).collect()
+}
+
+/// The name of a stream, as traces have it.
+fn name(device: &DeviceProgram, d: usize, lane: Lane) -> String {
+    match (d, lane) {
+        // The host has one stream, unless it exchanges.
+        (0, Lane::Compute) => device.device.to_string(),
+        (_, Lane::Compute) => format!("{} compute", device.device),
+        (_, Lane::Exchange) => format!("{} exchange", device.device),
+    }
+}
+
+impl Placing<'_> {
+    /// Places steps until one waits for an event that is not recorded yet; how many.
+    fn go_on(&mut self, events: &mut [Option<f64>]) -> usize {
+        let before = self.steps.len();
+        while let Some(i) = self.steps.front().copied() {
+            let step = &self.device.steps[i];
+            match &step.action {
+                Action::Wait(event) => {
+                    let Some(at) = events[*event as usize] else { break };
+                    if at > self.now {
+                        let tells = format!("for event {event}");
+                        self.push("wait", tells, at, Kind::Wait);
+                    }
+                }
+                Action::Record(event) => events[*event as usize] = Some(self.now),
+                Action::Copy { .. } => {
+                    let tells = format!("step {i}, a copy");
+                    self.push(&step.label, tells, self.now + 1.0, Kind::Copy);
+                }
+                Action::Launch(launch) => {
+                    let combines = launch.class == KernelClass::Collective;
+                    let kind = if combines { Kind::Collective } else { Kind::Compute };
+                    let tells = format!("step {i}, {} of {}", launch.class, launch.name());
+                    match self.stream.spans.last_mut().filter(|_| step.beside) {
+                        // Launches that run together are one.
+                        Some(last) => {
+                            last.tells += &["; ", &step.label, ": ", &tells].concat();
+                        }
+                        None => self.push(&step.label, tells, self.now + 1.0, kind),
+                    }
+                }
+            }
+            self.steps.pop_front();
+        }
+        before - self.steps.len()
+    }
+
+    fn push(&mut self, name: &str, tells: String, end: f64, kind: Kind) {
+        let (name, start) = (name.to_owned(), self.now);
+        self.stream.spans.push(Span { name, tells, start, end, kind });
+        self.now = end;
+    }
+}
