@@ -3,7 +3,6 @@
 
 mod assemble;
 mod builder;
-mod dot;
 mod error;
 mod excerpt;
 mod flow;
@@ -24,7 +23,6 @@ mod text;
 pub(crate) mod verify;
 
 pub use builder::Builder;
-pub use dot::to_dot;
 pub use error::GraphError;
 pub(crate) use excerpt::operand_excerpt;
 pub use graph::Graph;
@@ -41,6 +39,7 @@ pub(crate) use param::ContentHash;
 pub use param::{Param, ParamId, Placement, Source, Weights};
 pub(crate) use parse::line_of;
 pub use parse::{ParseError, parse, parse_with};
+pub use picture::dot::to_dot;
 pub(crate) use print::Printer;
 pub(crate) use symbols::{SizeSymbol, declared};
 pub(crate) use verify::MAX_CONSTANT;

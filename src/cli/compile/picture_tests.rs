@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use clap::Parser;
 
 use super::{CompileArgs, training};
@@ -138,6 +140,30 @@ fn equal_replicas_are_folded() {
     let svg = picture::to_svg(&replicas("zoo:xception", "8"), Level::Layers);
     assert!(svg.contains("gpu:0 … gpu:7 ×8"), "{}", &svg[..400]);
     assert!(!svg.contains(">gpu:1<"));
+}
+
+#[test]
+fn graphviz_gets_the_same_replicas() {
+    let dot = ir::to_dot(&replicas("zoo:xception", "8"));
+    assert!(
+        dot.contains("label=\"gpu:0 … gpu:7 ×8\\nN/8 rows, the last N-7*(N/8) rows\""),
+        "{dot}"
+    );
+    assert!(!dot.contains(".r1") && dot.contains("copy ×8"));
+    // Every edge is between nodes that are drawn.
+    let labelled: Vec<&str> =
+        dot.lines().filter_map(|line| Some(line.trim().split_once(" [label=")?.0)).collect();
+    let named: HashSet<&str> = labelled.iter().copied().collect();
+    let ends: Vec<_> = labelled.iter().filter_map(|line| line.split_once(" -> ")).collect();
+    assert!(ends.len() > 100 && ends.iter().all(|(a, b)| named.contains(a) && named.contains(b)));
+    // Unequal replicas stand beside each other.
+    let args = args(&["zoo:two_head", "--gpus", "3", "--merge", "gpu"]);
+    let model = args.model.load_open().unwrap();
+    let graph = args.replicate.apply(&args.model, &model.graph, args.place()).unwrap().graph;
+    let dot = ir::to_dot(&graph);
+    let at = |text: &str| dot.find(text).unwrap_or_else(|| panic!("{text} in {dot}"));
+    let lanes = [at("cpu:0 · inputs"), at("label=\"gpu:0\\n"), at("gpu:1 … gpu:2 ×2")];
+    assert!(lanes.is_sorted() && lanes[2] < at("cpu:0 · outputs") && dot.contains("rank=same; n"));
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn hidden(graph: &Graph, order: &[NodeId]) -> NodeMap<bool> {
     hidden
 }
 
-fn role(graph: &Graph, id: NodeId) -> Role {
+pub(super) fn role(graph: &Graph, id: NodeId) -> Role {
     let node = graph.node(id);
     let Some(op) = node.op() else { return Role::Input };
     let place = node.place();
@@ -147,7 +147,7 @@ fn takes_of_replicas(graph: &Graph, id: NodeId) -> bool {
     graph.operand_list(id).iter().any(|value| graph.node(value.node).place().replica.is_some())
 }
 
-fn lane(graph: &Graph, id: NodeId, folding: &Folding) -> Lane {
+pub(super) fn lane(graph: &Graph, id: NodeId, folding: &Folding) -> Lane {
     let place = graph.node(id).place();
     let owner = graph.split().and_then(|split| {
         let owner = split.devices().iter().position(|device| *device == place.device);

@@ -87,15 +87,15 @@ impl<'a> Picture<'a> {
 }
 
 /// The words of a picture.
-struct Words<'a> {
-    graph: &'a Graph,
-    folding: &'a Folding,
-    level: Level,
+pub(super) struct Words<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) folding: &'a Folding,
+    pub(super) level: Level,
 }
 
 impl Words<'_> {
     /// How many replicas a lane stands for.
-    fn count(&self, lane: Lane) -> usize {
+    pub(super) fn count(&self, lane: Lane) -> usize {
         match lane {
             Lane::Group(group) => self.folding.groups[group].len(),
             Lane::All | Lane::Device(_) => 1,
@@ -126,12 +126,8 @@ impl Texts for Words<'_> {
         } else {
             String::new()
         };
-        // What stands for several replicas has the name of none.
-        let name = |name: &String| {
-            let name = if count > 1 { before_replication(name) } else { name };
-            name.to_owned()
-        };
-        let names: Vec<String> = block.names.iter().map(name).collect();
+        let names: Vec<String> =
+            block.names.iter().map(|name| name_of(name, count).to_owned()).collect();
         let first = invariant(names.first(), "that every box has a name").as_str();
         let mut lines = match (block.role, names.len()) {
             (Role::Input | Role::Output, _) | (Role::Compute, 1) => vec![first.to_owned()],
@@ -228,6 +224,11 @@ pub(super) fn weights<'a>(graph: &'a Graph, block: &Block) -> Vec<&'a Param> {
         }
     }
     found.into_iter().map(|param| graph.param(param)).collect()
+}
+
+/// The name of what stands for so many replicas, which is that of none.
+pub(super) fn name_of(name: &str, count: usize) -> &str {
+    if count > 1 { before_replication(name) } else { name }
 }
 
 /// The name that a value of a replica has in the model.

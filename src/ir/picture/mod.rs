@@ -1,12 +1,13 @@
 //! Pictures of a graph: devices as lanes, inputs above, outputs below, equal replicas folded.
 //!
 //! [`fold`] finds the replicas that are equal, [`blocks`] decides what the boxes are, [`layout`]
-//! and [`route`] place them, [`svg`] and [`html`] write the file. [`chart`] is for pictures of
-//! numbers: memory and time.
+//! and [`route`] place them, [`svg`] and [`html`] write the file. Graphviz places those of
+//! [`dot`]. [`chart`] is for pictures of numbers: memory and time.
 
 pub(crate) mod axis;
 mod blocks;
 pub(crate) mod chart;
+pub(super) mod dot;
 mod drawn;
 mod fold;
 mod glyphs;
