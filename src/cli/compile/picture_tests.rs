@@ -37,9 +37,9 @@ fn assert_readable(name: &str, graph: &Graph, also_unfolded: bool) {
     }
 }
 
-fn step_on_four() -> Graph {
-    let step = args(&["zoo:mini_googlenet", "--gpus", "4", "--loss", "categorical-crossentropy"]);
-    training(&step).unwrap().0
+fn step_on_four(more: &[&str]) -> Graph {
+    let line = ["zoo:mini_googlenet", "--gpus", "4", "--loss", "categorical-crossentropy"];
+    training(&args(&[&line[..], more].concat())).unwrap().0
 }
 
 fn program(graph: &Graph, kernels: &dyn Kernels) -> Program {
@@ -52,7 +52,21 @@ fn boxes_and_labels_do_not_overlap() {
         assert_readable(entry, &replicas(&format!("zoo:{entry}"), "3"), true);
     }
     assert_readable("xception", &replicas("zoo:xception", "8"), true);
-    assert_readable("a step", &step_on_four(), false);
+    assert_readable("a step", &step_on_four(&[]), false);
+    assert_readable("a mirrored step", &step_on_four(&["--weights", "mirrored"]), false);
+}
+
+#[test]
+fn gradients_are_beside_what_they_are_of() {
+    for (weights, most) in [("template", 7000.0), ("mirrored", 10_000.0)] {
+        let svg = picture::to_svg(&step_on_four(&["--weights", weights]), Level::Layers);
+        let (_, height) = svg.split_once("height=\"").unwrap();
+        let height: f64 = height.split_once('"').unwrap().0.parse().unwrap();
+        assert!(height < most, "{weights}: {height} pixels");
+        // An exchange is one box, and so is what the parameters become.
+        assert!(svg.contains("×4 · gradients ↑") || svg.contains("×3 · gradients ↑"), "{svg}");
+        assert!(svg.contains(">new parameters<") && !svg.contains("moments.r0.h"), "{svg}");
+    }
 }
 
 #[test]
@@ -70,7 +84,7 @@ fn regions_and_their_names_are_in_their_places() {
         check(entry, &graph, 32);
         check(entry, &graph, 2);
     }
-    check("a step", &step_on_four(), 32);
+    check("a step", &step_on_four(&[]), 32);
 }
 
 #[test]
@@ -97,7 +111,7 @@ fn plans_are_drawn_in_their_order() {
         check(entry, &graph, 32);
         check(entry, &graph, 2);
     }
-    check("a step", &step_on_four(), 32);
+    check("a step", &step_on_four(&[]), 32);
 }
 
 #[test]

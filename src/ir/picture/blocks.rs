@@ -58,8 +58,23 @@ pub(crate) struct Block {
     pub(crate) role: Role,
     pub(crate) band: Band,
     pub(crate) lane: Lane,
+    /// True of gradients: values go upwards, beside what they are of.
+    pub(crate) up: bool,
     /// The parameters that it updates.
     pub(crate) updates: usize,
+}
+
+/// The boxes of a lane whose values go the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Flow {
+    pub(crate) lane: Lane,
+    pub(crate) up: bool,
+}
+
+impl Block {
+    pub(crate) fn flow(&self) -> Flow {
+        Flow { lane: self.lane, up: self.up }
+    }
 }
 
 /// Boxes in an order in which every edge leads to a later one, and the edges.
@@ -83,6 +98,7 @@ pub(crate) fn operators(graph: &Graph, order: &[NodeId], folding: &Folding) -> B
             role: role(graph, *id),
             band: Band::Given,
             lane: lane(graph, *id, folding),
+            up: false,
             updates: updates.filter(|value| value.node == *id).count(),
         });
     }
@@ -101,12 +117,14 @@ pub(crate) fn operators(graph: &Graph, order: &[NodeId], folding: &Folding) -> B
             role: Role::Output,
             band: Band::Merged,
             lane: Lane::All,
+            up: false,
             updates: 0,
         });
     }
     edges.retain(|(from, to)| from != to && *from != usize::MAX);
     let mut made = sorted(Blocks { blocks, edges });
     made.place(graph);
+    made.turn(graph);
     made
 }
 
@@ -197,6 +215,20 @@ impl Blocks {
         before
     }
 
+    /// The boxes that take values of each.
+    pub(super) fn after(&self) -> Vec<Vec<usize>> {
+        let mut after = vec![Vec::new(); self.blocks.len()];
+        for (from, to) in &self.edges {
+            after[*from].push(*to);
+        }
+        after
+    }
+
+    /// Of two boxes that an edge joins, the upper one and the lower one.
+    pub(super) fn ends(&self, from: usize, to: usize) -> (usize, usize) {
+        if self.blocks[from].up && self.blocks[to].up { (to, from) } else { (from, to) }
+    }
+
     /// Finds the band of each box.
     fn place(&mut self, graph: &Graph) {
         let before = self.before();
@@ -268,9 +300,21 @@ impl Blocks {
                 group.push(at);
                 continue;
             }
-            let key = (block.band, block.lane, block.role, backward(graph, block), layer(block));
+            let back = block.up || backward(graph, block);
+            let key = (block.band, block.lane, block.role, back, layer(block));
             group.push(*keys.entry(key).or_insert(at));
         }
+        let group = self.without_loops(group);
+        let made = self.merged(&group);
+        if graph.updates().is_empty() {
+            made.chained(graph)
+        } else {
+            made.exchanges(graph).chained(graph).gradients().renewals()
+        }
+    }
+
+    /// The groups without those that would take values of themselves by way of others.
+    pub(super) fn without_loops(&self, mut group: Vec<usize>) -> Vec<usize> {
         while let Some(loops) = self.loops(&group) {
             for (at, of) in group.iter_mut().enumerate() {
                 if loops.contains(of) {
@@ -278,7 +322,7 @@ impl Blocks {
                 }
             }
         }
-        self.merged(&group).chained(graph)
+        group
     }
 
     /// The groups that would take values of themselves by way of others.
@@ -295,8 +339,14 @@ impl Blocks {
         (!loops.is_empty()).then_some(loops)
     }
 
-    /// The boxes of each group as one box.
-    fn merged(self, group: &[usize]) -> Self {
+    /// The boxes of each group as one box, which is what the box is that gives the group its
+    /// number.
+    pub(super) fn merged(self, group: &[usize]) -> Self {
+        let first = |of: usize| {
+            let Block { role, band, lane, up, .. } = self.blocks[of];
+            (role, band, lane, up, layer(&self.blocks[of]))
+        };
+        let firsts: BTreeMap<usize, _> = group.iter().map(|of| (*of, first(*of))).collect();
         let mut parts: BTreeMap<usize, Block> = BTreeMap::new();
         for (at, block) in self.blocks.into_iter().enumerate() {
             match parts.get_mut(&group[at]) {
@@ -310,6 +360,13 @@ impl Blocks {
                         block.names.into_iter().filter(|n| !part.names.contains(n)).collect();
                     part.names.extend(new);
                 }
+            }
+        }
+        for (of, (role, band, lane, up, name)) in firsts {
+            let Some(part) = parts.get_mut(&of) else { continue };
+            (part.role, part.band, part.lane, part.up) = (role, band, lane, up);
+            if let Some(at) = part.names.iter().position(|own| *own == name) {
+                part.names.swap(0, at);
             }
         }
         let index: HashMap<usize, usize> =
@@ -332,7 +389,7 @@ impl Blocks {
             let (first, next) = (&self.blocks[from], &self.blocks[at]);
             let alike = first.role == Role::Compute
                 && next.role == Role::Compute
-                && (first.band, first.lane) == (next.band, next.lane)
+                && (first.band, first.flow()) == (next.band, next.flow())
                 && backward(graph, first) == backward(graph, next);
             let joined = stem(&self.blocks[group[from]].names[0]) == stem(&next.names[0])
                 || finishes(graph, next);
@@ -350,7 +407,7 @@ fn layer(block: &Block) -> String {
 }
 
 /// True for what computes gradients.
-fn backward(graph: &Graph, block: &Block) -> bool {
+pub(super) fn backward(graph: &Graph, block: &Block) -> bool {
     let first = block.nodes.first().and_then(|id| graph.node(*id).results().first());
     first.is_some_and(|result| result.name.contains(".grad"))
 }

@@ -8,6 +8,7 @@ use super::fold::{self, Folding};
 use super::layout;
 use super::shapes::{Layout, Texts};
 use crate::ir::{Graph, NodeId, NodeKind, Param};
+use crate::op::Traits;
 use crate::types::invariant::invariant;
 use crate::types::{Device, Split};
 
@@ -105,16 +106,25 @@ impl Words<'_> {
     /// The names of a node's operators, each once.
     fn operators(&self, block: &Block) -> String {
         let mut seen = BTreeSet::new();
-        let names =
-            block.nodes.iter().filter_map(|id| self.graph.node(*id).op().map(|op| op.name()));
+        // An exchange is what its collective does.
+        let all = block.role != Role::Collective;
+        let nodes = block.nodes.iter().filter(|id| all || self.is_collective(**id));
+        let names = nodes.filter_map(|id| self.graph.node(*id).op().map(|op| op.name()));
         let names: Vec<&str> = names.filter(|name| seen.insert(*name)).collect();
         names.join(", ")
     }
 
-    /// The type of the last result.
+    /// The type of the last result, or of what a collective gives.
     fn ty(&self, block: &Block) -> Option<String> {
-        let last = block.nodes.last()?;
+        let last = block.nodes.iter().rfind(|id| self.is_collective(**id));
+        let last = last.filter(|_| block.role == Role::Collective);
+        let last = last.or(block.nodes.last())?;
         Some(self.graph.node(*last).results().first()?.ty.to_string())
+    }
+
+    fn is_collective(&self, id: NodeId) -> bool {
+        let op = self.graph.node(id).op();
+        op.is_some_and(|op| op.traits().contains(Traits::COLLECTIVE))
     }
 }
 
@@ -139,7 +149,9 @@ impl Texts for Words<'_> {
                     None => vec![format!("{first} … {last}"), format!("{count} layers")],
                 }
             }
-            (_, 1) => vec![format!("{}{times}", self.operators(block)), first.to_owned()],
+            (Role::Collective, _) | (_, 1) => {
+                vec![format!("{}{times}", self.operators(block)), first.to_owned()]
+            }
             (_, count) => {
                 vec![
                     format!("{}{times}", self.operators(block)),

@@ -1,8 +1,8 @@
 //! Places for boxes: rows from top to bottom, lanes from left to right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::blocks::{Band, Block, Blocks, Lane};
+use super::blocks::{Band, Block, Blocks, Flow, Role};
 use super::shapes::{DETAIL, Layout, Ranked, SPACE, TITLE, Texts};
 use super::{glyphs, route};
 
@@ -28,7 +28,7 @@ struct Rows<'a> {
     rank: Vec<usize>,
     count: usize,
     /// The items of each row and lane, from left to right.
-    items: BTreeMap<(usize, Lane), Vec<Item>>,
+    items: BTreeMap<(usize, Flow), Vec<Item>>,
     /// The centres of boxes and of passing edges, from the middle of the lane.
     centre: Vec<f64>,
     passes: Vec<Pass>,
@@ -81,46 +81,116 @@ fn size(lines: &[String]) -> (f64, f64) {
 }
 
 impl Rows<'_> {
-    /// Gives every box a row below those it takes values of, and below the bands above.
+    /// Gives every box a row below those it takes values of, and below the bands above; gradients
+    /// get rows above those that they are computed from.
     fn rank(&mut self) {
         let before = self.made.before();
         let mut first = 0;
         for band in [Band::Given, Band::Divided, Band::Devices, Band::Returned, Band::Merged] {
-            let own: Vec<usize> =
-                (0..before.len()).filter(|at| self.made.blocks[*at].band == band).collect();
-            for at in &own {
-                let below = before[*at].iter().filter(|from| self.made.blocks[**from].band == band);
-                // A box that takes nothing of its band is in the first row.
-                self.rank[*at] = below.map(|from| self.rank[*from] + 1).max().unwrap_or(first);
-            }
-            let mut least: BTreeMap<usize, usize> = BTreeMap::new();
-            for (from, to) in self.made.edges.iter().rev() {
-                if self.made.blocks[*to].band == band {
-                    let row = least.entry(*from).or_insert(usize::MAX);
-                    *row = (*row).min(self.rank[*to]);
+            let of_band = |at: &usize| self.made.blocks[*at].band == band;
+            let (up, own): (Vec<usize>, Vec<usize>) =
+                (0..before.len()).filter(of_band).partition(|at| self.made.blocks[*at].up);
+            self.rank_down(band, &own, &before, first);
+            if !up.is_empty() {
+                for at in &up {
+                    self.rank[*at] = first;
                 }
-            }
-            // What takes nothing of its band is next to where it is used.
-            for at in own.iter().rev() {
-                let is_first = before[*at].iter().all(|b| self.made.blocks[*b].band != band);
-                if let (true, Some(row)) = (is_first, least.get(at)) {
-                    self.rank[*at] = (*row).saturating_sub(1).max(first);
-                }
+                self.rank_up(&up, &own);
             }
             // An empty band has no rows.
-            first = own.iter().map(|at| self.rank[*at] + 1).max().unwrap_or(first);
+            first = own.iter().chain(&up).map(|at| self.rank[*at] + 1).max().unwrap_or(first);
         }
-        self.count = first;
+        let used: BTreeSet<usize> = self.rank.iter().copied().collect();
+        let rows: BTreeMap<usize, usize> = used.into_iter().zip(0..).collect();
+        self.rank.iter_mut().for_each(|row| *row = rows[row]);
+        self.count = rows.len();
+    }
+
+    /// Rows for the boxes of a band whose values go down.
+    fn rank_down(&mut self, band: Band, own: &[usize], before: &[Vec<usize>], first: usize) {
+        let is_own = |at: usize| self.made.blocks[at].band == band && !self.made.blocks[at].up;
+        let after = self.made.after();
+        for at in own {
+            let below = before[*at].iter().filter(|from| is_own(**from));
+            // A box that takes nothing of its band is in the first row.
+            self.rank[*at] = below.map(|from| self.rank[*from] + 1).max().unwrap_or(first);
+        }
+        // What takes nothing of its band is next to where it is used; beside gradients, all is.
+        let turns = self.made.blocks.iter().any(|block| block.up);
+        for at in own.iter().rev() {
+            let is_first = before[*at].iter().all(|b| self.made.blocks[*b].band != band);
+            let users = after[*at].iter().filter(|to| is_own(**to));
+            if let (true, Some(row)) = (is_first || turns, users.map(|to| self.rank[*to]).min()) {
+                self.rank[*at] = row.saturating_sub(1).max(self.rank[*at]);
+            }
+        }
+    }
+
+    /// Rows for gradients, and for what they are of, so that both are beside each other.
+    fn rank_up(&mut self, up: &[usize], own: &[usize]) {
+        let is_up = |at: usize| self.made.blocks[at].up;
+        let of_band: BTreeSet<usize> = up.iter().chain(own).copied().collect();
+        let edges = self
+            .made
+            .edges
+            .iter()
+            .filter(|(from, to)| of_band.contains(from) && of_band.contains(to));
+        let (mut plain, mut back, mut across) = (Vec::new(), Vec::new(), Vec::new());
+        for edge in edges {
+            let (upper, lower) = self.made.ends(edge.0, edge.1);
+            match (is_up(edge.0), is_up(edge.1)) {
+                (false, false) => plain.push((upper, lower, 1)),
+                (true, true) => back.push((upper, lower, 1)),
+                (false, true) => across.push((upper, lower, 0)),
+                (true, false) => {}
+            }
+        }
+        // Of gradients the later edges are the upper ones.
+        plain.extend(back.into_iter().rev());
+        let pairs = self.pairs(up, own).into_iter();
+        let pairs = pairs.flat_map(|(one, other)| [(one, other, 0), (other, one, 0)]);
+        let aligned = [plain.clone(), pairs.collect()].concat();
+        // Where pairs contradict each other, gradients are not above what they take.
+        let found = apart(&self.rank, &aligned);
+        let found = found.or_else(|| apart(&self.rank, &[plain, across].concat()));
+        if let Some(found) = found {
+            self.rank = found;
+        }
+    }
+
+    /// The boxes of gradients with the boxes that they are of: those of one layer, if it has one of
+    /// each.
+    fn pairs(&self, up: &[usize], own: &[usize]) -> Vec<(usize, usize)> {
+        let mut layers: BTreeMap<_, [Vec<usize>; 2]> = BTreeMap::new();
+        for at in own.iter().chain(up) {
+            let block = &self.made.blocks[*at];
+            for name in block.names.iter().filter(|_| block.role == Role::Compute) {
+                let known = layers.entry((block.lane, name)).or_default();
+                known[usize::from(block.up)].push(*at);
+            }
+        }
+        let mut taken = BTreeSet::new();
+        let mut pairs = Vec::new();
+        for boxes in layers.values() {
+            if let ([one], [other]) = (&boxes[0][..], &boxes[1][..])
+                && !taken.contains(one)
+                && !taken.contains(other)
+            {
+                taken.extend([*one, *other]);
+                pairs.push((*one, *other));
+            }
+        }
+        pairs
     }
 
     /// Makes several rows of those that are too wide.
     fn wrap(&mut self) {
-        let mut used: BTreeMap<(usize, Lane), (f64, usize)> = BTreeMap::new();
+        let mut used: BTreeMap<(usize, Flow), (f64, usize)> = BTreeMap::new();
         let mut part = vec![0; self.rank.len()];
         let mut parts = vec![1; self.count];
         for (at, part) in part.iter_mut().enumerate() {
             let row = self.rank[at];
-            let (width, count) = used.entry((row, self.made.blocks[at].lane)).or_default();
+            let (width, count) = used.entry((row, self.made.blocks[at].flow())).or_default();
             if *width + self.sizes[at].0 > ROW && *width > 0.0 {
                 (*width, *count) = (0.0, *count + 1);
             }
@@ -143,32 +213,33 @@ impl Rows<'_> {
     /// Puts boxes and the edges that pass into rows.
     fn fill(&mut self) {
         for at in 0..self.rank.len() {
-            let key = (self.rank[at], self.made.blocks[at].lane);
+            let key = (self.rank[at], self.made.blocks[at].flow());
             self.items.entry(key).or_default().push(Item::Block(at));
         }
         for edge in &self.made.edges {
-            if !self.passes_rows(edge.0, edge.1) {
+            let (upper, lower) = self.made.ends(edge.0, edge.1);
+            if !self.passes_rows(upper, lower) {
                 continue;
             }
-            let rows = self.rank[edge.0] + 1..self.rank[edge.1];
-            let mut before = Item::Block(edge.0);
+            let rows = self.rank[upper] + 1..self.rank[lower];
+            let mut before = Item::Block(upper);
             for row in rows.clone() {
                 let own = Item::Pass(self.passes.len());
                 let last = row + 1 == rows.end;
                 let next = Item::Pass(self.passes.len() + 1);
-                let after = if last { Item::Block(edge.1) } else { next };
+                let after = if last { Item::Block(lower) } else { next };
                 self.passes.push(Pass { edge: *edge, row, centre: 0.0, before, after });
-                self.items.entry((row, self.made.blocks[edge.1].lane)).or_default().push(own);
+                self.items.entry((row, self.made.blocks[lower].flow())).or_default().push(own);
                 before = own;
             }
         }
     }
 
     /// True for an edge over a few rows of one lane, which passes between the boxes.
-    fn passes_rows(&self, from: usize, to: usize) -> bool {
-        let (first, last) = (&self.made.blocks[from], &self.made.blocks[to]);
-        let span = self.rank[to].saturating_sub(self.rank[from]);
-        (2..=NEAR).contains(&span) && (first.band, first.lane) == (last.band, last.lane)
+    fn passes_rows(&self, upper: usize, lower: usize) -> bool {
+        let (first, last) = (&self.made.blocks[upper], &self.made.blocks[lower]);
+        let span = self.rank[lower].saturating_sub(self.rank[upper]);
+        (2..=NEAR).contains(&span) && (first.band, first.flow()) == (last.band, last.flow())
     }
 
     fn width(&self, item: Item) -> f64 {
@@ -188,10 +259,11 @@ impl Rows<'_> {
     /// Orders every row by what its items are joined to above, or below, and moves them there.
     fn sweep(&mut self, down: bool) {
         let mut near: Vec<Vec<Item>> = vec![Vec::new(); self.rank.len()];
-        for (from, to) in &self.made.edges {
-            let alike = self.made.blocks[*from].lane == self.made.blocks[*to].lane;
-            if alike && self.rank[*to] == self.rank[*from] + 1 {
-                let (at, other) = if down { (*to, *from) } else { (*from, *to) };
+        for edge in &self.made.edges {
+            let (upper, lower) = self.made.ends(edge.0, edge.1);
+            let alike = self.made.blocks[upper].flow() == self.made.blocks[lower].flow();
+            if alike && self.rank[lower] == self.rank[upper] + 1 {
+                let (at, other) = if down { (lower, upper) } else { (upper, lower) };
                 near[at].push(Item::Block(other));
             }
         }
@@ -275,4 +347,26 @@ impl Rows<'_> {
         }
         Ranked { sizes: self.sizes, rank: self.rank, count: self.count, centre: self.centre, wires }
     }
+}
+
+/// The most rounds in which rows are found.
+const ROUNDS: usize = 400;
+
+/// The first rows, none above those given, of which the second of two is so far below the first or
+/// farther; none if that cannot be.
+fn apart(rows: &[usize], distances: &[(usize, usize, usize)]) -> Option<Vec<usize>> {
+    let mut rows = rows.to_vec();
+    for _ in 0..ROUNDS {
+        let mut is_done = true;
+        for (upper, lower, distance) in distances {
+            let least = rows[*upper] + distance;
+            if rows[*lower] < least {
+                (rows[*lower], is_done) = (least, false);
+            }
+        }
+        if is_done {
+            return Some(rows);
+        }
+    }
+    None
 }

@@ -16,6 +16,7 @@ mod layout;
 mod route;
 mod shapes;
 mod svg;
+mod training;
 
 pub(crate) use self::blocks::Role;
 use self::drawn::Picture;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::blocks::{Band, Blocks, Lane};
+use super::blocks::{Band, Block, Blocks, Flow, Lane};
 use super::glyphs;
 use super::shapes::{
     DETAIL, GAP, Ground, HEAD, Layout, MARGIN, Placed, Ranked, Rect, SPACE, TITLE, TRACK, TRACKS,
@@ -37,7 +37,7 @@ pub(super) fn finish(
     let heights = heights(rows, made);
     let at = |block: usize| {
         let (w, h) = rows.sizes[block];
-        let column = columns[&made.blocks[block].lane];
+        let column = columns[&made.blocks[block].flow()];
         Rect {
             x: column.middle + rows.centre[block] - w / 2.0,
             y: heights.top[rows.rank[block]],
@@ -50,29 +50,13 @@ pub(super) fn finish(
         .enumerate()
         .map(|(block, lines)| Placed { rect: at(block), lines, role: made.blocks[block].role })
         .collect();
+    let places = Places { rows, made, boxes: &boxes, columns: &columns, heights: &heights };
     let wire = |edge: &(usize, usize)| {
-        let (from, to) = (boxes[edge.0].rect, boxes[edge.1].rect);
-        let start = (from.x + from.w / 2.0, from.y + from.h);
-        let end = (to.x + to.w / 2.0, to.y);
-        let mut points = vec![start];
         let square = tracks.get(edge).copied();
-        if let Some((lane, track)) = square {
-            let shift = track as f64 * TRACK;
-            let x = columns[&lane].right + SPACE + shift;
-            // Lines across lanes are apart, too.
-            let low = (track % 5) as f64 * 2.0 + GAP / 2.0 - 4.0;
-            let row = rows.rank[edge.0];
-            let out = heights.top[row] + heights.height[row] + low;
-            let back = end.1 - GAP + low;
-            points.extend([(start.0, out), (x, out), (x, back), (end.0, back)]);
-        }
-        let column = columns[&made.blocks[edge.1].lane];
-        for (row, centre) in rows.wires.get(edge).into_iter().flatten() {
-            let x = column.middle + centre;
-            let top = heights.top[*row];
-            points.extend([(x, top), (x, top + heights.height[*row])]);
-        }
-        points.push(end);
+        let points = match square {
+            Some((flow, track)) => places.around(edge.0, edge.1, columns[&flow].right, track),
+            None => places.straight(edge.0, edge.1),
+        };
         Wire { from: edge.0, to: edge.1, points, square: square.is_some() }
     };
     let wires = made.edges.iter().map(wire).collect();
@@ -80,23 +64,108 @@ pub(super) fn finish(
     Layout { boxes, grounds, wires, width, height: heights.end }
 }
 
-/// The lane and the track of each edge that goes around the boxes.
-fn tracks(rows: &Ranked, made: &Blocks) -> BTreeMap<(usize, usize), (Lane, usize)> {
-    let mut ends: BTreeMap<Lane, Vec<usize>> = BTreeMap::new();
+/// Where everything is but the edges.
+struct Places<'a> {
+    rows: &'a Ranked,
+    made: &'a Blocks,
+    boxes: &'a [Placed],
+    columns: &'a BTreeMap<Flow, Column>,
+    heights: &'a Heights,
+}
+
+impl Places<'_> {
+    fn middle(&self, block: usize) -> f64 {
+        self.boxes[block].rect.x + self.boxes[block].rect.w / 2.0
+    }
+
+    fn foot(&self, block: usize) -> f64 {
+        self.boxes[block].rect.y + self.boxes[block].rect.h
+    }
+
+    /// The way of an edge between the boxes.
+    fn straight(&self, from: usize, to: usize) -> Vec<(f64, f64)> {
+        let (upper, lower) = self.made.ends(from, to);
+        let mut points = vec![(self.middle(upper), self.foot(upper))];
+        let column = self.columns[&self.made.blocks[lower].flow()];
+        for (row, centre) in self.rows.wires.get(&(from, to)).into_iter().flatten() {
+            let x = column.middle + centre;
+            let top = self.heights.top[*row];
+            points.extend([(x, top), (x, top + self.heights.height[*row])]);
+        }
+        points.push((self.middle(lower), self.boxes[lower].rect.y));
+        points
+    }
+
+    /// The way of an edge on a track to the right of `right`.
+    fn around(&self, from: usize, to: usize, right: f64, track: usize) -> Vec<(f64, f64)> {
+        let x = right + SPACE + track as f64 * TRACK;
+        // Lines across lanes are apart, too.
+        let low = (track % 5) as f64 * 2.0 + GAP / 2.0 - 4.0;
+        // Where a line begins or ends at a box, and where it turns.
+        let below = |block: usize| {
+            let row = self.rows.rank[block];
+            (self.foot(block), self.heights.top[row] + self.heights.height[row] + low)
+        };
+        let above = |block: usize| {
+            let top = self.boxes[block].rect.y;
+            (top, top - GAP + low)
+        };
+        let is_up = |block: usize| self.made.blocks[block].up;
+        let (start, out) = if is_up(from) { above(from) } else { below(from) };
+        let (end, back) = if is_up(to) { below(to) } else { above(to) };
+        let (first, last) = (self.middle(from), self.middle(to));
+        vec![(first, start), (first, out), (x, out), (x, back), (last, back), (last, end)]
+    }
+}
+
+/// Edges that share a track: those to one gradient, else each for itself.
+struct Bus {
+    flow: Flow,
+    /// The rows that it passes.
+    first: usize,
+    last: usize,
+    edges: Vec<(usize, usize)>,
+}
+
+/// The edges that go around the boxes, by the tracks that they need.
+fn buses(rows: &Ranked, made: &Blocks) -> Vec<Bus> {
+    let flows: BTreeSet<Flow> = made.blocks.iter().map(Block::flow).collect();
+    let last = made.blocks.iter().map(Block::flow).max();
+    let turns = made.blocks.iter().any(|block| block.up);
+    let mut buses: BTreeMap<(Flow, usize, usize), Bus> = BTreeMap::new();
+    for edge in &made.edges {
+        let (upper, lower) = made.ends(edge.0, edge.1);
+        let (from, to) = (&made.blocks[edge.0], &made.blocks[edge.1]);
+        let is_far = rows.rank[lower] > rows.rank[upper] + 1 && !rows.wires.contains_key(edge);
+        if from.up == to.up && !is_far {
+            continue;
+        }
+        // What gradients take of the way down is between both.
+        let between = Flow { lane: to.flow().lane, up: false };
+        let across = Some(between).filter(|flow| to.up && !from.up && flows.contains(flow));
+        let own = [across.unwrap_or(to.flow()), from.flow()];
+        let flow = own.into_iter().find(|flow| flow.lane != Lane::All).or(last);
+        let Some(flow) = flow else { continue };
+        let (first, end) = (rows.rank[upper], rows.rank[lower]);
+        let (first, end) = (first.min(end), end.max(first) + usize::from(to.up || from.up));
+        let key = if turns { (flow, edge.1, 0) } else { (flow, edge.0, edge.1 + 1) };
+        let bus = Bus { flow, first, last: end, edges: Vec::new() };
+        let bus = buses.entry(key).or_insert(bus);
+        (bus.first, bus.last) = (bus.first.min(first), bus.last.max(end));
+        bus.edges.push(*edge);
+    }
+    let mut buses: Vec<Bus> = buses.into_values().collect();
+    buses.sort_by_key(|bus| (bus.first, bus.last));
+    buses
+}
+
+/// The flow and the track of each edge that goes around the boxes.
+fn tracks(rows: &Ranked, made: &Blocks) -> BTreeMap<(usize, usize), (Flow, usize)> {
+    let mut ends: BTreeMap<Flow, Vec<usize>> = BTreeMap::new();
     let mut tracks = BTreeMap::new();
-    let last = made.blocks.iter().map(|block| block.lane).max();
-    let mut far: Vec<_> = made
-        .edges
-        .iter()
-        .filter(|edge| rows.rank[edge.1] > rows.rank[edge.0] + 1 && !rows.wires.contains_key(edge))
-        .collect();
-    far.sort_by_key(|edge| (rows.rank[edge.0], rows.rank[edge.1]));
-    for edge in far {
-        let lanes = [made.blocks[edge.1].lane, made.blocks[edge.0].lane];
-        let lane = lanes.into_iter().find(|lane| *lane != Lane::All).or(last);
-        let Some(lane) = lane else { continue };
-        let ends = ends.entry(lane).or_default();
-        let free = ends.iter().position(|end| *end <= rows.rank[edge.0]);
+    for bus in buses(rows, made) {
+        let ends = ends.entry(bus.flow).or_default();
+        let free = ends.iter().position(|end| *end <= bus.first);
         let track = match free {
             Some(track) => track,
             None if ends.len() < TRACKS => {
@@ -106,27 +175,40 @@ fn tracks(rows: &Ranked, made: &Blocks) -> BTreeMap<(usize, usize), (Lane, usize
             // Where all are taken, edges share the last one.
             None => ends.len() - 1,
         };
-        ends[track] = ends[track].max(rows.rank[edge.1]);
-        tracks.insert(*edge, (lane, track));
+        ends[track] = ends[track].max(bus.last);
+        tracks.extend(bus.edges.into_iter().map(|edge| (edge, (bus.flow, track))));
     }
     tracks
+}
+
+/// The title of a column, and what is said of it.
+fn label(flow: Flow, turns: bool, texts: &dyn Texts) -> (String, String) {
+    let (title, detail) = texts.lane(flow.lane);
+    let way = match (turns, flow.up) {
+        (false, _) => "",
+        (true, false) => " · forward ↓",
+        (true, true) => " · gradients ↑",
+    };
+    (title + way, detail)
 }
 
 /// The lanes from left to right, and the width of the picture.
 fn columns(
     rows: &Ranked,
     made: &Blocks,
-    tracks: &BTreeMap<(usize, usize), (Lane, usize)>,
+    tracks: &BTreeMap<(usize, usize), (Flow, usize)>,
     texts: &dyn Texts,
-) -> (BTreeMap<Lane, Column>, f64) {
-    let mut extent: BTreeMap<Lane, (f64, f64)> = BTreeMap::new();
+) -> (BTreeMap<Flow, Column>, f64) {
+    const ALL: Flow = Flow { lane: Lane::All, up: false };
+    let turns = made.blocks.iter().any(|block| block.up);
+    let mut extent: BTreeMap<Flow, (f64, f64)> = BTreeMap::new();
     for (at, block) in made.blocks.iter().enumerate() {
-        let (from, to) = extent.entry(block.lane).or_default();
+        let (from, to) = extent.entry(block.flow()).or_default();
         *from = from.min(rows.centre[at] - rows.sizes[at].0 / 2.0);
         *to = to.max(rows.centre[at] + rows.sizes[at].0 / 2.0);
     }
     for (edge, places) in &rows.wires {
-        let (from, to) = extent.entry(made.blocks[edge.1].lane).or_default();
+        let (from, to) = extent.entry(made.blocks[edge.1].flow()).or_default();
         for (_, centre) in places {
             *from = from.min(centre - 4.0);
             *to = to.max(centre + 4.0);
@@ -134,20 +216,20 @@ fn columns(
     }
     let mut columns = BTreeMap::new();
     let mut x = MARGIN;
-    for (lane, (from, to)) in extent.iter().filter(|(lane, _)| **lane != Lane::All) {
-        let (title, detail) = texts.lane(*lane);
+    for (flow, (from, to)) in extent.iter().filter(|(flow, _)| **flow != ALL) {
+        let (title, detail) = label(*flow, turns, texts);
         let label = glyphs::width(&title, TITLE).max(glyphs::width(&detail, DETAIL));
-        let used = tracks.values().filter(|(of, _)| of == lane).map(|(_, track)| track + 1).max();
+        let used = tracks.values().filter(|(of, _)| of == flow).map(|(_, track)| track + 1).max();
         // A lane without far edges has no tracks.
         let side = used.map_or(0.0, |used| used as f64 * TRACK);
         let inner = (to - from).max(label - side).max(80.0);
         let left = x + SPACE;
         let middle = left + (inner - (to - from)) / 2.0 - from;
         let end = left + inner + 2.0 * SPACE + side;
-        columns.insert(*lane, Column { middle, right: left + inner, from: x, to: end });
+        columns.insert(*flow, Column { middle, right: left + inner, from: x, to: end });
         x = end + SPACE;
     }
-    let (from, to) = extent.get(&Lane::All).copied().unwrap_or_default(); // No boxes, no extent.
+    let (from, to) = extent.get(&ALL).copied().unwrap_or_default(); // No boxes, no extent.
     let label =
         glyphs::width(&texts.host(true), TITLE).max(glyphs::width(&texts.host(false), TITLE));
     let needed = (to - from + 2.0 * SPACE).max(label + 2.0 * SPACE);
@@ -161,7 +243,7 @@ fn columns(
     let inner = (x - SPACE - MARGIN).max(needed);
     let middle = MARGIN + inner / 2.0 - f64::midpoint(from, to);
     let (from, to) = (MARGIN, MARGIN + inner);
-    columns.insert(Lane::All, Column { middle, right: to, from, to });
+    columns.insert(ALL, Column { middle, right: to, from, to });
     (columns, inner + 2.0 * MARGIN)
 }
 
@@ -198,7 +280,7 @@ fn heights(rows: &Ranked, made: &Blocks) -> Heights {
 fn grounds(
     rows: &Ranked,
     made: &Blocks,
-    columns: &BTreeMap<Lane, Column>,
+    columns: &BTreeMap<Flow, Column>,
     heights: &Heights,
     width: f64,
     texts: &dyn Texts,
@@ -219,9 +301,10 @@ fn grounds(
             grounds.push(Ground { rect, title, detail: String::new() });
             continue;
         }
-        for (lane, column) in columns.iter().filter(|(lane, _)| **lane != Lane::All) {
+        let turns = columns.keys().any(|flow| flow.up);
+        for (flow, column) in columns.iter().filter(|(flow, _)| flow.lane != Lane::All) {
             let rect = Rect { x: column.from, y, w: column.to - column.from, h };
-            let (title, detail) = texts.lane(*lane);
+            let (title, detail) = label(*flow, turns, texts);
             grounds.push(Ground { rect, title, detail });
         }
     }
