@@ -10,7 +10,7 @@ pub(crate) mod chart;
 pub(super) mod dot;
 mod drawn;
 mod fold;
-mod glyphs;
+pub(crate) mod glyphs;
 mod html;
 mod layout;
 mod route;
@@ -21,6 +21,7 @@ mod training;
 pub(crate) use self::blocks::Role;
 use self::drawn::Picture;
 pub(crate) use self::drawn::{Claims, Level};
+pub(crate) use self::svg::escaped;
 use super::Graph;
 
 /// The graph as a file of SVG, its equal replicas folded.

@@ -13,7 +13,7 @@ pub(super) const HEADING: f64 = 16.0;
 const MARGIN: f64 = 16.0;
 
 /// A text that XML may have.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,12 +1,17 @@
 //! Charts: panels with axes, curves and names, as lines and texts.
 
 use crate::ir::picture::axis::{label, step, ticks};
+use crate::ir::picture::glyphs::{fitted, width};
 use crate::train::history::History;
 
 /// Width and height of a panel, in pixels.
 const PANEL: (f64, f64) = (720.0, 300.0);
 /// The margins between the edges of a panel and its axes: left, right, top, bottom.
 const EDGES: (f64, f64, f64, f64) = (80.0, 20.0, 40.0, 45.0);
+/// The height of the title.
+const TITLE: f64 = 36.0;
+/// The size of the font.
+pub(super) const FONT: f64 = 13.0;
 
 /// Red, green and blue.
 pub(super) type Colour = [u8; 3];
@@ -57,15 +62,23 @@ pub(super) fn draw(history: &History) -> Drawing {
     let first = history.epochs.first();
     let metrics = first.iter().flat_map(|e| e.training.metrics.iter().map(|(name, _)| &**name));
     let names: Vec<&str> = std::iter::once("loss").chain(metrics).collect();
-    let mut marks = Vec::new();
+    let title = match (&history.epochs[..], first) {
+        ([.., last], Some(first)) if last.epoch > first.epoch => {
+            format!("Loss and metrics of epochs {} to {}", first.epoch + 1, last.epoch + 1)
+        }
+        (_, Some(first)) => format!("Loss and metrics of epoch {}", first.epoch + 1),
+        (_, None) => "Loss and metrics before the first epoch".to_owned(),
+    };
+    let at = (PANEL.0 / 2.0, TITLE / 2.0 + 4.0);
+    let mut marks = vec![Mark::Text { at, text: title, anchor: Anchor::Middle }];
     for (i, name) in names.iter().enumerate() {
         let curves = [
             curve(history, name, "training", TRAINING),
             curve(history, &format!("val_{name}"), "validation", VALIDATION),
         ];
-        panel(&mut marks, PANEL.1 * i as f64, name, &curves);
+        panel(&mut marks, TITLE + PANEL.1 * i as f64, name, &curves);
     }
-    Drawing { width: PANEL.0, height: PANEL.1 * names.len() as f64, marks }
+    Drawing { width: PANEL.0, height: TITLE + PANEL.1 * names.len() as f64, marks }
 }
 
 fn curve(history: &History, number: &str, name: &'static str, colour: Colour) -> Curve {
@@ -115,15 +128,17 @@ fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
         "epoch".to_owned(),
         Anchor::Middle,
     ));
-    marks.push(text((left, top + 20.0), title.to_owned(), Anchor::Start));
     let mut legend = right;
     for curve in curves.iter().rev().filter(|curve| !curve.values.is_empty()) {
         marks.push(text((legend, top + 20.0), curve.name.to_owned(), Anchor::End));
-        legend -= 12.0 * curve.name.len() as f64 + 30.0;
+        legend -= width(curve.name, FONT) + 26.0;
         let places = vec![(legend, top + 20.0), (legend + 20.0, top + 20.0)];
         marks.push(Mark::Line { places, colour: curve.colour, width: 2.0 });
         legend -= 20.0;
     }
+    // The name of a metric may be long.
+    let title = fitted(title, FONT, legend - left);
+    marks.push(text((left, top + 20.0), title, Anchor::Start));
     for curve in curves {
         let mut places: Vec<Coordinate> =
             curve.values.iter().map(|(x, y)| (at_x(*x), at_y(*y))).collect();

@@ -21,7 +21,9 @@ pub(crate) fn write(path: &Path, history: &History) -> Result<(), FileError> {
 
 #[cfg(test)]
 mod tests {
+    use super::chart::{Anchor, FONT, Mark};
     use super::{chart, svg, write};
+    use crate::ir::picture::glyphs::width;
     use crate::train::{Epoch, History, Logs};
 
     fn history(epochs: usize) -> History {
@@ -46,6 +48,43 @@ mod tests {
             assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"), "{text}");
             assert!(!text.contains("NaN") && !text.contains("a<b"));
             assert_eq!(text.contains("a&lt;b"), epochs > 0);
+            assert!(text.contains(">Loss and metrics "), "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_have_room() {
+        let mut long = history(12);
+        for epoch in &mut long.epochs {
+            let logs = [Some(&mut epoch.training), epoch.validation.as_mut()];
+            for logs in logs.into_iter().flatten() {
+                logs.metrics[0].0 = "w".repeat(300);
+                logs.loss *= 1e9;
+            }
+        }
+        for history in [history(0), history(1), history(40), long] {
+            let drawing = chart::draw(&history);
+            let boxes: Vec<(f64, f64, f64, &str)> = drawing
+                .marks
+                .iter()
+                .filter_map(|mark| {
+                    let Mark::Text { at: (x, y), text, anchor } = mark else { return None };
+                    let wide = width(text, FONT);
+                    let left = match anchor {
+                        Anchor::Start => *x,
+                        Anchor::Middle => x - wide / 2.0,
+                        Anchor::End => x - wide,
+                    };
+                    Some((left, left + wide, *y, &**text))
+                })
+                .collect();
+            for (at, (left, right, y, text)) in boxes.iter().enumerate() {
+                assert!(*left >= 0.0 && *right <= drawing.width, "{text} leaves the drawing");
+                for (from, to, other, near) in &boxes[at + 1..] {
+                    let apart = right <= from || to <= left || (y - other).abs() >= FONT;
+                    assert!(apart, "{text} and {near} overlap");
+                }
+            }
         }
     }
 

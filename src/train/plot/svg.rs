@@ -1,13 +1,10 @@
 //! A drawing as a file `.svg`.
 
-use super::chart::{Anchor, Colour, Drawing, Mark};
+use super::chart::{Anchor, Colour, Drawing, FONT, Mark};
+use crate::ir::picture::escaped;
 
 fn colour([red, green, blue]: Colour) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The text of the file.
@@ -16,7 +13,8 @@ pub(super) fn text(drawing: &Drawing) -> String {
     let head = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} \
          {h}\" \
-         font-family=\"sans-serif\" font-size=\"13\" fill=\"#3c3c3c\">\n\
+         font-family=\"'DejaVu Sans',Verdana,sans-serif\" font-size=\"{FONT}\" \
+         fill=\"#3c3c3c\">\n\
          <rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>\n"
     );
     let marks: Vec<String> = drawing.marks.iter().map(element).collect();
