@@ -43,6 +43,8 @@ pub use crate::ir::Model;
 pub enum GraphForm {
     /// The text form.
     Text,
+    /// The text form with equal replicas once.
+    Folded,
     /// The JSON form.
     Json,
 }
@@ -175,6 +177,7 @@ pub fn save(
     }
     let text = match form {
         GraphForm::Text => ir::Printer::default().print(&graph),
+        GraphForm::Folded => ir::folded(&ir::Printer::default().print(&graph)),
         GraphForm::Json => ir::to_json(&graph),
     };
     Ok(format::write_text(path, &text)?)

@@ -34,6 +34,7 @@ use crate::train::keras::Compiled;
 #[derive(Args)]
 #[command(after_help = "Kinds:
   graph           rewritten graph as text; every command reads it back
+  graph:folded    the same with equal replicas once, which is read back, too
   graph:input     graph before the pass
   graph:repaired  graph after the repairs, before replication
   claims          sharding state of each value: split by rows, partial or replicated
@@ -50,9 +51,9 @@ use crate::train::keras::Compiled;
   cubin           machine code of the GPU kernels; without PATH, a table of their resources
   summary         model as a table
   onnx            model before any pass as an ONNX file; PATH is required
-  KIND:training   graph, json, dot, svg, html, program, memory, timeline, cuda, ptx or cubin of a
-                  training step: the model, --loss, gradients and --optimizer, replicated over
-                  --gpus
+  KIND:training   graph, graph:folded, json, dot, svg, html, program, memory, timeline, cuda, ptx
+                  or cubin of a training step: the model, --loss, gradients and --optimizer,
+                  replicated over --gpus
 
 Examples:
   fanwise compile zoo:xception --gpus 8 --emit graph
@@ -104,6 +105,7 @@ struct Emit {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Graph,
+    GraphFolded,
     GraphInput,
     GraphRepaired,
     Claims,
@@ -121,11 +123,12 @@ enum Kind {
 }
 
 /// The error for an unknown kind.
-const KINDS: &str = "the kinds are graph, graph:input, graph:repaired, claims, explain, json, dot, \
-    svg, svg:operators, html, html:operators, program, memory, timeline, cuda, ptx, cubin, summary, \
-    onnx; for training steps graph:training, json:training, dot:training, svg:training, \
-    svg:operators:training, html:training, html:operators:training, program:training, \
-    memory:training, timeline:training, cuda:training, ptx:training, cubin:training";
+const KINDS: &str = "the kinds are graph, graph:folded, graph:input, graph:repaired, claims, \
+    explain, json, dot, svg, svg:operators, html, html:operators, program, memory, timeline, cuda, \
+    ptx, cubin, summary, onnx; for training steps graph:training, graph:folded:training, \
+    json:training, dot:training, svg:training, svg:operators:training, html:training, \
+    html:operators:training, program:training, memory:training, timeline:training, cuda:training, \
+    ptx:training, cubin:training";
 
 impl Kind {
     /// Returns true if it exists for training steps, too.
@@ -157,9 +160,10 @@ impl Emit {
             Kind::Summary => Some(Shown::Model),
             Kind::Claims | Kind::Explain => Some(Shown::Split),
             Kind::GraphInput if !is_file => Some(Shown::Model),
-            Kind::Graph | Kind::GraphRepaired if !is_file => Some(Shown::Split),
+            Kind::Graph | Kind::GraphFolded | Kind::GraphRepaired if !is_file => Some(Shown::Split),
             Kind::GraphInput
             | Kind::Graph
+            | Kind::GraphFolded
             | Kind::GraphRepaired
             | Kind::Json
             | Kind::Dot
@@ -189,6 +193,7 @@ impl FromStr for Emit {
         };
         let kind = match kind {
             "graph" => Kind::Graph,
+            "graph:folded" => Kind::GraphFolded,
             "graph:input" => Kind::GraphInput,
             "graph:repaired" => Kind::GraphRepaired,
             "claims" => Kind::Claims,
@@ -247,8 +252,8 @@ impl CompileArgs {
         let given = [("--batch", self.batch.is_given() && !planned)];
         ui::note_idle(&given, "without `--emit memory` or `--emit timeline`");
         let locations = has(|e| {
-            matches!(e.kind, Kind::Graph | Kind::GraphInput | Kind::GraphRepaired)
-                && e.path.is_none()
+            use Kind::{Graph, GraphFolded, GraphInput, GraphRepaired};
+            matches!(e.kind, Graph | GraphFolded | GraphInput | GraphRepaired) && e.path.is_none()
         });
         let given = [("--no-loc", self.no_loc && !locations)];
         ui::note_idle(&given, "without `--emit graph` to standard output");
@@ -359,7 +364,7 @@ fn write_kind(args: &CompileArgs, emit: &Emit, made: &Made<'_>) -> anyhow::Resul
             let Replicated { template, repairs, graph } = replicated;
             write(emit, &pass::report(template, repairs, graph).map_err(Error::from)?)
         }
-        Kind::Graph | Kind::Json => write_graph(args, emit, graph, weights),
+        Kind::Graph | Kind::GraphFolded | Kind::Json => write_graph(args, emit, graph, weights),
         Kind::Summary => {
             write(emit, &analysis::summary(template).map_err(Error::from)?.to_string())
         }
@@ -486,13 +491,17 @@ fn write_graph(
     graph: &Graph,
     weights: &Weights,
 ) -> anyhow::Result<()> {
-    let form = if emit.kind == Kind::Json { GraphForm::Json } else { GraphForm::Text };
+    let is_folded = emit.kind == Kind::GraphFolded;
+    let form = if is_folded { GraphForm::Folded } else { GraphForm::Text };
+    let form = if emit.kind == Kind::Json { GraphForm::Json } else { form };
     if let Some(path) = &emit.path {
         return Ok(model::save(path, graph, weights, form).map_err(Error::from)?);
     }
+    let text = || ir::Printer { locations: !args.no_loc }.print(graph);
     match form {
         GraphForm::Json => ui::out(&ir::to_json(graph)),
-        GraphForm::Text => ui::out(&ir::Printer { locations: !args.no_loc }.print(graph)),
+        GraphForm::Text => ui::out(&text()),
+        GraphForm::Folded => ui::out(&ir::folded(&text())),
     }
 }
 

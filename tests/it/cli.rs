@@ -275,7 +275,7 @@ fn a_step_of_training_is_printed_in_every_form() {
             let of_model = compile(&format!("{kind}:training"), gpus);
             assert_eq!(stdout(&of_model), good(&["compile", &file, "--emit", kind]), "{kind}");
         }
-        for kind in ["json", "dot", "timeline", "cuda"] {
+        for kind in ["json", "dot", "timeline", "graph:folded", "cuda"] {
             let told = compile(&format!("{kind}:training"), gpus);
             let only_devices = stderr(&told).lines().all(|line| line.contains("virtual devices"));
             assert!(stdout(&told).len() > 1000 && only_devices, "{}", stderr(&told));
@@ -285,7 +285,10 @@ fn a_step_of_training_is_printed_in_every_form() {
     assert!(said.contains("note: `--loss` has no effect without `--emit KIND:training`"), "{said}");
     for kind in ["claims:training", "summary:training", "graph:input:training"] {
         let error = stderr(&compile(kind, &[]));
-        assert!(error.contains("for training steps graph:training, json:training"), "{error}");
+        assert!(
+            error.contains("for training steps graph:training, graph:folded:training"),
+            "{error}"
+        );
     }
 }
 

@@ -157,6 +157,26 @@ fn equal_replicas_are_folded() {
 }
 
 #[test]
+fn folded_texts_of_all_models_read_back() {
+    let check = |name: &str, graph: &Graph| {
+        let text = graph.to_string();
+        let short = ir::folded(&text);
+        let read = ir::parse(&short).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(read.to_string() == text, "{name}");
+        short.len() as f64 / text.len() as f64
+    };
+    for entry in zoo::names() {
+        for gpus in ["2", "8"] {
+            let graph = replicas(&format!("zoo:{entry}"), gpus);
+            let part = check(entry, &graph);
+            let most = if gpus == "2" { 1.0 } else { 0.8 };
+            assert!(part <= most, "{entry} on {gpus}: {part}");
+        }
+    }
+    check("a step", &step_on_four(&[]));
+}
+
+#[test]
 fn graphviz_gets_the_same_replicas() {
     let dot = ir::to_dot(&replicas("zoo:xception", "8"));
     assert!(

@@ -18,6 +18,7 @@ use self::scan::{Fault, ScanResult, Scanner, unescape};
 use self::value::Values;
 use super::assemble::Assembly;
 use super::excerpt::Excerpt;
+use super::folded::{self, Broken};
 use super::{ContentHash, Graph, Param, Placement, Source};
 use crate::op::CustomOps;
 use crate::types::{Device, Dim, MAX_SIZE, ShardRule, Split, TensorType};
@@ -105,10 +106,18 @@ pub fn parse(text: &str) -> Result<Graph, ParseError> {
 
 /// As [`parse`]; the operators of a framework are those in `ops`.
 pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, ParseError> {
-    let mut parser = Parser::new(text, ops);
+    let expanded = folded::expanded(text).map_err(|Broken { line, message }| {
+        let before = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
+        let line = text[before..].lines().next().map_or(before, |line| before + line.len());
+        ParseError::new(text, Fault::new(before..line, message))
+    })?;
+    let mut parser = Parser::new(&expanded.text, ops);
     match parser.file() {
         Ok(()) => Ok(parser.assembly.graph),
-        Err(fault) => Err(ParseError::new(text, fault)),
+        Err(fault) => {
+            let error = ParseError::new(&expanded.text, fault);
+            Err(ParseError { line: expanded.line(error.line), ..error })
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::super::testing::{plain, replicated, rows, variables};
-use super::super::{Builder, Graph, Placement, Printer};
+use super::super::{Builder, Graph, Placement, Printer, folded};
 use super::parse;
 use crate::op::{Constant, Unary};
 use crate::snap;
@@ -169,7 +169,8 @@ fn wrong_texts_are_refused_in_place() {
 #[test]
 fn changed_texts_never_panic() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
-    let texts: Vec<String> = graphs().iter().map(ToString::to_string).collect();
+    let mut texts: Vec<String> = graphs().iter().map(ToString::to_string).collect();
+    texts.extend(texts.clone().iter().map(|text| folded(text)).filter(|t| t.contains("repeat")));
     for i in 0..2000 {
         let mut bytes = texts[i % texts.len()].clone().into_bytes();
         for _ in 0..rng.random_range(1..4) {

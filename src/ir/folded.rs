@@ -1,0 +1,414 @@
+//! The folded text form: what equal replicas have is written once, with the range of replicas that
+//! have it. [`expanded`] gives back the text that [`folded`] was given, byte for byte.
+//!
+//! `repeat 0..8 {` stands before lines that are there for each number of the range, `} repeat`
+//! behind them. In these lines `<i>` is the number, `<i+1>` the next one, and `<a|b|c>` has the
+//! text for each number. `for 0..8` behind names repeats these.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::text::MAX_LIST;
+
+/// The first line of a folded text, and of any other one.
+const HEAD: &str = "fanwise 1 folded";
+const PLAIN: &str = "fanwise 1";
+/// The line behind what is repeated.
+const END: &str = "  } repeat";
+/// The most bytes of a text that is expanded, and its most lines.
+const MOST: usize = 1 << 28;
+const MOST_LINES: usize = 1 << 23;
+
+/// What is wrong with a folded text, and where.
+pub(super) struct Broken {
+    /// The line, from 1.
+    pub(super) line: usize,
+    pub(super) message: String,
+}
+
+/// A text without folds, and the line from which each of its lines is.
+pub(super) struct Expanded<'a> {
+    pub(super) text: Cow<'a, str>,
+    lines: Vec<usize>,
+}
+
+impl Expanded<'_> {
+    /// The line of the folded text for a line of this one, both from 1.
+    pub(super) fn line(&self, line: usize) -> usize {
+        // A text that was not folded has its own lines.
+        self.lines.get(line.saturating_sub(1)).copied().unwrap_or(line)
+    }
+}
+
+/// The folded form of a graph's text; the text itself where nothing repeats.
+pub(crate) fn folded(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut out = String::with_capacity(text.len() / 2);
+    let mut at = 0;
+    let mut in_names = false;
+    while at < lines.len() {
+        in_names = (in_names || lines[at] == "loc {") && lines[at] != "}";
+        let repeated = repetition(&lines, at);
+        if let Some((end, replicas, unit)) = repeated {
+            push(&mut out, &format!("  repeat {}..{} {{", replicas.start, replicas.end));
+            for line in unit {
+                push(&mut out, &line);
+            }
+            push(&mut out, END);
+            at = end;
+            continue;
+        }
+        let names = Some(lines[at]).filter(|_| in_names).and_then(folded_names);
+        push(&mut out, names.as_deref().unwrap_or(lines[at]));
+        at += 1;
+    }
+    let out = out.replacen(PLAIN, HEAD, 1);
+    // What cannot be read back, because a name has a mark of its own, stays as it is.
+    let is_same = expanded(&out).is_ok_and(|found| found.text == text);
+    if is_same && out.len() < text.len() { out } else { text.to_owned() }
+}
+
+fn push(out: &mut String, line: &str) {
+    out.push_str(line);
+    out.push('\n');
+}
+
+/// The replica of the block that begins at a line, and the line behind it.
+fn block(lines: &[&str], at: usize) -> Option<(u32, usize)> {
+    let rest = lines.get(at)?.strip_prefix("  on ")?;
+    let (_, rest) = rest.split_once(" replica @dp[")?;
+    let replica = rest.split_once(']')?.0.parse().ok()?;
+    let length = lines[at..].iter().position(|line| *line == "  }")?;
+    Some((replica, at + length + 1))
+}
+
+/// The blocks of one replica that begin at a line: the replica, and the line behind them.
+fn blocks(lines: &[&str], at: usize) -> Option<(u32, usize)> {
+    let (replica, mut end) = block(lines, at)?;
+    while let Some((_, next)) = block(lines, end).filter(|(other, _)| *other == replica) {
+        end = next;
+    }
+    Some((replica, end))
+}
+
+/// What is repeated from a line on: the line behind it, the replicas, and the lines of one.
+fn repetition(lines: &[&str], at: usize) -> Option<(usize, Range<u32>, Vec<String>)> {
+    let (first, end) = blocks(lines, at)?;
+    let length = end - at;
+    let mut units = vec![&lines[at..end]];
+    let mut found = None;
+    let (mut start, mut replica) = (end, first);
+    while let Some((next, end)) = blocks(lines, start) {
+        if replica.checked_add(1) != Some(next) || end - start != length {
+            break;
+        }
+        units.push(&lines[start..end]);
+        (start, replica) = (end, next);
+    }
+    // The last replica may be unlike the others.
+    while units.len() > 1 && found.is_none() {
+        let replicas = first..replica + 1;
+        let line = |row: usize| {
+            let of_each: Vec<&str> = units.iter().map(|unit| unit[row]).collect();
+            template(&of_each, first)
+        };
+        let unit: Option<Vec<String>> = (0..length).map(line).collect();
+        found = unit.map(|unit| (at + length * units.len(), replicas, unit));
+        units.pop();
+        replica = replica.saturating_sub(1);
+    }
+    found
+}
+
+/// One line for several, the first of which is of the replica `first`.
+fn template(lines: &[&str], first: u32) -> Option<String> {
+    let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split(' ').collect()).collect();
+    let count = words[0].len();
+    if words.iter().any(|own| own.len() != count) {
+        return None;
+    }
+    let word = |at: usize| {
+        let of_each: Vec<&str> = words.iter().map(|own| own[at]).collect();
+        if of_each.iter().all(|own| *own == of_each[0]) {
+            return (!of_each[0].contains('<')).then(|| of_each[0].to_owned());
+        }
+        if of_each.iter().any(|own| own.contains(['<', '|', '>'])) {
+            return None;
+        }
+        Some(numbered(&of_each, first).unwrap_or_else(|| listed(&of_each)))
+    };
+    let words: Option<Vec<String>> = (0..count).map(word).collect();
+    Some(words?.join(" "))
+}
+
+/// A word that has the number of the replica, or the next one, in places.
+fn numbered(words: &[&str], first: u32) -> Option<String> {
+    let parts: Vec<Vec<&str>> = words.iter().map(|word| parts(word)).collect();
+    let mut out = String::new();
+    for at in 0..parts[0].len() {
+        let of_each: Option<Vec<&str>> = parts.iter().map(|own| own.get(at).copied()).collect();
+        let of_each = of_each?;
+        let is = |shift: u32| {
+            (first..).zip(&of_each).all(|(i, own)| **own == i.saturating_add(shift).to_string())
+        };
+        let is_same = of_each.iter().all(|own| *own == of_each[0]);
+        out.push_str(if is_same {
+            of_each[0]
+        } else if is(0) {
+            "<i>"
+        } else if is(1) {
+            "<i+1>"
+        } else {
+            return None;
+        });
+    }
+    parts.iter().all(|own| own.len() == parts[0].len()).then_some(out)
+}
+
+/// The numbers of a word, and what is between them.
+fn parts(word: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = word;
+    while let Some(c) = rest.chars().next() {
+        let digits = c.is_ascii_digit();
+        let end = rest.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(rest.len());
+        parts.push(&rest[..end]);
+        rest = &rest[end..];
+    }
+    parts
+}
+
+/// Words as one with a list, behind what they begin with and before what they end with.
+fn listed(words: &[&str]) -> String {
+    let common = |forward: bool| {
+        let mut length = 0;
+        let chars = |word: &str, at: usize| {
+            if forward { word.chars().nth(at) } else { word.chars().rev().nth(at) }
+        };
+        // No words have nothing in common.
+        let shortest = words.iter().map(|word| word.chars().count()).min().unwrap_or(0);
+        while length < shortest {
+            let c = chars(words[0], length);
+            if words.iter().any(|word| chars(word, length) != c) {
+                break;
+            }
+            length += 1;
+        }
+        (length, shortest)
+    };
+    let (start, shortest) = common(true);
+    let end = common(false).0.min(shortest - start);
+    let middle = |word: &str| -> String {
+        let count = word.chars().count();
+        word.chars().skip(start).take(count - start - end).collect()
+    };
+    let before: String = words[0].chars().take(start).collect();
+    let after: String = words[0].chars().skip(words[0].chars().count() - end).collect();
+    let middles: Vec<String> = words.iter().map(|word| middle(word)).collect();
+    format!("{before}<{}>{after}", middles.join("|"))
+}
+
+/// A line of names and their origin, with the names of replicas once.
+fn folded_names(line: &str) -> Option<String> {
+    let (names, origin) = line.strip_prefix("  ")?.split_once(" = \"")?;
+    let names: Vec<&str> = names.split(", ").collect();
+    for each in 1..=names.len() / 2 {
+        let units = names.chunks(each);
+        if !names.len().is_multiple_of(each) {
+            continue;
+        }
+        let count = u32::try_from(units.len()).ok()?;
+        let name = |at: usize| {
+            let of_each: Vec<&str> = names.iter().copied().skip(at).step_by(each).collect();
+            let has_mark = of_each.iter().any(|name| name.contains(['<', '|', '>', '"']));
+            numbered(&of_each, 0).filter(|name| !has_mark && name.contains("<i>"))
+        };
+        let folded: Option<Vec<String>> = (0..each).map(name).collect();
+        if let Some(folded) = folded {
+            return Some(format!("  {} for 0..{count} = \"{origin}", folded.join(", ")));
+        }
+    }
+    None
+}
+
+/// The text without folds.
+pub(super) fn expanded(text: &str) -> Result<Expanded<'_>, Broken> {
+    let Some(rest) = text.strip_prefix(HEAD).filter(|rest| rest.starts_with(['\n', '\r'])) else {
+        return Ok(Expanded { text: Cow::Borrowed(text), lines: Vec::new() });
+    };
+    let mut to = Out { text: PLAIN.to_owned(), lines: Vec::new() };
+    to.end("", 1)?;
+    let lines: Vec<&str> = rest.lines().skip(1).collect();
+    let mut at = 0;
+    while at < lines.len() {
+        let number = at + 2;
+        let broken = |message: &str| Broken { line: number, message: message.to_owned() };
+        let range = lines[at].strip_prefix("  repeat ").and_then(|rest| rest.strip_suffix(" {"));
+        if let Some(range) = range {
+            let range = replicas(range).ok_or_else(|| broken("expected a range such as `0..8`"))?;
+            let length = lines[at + 1..].iter().position(|line| *line == END);
+            let length = length.ok_or_else(|| broken("nothing ends this repetition"))?;
+            let unit = (number + 1..).zip(&lines[at + 1..at + 1 + length]);
+            let unit: Vec<_> = unit
+                .map(|(number, line)| Ok((number, pieces(line, range.len(), number)?)))
+                .collect::<Result<_, Broken>>()?;
+            for (k, i) in range.enumerate() {
+                for (number, line) in &unit {
+                    for piece in line {
+                        to.piece(piece, k, i);
+                    }
+                    to.end("", *number)?;
+                }
+            }
+            at += length + 1;
+        } else if let Some((names, range, origin)) = repeated_names(lines[at]) {
+            let names = pieces(names, range.len(), number)?;
+            for (k, i) in range.enumerate() {
+                to.text.push_str(if k == 0 { "  " } else { ", " });
+                for piece in &names {
+                    to.piece(piece, k, i);
+                }
+                to.check(number)?;
+            }
+            to.text.push_str(" = \"");
+            to.end(origin, number)?;
+        } else {
+            to.end(lines[at], number)?;
+        }
+        at += 1;
+    }
+    Ok(Expanded { text: Cow::Owned(to.text), lines: to.lines })
+}
+
+/// Names with the numbers for which they are repeated, and their origin.
+fn repeated_names(line: &str) -> Option<(&str, Range<u32>, &str)> {
+    let (names, origin) = line.strip_prefix("  %")?.split_once(" = \"")?;
+    let (names, range) = names.rsplit_once(" for ")?;
+    // The sign of a value belongs to the names.
+    let names = &line["  ".len().."  %".len() + names.len()];
+    Some((names, replicas(range)?, origin))
+}
+
+/// A range of replicas, which has a number.
+fn replicas(text: &str) -> Option<Range<u32>> {
+    let (first, end) = text.split_once("..")?;
+    let range: Range<u32> = first.parse().ok()?..end.parse().ok()?;
+    (!range.is_empty() && range.len() <= MAX_LIST).then_some(range)
+}
+
+/// A part of a line that is repeated.
+enum Piece<'a> {
+    Text(&'a str),
+    /// The number of the replica, plus this one.
+    Number(u32),
+    List(Vec<&'a str>),
+}
+
+/// The parts of a line for so many replicas.
+fn pieces(line: &str, replicas: usize, number: usize) -> Result<Vec<Piece<'_>>, Broken> {
+    let broken = |message: String| Broken { line: number, message };
+    let mut pieces = Vec::new();
+    let mut rest = line;
+    while let Some((before, mark)) = rest.split_once('<') {
+        let (mark, after) = mark
+            .split_once('>')
+            .ok_or_else(|| broken("`<` without `>` in what is repeated".to_owned()))?;
+        pieces.push(Piece::Text(before));
+        pieces.push(match mark {
+            "i" => Piece::Number(0),
+            "i+1" => Piece::Number(1),
+            list => {
+                let list: Vec<&str> = list.split('|').collect();
+                if list.len() != replicas {
+                    let count = list.len();
+                    return Err(broken(format!(
+                        "`<{mark}>` has {count} texts for {replicas} replicas"
+                    )));
+                }
+                Piece::List(list)
+            }
+        });
+        rest = after;
+    }
+    pieces.push(Piece::Text(rest));
+    Ok(pieces)
+}
+
+/// The expanded text so far.
+struct Out {
+    text: String,
+    lines: Vec<usize>,
+}
+
+impl Out {
+    /// Ends a line.
+    fn end(&mut self, rest: &str, number: usize) -> Result<(), Broken> {
+        push(&mut self.text, rest);
+        self.lines.push(number);
+        self.check(number)
+    }
+
+    /// Fails if the text becomes too long.
+    fn check(&self, line: usize) -> Result<(), Broken> {
+        if self.text.len() <= MOST && self.lines.len() <= MOST_LINES {
+            return Ok(());
+        }
+        let message = format!("the text would have more than {MOST} bytes or {MOST_LINES} lines");
+        Err(Broken { line, message })
+    }
+
+    /// Adds a part of a line for the `k`-th number `i` of a range.
+    fn piece(&mut self, piece: &Piece<'_>, k: usize, i: u32) {
+        match piece {
+            Piece::Text(text) => self.text.push_str(text),
+            Piece::Number(more) => self.text += &i.saturating_add(*more).to_string(),
+            Piece::List(list) => self.text.push_str(list[k]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{expanded, folded};
+    use crate::ir::Placement;
+    use crate::ir::parse;
+    use crate::ir::testing::{plain, replicated, variables};
+    use crate::snap;
+
+    #[test]
+    fn folded_texts_read_back() {
+        for placement in [Placement::Mirrored, Placement::Shared(crate::types::Device::HOST)] {
+            let text = replicated(placement).to_string();
+            let short = folded(&text);
+            assert!(short.starts_with("fanwise 1 folded\n"), "{short}");
+            assert!(expanded(&short).is_ok_and(|found| found.text == text), "{short}");
+            assert_eq!(parse(&short).unwrap().to_string(), text);
+        }
+        snap::assert("print", "folded", &folded(&replicated(Placement::Mirrored).to_string()));
+        // What has no equal replicas stays as it is.
+        for graph in [plain(), variables(Some(Placement::Mirrored))] {
+            assert_eq!(parse(&folded(&graph.to_string())).unwrap().to_string(), graph.to_string());
+        }
+        assert_eq!(folded(&plain().to_string()), plain().to_string());
+    }
+
+    #[test]
+    fn broken_folds_are_told_with_their_lines() {
+        for (text, line, says) in [
+            ("  repeat 0.8 {\n", 2, "a range"),
+            ("  repeat 8..8 {\n  } repeat\n", 2, "a range"),
+            ("  repeat 0..4000000000 {\n  } repeat\n", 2, "a range"),
+            ("  repeat 0..8 {\n  on gpu:<i> {\n", 2, "nothing ends"),
+            ("\n  repeat 0..2 {\n  <i\n  } repeat\n", 4, "`<` without `>`"),
+            ("  repeat 0..2 {\n  <a|b|c>\n  } repeat\n", 3, "3 texts for 2"),
+            ("symbol N >= 0\n  repeat 0..2 {\n\n  what\n  } repeat\n", 5, "expected"),
+        ] {
+            let error = parse(&format!("fanwise 1 folded\n{text}")).unwrap_err();
+            assert_eq!(error.line, line, "{error}");
+            assert!(error.message.contains(says), "{error}");
+        }
+        let long = format!("  repeat 0..65536 {{\n{}\n  }} repeat\n", "x".repeat(1 << 14));
+        let error = parse(&format!("fanwise 1 folded\n{long}")).unwrap_err();
+        assert!(error.message.contains("more than"), "{error}");
+    }
+}
