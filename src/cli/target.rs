@@ -1,7 +1,6 @@
 //! Targets, the kernel cache and the search for NVRTC.
 
 use std::path::{Path, PathBuf};
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +9,9 @@ use std::time::Duration;
 
 use crate::Error;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{CompileProgress, KernelError, Trace};
-use crate::backend::{self, Backend, Cpu, Executable};
+use crate::backend::cuda::{CompileProgress, KernelError};
+use crate::backend::{self, Backend, Cpu, Executable, Trace};
 use crate::codegen::CodeFormat;
-#[cfg(feature = "cuda")]
 use crate::format;
 use crate::ir::{self, Graph, Weights};
 use crate::lower;
@@ -53,15 +51,15 @@ pub(crate) struct TargetArgs {
     /// `cubin` is machine code; `ptx` is compiled by the driver when it is loaded.
     #[arg(long, value_name = "FORM", value_parser = form)]
     code: Option<CodeFormat>,
-    /// Write a timeline of all GPU streams, for Perfetto or Chrome
+    /// Write a timeline of all streams or virtual devices, for Perfetto or Chrome
     ///
     /// The file is also written if the run fails.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Draw a timeline of all GPU streams to a .svg or .html file
+    /// Draw a timeline of all streams or virtual devices to a .svg or .html file
     ///
-    /// It has the last 8 runs, and is also drawn if a run fails. For the plan of any target, see
-    /// `compile --emit timeline`.
+    /// It has the last 8 runs, and is also drawn if a run fails. For the plan, see `compile --emit
+    /// timeline`.
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Abort if a GPU makes no progress for this long; 0 disables [default: 60]
@@ -100,15 +98,15 @@ impl TargetArgs {
         if let Some(path) = named {
             bail!("cannot draw to {}: timelines are .svg or .html files", path.display());
         }
-        let options = self.of_gpus();
-        let asked = !options.is_empty();
+        let asked = self.logical.is_some();
         match self.target {
             TargetArg::Cpu if asked => {
-                bail!("{options} a GPU, and `--target cpu` excludes GPUs")
+                bail!("`--logical` requires a GPU, and `--target cpu` excludes GPUs")
             }
             TargetArg::Auto if asked && backend::gpu_count() == 0 => {
                 bail!(
-                    "{options} a GPU, and none was found; `fanwise devices` shows what is missing"
+                    "`--logical` requires a GPU, and none was found; `fanwise devices` shows what \
+                     is missing"
                 )
             }
             TargetArg::Cpu => self.cpu(threads),
@@ -124,19 +122,14 @@ impl TargetArgs {
         }
     }
 
-    /// The options that require a GPU, as the subject of a sentence; nothing if none is given.
-    fn of_gpus(&self) -> String {
-        let options = [
-            ("`--logical`", self.logical.is_some()),
-            ("`--trace`", self.trace.is_some()),
-            ("`--timeline`", self.timeline.is_some()),
-        ];
-        let given = options.into_iter().filter_map(|(name, given)| given.then_some(name));
-        match &given.collect::<Vec<_>>()[..] {
-            [] => String::new(),
-            [one] => format!("{one} requires"),
-            [rest @ .., last] => format!("{} and {last} require", rest.join(", ")),
-        }
+    /// The trace, if a file of it is asked for.
+    fn traced(&self) -> Option<Traced> {
+        let is_traced = self.trace.is_some() || self.timeline.is_some();
+        is_traced.then(|| Traced {
+            trace: Arc::new(Trace::new()),
+            json: self.trace.clone(),
+            timeline: self.timeline.clone(),
+        })
     }
 
     /// The CPU, with a remark on options that are of GPUs alone.
@@ -147,7 +140,16 @@ impl TargetArgs {
             ("--cache-dir", self.cache.is_given()),
         ];
         ui::note_idle(&given, "on the CPU");
-        Runner::cpu(threads)
+        let traced = self.traced();
+        let trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
+        let backend = Box::new(Cpu::new(threads).map_err(Error::from)?.traced(trace));
+        Ok(Runner {
+            backend,
+            place: AvailableDevices { found: 0, cuda: false },
+            #[cfg(feature = "cuda")]
+            compiling: None,
+            traced,
+        })
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -167,12 +169,7 @@ impl TargetArgs {
         options.logical = self.logical;
         options.form = self.code.unwrap_or(options.form);
         options.watchdog = self.watchdog.unwrap_or(options.watchdog);
-        let is_traced = self.trace.is_some() || self.timeline.is_some();
-        let traced = is_traced.then(|| Traced {
-            trace: Arc::new(Trace::new()),
-            json: self.trace.clone(),
-            timeline: self.timeline.clone(),
-        });
+        let traced = self.traced();
         options.trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
         let progress = Arc::clone(&options.progress);
         let backend = Cuda::new(options).map_err(Error::from)?;
@@ -212,19 +209,16 @@ pub(crate) struct Runner {
     place: AvailableDevices,
     #[cfg(feature = "cuda")]
     compiling: Option<Arc<CompileProgress>>,
-    #[cfg(feature = "cuda")]
     traced: Option<Traced>,
 }
 
 /// A trace, and the files that it is written to.
-#[cfg(feature = "cuda")]
 struct Traced {
     trace: Arc<Trace>,
     json: Option<PathBuf>,
     timeline: Option<PathBuf>,
 }
 
-#[cfg(feature = "cuda")]
 impl Traced {
     /// Writes the files.
     fn write(&self) -> Result<(), Error> {
@@ -241,18 +235,6 @@ impl Traced {
 }
 
 impl Runner {
-    fn cpu(threads: usize) -> anyhow::Result<Self> {
-        let backend = Box::new(Cpu::new(threads).map_err(Error::from)?);
-        Ok(Self {
-            backend,
-            place: AvailableDevices { found: 0, cuda: false },
-            #[cfg(feature = "cuda")]
-            compiling: None,
-            #[cfg(feature = "cuda")]
-            traced: None,
-        })
-    }
-
     /// The backend.
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.backend
@@ -288,10 +270,8 @@ impl Runner {
 
     /// Returns the result of `runs`, and writes the trace of all of them even if one failed: the
     /// trace of a failed run is the one that is needed most.
-    #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "CUDA alone traces"))]
     pub(crate) fn traced<R>(&self, runs: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         let result = runs();
-        #[cfg(feature = "cuda")]
         if let Some(traced) = &self.traced {
             let written = traced.write();
             // Of two errors that of the run counts.

@@ -9,7 +9,7 @@ use super::run::{Given, Prepared, Run};
 use super::variables::{self, Variables};
 use crate::backend::host::{DeviceMemory, lock};
 use crate::backend::{
-    CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, inputs,
+    CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, Trace, inputs,
 };
 use crate::ir::Weights;
 use crate::lower::{BindError, Bound, Program};
@@ -27,6 +27,7 @@ pub struct CpuExecutable {
     plans: Mutex<VecDeque<Arc<Prepared>>>,
     /// The arenas of the last run, one for each device.
     arenas: Mutex<Option<Vec<Tensor>>>,
+    trace: Option<Arc<Trace>>,
 }
 
 impl CpuExecutable {
@@ -38,7 +39,12 @@ impl CpuExecutable {
     ) -> Result<Self, CompileError> {
         let variables = Variables::new(&program, weights)?;
         let (plans, arenas) = (Mutex::default(), Mutex::default());
-        Ok(Self { program, variables, pool, plans, arenas })
+        Ok(Self { program, variables, pool, plans, arenas, trace: None })
+    }
+
+    /// The same with a trace that its runs are added to.
+    pub(super) fn traced(self, trace: Option<Arc<Trace>>) -> Self {
+        Self { trace, ..self }
     }
 
     /// The program at this batch size with its kernels, which may hold tables as long as the
@@ -151,6 +157,7 @@ impl Executable for CpuExecutable {
         let prepared = self.prepare(n, options.max_memory, &param_bytes)?;
         let bound = &prepared.bound;
         let memories = self.memories(bound, spares.as_deref_mut())?;
+        let trace = self.trace.as_ref().map(|trace| trace.run(&self.program.name));
         let given = Given {
             program: &self.program,
             prepared: &prepared,
@@ -158,9 +165,11 @@ impl Executable for CpuExecutable {
             params: &held,
             pool: &self.pool,
             progress: options.progress.as_deref(),
+            trace: trace.as_ref(),
         };
         let run = Run::new(given, memories);
         let done = run.all_devices();
+        done.as_ref().err().into_iter().zip(&trace).for_each(|(error, trace)| trace.fail(error));
         let (mut arenas, mut outputs, mut updates) = (Vec::new(), Vec::new(), Vec::new());
         for memory in run.into_memories() {
             arenas.push(memory.arena);

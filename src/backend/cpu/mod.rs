@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::{Backend, CompileError, Executable};
+use super::{Backend, CompileError, Executable, Trace};
 use crate::ir::Weights;
 use crate::lower::{self, Program};
 pub use executable::CpuExecutable;
@@ -57,6 +57,8 @@ pub(super) use kernel::StepKernels;
 #[derive(Clone, Debug)]
 pub struct Cpu {
     pool: Arc<ThreadPool>,
+    /// What its executables add their runs to.
+    trace: Option<Arc<Trace>>,
 }
 
 impl Cpu {
@@ -67,7 +69,12 @@ impl Cpu {
             .thread_name(|i| format!("fanwise-{i}"))
             .build()
             .map_err(|e| CompileError::Threads(e.to_string()))?;
-        Ok(Self { pool: Arc::new(pool) })
+        Ok(Self { pool: Arc::new(pool), trace: None })
+    }
+
+    /// The same with a trace of all runs.
+    pub(crate) fn traced(self, trace: Option<Arc<Trace>>) -> Self {
+        Self { trace, ..self }
     }
 
     /// The workers.
@@ -82,7 +89,8 @@ impl Cpu {
         program: Program,
         weights: &Weights,
     ) -> Result<CpuExecutable, CompileError> {
-        CpuExecutable::new(program, weights, self.pool.clone())
+        let made = CpuExecutable::new(program, weights, self.pool.clone())?;
+        Ok(made.traced(self.trace.clone()))
     }
 }
 

@@ -16,8 +16,9 @@ use super::events::{Events, Stopped};
 use super::kernel::StepKernels;
 use super::place::Place;
 use crate::backend::RunError;
+use crate::backend::host::trace::{Kind, Recorder, Span};
 use crate::backend::host::{DeviceMemory, HostSteps, StepError, highest, lock};
-use crate::lower::{Action, Bound, BufferId, Launch, Program};
+use crate::lower::{Action, Bound, BufferId, Launch, Program, Step};
 use crate::types::Tensor;
 
 /// A program at one batch size, with the code of its launches.
@@ -45,6 +46,7 @@ pub(super) struct Given<'a> {
     pub(super) params: &'a [Vec<Option<Tensor>>],
     pub(super) pool: &'a ThreadPool,
     pub(super) progress: Option<&'a AtomicU64>,
+    pub(super) trace: Option<&'a Recorder>,
 }
 
 /// Everything that the tasks of one run share.
@@ -201,7 +203,7 @@ impl<'a> Run<'a> {
         while let Some(step) = self.given.program.devices[d].steps.get(task.steps) {
             let mut next = Next::Step;
             if bound.active[task.steps] {
-                let begin = Instant::now();
+                let (begin, in_trace) = (Instant::now(), self.given.trace.map(Recorder::now));
                 match &step.action {
                     Action::Wait(event) if !self.events.is_recorded(*event, d)? => {
                         return Ok(Next::Wait);
@@ -217,7 +219,9 @@ impl<'a> Run<'a> {
                     return Ok(next);
                 }
                 if matches!(step.action, Action::Copy { .. } | Action::Launch(_)) {
-                    task.time += begin.elapsed();
+                    let length = begin.elapsed();
+                    self.record(d, step, in_trace, length);
+                    task.time += length;
                     task.used = task.used.max(highest(bound, step));
                 }
             }
@@ -230,6 +234,18 @@ impl<'a> Run<'a> {
             }
         }
         Ok(Next::End)
+    }
+
+    /// Adds a step that began at `start` to the trace, if there is one.
+    fn record(&self, d: usize, step: &Step, start: Option<f64>, length: Duration) {
+        let (Some(trace), Some(start)) = (self.given.trace, start) else { return };
+        trace.add([Span {
+            track: self.given.program.devices[d].device.to_string(),
+            name: step.label.clone(),
+            start,
+            length: length.as_secs_f64() * 1e6,
+            kind: Kind::Work,
+        }]);
     }
 
     /// The memory and operands of a device's steps.
@@ -324,7 +340,9 @@ mod tests {
         };
         let memories = bound.devices.iter().map(|device| memory(device.planned)).collect();
         let (program, prepared, pool) = (&program, &prepared, &pool);
-        let given = Given { program, prepared, inputs: &[], params: &params, pool, progress: None };
+        let (progress, trace) = (None, None);
+        let given =
+            Given { program, prepared, inputs: &[], params: &params, pool, progress, trace };
         let run = Run::new(given, memories);
         let launch = lock(&run.places[1].memory);
         assert!(run.places[1].take(0).is_none());

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Cpu;
-use crate::backend::{CPU, Executable, RunError, RunOptions};
+use crate::backend::{CPU, Executable, RunError, RunOptions, Trace};
 use crate::ir::{Graph, Placement, Weights, verify};
 use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
 use crate::lower::{Access, Action, BufferId, ChainStep, lower};
@@ -42,6 +43,34 @@ fn compare(template: &Graph, whole: &super::CpuExecutable, how: &Replication) {
         assert_eq!(got.devices.iter().filter_map(|d| d.rows).sum::<i64>(), rows);
         assert!(got.devices.iter().all(|d| d.used <= d.planned));
     }
+}
+
+#[test]
+fn traces_have_every_launch_and_copy() {
+    let (graph, weights) = Replication::of(2).graph();
+    let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
+    let bound = program.bind(4).unwrap();
+    let devices = program.devices.iter().zip(&bound.devices);
+    let steps = devices.flat_map(|(device, own)| device.steps.iter().zip(&own.active));
+    let works = |action: &Action| matches!(action, Action::Launch(_) | Action::Copy { .. });
+    let expected = steps.filter(|(step, active)| **active && works(&step.action)).count();
+    let trace = Arc::new(Trace::new());
+    let traced = Cpu::new(2).unwrap().traced(Some(Arc::clone(&trace)));
+    let traced = traced.executable(program, &weights).unwrap();
+    let plain = executable(&graph, &weights, 2);
+    for run in 1..3 {
+        let got = traced.run(&batch(4), &RunOptions::default()).unwrap();
+        let plain = plain.run(&batch(4), &RunOptions::default()).unwrap();
+        assert_eq!(got.outputs, plain.outputs);
+        let json: serde_json::Value = serde_json::from_str(&trace.to_json()).unwrap();
+        let events = json["traceEvents"].as_array().unwrap();
+        assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), run * expected);
+        let tracks = events.iter().filter(|event| event["name"] == "thread_name");
+        let tracks: Vec<&str> = tracks.filter_map(|e| e["args"]["name"].as_str()).collect();
+        assert_eq!(tracks[..3], ["cpu:0", "gpu:0", "gpu:1"]);
+    }
+    assert!(traced.run(&BTreeMap::new(), &RunOptions::default()).is_err());
+    assert_eq!(trace.timeline().panels.len(), 2);
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub(crate) mod compiler;
 pub(crate) mod driver;
 pub(crate) mod run;
 
+pub use crate::backend::host::trace::Trace;
 pub use crate::codegen::error::CodegenError;
 pub use crate::codegen::key::{Arch, CodeFormat};
 pub(crate) use compiler::cache::{self, Cached};
@@ -30,4 +31,3 @@ pub use driver::probe::{NvrtcSearch, ProbeError};
 pub use run::backend::{CompileProgress, Cuda, CudaOptions};
 #[cfg(feature = "cli")]
 pub(crate) use run::in_flight::InFlight;
-pub use run::trace::Trace;

@@ -4,6 +4,7 @@
 mod lock;
 mod memory;
 mod step;
+pub(crate) mod trace;
 
 pub(super) use lock::lock;
 #[cfg(feature = "cuda")]

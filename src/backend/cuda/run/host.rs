@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::job::{DeviceState, Failure, Job, Outcome, Steps, WorkerState};
 use super::plan::HostTask;
-use super::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::DriverError;
 use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::memory::Pinned;
 use crate::backend::cuda::driver::stream::{Event, Stream};
+use crate::backend::host::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::host::{HostSteps, StepError};
 use crate::lower::Action;
 use crate::types::Tensor;

@@ -18,5 +18,4 @@ mod report;
 mod slot;
 mod slots;
 mod staging;
-pub(crate) mod trace;
 mod variables;

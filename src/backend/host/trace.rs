@@ -1,4 +1,4 @@
-//! A trace of the streams, in the form that trace viewers read.
+//! A trace of streams and virtual devices, in the form that trace viewers read, and as a picture.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::lock;
 use crate::backend::RunError;
-use crate::backend::host::lock;
 use crate::ir::picture::axis::{self, Unit};
 use crate::ir::picture::chart::{Chart, Panel};
 use crate::lower::picture::timeline::{self, Stream};
@@ -37,21 +37,21 @@ struct Run {
 
 /// Work of a stream, or what it waited for.
 #[derive(Clone, Debug)]
-pub(super) struct Span {
-    /// The stream: its device and what it is for.
-    pub(super) track: String,
+pub(crate) struct Span {
+    /// The stream: its device and what it is for; a virtual device has one.
+    pub(crate) track: String,
     /// The name of the work.
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// Microseconds from the beginning of the trace.
-    pub(super) start: f64,
+    pub(crate) start: f64,
     /// Microseconds that it took.
-    pub(super) length: f64,
-    pub(super) kind: Kind,
+    pub(crate) length: f64,
+    pub(crate) kind: Kind,
 }
 
 /// The kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Work of the stream.
     Work,
     /// The stream waits for another one.
@@ -86,30 +86,30 @@ impl Kind {
 }
 
 /// The label of a stream that waits.
-pub(super) const WAIT: &str = "wait";
+pub(crate) const WAIT: &str = "wait";
 
 /// The record of one run.
 #[derive(Clone, Debug)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     trace: Arc<Trace>,
     run: usize,
 }
 
 impl Recorder {
     /// Microseconds from the beginning of the trace to now.
-    pub(super) fn now(&self) -> f64 {
+    pub(crate) fn now(&self) -> f64 {
         self.trace.start.elapsed().as_secs_f64() * 1e6
     }
 
     /// Adds what was done.
-    pub(super) fn add(&self, spans: impl IntoIterator<Item = Span>) {
+    pub(crate) fn add(&self, spans: impl IntoIterator<Item = Span>) {
         if let Some(run) = lock(&self.trace.runs).get_mut(self.run) {
             run.spans.extend(spans);
         }
     }
 
     /// Adds an error with which the run ends now.
-    pub(super) fn fail(&self, error: &RunError) {
+    pub(crate) fn fail(&self, error: &RunError) {
         let (track, name, start) = ("errors".to_owned(), error.to_string().into(), self.now());
         self.add([Span { track, name, start, length: 0.0, kind: Kind::Error }]);
     }
@@ -128,7 +128,7 @@ impl Trace {
     }
 
     /// The record of another run of the program of this name.
-    pub(super) fn run(self: &Arc<Self>, program: &str) -> Recorder {
+    pub(crate) fn run(self: &Arc<Self>, program: &str) -> Recorder {
         let mut runs = lock(&self.runs);
         let run = runs.len();
         runs.push(Run { name: format!("{program}, run {}", run + 1), spans: Vec::new() });
