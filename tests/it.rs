@@ -19,6 +19,7 @@ mod it {
     mod cli_cuda;
     mod cli_help;
     mod cli_options;
+    mod commands;
     #[cfg(feature = "cuda")]
     mod cuda_indexing;
     mod cuda_kernels;
@@ -26,13 +27,13 @@ mod it {
     pub(super) mod cuda_training;
     mod custom;
     mod data;
-    mod data_sets;
+    pub(super) mod data_sets;
     mod decoder;
     mod defaults;
     mod digits;
     mod discovery;
     mod docs;
-    mod embed;
+    pub(super) mod embed;
     mod errors;
     mod every_option;
     mod examples;
@@ -67,7 +68,7 @@ mod it {
     mod onnx_single;
     pub(super) mod operators;
     mod positions;
-    mod predictions;
+    pub(super) mod predictions;
     pub(super) mod programs;
     pub(super) mod proof;
     pub(super) mod python;
@@ -82,6 +83,6 @@ mod it {
 
 // A test names what another one has as `crate::fit` and the like.
 use it::{
-    cuda_training, fit, fit_cli, fit_shards, mutations, onnx_runtime, operators, programs, proof,
-    python, source, variables,
+    cuda_training, data_sets, embed, fit, fit_cli, fit_shards, mutations, onnx_runtime, operators,
+    predictions, programs, proof, python, source, variables,
 };

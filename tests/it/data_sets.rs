@@ -37,7 +37,7 @@ pub(crate) fn write(path: &Path, name: &str, tensor: &Tensor) {
 
 /// The folder `name` with a model of the zoo and a data set of five rows: what the model gives is
 /// expected.
-fn case(folder: &Path, name: &str, model: &str) {
+pub(crate) fn case(folder: &Path, name: &str, model: &str) {
     let set = folder.join(name).join("test_data_set_0");
     fs::create_dir_all(&set).unwrap();
     good(folder, &format!("compile {model} --emit onnx={name}/model.onnx"));

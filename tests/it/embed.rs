@@ -126,7 +126,7 @@ fn node(domain: &str, op: &str, from: &str, to: &str) -> NodeProto {
 }
 
 /// `y = softmax(gate(x))` as an ONNX file.
-fn model() -> Vec<u8> {
+pub(crate) fn model() -> Vec<u8> {
     let opset = |domain: &str, version| OperatorSetIdProto {
         domain: Some(domain.to_owned()),
         version: Some(version),

@@ -13,7 +13,7 @@ use fanwise::types::Tensor;
 use crate::fit_cli::{good, path, refused};
 
 /// A model of images of 3 channels of 2 by 2 pixels, and three classes.
-fn of_images(folder: &Path) -> String {
+pub(crate) fn of_images(folder: &Path) -> String {
     let mut b = Builder::new("of_images");
     let x = b.input("x", "f32[N,3,2,2]".parse().unwrap());
     let flat = b.op("flat", Flatten { axis: 1 }, &[x]).unwrap();
@@ -29,7 +29,7 @@ fn of_images(folder: &Path) -> String {
 }
 
 /// A folder with three classes of images.
-fn images(folder: &Path) -> String {
+pub(crate) fn images(folder: &Path) -> String {
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/images");
     for (class, image) in [("ant", "baseline.png"), ("bee", "grey.png"), ("cat", "progressive.jpg")]
     {

@@ -7,7 +7,7 @@ use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    BROWSER, Failure, MANY, R, TF_KERAS, TORCH, beside, cargo_test, root, run_device_tests,
+    BROWSER, Failure, LONG, MANY, R, TF_KERAS, TORCH, beside, cargo_test, root, run_device_tests,
     run_tests, say, step_with, target, turn, unit_tests,
 };
 
@@ -100,10 +100,10 @@ fn matrices() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Mutants and numbers in thousands.
+/// Mutants and numbers in thousands, and the long commands of the book.
 fn drawn() -> Result<(), Failure> {
     let python = Python::prepare(&target())?;
-    let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY]);
+    let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY, LONG]);
     step_with(&python, drawn).env("FANWISE_SEED", turn()).run_tests()?;
     unit_tests().args(&["--", "--ignored", MANY]).run_tests().map(drop)
 }

@@ -111,7 +111,7 @@ fn run_tests(snapshots: &str, turn: &str, others: &[&str]) -> Result<Counts, Fai
     let fast = || run(unit_tests().args(&["--no-fail-fast"]));
     let (python, unit) = beside(|| Python::prepare(&target()), fast);
     let (python, unit) = (python?, unit?);
-    let skipped = [&[MANY, R, TORCH, TF_KERAS, BROWSER], others].concat();
+    let skipped = [&[MANY, LONG, R, TORCH, TF_KERAS, BROWSER], others].concat();
     let skipped: Vec<&str> = skipped.into_iter().flat_map(|name| ["--skip", name]).collect();
     let with = |step: Step, which: &str| {
         run(step_with(&python, step.args(&["--no-fail-fast", "--", which]).args(&skipped)))
@@ -127,6 +127,9 @@ fn run_tests(snapshots: &str, turn: &str, others: &[&str]) -> Result<Counts, Fai
 
 /// The beginning of the names of tests that draw more than a change has to wait for.
 const MANY: &str = "thousands_of_";
+
+/// The beginning of the name of the test of the commands of the book that take long.
+const LONG: &str = "long_commands_";
 
 /// The test that needs R.
 const R: &str = "r_package";

@@ -1,0 +1,297 @@
+//! Every command of the front page and of the book runs, and prints what its page shows.
+
+mod given;
+mod shown;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::fit_cli::texts;
+use given::{Of, Place};
+use shown::{Shown, of_page};
+
+/// Commands that do not run here, by how they begin, and why.
+const EXCUSED: [(&str, &str); 14] = [
+    ("cargo xtask", "runs the tests"),
+    ("cargo build", "builds what the tests run"),
+    ("cargo bench", "takes minutes"),
+    ("cargo fuzz", "needs a nightly compiler"),
+    ("FANWISE_BIN=", "runs the tests"),
+    ("FANWISE_PYTHON=", "runs the tests"),
+    ("pip install", "installs; the tests of the package do so"),
+    ("maturin build", "installs; the tests of the package do so"),
+    ("python3 -m venv", "installs; the tests of the package for R do so"),
+    ("~/fanwise/bin/pip", "installs; the tests of the package for R do so"),
+    ("R CMD INSTALL", "installs; the tests of the package for R do so"),
+    ("export RETICULATE_PYTHON=", "a shell keeps it"),
+    ("tests/gpu/check.sh pack", "packs the tests on a GPU"),
+    ("tar xzf", "runs the tests on a GPU"),
+];
+
+/// Blocks of text that show no command, by page and beginning, and what they are.
+const OTHERS: [(&str, &str, &str); 8] = [
+    ("docs/architecture.md", " front ends", "a drawing"),
+    ("docs/claims.md", "%", "claims, which the tests of the examples compare"),
+    ("docs/coming-from-keras.md", "memory of sequential", "the plan of 826 MB of weights"),
+    ("docs/data.md", "impl Source for Mine", "Rust"),
+    ("docs/data.md", "let mean", "Rust"),
+    ("docs/ir.md", "file      =", "a grammar"),
+    ("docs/onnx.md", "resnet50/model.onnx", "names of files"),
+    ("docs/training.md", "let training", "Rust"),
+];
+
+/// Models of the pages that a change does not wait for, and those that run in their place.
+const SMALLER: [(&str, &str); 3] = [
+    ("zoo:mini_googlenet", "zoo:mini_googlenet:narrow=8"),
+    ("zoo:xception", "zoo:xception:narrow=8,pixels=71"),
+    ("zoo:resnet50", "zoo:resnet50:narrow=8"),
+];
+
+/// Settings of training that takes hours, and those that run in their place.
+const SHORTER: [(&str, &str, &str); 2] = [("--epochs", "70", "1"), ("--batch", "256", "8")];
+
+/// What stands for something on a page, and what is given for it.
+const NAMES: [(&str, &str); 10] = [
+    ("MODEL", "model.onnx"),
+    ("GRAPH", "out.fan"),
+    ("DATA", "test.npz"),
+    ("FILE", "file.npz"),
+    ("onnx=FILE", "onnx=file.onnx"),
+    ("DIR…", "onnx-model"),
+    ("CODE", "E0102"),
+    ("SHELL", "bash"),
+    ("LOSS", "mse"),
+    ("OPTIMIZER", "adam"),
+];
+
+/// Options whose value is a file or folder that the command writes.
+const WRITTEN: [&str; 7] =
+    ["--outputs", "--save", "--checkpoint", "--emit", "--plot", "--log", "--out"];
+
+/// Commands that are whole without arguments.
+const ALONE: [&str; 6] = ["--version", "explain", "devices", "passes", "zoo", "man"];
+
+/// The pages with their texts.
+fn pages() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut names = vec!["README.md".to_owned()];
+    for entry in fs::read_dir(root.join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        names.extend(path.extension().is_some_and(|e| e == "md").then(|| format!("docs/{name}")));
+    }
+    names.sort();
+    let read = |name: String| {
+        let text = fs::read_to_string(root.join(&name)).unwrap();
+        (name, text)
+    };
+    names.into_iter().map(read).collect()
+}
+
+/// The words of a command, without quotation marks, with what is given for names.
+fn words(text: &str) -> Vec<String> {
+    let bare = text.replace(['\'', '"'], "");
+    let mut words: Vec<String> = bare.split_whitespace().map(str::to_owned).collect();
+    for i in 0..words.len() {
+        let of_data = i > 0 && words[i - 1] == "--inputs" && words[i] == "DIR";
+        let given = NAMES.iter().find(|(name, _)| *name == words[i]).map(|(_, given)| *given);
+        if let Some(given) = given.or_else(|| of_data.then_some("test_data_set_0")) {
+            given.clone_into(&mut words[i]);
+        }
+    }
+    // A name of a command stands for no run.
+    let is_name = words.len() == 1 && !ALONE.contains(&words[0].as_str());
+    words.extend(is_name.then(|| "--help".to_owned()));
+    words
+}
+
+/// The words of a command that is done in seconds; none if it is that already.
+fn shortened(words: &[String], long: bool) -> Vec<String> {
+    let trains = words[0] == "fit" && words.iter().any(|word| word == "zoo:mini_googlenet");
+    let mut short = words.to_vec();
+    for i in 1..short.len() {
+        let of = |(option, from, _): &&(&str, &str, &str)| {
+            trains && short[i - 1] == *option && short[i] == *from
+        };
+        let shorter = SHORTER.iter().find(of).map(|(_, _, to)| *to);
+        let smaller = SMALLER.iter().find(|(from, _)| short[i] == *from).map(|(_, to)| *to);
+        if let Some(to) = shorter.or(smaller.filter(|_| trains || !long)) {
+            to.clone_into(&mut short[i]);
+        }
+    }
+    short
+}
+
+/// Where a command of a page runs: those of a page share a folder, but for what is of other data.
+fn place(folder: &Path, page: &str, words: &[String]) -> Place {
+    let has = |part: &str| words.iter().any(|word| word.starts_with(part));
+    let (name, of) = if has("cifar") {
+        ("cifar", Of::Cifar)
+    } else if has("cat.png") || has("pictures") {
+        ("images", Of::Images)
+    } else if has("--template") {
+        ("proved", Of::Digits)
+    } else if ["docs/cli.md", "docs/training.md"].contains(&page) {
+        ("rows", Of::Digits)
+    } else {
+        ("rows", Of::Numbers)
+    };
+    let folder = folder.join(page.replace('/', "-")).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    Place { folder, of }
+}
+
+/// Runs a command with small models, or as the page has it.
+fn run(all: &Path, command: &Shown, long: bool) {
+    let at = format!("{}:{}: `{}`", command.page, command.line, command.text);
+    let text = command.text.replace("cargo run --release -- ", "fanwise ");
+    let words = words(text.strip_prefix("fanwise ").unwrap());
+    let words = shortened(&words, long);
+    let place = place(all, &command.page, &words);
+    let folder = place.folder.display().to_string();
+    for (i, word) in words.iter().enumerate().skip(1) {
+        let option = words[i - 1].as_str();
+        if option == "--checkpoint" {
+            // A run that is shown twice begins twice.
+            drop(fs::remove_dir_all(place.folder.join(word)));
+        } else if !WRITTEN.contains(&option) {
+            place.give(word);
+        }
+    }
+    let here = |word: &String| word.replace("/tmp", &folder).replace('~', &folder);
+    let words: Vec<String> = words.iter().map(here).collect();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    process.args(&words).current_dir(&place.folder).env_remove("RUST_BACKTRACE");
+    process.env("HOME", &folder).env("XDG_CACHE_HOME", &folder).env("COLUMNS", "100");
+    if !long {
+        process.env("FANWISE_NVRTC", "/no/such/folder");
+    }
+    let output = process.output().unwrap();
+    let (out, err) = texts(&output);
+    // Whether there is a GPU, a page does not say.
+    let notes = err.lines().filter(|line| !line.starts_with("note: no GPU found"));
+    let err: String = notes.flat_map(|line| [line, "\n"]).collect();
+    let line = words.join(" ");
+    let lacks_gpu = line.contains("--target cuda") && err.contains("error[E0503]");
+    let refused = output.status.code() == Some(2) && !command.prints.is_empty();
+    assert!(output.status.success() || lacks_gpu || refused, "{at}, as `{line}`: {out}{err}");
+    if command.comment.starts_with("passed") {
+        assert_eq!(out.lines().last(), Some(&*command.comment), "{at}");
+    }
+    let shown = masked(&command.prints.join("\n"));
+    let printed = [masked(&out), masked(&err)];
+    assert!(printed.iter().any(|text| prints(text, &shown)), "{at} prints\n{out}{err}");
+}
+
+/// A text whose times and other numbers with decimals are `#`.
+fn masked(text: &str) -> String {
+    let is_number = |word: &str| word.contains('.') && word.parse::<f64>().is_ok();
+    let line = |line: &str| {
+        let words = line.trim_end().split(' ').map(|word| {
+            let bare = word.trim_end_matches([',', ';', ')']);
+            if is_number(bare) { word.replace(bare, "#") } else { word.to_owned() }
+        });
+        words.collect::<Vec<_>>().join(" ") + "\n"
+    };
+    text.lines().map(line).collect()
+}
+
+/// True if a text is what a page shows, where a line `…` stands for any lines.
+fn prints(text: &str, shown: &str) -> bool {
+    let parts: Vec<&str> = shown.split("…\n").collect();
+    let Some(mut rest) = text.strip_prefix(parts[0]) else { return false };
+    for part in &parts[1..] {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    shown.is_empty() || rest.is_empty() || shown.ends_with("…\n")
+}
+
+/// The commands that run, of all pages. Every other one is excused.
+fn commands() -> Vec<Shown> {
+    let mut found = Vec::new();
+    let (mut excused, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for (page, text) in pages() {
+        let (commands, blocks) = of_page(&page, &text);
+        for (line, first) in blocks {
+            let known = |other: &(&str, &str, &str)| other.0 == page && first.starts_with(other.1);
+            let known = OTHERS.iter().position(known);
+            let known = known.unwrap_or_else(|| {
+                panic!("{page}:{line}: a block of text that is no command, and that no test knows")
+            });
+            others.insert(known);
+        }
+        for command in commands {
+            let runs = ["fanwise ", "cargo run --release -- "];
+            if runs.iter().any(|begin| command.text.starts_with(begin)) {
+                found.push(command);
+                continue;
+            }
+            let known = EXCUSED.iter().position(|(begin, _)| command.text.starts_with(begin));
+            let known = known.unwrap_or_else(|| {
+                panic!("{page}:{}: no test knows `{}`", command.line, command.text)
+            });
+            excused.insert(known);
+        }
+    }
+    // What no page shows needs no excuse.
+    assert_eq!((excused.len(), others.len()), (EXCUSED.len(), OTHERS.len()));
+    found
+}
+
+#[test]
+fn commands_of_the_pages_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = commands();
+    assert!(commands.len() > 150, "{}", commands.len());
+    for command in &commands {
+        run(folder.path(), command, false);
+    }
+}
+
+#[test]
+#[ignore = "takes long: cargo xtask full"]
+fn long_commands_of_the_pages_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in commands() {
+        let is_long = |(from, _): &(&str, &str)| command.text.split(' ').any(|word| word == *from);
+        let is_long = SMALLER.iter().any(is_long) || command.text.contains("--target cuda");
+        if is_long && !command.text.starts_with("fanwise fit") {
+            run(folder.path(), &command, true);
+        }
+    }
+}
+
+#[test]
+fn the_error_as_json_is_that_of_the_page() {
+    let args = ["run", "zoo:mlp", "--gpus", "all", "--format", "json"];
+    let output = Command::new(env!("CARGO_BIN_EXE_fanwise")).args(args).output().unwrap();
+    if output.status.success() {
+        // This machine has GPUs.
+        return;
+    }
+    let given: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    let page = pages().into_iter().find(|(name, _)| name == "docs/cli.md").unwrap().1;
+    let blocks = page.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let shown: Vec<serde_json::Value> =
+        blocks.map(|block| serde_json::from_str(block).unwrap()).collect();
+    assert!(shown.contains(&given), "{given}");
+}
+
+#[test]
+fn what_a_page_shows_is_compared_line_by_line() {
+    for (text, shown, same) in [
+        ("a\nb\n", "a\nb\n", true),
+        ("a\nb\n", "a\n", false),
+        ("a\nb\nc\n", "a\n…\nc\n", true),
+        ("a\nb\nc\n", "a\n…\n", true),
+        ("a\nb\nc\n", "a\n…\nb\n", false),
+        ("a\nb\n", "", true),
+        ("a\n", "b\n", false),
+    ] {
+        assert_eq!(prints(text, shown), same, "{text:?} {shown:?}");
+    }
+    assert_eq!(masked("in 3.40 s; (0.5)  1 x.y"), "in # s; (0.5)  1 x.y\n");
+}
