@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use super::data::{Data, DataError, Loader, LoaderOptions, Position};
-use super::history::{Epoch, History};
+use super::history::{Epoch, History, Logs};
 use super::observer::{Observer, TrainState, each};
 use super::run::Run;
 use super::schedule::Schedule;
@@ -159,7 +158,7 @@ impl Trainer {
         terms: &Terms,
         observers: &mut [&mut dyn Observer],
     ) -> Result<History, Error> {
-        let Terms { data, validation, epochs, schedule, .. } = terms;
+        let Terms { data, epochs, schedule, .. } = terms;
         let names = self.train.names(data.columns())?;
         let mut batches = data.batches(run.at, *epochs)?;
         // Behind its last batch an epoch only has to be ended: what follows are the batches of the
@@ -195,33 +194,26 @@ impl Trainer {
                 return Err(DataError::Setting(reason).into());
             }
             let learning_rate = run.rate.unwrap_or_else(|| usual(&run));
-            self.end(&mut run, learning_rate, validation.as_ref(), began)?;
+            let validation = self.validate(&run, terms, observers)?;
+            end(&mut run, learning_rate, validation, began);
             let watch = self.watch(&run, terms);
             go_on = each(observers, |o| o.epoch(&watch))?;
         }
         Ok(run.history)
     }
 
-    /// Ends an epoch: its numbers go into the history.
-    fn end(
+    /// The loss and the metrics of the validation data, behind the last batch of an epoch.
+    fn validate(
         &mut self,
-        run: &mut Run,
-        learning_rate: f64,
-        validation: Option<&Arc<Loader>>,
-        began: Instant,
-    ) -> Result<(), Error> {
-        let training = std::mem::take(&mut run.sums).logs();
-        let validation = match validation {
-            Some(data) => {
-                self.sync()?;
-                Some(self.evaluator.all(data, &AtomicU64::new(0))?)
-            }
-            None => None,
-        };
-        let (epoch, seconds) = (run.at.epoch, began.elapsed().as_secs_f64());
-        run.history.epochs.push(Epoch { epoch, learning_rate, training, validation, seconds });
-        run.at = Position { epoch: epoch + 1, step: 0 };
-        Ok(())
+        run: &Run,
+        terms: &Terms,
+        observers: &mut [&mut dyn Observer],
+    ) -> Result<Option<Logs>, Error> {
+        let Some(data) = &terms.validation else { return Ok(None) };
+        self.sync()?;
+        let watch = self.watch(run, terms);
+        let each = || observers.iter_mut().try_for_each(|o| o.validation_batch(&watch));
+        Ok(Some(self.evaluator.all(data, each)?))
     }
 
     /// The learning rate of the next batch.
@@ -275,4 +267,12 @@ impl Trainer {
         ];
         texts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
     }
+}
+
+/// Ends an epoch: its numbers go into the history.
+fn end(run: &mut Run, learning_rate: f64, validation: Option<Logs>, began: Instant) {
+    let training = std::mem::take(&mut run.sums).logs();
+    let (epoch, seconds) = (run.at.epoch, began.elapsed().as_secs_f64());
+    run.history.epochs.push(Epoch { epoch, learning_rate, training, validation, seconds });
+    run.at = Position { epoch: epoch + 1, step: 0 };
 }

@@ -115,6 +115,15 @@ pub trait Observer {
         Ok(())
     }
 
+    /// After a batch of the validation data, which come behind the last batch of an epoch.
+    ///
+    /// # Errors
+    /// If it cannot do its work; the training ends.
+    #[doc(hidden)]
+    fn validation_batch(&mut self, _watch: &TrainState<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// True if steps whose loss is not finite shall change nothing, so that their cause can be
     /// found.
     #[doc(hidden)]

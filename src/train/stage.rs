@@ -262,11 +262,19 @@ impl Evaluator {
         batches: LoaderOptions,
         done: &AtomicU64,
     ) -> Result<Logs, Error> {
-        self.all(&self.stage.in_order(data.into(), batches)?, done)
+        let count = || {
+            done.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        self.all(&self.stage.in_order(data.into(), batches)?, count)
     }
 
-    /// The loss and the metrics of all batches, which `done` counts.
-    pub(super) fn all(&self, data: &Arc<Loader>, done: &AtomicU64) -> Result<Logs, Error> {
+    /// The loss and the metrics of all batches; `each` comes after each of them, and may end it.
+    pub(super) fn all(
+        &self,
+        data: &Arc<Loader>,
+        mut each: impl FnMut() -> Result<(), Error>,
+    ) -> Result<Logs, Error> {
         let names = self.stage.names(data.columns())?;
         let mut sums = Sums::default();
         let stage = &self.stage;
@@ -275,8 +283,8 @@ impl Evaluator {
             Ok(((), stage.inputs(&feed, None)?))
         });
         run_each(&*stage.executable, &stage.options(), batches, |(), given| {
-            done.fetch_add(1, Ordering::Relaxed);
-            stage.add(&given, &mut sums)
+            stage.add(&given, &mut sums)?;
+            each()
         })?;
         Ok(sums.logs())
     }

@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 #[cfg(unix)]
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 #[cfg(unix)]
 use std::process::{Child, Command, Stdio};
+#[cfg(unix)]
+use std::time::Duration;
 
 use fanwise::format::{Budget, npz};
 use fanwise::ir::{Builder, Origin};
 use fanwise::model::{self, GraphForm};
 use fanwise::op::{MatMul, Unary};
-use fanwise::types::Tensor;
+use fanwise::types::{DType, Tensor};
 
 #[cfg(unix)]
 use crate::fit_cli::{command, texts};
@@ -244,6 +246,59 @@ fn a_second_interruption_ends_a_run_at_once() {
     signal(&child, "-INT");
     signal(&child, "-INT");
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+}
+
+/// The rows of a file so many times, in another file.
+#[cfg(unix)]
+fn repeated(from: &str, to: &str, times: usize) {
+    let arrays = npz::read(Path::new(from), &mut Budget::new(1 << 20)).unwrap();
+    let arrays = arrays.into_iter().map(|(name, tensor)| {
+        let dims = [&[tensor.dims()[0] * times][..], &tensor.dims()[1..]].concat();
+        let all = if tensor.dtype() == DType::I64 {
+            Tensor::new(&dims, &tensor.as_slice::<i64>().repeat(times))
+        } else {
+            Tensor::new(&dims, &tensor.as_slice::<f32>().repeat(times))
+        };
+        (name, all.unwrap())
+    });
+    npz::write(Path::new(to), &arrays.collect()).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_validation_ends_and_the_files_that_are_missing_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, test) = two_head(folder.path());
+    // The epoch has 30 batches, its validation 12,000.
+    repeated(&test, &at("many.npz"), 1200);
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--validation", &at("many.npz")];
+    let aim = ["--batch", "1", "--loss", "score=mse", "--checkpoint", "run"];
+    let files = ["--save", "w.safetensors", "--log", "log.csv"];
+    let fit = |args: &[&str]| {
+        let mut command = command(env!("CARGO_BIN_EXE_fanwise"), args);
+        command.current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut child = fit(&[&begin[..], &aim, &files].concat());
+    let (mut said, mut err) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
+    while !said.contains("\n  files: ") {
+        assert!(err.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, "-INT");
+    err.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    let end = "interrupted in the validation of epoch 1; the checkpoint is in run\n\
+        not written yet: w.safetensors, log.csv\nto go on: fanwise fit --resume run\n";
+    assert!(said.ends_with(end), "{said}");
+    let missing = |name: &str| !folder.path().join(name).exists();
+    assert!(missing("w.safetensors") && missing("log.csv"));
+    // What goes on trains no more, and validates anew.
+    let (out, said) = texts(&fit(&["fit", "--resume", "run"]).wait_with_output().unwrap());
+    assert!(said.contains("after batch 30 of epoch 1"), "{said}");
+    assert!(out.starts_with("epoch 1/1  ") && out.contains("val_loss"), "{out}{said}");
+    assert!(!missing("w.safetensors") && !missing("log.csv"));
 }
 
 /// A model with a layer that overflows for inputs above 88, and its weights beside it.

@@ -16,7 +16,7 @@ use clap::Args;
 use super::evaluate::BaseArgs;
 use super::files::FileArgs;
 use super::images::{self, Augment};
-use super::interrupt::Interrupt;
+use super::interrupt::{Interrupt, Pending};
 use super::objective::{ObjectiveArgs, OptimizerArgs, amount};
 use super::progress::{self, Report};
 use super::rows;
@@ -187,9 +187,15 @@ impl FitArgs {
     }
 
     /// The callback that ends the run when it is interrupted.
-    fn interrupt(keeper: Option<&ModelCheckpoint>, settings: Settings) -> Interrupt {
+    fn interrupt(&self, keeper: Option<&ModelCheckpoint>, settings: Settings) -> Interrupt {
         let own = || ModelCheckpoint { settings, ..ModelCheckpoint::new("") };
-        Interrupt::new(keeper.cloned().unwrap_or_else(own), keeper.is_some())
+        let FileArgs { save, log, plot, .. } = &self.files;
+        let files = Pending {
+            last: save.iter().cloned().collect(),
+            of_epochs: [log, plot].into_iter().flatten().cloned().collect(),
+        };
+        // Without a folder of checkpoints the interruption has one of its own.
+        Interrupt::new(keeper.cloned().unwrap_or_else(own), keeper.is_some(), files)
     }
 
     /// The callbacks of a run, and what there is to say if it is interrupted. Checkpoints come
@@ -200,7 +206,7 @@ impl FitArgs {
         keeper: Option<ModelCheckpoint>,
         settings: Settings,
     ) -> (Vec<Box<dyn Observer>>, Arc<OnceLock<String>>) {
-        let interrupt = Self::interrupt(keeper.as_ref(), settings);
+        let interrupt = self.interrupt(keeper.as_ref(), settings);
         let ended = interrupt.ended();
         let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
         all.extend(progress::bar().filter(|_| !ui::is_quiet()));

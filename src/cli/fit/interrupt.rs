@@ -1,4 +1,4 @@
-//! Ctrl-C: a training ends after the step that it computes, and keeps a checkpoint.
+//! Ctrl-C: a training ends after the batch that it computes, and keeps a checkpoint.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,6 +33,29 @@ pub(super) struct Interrupt {
     keeper: ModelCheckpoint,
     /// Whether another callback keeps the checkpoints of epochs in the same folder.
     kept: bool,
+    files: Pending,
+}
+
+/// The files that a run writes.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Those of its end.
+    pub(super) last: Vec<PathBuf>,
+    /// Those of every epoch.
+    pub(super) of_epochs: Vec<PathBuf>,
+}
+
+impl Pending {
+    /// A line that names those that are not there after so many epochs, if there are some.
+    fn missing(&self, epochs: usize) -> String {
+        let of_epochs = if epochs == 0 { &self.of_epochs[..] } else { &[] };
+        let names: Vec<String> =
+            self.last.iter().chain(of_epochs).map(|path| path.display().to_string()).collect();
+        if names.is_empty() {
+            return String::new();
+        }
+        format!("not written yet: {}\n", names.join(", "))
+    }
 }
 
 /// The folder for a run that names none.
@@ -47,8 +70,8 @@ fn folder() -> PathBuf {
 impl Interrupt {
     /// Ends a training with a checkpoint as `keeper` writes it, or, where `kept` is false, in a
     /// folder of its own.
-    pub(super) fn new(keeper: ModelCheckpoint, kept: bool) -> Self {
-        Self { asked: Arc::default(), ended: Arc::default(), keeper, kept }
+    pub(super) fn new(keeper: ModelCheckpoint, kept: bool, files: Pending) -> Self {
+        Self { asked: Arc::default(), ended: Arc::default(), keeper, kept, files }
     }
 
     /// What there is to say if the training was interrupted.
@@ -77,18 +100,27 @@ impl Interrupt {
             self.keeper.write(watch, None)?;
         }
         let at = match (watch.at.epoch, watch.at.step) {
-            (epochs, 0) => format!("epoch {epochs}"),
-            (epochs, step) => format!("batch {step} of epoch {}", epochs + 1),
+            (epochs, 0) => format!("after epoch {epochs}"),
+            (epochs, step) if watch.steps == Some(step) => {
+                format!("in the validation of epoch {}", epochs + 1)
+            }
+            (epochs, step) => format!("after batch {step} of epoch {}", epochs + 1),
         };
-        let folder = self.keeper.folder.display();
         let text = format!(
-            "interrupted after {at}; the checkpoint is in {folder}\nto go on: fanwise fit \
-             --resume {}",
+            "interrupted {at}; the checkpoint is in {}\n{}to go on: fanwise fit --resume {}",
+            self.keeper.folder.display(),
+            self.files.missing(watch.history().epochs.len()),
             quoted(&self.keeper.folder)
         );
         // Nobody else sets it.
         drop(self.ended.set(text));
         Ok(())
+    }
+
+    /// Ends the training within an epoch.
+    fn stop(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
+        self.end(watch)?;
+        Err(TrainError::Watch("the training was interrupted".to_owned()).into())
     }
 }
 
@@ -103,9 +135,7 @@ fn answer() -> std::io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     let said = move || {
         if signals.forever().next().is_some() {
-            ui::note(
-                "training ends after this step or validation; press Ctrl-C again to end it at once",
-            );
+            ui::note("training ends after this batch; press Ctrl-C again to end it at once");
         }
     };
     std::thread::Builder::new().name("fanwise-signals".to_owned()).spawn(said).map(drop)
@@ -122,8 +152,12 @@ impl Observer for Interrupt {
         if !self.asked.load(Ordering::Relaxed) || watch.steps == Some(watch.at.step) {
             return Ok(());
         }
-        self.end(watch)?;
-        Err(TrainError::Watch("the training was interrupted".to_owned()).into())
+        self.stop(watch)
+    }
+
+    fn validation_batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
+        // What goes on validates the epoch anew.
+        if self.asked.load(Ordering::Relaxed) { self.stop(watch) } else { Ok(()) }
     }
 
     fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
