@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::ParseFloatError;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,12 @@ const MAX_STATE: u64 = 1 << 28;
 /// The prefix and suffix of the names of files of variables.
 const VARIABLES: &str = "variables-";
 const SAFETENSORS: &str = ".safetensors";
+
+/// The folder, in that of a run, of the checkpoint of the best epoch.
+pub(super) const BEST: &str = "best";
+
+/// The beginning of the names of the folders, in that of a run, of the checkpoints of epochs.
+pub(super) const OF_EPOCH: &str = "epoch-";
 
 /// A checkpoint of a training.
 ///
@@ -162,9 +168,11 @@ impl Checkpoint {
     /// Reads the checkpoint of a folder; `None` where it has none.
     pub fn read(folder: &Path, max_memory: u64) -> Result<Option<Self>, CheckpointError> {
         let mut budget = Budget::new(max_memory);
-        let Some((mut read, file)) = Self::state(folder, &mut budget)? else { return Ok(None) };
-        read.variables = safetensors::read(&folder.join(file), &mut budget, |_| true)?;
-        Ok(Some(read))
+        read_or(folder, || {
+            let Some((mut read, file)) = Self::state(folder, &mut budget)? else { return Ok(None) };
+            read.variables = safetensors::read(&folder.join(file), &mut budget, |_| true)?;
+            Ok(Some(read))
+        })
     }
 
     /// All but the variables of the checkpoint of a folder, and the name of their file; `None`
@@ -201,7 +209,42 @@ impl Checkpoint {
 
     /// All but the variables of the checkpoint of a folder; `None` where it has none.
     pub(crate) fn read_state(folder: &Path) -> Result<Option<Self>, CheckpointError> {
-        Ok(Self::state(folder, &mut Budget::new(MAX_STATE))?.map(|(read, _)| read))
+        let state = || Self::state(folder, &mut Budget::new(MAX_STATE));
+        Ok(read_or(folder, state)?.map(|(read, _)| read))
+    }
+
+    /// The newest checkpoint of the run of a folder that is whole, but for that of the folder
+    /// itself: its folder, and how far it is.
+    pub(crate) fn beside(folder: &Path) -> Option<(PathBuf, String)> {
+        let name = folder.file_name().and_then(|name| name.to_str());
+        let is_part = name.is_some_and(|name| name == BEST || number(name).is_some());
+        let run = if is_part { folder.parent()? } else { folder };
+        let here = run.as_os_str().is_empty();
+        let inside = std::fs::read_dir(if here { Path::new(".") } else { run });
+        // What cannot be listed has no checkpoint that could be named.
+        let inside = inside.into_iter().flatten().flatten();
+        let names = inside.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut epochs: Vec<u64> = names.filter_map(|name| number(&name)).collect();
+        epochs.sort_unstable_by(|a, b| b.cmp(a));
+        let epochs = epochs.iter().map(|epoch| run.join(format!("{OF_EPOCH}{epoch}")));
+        let other = |at: &PathBuf| at != folder;
+        let whole = |at: PathBuf| Some((Self::whole(&at)?, at));
+        let newest = epochs.filter(other).find_map(whole);
+        let rest = [run.to_path_buf(), run.join(BEST)].into_iter().filter(other);
+        let (Position { epoch, step }, at) =
+            rest.filter_map(whole).chain(newest).max_by_key(|(at, _)| (at.epoch, at.step))?;
+        let how_far = match step {
+            0 => format!("after epoch {epoch}"),
+            _ => format!("after batch {step} of epoch {}", epoch + 1),
+        };
+        Some((at, how_far))
+    }
+
+    /// The place of the checkpoint of a folder, if it has one and nothing of it is missing.
+    fn whole(folder: &Path) -> Option<Position> {
+        let (read, file) = Self::state(folder, &mut Budget::new(MAX_STATE)).ok()??;
+        safetensors::map(&folder.join(file)).ok()?;
+        Some(read.at)
     }
 
     /// The name of a term that is another one in these, with both texts. A checkpoint that has no
@@ -214,6 +257,22 @@ impl Checkpoint {
     }
 }
 
+/// What is read of a folder; an error of damaged files knows what there is in their place.
+fn read_or<T>(
+    folder: &Path,
+    read: impl FnOnce() -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
+    read().map_err(|error| {
+        let is_large = matches!(error, CheckpointError::File(FileError::Memory(_)));
+        if is_large { error } else { CheckpointError::damaged(error, folder) }
+    })
+}
+
+/// The number of the epoch in the name of a folder that keeps it.
+fn number(name: &str) -> Option<u64> {
+    name.strip_prefix(OF_EPOCH)?.parse().ok()
+}
+
 /// True if a file has a name that a checkpoint gives its variables.
 fn is_of_variables(name: &str) -> bool {
     let numbers = name.strip_prefix(VARIABLES).and_then(|name| name.strip_suffix(SAFETENSORS));
@@ -224,8 +283,9 @@ fn is_of_variables(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Checkpoint, History, Sums};
+    use super::{Checkpoint, History, Position, Sums};
     use crate::train::{Epoch, Logs};
+    use crate::types::Diagnostic;
 
     fn of_losses(training: f64, validation: f64) -> Checkpoint {
         let logs = |loss| Logs { rows: 3, loss, metrics: vec![("mse".to_owned(), validation)] };
@@ -250,6 +310,40 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
         let read = Checkpoint::read(folder.path(), 1 << 20).unwrap().unwrap();
         assert!(read.history.epochs[0].validation.as_ref().is_some_and(|logs| logs.loss.is_nan()));
+    }
+
+    #[test]
+    fn the_newest_whole_checkpoint_of_a_run_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        let at = |name: &str| if name.is_empty() { run.clone() } else { run.join(name) };
+        let told = |name: &str| {
+            let (at, how_far) = Checkpoint::beside(&at(name))?;
+            let at = at.strip_prefix(&run).unwrap().display().to_string();
+            Some(format!("{at}: {how_far}"))
+        };
+        assert_eq!(told(""), None);
+        let places = [("", 10, 3), ("best", 7, 0), ("epoch-9", 9, 0), ("epoch-10", 10, 0)];
+        for (name, epoch, step) in places {
+            let at = Position { epoch, step };
+            let kept = Checkpoint { at, ..of_losses(0.5, 0.5) };
+            kept.write(&run.join(name)).unwrap();
+        }
+        assert_eq!(told("best").as_deref(), Some(": after batch 3 of epoch 11"));
+        assert_eq!(told("").as_deref(), Some("epoch-10: after epoch 10"));
+        // An archive of variables that ends too early, or is not there.
+        std::fs::write(run.join("epoch-10/variables-10-0-0.safetensors"), "a part").unwrap();
+        assert_eq!(told("").as_deref(), Some("epoch-9: after epoch 9"));
+        std::fs::remove_file(run.join("epoch-9/variables-9-0-0.safetensors")).unwrap();
+        assert_eq!(told("").as_deref(), Some("best: after epoch 7"));
+        let error = Checkpoint::read(&run.join("epoch-9"), 1 << 20).unwrap_err();
+        let hint = error.hints()[0].to_string();
+        assert!(hint.starts_with("use the checkpoint in ") && hint.contains("of epoch 11"));
+        std::fs::write(run.join("state.json"), "{").unwrap();
+        assert_eq!(told("epoch-9").as_deref(), Some("best: after epoch 7"));
+        std::fs::write(run.join("best/state.json"), "{").unwrap();
+        let error = Checkpoint::read(&run, 1 << 20).unwrap_err();
+        assert!(error.hints()[0].to_string().contains("no other checkpoint"), "{error}");
     }
 
     #[test]

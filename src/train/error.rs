@@ -1,3 +1,6 @@
+use std::path::Path;
+
+use super::Checkpoint;
 use crate::format::FileError;
 use crate::types::{Diagnostic, Escaped, Hint, Quoted};
 
@@ -113,6 +116,39 @@ pub enum CheckpointError {
         /// The reason.
         error: String,
     },
+    /// A checkpoint cannot be read.
+    #[error("{error}")]
+    Damaged {
+        /// The reason.
+        error: Box<CheckpointError>,
+        /// The folder of the checkpoint.
+        folder: String,
+        /// The newest whole checkpoint of the same run, if there is one: its folder, and how far it
+        /// is.
+        whole: Option<(String, String)>,
+    },
+}
+
+impl CheckpointError {
+    /// The error of a checkpoint that cannot be read for this reason.
+    pub(super) fn damaged(error: Self, folder: &Path) -> Self {
+        let whole = Checkpoint::beside(folder);
+        let whole = whole.map(|(at, how_far)| (at.display().to_string(), how_far));
+        Self::Damaged { error: Box::new(error), folder: folder.display().to_string(), whole }
+    }
+}
+
+/// What to do with a checkpoint that cannot be read.
+fn way_out(folder: &str, whole: Option<&(String, String)>) -> String {
+    match whole {
+        None => {
+            "no other checkpoint of the run is whole: start a new run, in another folder".to_owned()
+        }
+        Some((at, how_far)) if Path::new(folder).parent() == Some(Path::new(at)) => {
+            format!("use the checkpoint in {at}, {how_far}, which is whole, and remove {folder}")
+        }
+        Some((at, how_far)) => format!("use the checkpoint in {at}, {how_far}, which is whole"),
+    }
 }
 
 impl Diagnostic for CheckpointError {
@@ -122,10 +158,11 @@ impl Diagnostic for CheckpointError {
 
     fn hints(&self) -> Vec<Hint> {
         match self {
-            Self::State { .. } => vec![Hint::advice(
-                "use another checkpoint, such as that of the best epoch, or start a new run",
-            )],
-            Self::File(_) | Self::Io { .. } => Vec::new(),
+            Self::Damaged { folder, whole, .. } => {
+                vec![Hint::advice(way_out(folder, whole.as_ref()))]
+            }
+            Self::File(error) => error.hints(),
+            Self::State { .. } | Self::Io { .. } => Vec::new(),
         }
     }
 }

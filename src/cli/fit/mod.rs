@@ -94,10 +94,11 @@ pub(crate) fn fit(
     let limit = args.base.model.max_memory();
     let checkpoint = Checkpoint::read(folder, limit).map_err(Error::from)?;
     let checkpoint = checkpoint.with_context(|| {
-        format!(
-            "{} has no checkpoint; name the folder that `fit --checkpoint` wrote",
-            folder.display()
-        )
+        let way = match Checkpoint::beside(folder) {
+            Some((at, how_far)) => format!("{} has one, {how_far}", at.display()),
+            None => "name the folder that `fit --checkpoint` wrote".to_owned(),
+        };
+        format!("{} has no checkpoint; {way}", folder.display())
     })?;
     let settings = settings::of_this_run(all, line, Some(&checkpoint.settings))?;
     // What the checkpoint was trained with holds again; an option that contradicts it is an error.

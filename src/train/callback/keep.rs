@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::Error;
-use crate::train::checkpoint::Checkpoint;
+use crate::train::checkpoint::{BEST, Checkpoint, OF_EPOCH};
 use crate::train::error::CheckpointError;
 use crate::train::history::History;
 use crate::train::monitor::Monitor;
@@ -83,7 +83,7 @@ impl ModelCheckpoint {
 
     /// The folder of the best epoch.
     pub(crate) fn best(&self) -> PathBuf {
-        self.folder.join("best")
+        self.folder.join(BEST)
     }
 
     /// The number by which the checkpoint in the folder of the best epoch was found to be that, if
@@ -161,7 +161,7 @@ impl Observer for ModelCheckpoint {
         let epochs = watch.history().epochs.len();
         let also = match self.keep {
             Keep::Last => None,
-            Keep::Every => Some(self.folder.join(format!("epoch-{epochs}"))),
+            Keep::Every => Some(self.folder.join(format!("{OF_EPOCH}{epochs}"))),
             Keep::Best => self.is_best(watch.history())?.then(|| self.best()),
         };
         self.write(watch, also.as_deref())?;
