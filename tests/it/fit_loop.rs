@@ -288,7 +288,16 @@ fn observers_keep_log_tell_and_end_a_training() {
     let best = Checkpoint::read(&at("kept/best"), u64::MAX).unwrap().unwrap();
     assert_eq!(best.history.epochs.len(), 2);
     assert_eq!(Checkpoint::read(&at("kept"), u64::MAX).unwrap().unwrap().at.epoch, 3);
-    assert!(at("events/train").is_dir() && at("events/validation").is_dir());
+    let event = |folder: &str, tag: &[u8]| {
+        let files = std::fs::read_dir(at("events").join(folder)).unwrap();
+        let bytes: Vec<u8> =
+            files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+        bytes.windows(tag.len()).filter(|part| *part == tag).count()
+    };
+    assert_eq!(event("train", b"epoch_loss"), 3);
+    assert_eq!(event("validation", b"epoch_loss"), 3);
+    assert_eq!(event("batches", b"batch_loss"), 9);
+    assert_eq!(event("batches", b"batch_learning_rate"), 9);
     let told = told.into_inner().unwrap();
     let seen: Vec<_> = told.iter().map(|p| (p.epoch, p.step, p.logs.rows, p.ended)).collect();
     let of = |e| [(e, 1, 8, false), (e, 2, 16, false), (e, 3, 18, false), (e, 3, 18, true)];

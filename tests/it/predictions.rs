@@ -103,6 +103,31 @@ fn images_are_predicted_with_the_names_of_their_classes() {
 }
 
 #[test]
+fn classes_with_the_names_of_columns_have_other_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (model, train) = (of_images(folder.path()), images(folder.path()));
+    let predict = || {
+        let args = ["predict", &model, "--data", &at("flat/grey.png"), "--outputs", &at("p.csv")];
+        let (_, said) = good(&[&args[..], &["--classes-by", &train]].concat());
+        let text = fs::read_to_string(at("p.csv")).unwrap();
+        (text.lines().next().unwrap().to_owned(), said)
+    };
+    for (before, class) in [("ant", "row"), ("bee", "class"), ("cat", "probability")] {
+        fs::rename(at(&format!("train/{before}")), at(&format!("train/{class}"))).unwrap();
+    }
+    let (head, said) = predict();
+    assert_eq!(head, "row,file,class,probability,p[class],p[probability],p[row]");
+    assert!(said.contains("OUTPUT[CLASS], because two would have the name `class`"), "{said}");
+    for (before, class) in [("row", "rows"), ("class", "classes"), ("probability", "p")] {
+        fs::rename(at(&format!("train/{before}")), at(&format!("train/{class}"))).unwrap();
+    }
+    let (head, said) = predict();
+    assert_eq!(head, "row,file,class,probability,classes,p,rows");
+    assert!(!said.contains("OUTPUT[CLASS]"), "{said}");
+}
+
+#[test]
 fn forms_hold_what_they_can() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| path(folder.path(), name);

@@ -1,6 +1,6 @@
 //! The files of predictions: arrays, or a line for each row with its classes and numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::bail;
 
 use crate::Error;
+use crate::cli::ui;
 use crate::format::{self, npy, npz};
 use crate::ir::Graph;
 use crate::pass;
@@ -74,12 +75,13 @@ impl Form {
                 }
             }
         }
-        if self == Self::Json
+        if self.has_classes()
             && let Some(output) = outputs.iter().find(|o| matches!(&*o.name, "row" | "file"))
         {
             bail!(
-                "the output {} has the name of what an object says of its row; use .npz",
-                Quoted(&output.name)
+                "the output {} has the name of what {} says of its row; use .npz",
+                Quoted(&output.name),
+                if self == Self::Json { "an object" } else { "a line" }
             );
         }
         if self == Self::Csv {
@@ -152,8 +154,11 @@ impl Predictions<'_> {
                     npy::save(path, tensor).map_err(Error::from)?;
                 }
             }
-            Form::Csv => format::write_with(path, |file| self.csv(&mut BufWriter::new(file)))
-                .map_err(Error::from)?,
+            Form::Csv => {
+                let head = self.head()?;
+                format::write_with(path, |file| self.csv(&mut BufWriter::new(file), &head))
+                    .map_err(Error::from)?;
+            }
             Form::Json => format::write_with(path, |file| self.json(&mut BufWriter::new(file)))
                 .map_err(Error::from)?,
         }
@@ -183,7 +188,25 @@ impl Predictions<'_> {
         self.files.place(row).0.filter(|file| is_image(Path::new(file)))
     }
 
-    fn csv(&self, file: &mut impl Write) -> io::Result<()> {
+    /// The names of the columns of a CSV file. A class has its own name, unless another column has
+    /// it.
+    fn head(&self) -> anyhow::Result<Vec<String>> {
+        let plain = self.columns(false);
+        let Some(name) = twice(&plain) else { return Ok(plain) };
+        let apart = self.columns(true);
+        if let Some(name) = twice(&apart) {
+            bail!("two columns would have the name {}; use .npz or .json", Quoted(name));
+        }
+        ui::note(format_args!(
+            "the columns of classes are named OUTPUT[CLASS], because two would have the name {}",
+            Quoted(name)
+        ));
+        Ok(apart)
+    }
+
+    /// The names of the columns; those of classes also have the name of their output if they stand
+    /// `apart`.
+    fn columns(&self, apart: bool) -> Vec<String> {
         let shown = self.shown();
         let files = self.file(0).is_some();
         let only = shown.len() == 1;
@@ -195,13 +218,21 @@ impl Predictions<'_> {
             match classes {
                 Some(names) => {
                     head.extend([of("class"), of(measure)]);
-                    head.extend(names.iter().map(|class| of(class)));
+                    let class =
+                        |class: &String| if apart { format!("{name}[{class}]") } else { of(class) };
+                    head.extend(names.iter().map(class));
                 }
                 None if tensor.rank() == 1 || *width == 1 => head.push((*name).to_owned()),
                 None => head.extend((0..*width).map(|i| format!("{name}[{i}]"))),
             }
         }
-        line(file, &head)?;
+        head
+    }
+
+    fn csv(&self, file: &mut impl Write, head: &[String]) -> io::Result<()> {
+        let shown = self.shown();
+        let files = self.file(0).is_some();
+        line(file, head)?;
         for row in 0..self.files.rows() {
             let mut cells = vec![row.to_string()];
             // Empty for a row that is of no image, beside others that are.
@@ -247,6 +278,12 @@ impl Predictions<'_> {
         writeln!(file, "\n]}}")?;
         file.flush()
     }
+}
+
+/// A name that occurs twice, if there is one.
+fn twice(names: &[String]) -> Option<&str> {
+    let mut seen = BTreeSet::new();
+    names.iter().find(|name| !seen.insert(*name)).map(String::as_str)
 }
 
 /// A line of a CSV file.

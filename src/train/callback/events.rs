@@ -10,7 +10,7 @@ use prost::Message;
 
 use super::error::failed;
 use crate::Error;
-use crate::train::history::{Epoch, Logs};
+use crate::train::history::Logs;
 use crate::train::observer::{Observer, TrainState};
 
 /// `Event` of TensorFlow's `event.proto`, as far as it is written here.
@@ -54,70 +54,84 @@ struct Session {
 /// `SessionLog.START`.
 const START: i32 = 1;
 
-/// Writes event files into the folders `train` and `validation` of a folder, the numbers of each
-/// epoch with the tags that Keras gives them.
+/// Writes event files into folders of a folder: the numbers of each epoch into `train` and
+/// `validation`, and those of each batch into `batches`, with the tags that Keras gives them.
+///
+/// Batches have a folder of their own because a run that goes on lets readers forget the events of
+/// a folder from a step on, and steps of epochs and of batches differ.
 #[derive(Debug)]
 pub struct EventLog {
     folder: PathBuf,
     training: Option<File>,
     validation: Option<File>,
+    batches: Option<File>,
 }
 
 impl EventLog {
     /// Event files in this folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), training: None, validation: None }
+        Self { folder: folder.into(), training: None, validation: None, batches: None }
     }
 }
 
 impl Observer for EventLog {
     fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         self.training = Some(open(&self.folder.join("train"), watch.at.epoch)?);
+        self.batches = Some(open(&self.folder.join("batches"), watch.done)?);
         Ok(true)
+    }
+
+    fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
+        let Some(file) = &mut self.batches else { return Ok(()) };
+        let mut scalars = scalars(&watch.logs(), "batch");
+        scalars.extend(watch.rate.map(|rate| ("batch_learning_rate".to_owned(), rate)));
+        // The batches before count this one.
+        append(file, &numbers(watch.done.saturating_sub(1), scalars))
     }
 
     fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         let Some(epoch) = watch.history().epochs.last() else { return Ok(true) };
         if let Some(file) = &mut self.training {
-            let mut scalars = scalars(&epoch.training);
+            let mut scalars = scalars(&epoch.training, "epoch");
             scalars.push(("epoch_learning_rate".to_owned(), epoch.learning_rate));
-            append(file, &numbers(epoch, scalars))?;
+            append(file, &numbers(epoch.epoch, scalars))?;
         }
         if let Some(logs) = &epoch.validation {
             if self.validation.is_none() {
                 self.validation = Some(open(&self.folder.join("validation"), epoch.epoch)?);
             }
             if let Some(file) = &mut self.validation {
-                append(file, &numbers(epoch, scalars(logs)))?;
+                append(file, &numbers(epoch.epoch, scalars(logs, "epoch")))?;
             }
         }
         Ok(true)
     }
 }
 
-fn scalars(logs: &Logs) -> Vec<(String, f64)> {
-    let metrics = logs.metrics.iter().map(|(name, x)| (format!("epoch_{name}"), *x));
-    std::iter::once(("epoch_loss".to_owned(), logs.loss)).chain(metrics).collect()
+/// The numbers with their tags, which begin with what they are `of`.
+fn scalars(logs: &Logs, of: &str) -> Vec<(String, f64)> {
+    let metrics = logs.metrics.iter().map(|(name, x)| (format!("{of}_{name}"), *x));
+    std::iter::once((format!("{of}_loss"), logs.loss)).chain(metrics).collect()
 }
 
-fn numbers(epoch: &Epoch, scalars: Vec<(String, f64)>) -> Event {
+fn numbers(step: u64, scalars: Vec<(String, f64)>) -> Event {
     #[expect(clippy::cast_possible_truncation, reason = "the files hold f32")]
     let scalar = |(tag, x): (String, f64)| Scalar { tag, simple_value: Some(x as f32) };
     let summary = Summary { value: scalars.into_iter().map(scalar).collect() };
-    Event { summary: Some(summary), ..event(epoch.epoch) }
+    Event { summary: Some(summary), ..event(step) }
 }
 
-fn event(epoch: u64) -> Event {
+fn event(step: u64) -> Event {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Event {
         wall_time: now.map_or(0.0, |t| t.as_secs_f64()),
-        step: i64::try_from(epoch).unwrap_or(i64::MAX),
+        step: i64::try_from(step).unwrap_or(i64::MAX),
         ..Event::default()
     }
 }
 
-/// A new file of events of the epochs from `epoch` on; of files before it those count no more.
-fn open(folder: &Path, epoch: u64) -> Result<File, Error> {
+/// A new file of events from `step` on; of files before it those count no more.
+fn open(folder: &Path, step: u64) -> Result<File, Error> {
     let wrong = |e: std::io::Error| failed(format!("{}: {e}", folder.display()));
     std::fs::create_dir_all(folder).map_err(wrong)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
@@ -127,8 +141,8 @@ fn open(folder: &Path, epoch: u64) -> Result<File, Error> {
     let mut file =
         OpenOptions::new().append(true).create_new(true).open(folder.join(name)).map_err(wrong)?;
     append(&mut file, &Event { file_version: Some("brain.Event:2".to_owned()), ..event(0) })?;
-    if epoch > 0 {
-        append(&mut file, &Event { session: Some(Session { status: START }), ..event(epoch) })?;
+    if step > 0 {
+        append(&mut file, &Event { session: Some(Session { status: START }), ..event(step) })?;
     }
     Ok(file)
 }
@@ -162,7 +176,7 @@ mod tests {
     use prost::Message;
 
     use super::{Event, append, crc32c, event, masked, numbers, open, scalars};
-    use crate::train::{Epoch, Logs};
+    use crate::train::Logs;
 
     #[test]
     fn checksums_are_those_of_the_standard() {
@@ -192,9 +206,8 @@ mod tests {
     fn events_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let logs = Logs { rows: 2, loss: 0.5, metrics: vec![("accuracy".to_owned(), 0.25)] };
-        let epoch = Epoch { epoch: 3, training: logs, ..Epoch::default() };
         let mut file = open(folder.path(), 3).unwrap();
-        append(&mut file, &numbers(&epoch, scalars(&epoch.training))).unwrap();
+        append(&mut file, &numbers(3, scalars(&logs, "epoch"))).unwrap();
         append(&mut file, &event(9)).unwrap();
         open(folder.path(), 0).unwrap();
         let mut paths: Vec<_> =
