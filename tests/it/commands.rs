@@ -265,6 +265,45 @@ fn long_commands_of_the_pages_run() {
 }
 
 #[test]
+fn every_kind_of_file_gets_from_the_front_page_to_replicas_in_three_commands() {
+    let (_, page) = pages().into_iter().find(|(name, _)| name == "README.md").unwrap();
+    let page = &page[page.find("From a file, `.onnx`, `.keras` or `.h5` alike").unwrap()..];
+    let block = page.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let lines: Vec<&str> = block.lines().collect();
+    assert_eq!(lines.len(), 3, "{block}");
+    for kind in ["onnx", "keras", "h5"] {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: folder.path().to_path_buf(), of: Of::Numbers };
+        // What the user has.
+        for name in [&format!("model.{kind}"), "in.npz", "train.npz"] {
+            assert!(place.give(name), "{name}");
+        }
+        let mut said = String::new();
+        for line in &lines {
+            let line = line.split(" # ").next().and_then(|line| line.strip_prefix("fanwise "));
+            // Each command names a file of some kind.
+            let of_kind = |word: String| {
+                let name =
+                    word.split('.').next().filter(|name| ["model", "trained"].contains(name));
+                name.map_or_else(|| word.clone(), |name| format!("{name}.{kind}"))
+            };
+            let words = words(line.unwrap()).into_iter().map(of_kind);
+            let mut process = Command::new(env!("CARGO_BIN_EXE_fanwise"));
+            let output = process.args(words).current_dir(folder.path()).output().unwrap();
+            let (out, err) = texts(&output);
+            assert!(output.status.success(), "{line:?} of {kind}: {err}");
+            said += &(out + &err);
+        }
+        for part in ["equal in every bit", "\ngpu:3 ", "training model", "on 4 "] {
+            assert!(said.contains(part), "{kind}: no {part:?} in {said}");
+        }
+        for name in ["out.npz", "run/state.json", &format!("trained.{kind}")] {
+            assert!(folder.path().join(name).exists(), "{kind}: {name}");
+        }
+    }
+}
+
+#[test]
 fn the_error_as_json_is_that_of_the_page() {
     let args = ["run", "zoo:mlp", "--gpus", "all", "--format", "json"];
     let output = Command::new(env!("CARGO_BIN_EXE_fanwise")).args(args).output().unwrap();
