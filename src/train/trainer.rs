@@ -18,7 +18,7 @@ use crate::types::Tensor;
 
 /// A model in training.
 pub struct Trainer {
-    model: Model,
+    pub(super) model: Model,
     pub(super) optimizer: Optimizer,
     pub(super) mode: Mode,
     /// Parameters and the variables that are their moving averages.

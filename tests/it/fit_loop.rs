@@ -296,6 +296,7 @@ fn observers_keep_log_tell_and_end_a_training() {
     };
     assert_eq!(event("train", b"epoch_loss"), 3);
     assert_eq!(event("validation", b"epoch_loss"), 3);
+    assert_eq!(event("train", b"Placeholder"), 1);
     assert_eq!(event("batches", b"batch_loss"), 9);
     assert_eq!(event("batches", b"batch_learning_rate"), 9);
     let told = told.into_inner().unwrap();

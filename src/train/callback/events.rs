@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::Message;
 
+use super::drawing::graph_def;
 use super::error::failed;
 use crate::Error;
 use crate::train::history::Logs;
@@ -22,6 +23,9 @@ struct Event {
     step: i64,
     #[prost(string, optional, tag = "3")]
     file_version: Option<String>,
+    /// An encoded `GraphDef`.
+    #[prost(bytes = "vec", optional, tag = "4")]
+    graph_def: Option<Vec<u8>>,
     #[prost(message, optional, tag = "5")]
     summary: Option<Summary>,
     #[prost(message, optional, tag = "7")]
@@ -55,7 +59,8 @@ struct Session {
 const START: i32 = 1;
 
 /// Writes event files into folders of a folder: the numbers of each epoch into `train` and
-/// `validation`, and those of each batch into `batches`, with the tags that Keras gives them.
+/// `validation`, and those of each batch into `batches`, with the tags that Keras gives them;
+/// beside those of epochs the graph of the model.
 ///
 /// Batches have a folder of their own because a run that goes on lets readers forget the events of
 /// a folder from a step on, and steps of epochs and of batches differ.
@@ -76,7 +81,10 @@ impl EventLog {
 
 impl Observer for EventLog {
     fn begin(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
-        self.training = Some(open(&self.folder.join("train"), watch.at.epoch)?);
+        let mut training = open(&self.folder.join("train"), watch.at.epoch)?;
+        let graph = graph_def(&watch.trainer.model.graph).encode_to_vec();
+        append(&mut training, &Event { graph_def: Some(graph), ..event(watch.at.epoch) })?;
+        self.training = Some(training);
         self.batches = Some(open(&self.folder.join("batches"), watch.done)?);
         Ok(true)
     }

@@ -1,5 +1,6 @@
 //! Observers of training: checkpoints, logs, plots and early stopping.
 
+mod drawing;
 mod error;
 mod events;
 mod files;
