@@ -15,8 +15,8 @@ use fanwise::train::data::{
 };
 use fanwise::train::{
     Checkpoint, CsvLog, Distribution, EarlyStopping, EventLog, FitOptions, History, Keep,
-    LearningRate, ModelCheckpoint, Monitor, Observer, Progress, ProgressMeter, TrainState, Trainer,
-    TrainerOptions, Validation,
+    LearningRate, ModelCheckpoint, Monitor, Observer, Progress, ProgressMeter, TrainError,
+    TrainState, Trainer, TrainerOptions, Validation,
 };
 use fanwise::types::{DType, Diagnostic, Tensor};
 
@@ -149,6 +149,44 @@ fn a_run_goes_on_from_every_batch_with_a_users_rows_and_rates() {
             assert_eq!(rest.rates[..], all.rates[from.min(15)..], "{stream} from {at:?}");
         }
     }
+}
+
+/// Ends a training in its first validation, and keeps what there is then.
+#[derive(Default)]
+struct Ends(Option<Checkpoint>);
+
+impl Observer for Ends {
+    fn validation_batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
+        assert!(self.0.is_none(), "nothing follows");
+        self.0 = Some(watch.checkpoint()?);
+        Err(TrainError::Watch("that is enough".to_owned()).into())
+    }
+}
+
+/// Two epochs of four batches, each with a validation.
+fn fit(
+    trainer: &mut Trainer,
+    resume: Option<Checkpoint>,
+    observers: Vec<&mut dyn Observer>,
+) -> Result<History, Error> {
+    let validation = Validation::Data(waves(7).into());
+    let own = FitOptions { batches: batches(5), epochs: 2, ..FitOptions::default() };
+    trainer.fit(waves(16), FitOptions { validation, resume, observers, ..own })
+}
+
+#[test]
+fn a_training_ends_in_its_validation_and_goes_on_from_there() {
+    let mut whole = of_line();
+    let history = fit(&mut whole, None, Vec::new()).unwrap();
+    let mut ends = Ends::default();
+    let error = fit(&mut of_line(), None, vec![&mut ends]).unwrap_err();
+    assert_eq!(error.to_string(), "that is enough");
+    let kept = ends.0.unwrap();
+    assert_eq!((kept.at.epoch, kept.at.step, kept.history.epochs.len()), (0, 4, 0));
+    let mut rest = of_line();
+    let again = fit(&mut rest, Some(kept), Vec::new()).unwrap();
+    assert_eq!(history.csv(), again.csv());
+    assert!(whole.weights().unwrap() == rest.weights().unwrap());
 }
 
 #[test]
