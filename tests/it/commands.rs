@@ -8,12 +8,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use fanwise::format::{Budget, npz};
+
 use crate::fit_cli::texts;
 use given::{Of, Place};
 use shown::{Shown, of_page};
 
 /// Commands that do not run here, by how they begin, and why.
-const EXCUSED: [(&str, &str); 14] = [
+const EXCUSED: [(&str, &str); 15] = [
     ("cargo xtask", "runs the tests"),
     ("cargo build", "builds what the tests run"),
     ("cargo bench", "takes minutes"),
@@ -23,6 +25,7 @@ const EXCUSED: [(&str, &str); 14] = [
     ("pip install", "installs; the tests of the package do so"),
     ("maturin build", "installs; the tests of the package do so"),
     ("python3 -m venv", "installs; the tests of the package for R do so"),
+    ("python3 examples/digits.py", "needs scikit-learn; a test of its own runs it"),
     ("~/fanwise/bin/pip", "installs; the tests of the package for R do so"),
     ("R CMD INSTALL", "installs; the tests of the package for R do so"),
     ("export RETICULATE_PYTHON=", "a shell keeps it"),
@@ -50,7 +53,8 @@ const SMALLER: [(&str, &str); 3] = [
 ];
 
 /// Settings of training that takes hours, and those that run in their place.
-const SHORTER: [(&str, &str, &str); 2] = [("--epochs", "70", "1"), ("--batch", "256", "8")];
+const SHORTER: [(&str, &str, &str); 3] =
+    [("--epochs", "70", "1"), ("--epochs", "10", "1"), ("--batch", "256", "8")];
 
 /// What stands for something on a page, and what is given for it.
 const NAMES: [(&str, &str); 10] = [
@@ -109,7 +113,7 @@ fn words(text: &str) -> Vec<String> {
 
 /// The words of a command that is done in seconds; none if it is that already.
 fn shortened(words: &[String], long: bool) -> Vec<String> {
-    let trains = words[0] == "fit" && words.iter().any(|word| word == "zoo:mini_googlenet");
+    let trains = words[0] == "fit" && words.iter().any(|word| word.starts_with("zoo:mini"));
     let mut short = words.to_vec();
     for i in 1..short.len() {
         let of = |(option, from, _): &&(&str, &str, &str)| {
@@ -300,6 +304,21 @@ fn every_kind_of_file_gets_from_the_front_page_to_replicas_in_three_commands() {
         for name in ["out.npz", "run/state.json", &format!("trained.{kind}")] {
             assert!(folder.path().join(name).exists(), "{kind}: {name}");
         }
+    }
+}
+
+#[test]
+#[ignore = "needs Python: cargo xtask test"]
+fn the_digits_of_the_experiment_are_images() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Command::new(crate::python::set("FANWISE_PYTHON"));
+    let script = support::root("examples/digits.py");
+    let output = process.arg(script).arg(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", texts(&output).1);
+    for (name, rows) in [("train.npz", 1437), ("test.npz", 360)] {
+        let file = folder.path().join(name);
+        let arrays = npz::read(&file, &mut Budget::new(1 << 30)).unwrap();
+        assert_eq!((arrays["x"].dims(), arrays["y"].dims()), (&[rows, 32, 32, 3][..], &[rows][..]));
     }
 }
 

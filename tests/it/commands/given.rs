@@ -125,6 +125,7 @@ impl Place {
             "cat.png" | "pictures" | "train" => self.images(),
             _ if is_of_run => self.run(),
             _ if name.starts_with("cifar") => self.cifar(first),
+            _ if first == "digits" => self.scaled(),
             _ => return false,
         }
         true
@@ -181,6 +182,15 @@ impl Place {
         predictions::images(&self.folder);
         fs::copy(self.at("flat/baseline.png"), self.at("cat.png")).unwrap();
         fs::rename(self.at("flat"), self.at("pictures")).unwrap();
+    }
+
+    /// Images of digits, which are those of the experiment in kind only.
+    fn scaled(&self) {
+        fs::create_dir(self.at("digits")).unwrap();
+        let y = Tensor::new(&[16], &(0..16i64).map(|i| i % 10).collect::<Vec<_>>()).unwrap();
+        for name in ["digits/train.npz", "digits/test.npz"] {
+            self.write(name, &[("x", numbers(&[16, 32, 32, 3], 7)), ("y", y.clone())]);
+        }
     }
 
     /// Eight images to train on, and eight to test with.

@@ -57,7 +57,7 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
 }
 
 /// How a line begins that a shell takes.
-const PROGRAMS: [&str; 5] = ["$ ", "cargo ", "tests/", "tar ", "FANWISE_"];
+const PROGRAMS: [&str; 6] = ["$ ", "cargo ", "tests/", "tar ", "python3 ", "FANWISE_"];
 
 /// True if a line is a command, and not the first of a graph.
 fn is_command(line: &str) -> bool {
