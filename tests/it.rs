@@ -55,6 +55,7 @@ mod it {
     mod gradient;
     pub(super) mod hostile;
     mod infer;
+    mod isa;
     mod json_schema;
     mod keras;
     mod layering;

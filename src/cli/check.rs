@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::Error;
+use crate::backend::cpu::Isa;
 use crate::ir::Graph;
 use crate::pass::PassError;
 use clap::Args;
@@ -12,7 +13,7 @@ use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs};
 use crate::cli::compare::{self, Comparison, Row};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::replicate::ReplicateArgs;
-use crate::cli::target::TargetArgs;
+use crate::cli::target::{Instructed, TargetArgs};
 use crate::cli::ui;
 
 /// Run a model on one device and on many, and compare all outputs
@@ -31,7 +32,8 @@ Examples:
   fanwise check zoo:siamese --gpus 3 --batch 10
   fanwise check zoo:resnet50 --gpus 4 --target cuda --logical 4
   fanwise check model.onnx --gpus 8 --batch 5 --shards balanced
-  fanwise check model.onnx --gpus 2 --inputs in.npz"
+  fanwise check model.onnx --gpus 2 --inputs in.npz
+  fanwise check model.onnx --gpus 2 --isa all"
 )]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
@@ -49,7 +51,7 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let runner = args.target.runner()?;
+    let (runner, others) = args.target.runners()?;
     let limit = args.model.max_memory();
     let (model, given) = args.model.load_with(&args.inputs, args.replicate.is_of_many())?;
     if let Some(split) = model.graph.split() {
@@ -74,48 +76,88 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let (one, many) = args.inputs.with_input_note(ran)?;
     exec::note_empty(graph, one.n);
     let rows = check.compare(&single.graph, &graph.labels(), &one, &many)?;
-    let equal = one.outputs.len() == many.outputs.len() && rows.iter().all(|row| row.same);
+    let by_others = others.iter().map(|Instructed { isa, runner }| {
+        let run = |runner| Comparison { runner, ..check.clone() }.run(graph, &check.inputs);
+        Ok((*isa, runner.as_ref().map(run).transpose()?.map(|ran| ran.outputs == many.outputs)))
+    });
+    let instructions: Vec<(Isa, Option<bool>)> = by_others.collect::<anyhow::Result<_>>()?;
+    let equal = one.outputs.len() == many.outputs.len()
+        && rows.iter().all(|row| row.same)
+        && instructions.iter().all(|(_, equal)| *equal != Some(false));
     let devices = graph.split().map_or(1, crate::types::Split::replicas);
-    print(args.format.format, &rows, equal, devices, one.n)?;
+    let outcome = Outcome { rows, instructions, equal, devices, n: one.n };
+    outcome.print(args.format.format)?;
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn print(
-    format: Format,
-    rows: &[Row<'_>],
+/// What the comparison found.
+struct Outcome<'a> {
+    rows: Vec<Row<'a>>,
+    /// Whether these instructions give the bits of the widest ones; `None` of those that were not
+    /// run.
+    instructions: Vec<(Isa, Option<bool>)>,
     equal: bool,
     devices: usize,
+    /// The rows of the batch.
     n: i64,
-) -> anyhow::Result<()> {
-    match format {
-        Format::Text => {
-            let exact = rows.iter().all(|row| row.difference == 0.0);
-            let verdict = match (equal, exact) {
-                (true, true) => "equal in every bit",
-                (true, false) => "equal; within rounding where floats are summed in another order",
-                (false, _) => "DIFFERENT",
-            };
-            let cells = |row: &Row<'_>| {
-                vec![
-                    row.name.to_string(),
-                    row.ty.clone(),
-                    row.label.to_string(),
-                    row.verdict.clone(),
-                ]
-            };
-            let table: Vec<Vec<String>> = rows.iter().map(cells).collect();
-            let rows = ui::rows(n);
-            let table = ui::table(&["output", "type", "promise", "result"], &table);
-            ui::out(&format!("{table}\n1 device and {devices}, {rows}: {verdict}\n"))?;
+}
+
+impl Outcome<'_> {
+    fn print(&self, format: Format) -> anyhow::Result<()> {
+        match format {
+            Format::Text => {
+                let exact = self.rows.iter().all(|row| row.difference == 0.0);
+                let verdict = match (self.equal, exact) {
+                    (true, true) => "equal in every bit",
+                    (true, false) => {
+                        "equal; within rounding where floats are summed in another order"
+                    }
+                    (false, _) => "DIFFERENT",
+                };
+                let cells = |row: &Row<'_>| {
+                    vec![
+                        row.name.to_string(),
+                        row.ty.clone(),
+                        row.label.to_string(),
+                        row.verdict.clone(),
+                    ]
+                };
+                let table: Vec<Vec<String>> = self.rows.iter().map(cells).collect();
+                let table = ui::table(&["output", "type", "promise", "result"], &table);
+                let (devices, rows) = (self.devices, ui::rows(self.n));
+                let instructions = self.instructions();
+                ui::out(&format!(
+                    "{table}\n{instructions}1 device and {devices}, {rows}: {verdict}\n"
+                ))?;
+            }
+            Format::Json => {
+                let output = |row: &Row<'_>| {
+                    json!({ "name": row.name, "type": row.ty, "label": row.label.to_string(),
+                        "equal": row.same, "largest_difference": row.difference })
+                };
+                let outputs: Vec<_> = self.rows.iter().map(output).collect();
+                let mut all = json!({ "equal": self.equal, "rows": self.n, "outputs": outputs });
+                if !self.instructions.is_empty() {
+                    let each = self.instructions.iter();
+                    all["instructions"] =
+                        each.map(|(isa, equal)| (isa.name().to_owned(), json!(equal))).collect();
+                }
+                ui::out(&all.to_string())?;
+            }
         }
-        Format::Json => {
-            let output = |row: &Row<'_>| {
-                json!({ "name": row.name, "type": row.ty, "label": row.label.to_string(),
-                    "equal": row.same, "largest_difference": row.difference })
-            };
-            let outputs: Vec<_> = rows.iter().map(output).collect();
-            ui::out(&json!({ "equal": equal, "rows": n, "outputs": outputs }).to_string())?;
-        }
+        Ok(())
     }
-    Ok(())
+
+    /// A line for each of the instructions that were compared.
+    fn instructions(&self) -> String {
+        let line = |(isa, equal): &(Isa, Option<bool>)| {
+            let said = match equal {
+                Some(true) => "the same bits",
+                Some(false) => "other bits",
+                None => "not run: this machine lacks it",
+            };
+            format!("{}: {said}\n", isa.name())
+        };
+        self.instructions.iter().map(line).collect()
+    }
 }

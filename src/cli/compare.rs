@@ -43,6 +43,7 @@ pub(crate) fn check_statistics(model: &Graph, replicated: &Replicated<'_>) -> an
 }
 
 /// The two programs of a comparison: one device and many.
+#[derive(Clone)]
 pub(crate) struct Comparison<'a> {
     pub(crate) args: &'a ModelArgs,
     pub(crate) replicate: &'a ReplicateArgs,

@@ -78,6 +78,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "target",
             "arch",
             "threads",
+            "isa",
             "logical",
             "code",
             "cache_dir",

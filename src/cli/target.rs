@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Error;
+use crate::backend::cpu::Isa;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CompileProgress, KernelError};
 use crate::backend::{self, Backend, Cpu, Executable, Trace};
@@ -43,6 +44,11 @@ pub(crate) struct TargetArgs {
     /// Worker threads [default: one per core]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
+    /// Vector instructions of the CPU: `portable`, `avx2` or `avx512` [default: the widest]
+    ///
+    /// They change the speed and no bit. `check --isa all` compares those that the machine has.
+    #[arg(long, value_name = "NAME", value_parser = instructions)]
+    isa: Option<Instructions>,
     /// Number of logical GPUs, distributed over the physical ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     logical: Option<u32>,
@@ -69,6 +75,21 @@ pub(crate) struct TargetArgs {
     cache: CacheArgs,
 }
 
+/// Instructions that an option names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Instructions {
+    One(Isa),
+    /// Each in turn, to be compared.
+    All,
+}
+
+/// The backend of one kind of instructions.
+pub(crate) struct Instructed {
+    pub(crate) isa: Isa,
+    /// `None` where the machine lacks them.
+    pub(crate) runner: Option<Runner>,
+}
+
 /// Threads for each core that may be asked for.
 const THREADS_OF_CORE: usize = 8;
 
@@ -83,6 +104,35 @@ impl TargetArgs {
 
     /// The backend that runs programs.
     pub(crate) fn runner(&self) -> anyhow::Result<Runner> {
+        match self.isa {
+            Some(Instructions::All) => {
+                bail!("`--isa all` compares instructions: `fanwise check MODEL --isa all`")
+            }
+            Some(Instructions::One(isa)) => self.runner_by(Some(isa)),
+            None => self.runner_by(None),
+        }
+    }
+
+    /// The backend that runs programs, and one for each of the instructions, where they are to be
+    /// compared.
+    pub(crate) fn runners(&self) -> anyhow::Result<(Runner, Vec<Instructed>)> {
+        if self.isa != Some(Instructions::All) {
+            return Ok((self.runner()?, Vec::new()));
+        }
+        let runner = self.runner_by(None)?;
+        if runner.place().cuda {
+            bail!("`--isa all` compares instructions of the CPU: add `--target cpu`");
+        }
+        let own = |isa: Isa| {
+            let is_here = Isa::available().any(|available| available == isa);
+            let runner = is_here.then(|| self.runner_by(Some(isa))).transpose()?;
+            Ok(Instructed { isa, runner })
+        };
+        Ok((runner, Isa::ALL.into_iter().map(own).collect::<anyhow::Result<_>>()?))
+    }
+
+    /// The backend whose kernels on the CPU use these instructions.
+    fn runner_by(&self, isa: Option<Isa>) -> anyhow::Result<Runner> {
         // One core is enough where the system does not tell.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (threads, most) =
@@ -109,15 +159,15 @@ impl TargetArgs {
                      is missing"
                 )
             }
-            TargetArg::Cpu => self.cpu(threads),
+            TargetArg::Cpu => self.cpu(threads, isa),
             TargetArg::Cuda => self.cuda(threads),
             TargetArg::Auto if asked => self.cuda(threads),
-            TargetArg::Auto if backend::gpu_count() == 0 => self.cpu(threads),
+            TargetArg::Auto if backend::gpu_count() == 0 => self.cpu(threads, isa),
             TargetArg::Auto => self.cuda(threads).or_else(|error| {
                 ui::note(format_args!(
                     "falling back to the CPU; the GPUs cannot be used: {error:#}"
                 ));
-                self.cpu(threads)
+                self.cpu(threads, isa)
             }),
         }
     }
@@ -133,16 +183,20 @@ impl TargetArgs {
     }
 
     /// The CPU, with a remark on options that are of GPUs alone.
-    fn cpu(&self, threads: usize) -> anyhow::Result<Runner> {
+    fn cpu(&self, threads: usize, isa: Option<Isa>) -> anyhow::Result<Runner> {
         let given = [
             ("--code", self.code.is_some()),
             ("--watchdog", self.watchdog.is_some()),
             ("--cache-dir", self.cache.is_given()),
         ];
         ui::note_idle(&given, "on the CPU");
+        let available: Vec<&str> = Isa::available().map(Isa::name).collect();
+        if let Some(name) = isa.map(Isa::name).filter(|name| !available.contains(name)) {
+            bail!("`--isa {name}`: this machine lacks it; it has {}", available.join(", "));
+        }
         let traced = self.traced();
         let trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
-        let backend = Box::new(Cpu::new(threads).map_err(Error::from)?.traced(trace));
+        let backend = Box::new(Cpu::with(threads, isa).map_err(Error::from)?.traced(trace));
         Ok(Runner {
             backend,
             place: AvailableDevices { found: 0, cuda: false },
@@ -163,6 +217,7 @@ impl TargetArgs {
     fn cuda(&self, threads: usize) -> anyhow::Result<Runner> {
         use crate::backend::cuda::{Cuda, CudaOptions, devices};
 
+        ui::note_idle(&[("--isa", self.isa.is_some())], "on GPUs");
         let found = devices().map_err(KernelError::from).map_err(Error::from)?;
         crate::cli::devices::require(&found)?;
         let mut options = CudaOptions::new(compiler(&self.cache)?, threads);
@@ -181,6 +236,17 @@ impl TargetArgs {
 /// True of a file whose name has this extension.
 pub(crate) fn ends_in(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
+}
+
+/// Reads the name of instructions.
+fn instructions(text: &str) -> anyhow::Result<Instructions> {
+    if text == "all" {
+        return Ok(Instructions::All);
+    }
+    match Isa::ALL.into_iter().find(|isa| isa.name() == text) {
+        Some(isa) => Ok(Instructions::One(isa)),
+        None => bail!("expected portable, avx2 or avx512"),
+    }
 }
 
 /// Reads a form of code.

@@ -206,7 +206,7 @@ mod tests {
 
     use super::{CpuOp, Sizes};
     use crate::backend::cpu::elementwise::Epilogue;
-    use crate::backend::cpu::testing::{assert_close, random, rng, with_threads};
+    use crate::backend::cpu::testing::{assert_close, in_pools, random, rng};
     use crate::lower::Chain;
     use crate::op::{BatchMoments, BatchNormApply, BatchNormApplyGrad, BatchNormSums, OpDef};
     use crate::types::Tensor;
@@ -251,7 +251,7 @@ mod tests {
             };
             let (x, dy) = (tensor(&dims, shift), tensor(&dims, 0.0));
             let [scale, bias] = [(); 2].map(|()| tensor(&[channels], 0.0));
-            with_threads(|| {
+            in_pools(|| {
                 let moments = by_kernel(&BatchMoments {}, &[&x]);
                 let apply = BatchNormApply { epsilon: 1e-3 };
                 let y = by_kernel(&apply, &[&x, &scale, &bias, &moments]);

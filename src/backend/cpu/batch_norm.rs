@@ -299,7 +299,7 @@ mod tests {
     use rand::Rng;
 
     use super::{ChannelSizes, Differentiated, Normalised, batch_norm_grad, batch_norm_train};
-    use crate::backend::cpu::testing::{assert_close, misaligned, random, rng, with_threads};
+    use crate::backend::cpu::testing::{assert_close, in_pools, misaligned, random, rng};
     use crate::op::{BatchNormGrad, BatchNormTrain, OpDef};
     use crate::types::Tensor;
 
@@ -339,7 +339,7 @@ mod tests {
                 assert_eq!(at, got.len());
             };
             let op = BatchNormTrain { epsilon: 1e-3, local: false, momentum: 0.9 };
-            let got = with_threads(|| {
+            let got = in_pools(|| {
                 let mut all = vec![f32::NAN; x.len() + 2 * channels];
                 let operands = Normalised { x, scale: &scale, bias: &bias, mean: &mean, var: &var };
                 batch_norm_train(&op, sizes, operands, cut(&mut all, channels));
@@ -348,7 +348,7 @@ mod tests {
             let operands: Vec<&Tensor> = std::iter::once(&x_tensor).chain(&vectors).collect();
             check(&got, &op.eval(&operands).unwrap());
             let op = BatchNormGrad { epsilon: 1e-3, local: false };
-            let got = with_threads(|| {
+            let got = in_pools(|| {
                 let mut all = vec![f32::NAN; x.len() + 2 * channels];
                 let operands = Differentiated { x, scale: &scale, dy };
                 batch_norm_grad(&op, sizes, operands, cut(&mut all, channels));

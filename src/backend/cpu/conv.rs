@@ -369,7 +369,7 @@ mod tests {
     use super::{ConvPlan, Method, conv};
     use crate::backend::cpu::elementwise::Epilogue;
     use crate::backend::cpu::testing::{
-        assert_bits, assert_close, misaligned, random, rng, with_threads,
+        assert_bits, assert_close, in_pools, misaligned, random, rng,
     };
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{Binary, Conv, OpDef, Unary};
@@ -405,7 +405,7 @@ mod tests {
             y
         };
         let what = format!("{op:?} {x:?} {w:?} {:?}", plan.method);
-        let y = with_threads(|| run(&data, &weights, 0..BATCH));
+        let y = in_pools(|| run(&data, &weights, 0..BATCH));
         let (x_shifted, w_shifted) = (misaligned(&data), misaligned(&weights));
         assert_bits(&y, &run(&x_shifted[1..], &w_shifted[1..], 0..BATCH), &what);
         let sample = data.len() / BATCH;

@@ -295,7 +295,7 @@ mod tests {
 
     use super::{ConvWeightsPlan, conv_weights};
     use crate::backend::cpu::testing::{
-        assert_bits, assert_close, misaligned, random, rng, with_threads,
+        assert_bits, assert_close, in_pools, misaligned, random, rng,
     };
     use crate::op::{ConvWeightGrad, OpDef};
     use crate::types::{DType, Shape, Tensor, TensorType};
@@ -314,7 +314,7 @@ mod tests {
             dw
         };
         let what = format!("{op:?} {x:?} {filters}");
-        let dw = with_threads(|| run(&data, &dy));
+        let dw = in_pools(|| run(&data, &dy));
         let (x_shifted, dy_shifted) = (misaligned(&data), misaligned(&dy));
         assert_bits(&dw, &run(&x_shifted[1..], &dy_shifted[1..]), &what);
         let operands = [Tensor::new(x, &data).unwrap(), Tensor::new(&dy_dims, &dy).unwrap()];

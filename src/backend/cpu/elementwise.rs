@@ -255,7 +255,7 @@ mod tests {
     use rand::Rng;
 
     use super::{Epilogue, TASK, in_place, map};
-    use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
+    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{BatchNorm, Binary, GeluForm, Op, Unary};
     use crate::types::Tensor;
@@ -365,7 +365,7 @@ mod tests {
             let epilogue = Epilogue::new(&chain, &operands).unwrap();
             let expected = reference(&chain, &x, &operands);
             let shifted = misaligned(&x);
-            let y = with_threads(|| {
+            let y = in_pools(|| {
                 let mut y = vec![0.0; n];
                 map(&shifted[1..], &mut y, &epilogue);
                 let mut same = misaligned(&x);

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut};
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
@@ -25,7 +26,7 @@ pub(crate) fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
 pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, c: MatrixMut<'_>, add: bool) {
-    multiply_by(pulp::Arch::new(), a, b, c, add);
+    multiply_by(isa::arch(), a, b, c, add);
 }
 
 /// As [`multiply`], by these instructions.
@@ -93,6 +94,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
+    use super::super::isa::Isa;
     use super::super::testing::assert_bits;
     use super::{Matrix, MatrixMut, chunks, multiply, multiply_by};
 
@@ -202,14 +204,6 @@ mod tests {
         }
     }
 
-    /// All instructions that the machine has.
-    fn instructions() -> Vec<pulp::Arch> {
-        let mut all = vec![pulp::Arch::Scalar, pulp::Arch::new()];
-        #[cfg(target_arch = "x86_64")]
-        all.extend(pulp::x86::V3::try_new().map(pulp::Arch::V3));
-        all
-    }
-
     /// Of any numbers, those that round to zeros among them, from matrices of each kind of stride.
     #[test]
     fn elements_are_chains() {
@@ -241,7 +235,7 @@ mod tests {
             let of = |start| each(start).map(|(i, j, s)| chain(i, j, s)).collect::<Vec<f32>>();
             let (expected_plain, expected_added) = (of(0.0), of(1.0));
             for right in [right, Matrix::contiguous(&rows, k, n + apart).block(0..k, 0..n)] {
-                for arch in instructions() {
+                for arch in Isa::available().filter_map(Isa::arch) {
                     let (mut plain, mut added) = (vec![0.0; m * n], vec![1.0; m * n]);
                     multiply_by(arch, left, right, MatrixMut::new(&mut plain, m, n, n), false);
                     multiply_by(arch, left, right, MatrixMut::new(&mut added, m, n, n), true);

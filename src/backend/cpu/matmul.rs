@@ -264,7 +264,7 @@ mod tests {
 
     use super::{View, gemm, matmul};
     use crate::backend::cpu::elementwise::Epilogue;
-    use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
+    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{Binary, Gemm, MatMul, OpDef, Unary};
     use crate::types::Tensor;
@@ -317,7 +317,7 @@ mod tests {
                 y
             };
             let what = format!("{op:?} {m} x {n} x {k} + {c_dims:?}");
-            let y = with_threads(|| run(&a, &b, true));
+            let y = in_pools(|| run(&a, &b, true));
             assert_bits(&y, &run(&misaligned(&a)[1..], &misaligned(&b)[1..], true), &what);
             let mut expected = reference(&op, &[(&a_dims, &a), (&b_dims, &b), (c_dims, &c)]);
             epilogue.apply(&mut expected, 0);
@@ -426,7 +426,7 @@ mod tests {
             let chain = Chain { steps: vec![step] };
             let epilogue = Epilogue::new(&chain, &[&other]).unwrap();
             epilogue.apply(&mut expected, 0);
-            let y = with_threads(|| {
+            let y = in_pools(|| {
                 let mut y = vec![f32::NAN; expected.len()];
                 let (a, b) = (View { dims: a_dims, data: &a }, View { dims: b_dims, data: &b });
                 matmul(a, b, &mut y, &epilogue);

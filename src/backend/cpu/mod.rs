@@ -18,6 +18,7 @@ mod events;
 mod executable;
 pub(crate) mod gemm;
 mod im2col;
+mod isa;
 mod kernel;
 pub(crate) mod matmul;
 mod matrix;
@@ -49,6 +50,7 @@ use super::{Backend, CompileError, Executable, Trace};
 use crate::ir::Weights;
 use crate::lower::{self, Program};
 pub use executable::CpuExecutable;
+pub(crate) use isa::Isa;
 pub use kernel::CPU;
 #[cfg(feature = "cuda")]
 pub(super) use kernel::StepKernels;
@@ -64,9 +66,18 @@ pub struct Cpu {
 impl Cpu {
     /// A backend with a pool of `threads` workers, at least 1.
     pub fn new(threads: usize) -> Result<Self, CompileError> {
+        Self::with(threads, None)
+    }
+
+    /// As [`Self::new`], with these [available](Isa::available) instructions in place of the widest
+    /// ones that the machine has.
+    pub(crate) fn with(threads: usize, isa: Option<Isa>) -> Result<Self, CompileError> {
+        let lacking = |isa: Isa| CompileError::Internal(format!("no `{}` here", isa.name()));
+        let arch = isa.map(|isa| isa.arch().ok_or_else(|| lacking(isa))).transpose()?;
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads.max(1))
             .thread_name(|i| format!("fanwise-{i}"))
+            .start_handler(move |_| arch.into_iter().for_each(isa::choose))
             .build()
             .map_err(|e| CompileError::Threads(e.to_string()))?;
         Ok(Self { pool: Arc::new(pool), trace: None })

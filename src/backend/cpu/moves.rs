@@ -173,7 +173,7 @@ impl CpuKernel for PadPlan {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{assert_bits, random, rng, with_threads};
+    use super::super::testing::{assert_bits, in_pools, random, rng};
     use super::{JoinPlan, PadPlan, join, pad};
     use crate::op::{Concat, Op, Pad, PadMode};
     use crate::types::Tensor;
@@ -200,7 +200,7 @@ mod tests {
             let plan = JoinPlan::new(&op, operands.iter().map(Tensor::dims)).unwrap();
             let expected = reference(op, &operands.iter().collect::<Vec<_>>());
             let slices: Vec<&[f32]> = operands.iter().map(Tensor::as_slice).collect();
-            let got = with_threads(|| {
+            let got = in_pools(|| {
                 let mut y = vec![f32::NAN; expected.len()];
                 join(&plan, &slices, &mut y);
                 y
@@ -221,7 +221,7 @@ mod tests {
             let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
             let plan = PadPlan::new(&op, &dims).unwrap();
             let expected = reference(op, &[&x]);
-            let got = with_threads(|| {
+            let got = in_pools(|| {
                 let mut y = vec![f32::NAN; expected.len()];
                 pad(&plan, x.as_slice(), &mut y);
                 y

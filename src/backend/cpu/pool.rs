@@ -189,7 +189,7 @@ mod tests {
     use rand::Rng;
 
     use super::{PoolPlan, pool};
-    use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
+    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
     use crate::op::{OpDef, Pool};
     use crate::types::Tensor;
 
@@ -204,7 +204,7 @@ mod tests {
             pool(&plan, x, &mut y);
             y
         };
-        assert_bits(&with_threads(|| run(data)), expected, &what);
+        assert_bits(&in_pools(|| run(data)), expected, &what);
         assert_bits(&run(&misaligned(data)[1..]), expected, &what);
         let (row, rows) = (data.len() / dims[0], expected.len() / dims[0]);
         assert_bits(&run(&data[row..2 * row]), &expected[rows..2 * rows], &what);

@@ -171,7 +171,7 @@ mod tests {
     use rand::Rng;
 
     use super::{PoolGradPlan, pool_grad};
-    use crate::backend::cpu::testing::{assert_bits, misaligned, random, rng, with_threads};
+    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
     use crate::op::{OpDef, PoolGrad};
     use crate::types::Tensor;
 
@@ -226,7 +226,7 @@ mod tests {
                 pool_grad(&plan, if greatest { x } else { &[] }, dy, &mut dx);
                 dx
             };
-            assert_bits(&with_threads(|| run(&x, &dy)), expected.as_slice(), &what);
+            assert_bits(&in_pools(|| run(&x, &dy)), expected.as_slice(), &what);
             let (x, dy) = (misaligned(&x), misaligned(&dy));
             assert_bits(&run(&x[1..], &dy[1..]), expected.as_slice(), &what);
         }

@@ -222,7 +222,7 @@ mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{assert_bits, assert_close, misaligned, random, rng, with_threads};
+    use super::super::testing::{assert_bits, assert_close, in_pools, misaligned, random, rng};
     use super::{RecurrentPlan, recurrent};
     use crate::op::{CellKind, CellSettings, Direction, Op, Recurrent};
     use crate::types::Tensor;
@@ -271,7 +271,7 @@ mod tests {
         let plan = RecurrentPlan::new(op, operands[0].dims(), operands[2].dims()).unwrap();
         let shifted: Vec<_> = operands.iter().map(|t| misaligned(t.as_slice())).collect();
         let slices: Vec<&[f32]> = shifted.iter().map(|s| &s[1..]).collect();
-        let joined = with_threads(|| {
+        let joined = in_pools(|| {
             let mut results: Vec<Vec<f32>> =
                 expected.iter().map(|y| vec![f32::NAN; y.len()]).collect();
             let mut views: Vec<&mut [f32]> = results.iter_mut().map(Vec::as_mut_slice).collect();

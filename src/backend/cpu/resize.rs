@@ -84,7 +84,7 @@ mod tests {
     use rand::Rng;
 
     use super::{ResizePlan, resize};
-    use crate::backend::cpu::testing::{assert_bits, random, rng, with_threads};
+    use crate::backend::cpu::testing::{assert_bits, in_pools, random, rng};
     use crate::op::{Coordinates, Nearest, OpDef, Resize, ResizeMode};
     use crate::types::Tensor;
 
@@ -118,7 +118,7 @@ mod tests {
             let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
             let expected = op.eval(&[&x]).unwrap().remove(0);
             let plan = ResizePlan::new(&op, &dims).unwrap();
-            let got = with_threads(|| {
+            let got = in_pools(|| {
                 let mut y = vec![f32::NAN; expected.len()];
                 resize(&plan, x.as_slice(), &mut y);
                 y

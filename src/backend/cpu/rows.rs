@@ -294,7 +294,7 @@ impl CpuKernel for ReducePlan {
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{assert_bits, misaligned, random, rng, with_threads};
+    use super::super::testing::{assert_bits, in_pools, misaligned, random, rng};
     use super::{
         GroupNormPlan, LayerNormPlan, ReducePlan, SoftmaxPlan, group_norm, layer_norm, reduce,
         softmax,
@@ -314,7 +314,7 @@ mod tests {
     /// The bits of `f` on operands that are not aligned, with several numbers of threads.
     fn check(expected: &Tensor, x: &Tensor, what: &str, f: impl Fn(&[f32], &mut [f32]) + Sync) {
         let shifted = misaligned(x.as_slice());
-        let got = with_threads(|| {
+        let got = in_pools(|| {
             let mut y = vec![f32::NAN; expected.len()];
             f(&shifted[1..], &mut y);
             y

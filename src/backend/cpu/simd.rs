@@ -1,13 +1,13 @@
 //! Loops compiled for the vectors that the machine has.
 
-/// Runs an expression compiled for the widest vectors of the machine.
+/// Runs an expression compiled for the vectors that kernels of this thread use.
 ///
 /// Products and sums are not contracted and lanes are not mixed, so the bits are those of the plain
 /// loop. What the expression calls takes part only where it is inlined.
 macro_rules! vectorised {
     ($body:expr) => {{
         let ticket = $crate::backend::cpu::simd::Ticket;
-        pulp::Arch::new().dispatch({
+        $crate::backend::cpu::isa::arch().dispatch({
             #[inline(always)]
             || {
                 let _spent: $crate::backend::cpu::simd::Ticket = ticket;

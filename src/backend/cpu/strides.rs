@@ -243,7 +243,7 @@ strided!(Blocks, Expand, Slice, Transpose);
 mod tests {
     use rand::Rng;
 
-    use super::super::testing::{assert_bits, random, rng, with_threads};
+    use super::super::testing::{assert_bits, in_pools, random, rng};
     use super::{BroadcastPlan, Strided, StridedPlan, broadcast, strided};
     use crate::op::{Binary, BlockOrder, Blocks, Expand, Op, Slice, Transpose};
     use crate::types::{Dim, Tensor};
@@ -254,7 +254,7 @@ mod tests {
             return;
         }
         let plan = StridedPlan::new(op, x.dims(), expected.dims()).unwrap();
-        let got = with_threads(|| {
+        let got = in_pools(|| {
             let mut y = vec![f32::NAN; expected.len()];
             strided(&plan, x.as_slice(), &mut y);
             y
@@ -317,7 +317,7 @@ mod tests {
             let op = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div][case % 4].clone();
             let plan = BroadcastPlan::new(&op, a.dims(), b.dims());
             let expected = Op::from(op).eval(&[&a, &b]).unwrap().remove(0);
-            let got = with_threads(|| {
+            let got = in_pools(|| {
                 let mut y = vec![f32::NAN; expected.len()];
                 broadcast(&plan, a.as_slice(), b.as_slice(), &mut y);
                 y

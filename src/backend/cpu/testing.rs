@@ -2,7 +2,8 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rayon::ThreadPoolBuilder;
+
+use super::{Cpu, Isa};
 
 /// A generator for a test's cases; the same seed gives the same cases.
 pub(super) fn rng(seed: u64) -> ChaCha8Rng {
@@ -19,16 +20,16 @@ pub(super) fn misaligned(x: &[f32]) -> Vec<f32> {
     [&[0.0], x].concat()
 }
 
-/// Runs `f` in pools of 1, 2 and 3 threads; fails unless each gives the same bits, and returns
-/// them.
-pub(super) fn with_threads(f: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
-    let mut results = [1, 2, 3].map(|threads| {
-        let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(&f)
-    });
-    assert_bits(&results[0], &results[1], "1 and 2 threads");
-    assert_bits(&results[0], &results[2], "1 and 3 threads");
-    std::mem::take(&mut results[0])
+/// Runs `f` on one thread by the widest instructions of the machine, and by others on 2 and 3
+/// threads; fails unless each gives the same bits, and returns them.
+pub(super) fn in_pools(f: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
+    let by = |threads, isa| Cpu::with(threads, isa).unwrap().pool.install(&f);
+    let first = by(1, None);
+    for (threads, isa) in (2..=3).zip(Isa::available()) {
+        let what = format!("{threads} threads, {}", isa.name());
+        assert_bits(&first, &by(threads, Some(isa)), &what);
+    }
+    first
 }
 
 /// Fails unless both have the same bits, or NaNs at the same places.

@@ -1,0 +1,63 @@
+//! The vector instructions of kernels. They change the speed and no bit.
+
+use std::cell::Cell;
+
+/// Vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Isa {
+    /// Those that every machine has.
+    Portable,
+    /// AVX2 with fused multiply-adds.
+    Avx2,
+    /// AVX-512.
+    Avx512,
+}
+
+impl Isa {
+    /// All, the widest last.
+    pub(crate) const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
+
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// Those that this machine has, the widest last.
+    pub(crate) fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|isa| isa.arch().is_some())
+    }
+
+    /// The compiled form of loops; `None` on a machine without the instructions.
+    pub(super) fn arch(self) -> Option<pulp::Arch> {
+        match self {
+            Self::Portable => Some(pulp::Arch::Scalar),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => pulp::x86::V3::try_new().map(pulp::Arch::V3),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => pulp::x86::V4::try_new().map(pulp::Arch::V4),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 => None,
+        }
+    }
+}
+
+thread_local! {
+    /// What was chosen for the pool of this thread.
+    static CHOSEN: Cell<Option<pulp::Arch>> = const { Cell::new(None) };
+}
+
+/// Makes kernels on this thread use these instructions.
+pub(super) fn choose(arch: pulp::Arch) {
+    CHOSEN.set(Some(arch));
+}
+
+/// The instructions of kernels on this thread: the widest of the machine unless others were chosen.
+#[inline]
+pub(super) fn arch() -> pulp::Arch {
+    // Nothing was chosen: what the machine has.
+    CHOSEN.get().unwrap_or_default()
+}

@@ -1,0 +1,56 @@
+//! Every kind of vector instructions gives the same bits.
+
+use std::process::Command;
+
+/// Models with every kind of kernel, small enough for instructions without vectors.
+const MODELS: [&str; 13] = [
+    "gru",
+    "lstm",
+    "mini_googlenet:narrow=8",
+    "mlp",
+    "mobilenet_v2:narrow=16",
+    "nested",
+    "resnet50:narrow=16",
+    "siamese",
+    "transformer",
+    "two_head",
+    "unet:narrow=4",
+    "video",
+    "xception:narrow=16",
+];
+
+fn fanwise(args: &[&str]) -> (bool, String) {
+    let done = Command::new(env!("CARGO_BIN_EXE_fanwise")).args(args).output().unwrap();
+    let said = if done.status.success() { done.stdout } else { done.stderr };
+    (done.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn all_instructions_give_the_same_bits() {
+    for model in MODELS {
+        let model = format!("zoo:{model}");
+        let options = ["--gpus", "3", "--batch", "7", "--target", "cpu", "--isa", "all"];
+        let (equal, said) =
+            fanwise(&[&["check", &model][..], &options, &["--format", "json"]].concat());
+        assert!(equal, "{model}: {said}");
+        let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let each = told["instructions"].as_object().unwrap();
+        assert_eq!(each.len(), 3, "{model}: {said}");
+        // `null` of those that this machine lacks.
+        assert!(each.values().all(|same| same.is_null() || same == true), "{model}: {said}");
+        assert_eq!(each["portable"], true, "{model}: {said}");
+    }
+}
+
+#[test]
+fn instructions_that_are_not_there_are_refused_with_those_that_are() {
+    let (ran, said) = fanwise(&["run", "zoo:mlp", "--isa", "neon"]);
+    assert!(!ran && said.contains("expected portable, avx2 or avx512"), "{said}");
+    let shown = fanwise(&["check", "zoo:mlp", "--isa", "all"]).1;
+    for name in ["portable", "avx2", "avx512"] {
+        let (ran, said) = fanwise(&["run", "zoo:mlp", "--target", "cpu", "--isa", name]);
+        let is_here = !shown.contains(&format!("{name}: not run: this machine lacks it"));
+        assert_eq!(ran, is_here, "{name}: {said}");
+        assert!(is_here || said.contains("this machine lacks it; it has portable"), "{said}");
+    }
+}
