@@ -1,7 +1,7 @@
 """Files of Keras 1 against Keras 3: each is written as Keras 1.2.2 lays it out (`get_config` of its layers, the shapes and the
 order of their weights), and what fanwise computes of it is compared with layers of Keras 3 that hold the same numbers.
 
-Usage: python keras1.py FANWISE        (needs keras, jax and h5py)
+Usage: python keras1.py FANWISE        (needs keras, jax and h5py; FANWISE_TURN chooses a half of the files, `all` has all)
 """
 
 import os
@@ -452,22 +452,36 @@ def goes_on(binary, folder, class_name, settings, slots, optimizer):
     print(f"{class_name}: goes on")
 
 
+def files():
+    """All files, each with its name, and in the form of Theano where a third says so."""
+    for order, mode in (("th", "same"), ("tf", "valid")):
+        yield f"images, {order}", images(order)
+        yield f"transposed, {order}, {mode}", transposed(order, mode)
+    yield "images of Theano", images("th"), "theano"
+    yield "merged", merged()
+    yield "branches", joined_branches()
+    yield "recurrent", recurrent()
+    yield "masks", masks()
+    yield "lines", lines(False)
+    yield "lines before 1.2", lines(True)
+    yield "volumes", volumes()
+    yield "activations", activations()
+
+
+SGD = {"lr": 0.05, "momentum": 0.8, "decay": 0.0, "nesterov": True}
+ADAM = {"lr": 0.01, "beta_1": 0.8, "beta_2": 0.99, "decay": 0.0, "epsilon": 1e-06}
+OPTIMIZERS = [
+    ("SGD", SGD, 1, lambda: keras.optimizers.SGD(0.05, momentum=0.8, nesterov=True)),
+    ("Adam", ADAM, 2, lambda: keras.optimizers.Adam(0.01, 0.8, 0.99, 1e-6)),
+]
+
+
 if __name__ == "__main__":
+    given = os.environ.get("FANWISE_TURN", "all")
+    begin, step = (0, 1) if given == "all" else (int(given) % 2, 2)
     with tempfile.TemporaryDirectory() as folder:
         folder, binary = pathlib.Path(folder), sys.argv[1]
-        for order, mode in (("th", "same"), ("tf", "valid")):
-            check(binary, folder, f"images, {order}", images(order))
-            check(binary, folder, f"transposed, {order}, {mode}", transposed(order, mode))
-        check(binary, folder, "images of Theano", images("th"), "theano")
-        check(binary, folder, "merged", merged())
-        check(binary, folder, "branches", joined_branches())
-        check(binary, folder, "recurrent", recurrent())
-        check(binary, folder, "masks", masks())
-        check(binary, folder, "lines", lines(False))
-        check(binary, folder, "lines before 1.2", lines(True))
-        check(binary, folder, "volumes", volumes())
-        check(binary, folder, "activations", activations())
-        sgd = {"lr": 0.05, "momentum": 0.8, "decay": 0.0, "nesterov": True}
-        goes_on(binary, folder, "SGD", sgd, 1, keras.optimizers.SGD(0.05, momentum=0.8, nesterov=True))
-        adam = {"lr": 0.01, "beta_1": 0.8, "beta_2": 0.99, "decay": 0.0, "epsilon": 1e-06}
-        goes_on(binary, folder, "Adam", adam, 2, keras.optimizers.Adam(0.01, 0.8, 0.99, 1e-6))
+        for file in list(files())[begin::step]:
+            check(binary, folder, *file)
+        for name, settings, slots, make in OPTIMIZERS[begin::step]:
+            goes_on(binary, folder, name, settings, slots, make())

@@ -3,7 +3,7 @@ configuration and the optimizer's state of the file, and so does Keras; both com
 and goes on as fanwise itself does.
 
 Usage: python keras_continued.py FANWISE        (needs keras, jax and h5py; FANWISE_TURN chooses two of the optimizers
-beside four, and one form of a file for each; `all` runs all in both)
+beside two, and one form of a file for each; `all` runs all in both)
 """
 
 import os
@@ -26,11 +26,11 @@ from keras import optimizers as O
 BATCH, DEVICES = 16, 3
 ALWAYS = [
     lambda: O.SGD(0.05, momentum=0.9),
-    lambda: O.RMSprop(0.01),
     lambda: O.Adam(O.schedules.ExponentialDecay(0.02, 7, 0.8)),
-    lambda: O.AdamW(0.01, weight_decay=0.02),
 ]
 TURNS = [
+    lambda: O.RMSprop(0.01),
+    lambda: O.AdamW(0.01, weight_decay=0.02),
     lambda: O.Adam(0.01, amsgrad=True, clipnorm=1.0),
     lambda: O.RMSprop(0.01, momentum=0.8, centered=True),
     lambda: O.Adagrad(0.05),
