@@ -123,16 +123,18 @@ impl TargetArgs {
         if runner.place().cuda {
             bail!("`--isa all` compares instructions of the CPU: add `--target cpu`");
         }
+        let threads = self.host_threads()?;
         let own = |isa: Isa| {
             let is_here = Isa::available().any(|available| available == isa);
-            let runner = is_here.then(|| self.runner_by(Some(isa))).transpose()?;
-            Ok(Instructed { isa, runner })
+            let cpu = is_here.then(|| Cpu::with(threads, Some(isa))).transpose();
+            let cpu = cpu.map_err(Error::from)?;
+            Ok(Instructed { isa, runner: cpu.map(|cpu| Runner::of_cpu(cpu, None)) })
         };
         Ok((runner, Isa::ALL.into_iter().map(own).collect::<anyhow::Result<_>>()?))
     }
 
-    /// The backend whose kernels on the CPU use these instructions.
-    fn runner_by(&self, isa: Option<Isa>) -> anyhow::Result<Runner> {
+    /// The threads of the host.
+    fn host_threads(&self) -> anyhow::Result<usize> {
         // One core is enough where the system does not tell.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (threads, most) =
@@ -143,6 +145,12 @@ impl TargetArgs {
         if threads > most {
             bail!("`--threads {threads}` is more than {most}, the limit for {cores} cores");
         }
+        Ok(threads)
+    }
+
+    /// The backend whose kernels on the CPU use these instructions.
+    fn runner_by(&self, isa: Option<Isa>) -> anyhow::Result<Runner> {
+        let threads = self.host_threads()?;
         let named =
             self.timeline.iter().find(|path| !ends_in(path, "svg") && !ends_in(path, "html"));
         if let Some(path) = named {
@@ -196,14 +204,7 @@ impl TargetArgs {
         }
         let traced = self.traced();
         let trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
-        let backend = Box::new(Cpu::with(threads, isa).map_err(Error::from)?.traced(trace));
-        Ok(Runner {
-            backend,
-            place: AvailableDevices { found: 0, cuda: false },
-            #[cfg(feature = "cuda")]
-            compiling: None,
-            traced,
-        })
+        Ok(Runner::of_cpu(Cpu::with(threads, isa).map_err(Error::from)?.traced(trace), traced))
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -217,7 +218,6 @@ impl TargetArgs {
     fn cuda(&self, threads: usize) -> anyhow::Result<Runner> {
         use crate::backend::cuda::{Cuda, CudaOptions, devices};
 
-        ui::note_idle(&[("--isa", self.isa.is_some())], "on GPUs");
         let found = devices().map_err(KernelError::from).map_err(Error::from)?;
         crate::cli::devices::require(&found)?;
         let mut options = CudaOptions::new(compiler(&self.cache)?, threads);
@@ -229,6 +229,7 @@ impl TargetArgs {
         let progress = Arc::clone(&options.progress);
         let backend = Cuda::new(options).map_err(Error::from)?;
         let place = AvailableDevices { found: backend.count(), cuda: true };
+        ui::note_idle(&[("--isa", matches!(self.isa, Some(Instructions::One(_))))], "on GPUs");
         Ok(Runner { backend: Box::new(backend), place, compiling: Some(progress), traced })
     }
 }
@@ -301,6 +302,17 @@ impl Traced {
 }
 
 impl Runner {
+    /// Of a CPU, which records into the trace.
+    fn of_cpu(cpu: Cpu, traced: Option<Traced>) -> Self {
+        Self {
+            backend: Box::new(cpu),
+            place: AvailableDevices { found: 0, cuda: false },
+            #[cfg(feature = "cuda")]
+            compiling: None,
+            traced,
+        }
+    }
+
     /// The backend.
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.backend

@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import pathlib
+import platform
 import statistics
 import subprocess
 import sys
@@ -38,14 +39,14 @@ def table(heads, rows):
 def short(seconds):
     """A time with three digits."""
     for unit, factor in [("s", 1), ("ms", 1e3), ("µs", 1e6)]:
-        if seconds * factor >= 1:
+        if seconds * factor >= 0.9995:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
 
 def machine():
     names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return f"{os.cpu_count()} cores of {names[0]}"
+    return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
 
 
 def inference(fanwise, folder):
@@ -100,8 +101,7 @@ One step of MiniGoogLeNet: 64 images of 32×32 pixels, SGD with momentum, 2 thre
 
 def passes(criterion, memory):
     def figure(name):
-        # Criterion's folders have no letters that a file system may not take.
-        path = criterion / "replicate" / name.replace("/", "_") / "new" / "estimates.json"
+        path = criterion / "replicate" / name / "new" / "estimates.json"
         return json.loads(path.read_text())["median"]["point_estimate"] / 1e9
 
     whole = [("Xception onto 8, mirrored weights", "xception onto 8, mirrored"), ("Xception onto 8, `template` weights", "xception onto 8, template")]

@@ -61,3 +61,29 @@ pub(super) fn arch() -> pulp::Arch {
     // Nothing was chosen: what the machine has.
     CHOSEN.get().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Isa, arch};
+    use crate::backend::Cpu;
+
+    #[test]
+    fn workers_have_the_instructions_of_their_pool() {
+        let named = |isa: Option<Isa>| {
+            let cpu = Cpu::with(1, isa).unwrap();
+            format!("{:?}", cpu.pool.install(arch))
+        };
+        for isa in Isa::available() {
+            assert_eq!(named(Some(isa)), format!("{:?}", isa.arch().unwrap()));
+        }
+        let widest = Isa::available().last().unwrap();
+        assert_eq!(named(None), format!("{:?}", widest.arch().unwrap()));
+    }
+
+    #[test]
+    fn instructions_that_are_not_there_are_refused() {
+        for isa in Isa::ALL {
+            assert_eq!(Cpu::with(1, Some(isa)).is_ok(), Isa::available().any(|own| own == isa));
+        }
+    }
+}

@@ -25,9 +25,10 @@ pub(super) fn misaligned(x: &[f32]) -> Vec<f32> {
 pub(super) fn in_pools(f: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
     let by = |threads, isa| Cpu::with(threads, isa).unwrap().pool.install(&f);
     let first = by(1, None);
-    for (threads, isa) in (2..=3).zip(Isa::available()) {
+    for (threads, isa) in [(2, Isa::Portable), (3, Isa::Avx2)] {
         let what = format!("{threads} threads, {}", isa.name());
-        assert_bits(&first, &by(threads, Some(isa)), &what);
+        let isa = Some(isa).filter(|isa| isa.arch().is_some());
+        assert_bits(&first, &by(threads, isa), &what);
     }
     first
 }
