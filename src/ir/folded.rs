@@ -48,14 +48,22 @@ pub(crate) fn folded(text: &str) -> String {
     let mut in_names = false;
     while at < lines.len() {
         in_names = (in_names || lines[at] == "loc {") && lines[at] != "}";
-        let repeated = repetition(&lines, at);
-        if let Some((end, replicas, unit)) = repeated {
-            push(&mut out, &format!("  repeat {}..{} {{", replicas.start, replicas.end));
-            for line in unit {
-                push(&mut out, &line);
+        if let Some((first, end)) = blocks(&lines, at) {
+            let units = alike(&lines, at..end, first);
+            at += (end - at) * units.len();
+            if let [unit] = units[..] {
+                unit.iter().for_each(|line| push(&mut out, line));
+                continue;
+            }
+            push(
+                &mut out,
+                &format!("  repeat {first}..{} {{", u64::from(first) + units.len() as u64),
+            );
+            for row in 0..units[0].len() {
+                let of_each: Vec<&str> = units.iter().map(|unit| unit[row]).collect();
+                push(&mut out, &template(&of_each, first));
             }
             push(&mut out, END);
-            at = end;
             continue;
         }
         let names = Some(lines[at]).filter(|_| in_names).and_then(folded_names);
@@ -91,54 +99,47 @@ fn blocks(lines: &[&str], at: usize) -> Option<(u32, usize)> {
     Some((replica, end))
 }
 
-/// What is repeated from a line on: the line behind it, the replicas, and the lines of one.
-fn repetition(lines: &[&str], at: usize) -> Option<(usize, Range<u32>, Vec<String>)> {
-    let (first, end) = blocks(lines, at)?;
-    let length = end - at;
-    let mut units = vec![&lines[at..end]];
-    let mut found = None;
-    let (mut start, mut replica) = (end, first);
+/// The lines of the replica `first`, and those of the next replicas as far as one unit can stand
+/// for all of them. Each is compared with the first alone: the time is that of reading them once.
+fn alike<'l, 't>(lines: &'l [&'t str], own: Range<usize>, first: u32) -> Vec<&'l [&'t str]> {
+    let unit = &lines[own.clone()];
+    let mut units = vec![unit];
+    let mut start = own.end;
+    let mut replica = first;
     while let Some((next, end)) = blocks(lines, start) {
-        if replica.checked_add(1) != Some(next) || end - start != length {
+        let other = &lines[start..end];
+        let is_next = replica.checked_add(1) == Some(next) && other.len() == unit.len();
+        if !is_next || !unit.iter().zip(other).all(|(one, other)| fit(one, other)) {
             break;
         }
-        units.push(&lines[start..end]);
+        units.push(other);
         (start, replica) = (end, next);
     }
-    // The last replica may be unlike the others.
-    while units.len() > 1 && found.is_none() {
-        let replicas = first..replica + 1;
-        let line = |row: usize| {
-            let of_each: Vec<&str> = units.iter().map(|unit| unit[row]).collect();
-            template(&of_each, first)
-        };
-        let unit: Option<Vec<String>> = (0..length).map(line).collect();
-        found = unit.map(|unit| (at + length * units.len(), replicas, unit));
-        units.pop();
-        replica = replica.saturating_sub(1);
-    }
-    found
+    units
 }
 
-/// One line for several, the first of which is of the replica `first`.
-fn template(lines: &[&str], first: u32) -> Option<String> {
+/// True if one line can stand for both: words that are the same have no mark of their own where
+/// one begins, and others have no marks.
+fn fit(one: &str, other: &str) -> bool {
+    let has_mark = |word: &str| word.contains(['<', '|', '>']);
+    one.split(' ').count() == other.split(' ').count()
+        && one.split(' ').zip(other.split(' ')).all(|(one, other)| {
+            if one == other { !one.contains('<') } else { !has_mark(one) && !has_mark(other) }
+        })
+}
+
+/// One line for several that fit, the first of which is of the replica `first`.
+fn template(lines: &[&str], first: u32) -> String {
     let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split(' ').collect()).collect();
-    let count = words[0].len();
-    if words.iter().any(|own| own.len() != count) {
-        return None;
-    }
     let word = |at: usize| {
         let of_each: Vec<&str> = words.iter().map(|own| own[at]).collect();
         if of_each.iter().all(|own| *own == of_each[0]) {
-            return (!of_each[0].contains('<')).then(|| of_each[0].to_owned());
+            return of_each[0].to_owned();
         }
-        if of_each.iter().any(|own| own.contains(['<', '|', '>'])) {
-            return None;
-        }
-        Some(numbered(&of_each, first).unwrap_or_else(|| listed(&of_each)))
+        numbered(&of_each, first).unwrap_or_else(|| listed(&of_each))
     };
-    let words: Option<Vec<String>> = (0..count).map(word).collect();
-    Some(words?.join(" "))
+    let words: Vec<String> = (0..words[0].len()).map(word).collect();
+    words.join(" ")
 }
 
 /// A word that has the number of the replica, or the next one, in places.
@@ -180,24 +181,16 @@ fn parts(word: &str) -> Vec<&str> {
 
 /// Words as one with a list, behind what they begin with and before what they end with.
 fn listed(words: &[&str]) -> String {
-    let common = |forward: bool| {
-        let mut length = 0;
-        let chars = |word: &str, at: usize| {
-            if forward { word.chars().nth(at) } else { word.chars().rev().nth(at) }
-        };
-        // No words have nothing in common.
-        let shortest = words.iter().map(|word| word.chars().count()).min().unwrap_or(0);
-        while length < shortest {
-            let c = chars(words[0], length);
-            if words.iter().any(|word| chars(word, length) != c) {
-                break;
-            }
-            length += 1;
-        }
-        (length, shortest)
+    let alike = |one: &mut dyn Iterator<Item = char>, other: &mut dyn Iterator<Item = char>| {
+        one.zip(other).take_while(|(one, other)| one == other).count()
     };
-    let (start, shortest) = common(true);
-    let end = common(false).0.min(shortest - start);
+    let start = |word: &&str| alike(&mut words[0].chars(), &mut word.chars());
+    let end = |word: &&str| alike(&mut words[0].chars().rev(), &mut word.chars().rev());
+    // No words have nothing in common.
+    let least = |counts: &mut dyn Iterator<Item = usize>| counts.min().unwrap_or(0);
+    let start = least(&mut words.iter().map(start));
+    let shortest = least(&mut words.iter().map(|word| word.chars().count()));
+    let end = least(&mut words.iter().map(end)).min(shortest - start);
     let middle = |word: &str| -> String {
         let count = word.chars().count();
         word.chars().skip(start).take(count - start - end).collect()
@@ -390,6 +383,27 @@ mod tests {
             assert_eq!(parse(&folded(&graph.to_string())).unwrap().to_string(), graph.to_string());
         }
         assert_eq!(folded(&plain().to_string()), plain().to_string());
+    }
+
+    #[test]
+    fn what_has_a_mark_ends_a_repetition() {
+        let text = |marked: std::ops::Range<u32>| {
+            let block = |i: u32| {
+                let mark = if marked.contains(&i) { "<" } else { "" };
+                let rows: String =
+                    (0..50).map(|row| format!("    %a{row}.r{i} : same\n")).collect();
+                format!("  on gpu:{i} replica @dp[{i}] {{\n{rows}    %y{mark}.r{i}\n  }}\n")
+            };
+            let blocks: String = (0..2000).map(block).collect();
+            format!("fanwise 1\n{blocks}")
+        };
+        for (marked, repeats) in [(0..0, "0..2000"), (1990..1999, "0..1990"), (0..3, "3..2000")] {
+            let short = folded(&text(marked.clone()));
+            assert!(short.contains(&format!("  repeat {repeats} {{")), "{marked:?}");
+            assert!(short.len() < 120_000);
+        }
+        // No two have one unit; the time is still that of reading them.
+        assert_eq!(folded(&text(0..2000)), text(0..2000));
     }
 
     #[test]
