@@ -96,7 +96,8 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         ir::from_json_with(&text, &options.ops)
             .map_err(|error| ModelError::Json { path: name(), error: Box::new(error) })?
     } else {
-        ir::parse_with(&text, &options.ops)
+        let left = options.max_memory.saturating_sub(text.len() as u64);
+        ir::parse_within(&text, &options.ops, left)
             .map_err(|error| ModelError::Text { path: name(), error: Box::new(error) })?
     };
     if let Err(errors) = ir::verify(&graph) {

@@ -16,8 +16,8 @@ const PLAIN: &str = "fanwise 1";
 /// The line behind what is repeated.
 const END: &str = "  } repeat";
 /// The most bytes of a text that is expanded, and its most lines.
-const MOST: usize = 1 << 28;
-const MOST_LINES: usize = 1 << 23;
+const MOST: u64 = 1 << 28;
+const MOST_LINES: u64 = 1 << 23;
 
 /// What is wrong with a folded text, and where.
 pub(super) struct Broken {
@@ -26,17 +26,32 @@ pub(super) struct Broken {
     pub(super) message: String,
 }
 
+impl Broken {
+    fn new(line: usize, message: impl Into<String>) -> Self {
+        Self { line, message: message.into() }
+    }
+}
+
 /// A text without folds, and the line from which each of its lines is.
 pub(super) struct Expanded<'a> {
     pub(super) text: Cow<'a, str>,
     lines: Vec<usize>,
+    /// The lines of the folded text.
+    count: usize,
 }
 
 impl Expanded<'_> {
-    /// The line of the folded text for a line of this one, both from 1.
+    /// The line of the folded text for a line of this one, both from 1. What is missing at the end
+    /// of this text is missing at the end of that one.
     pub(super) fn line(&self, line: usize) -> usize {
-        // A text that was not folded has its own lines.
-        self.lines.get(line.saturating_sub(1)).copied().unwrap_or(line)
+        match &self.text {
+            Cow::Borrowed(_) => line,
+            Cow::Owned(_) => {
+                let found = self.lines.get(line.saturating_sub(1)).copied();
+                // The text ends behind its last line.
+                found.unwrap_or(self.count)
+            }
+        }
     }
 }
 
@@ -72,7 +87,7 @@ pub(crate) fn folded(text: &str) -> String {
     }
     let out = out.replacen(PLAIN, HEAD, 1);
     // What cannot be read back, because a name has a mark of its own, stays as it is.
-    let is_same = expanded(&out).is_ok_and(|found| found.text == text);
+    let is_same = expanded(&out, u64::MAX).is_ok_and(|found| found.text == text);
     if is_same && out.len() < text.len() { out } else { text.to_owned() }
 }
 
@@ -224,53 +239,28 @@ fn folded_names(line: &str) -> Option<String> {
     None
 }
 
-/// The text without folds.
-pub(super) fn expanded(text: &str) -> Result<Expanded<'_>, Broken> {
+/// The text without folds, which takes at most so many bytes of memory.
+pub(super) fn expanded(text: &str, memory: u64) -> Result<Expanded<'_>, Broken> {
     let Some(rest) = text.strip_prefix(HEAD).filter(|rest| rest.starts_with(['\n', '\r'])) else {
-        return Ok(Expanded { text: Cow::Borrowed(text), lines: Vec::new() });
+        return Ok(Expanded { text: Cow::Borrowed(text), lines: Vec::new(), count: 0 });
     };
-    let mut to = Out { text: PLAIN.to_owned(), lines: Vec::new() };
+    let mut to = Out { text: PLAIN.to_owned(), lines: Vec::new(), memory };
     to.end("", 1)?;
-    let lines: Vec<&str> = rest.lines().skip(1).collect();
-    let mut at = 0;
-    while at < lines.len() {
-        let number = at + 2;
-        let broken = |message: &str| Broken { line: number, message: message.to_owned() };
-        let range = lines[at].strip_prefix("  repeat ").and_then(|rest| rest.strip_suffix(" {"));
-        if let Some(range) = range {
-            let range = replicas(range).ok_or_else(|| broken("expected a range such as `0..8`"))?;
-            let length = lines[at + 1..].iter().position(|line| *line == END);
-            let length = length.ok_or_else(|| broken("nothing ends this repetition"))?;
-            let unit = (number + 1..).zip(&lines[at + 1..at + 1 + length]);
-            let unit: Vec<_> = unit
-                .map(|(number, line)| Ok((number, pieces(line, range.len(), number)?)))
-                .collect::<Result<_, Broken>>()?;
-            for (k, i) in range.enumerate() {
-                for (number, line) in &unit {
-                    for piece in line {
-                        to.piece(piece, k, i);
-                    }
-                    to.end("", *number)?;
-                }
-            }
-            at += length + 1;
-        } else if let Some((names, range, origin)) = repeated_names(lines[at]) {
-            let names = pieces(names, range.len(), number)?;
-            for (k, i) in range.enumerate() {
-                to.text.push_str(if k == 0 { "  " } else { ", " });
-                for piece in &names {
-                    to.piece(piece, k, i);
-                }
-                to.check(number)?;
-            }
-            to.text.push_str(" = \"");
-            to.end(origin, number)?;
+    let mut lines = (1..).zip(rest.lines()).skip(1);
+    let mut count = 1;
+    while let Some((number, line)) = lines.next() {
+        let range = line.strip_prefix("  repeat ").and_then(|rest| rest.strip_suffix(" {"));
+        count = if let Some(range) = range {
+            to.repetition(range, number, &mut lines)?
+        } else if let Some(names) = repeated_names(line) {
+            to.names(names, number)?;
+            number
         } else {
-            to.end(lines[at], number)?;
-        }
-        at += 1;
+            to.end(line, number)?;
+            number
+        };
     }
-    Ok(Expanded { text: Cow::Owned(to.text), lines: to.lines })
+    Ok(Expanded { text: Cow::Owned(to.text), lines: to.lines, count })
 }
 
 /// Names with the numbers for which they are repeated, and their origin.
@@ -299,26 +289,23 @@ enum Piece<'a> {
 
 /// The parts of a line for so many replicas.
 fn pieces(line: &str, replicas: usize, number: usize) -> Result<Vec<Piece<'_>>, Broken> {
-    let broken = |message: String| Broken { line: number, message };
     let mut pieces = Vec::new();
     let mut rest = line;
     while let Some((before, mark)) = rest.split_once('<') {
         let (mark, after) = mark
             .split_once('>')
-            .ok_or_else(|| broken("`<` without `>` in what is repeated".to_owned()))?;
+            .ok_or_else(|| Broken::new(number, "`<` without `>` in what is repeated"))?;
         pieces.push(Piece::Text(before));
         pieces.push(match mark {
             "i" => Piece::Number(0),
             "i+1" => Piece::Number(1),
             list => {
-                let list: Vec<&str> = list.split('|').collect();
-                if list.len() != replicas {
-                    let count = list.len();
-                    return Err(broken(format!(
-                        "`<{mark}>` has {count} texts for {replicas} replicas"
-                    )));
+                let count = list.split('|').count();
+                if count != replicas {
+                    let message = format!("`<{mark}>` has {count} texts for {replicas} replicas");
+                    return Err(Broken::new(number, message));
                 }
-                Piece::List(list)
+                Piece::List(list.split('|').collect())
             }
         });
         rest = after;
@@ -327,27 +314,110 @@ fn pieces(line: &str, replicas: usize, number: usize) -> Result<Vec<Piece<'_>>, 
     Ok(pieces)
 }
 
+/// The bytes of a line for all numbers of a range. Their digits are those of its numbers, and those
+/// of the next ones.
+fn size(line: &[Piece<'_>], range: &Range<u32>, digits: [u64; 2]) -> u64 {
+    let of_piece = |piece: &Piece<'_>| match piece {
+        Piece::Text(text) => (text.len() * range.len()) as u64,
+        Piece::Number(more) => digits[*more as usize],
+        Piece::List(list) => list.iter().map(|text| text.len() as u64).sum(),
+    };
+    line.iter().map(of_piece).sum()
+}
+
+/// The digits of all numbers of a range, and of the next ones.
+fn digits(range: &Range<u32>) -> [u64; 2] {
+    let digits = |i: u32| {
+        // 0 has a digit, too.
+        u64::from(i.checked_ilog10().unwrap_or(0)) + 1
+    };
+    [0, 1].map(|more| range.clone().map(|i| digits(i.saturating_add(more))).sum())
+}
+
 /// The expanded text so far.
 struct Out {
     text: String,
     lines: Vec<usize>,
+    /// The bytes of memory that it may take.
+    memory: u64,
 }
 
 impl Out {
-    /// Ends a line.
-    fn end(&mut self, rest: &str, number: usize) -> Result<(), Broken> {
-        push(&mut self.text, rest);
-        self.lines.push(number);
-        self.check(number)
+    /// Adds the lines of a repetition for each number of its range; the number of the line that
+    /// ends it.
+    fn repetition<'t>(
+        &mut self,
+        range: &str,
+        at: usize,
+        lines: &mut impl Iterator<Item = (usize, &'t str)>,
+    ) -> Result<usize, Broken> {
+        let range =
+            replicas(range).ok_or_else(|| Broken::new(at, "expected a range such as `0..8`"))?;
+        let (count, digits) = (range.len() as u64, digits(&range));
+        let mut unit = Vec::new();
+        let mut bytes = 0;
+        let end = loop {
+            let (number, line) =
+                lines.next().ok_or_else(|| Broken::new(at, "nothing ends this repetition"))?;
+            if line == END {
+                break number;
+            }
+            let line = pieces(line, range.len(), number)?;
+            bytes += size(&line, &range, digits) + count;
+            unit.push((number, line));
+            self.has_room(bytes, unit.len() as u64 * count, number)?;
+        };
+        // Each turn adds a line: their number has a limit because that of lines has one.
+        if unit.is_empty() {
+            return Err(Broken::new(at, "this repetition has no lines"));
+        }
+        for (k, i) in range.enumerate() {
+            for (number, line) in &unit {
+                line.iter().for_each(|piece| self.piece(piece, k, i));
+                self.end("", *number)?;
+            }
+        }
+        Ok(end)
     }
 
-    /// Fails if the text becomes too long.
-    fn check(&self, line: usize) -> Result<(), Broken> {
-        if self.text.len() <= MOST && self.lines.len() <= MOST_LINES {
-            return Ok(());
+    /// Adds names for each number of a range, and their origin.
+    fn names(
+        &mut self,
+        (names, range, origin): (&str, Range<u32>, &str),
+        number: usize,
+    ) -> Result<(), Broken> {
+        let names = pieces(names, range.len(), number)?;
+        let bytes = size(&names, &range, digits(&range)) + 2 * range.len() as u64;
+        self.has_room(bytes, 1, number)?;
+        for (k, i) in range.enumerate() {
+            self.text.push_str(if k == 0 { "  " } else { ", " });
+            names.iter().for_each(|piece| self.piece(piece, k, i));
         }
-        let message = format!("the text would have more than {MOST} bytes or {MOST_LINES} lines");
-        Err(Broken { line, message })
+        self.text.push_str(" = \"");
+        self.end(origin, number)
+    }
+
+    /// Ends a line.
+    fn end(&mut self, rest: &str, number: usize) -> Result<(), Broken> {
+        self.has_room(rest.len() as u64 + 1, 1, number)?;
+        push(&mut self.text, rest);
+        self.lines.push(number);
+        Ok(())
+    }
+
+    /// Fails if the text becomes too long with so many bytes and lines more.
+    fn has_room(&self, bytes: u64, lines: u64, number: usize) -> Result<(), Broken> {
+        let bytes = bytes.saturating_add(self.text.len() as u64);
+        let lines = lines.saturating_add(self.lines.len() as u64);
+        let numbers = lines.saturating_mul(size_of::<usize>() as u64);
+        let limit = if bytes > MOST || lines > MOST_LINES {
+            format!("{MOST} bytes or {MOST_LINES} lines, the limits of such a text")
+        } else if bytes.saturating_add(numbers) > self.memory {
+            format!("{} bytes with the numbers of its lines, the limit of memory", self.memory)
+        } else {
+            return Ok(());
+        };
+        Err(Broken::new(number, format!("without folds the text would have more than {limit}")))
     }
 
     /// Adds a part of a line for the `k`-th number `i` of a range.
@@ -374,7 +444,7 @@ mod tests {
             let text = replicated(placement).to_string();
             let short = folded(&text);
             assert!(short.starts_with("fanwise 1 folded\n"), "{short}");
-            assert!(expanded(&short).is_ok_and(|found| found.text == text), "{short}");
+            assert!(expanded(&short, u64::MAX).is_ok_and(|found| found.text == text), "{short}");
             assert_eq!(parse(&short).unwrap().to_string(), text);
         }
         snap::assert("print", "folded", &folded(&replicated(Placement::Mirrored).to_string()));
@@ -413,16 +483,38 @@ mod tests {
             ("  repeat 8..8 {\n  } repeat\n", 2, "a range"),
             ("  repeat 0..4000000000 {\n  } repeat\n", 2, "a range"),
             ("  repeat 0..8 {\n  on gpu:<i> {\n", 2, "nothing ends"),
+            ("  repeat 0..65536 {\n  } repeat\n", 2, "has no lines"),
             ("\n  repeat 0..2 {\n  <i\n  } repeat\n", 4, "`<` without `>`"),
             ("  repeat 0..2 {\n  <a|b|c>\n  } repeat\n", 3, "3 texts for 2"),
             ("symbol N >= 0\n  repeat 0..2 {\n\n  what\n  } repeat\n", 5, "expected"),
+            ("symbol N >= 0\n  repeat 0..9 {\n\n  } repeat\n\n", 6, "expected"),
         ] {
             let error = parse(&format!("fanwise 1 folded\n{text}")).unwrap_err();
             assert_eq!(error.line, line, "{error}");
             assert!(error.message.contains(says), "{error}");
         }
-        let long = format!("  repeat 0..65536 {{\n{}\n  }} repeat\n", "x".repeat(1 << 14));
-        let error = parse(&format!("fanwise 1 folded\n{long}")).unwrap_err();
-        assert!(error.message.contains("more than"), "{error}");
+        for line in ["x".repeat(1 << 14), "<i>".repeat(1 << 14), "\n".repeat(128)] {
+            let long = format!("fanwise 1 folded\n  repeat 0..65536 {{\n{line}\n  }} repeat\n");
+            let error = parse(&long).unwrap_err();
+            assert!(error.message.contains("more than 268435456 bytes or"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_expanded_text_takes_the_memory_that_it_may() {
+        let text = replicated(Placement::Mirrored).to_string();
+        let short = folded(&text);
+        let memory = (text.len() + 8 * text.lines().count()) as u64;
+        assert!(expanded(&short, memory).is_ok_and(|found| found.text == text));
+        let error = expanded(&short, memory - 1).err().unwrap();
+        assert!(error.message.contains(&format!("more than {} bytes", memory - 1)));
+        let names = "fanwise 1 folded\n  %x.r<i>.r<i+1> for 8..12 = \"m\"\n";
+        let names = expanded(names, 1 << 10).ok().unwrap();
+        let all = "  %x.r8.r9, %x.r9.r10, %x.r10.r11, %x.r11.r12 = \"m\"\n";
+        assert_eq!(names.text, format!("fanwise 1\n{all}"));
+        // The sum is known before a line of a repetition is written.
+        let line = "<i>-<i+1>-<a|bcd>";
+        let pieces = super::pieces(line, 2, 1).ok().unwrap();
+        assert_eq!(super::size(&pieces, &(8..10), super::digits(&(8..10))), 13);
     }
 }

@@ -106,7 +106,12 @@ pub fn parse(text: &str) -> Result<Graph, ParseError> {
 
 /// As [`parse`]; the operators of a framework are those in `ops`.
 pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, ParseError> {
-    let expanded = folded::expanded(text).map_err(|Broken { line, message }| {
+    parse_within(text, ops, u64::MAX)
+}
+
+/// As [`parse_with`]; what a folded text becomes without folds takes at most `memory` bytes.
+pub(crate) fn parse_within(text: &str, ops: &CustomOps, memory: u64) -> Result<Graph, ParseError> {
+    let expanded = folded::expanded(text, memory).map_err(|Broken { line, message }| {
         let before = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
         let line = text[before..].lines().next().map_or(before, |line| before + line.len());
         ParseError::new(text, Fault::new(before..line, message))
@@ -115,8 +120,13 @@ pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, ParseError> {
     match parser.file() {
         Ok(()) => Ok(parser.assembly.graph),
         Err(fault) => {
-            let error = ParseError::new(&expanded.text, fault);
-            Err(ParseError { line: expanded.line(error.line), ..error })
+            let mut error = ParseError::new(&expanded.text, fault);
+            let line = expanded.line(error.line);
+            // An error at the end of a text has no line.
+            if text.lines().nth(line - 1) != expanded.text.lines().nth(error.line - 1) {
+                error.message += " (its line is shown without folds)";
+            }
+            Err(ParseError { line, ..error })
         }
     }
 }
