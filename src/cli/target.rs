@@ -183,8 +183,10 @@ impl TargetArgs {
     /// The trace, if a file of it is asked for.
     fn traced(&self) -> Option<Traced> {
         let is_traced = self.trace.is_some() || self.timeline.is_some();
+        // A picture alone needs no more runs than it shows.
+        let trace = if self.trace.is_some() { Trace::new } else { Trace::of_timeline };
         is_traced.then(|| Traced {
-            trace: Arc::new(Trace::new()),
+            trace: Arc::new(trace()),
             json: self.trace.clone(),
             timeline: self.timeline.clone(),
         })

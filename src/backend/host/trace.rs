@@ -1,6 +1,6 @@
 //! A trace of streams and virtual devices, in the form that trace viewers read, and as a picture.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -25,7 +25,17 @@ const WIDTH: (f64, f64) = (1000.0, 8000.0);
 #[derive(Debug)]
 pub struct Trace {
     start: Instant,
-    runs: Mutex<Vec<Run>>,
+    /// The runs that it has at most: the last ones.
+    most: usize,
+    runs: Mutex<Runs>,
+}
+
+/// The last runs, in order.
+#[derive(Debug, Default)]
+struct Runs {
+    /// The runs before them.
+    before: usize,
+    kept: VecDeque<Run>,
 }
 
 /// The record of one run.
@@ -103,7 +113,9 @@ impl Recorder {
 
     /// Adds what was done.
     pub(crate) fn add(&self, spans: impl IntoIterator<Item = Span>) {
-        if let Some(run) = lock(&self.trace.runs).get_mut(self.run) {
+        let mut runs = lock(&self.trace.runs);
+        let at = self.run.checked_sub(runs.before);
+        if let Some(run) = at.and_then(|at| runs.kept.get_mut(at)) {
             run.spans.extend(spans);
         }
     }
@@ -124,14 +136,23 @@ impl Default for Trace {
 impl Trace {
     /// An empty trace that begins now.
     pub fn new() -> Self {
-        Self { start: Instant::now(), runs: Mutex::default() }
+        Self { start: Instant::now(), most: usize::MAX, runs: Mutex::default() }
+    }
+
+    /// An empty trace that has the runs of a timeline, and no others.
+    pub(crate) fn of_timeline() -> Self {
+        Self { most: SHOWN, ..Self::new() }
     }
 
     /// The record of another run of the program of this name.
     pub(crate) fn run(self: &Arc<Self>, program: &str) -> Recorder {
         let mut runs = lock(&self.runs);
-        let run = runs.len();
-        runs.push(Run { name: format!("{program}, run {}", run + 1), spans: Vec::new() });
+        let run = runs.before + runs.kept.len();
+        runs.kept.push_back(Run { name: format!("{program}, run {}", run + 1), spans: Vec::new() });
+        if runs.kept.len() > self.most {
+            runs.kept.pop_front();
+            runs.before += 1;
+        }
         Recorder { trace: Arc::clone(self), run }
     }
 
@@ -139,7 +160,8 @@ impl Trace {
     /// of its streams, times in microseconds, waiting in a category of its own.
     pub fn to_json(&self) -> String {
         let mut events = Vec::new();
-        for (number, run) in lock(&self.runs).iter().enumerate() {
+        let runs = lock(&self.runs);
+        for (number, run) in (runs.before..).zip(&runs.kept) {
             run.events(number, &mut events);
         }
         json!({ "displayTimeUnit": "ms", "traceEvents": events }).to_string()
@@ -148,7 +170,8 @@ impl Trace {
     /// The last runs as a picture: a panel for each, with a row for each stream.
     pub(crate) fn timeline(&self) -> Chart {
         let runs = lock(&self.runs);
-        let shown = &runs[runs.len().saturating_sub(SHOWN)..];
+        let shown: Vec<&Run> =
+            runs.kept.iter().skip(runs.kept.len().saturating_sub(SHOWN)).collect();
         let longest = shown.iter().map(|run| run.ends().1 - run.ends().0).fold(1.0, f64::max);
         let unit = axis::unit_of_time(longest);
         let streams: Vec<Vec<Stream>> = shown.iter().map(|run| run.streams(unit)).collect();
@@ -158,8 +181,9 @@ impl Trace {
         let width = (busiest as f64 * PIECE).clamp(WIDTH.0, WIDTH.1);
         let mut notes =
             vec!["A bar is work of a stream, or a time for which it waits for another.".to_owned()];
-        if shown.len() < runs.len() {
-            notes.push(format!("The last {} of {} runs.", shown.len(), runs.len()));
+        let all_runs = runs.before + runs.kept.len();
+        if shown.len() < all_runs {
+            notes.push(format!("The last {} of {all_runs} runs.", shown.len()));
         }
         let panels = shown.iter().zip(&streams);
         Chart {
@@ -257,7 +281,7 @@ impl Run {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Kind, Span, Trace};
+    use super::{Kind, Span, Trace, lock};
     use crate::backend::RunError;
     use crate::ir::picture::chart::Upwards;
 
@@ -304,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_timeline_has_the_streams_of_the_last_runs() {
-        let trace = Arc::new(Trace::new());
+        let trace = Arc::new(Trace::of_timeline());
         let span = |track: &str, start: f64, length: f64, kind| Span {
             track: track.to_owned(),
             name: "<conv> & more".into(),
@@ -313,7 +337,8 @@ mod tests {
             kind,
         };
         assert_eq!(trace.timeline().faults(), Vec::<String>::new());
-        for run in 0..10 {
+        let early = trace.run("m");
+        for run in 1..10 {
             let (recorder, at) = (trace.run("m"), 3000.0 * f64::from(run));
             recorder.add([
                 span("gpu:10 compute", at + 100.0, 900.0, Kind::Work),
@@ -328,8 +353,12 @@ mod tests {
                 recorder.fail(&RunError::UnknownInput { name: "x".to_owned(), known: Vec::new() });
             }
         }
+        // What is added to a run that is no longer kept is not kept.
+        early.add([span("cpu:0", 0.0, 1.0, Kind::Work)]);
+        assert_eq!((lock(&trace.runs).before, lock(&trace.runs).kept.len()), (2, 8));
         let mut chart = trace.timeline();
         assert_eq!(chart.panels.len(), 8);
+        assert_eq!(chart.notes[1], "The last 8 of 10 runs.");
         let Upwards::Rows(names) = &chart.panels[0].upwards else { panic!("rows") };
         let expected = ["cpu:0", "gpu:2 compute", "gpu:2 exchange", "gpu:2 uploads"];
         assert_eq!(names[..4], expected);
