@@ -39,8 +39,8 @@ pub use node::{
 };
 pub(crate) use param::ContentHash;
 pub use param::{Param, ParamId, Placement, Source, Weights};
-pub(crate) use parse::{line_of, parse_within};
 pub use parse::{ParseError, parse, parse_with};
+pub(crate) use parse::{line_of, parse_within};
 pub use picture::dot::to_dot;
 pub(crate) use print::Printer;
 pub(crate) use symbols::{SizeSymbol, declared};

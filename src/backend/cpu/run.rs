@@ -203,7 +203,7 @@ impl<'a> Run<'a> {
         while let Some(step) = self.given.program.devices[d].steps.get(task.steps) {
             let mut next = Next::Step;
             if bound.active[task.steps] {
-                let (begin, in_trace) = (Instant::now(), self.given.trace.map(Recorder::now));
+                let begin = Instant::now();
                 match &step.action {
                     Action::Wait(event) if !self.events.is_recorded(*event, d)? => {
                         return Ok(Next::Wait);
@@ -218,9 +218,9 @@ impl<'a> Run<'a> {
                 if matches!(next, Next::Wait) {
                     return Ok(next);
                 }
-                if matches!(step.action, Action::Copy { .. } | Action::Launch(_)) {
+                if let Some(kind) = Kind::of(&step.action) {
                     let length = begin.elapsed();
-                    self.record(d, step, in_trace, length);
+                    self.record(d, step, kind, (begin, length));
                     task.time += length;
                     task.used = task.used.max(highest(bound, step));
                 }
@@ -236,15 +236,15 @@ impl<'a> Run<'a> {
         Ok(Next::End)
     }
 
-    /// Adds a step that began at `start` to the trace, if there is one.
-    fn record(&self, d: usize, step: &Step, start: Option<f64>, length: Duration) {
-        let (Some(trace), Some(start)) = (self.given.trace, start) else { return };
+    /// Adds a step, with when it began and how long it took, to the trace, if there is one.
+    fn record(&self, d: usize, step: &Step, kind: Kind, (begin, length): (Instant, Duration)) {
+        let Some(trace) = self.given.trace else { return };
         trace.add([Span {
             track: self.given.program.devices[d].device.to_string(),
             name: step.label.clone(),
-            start,
+            start: trace.at(begin),
             length: length.as_secs_f64() * 1e6,
-            kind: Kind::Work,
+            kind,
         }]);
     }
 

@@ -53,7 +53,12 @@ fn traces_have_every_launch_and_copy() {
     let devices = program.devices.iter().zip(&bound.devices);
     let steps = devices.flat_map(|(device, own)| device.steps.iter().zip(&own.active));
     let works = |action: &Action| matches!(action, Action::Launch(_) | Action::Copy { .. });
-    let expected = steps.filter(|(step, active)| **active && works(&step.action)).count();
+    let steps: Vec<&Action> = steps
+        .filter(|(step, active)| **active && works(&step.action))
+        .map(|(step, _)| &step.action)
+        .collect();
+    let expected = steps.len();
+    let copies = steps.iter().filter(|action| matches!(action, Action::Copy { .. })).count();
     let trace = Arc::new(Trace::new());
     let traced = Cpu::new(2).unwrap().traced(Some(Arc::clone(&trace)));
     let traced = traced.executable(program, &weights).unwrap();
@@ -70,7 +75,10 @@ fn traces_have_every_launch_and_copy() {
         assert_eq!(tracks[..3], ["cpu:0", "gpu:0", "gpu:1"]);
     }
     assert!(traced.run(&BTreeMap::new(), &RunOptions::default()).is_err());
-    assert_eq!(trace.timeline().panels.len(), 2);
+    let chart = trace.timeline();
+    let bars = |kind: &str| chart.panels[0].bars.iter().filter(|bar| bar.look.0 == kind).count();
+    assert_eq!((chart.panels.len(), bars("copy")), (2, copies));
+    assert!(bars("compute") > 0 && bars("compute") + copies <= expected);
 }
 
 #[test]

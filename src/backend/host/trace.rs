@@ -10,7 +10,9 @@ use super::lock;
 use crate::backend::RunError;
 use crate::ir::picture::axis::{self, Unit};
 use crate::ir::picture::chart::{Chart, Panel};
+use crate::lower::Action;
 use crate::lower::picture::timeline::{self, Stream};
+use crate::types::KernelClass;
 
 /// The runs that a timeline shows at most: the last ones.
 const SHOWN: usize = 8;
@@ -62,35 +64,47 @@ pub(crate) struct Span {
 /// The kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Work of the stream.
-    Work,
+    /// The stream computes.
+    Compute,
+    /// It copies.
+    Copy,
+    /// It combines what replicas have.
+    Collective,
     /// The stream waits for another one.
     Wait,
     /// An error, which takes no time.
     Error,
 }
 
-impl Span {
-    /// What a picture shows it as.
-    fn drawn(&self) -> timeline::Kind {
-        let copies = ["uploads", "downloads", "inputs"];
-        let (_, stream) = self.track.rsplit_once(' ').unwrap_or(("", &self.track));
-        match self.kind {
-            Kind::Wait | Kind::Error => timeline::Kind::Wait,
-            Kind::Work if copies.contains(&stream) => timeline::Kind::Copy,
-            Kind::Work if stream == "exchange" => timeline::Kind::Collective,
-            Kind::Work => timeline::Kind::Compute,
+impl Kind {
+    /// The kind of the work of a step; `None` of what waits and records.
+    pub(crate) fn of(action: &Action) -> Option<Self> {
+        match action {
+            Action::Copy { .. } => Some(Self::Copy),
+            Action::Launch(launch) if launch.class == KernelClass::Collective => {
+                Some(Self::Collective)
+            }
+            Action::Launch(_) => Some(Self::Compute),
+            Action::Wait(_) | Action::Record(_) => None,
         }
     }
-}
 
-impl Kind {
     /// The name of the category.
     const fn name(self) -> &'static str {
         match self {
-            Self::Work => "work",
+            Self::Compute | Self::Copy | Self::Collective => "work",
             Self::Wait => "wait",
             Self::Error => "error",
+        }
+    }
+
+    /// What a picture shows it as.
+    const fn drawn(self) -> timeline::Kind {
+        match self {
+            Self::Compute => timeline::Kind::Compute,
+            Self::Copy => timeline::Kind::Copy,
+            Self::Collective => timeline::Kind::Collective,
+            Self::Wait | Self::Error => timeline::Kind::Wait,
         }
     }
 }
@@ -108,7 +122,12 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Microseconds from the beginning of the trace to now.
     pub(crate) fn now(&self) -> f64 {
-        self.trace.start.elapsed().as_secs_f64() * 1e6
+        self.at(Instant::now())
+    }
+
+    /// Microseconds from the beginning of the trace to a time.
+    pub(crate) fn at(&self, time: Instant) -> f64 {
+        time.saturating_duration_since(self.trace.start).as_secs_f64() * 1e6
     }
 
     /// Adds what was done.
@@ -225,7 +244,7 @@ impl Run {
             tells: format!("{:.1} µs from {:.1} µs", span.length, span.start),
             start: span.start / of,
             end: (span.start + span.length) / of,
-            kind: span.drawn(),
+            kind: span.kind.drawn(),
         };
         spans
             .chunk_by(|a, b| a.track == b.track)
@@ -296,9 +315,9 @@ mod tests {
             kind,
         };
         let (first, second) = (trace.run("m"), trace.run("m"));
-        second.add([span("gpu:1 compute", "b", 9.0, Kind::Work)]);
+        second.add([span("gpu:1 compute", "b", 9.0, Kind::Compute)]);
         first.add([span("gpu:0 compute", "c", 4.0, Kind::Wait)]);
-        first.add([span("gpu:0 compute", "a", 1.5, Kind::Work)]);
+        first.add([span("gpu:0 compute", "a", 1.5, Kind::Compute)]);
         second.fail(&RunError::UnknownInput { name: "x".to_owned(), known: Vec::new() });
         let json: serde_json::Value = serde_json::from_str(&trace.to_json()).unwrap();
         let found: Vec<_> = json["traceEvents"]
@@ -341,20 +360,20 @@ mod tests {
         for run in 1..10 {
             let (recorder, at) = (trace.run("m"), 3000.0 * f64::from(run));
             recorder.add([
-                span("gpu:10 compute", at + 100.0, 900.0, Kind::Work),
-                span("gpu:2 uploads", at, 90.0, Kind::Work),
+                span("gpu:10 compute", at + 100.0, 900.0, Kind::Compute),
+                span("gpu:2 uploads", at, 90.0, Kind::Copy),
                 span("gpu:2 compute", at + 90.0, 10.0, Kind::Wait),
-                span("gpu:2 compute", at + 100.0, 400.0, Kind::Work),
-                span("gpu:2 exchange", at + 300.0, 2000.0, Kind::Work),
+                span("gpu:2 compute", at + 100.0, 400.0, Kind::Compute),
+                span("gpu:2 exchange", at + 300.0, 2000.0, Kind::Collective),
                 span("cpu:0", at + 2400.0, 0.0, Kind::Wait),
-                span("cpu:0", at + 2400.0, 100.0, Kind::Work),
+                span("cpu:0", at + 2400.0, 100.0, Kind::Compute),
             ]);
             if run == 9 {
                 recorder.fail(&RunError::UnknownInput { name: "x".to_owned(), known: Vec::new() });
             }
         }
         // What is added to a run that is no longer kept is not kept.
-        early.add([span("cpu:0", 0.0, 1.0, Kind::Work)]);
+        early.add([span("cpu:0", 0.0, 1.0, Kind::Compute)]);
         assert_eq!((lock(&trace.runs).before, lock(&trace.runs).kept.len()), (2, 8));
         let mut chart = trace.timeline();
         assert_eq!(chart.panels.len(), 8);
@@ -364,6 +383,8 @@ mod tests {
         assert_eq!(names[..4], expected);
         assert_eq!(names[4..], ["gpu:10 compute"]);
         assert_eq!((&*chart.panels[0].title, chart.panels[0].bars.len()), ("m, run 3", 6));
+        let legend: Vec<&str> = chart.legend.iter().map(|look| look.0).collect();
+        assert_eq!(legend, ["compute", "copy", "collective", "wait"]);
         assert_eq!(chart.panels[0].counts, "ms since the trace began");
         assert_eq!((chart.panels[0].from, chart.panels[0].to), (6.0, 8.5));
         let (_, error) = chart.panels.pop().unwrap().mark.unwrap();

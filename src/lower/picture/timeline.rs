@@ -146,7 +146,7 @@ fn scheduled(program: &Program, bound: &Bound) -> Vec<Stream> {
     streams.into_iter().map(|placing| placing.stream).collect()
 }
 
-/// The name of a stream, as traces have it.
+/// The name of a stream, as traces of GPUs have it. On the CPU a device has one track.
 fn name(device: &DeviceProgram, d: usize, lane: Lane) -> String {
     match (d, lane) {
         // The host has one stream, unless it exchanges.

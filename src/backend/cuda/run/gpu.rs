@@ -18,6 +18,7 @@ use crate::backend::host::{StepError, lock};
 use crate::lower::{Action, Lane};
 use crate::op::{Binary, Op, OpError};
 use crate::types::KernelClass;
+use crate::types::invariant::invariant;
 
 /// A GPU with its streams, in the hands of its worker.
 #[derive(Debug)]
@@ -215,9 +216,11 @@ impl Gpu {
         let (track, name, kind) = match task {
             Task::Record(_) => return Ok(()),
             Task::Wait(_) => (stream, WAIT.into(), Kind::Wait),
-            Task::Upload { .. } => ("uploads", work(), Kind::Work),
-            Task::Receive { .. } | Task::Copy { .. } | Task::Launch { .. } => {
-                (stream, work(), Kind::Work)
+            Task::Upload { .. } => ("uploads", work(), Kind::Copy),
+            Task::Receive { .. } | Task::Copy { .. } => (stream, work(), Kind::Copy),
+            Task::Launch { .. } => {
+                let kind = Kind::of(&device.steps[*step].action);
+                (stream, work(), invariant(kind, "that a launch is work"))
             }
         };
         trace.add([Span {
@@ -252,7 +255,7 @@ impl Gpu {
             name: "inputs".into(),
             start: start + 1e3 * f64::from(staging.begun.since(&self.base)?),
             length: 1e3 * f64::from(staging.arrived.since(&staging.begun)?),
-            kind: Kind::Work,
+            kind: Kind::Copy,
         }]);
         Ok(())
     }

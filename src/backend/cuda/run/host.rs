@@ -13,6 +13,7 @@ use crate::backend::host::trace::{Kind, Recorder, Span, WAIT};
 use crate::backend::host::{HostSteps, StepError};
 use crate::lower::Action;
 use crate::types::Tensor;
+use crate::types::invariant::invariant;
 
 /// The host's position in a program.
 const HOST: usize = 0;
@@ -107,7 +108,7 @@ impl Download {
                     name: job.program.devices[HOST].steps[*step].label.clone(),
                     start: self.start + 1e3 * f64::from(before.since(&self.base)?),
                     length: 1e3 * length,
-                    kind: Kind::Work,
+                    kind: Kind::Copy,
                 }]);
             }
         }
@@ -199,8 +200,9 @@ impl Host {
             self.task(job, steps, *step, task)?;
             if matches!(task, HostTask::Launch | HostTask::Copy { .. }) {
                 time += begin.clock.elapsed();
-                let name = || steps.program.steps[*step].label.clone();
-                trace(job, name, Kind::Work, &begin);
+                let step = &steps.program.steps[*step];
+                let kind = invariant(Kind::of(&step.action), "that launches and copies are work");
+                trace(job, || step.label.clone(), kind, &begin);
             }
             job.count(1);
         }
