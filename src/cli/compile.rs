@@ -26,7 +26,7 @@ use crate::cli::args::{BatchArgs, ModelArgs, show};
 use crate::cli::fit::{ObjectiveArgs, OptimizerArgs};
 use crate::cli::kernels::{self, Kernels};
 use crate::cli::replicate::{AvailableDevices, ReplicateArgs, Replicated};
-use crate::cli::target::{CacheArgs, TargetArg, ends_in};
+use crate::cli::target::{CacheArgs, PlanForm, TargetArg};
 use crate::cli::{exec, ui};
 use crate::train::keras::Compiled;
 
@@ -146,9 +146,14 @@ enum Shown {
 }
 
 impl Emit {
-    /// True of a file whose name has this extension.
-    fn ends_in(&self, extension: &str) -> bool {
-        self.path.as_deref().is_some_and(|path| ends_in(path, extension))
+    /// The form of a memory plan or a timeline.
+    fn form(&self) -> anyhow::Result<PlanForm> {
+        let is_table = self.kind == Kind::Memory;
+        match &self.path {
+            Some(path) if is_table => PlanForm::of_memory(path),
+            Some(path) => PlanForm::of_timeline(path),
+            None => Ok(if is_table { PlanForm::Table } else { PlanForm::Svg }),
+        }
     }
 
     /// What it shows to people. Files of graphs are read back and compared with their model, so
@@ -217,7 +222,11 @@ impl FromStr for Emit {
         if training && !kind.is_of_training() {
             bail!(KINDS);
         }
-        Ok(Self { kind, training, path })
+        let emit = Self { kind, training, path };
+        if matches!(kind, Kind::Memory | Kind::Timeline) {
+            emit.form()?;
+        }
+        Ok(emit)
     }
 }
 
@@ -532,18 +541,24 @@ fn write_program(args: &CompileArgs, emit: &Emit, graph: &Graph) -> anyhow::Resu
     let rows = i64::from(args.batch.batch);
     exec::note_empty(graph, rows);
     let bound = program.bind(rows).map_err(Error::from)?;
-    if emit.kind == Kind::Timeline {
-        let chart = lower::picture::timeline::plan(&program, &bound);
-        let page = emit.ends_in("html");
-        return write(emit, &if page { chart.to_html() } else { chart.to_svg() });
-    }
-    if emit.ends_in("svg") {
-        return write(emit, &lower::picture::memory(&program, &bound).to_svg());
-    }
-    let mut text = bound.report(&program).to_string();
-    if args.place().cuda {
-        text += &InFlight { program: &program, bound: &bound }.to_string();
-    }
+    let chart = || {
+        if emit.kind == Kind::Timeline {
+            lower::picture::timeline::plan(&program, &bound)
+        } else {
+            lower::picture::memory(&program, &bound)
+        }
+    };
+    let text = match emit.form()? {
+        PlanForm::Svg => chart().to_svg(),
+        PlanForm::Html => chart().to_html(),
+        PlanForm::Table => {
+            let mut text = bound.report(&program).to_string();
+            if args.place().cuda {
+                text += &InFlight { program: &program, bound: &bound }.to_string();
+            }
+            text
+        }
+    };
     write(emit, &text)
 }
 

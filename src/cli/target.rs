@@ -16,7 +16,7 @@ use crate::codegen::CodeFormat;
 use crate::format;
 use crate::ir::{self, Graph, Weights};
 use crate::lower;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 
 #[cfg(feature = "cuda")]
@@ -151,10 +151,8 @@ impl TargetArgs {
     /// The backend whose kernels on the CPU use these instructions.
     fn runner_by(&self, isa: Option<Isa>) -> anyhow::Result<Runner> {
         let threads = self.host_threads()?;
-        let named =
-            self.timeline.iter().find(|path| !ends_in(path, "svg") && !ends_in(path, "html"));
-        if let Some(path) = named {
-            bail!("cannot draw to {}: timelines are .svg or .html files", path.display());
+        if let Some(path) = &self.timeline {
+            PlanForm::of_timeline(path)?;
         }
         let asked = self.logical.is_some();
         match self.target {
@@ -236,9 +234,46 @@ impl TargetArgs {
     }
 }
 
-/// True of a file whose name has this extension.
-pub(crate) fn ends_in(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension))
+/// What a memory plan or a timeline is written as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlanForm {
+    /// A picture.
+    Svg,
+    /// A page that zooms.
+    Html,
+    /// A table; timelines have none.
+    Table,
+}
+
+impl PlanForm {
+    /// What the name of a file says.
+    fn of(path: &Path) -> Option<Self> {
+        let Some(extension) = path.extension() else { return Some(Self::Table) };
+        let forms = [("svg", Self::Svg), ("html", Self::Html), ("txt", Self::Table)];
+        let form = forms.into_iter().find(|(name, _)| extension.eq_ignore_ascii_case(name));
+        form.map(|(_, form)| form)
+    }
+
+    /// The form of a file with a timeline.
+    pub(crate) fn of_timeline(path: &Path) -> anyhow::Result<Self> {
+        match Self::of(path) {
+            Some(form @ (Self::Svg | Self::Html)) => Ok(form),
+            Some(Self::Table) | None => {
+                bail!("cannot draw to {}: timelines are .svg or .html files", path.display())
+            }
+        }
+    }
+
+    /// The form of a file with a memory plan.
+    pub(crate) fn of_memory(path: &Path) -> anyhow::Result<Self> {
+        Self::of(path).with_context(|| {
+            let name = path.display();
+            format!(
+                "cannot write a memory plan to {name}: .svg and .html files are pictures, .txt \
+                 files and those without extension are tables"
+            )
+        })
+    }
 }
 
 /// Reads the name of instructions.
@@ -296,7 +331,8 @@ impl Traced {
         }
         if let Some(path) = &self.timeline {
             let chart = self.trace.timeline();
-            let text = if ends_in(path, "html") { chart.to_html() } else { chart.to_svg() };
+            let is_page = PlanForm::of(path) == Some(PlanForm::Html);
+            let text = if is_page { chart.to_html() } else { chart.to_svg() };
             format::write_text(path, &text)?;
         }
         Ok(())

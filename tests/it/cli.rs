@@ -297,12 +297,17 @@ fn the_name_of_a_file_says_how_a_plan_is_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| path(folder.path(), name);
     let (svg, table, page) = (file("plan.svg"), file("plan.txt"), file("plan.html"));
-    let kinds = format!("memory={svg},memory={table},timeline={page}");
+    let (plain, arena) = (file("plan"), file("arena.HTML"));
+    let kinds =
+        format!("memory={svg},memory={table},timeline={page},memory={plain},memory={arena}");
     good(&["compile", "zoo:siamese", "--gpus", "2", "--batch", "6", "--emit", &kinds]);
     let read = |path: &str| fs::read_to_string(path).expect(path);
     let drawn = read(&svg);
     assert!(drawn.starts_with("<svg ") && drawn.contains("memory at 6 rows"), "{drawn}");
     assert!(read(&table).starts_with("memory of siamese at 6 rows"));
+    assert_eq!(read(&plain), read(&table));
+    let arena = read(&arena);
+    assert!(arena.starts_with("<!DOCTYPE html>") && arena.contains("memory at 6 rows"));
     assert!(read(&page).starts_with("<!DOCTYPE html>") && read(&page).contains(">gpu:1 compute<"));
     let timeline = good(&["compile", "zoo:siamese", "--gpus", "2", "--emit", "timeline"]);
     assert!(timeline.starts_with("<svg "), "{timeline}");

@@ -159,6 +159,10 @@ fn what_has_no_effect_is_refused() {
     assert!(!traced.contains("libcuda") && !folder.join("t.json").exists());
     let drawn = refused(&folder, "run zoo:mlp --timeline t.png");
     says(&drawn, &["cannot draw to t.png: timelines are .svg or .html files"]);
+    let drawn = refused(&folder, "compile zoo:mlp --emit timeline=plan.txt");
+    says(&drawn, &["cannot draw to plan.txt: timelines are .svg or .html files"]);
+    let drawn = refused(&folder, "compile zoo:mlp --emit memory=plan.png");
+    says(&drawn, &["cannot write a memory plan to plan.png", ".svg", ".txt"]);
     let told = refused(&folder, "compile zoo:mlp --emit graph=a,json=a");
     says(&told, &["two kinds are written to a"]);
     let told = refused(&folder, "compile zoo:mlp --emit graph=b.fan,json=./b.fan");
