@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::axis::{self, Unit};
 use super::glyphs;
+use super::html::FRAME;
 use super::shapes::{DETAIL, Rect, TITLE};
 use super::svg::{HEADING, escaped, push};
 
@@ -176,7 +177,7 @@ impl Chart {
              style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n<title>{title}</title>\n\
              <style>html,body{{height:100%;margin:0;overflow:hidden}}\
              svg{{width:100%;height:100%;cursor:grab}}</style></head>\n\
-             <body>\n{svg}<script>{SCRIPT}</script>\n</body></html>\n"
+             <body>\n{svg}<script>{FRAME}{SCRIPT}</script>\n</body></html>\n"
         )
     }
 

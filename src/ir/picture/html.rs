@@ -9,6 +9,8 @@ use super::drawn::{Claims, Level, Picture, before_replication, weights};
 use super::svg::{self, escaped};
 use crate::ir::{Graph, Param};
 
+/// What scripts use to zoom and move a drawing.
+pub(super) const FRAME: &str = include_str!("frame.js");
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
@@ -68,7 +70,7 @@ pub(super) fn page(graph: &Graph, level: Level, claims: &Claims) -> String {
          <aside id=\"side\">Point at a box. Click to keep it. Drag to move, turn the wheel to \
          zoom.</aside>\n\
          <script type=\"application/json\" id=\"data\">{data}</script>\n\
-         <script>{SCRIPT}</script>\n</body></html>\n"
+         <script>{FRAME}{SCRIPT}</script>\n</body></html>\n"
     )
 }
 

@@ -1,4 +1,3 @@
-"use strict";
 (() => {
   const id = (name) => document.getElementById(name);
   const data = JSON.parse(id("data").textContent);
@@ -6,22 +5,16 @@
   const side = id("side");
   let current = views.findIndex((view) => !view.hidden);
   let kept = null;
-  const frames = views.map(() => null);
+  const seen = views.map(() => null);
 
   const svg = () => views[current].firstElementChild;
-  const show = () => {
-    const f = frames[current];
-    svg().setAttribute("viewBox", `${f.x} ${f.y} ${f.w} ${f.h}`);
+  const size = () => ({ w: Number(svg().dataset.w), h: Number(svg().dataset.h) });
+  const room = () => id("main").getBoundingClientRect();
+  const show = (next) => {
+    seen[current] = next;
+    svg().setAttribute("viewBox", `${next.x} ${next.y} ${next.w} ${next.h}`);
   };
-  const fit = (whole) => {
-    const box = id("main").getBoundingClientRect();
-    const w = Number(svg().dataset.w);
-    const h = Number(svg().dataset.h);
-    const scale = whole ? Math.min(box.width / w, box.height / h, 1) : Math.min(box.width / w, 1);
-    const width = box.width / scale;
-    frames[current] = { x: (w - width) / 2, y: 0, w: width, h: box.height / scale };
-    show();
-  };
+  const fit = (whole) => show(framing.fitted(size(), room(), whole));
 
   const element = (tag, text) => {
     const made = document.createElement(tag);
@@ -62,15 +55,12 @@
       if (!kept && boxAt(event)) tell(boxAt(event));
       return;
     }
-    const f = frames[current];
-    const scale = f.w / main.clientWidth;
-    if (Math.abs(event.clientX - drag.x) + Math.abs(event.clientY - drag.y) > 3) drag.moved = true;
+    const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
+    if (Math.abs(dx) + Math.abs(dy) > 3) drag.moved = true;
     if (!drag.moved) return;
-    f.x -= (event.clientX - drag.x) * scale;
-    f.y -= (event.clientY - drag.y) * scale;
+    show(framing.moved(seen[current], room(), dx, dy));
     drag.x = event.clientX;
     drag.y = event.clientY;
-    show();
   });
   window.addEventListener("pointerup", () => {
     if (drag && !drag.moved) {
@@ -79,18 +69,12 @@
     }
     drag = null;
   });
+  window.addEventListener("pointercancel", () => {
+    drag = null;
+  });
   main.addEventListener("wheel", (event) => {
     event.preventDefault();
-    const f = frames[current];
-    const box = main.getBoundingClientRect();
-    const [u, v] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
-    // Some browsers count lines.
-    const by = Math.exp(event.deltaY * (event.deltaMode === 1 ? 16 : 1) * 0.0015);
-    f.x += f.w * u * (1 - by);
-    f.y += f.h * v * (1 - by);
-    f.w *= by;
-    f.h *= by;
-    show();
+    show(framing.zoomed(seen[current], size(), room(), event));
   }, { passive: false });
 
   const turn = (level, fold) => {
@@ -101,7 +85,8 @@
     views[current].hidden = true;
     current = next;
     views[current].hidden = false;
-    if (!frames[current]) fit(false);
+    if (seen[current]) show(framing.resized(seen[current], room()));
+    else fit(false);
     label();
     find();
   };
@@ -136,17 +121,13 @@
     id("found").textContent = wanted === "" ? "" : `${count} found`;
     if (first) {
       const at = first.firstElementChild;
-      const f = frames[current];
-      f.x = Number(at.getAttribute("x")) + Number(at.getAttribute("width")) / 2 - f.w / 2;
-      f.y = Number(at.getAttribute("y")) - f.h / 3;
-      show();
+      const f = seen[current];
+      const middle = Number(at.getAttribute("x")) + Number(at.getAttribute("width")) / 2;
+      show({ ...f, x: middle - f.w / 2, y: Number(at.getAttribute("y")) - f.h / 3 });
     }
   };
   id("find").addEventListener("input", find);
-  window.addEventListener("resize", () => {
-    for (const f of frames) if (f) f.h = f.w * main.clientHeight / main.clientWidth;
-    show();
-  });
+  window.addEventListener("resize", () => show(framing.resized(seen[current], room())));
   fit(false);
   label();
 })();
