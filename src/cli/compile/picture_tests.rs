@@ -52,12 +52,15 @@ fn boxes_and_labels_do_not_overlap() {
         assert_readable(entry, &replicas(&format!("zoo:{entry}"), "3"), true);
     }
     assert_readable("xception", &replicas("zoo:xception", "8"), true);
+    let bert = "tests/models/exported/torch_dynamo_bert.onnx";
+    assert_readable(bert, &replicas(bert, "3"), true);
     assert_readable("a step", &step_on_four(&[]), false);
     assert_readable("a mirrored step", &step_on_four(&["--weights", "mirrored"]), false);
 }
 
 #[test]
 fn gradients_are_beside_what_they_are_of() {
+    // The heights with some room. With every gradient in a row of its own they were about double.
     for (weights, most) in [("template", 7000.0), ("mirrored", 10_000.0)] {
         let svg = picture::to_svg(&step_on_four(&["--weights", weights]), Level::Layers);
         let (_, height) = svg.split_once("height=\"").unwrap();
