@@ -356,9 +356,26 @@ impl Held {
         if path.extension().is_some_and(|e| e == "npz") {
             return Ok(Self(params::read(path, options.max_memory)?));
         }
+        #[cfg(feature = "keras")]
+        {
+            let head = head(path)?;
+            if format::keras::is_keras(path, &head) {
+                let read = |again: &LoadOptions| keras::read(path, &head, again);
+                return Self::of_file(BTreeMap::new(), params, options, read);
+            }
+        }
         let held = onnx::initializers(path, &mut Budget::new(options.max_memory), &keys)?;
-        let mut found: BTreeMap<String, Tensor> =
-            held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect();
+        let held = held.iter().map(|(k, t)| (k.to_string(), t.clone())).collect();
+        Self::of_file(held, params, options, |again| open::read(path, again))
+    }
+
+    /// The tensors that were `found` in a file, and those that are computed of the model in it.
+    fn of_file(
+        mut found: BTreeMap<String, Tensor>,
+        params: &[&Param],
+        options: &LoadOptions,
+        read: impl Fn(&LoadOptions) -> Result<Model, ModelError>,
+    ) -> Result<Self, ModelError> {
         // What was computed is so again, of the model as it is read where nothing more is said; for
         // training, for which sizes must be bound, less of it is.
         for for_training in [options.for_training, !options.for_training] {
@@ -366,7 +383,7 @@ impl Held {
                 break;
             }
             let again = LoadOptions { for_training, params: None, ..options.clone() };
-            let Model { graph, weights, .. } = match open::read(path, &again) {
+            let Model { graph, weights, .. } = match read(&again) {
                 Err(_) if for_training != options.for_training => break,
                 read => read?,
             };

@@ -97,10 +97,6 @@ impl Place {
             "model.onnx" => {
                 self.fanwise(&format!("compile {} --emit onnx={name}", self.model()));
             }
-            "model.fan" if self.of == Of::Numbers => {
-                self.give("model.onnx");
-                self.fanwise("compile model.onnx --emit graph=model.fan");
-            }
             "model.fan" | "trained.fan" => {
                 self.fanwise(&format!("compile {} --emit graph={name}", self.model()));
             }
