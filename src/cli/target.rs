@@ -154,6 +154,9 @@ impl TargetArgs {
         if let Some(path) = &self.timeline {
             PlanForm::of_timeline(path)?;
         }
+        for (option, path) in [("trace", &self.trace), ("timeline", &self.timeline)] {
+            path.as_ref().map_or(Ok(()), |path| check_written(option, path))?;
+        }
         let asked = self.logical.is_some();
         match self.target {
             TargetArg::Cpu if asked => {
@@ -276,6 +279,16 @@ impl PlanForm {
     }
 }
 
+/// Fails where the file of an option could not be written, before the work that it would lose.
+pub(crate) fn check_written(option: &str, path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("{}: the folder {} does not exist", path.display(), folder.display());
+    }
+    let refused = || format!("the file of `--{option}` cannot be written");
+    format::check_write(path).map_err(Error::from).with_context(refused)
+}
+
 /// Reads the name of instructions.
 fn instructions(text: &str) -> anyhow::Result<Instructions> {
     if text == "all" {
@@ -384,8 +397,9 @@ impl Runner {
         Ok(ready().map_err(Error::from)?)
     }
 
-    /// Returns the result of `runs`, and writes the trace of all of them even if one failed: the
-    /// trace of a failed run is the one that is needed most.
+    /// Returns the result of `runs`, and then writes the trace of all of them even if one failed:
+    /// the trace of a failed run is the one that is needed most. What `runs` wrote stays where the
+    /// trace cannot be written.
     pub(crate) fn traced<R>(&self, runs: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         let result = runs();
         if let Some(traced) = &self.traced {

@@ -301,6 +301,30 @@ fn an_interrupted_validation_ends_and_the_files_that_are_missing_are_named() {
     assert!(!missing("w.safetensors") && !missing("log.csv"));
 }
 
+#[test]
+fn a_timeline_that_cannot_be_written_loses_no_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, _) = two_head(folder.path());
+    let saved = at("w.safetensors");
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse"];
+    let begin = [&begin[..], &["--target", "cpu", "--save", &saved]].concat();
+    for option in ["--timeline", "--trace"] {
+        let error = refused(&[&begin[..], &[option, &at("nowhere/t.svg")]].concat());
+        assert!(error.contains("nowhere does not exist"), "{error}");
+        let error = refused(&[&begin[..], &[option, "/dev/null/t.svg"]].concat());
+        assert!(error.contains("/dev/null does not exist"), "{error}");
+    }
+    let error = refused(&[&begin[..], &["--trace", &at("")]].concat());
+    assert!(error.contains("the file of `--trace` cannot be written"), "{error}");
+    assert!(!Path::new(&saved).exists());
+    // A folder of this name comes with the first epoch.
+    let kept = ["--checkpoint", &at("run"), "--keep", "best", "--trace", &at("run/best")];
+    let error = refused(&[&begin[..], &kept].concat());
+    assert!(error.contains("error[E0100]: cannot write") && error.contains("run/best"), "{error}");
+    assert!(error.contains("trained 1 epoch in") && Path::new(&saved).exists(), "{error}");
+}
+
 /// A model with a layer that overflows for inputs above 88, and its weights beside it.
 fn overflowing(folder: &Path) -> String {
     let mut b = Builder::new("steep");

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::format::check_write;
 use crate::train::{Checkpoint, Keep};
 use anyhow::{Context, bail};
 use clap::Args;
+
+use crate::cli::target::check_written;
 
 /// Output files.
 #[derive(Args)]
@@ -76,12 +77,7 @@ impl FileArgs {
         }
         for (option, path) in [("save", &self.save), ("plot", &self.plot), ("log", &self.log)] {
             let Some(path) = path else { continue };
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-                bail!("{}: the folder {} does not exist", path.display(), folder.display());
-            }
-            let refused = || format!("the file of `--{option}` cannot be written");
-            check_write(path).map_err(Error::from).with_context(refused)?;
+            check_written(option, path)?;
         }
         let folders = [
             ("checkpoint", &self.checkpoint),

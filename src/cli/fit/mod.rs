@@ -155,8 +155,7 @@ fn fit_from(
     let options = TrainerOptions { training, distribution };
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
-    let prepare = || Trainer::new(model, &options, runner.backend());
-    let mut trainer = ui::stage("prepare", prepare)?;
+    let mut trainer = ui::stage("prepare", || Trainer::new(model, &options, runner.backend()))?;
     // Models of the zoo are as they are meant.
     if !args.base.model.spec().starts_with("zoo:") {
         trainer.notes().iter().for_each(ui::note);
@@ -172,6 +171,7 @@ fn fit_from(
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let on = lines::devices(&options.distribution, runner.place());
     let held_back = validation.as_ref().map(|source| source.rows());
+    let is_validated = held_back.is_some();
     let header = Header::new(args, &on, told::elements(&template.graph, &trainer), held_back);
     let (mut observers, interrupted) = args.observers(keeper.clone(), settings);
     observers.insert(0, Box::new(header));
@@ -184,15 +184,16 @@ fn fit_from(
         ..args.fitting(validation, resume)
     };
     let began = Instant::now();
-    let history = runner.traced(|| Ok(trainer.fit(images.training(source), fitting)?));
-    if let Some(text) = interrupted.get() {
-        return Ok(interrupt::told(text));
-    }
-    let history = history?;
-    let run = Summary { args, history: &history, before, validated: held_back.is_some(), keeper };
-    template.save_best(&mut trainer, &run)?;
-    run.tell(began.elapsed(), trainer.momentum());
-    Ok(ExitCode::SUCCESS)
+    runner.traced(|| {
+        let history = trainer.fit(images.training(source), fitting);
+        if let Some(text) = interrupted.get() {
+            return Ok(interrupt::told(text));
+        }
+        let run = Summary { args, history: &history?, before, validated: is_validated, keeper };
+        template.save_best(&mut trainer, &run)?;
+        run.tell(began.elapsed(), trainer.momentum());
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// The training that the arguments ask for, and the Keras file that says the rest.
