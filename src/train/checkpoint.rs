@@ -73,6 +73,15 @@ fn read_form(form: PartialForm) -> Result<Sums, ParseFloatError> {
     Ok(Sums { rows, loss, metrics })
 }
 
+/// The version that is written and read.
+const VERSION: u32 = 1;
+
+/// What a state of any version says.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
 /// The file beside the variables.
 #[derive(Serialize, Deserialize)]
 struct State {
@@ -122,7 +131,7 @@ impl Checkpoint {
         safetensors::write(&folder.join(&variables), &self.variables)?;
         let (history, partial) = (self.history.clone(), form_of(&self.partial));
         let state = State {
-            version: 1,
+            version: VERSION,
             variables: variables.clone(),
             epoch,
             step,
@@ -190,10 +199,12 @@ impl Checkpoint {
         let text = std::fs::read_to_string(&path).map_err(|e| io(&path, e))?;
         let wrong =
             |error: String| CheckpointError::State { path: path.display().to_string(), error };
-        let state: State = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-        if state.version != 1 {
-            return Err(wrong(format!("its version is {}; version 1 is supported", state.version)));
+        let unread = |e: serde_json::Error| wrong(e.to_string());
+        let Versioned { version } = serde_json::from_str(&text).map_err(unread)?;
+        if version != VERSION {
+            return Err(CheckpointError::Version { path: path.display().to_string(), version });
         }
+        let state: State = serde_json::from_str(&text).map_err(unread)?;
         let plain =
             Path::new(&state.variables).file_name().is_some_and(|name| *name == *state.variables);
         if !plain {
@@ -214,13 +225,14 @@ impl Checkpoint {
     }
 
     /// The newest checkpoint of the run of a folder that is whole, but for that of the folder
-    /// itself: its folder, and how far it is.
+    /// itself: its folder, and how far it is. A folder that is named like a part of a run is one
+    /// only in the folder of a run.
     pub(crate) fn beside(folder: &Path) -> Option<(PathBuf, String)> {
         let name = folder.file_name().and_then(|name| name.to_str());
         let is_part = name.is_some_and(|name| name == BEST || number(name).is_some());
-        let run = if is_part { folder.parent()? } else { folder };
-        let here = run.as_os_str().is_empty();
-        let inside = std::fs::read_dir(if here { Path::new(".") } else { run });
+        let run = folder.parent().filter(|parent| is_part && Self::is_in(parent));
+        let run = run.unwrap_or(folder); // it is a run of its own
+        let inside = std::fs::read_dir(named(run));
         // What cannot be listed has no checkpoint that could be named.
         let inside = inside.into_iter().flatten().flatten();
         let names = inside.filter_map(|entry| entry.file_name().into_string().ok());
@@ -237,7 +249,7 @@ impl Checkpoint {
             0 => format!("after epoch {epoch}"),
             _ => format!("after batch {step} of epoch {}", epoch + 1),
         };
-        Some((at, how_far))
+        Some((named(&at).to_path_buf(), how_far))
     }
 
     /// The place of the checkpoint of a folder, if it has one and nothing of it is missing.
@@ -257,14 +269,18 @@ impl Checkpoint {
     }
 }
 
+/// The path of a folder that a message can name.
+pub(super) fn named(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
+}
+
 /// What is read of a folder; an error of damaged files knows what there is in their place.
 fn read_or<T>(
     folder: &Path,
     read: impl FnOnce() -> Result<T, CheckpointError>,
 ) -> Result<T, CheckpointError> {
     read().map_err(|error| {
-        let is_large = matches!(error, CheckpointError::File(FileError::Memory(_)));
-        if is_large { error } else { CheckpointError::damaged(error, folder) }
+        if error.is_of_damage() { CheckpointError::damaged(error, folder) } else { error }
     })
 }
 
@@ -344,6 +360,40 @@ mod tests {
         std::fs::write(run.join("best/state.json"), "{").unwrap();
         let error = Checkpoint::read(&run, 1 << 20).unwrap_err();
         assert!(error.hints()[0].to_string().contains("no other checkpoint"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_is_named_like_a_part_of_a_run_may_be_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["best", "epoch-3", "best/epoch-1"] {
+            of_losses(0.5, 0.5).write(&at(name)).unwrap();
+        }
+        let beside = |name: &str| Checkpoint::beside(&at(name)).map(|(at, _)| at);
+        assert_eq!(beside("epoch-3"), None);
+        assert_eq!(beside("best"), Some(at("best/epoch-1")));
+    }
+
+    #[test]
+    fn what_is_not_damaged_is_not_called_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = |name: &str| {
+            let error = Checkpoint::read(&folder.path().join(name), 1 << 20).unwrap_err();
+            let hints = error.hints().iter().map(ToString::to_string).collect::<String>();
+            (error.to_string(), hints)
+        };
+        of_losses(0.5, 0.5).write(&folder.path().join("newer")).unwrap();
+        // Another version has other fields.
+        std::fs::write(folder.path().join("newer/state.json"), r#"{"version": 7}"#).unwrap();
+        let (text, hint) = error("newer");
+        assert!(text.ends_with("of version 7; version 1 is supported"), "{text}");
+        assert_eq!(hint, "use the fanwise that wrote it, or a newer one");
+        std::fs::create_dir_all(folder.path().join("closed/state.json")).unwrap();
+        let (text, hint) = error("closed");
+        assert!(text.contains("closed/state.json: ") && hint.is_empty(), "{text}: {hint}");
+        std::fs::create_dir(folder.path().join("bytes")).unwrap();
+        std::fs::write(folder.path().join("bytes/state.json"), [0xff]).unwrap();
+        assert!(error("bytes").1.contains("no other checkpoint"), "{:?}", error("bytes"));
     }
 
     #[test]

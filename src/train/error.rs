@@ -1,6 +1,8 @@
+use std::io::ErrorKind;
 use std::path::Path;
 
 use super::Checkpoint;
+use super::checkpoint::named;
 use crate::format::FileError;
 use crate::types::{Diagnostic, Escaped, Hint, Quoted};
 
@@ -116,6 +118,14 @@ pub enum CheckpointError {
         /// The reason.
         error: String,
     },
+    /// The state is of another version.
+    #[error("{path} is a training state of version {version}; version 1 is supported")]
+    Version {
+        /// The file.
+        path: String,
+        /// Its version.
+        version: u32,
+    },
     /// A checkpoint cannot be read.
     #[error("{error}")]
     Damaged {
@@ -136,6 +146,21 @@ impl CheckpointError {
         let whole = whole.map(|(at, how_far)| (at.display().to_string(), how_far));
         Self::Damaged { error: Box::new(error), folder: folder.display().to_string(), whole }
     }
+
+    /// True if files are missing, are cut off, or have other contents than what was written.
+    pub(super) fn is_of_damage(&self) -> bool {
+        match self {
+            Self::Io { error, .. } | Self::File(FileError::Read { error, .. }) => matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData
+            ),
+            Self::State { .. }
+            | Self::File(FileError::Content { .. } | FileError::Tensor { .. }) => true,
+            Self::File(FileError::Write { .. } | FileError::Memory(_))
+            | Self::Version { .. }
+            | Self::Damaged { .. } => false,
+        }
+    }
 }
 
 /// What to do with a checkpoint that cannot be read.
@@ -144,7 +169,7 @@ fn way_out(folder: &str, whole: Option<&(String, String)>) -> String {
         None => {
             "no other checkpoint of the run is whole: start a new run, in another folder".to_owned()
         }
-        Some((at, how_far)) if Path::new(folder).parent() == Some(Path::new(at)) => {
+        Some((at, how_far)) if Path::new(folder).parent().map(named) == Some(Path::new(at)) => {
             format!("use the checkpoint in {at}, {how_far}, which is whole, and remove {folder}")
         }
         Some((at, how_far)) => format!("use the checkpoint in {at}, {how_far}, which is whole"),
@@ -162,6 +187,9 @@ impl Diagnostic for CheckpointError {
                 vec![Hint::advice(way_out(folder, whole.as_ref()))]
             }
             Self::File(error) => error.hints(),
+            Self::Version { .. } => {
+                vec![Hint::advice("use the fanwise that wrote it, or a newer one")]
+            }
             Self::State { .. } | Self::Io { .. } => Vec::new(),
         }
     }

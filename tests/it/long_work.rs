@@ -16,9 +16,7 @@ use fanwise::model::{self, GraphForm};
 use fanwise::op::{MatMul, Unary};
 use fanwise::types::{DType, Tensor};
 
-#[cfg(unix)]
-use crate::fit_cli::{command, texts};
-use crate::fit_cli::{good, path, refused, two_head};
+use crate::fit_cli::{command, good, path, refused, texts, two_head};
 
 /// Text without times and rates.
 fn steady(text: &str) -> String {
@@ -323,6 +321,20 @@ fn a_timeline_that_cannot_be_written_loses_no_training() {
     let error = refused(&[&begin[..], &kept].concat());
     assert!(error.contains("error[E0100]: cannot write") && error.contains("run/best"), "{error}");
     assert!(error.contains("trained 1 epoch in") && Path::new(&saved).exists(), "{error}");
+}
+
+#[test]
+fn a_damaged_checkpoint_names_the_folder_that_it_is_named_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, _) = two_head(folder.path());
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse"];
+    good(&[&begin[..], &["--checkpoint", &at("run"), "--keep", "best"]].concat());
+    fs::write(at("run/best/state.json"), "{").unwrap();
+    let mut command = command(env!("CARGO_BIN_EXE_fanwise"), &["fit", "--resume", "best"]);
+    let (_, error) = texts(&command.current_dir(at("run")).output().unwrap());
+    let way = "use the checkpoint in ., after epoch 1, which is whole, and remove best";
+    assert!(error.contains(way), "{error}");
 }
 
 /// A model with a layer that overflows for inputs above 88, and its weights beside it.
