@@ -17,7 +17,7 @@ pub(super) struct Shown {
 /// The commands of a page, and the blocks of text that show none, each by line and first line.
 pub(super) fn of_page(page: &str, text: &str) -> (Vec<Shown>, Vec<(usize, String)>) {
     let (mut commands, mut others) = (Vec::new(), Vec::new());
-    for block in blocks(text) {
+    for block in blocks(page, text) {
         let first = block.lines.first().copied().unwrap_or_default(); // empty: it shows nothing
         let is_help = block.lines.iter().any(|line| line.starts_with("Usage: fanwise"));
         if block.kind == "sh" || is_command(first) {
@@ -40,10 +40,19 @@ struct Block<'a> {
     lines: Vec<&'a str>,
 }
 
-fn blocks(text: &str) -> Vec<Block<'_>> {
+/// The kinds of blocks; all but the first two show no commands.
+const KINDS: [&str; 7] = ["sh", "text", "fan", "json", "python", "r", "rust"];
+
+fn blocks<'a>(page: &str, text: &'a str) -> Vec<Block<'a>> {
     let mut blocks: Vec<Block<'_>> = Vec::new();
     let mut is_open = false;
     for (i, line) in text.lines().enumerate() {
+        let begins = line.trim_start_matches(['>', ' ', '\t']);
+        if !is_open && (begins.starts_with("```") || begins.starts_with("~~~")) {
+            let kind = line.strip_prefix("```").and_then(|kind| kind.split(',').next());
+            let is_known = kind.is_some_and(|kind| KINDS.contains(&kind));
+            assert!(is_known, "{page}:{}: `{line}` begins no block that a test knows", i + 1);
+        }
         match (line.strip_prefix("```"), is_open) {
             (Some(kind), false) => blocks.push(Block { kind, line: i + 2, lines: Vec::new() }),
             (Some(_), true) => {}
@@ -52,7 +61,7 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
         }
         is_open = !(is_open && line.starts_with("```"));
     }
-    blocks.retain(|block| matches!(block.kind, "sh" | "text"));
+    blocks.retain(|block| KINDS[..2].contains(&block.kind));
     blocks
 }
 
@@ -172,4 +181,14 @@ fn commands_of_blocks_of_help_and_of_prose_are_found() {
         ]
     );
     assert_eq!(others, [(23, "fanwise 1".to_owned())]);
+}
+
+#[test]
+fn blocks_of_no_known_kind_are_told() {
+    for fence in ["```bash", "```", "   ```sh", "~~~", "> ```text", "```sh2"] {
+        let page = format!("a\n\n{fence}\nfanwise x\n```\n");
+        let told = std::panic::catch_unwind(|| of_page("p", &page)).unwrap_err();
+        let told = told.downcast::<String>().unwrap();
+        assert!(told.starts_with("p:3: `"), "{told}");
+    }
 }
