@@ -1,6 +1,6 @@
 //! The graph of a model as `TensorBoard` reads it: `GraphDef` of TensorFlow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 
@@ -36,10 +36,23 @@ fn readable(name: &str) -> String {
     if parts.is_empty() { "_".to_owned() } else { parts.join("/") }
 }
 
+/// The name, or with the next number where it is taken. `numbers` has that of each name: names that
+/// become equal may be many.
+fn free(own: String, taken: &mut BTreeSet<String>, numbers: &mut BTreeMap<String, u64>) -> String {
+    let mut name = own.clone();
+    while !taken.insert(name.clone()) {
+        // The name itself is the first of its numbers.
+        let number = numbers.entry(own.clone()).or_insert(1);
+        *number += 1;
+        name = format!("{own}_{number}");
+    }
+    name
+}
+
 /// The graph of a model: its inputs, parameters and operators.
 pub(super) fn graph_def(graph: &Graph) -> GraphDef {
     let mut names = graph.node_map(String::new());
-    let mut taken = BTreeSet::new();
+    let (mut taken, mut numbers) = (BTreeSet::new(), BTreeMap::new());
     for id in graph.ids() {
         let node = graph.node(id);
         let own = match node.kind() {
@@ -47,10 +60,7 @@ pub(super) fn graph_def(graph: &Graph) -> GraphDef {
             // Every other node has a result.
             NodeKind::Input | NodeKind::Op(_) => &node.results()[0].name,
         };
-        let own = readable(own);
-        let others = (2u32..).map(|i| format!("{own}_{i}"));
-        let mut free = std::iter::once(own.clone()).chain(others);
-        names[id] = free.find(|name| taken.insert(name.clone())).unwrap_or(own); // one is free
+        names[id] = free(readable(own), &mut taken, &mut numbers);
     }
     let of = |id: NodeId| {
         let op = match graph.node(id).kind() {
@@ -70,10 +80,23 @@ pub(super) fn graph_def(graph: &Graph) -> GraphDef {
 
 #[cfg(test)]
 mod tests {
-    use super::{graph_def, readable};
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::{free, graph_def, readable};
     use crate::ir::Builder;
     use crate::op::{MatMul, Unary};
     use crate::types::Tensor;
+
+    #[test]
+    fn names_that_become_equal_are_many() {
+        let (mut taken, mut numbers) = (BTreeSet::new(), BTreeMap::new());
+        let mut next = |name: &str| free(name.to_owned(), &mut taken, &mut numbers);
+        let names = ["a", "a_2", "a", "a_2", "a"].map(&mut next);
+        assert_eq!(names, ["a", "a_2", "a_3", "a_2_2", "a_4"]);
+        for i in 1..100_000 {
+            assert_eq!(next("_"), if i == 1 { "_".to_owned() } else { format!("__{i}") });
+        }
+    }
 
     #[test]
     fn nodes_have_names_that_readers_fold() {
