@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::data::Position;
-use super::error::CheckpointError;
+use super::error::{CheckpointError, named};
 use super::history::{Number, Sums};
 use super::{History, Monitor};
 use crate::format::{Budget, FileError, check_write, is_unfinished, safetensors, write_text};
@@ -269,18 +269,19 @@ impl Checkpoint {
     }
 }
 
-/// The path of a folder that a message can name.
-pub(super) fn named(folder: &Path) -> &Path {
-    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
-}
-
 /// What is read of a folder; an error of damaged files knows what there is in their place.
 fn read_or<T>(
     folder: &Path,
     read: impl FnOnce() -> Result<T, CheckpointError>,
 ) -> Result<T, CheckpointError> {
     read().map_err(|error| {
-        if error.is_of_damage() { CheckpointError::damaged(error, folder) } else { error }
+        if !error.is_of_damage() {
+            return error;
+        }
+        let whole = Checkpoint::beside(folder);
+        let whole = whole.map(|(at, how_far)| (at.display().to_string(), how_far));
+        let folder = folder.display().to_string();
+        CheckpointError::Damaged { error: Box::new(error), folder, whole }
     })
 }
 

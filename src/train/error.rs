@@ -1,8 +1,6 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::Checkpoint;
-use super::checkpoint::named;
 use crate::format::FileError;
 use crate::types::{Diagnostic, Escaped, Hint, Quoted};
 
@@ -140,13 +138,6 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// The error of a checkpoint that cannot be read for this reason.
-    pub(super) fn damaged(error: Self, folder: &Path) -> Self {
-        let whole = Checkpoint::beside(folder);
-        let whole = whole.map(|(at, how_far)| (at.display().to_string(), how_far));
-        Self::Damaged { error: Box::new(error), folder: folder.display().to_string(), whole }
-    }
-
     /// True if files are missing, are cut off, or have other contents than what was written.
     pub(super) fn is_of_damage(&self) -> bool {
         match self {
@@ -161,6 +152,11 @@ impl CheckpointError {
             | Self::Damaged { .. } => false,
         }
     }
+}
+
+/// The path of a folder that a message can name.
+pub(super) fn named(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// What to do with a checkpoint that cannot be read.

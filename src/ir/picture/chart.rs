@@ -5,11 +5,9 @@ use std::fmt::Write as _;
 use super::axis::{self, Unit};
 use super::glyphs;
 use super::html::FRAME;
+pub(crate) use super::shapes::Look;
 use super::shapes::{DETAIL, Rect, TITLE};
 use super::svg::{HEADING, escaped, push};
-
-/// The name of a colour, the colour of bars, and that of their border.
-pub(crate) type Look = (&'static str, &'static str, &'static str);
 
 /// Zooms and moves a chart in a page.
 const SCRIPT: &str = include_str!("chart.js");

@@ -3,10 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::blocks::{self, Block, Lane, Role};
-use super::chart::Look;
 use super::fold::{self, Folding};
 use super::layout;
-use super::shapes::{Layout, Texts};
+use super::shapes::{Layout, Look, Texts};
 use crate::ir::{Graph, NodeId, NodeKind, Param};
 use crate::op::Traits;
 use crate::types::invariant::invariant;

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use super::blocks::{Block, Lane, Role};
 
+/// The name of a colour, the colour of an area, and that of its border.
+pub(crate) type Look = (&'static str, &'static str, &'static str);
+
 /// The font sizes of titles and of what is below them.
 pub(crate) const TITLE: f64 = 12.0;
 pub(crate) const DETAIL: f64 = 10.0;
