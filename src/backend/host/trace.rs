@@ -374,7 +374,9 @@ mod tests {
         }
         // What is added to a run that is no longer kept is not kept.
         early.add([span("cpu:0", 0.0, 1.0, Kind::Compute)]);
-        assert_eq!((lock(&trace.runs).before, lock(&trace.runs).kept.len()), (2, 8));
+        let runs = lock(&trace.runs);
+        assert_eq!((runs.before, runs.kept.len()), (2, 8));
+        drop(runs);
         let mut chart = trace.timeline();
         assert_eq!(chart.panels.len(), 8);
         assert_eq!(chart.notes[1], "The last 8 of 10 runs.");
