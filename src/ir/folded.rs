@@ -252,8 +252,8 @@ pub(super) fn expanded(text: &str, memory: u64) -> Result<Expanded<'_>, Broken> 
         let range = line.strip_prefix("  repeat ").and_then(|rest| rest.strip_suffix(" {"));
         count = if let Some(range) = range {
             to.repetition(range, number, &mut lines)?
-        } else if let Some(names) = repeated_names(line) {
-            to.names(names, number)?;
+        } else if let Some((names, range, origin)) = repeated_names(line) {
+            to.names(names, range, origin, number)?;
             number
         } else {
             to.end(line, number)?;
@@ -383,7 +383,9 @@ impl Out {
     /// Adds names for each number of a range, and their origin.
     fn names(
         &mut self,
-        (names, range, origin): (&str, Range<u32>, &str),
+        names: &str,
+        range: Range<u32>,
+        origin: &str,
         number: usize,
     ) -> Result<(), Broken> {
         let names = pieces(names, range.len(), number)?;

@@ -5,6 +5,7 @@
 //! gives the memory back starts it again. A worker that waits for parts of a launch may take steps
 //! of another device meanwhile.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -220,7 +221,7 @@ impl<'a> Run<'a> {
                 }
                 if let Some(kind) = Kind::of(&step.action) {
                     let length = begin.elapsed();
-                    self.record(d, step, kind, (begin, length));
+                    self.record(d, step, kind, begin..begin + length);
                     task.time += length;
                     task.used = task.used.max(highest(bound, step));
                 }
@@ -236,14 +237,14 @@ impl<'a> Run<'a> {
         Ok(Next::End)
     }
 
-    /// Adds a step, with when it began and how long it took, to the trace, if there is one.
-    fn record(&self, d: usize, step: &Step, kind: Kind, (begin, length): (Instant, Duration)) {
+    /// Adds a step, with when it ran, to the trace, if there is one.
+    fn record(&self, d: usize, step: &Step, kind: Kind, when: Range<Instant>) {
         let Some(trace) = self.given.trace else { return };
         trace.add([Span {
             track: self.given.program.devices[d].device.to_string(),
             name: step.label.clone(),
-            start: trace.at(begin),
-            length: length.as_secs_f64() * 1e6,
+            start: trace.at(when.start),
+            length: (when.end - when.start).as_secs_f64() * 1e6,
             kind,
         }]);
     }
