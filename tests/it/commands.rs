@@ -57,8 +57,8 @@ const SMALLER: [(&str, &str); 3] = [
 const SHORTER: [(&str, &str, &str); 3] =
     [("--epochs", "70", "1"), ("--epochs", "10", "1"), ("--batch", "256", "8")];
 
-/// Commands of full-size models that run as [`SMALLER`] and [`SHORTER`] only, by how they begin, and
-/// why.
+/// Commands of full-size models that run in their [`SMALLER`] and [`SHORTER`] form alone, by how
+/// they begin, and why.
 const LASTING: [(&str, &str); 1] = [("fanwise fit zoo:mini_googlenet ", "trains for hours")];
 
 /// What stands for something on a page, and what is given for it.
@@ -208,7 +208,8 @@ fn masked(text: &str) -> String {
     let line = |line: &str| {
         let words: Vec<&str> = line.trim_end().split(' ').collect();
         let masked = words.iter().enumerate().map(|(i, word)| {
-            let unit = words.get(i + 1).map_or(String::new(), |next| bare(next)); // the last has none
+            // The last has none.
+            let unit = words.get(i + 1).map_or(String::new(), |next| bare(next));
             let is_before = UNITS.contains(&&*unit) || unit.ends_with("/s");
             let bare = bare(word);
             let mut joined = UNITS.iter().filter_map(|unit| bare.strip_suffix(unit));

@@ -320,7 +320,7 @@ fn a_timeline_that_cannot_be_written_loses_no_training() {
     // A folder of this name comes with the first epoch.
     let kept = ["--checkpoint", &at("run"), "--keep", "best", "--trace", &at("run/best")];
     let error = refused(&[&begin[..], &kept].concat());
-    assert!(error.contains("error[E0100]: cannot write") && error.contains("run/best"), "{error}");
+    assert!(error.contains("error[E0110]: cannot write") && error.contains("run/best"), "{error}");
     assert!(error.contains("trained 1 epoch in") && Path::new(&saved).exists(), "{error}");
 }
 

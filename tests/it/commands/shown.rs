@@ -146,7 +146,10 @@ fn of_prose(page: &str, text: &str) -> Vec<Shown> {
         for (i, part) in paragraph.split('`').enumerate() {
             if i % 2 == 1 && part.split_whitespace().next() == Some("fanwise") {
                 let words: Vec<&str> = part.split_whitespace().collect();
-                found.extend((words.len() > 1).then(|| command(page, line, &words.join(" "))));
+                // Graphs begin with `fanwise 1`.
+                let is_graph = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+                let is_command = words.get(1).is_some_and(|word| !is_graph(word));
+                found.extend(is_command.then(|| command(page, line, &words.join(" "))));
             }
             line += part.matches('\n').count();
         }
@@ -159,7 +162,7 @@ fn commands_of_blocks_of_help_and_of_prose_are_found() {
     let page = "A `fanwise zoo\nmlp` of `fanwise`.\n\n```text\nfanwise run a --gpus 2   # two\n\
         # more\nfanwise fit b \\\n  --epochs 3 | less\n```\n\n```text\n$ fanwise explain E1\nwhat\n\
         $ cargo x\n```\n\n```text\nUsage: fanwise check\n  fanwise check c > d\n  other\n```\n\
-        ```text\nfanwise 1\n```\n```rust\nfanwise x\n```\n`x` and `fanwise y`\n";
+        ```text\nfanwise 1\n```\n```rust\nfanwise x\n```\n`x` and `fanwise y`, `fanwise 1 z`\n";
     let (found, others) = of_page("p", page);
     let one = |line, text: &str, comment: &str, prints: &[&str]| Shown {
         page: "p".to_owned(),
