@@ -38,11 +38,11 @@ fn readable(name: &str) -> String {
 
 /// The name, or with the next number where it is taken. `numbers` has that of each name: names that
 /// become equal may be many.
-fn free(own: String, taken: &mut BTreeSet<String>, numbers: &mut BTreeMap<String, u64>) -> String {
-    let mut name = own.clone();
+fn free(own: &str, taken: &mut BTreeSet<String>, numbers: &mut BTreeMap<String, u64>) -> String {
+    let mut name = own.to_owned();
     while !taken.insert(name.clone()) {
         // The name itself is the first of its numbers.
-        let number = numbers.entry(own.clone()).or_insert(1);
+        let number = numbers.entry(own.to_owned()).or_insert(1);
         *number += 1;
         name = format!("{own}_{number}");
     }
@@ -60,7 +60,7 @@ pub(super) fn graph_def(graph: &Graph) -> GraphDef {
             // Every other node has a result.
             NodeKind::Input | NodeKind::Op(_) => &node.results()[0].name,
         };
-        names[id] = free(readable(own), &mut taken, &mut numbers);
+        names[id] = free(&readable(own), &mut taken, &mut numbers);
     }
     let of = |id: NodeId| {
         let op = match graph.node(id).kind() {
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn names_that_become_equal_are_many() {
         let (mut taken, mut numbers) = (BTreeSet::new(), BTreeMap::new());
-        let mut next = |name: &str| free(name.to_owned(), &mut taken, &mut numbers);
+        let mut next = |name: &str| free(name, &mut taken, &mut numbers);
         let names = ["a", "a_2", "a", "a_2", "a"].map(&mut next);
         assert_eq!(names, ["a", "a_2", "a_3", "a_2_2", "a_4"]);
         for i in 1..100_000 {
