@@ -44,14 +44,12 @@ impl Expanded<'_> {
     /// The line of the folded text for a line of this one, both from 1. What is missing at the end
     /// of this text is missing at the end of that one.
     pub(super) fn line(&self, line: usize) -> usize {
-        match &self.text {
-            Cow::Borrowed(_) => line,
-            Cow::Owned(_) => {
-                let found = self.lines.get(line.saturating_sub(1)).copied();
-                // The text ends behind its last line.
-                found.unwrap_or(self.count)
-            }
+        if matches!(self.text, Cow::Borrowed(_)) {
+            return line;
         }
+        let found = self.lines.get(line.saturating_sub(1)).copied();
+        // The text ends behind its last line.
+        found.unwrap_or(self.count)
     }
 }
 
@@ -67,7 +65,9 @@ pub(crate) fn folded(text: &str) -> String {
             let units = alike(&lines, at..end, first);
             at += (end - at) * units.len();
             if let [unit] = units[..] {
-                unit.iter().for_each(|line| push(&mut out, line));
+                for line in unit {
+                    push(&mut out, line);
+                }
                 continue;
             }
             push(
@@ -373,7 +373,9 @@ impl Out {
         }
         for (k, i) in range.enumerate() {
             for (number, line) in &unit {
-                line.iter().for_each(|piece| self.piece(piece, k, i));
+                for piece in line {
+                    self.piece(piece, k, i);
+                }
                 self.end("", *number)?;
             }
         }
@@ -393,7 +395,9 @@ impl Out {
         self.has_room(bytes, 1, number)?;
         for (k, i) in range.enumerate() {
             self.text.push_str(if k == 0 { "  " } else { ", " });
-            names.iter().for_each(|piece| self.piece(piece, k, i));
+            for piece in &names {
+                self.piece(piece, k, i);
+            }
         }
         self.text.push_str(" = \"");
         self.end(origin, number)
@@ -462,8 +466,10 @@ mod tests {
         let text = |marked: std::ops::Range<u32>| {
             let block = |i: u32| {
                 let mark = if marked.contains(&i) { "<" } else { "" };
-                let rows: String =
-                    (0..50).map(|row| format!("    %a{row}.r{i} : same\n")).collect();
+                let rows: String = (0..50)
+                    .map(|row| format!("    %a{row}.r{i} : same\n"))
+                    .collect::<Vec<_>>()
+                    .concat();
                 format!("  on gpu:{i} replica @dp[{i}] {{\n{rows}    %y{mark}.r{i}\n  }}\n")
             };
             let blocks: String = (0..2000).map(block).collect();
