@@ -77,17 +77,19 @@ fn test() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lints and the documentation, with warnings as errors, in the profile of the tests: what builds
-/// need to run, such as macros of dependencies, is built once.
+/// Lints and the documentation, with warnings as errors, in a folder of their own: cargo lets one
+/// build in a folder wait for another.
 fn lint() -> Result<(), Failure> {
+    let folder = target().join("lint");
     let all =
         ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--", "-D", "warnings"];
-    Step::cargo(&all).run()?;
+    Step::cargo(&all).env("CARGO_TARGET_DIR", &folder).run()?;
     let doc = ["doc", "--profile", PROFILE, "--workspace", "--no-deps"];
-    let pages = target().join("doc/fanwise");
+    let pages = folder.join("doc/fanwise");
     // Pages of items that are no more would be counted. There may be none yet.
     drop(fs::remove_dir_all(&pages));
-    Step::cargo(&doc).env("RUSTDOCFLAGS", "-D warnings").run()?;
+    let doc = Step::cargo(&doc).env("CARGO_TARGET_DIR", &folder);
+    doc.env("RUSTDOCFLAGS", "-D warnings").run()?;
     let items = api::check(&pages, &root().join("src/internal.rs"))?;
     say(&format!("{items} public items"));
     Ok(())
@@ -118,11 +120,15 @@ fn run_tests(snapshots: &str, turn: &str, others: &[&str]) -> Result<Counts, Fai
     };
     let slow = with(unit_tests(), "--ignored")?;
     // Built before, as both need the executables.
-    let tests = ["--bins", "--test", "*"];
-    cargo_test(&tests).args(&["--no-run"]).run()?;
-    let whole = || with(cargo_test(&tests), "--include-ignored");
-    let (device, whole) = beside(|| run_device_tests(&python, turn, None), whole);
-    Ok(unit + slow + whole? + device? + run(cargo_test(&["--doc"]))?)
+    cargo_test(&["--bins", "--test", "*"]).args(&["--no-run"]).run()?;
+    // The interpreters of `python` leave a core idle, too: its tests follow those of the device.
+    let (python_alone, all_others) = (["--test", "p*"], ["--bins", "--test", "[!p]*"]);
+    let all = |tests: &[&str]| with(cargo_test(tests), "--include-ignored");
+    let device = || -> Result<Counts, Failure> {
+        Ok(run_device_tests(&python, turn, None)? + all(&python_alone)?)
+    };
+    let (device, others) = beside(device, || all(&all_others));
+    Ok(unit + slow + others? + device? + run(cargo_test(&["--doc"]))?)
 }
 
 /// The beginning of the names of tests that draw more than a change has to wait for.
