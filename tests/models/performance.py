@@ -20,7 +20,7 @@ import time
 import speed
 import training_speed
 
-MARKS = ["<!-- measured by `cargo xtask performance`, which replaces what follows -->\n", "<!-- end of what is measured -->\n"]
+MARKS = ["<!-- `cargo xtask performance` writes what follows -->\n", "<!-- end of what is measured -->\n"]
 MODELS = ["mlp", "lstm", "transformer", "mini_googlenet", "unet", "mobilenet_v2", "resnet50", "xception"]
 BATCHES = [1, 8, 32]
 DEVICES = [1, 2, 4, 8]
