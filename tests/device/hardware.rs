@@ -207,7 +207,8 @@ fn waits_do_not_poll() {
     // Fast kernels may have ended before anybody waits for them.
     let (fast, _) = asked("0");
     let start = Instant::now();
-    let (slow, waits) = asked("40");
+    // Longer than the looks before a wait take on a busy machine.
+    let (slow, waits) = asked("200");
     assert!(waits > 0, "{slow} questions, and nobody waits");
     let most = 2.0 * fast as f64 + A_SECOND * start.elapsed().as_secs_f64();
     assert!(slow as f64 <= most, "{fast} questions, and {slow} of slow kernels");
