@@ -10,9 +10,8 @@ use super::lock;
 use crate::backend::RunError;
 use crate::ir::picture::axis::{self, Unit};
 use crate::ir::picture::chart::{Chart, Panel};
-use crate::lower::Action;
+pub(crate) use crate::lower::picture::timeline::Kind;
 use crate::lower::picture::timeline::{self, Stream};
-use crate::types::KernelClass;
 
 /// The runs that a timeline shows at most: the last ones.
 const SHOWN: usize = 8;
@@ -61,51 +60,12 @@ pub(crate) struct Span {
     pub(crate) kind: Kind,
 }
 
-/// The kind of a span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The stream computes.
-    Compute,
-    /// It copies.
-    Copy,
-    /// It combines what replicas have.
-    Collective,
-    /// The stream waits for another one.
-    Wait,
-    /// An error, which takes no time.
-    Error,
-}
-
-impl Kind {
-    /// The kind of the work of a step; `None` of what waits and records.
-    pub(crate) fn of(action: &Action) -> Option<Self> {
-        match action {
-            Action::Copy { .. } => Some(Self::Copy),
-            Action::Launch(launch) if launch.class == KernelClass::Collective => {
-                Some(Self::Collective)
-            }
-            Action::Launch(_) => Some(Self::Compute),
-            Action::Wait(_) | Action::Record(_) => None,
-        }
-    }
-
-    /// The name of the category.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Compute | Self::Copy | Self::Collective => "work",
-            Self::Wait => "wait",
-            Self::Error => "error",
-        }
-    }
-
-    /// What a picture shows it as.
-    const fn drawn(self) -> timeline::Kind {
-        match self {
-            Self::Compute => timeline::Kind::Compute,
-            Self::Copy => timeline::Kind::Copy,
-            Self::Collective => timeline::Kind::Collective,
-            Self::Wait | Self::Error => timeline::Kind::Wait,
-        }
+/// The category of a kind in the form that trace viewers read.
+const fn category(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Compute | Kind::Copy | Kind::Collective => "work",
+        Kind::Wait => "wait",
+        Kind::Error => "error",
     }
 }
 
@@ -244,7 +204,7 @@ impl Run {
             tells: format!("{:.1} µs from {:.1} µs", span.length, span.start),
             start: span.start / of,
             end: (span.start + span.length) / of,
-            kind: span.kind.drawn(),
+            kind: span.kind,
         };
         spans
             .chunk_by(|a, b| a.track == b.track)
@@ -282,7 +242,7 @@ impl Run {
             }));
             for span in spans.iter().filter(|s| s.track == *track) {
                 let mut event = json!({
-                    "name": &*span.name, "cat": span.kind.name(), "pid": number, "tid": tid,
+                    "name": &*span.name, "cat": category(span.kind), "pid": number, "tid": tid,
                     "ts": span.start,
                 });
                 if span.kind == Kind::Error {

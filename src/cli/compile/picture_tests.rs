@@ -72,16 +72,9 @@ fn gradients_are_beside_what_they_are_of() {
     }
 }
 
-#[test]
-fn regions_and_their_names_are_in_their_places() {
-    let check = |name: &str, graph: &Graph, rows: i64| {
-        for kernels in [&CPU as &dyn Kernels, &CUDA] {
-            let program = program(graph, kernels);
-            let bound = program.bind(rows).unwrap();
-            let faults = lower::picture::memory(&program, &bound).faults();
-            assert!(faults.is_empty(), "{name} at {rows} rows: {:#?}", &faults[..1]);
-        }
-    };
+/// Checks every model of the zoo on three devices, and a step of training, each at some numbers of
+/// rows.
+fn on_models(check: impl Fn(&str, &Graph, i64)) {
     for entry in zoo::names() {
         let graph = replicas(&format!("zoo:{entry}"), "3");
         check(entry, &graph, 32);
@@ -91,8 +84,20 @@ fn regions_and_their_names_are_in_their_places() {
 }
 
 #[test]
+fn regions_and_their_names_are_in_their_places() {
+    on_models(|name, graph, rows| {
+        for kernels in [&CPU as &dyn Kernels, &CUDA] {
+            let program = program(graph, kernels);
+            let bound = program.bind(rows).unwrap();
+            let faults = lower::picture::memory(&program, &bound).faults();
+            assert!(faults.is_empty(), "{name} at {rows} rows: {:#?}", &faults[..1]);
+        }
+    });
+}
+
+#[test]
 fn plans_are_drawn_in_their_order() {
-    let check = |name: &str, graph: &Graph, rows: i64| {
+    on_models(|name, graph, rows| {
         for kernels in [&CPU as &dyn Kernels, &CUDA] {
             let program = program(graph, kernels);
             let bound = program.bind(rows).unwrap();
@@ -108,13 +113,7 @@ fn plans_are_drawn_in_their_order() {
             let bars = &chart.panels[0].bars;
             assert_eq!(bars.iter().filter(|bar| bar.look.0 != "wait").count(), expected);
         }
-    };
-    for entry in zoo::names() {
-        let graph = replicas(&format!("zoo:{entry}"), "3");
-        check(entry, &graph, 32);
-        check(entry, &graph, 2);
-    }
-    check("a step", &step_on_four(&[]), 32);
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 pub(crate) fn step(length: f64, count: f64) -> f64 {
     let power = 10f64.powf((length / count).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|x| x * power);
+    // The last one is wide enough but for rounding of the power.
     steps.into_iter().find(|step| length / step <= count).unwrap_or(10.0 * power)
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::ir::picture::Role;
 use crate::ir::picture::chart::{Bar, Chart, Look, Panel, Upwards};
-use crate::lower::{Action, Bound, DeviceProgram, Lane, Program};
+use crate::lower::{Action, Bound, DeviceProgram, Lane, Launch, Program};
 use crate::types::KernelClass;
 use crate::types::invariant::invariant;
 
@@ -16,9 +16,12 @@ pub(crate) enum Kind {
     Collective,
     /// It waits for another stream.
     Wait,
+    /// An error, which takes no time and is no bar.
+    Error,
 }
 
 impl Kind {
+    /// The kinds of bars.
     const ALL: [Self; 4] = [Self::Compute, Self::Copy, Self::Collective, Self::Wait];
 
     fn look(self) -> Look {
@@ -27,7 +30,21 @@ impl Kind {
             Self::Copy => Role::Copy.look(),
             Self::Collective => Role::Collective.look(),
             Self::Wait => ("wait", "#eceff4", "#b8c1ce"),
+            Self::Error => ("error", "#fbd5d5", "#c53030"),
         }
+    }
+
+    /// The kind of the work of a step; `None` of what waits and records.
+    pub(crate) fn of(action: &Action) -> Option<Self> {
+        match action {
+            Action::Copy { .. } => Some(Self::Copy),
+            Action::Launch(launch) => Some(Self::of_launch(launch)),
+            Action::Wait(_) | Action::Record(_) => None,
+        }
+    }
+
+    fn of_launch(launch: &Launch) -> Self {
+        if launch.class == KernelClass::Collective { Self::Collective } else { Self::Compute }
     }
 }
 
@@ -176,8 +193,7 @@ impl Placing<'_> {
                     self.push(&step.label, tells, self.now + 1.0, Kind::Copy);
                 }
                 Action::Launch(launch) => {
-                    let combines = launch.class == KernelClass::Collective;
-                    let kind = if combines { Kind::Collective } else { Kind::Compute };
+                    let kind = Kind::of_launch(launch);
                     let tells = format!("step {i}, {} of {}", launch.class, launch.name());
                     match self.stream.spans.last_mut().filter(|_| step.beside) {
                         // Launches that run together are one.

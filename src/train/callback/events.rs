@@ -133,6 +133,7 @@ fn event(step: u64) -> Event {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Event {
         wall_time: now.map_or(0.0, |t| t.as_secs_f64()),
+        // No training has so many steps.
         step: i64::try_from(step).unwrap_or(i64::MAX),
         ..Event::default()
     }
