@@ -7,8 +7,8 @@
 //
 // Geometry: a block takes LINES lines at a time with LANES threads each, grid x takes them in strides; see lines.cuh.
 // Bytes: 4 for each element read up to three times, mostly from the caches, and written once. Operations: about 8 for each.
-// Invariant: each element of y is written by one thread; x is not written meanwhile. The order of a sum depends on the
-// line's size alone.
+// Invariant: each element of y is written by one thread; x is not written meanwhile. A sum has the order of the operator,
+// which follows from the line's size.
 #include "common.cuh"
 #include "lines.cuh"
 
@@ -23,17 +23,12 @@ GLOBAL(THREADS) ENTRY(const Params p) {
         const i64 end = line < lines ? size : 0;
         const float* x = p.x + begin;
         float* y = p.y + begin;
-        float mean = 0.0f, sum = 0.0f;
-        if (KIND == 0) {
-            for (i64 j = Own::lane(); j < end; j += LANES) sum = sum + x[j * inner];
-            mean = Own::join(parts, sum, Add()) / count;
-        }
-        sum = 0.0f;
-        for (i64 j = Own::lane(); j < end; j += LANES) {
+        float mean = 0.0f;
+        if (KIND == 0) mean = line_sum<SUMS, Own>(parts, end, size, [&](i64 j) { return x[j * inner]; }) / count;
+        const float sum = line_sum<SUMS, Own>(parts, end, size, [&](i64 j) {
             const float e = x[j * inner] - mean;
-            sum = sum + (KIND == 2 ? fabsf(e) : e * e);
-        }
-        sum = Own::join(parts, sum, Add());
+            return KIND == 2 ? fabsf(e) : e * e;
+        });
         const float norm = KIND == 2 ? sum : sqrtf(KIND == 3 ? sum : sum / count + EPSILON);
         const float factor = KIND >= 2 ? norm : 1.0f / norm;
         for (i64 j = Own::lane(); j < end; j += LANES) {

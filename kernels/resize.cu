@@ -1,6 +1,7 @@
-// Axes resized by interpolation: an element of y is the sum of elements of x at given places on each resized axis, with the
-// products of given weights; or one element, where they are taken as they are.
+// Axes resized by interpolation, one after the other: an element of y is on each resized axis the sum of elements at given
+// places, times given weights; or one element of x, where they are taken as they are.
 //
+// ORDER has the positions of the RESIZED axes in the order in which the operator takes them.
 // SIZES are the axes of y in the order of memory, STEPS the distances between neighbours along those of x, and TAPS the
 // elements that meet on each: 0 where the axis is as it was. Of a resized axis with T taps, element j has places[F + j * T]
 // to places[F + j * T + T - 1], with F from FIRSTS, and weights alike.
@@ -15,7 +16,7 @@ __device__ const float weights[] = WEIGHTS;
 
 GLOBAL(THREADS) ENTRY(const Params p) {
     const i64 sizes[] = SIZES, steps[] = STEPS;
-    constexpr int taps[] = TAPS, firsts[] = FIRSTS;
+    constexpr int taps[] = TAPS, firsts[] = FIRSTS, order[] = ORDER;
     for (i64 i = thread_number(); i < COUNT; i += thread_count()) {
         i64 rest = i, base = 0;
         int all = 1, from[AXES];
@@ -33,22 +34,35 @@ GLOBAL(THREADS) ENTRY(const Params p) {
                 base += at * steps[a];
             }
         }
-        float sum = 0.0f;
-        for (int t = 0; t < all && !outside; ++t) {
-            int tap = t;
-            i64 at = base;
-            float weight = 1.0f;
+        float value = 0.0f, sums[RESIZED];
+        int tap[RESIZED];
 #pragma unroll
-            for (int a = AXES - 1; a >= 0; --a) {
-                if (taps[a] == 0) continue;
-                const int k = from[a] + tap % taps[a];
-                tap /= taps[a];
-                at += places[k] * steps[a];
-                weight = weight * weights[k];
-            }
-            const float x = p.x[at];
-            sum = BLEND ? sum + weight * x : x;
+        for (int k = 0; k < RESIZED; ++k) {
+            sums[k] = 0.0f;
+            tap[k] = 0;
         }
-        p.y[i] = outside ? OUTSIDE : sum;
+        for (int t = 0; t < all && !outside; ++t) {
+            i64 at = base;
+#pragma unroll
+            for (int k = 0; k < RESIZED; ++k)
+                if (taps[order[k]] > 0) at += places[from[order[k]] + tap[k]] * steps[order[k]];
+            value = p.x[at];
+            // An axis whose last tap this was gives its sum to the next one.
+            bool ends = true;
+#pragma unroll
+            for (int k = 0; k < RESIZED; ++k) {
+                const int a = order[k];
+                if (taps[a] == 0 || !ends) continue;
+                if (BLEND) sums[k] = sums[k] + weights[from[a] + tap[k]] * value;
+                tap[k] += 1;
+                ends = tap[k] == taps[a];
+                if (ends) {
+                    value = BLEND ? sums[k] : value;
+                    sums[k] = 0.0f;
+                    tap[k] = 0;
+                }
+            }
+        }
+        p.y[i] = outside ? OUTSIDE : value;
     }
 }

@@ -5,8 +5,8 @@
 //
 // Geometry: a block takes LINES lines at a time with LANES threads each, grid x takes them in strides; see lines.cuh.
 // Bytes: 4 for each element, three times read and twice written, mostly in the caches. Operations: about 20 for each.
-// Invariant: each element of y is written and read by one thread; x is not written meanwhile. The order of a sum depends
-// on the axis's size alone.
+// Invariant: each element of y is written and read by one thread; x is not written meanwhile. A sum has the order of the
+// operator, which follows from the axis's size.
 #include "common.cuh"
 #include "functions.cuh"
 #include "lines.cuh"
@@ -53,13 +53,11 @@ GLOBAL(THREADS) ENTRY(const Params p) {
         float m = -infinity();
         for (i64 j = Own::lane(); j < end; j += LANES) m = Larger()(m, x[j * inner]);
         m = Own::join(parts, m, Larger());
-        float sum = 0.0f;
-        for (i64 j = Own::lane(); j < end; j += LANES) {
+        float sum = line_sum<SUMS, Own>(parts, end, size, [&](i64 j) {
             const float d = x[j * inner] - m, e = exp_of(d);
             y[j * inner] = KIND == 0 ? e : d;
-            sum = sum + e;
-        }
-        sum = Own::join(parts, sum, Add());
+            return e;
+        });
         if (KIND == 1) sum = log_of(sum);
         for (i64 j = Own::lane(); j < end; j += LANES) {
             const float e = y[j * inner];

@@ -6,7 +6,7 @@ pub use crate::analysis::sums::{Sums, Unexplained};
 #[cfg(feature = "lower")]
 pub use crate::backend::ahead::run_each;
 #[cfg(feature = "cpu")]
-pub use crate::backend::cpu::conv::{ConvPlan, conv};
+pub use crate::backend::cpu::conv::{ConvOperands, ConvPlan};
 #[cfg(feature = "cpu")]
 pub use crate::backend::cpu::elementwise::Epilogue;
 #[cfg(feature = "cpu")]

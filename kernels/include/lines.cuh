@@ -1,7 +1,7 @@
 // Blocks that fold lines: LINES lines at a time, LANES threads to each.
 //
 // Lane t of a line takes its elements t, t + LANES, ...; the lanes are then joined in halves through shared memory. So the
-// order of every fold follows from the number of lanes alone.
+// order of every fold follows from the number of lanes alone. That of a sum follows from the line's length (see `sum`).
 
 #pragma once
 
@@ -11,6 +11,7 @@
 // where they are those of neighbouring lines, neighbouring threads belong to these.
 template <int Lines, int Lanes, bool Along>
 struct Place {
+    static constexpr int SHARING = Lanes;
     static __device__ __forceinline__ int line() { return Along ? threadIdx.x / Lanes : threadIdx.x % Lines; }
     static __device__ __forceinline__ int lane() { return Along ? threadIdx.x % Lanes : threadIdx.x / Lines; }
 
@@ -32,9 +33,43 @@ struct Place {
     }
 };
 
+// The sums that a line is taken apart into, in the fold of src/op/support/rows.rs.
+constexpr int SHORT_LINE = 4096, SHORT_SUMS = 32, LONG_SUMS = 1024;
+
 struct Add {
     template <class T>
     __device__ __forceinline__ T operator()(T a, T b) const {
         return a + b;
     }
 };
+
+// The sum of what `term` gives for each element of a line of `size`, of Sums partial sums: element j belongs to the one of
+// number j % Sums. They are joined in halves. A thread has those of every SHARING-th number; all threads of the block come.
+template <int Sums, class Own, int Threads, class Term>
+__device__ __forceinline__ float sum_by(float (&shared)[Threads], i64 size, Term term) {
+    constexpr int each = Sums / Own::SHARING;
+    float sums[each];
+#pragma unroll
+    for (int s = 0; s < each; ++s) sums[s] = 0.0f;
+    for (i64 first = Own::lane(); first < size; first += Sums) {
+#pragma unroll
+        for (int s = 0; s < each; ++s) {
+            const i64 j = first + s * Own::SHARING;
+            if (j < size) sums[s] = sums[s] + term(j);
+        }
+    }
+#pragma unroll
+    for (int half = each / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int s = 0; s < half; ++s) sums[s] = sums[s] + sums[s + half];
+    return Own::join(shared, sums[0], Add());
+}
+
+// The same with the partial sums that lines of `length` have: Sums, or if that is 0 what follows from the length. `size` is 0
+// for threads without a line.
+template <int Sums, class Own, int Threads, class Term>
+__device__ __forceinline__ float line_sum(float (&shared)[Threads], i64 size, i64 length, Term term) {
+    constexpr int few = Sums > 0 ? Sums : SHORT_SUMS, many = Sums > 0 ? Sums : LONG_SUMS;
+    if (few == many || length <= SHORT_LINE) return sum_by<few, Own>(shared, size, term);
+    return sum_by<many, Own>(shared, size, term);
+}

@@ -24,7 +24,7 @@ __device__ __forceinline__ float over_lanes(float sum) {
 }
 
 // The products of the states and the weights from `r` on of one element in so many gates, for each sequence; all lanes
-// have the same.
+// have the same. The sums of the lanes and their order are those of `Part::terms_of` and `Part::joined`, and a sum of zero is positive.
 template <int Hidden, bool Vectors, int Gates, int Together, int Padded>
 __device__ __forceinline__ void multiply(const float* r, const float (&states)[Together][Padded], int lane,
                                          float (&sums)[Gates][Together]) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void multiply(const float* r, const float (&states)[T
 #pragma unroll
     for (int g = 0; g < Gates; ++g)
 #pragma unroll
-        for (int s = 0; s < Together; ++s) sums[g][s] = over_lanes(sums[g][s]);
+        for (int s = 0; s < Together; ++s) sums[g][s] = over_lanes(sums[g][s]) + 0.0f;
 }
 
 // The sums of one sequence.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
+
 use super::CompileError;
 use crate::ir::Weights;
 use crate::lower::{Buffer, BufferId, Derived, DeviceProgram, Factor, Port, Program, Storage};
-use crate::types::Tensor;
 use crate::types::invariant::{int, invariant};
+use crate::types::{Order, Tensor};
 
 /// The parameter whose elements, or new elements, a buffer holds, by number.
 ///
@@ -43,6 +45,47 @@ pub(super) fn updates(device: &DeviceProgram) -> impl Iterator<Item = (u32, Buff
         | Storage::Strip { .. }
         | Storage::Reuse { .. } => None,
     })
+}
+
+/// The order in which a device holds a parameter.
+pub(super) fn order(device: &DeviceProgram, i: u32) -> Order {
+    let mut held = device.buffers.iter().filter(|b| b.storage == Storage::Param(i));
+    // Updates of a parameter that no step reads are row-major.
+    held.next().map_or(Order::RowMajor, |buffer| buffer.order)
+}
+
+/// The elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest, then the
+/// axes behind it as they were, axis 0 slowest.
+pub(super) fn channels_last(tensor: &Tensor) -> Vec<u8> {
+    let dims = tensor.dims();
+    // A tensor without channels or places has one order.
+    let channels = dims.get(1).copied().unwrap_or(1);
+    let plane = dims.get(2..).map_or(1, |dims| dims.iter().product());
+    exchanged(tensor, channels, plane)
+}
+
+/// The elements of a tensor whose elements lie in the order [`Order::ChannelsLast`], row-major.
+pub(super) fn channels_first(tensor: &Tensor) -> Vec<u8> {
+    let dims = tensor.dims();
+    // As above.
+    let channels = dims.get(1).copied().unwrap_or(1);
+    let plane = dims.get(2..).map_or(1, |dims| dims.iter().product());
+    exchanged(tensor, plane, channels)
+}
+
+/// The elements of matrices of `rows` by `columns`, each transposed.
+fn exchanged(tensor: &Tensor, rows: usize, columns: usize) -> Vec<u8> {
+    let (data, size) = (tensor.bytes(), tensor.dtype().bytes());
+    let mut turned = vec![0; data.len()];
+    let matrix = (rows * columns * size).max(1);
+    let matrices = turned.par_chunks_exact_mut(matrix).zip(data.par_chunks_exact(matrix));
+    matrices.for_each(|(to, from)| {
+        for (i, to) in to.chunks_exact_mut(size).enumerate() {
+            let at = (i % rows * columns + i / rows) * size;
+            to.copy_from_slice(&from[at..at + size]);
+        }
+    });
+    turned
 }
 
 /// The parameters that a device holds, or that a run changes there, by number; each that is given
@@ -155,11 +198,35 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
-    use super::of;
+    use super::{channels_first, channels_last, of};
     use crate::backend::CPU;
     use crate::ir::verify;
     use crate::lower::testing::template;
     use crate::lower::{Storage, lower};
+    use crate::types::Tensor;
+
+    #[test]
+    fn channels_vary_fastest() {
+        let tensor = |dims: &[usize]| {
+            let count: usize = dims.iter().product();
+            let data: Vec<u8> = (0..count).map(|i| u8::try_from(i).unwrap()).collect();
+            Tensor::new(dims, &data).unwrap()
+        };
+        let check = |dims: &[usize], expected: &[u8]| {
+            let turned = channels_last(&tensor(dims));
+            assert_eq!(turned, expected, "{dims:?}");
+            let back = channels_first(&Tensor::new(dims, &turned).unwrap());
+            assert_eq!(back, tensor(dims).bytes(), "{dims:?}");
+        };
+        // Samples of three channels of two places.
+        check(&[2, 3, 2, 1], &[0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
+        check(&[1, 2, 3], &[0, 3, 1, 4, 2, 5]);
+        check(&[4], &[0, 1, 2, 3]);
+        check(&[0, 3, 2], &[]);
+        check(&[2, 0, 2], &[]);
+        let wide = Tensor::new(&[1, 2, 2], &[1u16, 2, 3, 4]).unwrap();
+        assert_eq!(channels_last(&wide), bytemuck::cast_slice::<u16, u8>(&[1, 3, 2, 4]));
+    }
 
     #[test]
     fn an_update_that_the_program_does_not_have_is_named() {

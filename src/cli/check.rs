@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use crate::Error;
-use crate::backend::cpu::Isa;
 use crate::ir::Graph;
 use crate::pass::PassError;
 use clap::Args;
@@ -13,7 +12,7 @@ use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs};
 use crate::cli::compare::{self, Comparison, Row};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::replicate::ReplicateArgs;
-use crate::cli::target::{Instructed, TargetArgs};
+use crate::cli::target::{Other, TargetArgs};
 use crate::cli::ui;
 
 /// Run a model on one device and on many, and compare all outputs
@@ -33,7 +32,8 @@ Examples:
   fanwise check zoo:resnet50 --gpus 4 --target cuda --logical 4
   fanwise check model.onnx --gpus 8 --batch 5 --shards balanced
   fanwise check model.onnx --gpus 2 --inputs in.npz
-  fanwise check model.onnx --gpus 2 --isa all"
+  fanwise check model.onnx --gpus 2 --isa all
+  fanwise check model.onnx --gpus 2 --target cpu,cuda"
 )]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
@@ -76,16 +76,19 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let (one, many) = args.inputs.with_input_note(ran)?;
     exec::note_empty(graph, one.n);
     let rows = check.compare(&single.graph, &graph.labels(), &one, &many)?;
-    let by_others = others.iter().map(|Instructed { isa, runner }| {
+    let by_others = others.iter().map(|Other { name, runner }| {
         let run = |runner| Comparison { runner, ..check.clone() }.run(graph, &check.inputs);
-        Ok((*isa, runner.as_ref().map(run).transpose()?.map(|ran| ran.outputs == many.outputs)))
+        Ok((
+            *name,
+            runner.as_ref().map(run).transpose()?.map(|ran| compare::same_bits(&ran, &many)),
+        ))
     });
-    let instructions: Vec<(Isa, Option<bool>)> = by_others.collect::<anyhow::Result<_>>()?;
+    let others: Vec<(&str, Option<bool>)> = by_others.collect::<anyhow::Result<_>>()?;
     let equal = one.outputs.len() == many.outputs.len()
         && rows.iter().all(|row| row.same)
-        && instructions.iter().all(|(_, equal)| *equal != Some(false));
+        && others.iter().all(|(_, equal)| *equal != Some(false));
     let devices = graph.split().map_or(1, crate::types::Split::replicas);
-    let outcome = Outcome { rows, instructions, equal, devices, n: one.n };
+    let outcome = Outcome { rows, others, equal, devices, n: one.n };
     outcome.print(args.format.format)?;
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -93,9 +96,8 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 /// What the comparison found.
 struct Outcome<'a> {
     rows: Vec<Row<'a>>,
-    /// Whether these instructions give the bits of the widest ones; `None` of those that were not
-    /// run.
-    instructions: Vec<(Isa, Option<bool>)>,
+    /// Whether these instructions, or GPUs, give the same bits; `None` of those that were not run.
+    others: Vec<(&'a str, Option<bool>)>,
     equal: bool,
     devices: usize,
     /// The rows of the batch.
@@ -125,10 +127,8 @@ impl Outcome<'_> {
                 let table: Vec<Vec<String>> = self.rows.iter().map(cells).collect();
                 let table = ui::table(&["output", "type", "promise", "result"], &table);
                 let (devices, rows) = (self.devices, ui::rows(self.n));
-                let instructions = self.instructions();
-                ui::out(&format!(
-                    "{table}\n{instructions}1 device and {devices}, {rows}: {verdict}\n"
-                ))?;
+                let others = self.others();
+                ui::out(&format!("{table}\n{others}1 device and {devices}, {rows}: {verdict}\n"))?;
             }
             Format::Json => {
                 let output = |row: &Row<'_>| {
@@ -137,10 +137,10 @@ impl Outcome<'_> {
                 };
                 let outputs: Vec<_> = self.rows.iter().map(output).collect();
                 let mut all = json!({ "equal": self.equal, "rows": self.n, "outputs": outputs });
-                if !self.instructions.is_empty() {
-                    let each = self.instructions.iter();
-                    all["instructions"] =
-                        each.map(|(isa, equal)| (isa.name().to_owned(), json!(equal))).collect();
+                if !self.others.is_empty() {
+                    let each = self.others.iter();
+                    all["others"] =
+                        each.map(|(name, equal)| ((*name).to_owned(), json!(equal))).collect();
                 }
                 ui::out(&all.to_string())?;
             }
@@ -148,16 +148,16 @@ impl Outcome<'_> {
         Ok(())
     }
 
-    /// A line for each of the instructions that were compared.
-    fn instructions(&self) -> String {
-        let line = |(isa, equal): &(Isa, Option<bool>)| {
+    /// A line for each of the others that were compared.
+    fn others(&self) -> String {
+        let line = |(name, equal): &(&str, Option<bool>)| {
             let said = match equal {
                 Some(true) => "the same bits",
                 Some(false) => "other bits",
                 None => "not run: this machine lacks it",
             };
-            format!("{}: {said}\n", isa.name())
+            format!("{name}: {said}\n")
         };
-        self.instructions.iter().map(line).collect()
+        self.others.iter().map(line).collect()
     }
 }

@@ -145,6 +145,18 @@ pub(crate) struct Row<'a> {
     pub(crate) verdict: String,
 }
 
+/// Whether the outputs of two runs have the same bits; a NaN equals a NaN.
+pub(crate) fn same_bits(ran: &RunOutput, other: &RunOutput) -> bool {
+    let same = |(a, b): (&Tensor, &Tensor)| {
+        let pairs = || a.to_f64().into_iter().zip(b.to_f64());
+        let equal = |(x, y): (f64, f64)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+        let typed = a.tensor_type() == b.tensor_type() && a.dtype().is_float();
+        a == b || (typed && pairs().all(equal))
+    };
+    let mut pairs = ran.outputs.iter().zip(&other.outputs);
+    ran.outputs.len() == other.outputs.len() && pairs.all(|((_, a), (_, b))| same((a, b)))
+}
+
 /// The largest finite magnitude.
 fn largest(tensor: &Tensor) -> f64 {
     tensor.to_f64().into_iter().map(f64::abs).filter(|x| x.is_finite()).fold(0.0, f64::max)

@@ -238,7 +238,8 @@ impl CompileArgs {
             Some(TargetArg::Cuda) => &CUDA,
             // Kernels are only CUDA's; asking for them names the target.
             Some(TargetArg::Auto) | None if kernels() => &CUDA,
-            Some(TargetArg::Auto | TargetArg::Cpu) | None => &CPU,
+            // Both are refused before.
+            Some(TargetArg::Auto | TargetArg::Cpu | TargetArg::Both) | None => &CPU,
         }
     }
 
@@ -302,6 +303,9 @@ fn one_file_each(emits: &[Emit]) -> anyhow::Result<()> {
 }
 
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
+    if args.target == Some(TargetArg::Both) {
+        bail!("a program is of one target: use `--target cpu` or `--target cuda`");
+    }
     one_file_each(&args.emit)?;
     let usual = if args.replicate.is_of_many() { Kind::Explain } else { Kind::Summary };
     let usual = [Emit { kind: usual, training: false, path: None }];

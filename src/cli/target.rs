@@ -33,6 +33,9 @@ pub(crate) enum TargetArg {
     Cpu,
     /// NVIDIA GPUs
     Cuda,
+    /// The CPU and NVIDIA GPUs, which `check` compares
+    #[value(name = "cpu,cuda")]
+    Both,
 }
 
 /// Target of a run.
@@ -46,7 +49,8 @@ pub(crate) struct TargetArgs {
     threads: Option<usize>,
     /// Vector instructions of the CPU: `portable`, `avx2` or `avx512` [default: the widest]
     ///
-    /// They change the speed and no bit. `check --isa all` compares those that the machine has.
+    /// They change the speed and no bit. `check --isa all` compares those that the machine has,
+    /// `check --target cpu,cuda` the CPU with GPUs.
     #[arg(long, value_name = "NAME", value_parser = instructions)]
     isa: Option<Instructions>,
     /// Number of logical GPUs, distributed over the physical ones
@@ -83,10 +87,11 @@ enum Instructions {
     All,
 }
 
-/// The backend of one kind of instructions.
-pub(crate) struct Instructed {
-    pub(crate) isa: Isa,
-    /// `None` where the machine lacks them.
+/// A backend that is compared with another: the CPU by certain instructions, or GPUs.
+pub(crate) struct Other {
+    /// The name of the instructions, or of the target.
+    pub(crate) name: &'static str,
+    /// `None` where the machine lacks the instructions.
     pub(crate) runner: Option<Runner>,
 }
 
@@ -104,6 +109,12 @@ impl TargetArgs {
 
     /// The backend that runs programs.
     pub(crate) fn runner(&self) -> anyhow::Result<Runner> {
+        if self.target == TargetArg::Both {
+            bail!(
+                "`--target cpu,cuda` compares targets: `fanwise check MODEL --target cpu,cuda`; \
+                 choose one to run on"
+            )
+        }
         match self.isa {
             Some(Instructions::All) => {
                 bail!("`--isa all` compares instructions: `fanwise check MODEL --isa all`")
@@ -113,24 +124,30 @@ impl TargetArgs {
         }
     }
 
-    /// The backend that runs programs, and one for each of the instructions, where they are to be
-    /// compared.
-    pub(crate) fn runners(&self) -> anyhow::Result<(Runner, Vec<Instructed>)> {
-        if self.isa != Some(Instructions::All) {
-            return Ok((self.runner()?, Vec::new()));
-        }
-        let runner = self.runner_by(None)?;
-        if runner.place().cuda {
-            bail!("`--isa all` compares instructions of the CPU: add `--target cpu`");
-        }
-        let threads = self.host_threads()?;
-        let own = |isa: Isa| {
-            let is_here = Isa::available().any(|available| available == isa);
-            let cpu = is_here.then(|| Cpu::with(threads, Some(isa))).transpose();
-            let cpu = cpu.map_err(Error::from)?;
-            Ok(Instructed { isa, runner: cpu.map(|cpu| Runner::of_cpu(cpu, None)) })
+    /// The backend that runs programs, and those that are to be compared with it: one for each of
+    /// the instructions, and GPUs.
+    pub(crate) fn runners(&self) -> anyhow::Result<(Runner, Vec<Other>)> {
+        let isa = match self.isa {
+            Some(Instructions::One(isa)) => Some(isa),
+            Some(Instructions::All) | None => None,
         };
-        Ok((runner, Isa::ALL.into_iter().map(own).collect::<anyhow::Result<_>>()?))
+        let (runner, mut others) = (self.runner_by(isa)?, Vec::new());
+        let threads = self.host_threads()?;
+        if self.isa == Some(Instructions::All) {
+            if runner.place().cuda {
+                bail!("`--isa all` compares instructions of the CPU: add `--target cpu`");
+            }
+            for isa in Isa::ALL {
+                let is_here = Isa::available().any(|available| available == isa);
+                let cpu = is_here.then(|| Cpu::with(threads, Some(isa))).transpose();
+                let runner = cpu.map_err(Error::from)?.map(|cpu| Runner::of_cpu(cpu, None));
+                others.push(Other { name: isa.name(), runner });
+            }
+        }
+        if self.target == TargetArg::Both {
+            others.push(Other { name: "cuda", runner: Some(self.cuda(threads)?) });
+        }
+        Ok((runner, others))
     }
 
     /// The threads of the host.
@@ -168,7 +185,7 @@ impl TargetArgs {
                      is missing"
                 )
             }
-            TargetArg::Cpu => self.cpu(threads, isa),
+            TargetArg::Cpu | TargetArg::Both => self.cpu(threads, isa),
             TargetArg::Cuda => self.cuda(threads),
             TargetArg::Auto if asked => self.cuda(threads),
             TargetArg::Auto if backend::gpu_count() == 0 => self.cpu(threads, isa),
@@ -200,7 +217,9 @@ impl TargetArgs {
             ("--watchdog", self.watchdog.is_some()),
             ("--cache-dir", self.cache.is_given()),
         ];
-        ui::note_idle(&given, "on the CPU");
+        if self.target != TargetArg::Both {
+            ui::note_idle(&given, "on the CPU");
+        }
         let available: Vec<&str> = Isa::available().map(Isa::name).collect();
         if let Some(name) = isa.map(Isa::name).filter(|name| !available.contains(name)) {
             bail!("`--isa {name}`: this machine lacks it; it has {}", available.join(", "));
@@ -232,7 +251,8 @@ impl TargetArgs {
         let progress = Arc::clone(&options.progress);
         let backend = Cuda::new(options).map_err(Error::from)?;
         let place = AvailableDevices { found: backend.count(), cuda: true };
-        ui::note_idle(&[("--isa", matches!(self.isa, Some(Instructions::One(_))))], "on GPUs");
+        let one = matches!(self.isa, Some(Instructions::One(_)));
+        ui::note_idle(&[("--isa", one && self.target != TargetArg::Both)], "on GPUs");
         Ok(Runner { backend: Box::new(backend), place, compiling: Some(progress), traced })
     }
 }

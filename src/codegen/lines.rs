@@ -4,6 +4,7 @@
 use super::builder::{Builder, block_count, grid_x};
 use super::kernel::Call;
 use crate::lower::{BufferId, Types};
+use crate::op::rows;
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Shape, TensorType};
 
@@ -56,6 +57,25 @@ impl ReductionShape {
         Self { threads, lanes, along }
     }
 
+    /// Chooses the shape for the sums of lines of `size` elements, and how many partial sums each
+    /// has, as the fold of `op::rows` says: 0 if the size is known in a run only. With fewer
+    /// elements than partial sums, those without elements are left out.
+    fn of_sums(size: &Dim, along: bool) -> (Self, i64) {
+        let (short, sums, long_sums) =
+            (int::<i64>(rows::SHORT), int::<i64>(rows::LANES), int::<i64>(rows::LONG_LANES));
+        let (threads, lanes, sums) = match (along, size.as_const()) {
+            (true, Some(size)) if size <= short => (THREADS, 32, sums),
+            (true, Some(size)) if size < VERY_LONG => (THREADS, THREADS, long_sums),
+            (true, Some(_)) => (4 * THREADS, 4 * THREADS, long_sums),
+            (true, None) => (THREADS, 32, 0),
+            (false, Some(size)) if size <= SHORT => (THREADS, 1, SHORT),
+            (false, Some(size)) if size <= short => (THREADS, 8, sums),
+            (false, Some(_)) => (4 * THREADS, 32, long_sums),
+            (false, None) => (4 * THREADS, 32, 0),
+        };
+        (Self { threads, lanes, along }, sums)
+    }
+
     /// Defines the macros of the shape, and finishes the call for `lines` lines of `parts` parts
     /// each.
     pub(super) fn finish(
@@ -102,6 +122,15 @@ impl Lines {
         b.size("SIZE", &self.size);
         b.size("INNER", &self.inner);
         let form = ReductionShape::new(&self.size, self.inner == Dim::ONE, false);
+        form.finish(b, file, &self.count, &Dim::ONE)
+    }
+
+    /// As [`Self::finish`], for a kernel that sums up lines.
+    pub(super) fn finish_sums(self, mut b: Builder<'_>, file: &'static str) -> Call {
+        b.size("SIZE", &self.size);
+        b.size("INNER", &self.inner);
+        let (form, sums) = ReductionShape::of_sums(&self.size, self.inner == Dim::ONE);
+        b.define("SUMS", sums);
         form.finish(b, file, &self.count, &Dim::ONE)
     }
 

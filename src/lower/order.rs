@@ -1,5 +1,5 @@
 //! Layout assignment: the memory order of images (row-major or channels last), on targets whose
-//! kernels compute with channels last.
+//! kernels compute with channels last, and of parameters.
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Group, Layout, Role, ValueMap};
@@ -7,7 +7,7 @@ use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::{Op, Traits};
 use crate::types::invariant::int;
-use crate::types::{Dim, Order, TensorType};
+use crate::types::{Dim, FastSet, Order, TensorType};
 
 /// The memory orders of launches and values.
 pub(super) struct Orders {
@@ -21,7 +21,8 @@ pub(super) struct Orders {
 
 impl Orders {
     /// Chooses the orders. Channels last spreads from the kernels that write it to the launches
-    /// behind them. A value that is aliased, copied or returned to the caller is row-major.
+    /// behind them. A value that is aliased, copied or returned to the caller is row-major; on
+    /// targets whose images are row-major a copy of a parameter may have the parameter's order.
     pub(super) fn new(layout: &Layout<'_>) -> Self {
         let graph = layout.graph;
         let mut orders = Self {
@@ -29,11 +30,10 @@ impl Orders {
             values: ValueMap::new(graph, &Order::RowMajor),
             sources: graph.node_map(None),
         };
-        if !layout.kernels.target().channels_last {
-            return orders;
-        }
         let fixed = fixed_row_major(layout);
-        for id in layout.order.iter().filter(|id| layout.role(**id) == Role::Launch) {
+        let has_images = layout.kernels.target().channels_last;
+        let launches = layout.order.iter().filter(|id| layout.role(**id) == Role::Launch);
+        for id in launches.filter(|_| has_images) {
             orders.sources[*id] = orders.transposed(layout, *id, &fixed);
             if orders.sources[*id].is_none() && !orders.takes_channels_last(layout, *id) {
                 continue;
@@ -50,24 +50,41 @@ impl Orders {
         orders
     }
 
-    /// Stores a parameter channels last if every launch reads it so. Variables stay row-major,
-    /// because an update writes them row-major.
+    /// Stores a parameter channels last, and what is a copy of it, if every launch reads or can
+    /// read it so. Variables stay row-major, because an update writes them row-major.
     fn assign_params(&mut self, layout: &Layout<'_>, fixed: &ValueMap<bool>) {
         let graph = layout.graph;
         let mut row_major = fixed.clone();
         for id in &layout.order {
             for (slot, operand) in layout.operands(*id).into_iter().enumerate() {
-                if self.operand(layout, *id, slot) == Order::RowMajor {
+                let is_either = copied_param(layout, *id) || reads_weights(layout, *id, slot);
+                if !is_either && self.operand(layout, *id, slot) == Order::RowMajor {
                     row_major.set(operand, true);
                 }
             }
         }
-        let stays = |id: &NodeId| layout.param(*id).is_some_and(|p| !layout.variables.contains(&p));
-        for id in layout.order.iter().filter(|id| stays(id)) {
-            let value = Value { node: *id, output: 0 };
-            if !row_major.get(value) && differs(graph.ty(value)) {
-                self.values.set(value, Order::ChannelsLast);
+        let own = |id: NodeId| Value { node: id, output: 0 };
+        let mut copies = Vec::new();
+        for id in layout.order.iter().filter(|id| copied_param(layout, **id)) {
+            let Some(param) = layout.operands(*id).first().copied() else { continue };
+            copies.push((own(*id), param));
+            if *row_major.get(own(*id)) {
+                row_major.set(param, true);
             }
+        }
+        // A device holds a parameter once, even where several nodes stand for it.
+        let held = |id: &NodeId| layout.param(*id).map(|param| (layout.device(*id), param));
+        let nodes = || layout.order.iter().filter_map(|id| Some((*id, held(id)?)));
+        let is_row_major = |(id, _): &(NodeId, _)| *row_major.get(own(*id));
+        let fixed: FastSet<_> = nodes().filter(is_row_major).map(|(_, held)| held).collect();
+        for (id, held) in nodes() {
+            let stays = !layout.variables.contains(&held.1) && !fixed.contains(&held);
+            if stays && differs(graph.ty(own(id))) {
+                self.values.set(own(id), Order::ChannelsLast);
+            }
+        }
+        for (copy, param) in copies {
+            self.values.set(copy, self.value(param));
         }
     }
 
@@ -76,6 +93,9 @@ impl Orders {
     /// row-major.
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
+        if reads_weights(layout, id, slot) {
+            return operands.get(slot).map_or(Order::RowMajor, |weights| self.value(*weights));
+        }
         let chain = layout.groups.get(&id).map(|g| &g.chain);
         // A node without a group has no chain.
         let own = operands.len().saturating_sub(chain.map_or(0, Chain::operands));
@@ -130,7 +150,7 @@ impl Orders {
                 && in_channels_last(chain, &result.ty).is_some();
         }
         match layout.support(id).images {
-            Images::RowMajor => false,
+            Images::RowMajor | Images::Weights => false,
             Images::ChannelsLast => {
                 is_image(&result.ty) && operands.first().is_some_and(|v| is_image(graph.ty(*v)))
             }
@@ -142,6 +162,24 @@ impl Orders {
             }
         }
     }
+}
+
+/// True if the launch of a node takes an operand in both orders: the weights of a convolution of
+/// row-major images.
+fn reads_weights(layout: &Layout<'_>, id: NodeId, slot: usize) -> bool {
+    slot == 1
+        && layout.role(id) == Role::Launch
+        && !layout.kernels.target().channels_last
+        && layout.support(id).images == Images::Weights
+}
+
+/// True of a copy of a parameter, on targets whose images are row-major: there the host holds
+/// parameters in any order, from where others copy them.
+fn copied_param(layout: &Layout<'_>, id: NodeId) -> bool {
+    let operands = layout.operands(id);
+    layout.role(id) == Role::Copy
+        && !layout.kernels.target().channels_last
+        && matches!(operands.as_slice(), [param] if layout.param(param.node).is_some())
 }
 
 /// Marks the values that must be row-major: those that alias others or are aliased, because offsets
@@ -159,7 +197,8 @@ fn fixed_row_major(layout: &Layout<'_>) -> ValueMap<bool> {
         }
         let launches = layout.role(*id) == Role::Launch && !layout.collectives.contains_key(id);
         for operand in layout.operands(*id) {
-            if !launches || layout.device(operand.node) != layout.device(*id) {
+            let moves = layout.device(operand.node) != layout.device(*id);
+            if (!launches || moves) && !copied_param(layout, *id) {
                 fixed.set(operand, true);
             }
         }

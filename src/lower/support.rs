@@ -158,12 +158,15 @@ pub(crate) struct Partials {
 }
 
 /// The memory order of the images that a kernel reads and writes, on a target that supports
-/// channels last.
+/// channels last, and of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Images {
     /// Row-major, always.
     #[default]
     RowMajor,
+    /// Row-major; on a target whose images are all row-major its second operand, the weights, may
+    /// have the channels last.
+    Weights,
     /// The channels last, if the first operand and the result are images.
     ChannelsLast,
     /// The order of the first operand.

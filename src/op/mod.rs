@@ -133,9 +133,10 @@ use grad::{
     pool_grad, recurrent_grad,
 };
 use support::declare::ops;
+pub(crate) use support::rows;
 #[cfg(test)]
 pub(crate) use support::testing;
-use support::{declare, index, interval, numeric, prelude, ranked, row_hash, rows, view, wide};
+use support::{declare, index, interval, numeric, prelude, ranked, row_hash, view, wide};
 
 ops! {
     // Layers with weights, and what their gradients are made of.

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanwise::internal::{BroadcastPlan, StridedPlan, broadcast, strided};
 use fanwise::internal::{Chain, ChainStep, Epilogue};
-use fanwise::internal::{ConvPlan, conv};
+use fanwise::internal::{ConvOperands, ConvPlan};
 use fanwise::internal::{LayerNormPlan, ReducePlan, SoftmaxPlan, layer_norm, reduce, softmax};
 use fanwise::internal::{View, gemm};
 use fanwise::op::{Binary, Conv, GeluForm, Gemm, LayerNorm, Op, Reduce, Softmax, Transpose, Unary};
@@ -54,12 +54,13 @@ fn convolutions(c: &mut Criterion) {
         let epilogue = Epilogue::new(&chain, &[]).expect("no operands");
         let bias = numbers(filters);
         let (x, w) = (numbers(x.iter().product()), numbers(w.iter().product()));
-        let mut y = vec![0.0; plan.sample()];
-        let flops = 2 * plan.sample() * (channels / groups) * kernel * kernel;
+        let mut y = vec![0.0; filters * size * size];
+        let flops = 2 * y.len() * (channels / groups) * kernel * kernel;
         group.throughput(Throughput::Elements(flops as u64));
         let name = format!("{size}x{size}x{channels}_{kernel}x{kernel}_{filters}");
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
-            bench.iter(|| conv(&plan, &x, &w, Some(&bias), black_box(&mut y), &epilogue));
+            let operands = ConvOperands { x: &x, w: &w, bias: Some(&bias), epilogue: &epilogue };
+            bench.iter(|| plan.convolve(operands, black_box(&mut y)));
         });
     }
     group.finish();

@@ -18,7 +18,9 @@ use rand_chacha::ChaCha8Rng;
 use crate::apart::{Ended, spawn};
 use crate::failures::{assert_sound, disturbed, undisturbed};
 use crate::results::trial;
-use crate::setup::{executable, inputs, on_gpus, options, outputs, replicas, say, small, traced};
+use crate::setup::{
+    executable, inputs, on_gpus, options, outputs, replicas, said, say, small, traced,
+};
 
 /// The tests for every driver.
 pub(crate) fn trials() -> Vec<Trial> {
@@ -206,12 +208,15 @@ fn waits_do_not_poll() {
     };
     // Fast kernels may have ended before anybody waits for them.
     let (fast, _) = asked("0");
-    let start = Instant::now();
-    // Longer than the looks before a wait take on a busy machine.
-    let (slow, waits) = asked("200");
-    assert!(waits > 0, "{slow} questions, and nobody waits");
-    let most = 2.0 * fast as f64 + A_SECOND * start.elapsed().as_secs_f64();
-    assert!(slow as f64 <= most, "{fast} questions, and {slow} of slow kernels");
+    // On a busy machine a question may be answered only when the kernel has ended: nobody waits.
+    let waited = (0..5).any(|_| {
+        let start = Instant::now();
+        let (slow, waits) = asked("200");
+        let most = 2.0 * fast as f64 + A_SECOND * start.elapsed().as_secs_f64();
+        assert!(slow as f64 <= most, "{fast} questions, and {slow} of slow kernels");
+        waits > 0
+    });
+    assert!(waited, "nobody waits");
 }
 
 /// One process: so many runs, and the tracks of what was copied from GPUs in the last one.
@@ -283,16 +288,6 @@ fn a_steady_loop_frees_nothing() {
     for function in FREES {
         assert_eq!(few.count(function), many.count(function), "{function}");
     }
-}
-
-/// What the command line says, on a machine whose driver reads these variables.
-fn said(args: &[&str], variables: &[(&str, &str)]) -> String {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fanwise"));
-    // What a process leaves behind whose device hangs is no leak of this one.
-    command.env("FAKECUDA_REPORT", "");
-    let output = command.args(args).envs(variables.iter().copied()).output().unwrap();
-    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-    texts.concat()
 }
 
 /// A process sees one, whatever number the machine has.

@@ -8,8 +8,8 @@ use support::turn::{part, turns};
 
 use crate::results::trial;
 use crate::setup::{
-    assert_bits, assert_close, expected, inputs, is_fake, on_gpus, outputs, replicas,
-    runs_whole_models, small,
+    assert_bits, assert_close, assert_equal, expected, inputs, is_fake, on_gpus, outputs, replicas,
+    runs_whole_models, said, small,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     for name in part(zoo::names(), 2, 1) {
         trials.push(trial(format!("small_{name}"), move || check_small(name)));
     }
+    trials.push(trial("the_command_line_compares_cpu_and_gpus", compared));
     if runs_whole_models() {
         for name in zoo::names() {
             trials.push(trial(format!("whole_{name}"), move || check_whole(name)));
@@ -37,7 +38,7 @@ fn check_small(name: &str) {
     let one = on_gpus(&graph, &weights, 1, 1);
     let alone = batches.each_ref().map(|batch| outputs(&one, batch));
     for (batch, alone) in batches.iter().zip(&alone) {
-        assert_close(alone, &expected(&graph, &weights, batch, true), 1e-4, name);
+        assert_equal(alone, &expected(&graph, &weights, batch, true), name);
     }
     for count in turns(&[2, 3, 8], &[4, 5, 6, 7], name) {
         let variant = u64::from(count) - 2;
@@ -48,6 +49,26 @@ fn check_small(name: &str) {
             assert_bits(&split, &outputs(&many, batch), alone, &what);
         }
     }
+}
+
+/// What the CPU and GPUs give, by the command line.
+fn compared() {
+    for model in part(
+        ["mlp:narrow=8", "lstm:narrow=8,steps=5", "transformer", "unet:narrow=8,pixels=16"],
+        2,
+        0,
+    ) {
+        let model = format!("zoo:{model}");
+        let check = ["check", &model, "--gpus", "2", "--batch", "7", "--target", "cpu,cuda"];
+        let told = said(&[&check[..], &["--code", "ptx", "--isa", "all"]].concat(), &[]);
+        for name in ["portable", "cuda"] {
+            assert!(told.contains(&format!("{name}: the same bits\n")), "{model}: {told}");
+        }
+    }
+    let told = said(&["run", "zoo:mlp", "--target", "cpu,cuda"], &[]);
+    assert!(told.contains("`fanwise check MODEL --target cpu,cuda`"), "{told}");
+    let told = said(&["compile", "zoo:mlp", "--target", "cpu,cuda"], &[]);
+    assert!(told.contains("a program is of one target"), "{told}");
 }
 
 /// The whole model on one device and on several; on the fake device, which takes long, few rows on

@@ -186,6 +186,16 @@ pub(crate) fn assert_close(found: &[Tensor], expected: &[Tensor], tolerance: f64
     }
 }
 
+/// Fails unless all have the same bits; a NaN equals a NaN.
+pub(crate) fn assert_equal(found: &[Tensor], expected: &[Tensor], what: &str) {
+    assert_close(found, expected, 0.0, what);
+    let zeros = |tensors: &[Tensor]| -> Vec<bool> {
+        let elements = tensors.iter().filter(|t| t.dtype().is_float()).flat_map(Tensor::to_f64);
+        elements.map(|x| x == 0.0 && x.is_sign_negative()).collect()
+    };
+    assert!(zeros(found) == zeros(expected), "{what}: zeros of other signs");
+}
+
 /// Fails unless each output has the same bits, but those that replicas may reassociate.
 pub(crate) fn assert_bits(graph: &Graph, found: &[Tensor], expected: &[Tensor], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
@@ -225,9 +235,19 @@ pub(crate) fn small(name: &str) -> (Graph, Weights) {
 }
 
 /// Options that record a trace.
-pub(crate) fn traced(count: u32) -> (CudaOptions, Arc<fanwise::backend::cuda::Trace>) {
-    let trace = Arc::new(fanwise::backend::cuda::Trace::new());
+pub(crate) fn traced(count: u32) -> (CudaOptions, Arc<fanwise::backend::Trace>) {
+    let trace = Arc::new(fanwise::backend::Trace::new());
     let mut options = options(count);
     options.trace = Some(Arc::clone(&trace));
     (options, trace)
+}
+
+/// What the command line says, on a machine whose driver reads these variables.
+pub(crate) fn said(args: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fanwise"));
+    // What a process leaves behind whose device hangs is no leak of this one.
+    command.env("FAKECUDA_REPORT", "");
+    let output = command.args(args).envs(variables.iter().copied()).output().unwrap();
+    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    texts.concat()
 }

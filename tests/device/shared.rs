@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use fanwise::backend::cuda::{Cuda, Trace};
+use fanwise::backend::Trace;
+use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{CUDA, CompileError, Executable, RunOptions};
 use fanwise::internal::count;
 use fanwise::ir::{Graph, Weights, parse, verify};

@@ -186,7 +186,7 @@ fn run(all: &Path, command: &Shown, long: bool) {
     let notes = err.lines().filter(|line| !line.starts_with("note: no GPU found"));
     let err: String = notes.flat_map(|line| [line, "\n"]).collect();
     let line = words.join(" ");
-    let lacks_gpu = line.contains("--target cuda") && err.contains("error[E0503]");
+    let lacks_gpu = needs_gpu(&line) && err.contains("error[E0503]");
     let refused = output.status.code() == Some(2) && !command.prints.is_empty();
     assert!(output.status.success() || lacks_gpu || refused, "{at}, as `{line}`: {out}{err}");
     if command.comment.starts_with("passed") {
@@ -195,6 +195,11 @@ fn run(all: &Path, command: &Shown, long: bool) {
     let shown = masked(&command.prints.join("\n"));
     let printed = [masked(&out), masked(&err)];
     assert!(printed.iter().any(|text| prints(text, &shown)), "{at} prints\n{out}{err}");
+}
+
+/// Whether a command names GPUs as its target.
+fn needs_gpu(line: &str) -> bool {
+    ["--target cuda", "--target cpu,cuda"].iter().any(|target| line.contains(target))
 }
 
 /// Units of what differs from run to run; rates end in `/s`.
@@ -288,7 +293,7 @@ fn long_commands_of_the_pages_run() {
     let mut lasting = BTreeSet::new();
     for command in commands() {
         let is_long = |(from, _): &(&str, &str)| command.text.split(' ').any(|word| word == *from);
-        let is_long = SMALLER.iter().any(is_long) || command.text.contains("--target cuda");
+        let is_long = SMALLER.iter().any(is_long) || needs_gpu(&command.text);
         if !is_long {
             continue;
         }

@@ -209,13 +209,14 @@ mod tests {
     use crate::backend::cpu::testing::{assert_close, in_pools, random, rng};
     use crate::lower::Chain;
     use crate::op::{BatchMoments, BatchNormApply, BatchNormApplyGrad, BatchNormSums, OpDef};
-    use crate::types::Tensor;
+    use crate::types::{Order, Tensor};
 
     /// What the kernel of an operator computes; fails unless its own evaluation nearly does.
     fn by_kernel<T: CpuOp + OpDef>(op: &T, operands: &[&Tensor]) -> Tensor {
         let expected = op.eval(operands).unwrap().remove(0);
         let sizes = Sizes {
             operands: operands.iter().map(|x| x.dims().into()).collect(),
+            orders: operands.iter().map(|_| Order::RowMajor).collect(),
             results: std::iter::once(expected.dims().into()).collect(),
         };
         let plan = op.plan(&sizes).unwrap();

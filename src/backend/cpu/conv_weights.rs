@@ -13,11 +13,12 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
+use smallvec::SmallVec;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply};
-use super::im2col::Unfold;
+use super::im2col::{SeenAxis, Term, Unfold};
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
 use super::tile::{Extent, Tile, tiles};
@@ -34,6 +35,7 @@ use crate::types::{DType, Shape, TensorType};
 #[derive(Clone, Debug)]
 pub(crate) struct ConvWeightsPlan {
     axes: Windows,
+    seen: SmallVec<[SeenAxis; 3]>,
     groups: usize,
     /// Input channels of a group.
     channels: usize,
@@ -88,6 +90,7 @@ impl ConvWeightsPlan {
             samples: (MAX_TERMS / windows).max(1),
             tile,
             parts: (TASKS / count).max(1),
+            seen: axes.iter().map(SeenAxis::from).collect(),
             axes,
         })
     }
@@ -149,7 +152,7 @@ fn part(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let terms = plan.terms();
     let pieces: Vec<Range<usize>> = chunks(plan.windows).collect();
     let unfolds: Vec<Unfold> =
-        pieces.iter().map(|p| Unfold::new(&plan.axes, p.clone(), p.len())).collect();
+        pieces.iter().map(|p| Unfold::new(&plan.seen, p.clone(), p.len())).collect();
     dw.par_chunks_mut(plan.filters * terms).enumerate().for_each(|(group, dw)| {
         tiles(dw, terms, plan.tile).into_par_iter().for_each(|tile| {
             let group = Group { plan, number: group, x, dy };
@@ -196,7 +199,9 @@ impl Group<'_> {
                     for (i, sample) in samples.clone().enumerate() {
                         let (x, dy) = self.sample(sample);
                         let at = i * piece.len();
-                        unfold.fill_rows(x, terms.clone(), &mut unfolded[at..], row);
+                        let term = |i| Term { channel: i / plan.taps, tap: i % plan.taps };
+                        let rows = terms.clone().map(term);
+                        unfold.fill_rows(x, rows, &mut unfolded[at..], row);
                         let dy = Matrix::contiguous(dy, plan.filters, plan.windows);
                         let dy = dy.block(filters.clone(), piece.clone());
                         dy.pack_transposed(&mut turned[at * width..], width);

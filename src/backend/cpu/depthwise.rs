@@ -6,6 +6,7 @@ use super::simd::vectorised;
 use crate::op::window::{WindowAxis, Windows};
 
 /// A convolution of planes.
+#[derive(Debug)]
 pub(super) struct Depthwise {
     axes: Windows,
     /// The division of planes, if possible.

@@ -213,7 +213,8 @@ impl Executable for CpuExecutable {
     }
 
     fn weights(&self) -> Result<Weights, RunError> {
-        Ok(self.variables.current(&self.program))
+        let allocation = |error| RunError::Allocation { device: Device::HOST, error };
+        self.variables.current(&self.program).map_err(allocation)
     }
 
     fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {

@@ -20,20 +20,26 @@ pub(crate) fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |i| i * size..((i + 1) * size).min(k))
 }
 
-/// `c = a b`, or `c += a b` if `add`. A product may be made by one call for each part of its terms,
-/// in their order and the first without `add`.
+/// `c = a b`, or `c += a b` if `add`; returns whether an element is no number. A product may be made
+/// by one call for each part of its terms, in their order and the first without `add`.
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
-pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, c: MatrixMut<'_>, add: bool) {
-    multiply_by(isa::arch(), a, b, c, add);
+pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, c: MatrixMut<'_>, add: bool) -> bool {
+    multiply_by(isa::arch(), a, b, c, add)
 }
 
 /// As [`multiply`], by these instructions.
-fn multiply_by(arch: pulp::Arch, a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) {
+fn multiply_by(
+    arch: pulp::Arch,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    mut c: MatrixMut<'_>,
+    add: bool,
+) -> bool {
     check(a, b, &c);
     if c.is_empty() {
-        return;
+        return false;
     }
     if a.columns == 0 && !add {
         c.clear();
@@ -45,7 +51,7 @@ fn multiply_by(arch: pulp::Arch, a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<
             multiply_part(arch, a, b, &mut c.block(m, 0..b.columns), add);
         }
     }
-    c.unify_nans();
+    c.unify_nans()
 }
 
 /// The rows that are multiplied in one go, at most.
@@ -122,7 +128,7 @@ mod tests {
         f(a, b, MatrixMut::new(c, a.rows, b.columns, stride), false);
     }
 
-    type Multiply = fn(Matrix<'_>, Matrix<'_>, MatrixMut<'_>, bool);
+    type Multiply = fn(Matrix<'_>, Matrix<'_>, MatrixMut<'_>, bool) -> bool;
 
     /// Every block of a product of [`ROWS`] by [`COLUMNS`] elements is the product of its rows and
     /// its columns; of long sums one size in sixteen is tried, and all narrow ones.

@@ -7,6 +7,92 @@ use smallvec::SmallVec;
 use super::simd::take;
 use crate::op::window::WindowAxis;
 
+/// One spatial axis of a convolution, as its windows see it.
+#[derive(Clone, Debug)]
+pub(super) struct SeenAxis {
+    /// Elements of the input.
+    pub(super) input: usize,
+    /// Windows.
+    pub(super) windows: usize,
+    /// Elements of the input between what neighbouring windows meet.
+    step: usize,
+    taps: Vec<Reach>,
+}
+
+/// The windows that meet the input under a tap, and the position that the first of them meets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reach {
+    windows: Range<usize>,
+    from: usize,
+}
+
+/// A term of the sums of a convolution.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Term {
+    /// A channel of the input.
+    pub(super) channel: usize,
+    /// A tap, counted in row-major order.
+    pub(super) tap: usize,
+}
+
+impl From<&WindowAxis> for SeenAxis {
+    fn from(axis: &WindowAxis) -> Self {
+        let reach = |tap| {
+            let windows = axis.outputs(tap);
+            let from = if windows.is_empty() { 0 } else { axis.position(windows.start, tap) };
+            Reach { windows, from }
+        };
+        let taps = (0..axis.kernel).map(reach).collect();
+        Self { input: axis.input, windows: axis.output, step: axis.stride, taps }
+    }
+}
+
+impl SeenAxis {
+    /// Some elements of the result of a transposed convolution as windows over its operand, whose
+    /// elements are the windows of `axis`: those at `phase` and at every stride behind it. With the
+    /// numbers of the taps that reach them.
+    pub(super) fn of_phase(axis: &WindowAxis, phase: usize) -> (Self, Vec<usize>) {
+        let WindowAxis { input, stride, output, .. } = *axis;
+        let (mut taps, mut numbers) = (Vec::new(), Vec::new());
+        for tap in 0..axis.kernel {
+            let elements = axis.outputs(tap);
+            if elements.is_empty() {
+                continue;
+            }
+            let at = axis.position(elements.start, tap);
+            if at % stride == phase {
+                let windows = at / stride..at / stride + elements.len();
+                taps.push(Reach { windows, from: elements.start });
+                numbers.push(tap);
+            }
+        }
+        let windows = input.saturating_sub(phase).div_ceil(stride);
+        (Self { input: output, windows, step: 1, taps }, numbers)
+    }
+
+    /// The taps of a window.
+    pub(super) fn taps(&self) -> usize {
+        self.taps.len()
+    }
+
+    /// True if each window is one element of the input.
+    pub(super) fn is_plain(&self) -> bool {
+        let one = Reach { windows: 0..self.input, from: 0 };
+        self.step == 1 && self.windows == self.input && self.taps == [one]
+    }
+
+    /// True if some windows reach outside of the input.
+    pub(super) fn reaches_outside(&self) -> bool {
+        self.taps.iter().any(|tap| tap.windows != (0..self.windows))
+    }
+
+    /// The position that a window meets under a tap that lies inside of the input for it.
+    fn position(&self, window: usize, tap: usize) -> usize {
+        let Reach { windows, from } = &self.taps[tap];
+        from + (window - windows.start) * self.step
+    }
+}
+
 /// How the elements that some consecutive windows see are taken from a channel of the input.
 pub(super) struct Unfold {
     /// The elements of a row: the windows and zeros behind them.
@@ -33,27 +119,27 @@ struct Run {
 
 impl Unfold {
     /// For the windows with the row-major positions `windows`, written to rows of `width` elements.
-    pub(super) fn new(axes: &[WindowAxis], windows: Range<usize>, width: usize) -> Self {
+    pub(super) fn new(axes: &[SeenAxis], windows: Range<usize>, width: usize) -> Self {
         let (last, outer) = axes.split_last().expect("invariant: there is a spatial axis");
-        let outer_taps: usize = outer.iter().map(|a| a.kernel).product();
-        let mut taps: Vec<Tap> = Vec::with_capacity(outer_taps * last.kernel);
+        let outer_taps: usize = outer.iter().map(SeenAxis::taps).product();
+        let mut taps: Vec<Tap> = Vec::with_capacity(outer_taps * last.taps());
         for outer_tap in 0..outer_taps {
-            for tap in 0..last.kernel {
+            for tap in 0..last.taps() {
                 // The windows of a row of the image that meet no padding under this tap.
-                let inside = last.outputs(tap);
+                let inside = &last.taps[tap].windows;
                 let mut all = Tap::default();
                 // The windows may begin and end within a row of the output.
                 let mut at = windows.start;
                 while at < windows.end {
-                    let (row, start) = (at / last.output, at % last.output);
-                    let end = last.output.min(start + windows.end - at);
+                    let (row, start) = (at / last.windows, at % last.windows);
+                    let end = last.windows.min(start + windows.end - at);
                     let seen = inside.start.max(start)..inside.end.min(end);
                     if let Some(from) = row_of(outer, row, outer_tap)
                         && !seen.is_empty()
                     {
                         let to = at + seen.start - start - windows.start;
                         let from = from * last.input + last.position(seen.start, tap);
-                        all.push(Run { from, to: to..to + seen.len() }, last.stride);
+                        all.push(Run { from, to: to..to + seen.len() }, last.step);
                     }
                     at += end - start;
                 }
@@ -62,11 +148,11 @@ impl Unfold {
             }
         }
         let plane = axes.iter().map(|a| a.input).product();
-        Self { width, plane, step: last.stride, taps }
+        Self { width, plane, step: last.step, taps }
     }
 
-    /// The rows `terms` of the operand: each is a tap of a channel, channels outermost.
-    pub(super) fn fill(&self, x: &[f32], terms: Range<usize>, to: &mut [f32]) {
+    /// Fills rows of the operand, one for each term.
+    pub(super) fn fill(&self, x: &[f32], terms: impl Iterator<Item = Term>, to: &mut [f32]) {
         self.fill_rows(x, terms, to, self.width);
     }
 
@@ -74,14 +160,13 @@ impl Unfold {
     pub(super) fn fill_rows(
         &self,
         x: &[f32],
-        terms: Range<usize>,
+        terms: impl Iterator<Item = Term>,
         to: &mut [f32],
         distance: usize,
     ) {
-        let taps = self.taps.len();
-        for (term, to) in terms.zip(to.chunks_mut(distance)) {
-            let x = &x[term / taps * self.plane..][..self.plane];
-            let tap = &self.taps[term % taps];
+        for (Term { channel, tap }, to) in terms.zip(to.chunks_mut(distance)) {
+            let x = &x[channel * self.plane..][..self.plane];
+            let tap = &self.taps[tap];
             for Run { from, to: range } in &tap.runs {
                 take(&x[*from..], self.step, &mut to[range.clone()]);
             }
@@ -126,17 +211,17 @@ impl Tap {
 
 /// The input row, among all of a channel, that the row-major tap `tap` of the row-major output row
 /// `row` meets; none in the padding.
-fn row_of(outer: &[WindowAxis], mut row: usize, mut tap: usize) -> Option<usize> {
+fn row_of(outer: &[SeenAxis], mut row: usize, mut tap: usize) -> Option<usize> {
     let (mut at, mut stride) = (0, 1);
     for axis in outer.iter().rev() {
-        let (o, t) = (row % axis.output, tap % axis.kernel);
-        if !axis.outputs(t).contains(&o) {
+        let (o, t) = (row % axis.windows, tap % axis.taps());
+        if !axis.taps[t].windows.contains(&o) {
             return None;
         }
         at += axis.position(o, t) * stride;
         stride *= axis.input;
-        row /= axis.output;
-        tap /= axis.kernel;
+        row /= axis.windows;
+        tap /= axis.taps();
     }
     Some(at)
 }
@@ -147,7 +232,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    use super::Unfold;
+    use super::{SeenAxis, Term, Unfold};
     use crate::op::window::{Sliding, WindowAxis};
 
     /// The element of window `window` under tap `tap` of a channel, both row-major.
@@ -190,7 +275,9 @@ mod tests {
             let first = rng.random_range(0..2 * taps);
             let width = end - start + rng.random_range(0..3);
             let mut to = vec![-1.0; (2 * taps - first) * width];
-            Unfold::new(&axes, start..end, width).fill(&x, first..2 * taps, &mut to);
+            let own: Vec<SeenAxis> = axes.iter().map(SeenAxis::from).collect();
+            let terms = (first..2 * taps).map(|i| Term { channel: i / taps, tap: i % taps });
+            Unfold::new(&own, start..end, width).fill(&x, terms, &mut to);
             for (term, row) in (first..).zip(to.chunks(width)) {
                 for (i, got) in row.iter().enumerate() {
                     let x = &x[term / taps * plane..];

@@ -109,7 +109,7 @@ impl StepKernels {
             let Action::Launch(launch) = &step.action else { return None };
             let empty = |b: &BufferId| bound.locations[*b].bytes == 0;
             let idle = !active || launch.results.iter().all(empty);
-            (!idle).then(|| Kernel::new(launch, bound, n))
+            (!idle).then(|| Kernel::new(launch, device, bound, n))
         };
         Self(device.steps.iter().zip(&bound.active).map(kernel).collect())
     }
@@ -123,11 +123,13 @@ impl StepKernels {
 impl Kernel {
     /// The code of a launch of a device; an operator that its kernel does not take is evaluated by
     /// reference.
-    pub(super) fn new(launch: &Launch, bound: &BoundDevice, n: i64) -> Self {
+    fn new(launch: &Launch, device: &DeviceProgram, bound: &BoundDevice, n: i64) -> Self {
         let Some(op) = &launch.op else { return Self::Chain };
         let dims = |b: &BufferId| bound.locations[*b].dims.clone();
+        let (operands, _) = launch.split_operands();
         let sizes = Sizes {
-            operands: launch.split_operands().0.iter().map(dims).collect(),
+            operands: operands.iter().map(dims).collect(),
+            orders: operands.iter().map(|b| device.buffer(*b).order).collect(),
             results: launch.results.iter().map(dims).collect(),
         };
         let is_empty = sizes.operands.iter().flatten().any(|d| *d == 0);

@@ -247,14 +247,20 @@ impl<'a> MatrixMut<'a> {
         }
     }
 
-    /// Makes every NaN the same one: which of two that meet in a sum is kept follows from the order
-    /// of an instruction's operands, which differs among the loops for different blocks.
-    pub(super) fn unify_nans(&mut self) {
-        vectorised!(for i in 0..self.rows {
-            for x in &mut self.data[i * self.row_stride..][..self.columns] {
-                *x = if x.is_nan() { f32::NAN } else { *x };
+    /// Makes every NaN the same one, and tells whether there is any: which of two that meet in a
+    /// sum is kept follows from the order of an instruction's operands, which differs among the
+    /// loops for different blocks.
+    pub(super) fn unify_nans(&mut self) -> bool {
+        vectorised!({
+            let mut any = 0u32;
+            for i in 0..self.rows {
+                for x in &mut self.data[i * self.row_stride..][..self.columns] {
+                    any |= u32::from(x.is_nan());
+                    *x = if x.is_nan() { f32::NAN } else { *x };
+                }
             }
-        });
+            any > 0
+        })
     }
 }
 

@@ -19,6 +19,7 @@ thread_local! {
     static SHARED: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static OWN: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static PANELS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static WEIGHTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// Calls `f` with `len` floats of any value, aligned to a cache line, for the use of one task that
@@ -37,6 +38,11 @@ pub(super) fn panels<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
 /// starts share.
 pub(super) fn shared<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     SHARED.with(|buffer| lend(buffer, len, f))
+}
+
+/// As [`shared`], for weights in the order of a kernel.
+pub(super) fn weights<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    WEIGHTS.with(|buffer| lend(buffer, len, f))
 }
 
 /// The buffer is away while `f` runs: a call inside `f` gets another one.

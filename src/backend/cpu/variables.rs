@@ -9,7 +9,7 @@ use crate::backend::{CompileError, params};
 use crate::ir::Weights;
 use crate::lower::{BoundDevice, BufferId, DeviceProgram, Program};
 use crate::types::invariant::{int, invariant};
-use crate::types::{DType, Device, Tensor, TensorError};
+use crate::types::{DType, Device, Order, Tensor, TensorError};
 
 /// The parameters that each device holds, by position; `None` for those it does not hold.
 pub(super) type Params = Vec<Vec<Option<Tensor>>>;
@@ -32,7 +32,7 @@ fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileE
         let all = program.params.len() + program.derived.len();
         let mut held: Vec<Option<Tensor>> = vec![None; all];
         for (i, tensor) in params::of(program, device, weights)? {
-            held[i as usize] = Some(place(program, device.device, i, &tensor)?);
+            held[i as usize] = Some(place(program, device, i, &tensor)?);
         }
         devices.push(held);
     }
@@ -42,16 +42,19 @@ fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileE
 /// The elements of a parameter as a device holds them.
 fn place(
     program: &Program,
-    device: Device,
+    device: &DeviceProgram,
     i: u32,
     tensor: &Tensor,
 ) -> Result<Tensor, CompileError> {
-    if device == Device::HOST {
-        return Ok(tensor.clone());
-    }
-    let own = Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes());
+    let own = match (params::order(device, i), device.device) {
+        (Order::RowMajor, Device::HOST) => return Ok(tensor.clone()),
+        (Order::RowMajor, _) => Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()),
+        (Order::ChannelsLast, _) => {
+            Tensor::from_bytes(tensor.dtype(), tensor.dims(), &params::channels_last(tensor))
+        }
+    };
     let name = || invariant(program.param(i), "that devices hold parameters").name.to_string();
-    own.map_err(|error| CompileError::Param { name: name(), device, error })
+    own.map_err(|error| CompileError::Param { name: name(), device: device.device, error })
 }
 
 /// The bytes of the parameters on each device.
@@ -129,16 +132,25 @@ impl Variables {
     }
 
     /// The elements that the parameters have now.
-    pub(super) fn current(&self, program: &Program) -> Weights {
+    pub(super) fn current(&self, program: &Program) -> Result<Weights, TensorError> {
         let held = self.held();
         let mut weights = Weights::default();
-        for (i, port) in program.params.iter().enumerate() {
-            let tensor = held.iter().find_map(|held| held.get(i)?.as_ref());
-            if let Some(tensor) = tensor {
-                weights.insert(port.name.clone(), tensor.clone());
-            }
+        for (i, port) in (0..).zip(&program.params) {
+            let mut all = program.devices.iter().zip(held.iter());
+            let own = all.find_map(|(device, held)| {
+                Some((params::order(device, i), held.get(i as usize)?.as_ref()?))
+            });
+            let Some((order, tensor)) = own else { continue };
+            let tensor = match order {
+                Order::RowMajor => tensor.clone(),
+                Order::ChannelsLast => {
+                    let elements = params::channels_first(tensor);
+                    Tensor::from_bytes(tensor.dtype(), tensor.dims(), &elements)?
+                }
+            };
+            weights.insert(port.name.clone(), tensor);
         }
-        weights
+        Ok(weights)
     }
 
     /// Gives parameters other elements, between two runs.
@@ -154,7 +166,7 @@ impl Variables {
         for (i, tensor) in &given {
             for (d, device) in program.devices.iter().enumerate() {
                 if held[d][*i as usize].is_some() {
-                    new.push((d, *i, place(program, device.device, *i, tensor)?));
+                    new.push((d, *i, place(program, device, *i, tensor)?));
                 }
             }
         }

@@ -9,7 +9,6 @@ pub(crate) mod compiler;
 pub(crate) mod driver;
 pub(crate) mod run;
 
-pub use crate::backend::host::trace::Trace;
 pub use crate::codegen::error::CodegenError;
 pub use crate::codegen::key::{Arch, CodeFormat};
 pub(crate) use compiler::cache::{self, Cached};

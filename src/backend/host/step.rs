@@ -13,7 +13,7 @@ use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Launch, Location, Space, Step,
 };
 use crate::op::{Op, OpError};
-use crate::types::{DType, Device, Tensor};
+use crate::types::{DType, Device, Order, Tensor};
 
 /// The code of a launch at one batch size, as the backend of the CPU chooses it.
 pub(crate) trait Code {
@@ -193,6 +193,9 @@ impl<'a> HostSteps<'a> {
         let dtype = |b: &BufferId| self.program.buffer(*b).ty.dtype;
         let mut operands = Vec::with_capacity(launch.operands.len());
         for buffer in &launch.operands {
+            if self.program.buffer(*buffer).order != Order::RowMajor {
+                return Err(internal("the reference evaluation reads channels last"));
+            }
             operands.push(self.tensor(dtype(buffer), self.location(*buffer), memory)?);
         }
         let (operands, others) = operands.split_at(launch.split_operands().0.len());

@@ -38,8 +38,13 @@ impl CudaOp for Resize {
         let mut b = Builder::new(context.device);
         let (from, to, distances) = (&b.ty(x).shape, &b.ty(y).shape, b.strides(x));
         let (mut sizes, mut steps, mut taps, mut firsts) = (vec![], vec![], vec![], vec![]);
+        let axes = b.axes(y);
+        let length = |axis: usize| from[axis].as_const().map(int::<usize>);
+        // The axes in memory, in the order in which the operator resizes them.
+        let place = |i: usize| axes.iter().position(|axis| *axis == self.axes[i]);
+        let mut order: Vec<usize> = self.order(length).into_iter().filter_map(place).collect();
         let (mut places, mut weights): (Vec<String>, Vec<String>) = (vec![], vec![]);
-        for a in b.axes(y) {
+        for a in axes.iter().copied() {
             sizes.push(to[a].clone());
             steps.push(distances[a].clone());
             // The tables of all axes lie one behind the other: this is where those of the axis
@@ -49,8 +54,7 @@ impl CudaOp for Resize {
                 taps.push(0);
                 continue;
             };
-            let length = from[a].as_const();
-            let length = int(invariant(length, "that axes which are resized have fixed sizes"));
+            let length = invariant(length(a), "that axes which are resized have fixed sizes");
             let axis = self.axis(i, length);
             taps.push(axis.each);
             for (j, outside) in axis.outside.iter().enumerate() {
@@ -76,11 +80,16 @@ impl CudaOp for Resize {
         if sizes.is_empty() {
             (sizes, steps, taps, firsts) = (vec![Dim::ONE], vec![Dim::ZERO], vec![0], vec![0]);
         }
+        if order.is_empty() {
+            order = vec![0];
+        }
         b.read("x", x);
         b.write("y", y);
         b.define("AXES", sizes.len());
         b.flag("BLEND", self.mode != ResizeMode::Nearest);
         b.define("OUTSIDE", float(self.extrapolation));
+        b.define("RESIZED", order.len());
+        b.numbers("ORDER", order);
         b.numbers("TAPS", taps);
         b.numbers("FIRSTS", firsts);
         b.numbers("PLACES", places);

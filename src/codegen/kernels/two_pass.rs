@@ -115,7 +115,7 @@ pub(super) fn finish(
     long: Option<&TwoPass>,
 ) -> Result<Call, CodegenError> {
     let part = match long {
-        None => return Ok(lines.finish(b, files[0])),
+        None => return Ok(lines.finish_sums(b, files[0])),
         Some(TwoPass::Reduce(_)) => reduce::PART,
         Some(TwoPass::Statistics { .. }) => PART,
     };

@@ -10,6 +10,7 @@ use crate::op::attr::names;
 use crate::op::declare::{family, settings};
 use crate::op::element::Float;
 use crate::op::index::steps_of;
+use crate::op::numeric::Wide;
 use crate::op::real::Real;
 use crate::types::Tensor;
 
@@ -51,7 +52,9 @@ family! {
     /// A function is applied to what its gate sums up, moved into `-clip..clip` where that is
     /// given; the cell state is not moved. A sequence without steps keeps its state. Floats are
     /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded
-    /// once. [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are
+    /// once. A product with the operand is a chain as that of `matmul`. A product with the state
+    /// is the sum of eight chains, each of every eighth group of four terms: of the first and the
+    /// fifth, the third and the seventh, and of the others likewise; a sum of zero is positive. [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are
     /// those of ONNX.
     pub struct Recurrent is FOLLOWS_BLOCKS of CellKind with CellSettings {
         /// Gates `i`, `o`, `f` and the candidate `g`: `c' = f c + i g`, `h' = o hidden(c')`.
@@ -208,7 +211,7 @@ impl Recurrent {
         given.into_iter().map(checked).collect()
     }
 
-    pub(super) fn compute<R: Real + Float<Real = R>>(
+    pub(super) fn compute<R: Wide + Float<Real = R>>(
         &self,
         operands: &[&Tensor],
         sizes: Sizes,
@@ -250,10 +253,15 @@ impl Recurrent {
     }
 }
 
+/// The chain of these terms.
+fn chain<R: Wide>(a: &[R], b: &[R], terms: impl Iterator<Item = usize>) -> R {
+    terms.fold(R::of(0.0), |sum, k| sum.link(a[k], b[k]))
+}
+
 /// The reference evaluation: term by term.
 pub(super) struct Terms<'a, R>(Sequence<'a, R>);
 
-impl<R: Real> Engine<R> for Terms<'_, R> {
+impl<R: Wide> Engine<R> for Terms<'_, R> {
     fn product(&self, part: Part, a: &[R], y: &mut [R]) {
         let (b, terms) = self.0.weights(part);
         if terms == 0 {
@@ -263,7 +271,12 @@ impl<R: Real> Engine<R> for Terms<'_, R> {
         let columns = b.len() / terms;
         for (i, y) in y.iter_mut().enumerate() {
             let (a, b) = (&a[i / columns * terms..][..terms], &b[i % columns * terms..][..terms]);
-            *y = a.iter().zip(b).fold(R::of(0.0), |sum, (a, b)| sum + *a * *b);
+            *y = match part {
+                Part::Input => chain(a, b, 0..terms).end(),
+                Part::State | Part::Reset => {
+                    Part::joined(std::array::from_fn(|sum| chain(a, b, Part::terms_of(sum, terms))))
+                }
+            };
         }
     }
 }

@@ -154,10 +154,28 @@ pub(crate) enum Part {
     Reset,
 }
 
+impl Part {
+    /// The sums that an element of the product with a state is taken apart into.
+    pub(crate) const SUMS: usize = 8;
+
+    /// The terms of one of these sums, of so many, in their order: four neighbours, then those four
+    /// that are `4 * SUMS` terms behind them.
+    pub(crate) fn terms_of(sum: usize, terms: usize) -> impl Iterator<Item = usize> {
+        (4 * sum..terms).step_by(4 * Self::SUMS).flat_map(move |k| k..terms.min(k + 4))
+    }
+
+    /// The element with these sums; one of zero is positive.
+    #[inline(always)]
+    pub(crate) fn joined<R: Real>([a, b, c, d, e, f, g, h]: [R; Self::SUMS]) -> R {
+        (((a + e) + (c + g)) + ((b + f) + (d + h))) + R::of(0.0)
+    }
+}
+
 /// The engine that computes the steps.
 pub(crate) trait Engine<R> {
-    /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights. A row of `y` must be a
-    /// function of the row of `a` alone.
+    /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights: of those for the
+    /// operand as `matmul` orders it, of those for a state as [`Part::terms_of`] and [`Part::joined`]
+    /// do, each sum a chain of fused multiply-adds from 0 on.
     fn product(&self, b: Part, a: &[R], y: &mut [R]);
 
     /// Runs the loops over the elements of states.

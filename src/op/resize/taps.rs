@@ -32,23 +32,31 @@ pub(crate) struct Passes {
     output: usize,
 }
 
+impl Resize {
+    /// The order in which the axes are resized, by their numbers among those that are; `length`
+    /// gives the size of an axis of the operand.
+    pub(crate) fn order(&self, length: impl Fn(usize) -> Option<usize>) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.axes.len()).collect();
+        // The axis that shrinks most comes first, so that no intermediate value is larger than the
+        // operand and the result. The ratios are compared as cross products: exact, no division.
+        let growth = |i: &usize| (self.sizes.get(*i), self.axes.get(*i).and_then(|a| length(*a)));
+        order.sort_by(|a, b| match (growth(a), growth(b)) {
+            ((Some(out_a), Some(in_a)), (Some(out_b), Some(in_b))) => {
+                let (left, right) = (product(*out_a, in_b), product(*out_b, in_a));
+                left.cmp(&right).then(a.cmp(b))
+            }
+            _ => a.cmp(b),
+        });
+        order
+    }
+}
+
 impl Passes {
     /// The passes over an operand whose axes from `first` on have the sizes `dims`, for settings
     /// that suit it.
     pub(crate) fn new(op: &Resize, first: usize, dims: &[usize]) -> Self {
         let mut now = dims.to_vec();
-        let mut order: Vec<usize> = (0..op.axes.len()).collect();
-        // The axis that shrinks most comes first, so that no intermediate value is larger than the
-        // operand and the result. The ratios are compared as cross products: exact, no division.
-        let growth =
-            |i: &usize| (op.sizes.get(*i), op.axes.get(*i).and_then(|a| dims.get(a - first)));
-        order.sort_by(|a, b| match (growth(a), growth(b)) {
-            ((Some(out_a), Some(in_a)), (Some(out_b), Some(in_b))) => {
-                let (left, right) = (product(*out_a, *in_b), product(*out_b, *in_a));
-                left.cmp(&right).then(a.cmp(b))
-            }
-            _ => a.cmp(b),
-        });
+        let order = op.order(|axis| dims.get(axis - first).copied());
         let mut all = Self {
             steps: Vec::new(),
             outside: Vec::new(),

@@ -20,7 +20,7 @@ pub(in crate::op) mod ranked;
 pub(in crate::op) mod ratio;
 pub(crate) mod real;
 pub(in crate::op) mod row_hash;
-pub(in crate::op) mod rows;
+pub(crate) mod rows;
 pub(crate) mod rules;
 pub(crate) mod strided;
 #[cfg(test)]

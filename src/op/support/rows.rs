@@ -1,16 +1,23 @@
 //! Folds over rows and columns of numbers, in an order that the number of elements alone fixes.
 //!
-//! Element `i` of a row joins lane `i % LANES`; the lanes are then joined in halves. So a row is
-//! folded without one element waiting for another, and its bits depend neither on the rows beside
-//! it nor on the machine's vectors.
+//! A row of up to [`SHORT`] elements has [`LANES`] lanes, a longer one [`LONG_LANES`]. Element `i`
+//! joins lane `i` modulo their number; the lanes are then joined in halves. So a row is folded
+//! without one element waiting for another, and its bits depend neither on the rows beside it nor
+//! on the machine's vectors. The kernels of GPUs have the same lanes (`kernels/include/lines.cuh`).
 
 #![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
 use crate::op::element::Float;
 use crate::op::real::Real;
 
-/// The lanes of a fold.
-pub(in crate::op) const LANES: usize = 16;
+/// The most elements of a row that few lanes fold.
+pub(crate) const SHORT: usize = 4096;
+
+/// The lanes of the fold of such a row.
+pub(crate) const LANES: usize = 32;
+
+/// The lanes of the fold of a longer one.
+pub(crate) const LONG_LANES: usize = 1024;
 
 /// Columns that are folded side by side, each as a row of its own.
 pub(in crate::op) const COLUMNS: usize = 16;
@@ -23,7 +30,22 @@ pub(in crate::op) fn larger<R: Real>(a: R, x: R) -> R {
 
 /// The fold of a row by `step`, from `first` in every lane; `join` joins two lanes.
 #[inline(always)]
-pub(in crate::op) fn fold<T: Copy, A: Copy>(
+fn fold<T: Copy, A: Copy>(
+    x: &[T],
+    first: A,
+    step: impl Fn(A, T) -> A,
+    join: impl Fn(A, A) -> A,
+) -> A {
+    if x.len() <= SHORT {
+        fold_by::<LANES, _, _>(x, first, step, join)
+    } else {
+        fold_by::<LONG_LANES, _, _>(x, first, step, join)
+    }
+}
+
+/// As [`fold`], by so many lanes.
+#[inline(always)]
+fn fold_by<const LANES: usize, T: Copy, A: Copy>(
     x: &[T],
     first: A,
     step: impl Fn(A, T) -> A,
@@ -71,13 +93,29 @@ pub(in crate::op) fn fold_columns<R: Copy>(
         return;
     }
     let width = out.len();
-    let mut lanes = [first; LANES * COLUMNS];
-    for block in x.chunks(LANES * width) {
+    if x.len() <= SHORT * width {
+        join_columns(x, &mut [first; LANES * COLUMNS][..LANES * width], out, step, join);
+    } else {
+        join_columns(x, &mut vec![first; LONG_LANES * width], out, step, join);
+    }
+}
+
+/// As [`fold_columns`], by these lanes of each column, from what they hold.
+#[inline(always)]
+fn join_columns<R: Copy>(
+    x: &[R],
+    lanes: &mut [R],
+    out: &mut [R],
+    step: impl Fn(R, R) -> R,
+    join: impl Fn(R, R) -> R,
+) {
+    let width = out.len();
+    for block in x.chunks(lanes.len()) {
         for (lane, x) in lanes.iter_mut().zip(block) {
             *lane = step(*lane, *x);
         }
     }
-    let mut height = LANES / 2;
+    let mut height = lanes.len() / width / 2;
     while height > 0 {
         let (low, high) = lanes.split_at_mut(height * width);
         for (low, high) in low.iter_mut().zip(high) {
@@ -153,8 +191,9 @@ mod tests {
     #[test]
     fn a_column_is_folded_as_a_row_is() {
         let mut rng = rng(1);
-        for _ in 0..200 {
-            let (rows, width) = (rng.random_range(0..70), rng.random_range(1..=COLUMNS));
+        for i in 0..200 {
+            let most = if i % 20 == 0 { 9000 } else { 140 };
+            let (rows, width) = (rng.random_range(0..most), rng.random_range(1..=COLUMNS));
             let x: Vec<f32> = (0..rows * width).map(|_| rng.random_range(-1.0..1.0)).collect();
             let mut sums = vec![f32::NAN; width];
             fold_columns(&x, &mut sums, 0.0, |a, x| a + x, |a, b| a + b);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use expect::costs;
 use fanwise::backend::CUDA;
-use fanwise::backend::cuda::Trace;
+use fanwise::backend::Trace;
 use fanwise::ir::{parse, verify};
 use fanwise::lower::{Program, lower};
 use libtest_mimic::Trial;

@@ -13,8 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use fanwise::backend::cuda;
-use fanwise::backend::{Executable, RunOptions, RunOutput};
+use fanwise::backend::{Executable, RunOptions, RunOutput, Trace};
 use fanwise::zoo;
 use libtest_mimic::Trial;
 use serde_json::{Map, Value, json};
@@ -221,7 +220,7 @@ fn busy(output: &RunOutput) -> f64 {
 }
 
 /// Microseconds of the work on tracks with this ending, in order, for each run by name.
-fn spans(trace: &cuda::Trace, track: &str) -> BTreeMap<u64, Vec<(String, f64)>> {
+fn spans(trace: &Trace, track: &str) -> BTreeMap<u64, Vec<(String, f64)>> {
     let json: Value = serde_json::from_str(&trace.to_json()).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
     let place = |e: &Value| Some((e["pid"].as_u64()?, e["tid"].as_u64()?));

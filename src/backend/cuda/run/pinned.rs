@@ -13,7 +13,7 @@ use crate::backend::cuda::driver::context::{Context, NOT_READY};
 use crate::backend::cuda::driver::memory::{Global, HostBlock, Pinned, PinnedPool, free_memory};
 use crate::backend::cuda::driver::stream::Stream;
 use crate::backend::host::Block;
-use crate::backend::{CompileError, DriverError};
+use crate::backend::{CompileError, DriverError, params};
 use crate::types::invariant::invariant;
 use crate::types::{Device, Order, Tensor};
 
@@ -119,7 +119,7 @@ impl Staging {
         let data = match elements.order {
             Order::RowMajor => tensor.bytes(),
             Order::ChannelsLast => {
-                turned = channels_last(tensor.bytes(), tensor.dims(), tensor.dtype().bytes());
+                turned = params::channels_last(tensor);
                 &turned
             }
         };
@@ -155,39 +155,4 @@ pub(super) fn not_pinned(
     let (name, free) = (name.to_owned(), free_memory());
     let (asked, planned) = (bytes.asked as u64, bytes.planned);
     CompileError::OutOfMemory { device, name, asked, planned, free }
-}
-
-/// The elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest, then the
-/// axes behind it as they were, axis 0 slowest. `size` is the bytes of an element.
-fn channels_last(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
-    let (Some(channels), Some(plane)) = (dims.get(1), dims.get(2..)) else { return data.to_vec() };
-    let plane: usize = plane.iter().product();
-    let mut turned = Vec::with_capacity(data.len());
-    for sample in data.chunks_exact((channels * plane * size).max(1)) {
-        for p in 0..plane {
-            for c in 0..*channels {
-                let at = (c * plane + p) * size;
-                turned.extend_from_slice(&sample[at..at + size]);
-            }
-        }
-    }
-    turned
-}
-
-#[cfg(test)]
-mod tests {
-    use super::channels_last;
-
-    #[test]
-    fn channels_vary_fastest() {
-        // [2, 3, 2, 1]: samples of three channels of two places.
-        let data: Vec<u8> = (0..12).collect();
-        let turned = channels_last(&data, &[2, 3, 2, 1], 1);
-        assert_eq!(turned, [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]);
-        let wide: Vec<u8> = (0..12).collect();
-        assert_eq!(channels_last(&wide, &[1, 2, 3], 2), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
-        assert_eq!(channels_last(&data, &[12], 1), data);
-        assert!(channels_last(&[], &[0, 3, 2], 4).is_empty());
-        assert!(channels_last(&[], &[2, 0, 2], 4).is_empty());
-    }
 }
