@@ -62,6 +62,14 @@ pub(super) fn arch() -> pulp::Arch {
     CHOSEN.get().unwrap_or_default()
 }
 
+/// Whether these instructions have 32 registers of 16 elements.
+pub(super) fn has_many_registers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return matches!(arch(), pulp::Arch::V4(_));
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Isa, arch};

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
+use super::isa;
 use super::matmul::{View, matmul};
 use super::matrix::Matrix;
 use super::simd::vectorised;
@@ -87,78 +88,96 @@ impl Panels {
         Self { data, terms, columns, pairs: [0, 2, 1, 3].map(|sum| Pair::new(sum, terms)) }
     }
 
-    /// `y = a b`, where `b` are the columns.
+    /// `y = a b`, where `b` are the columns, of which `WIDTH` are taken at a time: a divisor of
+    /// [`PANEL`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn product(&self, a: &[f32], y: &mut [f32]) {
+    fn product<const WIDTH: usize>(&self, a: &[f32], y: &mut [f32]) {
         let Self { terms, columns, .. } = *self;
-        for (panel, data) in self.data.chunks_exact(PANEL * terms).enumerate() {
-            let (data, first) = (data.as_chunks::<PANEL>().0, panel * PANEL);
-            let width = PANEL.min(columns - first);
-            let mut write = |row: usize, sums: &[f32; PANEL]| {
+        let panels = self.data.chunks_exact(PANEL * terms);
+        let parts = panels.flat_map(|data| (0..PANEL).step_by(WIDTH).map(move |at| (data, at)));
+        for ((data, at), first) in parts.zip((0..columns).step_by(WIDTH)) {
+            let part = Columns { data: data.as_chunks::<PANEL>().0, at, pairs: &self.pairs };
+            let width = WIDTH.min(columns - first);
+            let mut write = |row: usize, sums: &[f32; WIDTH]| {
                 y[row * columns + first..][..width].copy_from_slice(&sums[..width]);
             };
             // Two rows at a time read the weights once.
             for (i, a) in a.chunks(2 * terms).enumerate() {
-                if let Some((one, other)) = a.split_at_checked(terms).filter(|(_, b)| !b.is_empty())
-                {
-                    let [one, other] = self.block(data, [one, other]);
+                if a.len() == 2 * terms {
+                    let (one, other) = a.split_at(terms);
+                    let [one, other] = part.product([one, other]);
                     write(2 * i, &one);
                     write(2 * i + 1, &other);
                 } else {
-                    let [one] = self.block(data, [a]);
+                    let [one] = part.product([a]);
                     write(2 * i, &one);
                 }
             }
         }
     }
+}
 
-    /// The products of some rows with the columns of a panel.
+/// Some columns of a panel, from `at` on.
+struct Columns<'a> {
+    data: &'a [[f32; PANEL]],
+    at: usize,
+    pairs: &'a [Pair],
+}
+
+impl Columns<'_> {
+    /// The products of some rows with so many columns.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn block<const ROWS: usize>(
+    fn product<const ROWS: usize, const WIDTH: usize>(
         &self,
-        data: &[[f32; PANEL]],
         a: [&[f32]; ROWS],
-    ) -> [[f32; PANEL]; ROWS] {
-        let mut halves = [[[0.0f32; PANEL]; 2]; ROWS];
+    ) -> [[f32; WIDTH]; ROWS] {
+        let mut halves = [[[0.0f32; WIDTH]; ROWS]; 2];
         for (i, Pair { both, rest }) in self.pairs.iter().enumerate() {
-            let mut sums = [[[0.0f32; PANEL]; 2]; ROWS];
-            // The terms are the outer loop: a sum takes them in order, and the columns of a panel
-            // side by side.
-            for terms in both {
-                for (which, term) in terms.iter().enumerate() {
-                    for (sums, a) in sums.iter_mut().zip(a) {
-                        add_term(&mut sums[which], a[*term], &data[*term]);
-                    }
-                }
+            let mut low = [[0.0f32; WIDTH]; ROWS];
+            let mut high = low;
+            for [one, other] in both {
+                self.add(&mut low, &a, *one);
+                self.add(&mut high, &a, *other);
             }
             for term in rest {
-                for (sums, a) in sums.iter_mut().zip(a) {
-                    add_term(&mut sums[0], a[*term], &data[*term]);
-                }
+                self.add(&mut low, &a, *term);
             }
-            for (halves, [low, high]) in halves.iter_mut().zip(&sums) {
-                for ((half, low), high) in halves[i / 2].iter_mut().zip(low).zip(high) {
-                    *half = if i % 2 == 0 { low + high } else { *half + (low + high) };
+            let half = &mut halves[i / 2];
+            for r in 0..ROWS {
+                for c in 0..WIDTH {
+                    let sum = low[r][c] + high[r][c];
+                    half[r][c] = if i % 2 == 0 { sum } else { half[r][c] + sum };
                 }
             }
         }
-        halves.map(|[mut low, high]| {
-            for (low, high) in low.iter_mut().zip(&high) {
-                *low = (*low + high) + 0.0;
+        let [mut low, high] = halves;
+        for r in 0..ROWS {
+            for c in 0..WIDTH {
+                low[r][c] = (low[r][c] + high[r][c]) + 0.0;
             }
-            low
-        })
+        }
+        low
     }
-}
 
-/// Adds the products of `x` with the weights of a term.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-fn add_term(sums: &mut [f32; PANEL], x: f32, b: &[f32; PANEL]) {
-    for (sum, b) in sums.iter_mut().zip(b) {
-        *sum = x.mul_add(*b, *sum);
+    /// Adds the products of a term, the columns side by side.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    fn add<const ROWS: usize, const WIDTH: usize>(
+        &self,
+        sums: &mut [[f32; WIDTH]; ROWS],
+        a: &[&[f32]; ROWS],
+        term: usize,
+    ) {
+        let b = &self.data[term][self.at..][..WIDTH];
+        let x: [f32; ROWS] = std::array::from_fn(|r| a[r][term]);
+        for c in 0..WIDTH {
+            // Rows inside: their sums stay in registers.
+            for r in 0..ROWS {
+                sums[r][c] = x[r].mul_add(b[c], sums[r][c]);
+            }
+        }
     }
 }
 
@@ -184,6 +203,15 @@ impl Packed {
     }
 }
 
+/// The product of states with their weights: as many columns at a time as registers hold sums of.
+fn state_product(weights: &Panels, a: &[f32], y: &mut [f32]) {
+    if isa::has_many_registers() {
+        vectorised!(weights.product::<PANEL>(a, y));
+    } else {
+        vectorised!(weights.product::<{ PANEL / 2 }>(a, y));
+    }
+}
+
 impl Engine<f32> for Packed {
     fn product(&self, part: Part, a: &[f32], y: &mut [f32]) {
         match part {
@@ -193,8 +221,8 @@ impl Engine<f32> for Packed {
                 let (left, right) = (View { dims: &left, data: a }, View { dims: &right, data });
                 matmul(left, right, y, &Epilogue::default());
             }
-            Part::State => vectorised!(self.state.product(a, y)),
-            Part::Reset => vectorised!(self.reset.product(a, y)),
+            Part::State => state_product(&self.state, a, y),
+            Part::Reset => state_product(&self.reset, a, y),
         }
     }
 
