@@ -53,11 +53,9 @@ fn check_small(name: &str) {
 
 /// What the CPU and GPUs give, by the command line.
 fn compared() {
-    for model in part(
-        ["mlp:narrow=8", "lstm:narrow=8,steps=5", "transformer", "unet:narrow=8,pixels=16"],
-        2,
-        0,
-    ) {
+    let models =
+        ["mlp:narrow=8", "lstm:narrow=8,steps=5", "transformer", "unet:narrow=8,pixels=16"];
+    for model in part(models.into_iter(), 2, 0) {
         let model = format!("zoo:{model}");
         let check = ["check", &model, "--gpus", "2", "--batch", "7", "--target", "cpu,cuda"];
         let told = said(&[&check[..], &["--code", "ptx", "--isa", "all"]].concat(), &[]);

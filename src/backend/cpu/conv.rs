@@ -56,7 +56,7 @@ pub(super) struct Channels {
 #[derive(Debug)]
 enum Method {
     /// One input channel to a group: no product.
-    Planes(Depthwise),
+    Planes(Box<Depthwise>),
     /// One tap: the input is the operand of the product.
     Pointwise,
     /// The operand is unfolded once for a sample and group, then multiplied tile by tile.
@@ -84,7 +84,7 @@ impl ConvPlan {
         let channels = Channels { groups, own: w[1], filters: w[0] / groups };
         let mut plan = Self::of(channels, axes.iter().map(SeenAxis::from).collect());
         if channels.own == 1 && (groups > 1 || channels.filters < 8) {
-            plan.method = Method::Planes(Depthwise::new(&axes));
+            plan.method = Method::Planes(Box::new(Depthwise::new(&axes)));
         }
         Ok(plan)
     }
@@ -458,150 +458,4 @@ impl CpuKernel for Ordered {
 }
 
 #[cfg(test)]
-mod tests {
-    use rand::Rng;
-    use rand_chacha::ChaCha8Rng;
-
-    use super::{ConvOperands, ConvPlan, Method, Ordered};
-    use crate::backend::cpu::cpu_op::CpuKernel;
-    use crate::backend::cpu::elementwise::Epilogue;
-    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
-    use crate::backend::params;
-    use crate::lower::{Access, Chain, ChainStep};
-    use crate::op::{Binary, Conv, OpDef, Unary};
-    use crate::types::{DType, Order, Tensor};
-
-    impl Method {
-        fn name(&self) -> &'static str {
-            match self {
-                Self::Planes(_) => "planes",
-                Self::Pointwise => "pointwise",
-                Self::Once => "once",
-                Self::ForEachTile => "for each tile",
-            }
-        }
-    }
-
-    /// Evaluates a convolution of five samples in every way that must give the same bits, the
-    /// reference among them; some weights are not finite if `wild`. Returns the method.
-    fn check(
-        rng: &mut ChaCha8Rng,
-        op: &Conv,
-        x: &[usize],
-        w: &[usize],
-        wild: bool,
-    ) -> &'static str {
-        const BATCH: usize = 5;
-        let x_dims = [&[BATCH], x].concat();
-        let plan = ConvPlan::new(op, &x_dims, w).unwrap();
-        let data = random(rng, x_dims.iter().product());
-        let mut weights = random(rng, w.iter().product());
-        if wild {
-            let at = rng.random_range(0..weights.len());
-            weights[at] = if rng.random_bool(0.7) { f32::INFINITY } else { f32::NAN };
-        }
-        let bias = rng.random_bool(0.7).then(|| random(rng, w[0]));
-        let bias = bias.as_deref();
-        let residual = random(rng, BATCH * plan.sample());
-        let chain = Chain {
-            steps: vec![
-                ChainStep::Binary {
-                    op: Binary::Add,
-                    operand: 0,
-                    access: Access::Full,
-                    swapped: true,
-                },
-                ChainStep::Unary(Unary::Relu),
-            ],
-        };
-        let (sample, method) = (plan.sample(), plan.method.name());
-        let mut kernel = Ordered { plan, order: Order::RowMajor };
-        let run_by = |kernel: &Ordered, x: &[f32], w: &[f32], rows: std::ops::Range<usize>| {
-            let residual = &residual[rows.start * sample..rows.end * sample];
-            let epilogue = Epilogue::new(&chain, &[residual]).unwrap();
-            let mut y = vec![f32::NAN; rows.len() * sample];
-            let operands: Vec<&[f32]> = [x, w].into_iter().chain(bias).collect();
-            kernel.run(&operands, &mut [&mut y], &epilogue).unwrap();
-            y
-        };
-        let run = |x: &[f32], w: &[f32], rows| run_by(&kernel, x, w, rows);
-        let what = format!("{op:?} {x:?} {w:?} {method}");
-        let y = in_pools(|| run(&data, &weights, 0..BATCH));
-        let (x_shifted, w_shifted) = (misaligned(&data), misaligned(&weights));
-        assert_bits(&y, &run(&x_shifted[1..], &w_shifted[1..], 0..BATCH), &what);
-        let input = data.len() / BATCH;
-        for i in 0..BATCH {
-            let alone = run(&data[i * input..][..input], &weights, i..i + 1);
-            assert_bits(&y[i * sample..][..sample], &alone, &what);
-        }
-        kernel.order = Order::ChannelsLast;
-        let turned = params::channels_last(&Tensor::new(w, &weights).unwrap());
-        let turned = Tensor::from_bytes(DType::F32, w, &turned).unwrap();
-        assert_bits(&y, &run_by(&kernel, &data, turned.as_slice(), 0..BATCH), &what);
-        let mut operands =
-            vec![Tensor::new(&x_dims, &data).unwrap(), Tensor::new(w, &weights).unwrap()];
-        operands.extend(bias.map(|b| Tensor::new(&w[..1], b).unwrap()));
-        let expected = op.eval(&operands.iter().collect::<Vec<_>>()).unwrap().remove(0);
-        let mut expected = expected.as_slice::<f32>().to_vec();
-        Epilogue::new(&chain, &[&residual]).unwrap().apply(&mut expected, 0);
-        assert_bits(&y, &expected, &what);
-        method
-    }
-
-    #[test]
-    fn random_convolutions() {
-        let mut rng = rng(1);
-        for i in 0..80 {
-            let rank = rng.random_range(1..=3usize);
-            let (each, groups) = (rng.random_range(1..=4usize), rng.random_range(1..=3usize));
-            let m = groups * rng.random_range(1..=7usize);
-            let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
-                (0..n).map(|_| rng.random_range(from..=to)).collect()
-            };
-            let (strides, dilations) = (list(1, 3, rank), list(1, 2, rank));
-            let (pads, kernel) = (list(0, 3, 2 * rank), list(1, 3, rank));
-            let op = Conv { strides, dilations, pads, groups: i64::try_from(groups).unwrap() };
-            let kernel: Vec<usize> = kernel.iter().map(|k| usize::try_from(*k).unwrap()).collect();
-            let (mut x, mut w) = (vec![groups * each], vec![m, each]);
-            x.extend(kernel.iter().map(|k| 2 * k - 1 + rng.random_range(0..=7usize)));
-            w.extend(&kernel);
-            check(&mut rng, &op, &x, &w, i % 4 == 0);
-        }
-    }
-
-    #[test]
-    fn every_method() {
-        let mut rng = rng(2);
-        let op = |pads: i64, stride: i64, groups: i64| Conv {
-            pads: vec![pads; 4],
-            strides: vec![stride; 2],
-            groups,
-            ..Conv::default()
-        };
-        let cases = [
-            (op(1, 1, 12), [12, 19, 21], [24, 1, 3, 3], "planes"),
-            (op(1, 2, 6), [6, 40, 37], [6, 1, 3, 3], "planes"),
-            (op(2, 1, 9), [9, 7, 7], [9, 1, 5, 5], "planes"),
-            (op(0, 1, 1), [40, 17, 13], [70, 40, 1, 1], "pointwise"),
-            (op(0, 1, 2), [600, 16, 10], [12, 300, 1, 1], "pointwise"),
-            (op(1, 1, 1), [130, 7, 7], [64, 130, 3, 3], "once"),
-            (op(0, 1, 1), [530, 7, 7], [62, 530, 1, 1], "once"),
-            (op(3, 2, 1), [3, 65, 61], [20, 3, 7, 7], "once"),
-            (op(1, 1, 1), [64, 50, 45], [14, 64, 3, 3], "for each tile"),
-            (op(1, 2, 2), [128, 30, 33], [24, 64, 3, 3], "for each tile"),
-        ];
-        for (op, x, w, method) in cases {
-            for wild in [false, true] {
-                assert_eq!(check(&mut rng, &op, &x, &w, wild), method, "{op:?} {x:?} {w:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn no_samples() {
-        let plan = ConvPlan::new(&Conv::default(), &[0, 2, 5], &[3, 2, 2]).unwrap();
-        let (x, w, epilogue) = (&[], &[1.0; 12], &Epilogue::default());
-        plan.convolve(ConvOperands { x, w, bias: None, epilogue }, &mut []);
-        assert_eq!(plan.sample(), 12);
-    }
-}
+mod tests;

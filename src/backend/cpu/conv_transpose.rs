@@ -6,7 +6,7 @@
 //! of the transposed weights with the input as it is, and are moved to their places. With one input
 //! channel to a group there is no product of matrices.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -110,13 +110,13 @@ fn phases(channels: Channels, axes: &[WindowAxis]) -> Vec<Phase> {
     type Axis = Vec<(SeenAxis, Dealt, Vec<usize>)>;
     let of_axis = |axis: &WindowAxis| -> Axis {
         let met = (0..axis.kernel).filter(|tap| !axis.outputs(*tap).is_empty());
-        let met = met.map(|tap| (axis.position(axis.outputs(tap).start, tap) % axis.stride, ()));
+        let met = met.map(|tap| axis.position(axis.outputs(tap).start, tap) % axis.stride);
         let of = |first| {
             let (seen, taps) = SeenAxis::of_phase(axis, first);
             let dealt = Dealt { first, step: axis.stride, count: seen.windows, size: axis.input };
             (seen, dealt, taps)
         };
-        met.collect::<BTreeMap<usize, ()>>().into_keys().map(of).collect()
+        met.collect::<BTreeSet<usize>>().into_iter().map(of).collect()
     };
     let mut all = vec![(SmallVec::new(), SmallVec::new(), vec![0])];
     for axis in axes {

@@ -166,8 +166,9 @@ impl Part {
 
     /// The element with these sums; one of zero is positive.
     #[inline(always)]
-    pub(crate) fn joined<R: Real>([a, b, c, d, e, f, g, h]: [R; Self::SUMS]) -> R {
-        (((a + e) + (c + g)) + ((b + f) + (d + h))) + R::of(0.0)
+    pub(in crate::op) fn joined<R: Real>(sums: [R; Self::SUMS]) -> R {
+        let pair = |i: usize| sums[i] + sums[i + 4];
+        ((pair(0) + pair(2)) + (pair(1) + pair(3))) + R::of(0.0)
     }
 }
 
