@@ -1,7 +1,7 @@
 // Blocks that fold lines: LINES lines at a time, LANES threads to each.
 //
 // Lane t of a line takes its elements t, t + LANES, ...; the lanes are then joined in halves through shared memory. So the
-// order of every fold follows from the number of lanes alone. That of a sum follows from the line's length (see `sum`).
+// order of every fold follows from the number of lanes alone. That of a sum follows from the line's length (see `line_sum`).
 
 #pragma once
 

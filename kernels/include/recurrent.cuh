@@ -24,7 +24,8 @@ __device__ __forceinline__ float over_lanes(float sum) {
 }
 
 // The products of the states and the weights from `r` on of one element in so many gates, for each sequence; all lanes
-// have the same. The sums of the lanes and their order are those of `Part::terms_of` and `Part::joined`, and a sum of zero is positive.
+// have the same. The sums of the lanes and their order are those of `Part::terms_of` and `Part::joined`; one of zero is
+// positive.
 template <int Hidden, bool Vectors, int Gates, int Together, int Padded>
 __device__ __forceinline__ void multiply(const float* r, const float (&states)[Together][Padded], int lane,
                                          float (&sums)[Gates][Together]) {

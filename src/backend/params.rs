@@ -1,6 +1,6 @@
 //! The parameters that devices hold, and those that a run changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 
@@ -47,45 +47,68 @@ pub(super) fn updates(device: &DeviceProgram) -> impl Iterator<Item = (u32, Buff
     })
 }
 
-/// The order in which a device holds a parameter.
-pub(super) fn order(device: &DeviceProgram, i: u32) -> Order {
-    let mut held = device.buffers.iter().filter(|b| b.storage == Storage::Param(i));
-    // Updates of a parameter that no step reads are row-major.
-    held.next().map_or(Order::RowMajor, |buffer| buffer.order)
+/// The parameters that a device holds with the channels last, by number.
+pub(super) fn channels_last_of(device: &DeviceProgram) -> BTreeSet<u32> {
+    let held = device.buffers.iter().filter(|b| b.order == Order::ChannelsLast);
+    let param = |buffer: &Buffer| match buffer.storage {
+        Storage::Param(i) => Some(i),
+        Storage::Input(_)
+        | Storage::Output(_)
+        | Storage::Update(_)
+        | Storage::Arena
+        | Storage::Part { .. }
+        | Storage::Strip { .. }
+        | Storage::Reuse { .. } => None,
+    };
+    held.filter_map(param).collect()
 }
 
-/// The elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest, then the
-/// axes behind it as they were, axis 0 slowest.
-pub(super) fn channels_last(tensor: &Tensor) -> Vec<u8> {
-    let dims = tensor.dims();
-    // A tensor without channels or places has one order.
-    let channels = dims.get(1).copied().unwrap_or(1);
-    let plane = dims.get(2..).map_or(1, |dims| dims.iter().product());
-    exchanged(tensor, channels, plane)
+/// Writes the elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest,
+/// then the axes behind it as they were, axis 0 slowest.
+pub(super) fn channels_last(tensor: &Tensor, to: &mut [u8]) {
+    let (channels, plane) = planes(tensor);
+    exchange(tensor, [channels, plane], to);
 }
 
-/// The elements of a tensor whose elements lie in the order [`Order::ChannelsLast`], row-major.
-pub(super) fn channels_first(tensor: &Tensor) -> Vec<u8> {
-    let dims = tensor.dims();
-    // As above.
-    let channels = dims.get(1).copied().unwrap_or(1);
-    let plane = dims.get(2..).map_or(1, |dims| dims.iter().product());
-    exchanged(tensor, plane, channels)
+/// Writes the elements of a tensor whose elements lie in the order [`Order::ChannelsLast`],
+/// row-major.
+pub(super) fn channels_first(tensor: &Tensor, to: &mut [u8]) {
+    let (channels, plane) = planes(tensor);
+    exchange(tensor, [plane, channels], to);
 }
 
-/// The elements of matrices of `rows` by `columns`, each transposed.
-fn exchanged(tensor: &Tensor, rows: usize, columns: usize) -> Vec<u8> {
-    let (data, size) = (tensor.bytes(), tensor.dtype().bytes());
-    let mut turned = vec![0; data.len()];
-    let matrix = (rows * columns * size).max(1);
-    let matrices = turned.par_chunks_exact_mut(matrix).zip(data.par_chunks_exact(matrix));
-    matrices.for_each(|(to, from)| {
-        for (i, to) in to.chunks_exact_mut(size).enumerate() {
-            let at = (i % rows * columns + i / rows) * size;
-            to.copy_from_slice(&from[at..at + size]);
+/// The channels of a tensor, and the places of each.
+fn planes(tensor: &Tensor) -> (usize, usize) {
+    match tensor.dims() {
+        [_, channels, places @ ..] => (*channels, places.iter().product()),
+        // One order has the same bytes as the other.
+        [] | [_] => (1, 1),
+    }
+}
+
+/// Writes matrices of these rows and columns, each transposed.
+fn exchange(tensor: &Tensor, sizes: [usize; 2], to: &mut [u8]) {
+    let from = tensor.bytes();
+    match tensor.dtype().bytes() {
+        1 => exchange_words::<1>(from, sizes, to),
+        2 => exchange_words::<2>(from, sizes, to),
+        4 => exchange_words::<4>(from, sizes, to),
+        _ => exchange_words::<8>(from, sizes, to),
+    }
+}
+
+/// As [`exchange`], of elements of so many bytes.
+fn exchange_words<const SIZE: usize>(from: &[u8], [rows, columns]: [usize; 2], to: &mut [u8]) {
+    let (from, to) = (from.as_chunks::<SIZE>().0, to.as_chunks_mut::<SIZE>().0);
+    // `max(1)`: sizes of 0 have no matrices.
+    let matrix = (rows * columns).max(1);
+    to.par_chunks_exact_mut(matrix).zip(from.par_chunks_exact(matrix)).for_each(|(to, from)| {
+        for (column, to) in to.chunks_exact_mut(rows).enumerate() {
+            for (to, from) in to.iter_mut().zip(from[column..].iter().step_by(columns)) {
+                *to = *from;
+            }
         }
     });
-    turned
 }
 
 /// The parameters that a device holds, or that a run changes there, by number; each that is given
@@ -213,9 +236,11 @@ mod tests {
             Tensor::new(dims, &data).unwrap()
         };
         let check = |dims: &[usize], expected: &[u8]| {
-            let turned = channels_last(&tensor(dims));
+            let mut turned = vec![0; expected.len()];
+            channels_last(&tensor(dims), &mut turned);
             assert_eq!(turned, expected, "{dims:?}");
-            let back = channels_first(&Tensor::new(dims, &turned).unwrap());
+            let mut back = turned.clone();
+            channels_first(&Tensor::new(dims, &turned).unwrap(), &mut back);
             assert_eq!(back, tensor(dims).bytes(), "{dims:?}");
         };
         // Samples of three channels of two places.
@@ -225,7 +250,9 @@ mod tests {
         check(&[0, 3, 2], &[]);
         check(&[2, 0, 2], &[]);
         let wide = Tensor::new(&[1, 2, 2], &[1u16, 2, 3, 4]).unwrap();
-        assert_eq!(channels_last(&wide), bytemuck::cast_slice::<u16, u8>(&[1, 3, 2, 4]));
+        let mut turned = [0; 8];
+        channels_last(&wide, &mut turned);
+        assert_eq!(turned, bytemuck::cast_slice::<u16, u8>(&[1, 3, 2, 4]));
     }
 
     #[test]

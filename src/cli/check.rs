@@ -71,7 +71,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     };
     let single = args.replicate.single(&args.model, &model.graph, runner.place())?;
     let run = |graph: &Graph| check.run(graph, &check.inputs);
-    // Both on the same backend: kernels of two backends round differently.
+    // Both on the same backend: some kernels of two backends round differently.
     let ran = runner.traced(|| Ok((run(&single.graph)?, run(graph)?)));
     let (one, many) = args.inputs.with_input_note(ran)?;
     exec::note_empty(graph, one.n);

@@ -145,7 +145,7 @@ impl TargetArgs {
             }
         }
         if self.target == TargetArg::Both {
-            others.push(Other { name: "cuda", runner: Some(self.cuda(threads)?) });
+            others.push(Other { name: "cuda", runner: Some(self.cuda(threads, None)?) });
         }
         Ok((runner, others))
     }
@@ -186,10 +186,10 @@ impl TargetArgs {
                 )
             }
             TargetArg::Cpu | TargetArg::Both => self.cpu(threads, isa),
-            TargetArg::Cuda => self.cuda(threads),
-            TargetArg::Auto if asked => self.cuda(threads),
+            TargetArg::Cuda => self.cuda(threads, self.traced()),
+            TargetArg::Auto if asked => self.cuda(threads, self.traced()),
             TargetArg::Auto if backend::gpu_count() == 0 => self.cpu(threads, isa),
-            TargetArg::Auto => self.cuda(threads).or_else(|error| {
+            TargetArg::Auto => self.cuda(threads, self.traced()).or_else(|error| {
                 ui::note(format_args!(
                     "falling back to the CPU; the GPUs cannot be used: {error:#}"
                 ));
@@ -230,14 +230,14 @@ impl TargetArgs {
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn cuda(&self, _: usize) -> anyhow::Result<Runner> {
+    fn cuda(&self, _: usize, _: Option<Traced>) -> anyhow::Result<Runner> {
         // What only CUDA uses.
         drop((self.cache.folder(), self.code, self.watchdog));
         bail!("this build has no feature `cuda`")
     }
 
     #[cfg(feature = "cuda")]
-    fn cuda(&self, threads: usize) -> anyhow::Result<Runner> {
+    fn cuda(&self, threads: usize, traced: Option<Traced>) -> anyhow::Result<Runner> {
         use crate::backend::cuda::{Cuda, CudaOptions, devices};
 
         let found = devices().map_err(KernelError::from).map_err(Error::from)?;
@@ -246,7 +246,6 @@ impl TargetArgs {
         options.logical = self.logical;
         options.form = self.code.unwrap_or(options.form);
         options.watchdog = self.watchdog.unwrap_or(options.watchdog);
-        let traced = self.traced();
         options.trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
         let progress = Arc::clone(&options.progress);
         let backend = Cuda::new(options).map_err(Error::from)?;

@@ -155,7 +155,11 @@ impl Fuser<'_> {
         group.chain.steps.push(step);
         // The kernel may write its result channels last; then the chain must be expressible in that
         // order too, or the epilogue could not index its operands.
-        if group.head.is_some_and(|head| self.support(head).images != Images::RowMajor)
+        let is_row_major = |head| match self.support(head).images {
+            Images::RowMajor | Images::Weights => true,
+            Images::ChannelsLast | Images::First | Images::All | Images::Any => false,
+        };
+        if !group.head.is_none_or(is_row_major)
             && order::in_channels_last(&group.chain, ty).is_none()
         {
             group.chain.steps.pop();

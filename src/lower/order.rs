@@ -6,7 +6,7 @@ use super::layout::{Group, Layout, Role, ValueMap};
 use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::{Op, Traits};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, FastSet, Order, TensorType};
 
 /// The memory orders of launches and values.
@@ -94,7 +94,8 @@ impl Orders {
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
         if reads_weights(layout, id, slot) {
-            return operands.get(slot).map_or(Order::RowMajor, |weights| self.value(*weights));
+            let weights = invariant(operands.get(slot), "that a convolution has weights");
+            return self.value(*weights);
         }
         let chain = layout.groups.get(&id).map(|g| &g.chain);
         // A node without a group has no chain.

@@ -105,7 +105,8 @@ pub struct Target {
     pub together: bool,
     /// Whether devices themselves combine what replicas have; otherwise the host does.
     pub collectives: bool,
-    /// Whether images may lie with the channels last in memory. Otherwise all values are row-major.
+    /// Whether images may lie with the channels last in memory. Otherwise all values but
+    /// parameters are row-major.
     pub channels_last: bool,
 }
 

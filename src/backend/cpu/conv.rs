@@ -416,7 +416,8 @@ impl CpuOp for Conv {
     fn supports(&self, types: &Types<'_>) -> Support {
         let support = of_f32(KernelClass::Conv, types);
         let ends_in_chain = support.kernel.is_some();
-        Support { ends_in_chain, images: Images::Weights, ..support }
+        let images = if ends_in_chain { Images::Weights } else { Images::RowMajor };
+        Support { ends_in_chain, images, ..support }
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {

@@ -6,7 +6,6 @@
 //! of the transposed weights with the input as it is, and are moved to their places. With one input
 //! channel to a group there is no product of matrices.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -16,7 +15,7 @@ use super::conv::{Channels, ConvOperands, ConvPlan};
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
 use super::gemm::{Matrix, MatrixMut, multiply};
-use super::im2col::SeenAxis;
+use super::im2col::{AxisPhase, SeenAxis};
 use super::scratch;
 use super::simd::vectorised;
 use crate::backend::host::Unsuited;
@@ -51,7 +50,7 @@ enum Method {
     Pointwise,
     /// At most one tap reaches each element: products are moved.
     Apart(Vec<Run>),
-    /// One input channel to a group: taps are added up plane by plane.
+    /// One input channel to a group, or very many phases: taps are added up plane by plane.
     Planes(Vec<Run>),
     /// A convolution for each phase of the strides that a tap reaches.
     Phases(Vec<Phase>),
@@ -104,39 +103,45 @@ fn runs(axes: &[WindowAxis], taps: usize, step: usize) -> Vec<Run> {
     all
 }
 
-/// The phases that taps reach.
-fn phases(channels: Channels, axes: &[WindowAxis]) -> Vec<Phase> {
-    /// The phases of an axis: what their elements see and are, and the numbers of their taps.
-    type Axis = Vec<(SeenAxis, Dealt, Vec<usize>)>;
-    let of_axis = |axis: &WindowAxis| -> Axis {
-        let met = (0..axis.kernel).filter(|tap| !axis.outputs(*tap).is_empty());
-        let met = met.map(|tap| axis.position(axis.outputs(tap).start, tap) % axis.stride);
-        let of = |first| {
-            let (seen, taps) = SeenAxis::of_phase(axis, first);
-            let dealt = Dealt { first, step: axis.stride, count: seen.windows, size: axis.input };
-            (seen, dealt, taps)
-        };
-        met.collect::<BTreeSet<usize>>().into_iter().map(of).collect()
-    };
-    let mut all = vec![(SmallVec::new(), SmallVec::new(), vec![0])];
+/// The phases that taps reach; `None` of more than [`MANY`].
+fn phases(channels: Channels, axes: &[WindowAxis]) -> Option<Vec<Phase>> {
+    let mut all = vec![Part { seen: SmallVec::new(), dealt: SmallVec::new(), taps: vec![0] }];
     for axis in axes {
-        let own = of_axis(axis);
-        let with =
-            |(seen, dealt, taps): (SmallVec<[SeenAxis; 3]>, SmallVec<[Dealt; 3]>, Vec<usize>)| {
-                let next = own.iter().map(move |(own_seen, own_dealt, own_taps)| {
-                    let (mut seen, mut dealt) = (seen.clone(), dealt.clone());
-                    seen.push(own_seen.clone());
-                    dealt.push(*own_dealt);
-                    let outer = taps.iter().map(|tap| tap * axis.kernel);
-                    (seen, dealt, outer.flat_map(|t| own_taps.iter().map(move |o| t + o)).collect())
-                });
-                next.collect::<Vec<_>>()
-            };
-        all = all.into_iter().flat_map(with).collect();
+        let own = SeenAxis::phases(axis);
+        if all.len().saturating_mul(own.len()) > MANY {
+            return None;
+        }
+        let with = |outer: &Part| own.iter().map(|own| outer.with(axis, own)).collect::<Vec<_>>();
+        all = all.iter().flat_map(with).collect();
     }
-    let phase = |(seen, axes, taps)| Phase { plan: ConvPlan::of(channels, seen), taps, axes };
-    all.into_iter().map(phase).collect()
+    let phase = |Part { seen, dealt, taps }| {
+        let plan = ConvPlan::of(channels, seen);
+        Phase { plan, taps, axes: dealt }
+    };
+    Some(all.into_iter().map(phase).collect())
 }
+
+/// A phase on the outer axes.
+struct Part {
+    seen: SmallVec<[SeenAxis; 3]>,
+    dealt: SmallVec<[Dealt; 3]>,
+    taps: Vec<usize>,
+}
+
+impl Part {
+    /// This and a phase of the next axis.
+    fn with(&self, axis: &WindowAxis, own: &AxisPhase) -> Self {
+        let (mut seen, mut dealt) = (self.seen.clone(), self.dealt.clone());
+        seen.push(own.seen.clone());
+        let count = own.seen.windows;
+        dealt.push(Dealt { first: own.first, step: axis.stride, count, size: axis.input });
+        let inner = |outer: usize| own.taps.iter().map(move |tap| outer * axis.kernel + tap);
+        Self { seen, dealt, taps: self.taps.iter().flat_map(|tap| inner(*tap)).collect() }
+    }
+}
+
+/// The phases that are taken apart, at most.
+const MANY: usize = 1024;
 
 /// Products that are computed in one go, at most, where one channel has not more.
 const PRODUCTS: usize = 1 << 17;
@@ -164,14 +169,15 @@ impl SpreadPlan {
         let is_plain =
             |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input;
         let is_apart = |a: &WindowAxis| a.kernel == 1 || (a.dilation == 1 && a.kernel <= a.stride);
+        let runs = || runs(&axes, taps, step);
         let method = if axes.iter().all(is_plain) {
             Method::Pointwise
         } else if own == 1 {
-            Method::Planes(runs(&axes, taps, step))
+            Method::Planes(runs())
         } else if axes.iter().all(is_apart) {
-            Method::Apart(runs(&axes, taps, step))
+            Method::Apart(runs())
         } else {
-            Method::Phases(phases(channels, &axes))
+            phases(channels, &axes).map_or_else(|| Method::Planes(runs()), Method::Phases)
         };
         Ok(Self { channels, plane, output, taps, step, method, block })
     }
@@ -181,29 +187,27 @@ impl SpreadPlan {
         self.channels.groups * self.channels.filters * self.output
     }
 
-    /// Calls `f` for each run with an element of the output and what it meets, with the run's tap.
+    /// Calls `f` for each element of the output that a run reaches, with what it meets in `from`
+    /// at the places that `x` gives.
     fn walk(
         &self,
         runs: &[Run],
         y: &mut [f32],
         x: impl Fn(&Run) -> Range<usize>,
         from: &[f32],
-        f: impl Fn(&mut f32, f32, usize) + Copy,
+        f: impl Fn(&mut f32, f32) + Copy,
     ) {
         let step = self.step;
-        if step > 1 {
-            for run in runs {
-                let x = &from[x(run)];
-                for (y, x) in y[run.to..].iter_mut().step_by(step).zip(x) {
-                    f(y, *x, run.tap);
-                }
-            }
-            return;
-        }
         vectorised!(for run in runs {
             let x = &from[x(run)];
-            for (y, x) in y[run.to..][..x.len()].iter_mut().zip(x) {
-                f(y, *x, run.tap);
+            if step == 1 {
+                for (y, x) in y[run.to..][..x.len()].iter_mut().zip(x) {
+                    f(y, *x);
+                }
+            } else {
+                for (y, x) in y[run.to..].iter_mut().step_by(step).zip(x) {
+                    f(y, *x);
+                }
             }
         });
     }
@@ -228,52 +232,55 @@ pub(crate) fn conv_transpose(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &
     match &plan.method {
         Method::Pointwise => products(plan, operands, y, None),
         Method::Apart(runs) => products(plan, operands, y, Some(runs)),
-        Method::Planes(runs) => {
-            y.par_chunks_mut(plan.output).enumerate().for_each(|(i, y)| {
-                let x = &operands.x[i / filters * plane..][..plane];
-                let w = &operands.w[i % (groups * filters) * taps..][..taps];
-                y.fill(0.0);
-                plan.walk(
-                    runs,
-                    y,
-                    |run| run.from.clone(),
-                    x,
-                    |y, x, tap| {
-                        *y = x.mul_add(w[tap], *y);
-                    },
-                );
-                end(plan, operands, i, y);
-            });
-        }
-        Method::Phases(phases) => {
-            let mut offset = 0;
-            let parts: Vec<(&Phase, Range<usize>)> = phases
-                .iter()
-                .map(|phase| {
-                    let part = offset..offset + phase.plan.weights();
-                    offset = part.end;
-                    (phase, part)
-                })
-                .collect();
-            scratch::weights(offset, |turned| {
-                for (phase, part) in &parts {
-                    phase.turn(plan, operands.w, &mut turned[part.clone()]);
-                }
-                let turned = &*turned;
-                if let [(phase, _)] = parts.as_slice()
-                    && plan.output * groups * filters == phase.plan.sample()
-                {
-                    return phase.plan.convolve(ConvOperands { w: turned, ..operands }, y);
-                }
-                let samples = y.par_chunks_mut(plan.sample()).enumerate();
-                samples.for_each(|(i, y)| {
-                    let x = &operands.x[i * input..][..input];
-                    let operands = ConvOperands { x, ..operands };
-                    sample(plan, &parts, turned, operands, i, y);
-                });
-            });
-        }
+        Method::Planes(runs) => planes(plan, operands, y, runs),
+        Method::Phases(phases) => by_phases(plan, operands, y, phases),
     }
+}
+
+/// Output planes, tap by tap and channel by channel.
+fn planes(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &mut [f32], runs: &[Run]) {
+    let SpreadPlan { channels: Channels { groups, own, filters }, plane, taps, .. } = *plan;
+    y.par_chunks_mut(plan.output).enumerate().for_each(|(i, y)| {
+        let (group, filter) = (i / filters, i % filters);
+        let x = &operands.x[group * own * plane..][..own * plane];
+        y.fill(0.0);
+        for runs in runs.chunk_by(|a, b| a.tap == b.tap) {
+            for (channel, x) in x.chunks_exact(plane).enumerate() {
+                let row = (group % groups * own + channel) * filters + filter;
+                let w = operands.w[row * taps + runs[0].tap];
+                let add = |y: &mut f32, x: f32| *y = x.mul_add(w, *y);
+                plan.walk(runs, y, |run| run.from.clone(), x, add);
+            }
+        }
+        end(plan, operands, i, y);
+    });
+}
+
+/// A convolution for each phase, and their results brought together.
+fn by_phases(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &mut [f32], phases: &[Phase]) {
+    let mut offset = 0;
+    let mut parts: Vec<(&Phase, Range<usize>)> = Vec::with_capacity(phases.len());
+    for phase in phases {
+        let part = offset..offset + phase.plan.weights();
+        offset = part.end;
+        parts.push((phase, part));
+    }
+    scratch::weights(offset, |turned| {
+        for (phase, part) in &parts {
+            phase.turn(plan, operands.w, &mut turned[part.clone()]);
+        }
+        let turned = &*turned;
+        if let [(phase, _)] = parts.as_slice()
+            && phase.plan.sample() == plan.sample()
+        {
+            return phase.plan.convolve(ConvOperands { w: turned, ..operands }, y);
+        }
+        let input = plan.channels.groups * plan.channels.own * plan.plane;
+        y.par_chunks_mut(plan.sample()).enumerate().for_each(|(i, y)| {
+            let operands = ConvOperands { x: &operands.x[i * input..][..input], ..operands };
+            sample(plan, &parts, turned, operands, i, y);
+        });
+    });
 }
 
 /// The `i`-th sample, phase by phase.
@@ -286,27 +293,21 @@ fn sample(
     y: &mut [f32],
 ) {
     let none = Epilogue::default();
-    let floats = parts.iter().map(|(phase, _)| phase.plan.sample()).sum();
-    scratch::shared(floats, |memory| {
-        let mut rest = &mut *memory;
-        let mut dealt: Vec<(&Phase, &[f32])> = Vec::with_capacity(parts.len());
-        for (phase, part) in parts {
-            let (own, behind) = rest.split_at_mut(phase.plan.sample());
+    let planes = plan.channels.groups * plan.channels.filters;
+    y.fill(0.0);
+    for (phase, part) in parts {
+        scratch::phases(phase.plan.sample(), |sums| {
             let w = &turned[part.clone()];
             let operands = ConvOperands { w, bias: None, epilogue: &none, ..operands };
-            phase.plan.convolve(operands, own);
-            dealt.push((phase, own));
-            rest = behind;
-        }
-        let planes = plan.channels.groups * plan.channels.filters;
-        y.par_chunks_mut(plan.output).enumerate().for_each(|(channel, y)| {
-            y.fill(0.0);
-            for (phase, sums) in &dealt {
-                let size = sums.len() / planes;
-                deal(&phase.axes, &sums[channel * size..][..size], y);
-            }
-            end(plan, operands, i * planes + channel, y);
+            phase.plan.convolve(operands, sums);
+            let sums = sums.par_chunks(phase.plan.sample() / planes);
+            y.par_chunks_mut(plan.output).zip(sums).for_each(|(y, sums)| {
+                deal(&phase.axes, sums, y);
+            });
         });
+    }
+    y.par_chunks_mut(plan.output).enumerate().for_each(|(channel, y)| {
+        end(plan, operands, i * planes + channel, y);
     });
 }
 
@@ -386,7 +387,7 @@ fn products(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &mut [f32], runs: 
                         let first = run.tap * plane;
                         first + run.from.start..first + run.from.end
                     };
-                    plan.walk(runs, y, of, products, |y, x, _| *y = x);
+                    plan.walk(runs, y, of, products, |y, x| *y = x);
                     end(plan, operands, i * filters + filter, y);
                 }
             });
@@ -435,8 +436,8 @@ mod tests {
     use crate::op::{Binary, ConvTranspose, OpDef, Unary};
     use crate::types::Tensor;
 
-    /// Evaluates one for five samples in every way that must give the same bits, the reference among
-    /// them; some weights are not finite if `wild`.
+    /// Evaluates one for five samples in every way that must give the same bits, the reference
+    /// among them; some weights are not finite if `wild`.
     fn check(rng: &mut ChaCha8Rng, op: &ConvTranspose, x: &[usize], w: &[usize], wild: bool) {
         const BATCH: usize = 5;
         let x_dims = [&[BATCH], x].concat();

@@ -37,7 +37,7 @@ impl CpuExecutable {
         weights: &Weights,
         pool: Arc<ThreadPool>,
     ) -> Result<Self, CompileError> {
-        let variables = Variables::new(&program, weights)?;
+        let variables = pool.install(|| Variables::new(&program, weights))?;
         let (plans, arenas) = (Mutex::default(), Mutex::default());
         Ok(Self { program, variables, pool, plans, arenas, trace: None })
     }
@@ -214,10 +214,10 @@ impl Executable for CpuExecutable {
 
     fn weights(&self) -> Result<Weights, RunError> {
         let allocation = |error| RunError::Allocation { device: Device::HOST, error };
-        self.variables.current(&self.program).map_err(allocation)
+        self.pool.install(|| self.variables.current(&self.program)).map_err(allocation)
     }
 
     fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {
-        self.variables.set(&self.program, weights)
+        self.pool.install(|| self.variables.set(&self.program, weights))
     }
 }

@@ -20,8 +20,8 @@ pub(crate) fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |i| i * size..((i + 1) * size).min(k))
 }
 
-/// `c = a b`, or `c += a b` if `add`; returns whether an element is no number. A product may be made
-/// by one call for each part of its terms, in their order and the first without `add`.
+/// `c = a b`, or `c += a b` if `add`; returns whether an element is no number. A product may be
+/// made by one call for each part of its terms, in their order and the first without `add`.
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.

@@ -1,5 +1,6 @@
 //! Convolution as a matrix product: the operand of which each column holds what one window sees.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -26,6 +27,15 @@ struct Reach {
     from: usize,
 }
 
+/// The elements of an axis at a phase of the stride: one at `first`, and at every stride behind it.
+pub(super) struct AxisPhase {
+    pub(super) first: usize,
+    /// What they see.
+    pub(super) seen: SeenAxis,
+    /// The taps that reach them, ascending.
+    pub(super) taps: Vec<usize>,
+}
+
 /// A term of the sums of a convolution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Term {
@@ -48,26 +58,28 @@ impl From<&WindowAxis> for SeenAxis {
 }
 
 impl SeenAxis {
-    /// Some elements of the result of a transposed convolution as windows over its operand, whose
-    /// elements are the windows of `axis`: those at `phase` and at every stride behind it. With the
-    /// numbers of the taps that reach them.
-    pub(super) fn of_phase(axis: &WindowAxis, phase: usize) -> (Self, Vec<usize>) {
+    /// The elements of the result of a transposed convolution as windows over its operand, whose
+    /// elements are the windows of `axis`: for each phase of the stride that a tap reaches.
+    pub(super) fn phases(axis: &WindowAxis) -> Vec<AxisPhase> {
         let WindowAxis { input, stride, output, .. } = *axis;
-        let (mut taps, mut numbers) = (Vec::new(), Vec::new());
+        let mut phases: BTreeMap<usize, AxisPhase> = BTreeMap::new();
         for tap in 0..axis.kernel {
             let elements = axis.outputs(tap);
             if elements.is_empty() {
                 continue;
             }
             let at = axis.position(elements.start, tap);
-            if at % stride == phase {
-                let windows = at / stride..at / stride + elements.len();
-                taps.push(Reach { windows, from: elements.start });
-                numbers.push(tap);
-            }
+            let (first, start) = (at % stride, at / stride);
+            let phase = phases.entry(first).or_insert_with(|| {
+                let windows = (input - first).div_ceil(stride);
+                let seen = Self { input: output, windows, step: 1, taps: Vec::new() };
+                AxisPhase { first, seen, taps: Vec::new() }
+            });
+            let windows = start..start + elements.len();
+            phase.seen.taps.push(Reach { windows, from: elements.start });
+            phase.taps.push(tap);
         }
-        let windows = input.saturating_sub(phase).div_ceil(stride);
-        (Self { input: output, windows, step: 1, taps }, numbers)
+        phases.into_values().collect()
     }
 
     /// The taps of a window.

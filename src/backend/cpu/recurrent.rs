@@ -181,6 +181,9 @@ impl Columns<'_> {
     }
 }
 
+/// The rows of the operand's weights that a task turns.
+const ROWS: usize = 32;
+
 /// The weights of one direction as products take them.
 struct Packed {
     /// Those of the operand, a row for each term.
@@ -194,7 +197,11 @@ impl Packed {
         let (weights, terms) = sequence.weights(Part::Input);
         let columns = weights.len() / terms;
         let mut input = vec![0.0; weights.len()];
-        Matrix::contiguous(weights, columns, terms).pack_transposed(&mut input, columns);
+        let rows = Matrix::contiguous(weights, columns, terms);
+        input.par_chunks_mut(ROWS * columns).enumerate().for_each(|(i, to)| {
+            let own = i * ROWS..(i * ROWS + to.len() / columns);
+            rows.block(0..columns, own).pack_transposed(to, columns);
+        });
         let panels = |part| {
             let (weights, terms) = sequence.weights(part);
             Panels::new(weights, terms)

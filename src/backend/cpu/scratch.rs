@@ -9,7 +9,7 @@ pub(super) const LINE: usize = 16;
 
 /// A thread keeps at most this many floats in each of its buffers; what a kernel takes beyond
 /// is given back.
-const KEPT: usize = 2 << 20;
+const KEPT: usize = 4 << 20;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
@@ -20,6 +20,7 @@ thread_local! {
     static OWN: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static PANELS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static WEIGHTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static PHASES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// Calls `f` with `len` floats of any value, aligned to a cache line, for the use of one task that
@@ -43,6 +44,11 @@ pub(super) fn shared<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
 /// As [`shared`], for weights in the order of a kernel.
 pub(super) fn weights<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     WEIGHTS.with(|buffer| lend(buffer, len, f))
+}
+
+/// As [`shared`], for the results of a phase.
+pub(super) fn phases<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    PHASES.with(|buffer| lend(buffer, len, f))
 }
 
 /// The buffer is away while `f` runs: a call inside `f` gets another one.

@@ -1,6 +1,6 @@
 //! The parameters of a program on virtual devices: before a run, and what a run makes of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::backend::host::lock;
@@ -25,36 +25,53 @@ pub(super) struct Variables {
 }
 
 /// The elements of the parameters on each device: the host shares the caller's, another device has
-/// its own.
+/// its own, and each has those that lie with the channels last.
 fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileError> {
     let mut devices = Vec::with_capacity(program.devices.len());
     for device in &program.devices {
         let all = program.params.len() + program.derived.len();
         let mut held: Vec<Option<Tensor>> = vec![None; all];
+        let last = params::channels_last_of(device);
         for (i, tensor) in params::of(program, device, weights)? {
-            held[i as usize] = Some(place(program, device, i, &tensor)?);
+            let order = order_of(&last, i);
+            held[i as usize] =
+                Some(place(program, Held { device: device.device, i, order }, &tensor)?);
         }
         devices.push(held);
     }
     Ok(devices)
 }
 
-/// The elements of a parameter as a device holds them.
-fn place(
-    program: &Program,
-    device: &DeviceProgram,
+/// The order of a parameter on a device that holds these with the channels last.
+fn order_of(last: &BTreeSet<u32>, i: u32) -> Order {
+    if last.contains(&i) { Order::ChannelsLast } else { Order::RowMajor }
+}
+
+/// A parameter on a device.
+struct Held {
+    device: Device,
+    /// Its number.
     i: u32,
-    tensor: &Tensor,
-) -> Result<Tensor, CompileError> {
-    let own = match (params::order(device, i), device.device) {
+    order: Order,
+}
+
+/// The elements of a parameter as a device holds them.
+fn place(program: &Program, held: Held, tensor: &Tensor) -> Result<Tensor, CompileError> {
+    let Held { device, i, order } = held;
+    let own = match (order, device) {
         (Order::RowMajor, Device::HOST) => return Ok(tensor.clone()),
         (Order::RowMajor, _) => Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()),
-        (Order::ChannelsLast, _) => {
-            Tensor::from_bytes(tensor.dtype(), tensor.dims(), &params::channels_last(tensor))
-        }
+        (Order::ChannelsLast, _) => turned(tensor, params::channels_last),
     };
     let name = || invariant(program.param(i), "that devices hold parameters").name.to_string();
-    own.map_err(|error| CompileError::Param { name: name(), device: device.device, error })
+    own.map_err(|error| CompileError::Param { name: name(), device, error })
+}
+
+/// A tensor with its elements in the order in which `write` writes them.
+fn turned(tensor: &Tensor, write: fn(&Tensor, &mut [u8])) -> Result<Tensor, TensorError> {
+    let mut turned = Tensor::zeros(tensor.dtype(), tensor.dims())?;
+    write(tensor, turned.bytes_mut());
+    Ok(turned)
 }
 
 /// The bytes of the parameters on each device.
@@ -135,18 +152,16 @@ impl Variables {
     pub(super) fn current(&self, program: &Program) -> Result<Weights, TensorError> {
         let held = self.held();
         let mut weights = Weights::default();
+        let last: Vec<_> = program.devices.iter().map(params::channels_last_of).collect();
         for (i, port) in (0..).zip(&program.params) {
-            let mut all = program.devices.iter().zip(held.iter());
-            let own = all.find_map(|(device, held)| {
-                Some((params::order(device, i), held.get(i as usize)?.as_ref()?))
+            let mut all = last.iter().zip(held.iter());
+            let own = all.find_map(|(last, held)| {
+                Some((order_of(last, i), held.get(i as usize)?.as_ref()?))
             });
             let Some((order, tensor)) = own else { continue };
             let tensor = match order {
                 Order::RowMajor => tensor.clone(),
-                Order::ChannelsLast => {
-                    let elements = params::channels_first(tensor);
-                    Tensor::from_bytes(tensor.dtype(), tensor.dims(), &elements)?
-                }
+                Order::ChannelsLast => turned(tensor, params::channels_first)?,
             };
             weights.insert(port.name.clone(), tensor);
         }
@@ -163,10 +178,12 @@ impl Variables {
         let sources = own.with(program, &mut given)?;
         let mut new: Vec<(usize, u32, Tensor)> = Vec::new();
         let held = self.held();
-        for (i, tensor) in &given {
-            for (d, device) in program.devices.iter().enumerate() {
+        for (d, program_device) in program.devices.iter().enumerate() {
+            let (device, last) = (program_device.device, params::channels_last_of(program_device));
+            for (i, tensor) in &given {
                 if held[d][*i as usize].is_some() {
-                    new.push((d, *i, place(program, device, *i, tensor)?));
+                    let held = Held { device, i: *i, order: order_of(&last, *i) };
+                    new.push((d, *i, place(program, held, tensor)?));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{Builder, finish, float};
 use crate::lower::Images;
-use crate::op::{Resize, ResizeMode};
+use crate::op::{AxisTaps, Resize, ResizeMode};
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, TensorType};
 
@@ -22,6 +22,25 @@ fn fits(op: &Resize, x: &TensorType, y: &TensorType) -> bool {
         all = all.saturating_add(op.axis(i, length).places.len());
     }
     all <= MAX
+}
+
+/// The places of an axis as numbers in a kernel's text; -1 of elements that are outside.
+fn places_of(axis: &AxisTaps) -> impl Iterator<Item = String> {
+    let each = axis.places.chunks_exact(axis.each).zip(&axis.outside);
+    each.flat_map(|(places, outside)| {
+        places.iter().map(|p| if *outside { "-1".to_owned() } else { p.to_string() })
+    })
+}
+
+/// The weights of the places.
+fn weights_of(axis: &AxisTaps) -> impl Iterator<Item = String> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "weights are rounded as the reference rounds them"
+    )]
+    // Without weights elements are taken as they are.
+    let weight = |k: usize| axis.weights.get(k).map_or(1.0, |w| *w as f32);
+    (0..axis.places.len()).map(move |k| float(weight(k)))
 }
 
 impl CudaOp for Resize {
@@ -57,21 +76,8 @@ impl CudaOp for Resize {
             let length = invariant(length(a), "that axes which are resized have fixed sizes");
             let axis = self.axis(i, length);
             taps.push(axis.each);
-            for (j, outside) in axis.outside.iter().enumerate() {
-                let own = j * axis.each..(j + 1) * axis.each;
-                places.extend(
-                    axis.places[own]
-                        .iter()
-                        .map(|p| if *outside { "-1".to_owned() } else { p.to_string() }),
-                );
-            }
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "weights are rounded as the reference rounds them"
-            )]
-            // Without weights elements are taken as they are.
-            let weight = |k: usize| axis.weights.get(k).map_or(1.0, |w| *w as f32);
-            weights.extend((0..axis.places.len()).map(|k| float(weight(k))));
+            places.extend(places_of(&axis));
+            weights.extend(weights_of(&axis));
         }
         // C++ has no empty arrays; where no axis is resized, nothing reads these.
         if places.is_empty() {

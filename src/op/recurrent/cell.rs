@@ -53,9 +53,10 @@ family! {
     /// given; the cell state is not moved. A sequence without steps keeps its state. Floats are
     /// computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded
     /// once. A product with the operand is a chain as that of `matmul`. A product with the state
-    /// is the sum of eight chains, each of every eighth group of four terms: of the first and the
-    /// fifth, the third and the seventh, and of the others likewise; a sum of zero is positive. [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are
-    /// those of ONNX.
+    /// is the sum of eight chains `a` to `h`, each of every eighth group of four terms:
+    /// `((a + e) + (c + g)) + ((b + f) + (d + h))`; a sum of zero is positive.
+    /// [Formulas](https://onnx.ai/onnx/operators/onnx__LSTM.html) and order of gates are those of
+    /// ONNX.
     pub struct Recurrent is FOLLOWS_BLOCKS of CellKind with CellSettings {
         /// Gates `i`, `o`, `f` and the candidate `g`: `c' = f c + i g`, `h' = o hidden(c')`.
         Lstm = "lstm" without [reset_after],

@@ -175,8 +175,8 @@ impl Part {
 /// The engine that computes the steps.
 pub(crate) trait Engine<R> {
     /// `y = a b^T` for the rows of `a`, where `b` is a part of the weights: of those for the
-    /// operand as `matmul` orders it, of those for a state as [`Part::terms_of`] and [`Part::joined`]
-    /// do, each sum a chain of fused multiply-adds from 0 on.
+    /// operand as `matmul` orders it, of those for a state as [`Part::terms_of`] and
+    /// [`Part::joined`] do, each sum a chain of fused multiply-adds from 0 on.
     fn product(&self, b: Part, a: &[R], y: &mut [R]);
 
     /// Runs the loops over the elements of states.

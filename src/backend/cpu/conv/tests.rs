@@ -65,8 +65,8 @@ fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) 
         assert_bits(&y[i * sample..][..sample], &alone, &what);
     }
     kernel.order = Order::ChannelsLast;
-    let turned = params::channels_last(&Tensor::new(w, &weights).unwrap());
-    let turned = Tensor::from_bytes(DType::F32, w, &turned).unwrap();
+    let mut turned = Tensor::zeros(DType::F32, w).unwrap();
+    params::channels_last(&Tensor::new(w, &weights).unwrap(), turned.bytes_mut());
     assert_bits(&y, &run_by(&kernel, &data, turned.as_slice(), 0..BATCH), &what);
     let mut operands =
         vec![Tensor::new(&x_dims, &data).unwrap(), Tensor::new(w, &weights).unwrap()];

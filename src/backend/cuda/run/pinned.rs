@@ -115,11 +115,12 @@ impl Staging {
         limit: Duration,
     ) -> Result<Self, DriverError> {
         let tensor = elements.tensor;
-        let turned;
+        let mut turned;
         let data = match elements.order {
             Order::RowMajor => tensor.bytes(),
             Order::ChannelsLast => {
-                turned = params::channels_last(tensor);
+                turned = vec![0; tensor.bytes().len()];
+                params::channels_last(tensor, &mut turned);
                 &turned
             }
         };
