@@ -33,9 +33,6 @@ struct Place {
     }
 };
 
-// The sums that a line is taken apart into, in the fold of src/op/support/rows.rs.
-constexpr int SHORT_LINE = 4096, SHORT_SUMS = 32, LONG_SUMS = 1024;
-
 struct Add {
     template <class T>
     __device__ __forceinline__ T operator()(T a, T b) const {
@@ -65,11 +62,11 @@ __device__ __forceinline__ float sum_by(float (&shared)[Threads], i64 size, Term
     return Own::join(shared, sums[0], Add());
 }
 
-// The same with the partial sums that lines of `length` have: Sums, or if that is 0 what follows from the length. `size` is 0
-// for threads without a line.
+// The same with the partial sums that lines of `length` have: Sums, or if that is 0 what follows from the length, as in
+// src/op/support/rows.rs. `size` is 0 for threads without a line.
 template <int Sums, class Own, int Threads, class Term>
 __device__ __forceinline__ float line_sum(float (&shared)[Threads], i64 size, i64 length, Term term) {
-    constexpr int few = Sums > 0 ? Sums : SHORT_SUMS, many = Sums > 0 ? Sums : LONG_SUMS;
-    if (few == many || length <= SHORT_LINE) return sum_by<few, Own>(shared, size, term);
+    constexpr int few = Sums > 0 ? Sums : 32, many = Sums > 0 ? Sums : 1024;
+    if (few == many || length <= 4096) return sum_by<few, Own>(shared, size, term);
     return sum_by<many, Own>(shared, size, term);
 }

@@ -35,7 +35,7 @@ fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileE
         for (i, tensor) in params::of(program, device, weights)? {
             let order = order_of(&last, i);
             held[i as usize] =
-                Some(place(program, Held { device: device.device, i, order }, &tensor)?);
+                Some(place(program, &Held { device: device.device, i, order }, &tensor)?);
         }
         devices.push(held);
     }
@@ -56,8 +56,8 @@ struct Held {
 }
 
 /// The elements of a parameter as a device holds them.
-fn place(program: &Program, held: Held, tensor: &Tensor) -> Result<Tensor, CompileError> {
-    let Held { device, i, order } = held;
+fn place(program: &Program, held: &Held, tensor: &Tensor) -> Result<Tensor, CompileError> {
+    let Held { device, i, order } = *held;
     let own = match (order, device) {
         (Order::RowMajor, Device::HOST) => return Ok(tensor.clone()),
         (Order::RowMajor, _) => Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()),
@@ -183,7 +183,7 @@ impl Variables {
             for (i, tensor) in &given {
                 if held[d][*i as usize].is_some() {
                     let held = Held { device, i: *i, order: order_of(&last, *i) };
-                    new.push((d, *i, place(program, held, tensor)?));
+                    new.push((d, *i, place(program, &held, tensor)?));
                 }
             }
         }
