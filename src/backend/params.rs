@@ -50,16 +50,7 @@ pub(super) fn updates(device: &DeviceProgram) -> impl Iterator<Item = (u32, Buff
 /// The parameters that a device holds with the channels last, by number.
 pub(super) fn channels_last_of(device: &DeviceProgram) -> BTreeSet<u32> {
     let held = device.buffers.iter().filter(|b| b.order == Order::ChannelsLast);
-    let param = |buffer: &Buffer| match buffer.storage {
-        Storage::Param(i) => Some(i),
-        Storage::Input(_)
-        | Storage::Output(_)
-        | Storage::Update(_)
-        | Storage::Arena
-        | Storage::Part { .. }
-        | Storage::Strip { .. }
-        | Storage::Reuse { .. } => None,
-    };
+    let param = |b: &Buffer| if let Storage::Param(i) = b.storage { Some(i) } else { None };
     held.filter_map(param).collect()
 }
 

@@ -23,7 +23,7 @@ use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, rows_of_tap};
 use crate::op::{ConvTranspose, OpError};
 use crate::types::KernelClass;
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Shape, TensorType};
 
 /// The sizes of a transposed convolution, and how it is computed: a function of everything but the
@@ -164,8 +164,7 @@ impl SpreadPlan {
         let fitting = (PRODUCTS / each.max(1)).max(1);
         let worth = WORTH.div_ceil(each.saturating_mul(own).max(1));
         let block = filters.min(fitting.min(worth.max(filters.div_ceil(8))));
-        // Without axes there is one element.
-        let step = axes.last().map_or(1, |a| a.stride);
+        let step = invariant(axes.last(), "that windows have a spatial axis").stride;
         let is_plain =
             |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input;
         let is_apart = |a: &WindowAxis| a.kernel == 1 || (a.dilation == 1 && a.kernel <= a.stride);
@@ -431,7 +430,7 @@ mod tests {
 
     use super::{ConvOperands, SpreadPlan, conv_transpose};
     use crate::backend::cpu::elementwise::Epilogue;
-    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
+    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng, spoil};
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{Binary, ConvTranspose, OpDef, Unary};
     use crate::types::Tensor;
@@ -445,8 +444,7 @@ mod tests {
         let data = random(rng, x_dims.iter().product());
         let mut weights = random(rng, w.iter().product());
         if wild {
-            let at = rng.random_range(0..weights.len());
-            weights[at] = if rng.random_bool(0.7) { f32::INFINITY } else { f32::NAN };
+            spoil(rng, &mut weights);
         }
         let filters = w[1] * usize::try_from(op.groups).unwrap();
         let bias = rng.random_bool(0.7).then(|| random(rng, filters));

@@ -27,7 +27,7 @@ use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows, rows_of_tap};
 use crate::op::{ConvWeightGrad, OpError};
 use crate::types::KernelClass;
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Shape, TensorType};
 
 /// The sizes of the gradient of a kernel, and how it is computed: a function of everything but the
@@ -225,8 +225,7 @@ impl Group<'_> {
 /// The gradient without matrix products.
 fn lanes(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let ConvWeightsPlan { groups, channels, filters, plane, windows, taps, .. } = *plan;
-    // Without axes there is one element.
-    let step = plan.axes.last().map_or(1, |a| a.stride);
+    let step = invariant(plan.axes.last(), "that windows have a spatial axis").stride;
     dw.par_chunks_mut(taps).enumerate().for_each(|(i, dw)| {
         let (filter, channel) = (i / channels, i % channels);
         let channel = filter / filters * channels + channel;

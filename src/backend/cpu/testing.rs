@@ -15,6 +15,12 @@ pub(super) fn random(rng: &mut ChaCha8Rng, n: usize) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
 }
 
+/// Replaces one of the numbers by one that is not finite.
+pub(super) fn spoil(rng: &mut ChaCha8Rng, x: &mut [f32]) {
+    let at = rng.random_range(0..x.len());
+    x[at] = if rng.random_bool(0.7) { f32::INFINITY } else { f32::NAN };
+}
+
 /// A copy of `x` that does not begin where a vector would.
 pub(super) fn misaligned(x: &[f32]) -> Vec<f32> {
     [&[0.0], x].concat()

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{ConvOperands, ConvPlan, Method, Ordered};
 use crate::backend::cpu::cpu_op::CpuKernel;
 use crate::backend::cpu::elementwise::Epilogue;
-use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
+use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng, spoil};
 use crate::backend::params;
 use crate::lower::{Access, Chain, ChainStep};
 use crate::op::{Binary, Conv, OpDef, Unary};
@@ -32,8 +32,7 @@ fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) 
     let data = random(rng, x_dims.iter().product());
     let mut weights = random(rng, w.iter().product());
     if wild {
-        let at = rng.random_range(0..weights.len());
-        weights[at] = if rng.random_bool(0.7) { f32::INFINITY } else { f32::NAN };
+        spoil(rng, &mut weights);
     }
     let bias = rng.random_bool(0.7).then(|| random(rng, w[0]));
     let bias = bias.as_deref();
