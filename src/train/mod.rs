@@ -53,6 +53,7 @@
 //! # }
 //! ```
 
+mod bytes;
 mod callback;
 mod cause;
 mod checkpoint;

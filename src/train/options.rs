@@ -1,6 +1,8 @@
 //! Options of a trainer: losses, metrics, optimizer and distribution.
 
-use super::data::{Column, Names};
+use std::collections::BTreeMap;
+
+use super::data::{Column, Images, Names};
 use crate::pass::{BatchStatistics, Replicate, Training, Weighted};
 
 /// The distribution of programs over devices.
@@ -16,6 +18,11 @@ pub struct Distribution {
     pub invariant: bool,
     /// The largest number of bytes that a run may take.
     pub max_memory: Option<u64>,
+    /// Inputs of `f32` that come as bytes (`u8`), a quarter of the size, and what devices make of
+    /// them: [`Step::Scale`](super::data::Step::Scale) and
+    /// [`Step::Normalise`](super::data::Step::Normalise), with the axes of
+    /// [`Images::result`]; without a step the same numbers.
+    pub bytes: BTreeMap<String, Images>,
 }
 
 /// The options of a [`Trainer`](super::Trainer).

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::TrainError;
+use super::bytes;
 use super::data::{
     CastColumns, Column, Data, DataError, Feed, Loader, LoaderOptions, Names, Ones, Position,
     SAMPLE_MASK, SAMPLE_WEIGHT,
@@ -241,7 +242,8 @@ impl Evaluator {
         options: &TrainerOptions,
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
-        let graph = pass::evaluation(&model.graph, &model.weights, &options.training)?;
+        let template = bytes::taken(&model.graph, &options.distribution.bytes)?;
+        let graph = pass::evaluation(&template, &model.weights, &options.training)?;
         Ok(Self { stage: StepRunner::of(model, graph, options, backend)? })
     }
 
@@ -305,7 +307,8 @@ impl Predictor {
         distribution: &Distribution,
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
-        let graph = pass::inference(&model.graph)?;
+        let template = bytes::taken(&model.graph, &distribution.bytes)?;
+        let graph = pass::inference(&template)?;
         let stage = StepRunner {
             executable: ready(&graph, &model.weights, distribution, backend)?,
             inputs: inputs(&model.graph),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::TrainError;
+use super::bytes;
 use super::data::{Data, Feed, Loader, LoaderOptions, Names};
 use super::history::{Epoch, Logs, Sums};
 use super::options::TrainerOptions;
@@ -46,7 +47,9 @@ impl Trainer {
         options: &TrainerOptions,
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
-        let training = pass::training(&model.graph, &model.weights, &options.training)?;
+        let template = bytes::taken(&model.graph, &options.distribution.bytes)?;
+        let training = pass::training(&template, &model.weights, &options.training)?;
+        drop(template);
         let (graph, averages) = (training.graph.clone(), training.averages.clone());
         let (untrained, notes) = (training.untrained.clone(), training.notes.clone());
         let train = StepRunner::of(&model, training, options, backend)?;

@@ -205,7 +205,8 @@ pub(crate) fn place(devices: u32, weights: WeightPlacement, invariant: bool) -> 
         repair: Repair::Comm,
         ..Replicate::over(devices)
     });
-    Distribution { replicate, batch_norm: Some(BatchStatistics::Sync), invariant, max_memory: None }
+    let batch_norm = Some(BatchStatistics::Sync);
+    Distribution { replicate, batch_norm, invariant, ..Distribution::default() }
 }
 
 /// The losses of some steps and the weights after them.

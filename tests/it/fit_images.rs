@@ -1,9 +1,10 @@
 //! Training on folders of images from the command line.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use fanwise::format::safetensors;
+use fanwise::format::{npz, safetensors};
 use fanwise::ir::Builder;
 use fanwise::op::{Flatten, MatMul, Softmax};
 use fanwise::types::{DType, Dim, Shape, Tensor, TensorType};
@@ -48,5 +49,48 @@ fn folders_of_images_are_trained_on() {
         });
         let losses: Vec<f64> = losses.collect();
         assert!(losses.len() == 2 && losses[1] < losses[0], "{name}: {losses:?}");
+    }
+}
+
+/// Images of bytes go to devices as bytes. That changes no bit: neither of the losses nor of the
+/// weights, with steps that move pixels and with those that compute with them, on any number of
+/// devices.
+#[test]
+fn bytes_train_as_the_numbers_that_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let pixel = |i: usize| u8::try_from((i * 37 + i / 91) % 256).unwrap();
+    let pixels: Vec<u8> = (0..7 * 3 * 32 * 32).map(pixel).collect();
+    let numbers: Vec<f32> = pixels.iter().map(|x| f32::from(*x)).collect();
+    let classes: Vec<i64> = (0..7).map(|i| i % 10).collect();
+    let y = Tensor::new(&[7], &classes).unwrap();
+    let dims = [7, 3, 32, 32];
+    for (name, x) in [
+        ("bytes", Tensor::new(&dims, &pixels).unwrap()),
+        ("numbers", Tensor::new(&dims, &numbers).unwrap()),
+    ] {
+        let arrays = [("x", &x), ("y", &y)].map(|(name, t)| (name.to_owned(), t.clone()));
+        npz::write(Path::new(&at(&format!("{name}.npz"))), &BTreeMap::from(arrays)).unwrap();
+    }
+    let model = ["fit", "zoo:mini_googlenet:narrow=16", "--loss", "scce"];
+    let how = ["--epochs", "2", "--batch", "4", "--validation-split", "0.3", "--format", "json"];
+    for (steps, devices) in [
+        (&[][..], &[][..]),
+        (&["--normalize", "unit"], &["--gpus", "2"]),
+        (&["--normalize", "channels", "--augment", "shift=0.1,flip"], &["--gpus", "3"]),
+        (&["--normalize", "mean", "--augment", "flip"], &[]),
+    ] {
+        let [bytes, numbers] = ["bytes", "numbers"].map(|name| {
+            let (data, save) = (at(&format!("{name}.npz")), at(&format!("{name}.safetensors")));
+            let of = ["--data", &data, "--save", &save];
+            let (out, _) = good(&[&model[..], &how, steps, devices, &of].concat());
+            let losses = out.lines().map(|line| {
+                let epoch: serde_json::Value = serde_json::from_str(line).unwrap();
+                (epoch["loss"].as_f64().unwrap(), epoch["val_loss"].as_f64().unwrap())
+            });
+            (losses.collect::<Vec<_>>(), fs::read(&save).unwrap())
+        });
+        assert_eq!(bytes.0, numbers.0, "{steps:?}");
+        assert!(bytes.0.len() == 2 && bytes.1 == numbers.1, "{steps:?}");
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn on(devices: u32, statistics: &str) -> Distribution {
         ..Replicate::over(list.clone())
     });
     let batch_norm = Some(statistics.parse::<BatchStatistics>().unwrap());
-    Distribution { replicate, batch_norm, invariant: false, max_memory: None }
+    Distribution { replicate, batch_norm, ..Distribution::default() }
 }
 
 fn trainer(model: Model, training: Training, place: Distribution) -> Trainer {

@@ -88,7 +88,7 @@ impl Options {
             replicate: self.replicate(Repair::Comm)?,
             batch_norm: self.batch_norm()?,
             invariant: reproducible,
-            max_memory: None,
+            ..Distribution::default()
         })
     }
 

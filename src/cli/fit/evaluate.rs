@@ -20,7 +20,7 @@ use super::lines;
 use super::objective::ObjectiveArgs;
 use super::outputs::{Form, Predictions};
 use super::progress::summary_line;
-use super::rows::{self, DataArgs};
+use super::rows::{self, Changes, DataArgs};
 use crate::cli::args::{Format, ModelArgs};
 use crate::cli::exec;
 use crate::cli::replicate::ReplicateArgs;
@@ -143,11 +143,11 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let mut training =
         args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
     args.objective.restrict(&mut training, file.as_ref())?;
-    let distribution = distribution(replicate, &runner, limit, false)?;
+    // No augmentation: the numbers are those of the data as they are.
+    let images = data.images(&model.graph, &*source, &[], None, limit)?;
+    let distribution = distribution(replicate, &runner, limit, false, &images)?;
     let on = lines::devices(&distribution, runner.place());
     let options = TrainerOptions { training, distribution }.for_columns(source.columns());
-    // No augmentation: the numbers are those of the data as they are.
-    let images = data.images(&model.graph, &*source, None, limit)?;
     let prepare = || Evaluator::new(&model, &options, runner.backend());
     let evaluator = ui::stage("prepare", prepare)?;
     let (count, rows) = (source.rows(), images.others(source));
@@ -191,8 +191,8 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     }
     let source = data.open(&model.graph, &[], limit)?;
     let model = rows::sized(&model, source.columns())?;
-    let images = data.images(&model.graph, &*source, None, limit)?;
-    let distribution = distribution(replicate, &runner, limit, false)?;
+    let images = data.images(&model.graph, &*source, &[], None, limit)?;
+    let distribution = distribution(replicate, &runner, limit, false, &images)?;
     let on = lines::devices(&distribution, runner.place());
     let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
@@ -227,11 +227,13 @@ pub(super) fn distribution(
     runner: &Runner,
     limit: u64,
     invariant: bool,
+    images: &Changes,
 ) -> anyhow::Result<Distribution> {
     Ok(Distribution {
         replicate: replicate.choice(runner.place(), invariant)?,
         batch_norm: replicate.statistics(),
         invariant,
         max_memory: Some(limit),
+        bytes: images.bytes.clone(),
     })
 }

@@ -149,9 +149,10 @@ fn fit_from(
     let (source, validation) = args.sources(&model.graph, classes, limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let (training, file) = training(args, &model, file)?;
-    let images = data.images(&model.graph, &*source, args.augment.as_ref(), limit)?;
-    let distribution = distribution(replicate, &runner, limit, args.reproducible.is_some())?;
     let other = validation.as_ref().map_or(&[][..], |other| other.columns());
+    let images = data.images(&model.graph, &*source, other, args.augment.as_ref(), limit)?;
+    let invariant = args.reproducible.is_some();
+    let distribution = distribution(replicate, &runner, limit, invariant, &images)?;
     let options = TrainerOptions { training, distribution };
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();

@@ -1,6 +1,7 @@
 //! Options of data, and what is made of their rows.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use clap::Args;
 
 use super::images::{self, Augment, Normalize};
 use crate::cli::args::{BatchArgs, FormatArgs};
+use crate::types::DType;
 use crate::types::invariant::int;
 
 /// The data and its batches.
@@ -85,6 +87,8 @@ pub(super) fn sized<'a>(model: &'a Model, columns: &[Column]) -> anyhow::Result<
 pub(super) struct Changes {
     training: Option<Arc<dyn Change>>,
     others: Option<Arc<dyn Change>>,
+    /// The inputs that come as bytes, and what devices make of them.
+    pub(super) bytes: BTreeMap<String, Images>,
 }
 
 impl Changes {
@@ -97,6 +101,21 @@ impl Changes {
     pub(super) fn others(&self, source: Arc<dyn Source>) -> Data {
         self.others.iter().cloned().fold(source.into(), Data::changed)
     }
+}
+
+/// The inputs of `f32` whose columns have bytes in all data, which stay bytes on their way to a
+/// device.
+fn bytes(graph: &Graph, names: &Names, data: [&[Column]; 2]) -> BTreeMap<String, Images> {
+    let of = |input| {
+        let info = graph.info(input);
+        let column = names.inputs.get(&*info.name)?.clone();
+        let mut own = data.into_iter().flatten().filter(|c| c.name == column);
+        let are_bytes = info.ty.dtype == DType::F32 && own.all(|c| c.dtype == DType::U8);
+        let (layout, steps) = (Layout::default(), Vec::new());
+        let images = Images { column, layout, result: layout, steps };
+        are_bytes.then(|| (info.name.to_string(), images))
+    };
+    graph.inputs().filter_map(of).collect()
 }
 
 impl DataArgs {
@@ -130,40 +149,43 @@ impl DataArgs {
         }
     }
 
-    /// Preprocessing of images, given the training dataset.
+    /// Preprocessing of images, given the dataset and the columns of another that validates.
     pub(super) fn images(
         &self,
         graph: &Graph,
         source: &dyn Source,
+        other: &[Column],
         augment: Option<&Augment>,
         limit: u64,
     ) -> anyhow::Result<Changes> {
         let inputs: Vec<String> = graph.inputs().map(|v| graph.info(v).name.to_string()).collect();
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         let names = Names::of(source.columns(), &inputs, &[]).map_err(Error::from)?;
+        let mut bytes = bytes(graph, &names, [source.columns(), other]);
         let mut found = Vec::new();
         for value in graph.inputs() {
-            let name = names.inputs.get(&*graph.info(value).name);
+            let input = &*graph.info(value).name;
+            let name = names.inputs.get(input);
             let column = source.columns().iter().find(|column| name == Some(&column.name));
             let Some((column, wanted)) = column.zip(Column::of("x", graph.ty(value))) else {
                 continue;
             };
             if column.dims.len() == 3 && wanted.dims.len() == 3 {
-                found.push((column, wanted.dims));
+                found.push((input, column, wanted.dims));
             }
         }
         let asked = augment.is_some() || self.normalize.is_some();
-        let [(column, wanted)] = &found[..] else {
+        let [(input, column, wanted)] = &found[..] else {
             if asked || self.layout.is_some() {
                 bail!(
                     "`--augment`, `--normalize` and `--layout` require a model with exactly one \
                      image input"
                 );
             }
-            return Ok(Changes::default());
+            return Ok(Changes { bytes, ..Changes::default() });
         };
         if !asked && self.layout.is_none() && column.has_sizes(wanted) {
-            return Ok(Changes::default());
+            return Ok(Changes { bytes, ..Changes::default() });
         }
         let cut = augment.and_then(Augment::cut);
         let (from, to) = images::layouts(column, wanted, cut, self.layout)?;
@@ -175,8 +197,16 @@ impl DataArgs {
             steps: before.iter().cloned().chain(more).collect(),
         };
         let (own, others) = augment.map(|a| (a.training(), a.others())).unwrap_or_default();
-        let (own, others) = (steps(own), steps(others));
-        Ok(Changes { training: Some(Arc::new(own)), others: Some(Arc::new(others)) })
+        let (mut own, mut others) = (steps(own), steps(others));
+        let parts = own.on_bytes(source.columns()).zip(others.on_bytes(source.columns()));
+        match parts.filter(|_| bytes.contains_key(*input)) {
+            Some(([moved, computed], [others_moved, _])) => {
+                (own, others) = (moved, others_moved);
+                bytes.insert((*input).to_owned(), computed);
+            }
+            None => drop(bytes.remove(*input)),
+        }
+        Ok(Changes { training: Some(Arc::new(own)), others: Some(Arc::new(others)), bytes })
     }
 
     /// Deterministic preprocessing, the same for all images.

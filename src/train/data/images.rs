@@ -130,8 +130,26 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// True if pixels only move, and have no other values than before.
+    fn moves(&self) -> bool {
+        match self {
+            Self::Shift { fill, .. } | Self::RandomCrop { fill, .. } => {
+                !matches!(fill, Fill::Constant(_))
+            }
+            Self::FlipHorizontal | Self::FlipVertical | Self::CentreCrop { .. } => true,
+            Self::Scale(_) | Self::Subtract(_) | Self::Normalise { .. } => false,
+        }
+    }
+
+    /// True if the result of a pixel depends on its value and its channel alone.
+    fn is_of_pixels(&self) -> bool {
+        matches!(self, Self::Scale(_) | Self::Normalise { .. })
+    }
+}
+
 /// Steps for the images of a column. The numbers are computed in `f32`, in which a column of
-/// another type is brought first; the result is `f32`.
+/// another type is brought first; the result is `f32`, but bytes (`u8`) where pixels only move.
 #[derive(Clone, Debug)]
 pub struct Images {
     /// The column.
@@ -158,6 +176,23 @@ struct Image {
 }
 
 impl Images {
+    /// True if the column has bytes, and all steps leave them bytes.
+    fn keeps_bytes(&self, column: &Column) -> bool {
+        column.dtype == DType::U8 && self.steps.iter().all(Step::moves)
+    }
+
+    /// The same steps in two parts, where the column has bytes: those that move pixels, which stay
+    /// bytes, and those that compute with each pixel, which a device can do. They may change
+    /// places: a pixel that moves afterwards has been computed before.
+    pub(crate) fn on_bytes(&self, before: &[Column]) -> Option<[Self; 2]> {
+        let column = before.iter().find(|column| column.name == self.column)?;
+        let (computed, moved): (Vec<_>, Vec<_>) =
+            self.steps.iter().cloned().partition(Step::is_of_pixels);
+        let part = |layout, steps| Self { layout, steps, ..self.clone() };
+        let [moved, computed] = [part(self.layout, moved), part(self.result, computed)];
+        moved.keeps_bytes(column).then_some([moved, computed])
+    }
+
     fn sizes(&self, column: &Column) -> Result<Sizes, DataError> {
         let dims: Result<[usize; 3], _> = column.dims.as_slice().try_into();
         dims.map(|dims| self.layout.sizes(dims)).map_err(|_| {
@@ -226,7 +261,9 @@ impl Change for Images {
             })?;
         }
         let mut columns = before.to_vec();
-        columns[place].dtype = DType::F32;
+        if !self.keeps_bytes(&before[place]) {
+            columns[place].dtype = DType::F32;
+        }
         columns[place].dims = self.result.dims(sizes.channels, sizes.height, sizes.width).to_vec();
         Ok(columns)
     }
@@ -246,9 +283,20 @@ impl Change for Images {
         }
         let Sizes { channels, height, width } = image.sizes;
         let dims = self.result.dims(channels, height, width);
-        row[place] = match self.result {
-            Layout::ChannelsFirst => Tensor::new(&dims, &image.data)?,
-            Layout::ChannelsLast => Tensor::new(&dims, &image.pixels())?,
+        let data = match self.result {
+            Layout::ChannelsFirst => image.data,
+            Layout::ChannelsLast => image.pixels(),
+        };
+        row[place] = if self.keeps_bytes(&before[place]) {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "each was a byte"
+            )]
+            let bytes: Vec<u8> = data.into_iter().map(|x| x as u8).collect();
+            Tensor::new(&dims, &bytes)?
+        } else {
+            Tensor::new(&dims, &data)?
         };
         Ok(())
     }
