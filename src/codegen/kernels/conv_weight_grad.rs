@@ -11,8 +11,10 @@ use crate::op::window::WindowAxis;
 use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Shape, TensorType};
 
-/// Threads of a block.
+/// Threads of a block of the direct kernel that has one channel, and of one with more the threads
+/// to a channel: partial sums, which follow from nothing but the convolution.
 const THREADS: i64 = 256;
+const LANES: i64 = 8;
 
 /// Adjacent channels of a block (a warp).
 const LINES: i64 = 32;
@@ -23,6 +25,9 @@ const SMALL_GROUP: i64 = 16;
 
 /// The most weights of a convolution without groups for the direct kernel, with a block for each.
 const FEW: i64 = 32;
+
+/// The most weights of a channel whose sums a thread of the direct kernel holds.
+const HELD: i64 = 12;
 
 /// The positions of the result that one partial sum of the first launch covers.
 const PART: i64 = 1024;
@@ -96,12 +101,22 @@ impl CudaOp for ConvWeightGrad {
         let small = groups > 1 && c_each <= SMALL_GROUP && m_each <= SMALL_GROUP;
         if few || small {
             let channels = m_each * groups;
+            // Channels that are convolved by themselves are neighbours in both operands.
+            let alone = c_each == 1 && m_each == 1 && channels % 4 == 0;
             let lines = if few { 1 } else { LINES };
+            let vector = if alone && b.is_aligned(x) && b.is_aligned(dy) { 4 } else { 1 };
+            let lines = (lines / vector).max(1);
+            let lanes = if few { THREADS } else { LANES };
+            // As many in each turn as can be, so that few are beyond the last.
+            let columns = taps.saturating_mul(c_each);
+            let turns = ((columns + HELD - 1) / HELD).max(1);
             b.size("PARTS", &count);
             b.define("LINES", lines);
-            b.define("LANES", THREADS / lines);
-            let tiles = (channels + lines - 1) / lines * taps * c_each;
-            let threads = int::<u32>(THREADS);
+            b.define("LANES", lanes);
+            b.define("VECTOR", vector);
+            b.define("HELD", ((columns + turns - 1) / turns).max(1));
+            let tiles = ((channels + lines * vector - 1) / (lines * vector)) * turns;
+            let threads = int::<u32>(lines * lanes);
             let grid = grid_x(block_count(&(count * tiles), 1));
             return Ok(b.finish("few_weight_grad.cu", threads, String::new(), grid));
         }

@@ -115,7 +115,7 @@ pub(super) fn read(b: &mut Builder<'_>, op: &Op<'_>) -> Decoded {
     let ty = op.types().next().ok_or("no type")?;
     match op.base {
         "mul" | "mad" | "mul24" | "mad24" => product(b, op, ty),
-        "dp4a" => dot(b, op),
+        "dp4a" | "dp2a" => dot(b, op),
         "add" | "sub" if op.has("sat") => {
             op.only(&["sat"])?;
             if op.base == "add" {
@@ -233,9 +233,11 @@ fn wide_mul<A: Lane, T: Lane>(
     Ok(())
 }
 
-/// `dp4a`: the sum of four products of bytes, added to the third operand.
+/// `dp4a`: the sum of four products of bytes, added to the third operand; `dp2a`: that of the two
+/// halves of the first operand with two bytes of the second, the lower or the upper ones.
 fn dot(b: &mut Builder<'_>, op: &Op<'_>) -> Decoded {
-    op.only(&[])?;
+    let has_halves = op.base == "dp2a";
+    op.only(if has_halves { &["lo", "hi"] } else { &[] })?;
     let types: Vec<Ty> = op.types().collect();
     let [x, y] = types[..] else { return op.refuse() };
     let (x, y) = (x.signed(), y.signed());
@@ -243,9 +245,19 @@ fn dot(b: &mut Builder<'_>, op: &Op<'_>) -> Decoded {
         let byte = v.to_le_bytes()[i as usize];
         if signed { i32::from(byte.cast_signed()) } else { i32::from(byte) }
     };
+    let half = move |v: u32, i: u32| {
+        let [low, low_upper, high, high_upper] = v.to_le_bytes();
+        let half = u16::from_le_bytes(if i == 0 { [low, low_upper] } else { [high, high_upper] });
+        if x { i32::from(half.cast_signed()) } else { i32::from(half) }
+    };
+    let first = if op.has("hi") { 2 } else { 0 };
     let ty = Ty::B(32);
     b.ternary::<u32, u32, u32>(op, (ty, ty, ty), move |a, b, c| {
-        let products = (0..4).map(|i| byte(a, i, x).wrapping_mul(byte(b, i, y)));
+        let product = |i: u32| {
+            let of_a = if has_halves { half(a, i) } else { byte(a, i, x) };
+            of_a.wrapping_mul(byte(b, first + i, y))
+        };
+        let products = (0..if has_halves { 2 } else { 4 }).map(product);
         c.wrapping_add(products.fold(0, i32::wrapping_add).cast_unsigned())
     })
 }

@@ -111,6 +111,15 @@ fn bit_fields() {
         let sum: i32 = products.map(|(p, q)| i32::from(p as i8) * i32::from(q as i8)).sum();
         z.wrapping_add(sum as u32)
     });
+    three("dp2a.lo.u32.u32 %d, %a, %b, %c;", &|x, y, z| {
+        let lower = (x & 0xffff) * (y & 0xff);
+        z.wrapping_add(lower).wrapping_add((x >> 16) * (y >> 8 & 0xff))
+    });
+    three("dp2a.hi.s32.u32 %d, %a, %b, %c;", &|x, y, z| {
+        let halves = [x as i16, (x >> 16) as i16].map(i32::from);
+        let sum = halves[0] * (y >> 16 & 0xff) as i32 + halves[1] * (y >> 24) as i32;
+        z.wrapping_add(sum as u32)
+    });
 }
 
 #[test]
