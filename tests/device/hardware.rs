@@ -310,9 +310,12 @@ fn an_instance_of_a_gpu_is_told() {
     assert!(told.contains("1 device and 4"), "{told}");
 }
 
+/// A driver of an earlier major version, and of the version just before NVRTC's.
 fn ptx_of_a_later_version() {
-    let ended = disturbed("two_head/1", &[("FAKECUDA_VERSION", "12040")]);
-    let told = ["not ready: NVRTC 13.", "PTX", "CUDA 12.4", "pip install nvidia-cuda-nvrtc-cu12"];
-    assert!(told.iter().all(|text| ended.output.contains(text)), "{ended:?}");
-    assert!(ended.report.is_empty() && ended.count("cuModuleLoadData") == 0, "{ended:?}");
+    for (version, shown) in [("12040", "CUDA 12.4"), ("12090", "CUDA 12.9")] {
+        let ended = disturbed("two_head/1", &[("FAKECUDA_VERSION", version)]);
+        let told = ["not ready: NVRTC 13.", "PTX", shown, "pip install nvidia-cuda-nvrtc-cu12"];
+        assert!(told.iter().all(|text| ended.output.contains(text)), "{ended:?}");
+        assert!(ended.report.is_empty() && ended.count("cuModuleLoadData") == 0, "{ended:?}");
+    }
 }

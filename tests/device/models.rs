@@ -1,5 +1,9 @@
 //! The models of the zoo: small ones everywhere, whole ones on a GPU.
 
+use std::path::Path;
+
+use fanwise::format::npz;
+use fanwise::types::Tensor;
 use fanwise::zoo;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
@@ -19,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(trial(format!("small_{name}"), move || check_small(name)));
     }
     trials.push(trial("the_command_line_compares_cpu_and_gpus", compared));
+    trials.push(trial("the_command_line_draws_timelines_of_gpus", timelines));
     if runs_whole_models() {
         for name in zoo::names() {
             trials.push(trial(format!("whole_{name}"), move || check_whole(name)));
@@ -67,6 +72,30 @@ fn compared() {
     assert!(told.contains("`fanwise check MODEL --target cpu,cuda`"), "{told}");
     let told = said(&["compile", "zoo:mlp", "--target", "cpu,cuda"], &[]);
     assert!(told.contains("a program is of one target"), "{told}");
+}
+
+/// A run, and epochs of training, each GPU with its streams.
+fn timelines() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let x: Vec<f32> = (0u16..5 * 784).map(|i| f32::from(i % 7)).collect();
+    let arrays = [
+        ("x", Tensor::new(&[5, 784], &x).unwrap()),
+        ("y", Tensor::new(&[5], &[1i64, 0, 2, 1, 0]).unwrap()),
+    ];
+    let arrays = arrays.map(|(name, tensor)| (name.to_owned(), tensor));
+    npz::write(Path::new(&at("data.npz")), &arrays.into()).unwrap();
+    let (data, svg, html) = (at("data.npz"), at("run.svg"), at("fit.html"));
+    let model = "zoo:mlp:narrow=16";
+    let gpus = ["--gpus", "2", "--target", "cuda", "--code", "ptx", "--timeline"];
+    let fit = ["fit", model, "--data", &data, "--loss", "scce", "--batch", "3"];
+    for (command, file) in [(&["run", model, "--batch", "5"][..], &svg), (&fit, &html)] {
+        let told = said(&[command, &gpus, &[file]].concat(), &[]);
+        let drawn = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}: {told}"));
+        for lane in ["gpu:0 compute", "gpu:1 compute", "gpu:1 uploads"] {
+            assert!(drawn.contains(lane), "{file} has no lane {lane}: {told}");
+        }
+    }
 }
 
 /// The whole model on one device and on several; on the fake device, which takes long, few rows on

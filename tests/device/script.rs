@@ -22,12 +22,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Runs the script in an unpacked folder.
+/// Runs the script in an unpacked folder, on what says that it is a GPU whose times are expected.
 fn script(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new("sh");
     // The test that is asked for has its turn here, whichever commit this is.
-    command.env_remove("FANWISE_TURN").arg(folder.join("check.sh"));
-    command.args(args).current_dir(folder).output().unwrap()
+    command.env_remove("FANWISE_TURN").env("FAKECUDA_NAME", "NVIDIA H200");
+    command.arg(folder.join("check.sh")).args(args).current_dir(folder).output().unwrap()
 }
 
 /// The numbers that a run of the script left.
@@ -132,9 +132,16 @@ fn the_script_proves_and_measures() {
         "two_head: floor",
         "% of one",
         "two_head: 8 replicas",
+        "% of that in bf16)",
         "% of its floor of ",
+        "two_head training: 8 replicas",
     ] {
         assert!(table.contains(wanted), "{wanted}: {said}");
+    }
+    for name in ["two_head", "two_head training"] {
+        let name = format!("{name}: kernels ");
+        let row = table.lines().find(|line| line.starts_with(&name)).unwrap_or_default();
+        assert!(row.contains("ms, expected 0.0") && !row.contains("expected 0.000 "), "{said}");
     }
     let json = found(&folder);
     assert_eq!(json["commit"], "0123abc");
@@ -148,19 +155,30 @@ fn the_script_proves_and_measures() {
         assert!(found.is_some_and(|rate| rate > 0.0), "{rate}: {json}");
     }
     assert!(json["ceilings"]["own_flops"].as_f64() > Some(0.0), "{json}");
-    let model = &json["models"]["two_head"];
+    assert_eq!(json["ceilings"]["expected_on"], "H200");
+    for name in ["two_head", "two_head training"] {
+        assert_model_is_measured(&json["models"][name], &json);
+    }
+    assert_eq!(json["not_measured"], Value::Array(Vec::new()));
+}
+
+/// Kernels against both floors and beside what is expected of them, and each number of replicas.
+fn assert_model_is_measured(model: &Value, json: &Value) {
+    for number in ["expected_seconds", "bf16_floor_seconds", "floor_seconds", "kernel_seconds"] {
+        assert!(model[number].as_f64() > Some(0.0), "{number}: {json}");
+    }
     let kernels = model["kernels"].as_array().unwrap();
     assert!(kernels.iter().all(|kernel| kernel["bytes"].as_f64() > Some(0.0)), "{json}");
-    for number in ["seconds", "floor_seconds", "flops"] {
+    for number in ["seconds", "floor_seconds", "expected_seconds", "flops"] {
         let found: f64 = kernels.iter().filter_map(|kernel| kernel[number].as_f64()).sum();
         assert!(found > 0.0, "{number}: {json}");
     }
     for count in ["1", "2", "4", "8"] {
-        for number in ["seconds", "against_one", "device_against_one", "share_of_floor"] {
+        let shares = ["share_of_floor", "share_of_bf16_floor"];
+        for number in ["seconds", "against_one", "device_against_one"].iter().chain(&shares) {
             assert!(model["replicas"][count][number].as_f64() > Some(0.0), "{number}: {json}");
         }
     }
-    assert_eq!(json["not_measured"], Value::Array(Vec::new()));
 }
 
 /// Tests that do not end in time; a model that there is not, unless time is over before it.

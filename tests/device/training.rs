@@ -1,6 +1,7 @@
 //! Training: the losses and the weights of GPUs are those of the CPU.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use fanwise::backend::cuda::Cuda;
@@ -63,6 +64,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     for model in MODELS {
         trials.push(trial(format!("training_{}_fit", model.0), move || check_fit(model)));
     }
+    trials.push(trial("training_cnn_invariant", || check_invariant(MODELS[1])));
+    trials.push(trial("training_cnn_ghost", || check_ghost(MODELS[1])));
     trials
 }
 
@@ -101,6 +104,49 @@ fn check((name, model, sizes): Sample, optimizer: &str) {
         } else {
             assert_near(&found, &alone, &what);
         }
+    }
+}
+
+/// Eight shards give the same weights, bit by bit, on one, two, four and eight GPUs, and nearly
+/// those of the CPU: gradients of kernels sum in other orders there.
+fn check_invariant((name, model, sizes): Sample) {
+    let place = |count| {
+        let place = place(count, WeightPlacement::Mirrored, BatchStatistics::Sync);
+        Distribution { invariant: true, ..place }
+    };
+    let optimizer = OPTIMIZERS[2].1;
+    let on =
+        |count, backend: &dyn Backend| trained(model(), sizes, optimizer, place(count), backend);
+    let wanted = on(1, &Cpu::new(2).unwrap());
+    let gpus = |count| Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
+    let alone = on(1, &gpus(1));
+    assert_near(&alone, &wanted, &format!("{name} on one GPU"));
+    for count in turns(&[2], &[4, 8], name) {
+        let what = format!("{name} on {count}");
+        let found = on(count, &gpus(count));
+        assert_eq!(bits(&found.0), bits(&alone.0), "{what}");
+        for (parameter, tensor) in alone.1.iter() {
+            let found = found.1.get(parameter).unwrap();
+            assert!(found.bytes() == tensor.bytes(), "{what}: `{parameter}` differs");
+        }
+    }
+}
+
+fn bits(losses: &[f64]) -> Vec<u64> {
+    losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+/// Groups of rows with statistics of their own give on GPUs nearly what they give on the CPU, also
+/// where a GPU has more groups than one.
+fn check_ghost((name, model, sizes): Sample) {
+    const GROUPS: NonZeroU32 = NonZeroU32::new(4).unwrap();
+    let cpu = Cpu::new(2).unwrap();
+    for count in turns(&[2], &[1, 4], name) {
+        let statistics = BatchStatistics::Ghost(GROUPS);
+        let place = || place(count, WeightPlacement::Mirrored, statistics);
+        let on = |backend: &dyn Backend| trained(model(), sizes, OPTIMIZERS[0].1, place(), backend);
+        let gpus = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
+        assert_near(&on(&gpus), &on(&cpu), &format!("{name}, {GROUPS} groups on {count}"));
     }
 }
 
@@ -173,8 +219,7 @@ fn place(count: u32, weights: WeightPlacement, statistics: BatchStatistics) -> D
     Distribution {
         replicate: Some(Replicate { weights, rule, repair: Repair::Comm, ..over }),
         batch_norm: Some(statistics),
-        invariant: false,
-        max_memory: None,
+        ..Distribution::default()
     }
 }
 

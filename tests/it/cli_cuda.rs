@@ -289,3 +289,24 @@ fn memory_is_that_of_all_runs_in_flight() {
         assert!(inputs >= 2 * 4 * 4 && held > 0, "{text}");
     }
 }
+
+/// Weights stay on GPUs, but where they are asked to go there from the host in each run, which a
+/// note tells; virtual devices take those of the template.
+#[test]
+fn weights_are_mirrored_on_gpus() {
+    let compile = |more: &[&str]| {
+        let args = ["compile", "zoo:mlp", "--gpus", "2", "--emit", "graph"];
+        let output = fanwise(&[&args[..], more].concat(), Path::new("/no/such/folder"));
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let gpus = |weights| compile(&["--target", "cuda", "--weights", weights]);
+    let told = "note: 1.9 MiB of weights go to the GPUs in each run; `--weights mirrored` keeps";
+    assert_eq!(compile(&["--target", "cuda"]), gpus("mirrored"));
+    assert!(!gpus("mirrored").1.contains("in each run"));
+    let (template, note) = gpus("template");
+    assert!(note.contains(told), "{note}");
+    assert_ne!(template, gpus("mirrored").0);
+    let (virtual_devices, note) = compile(&["--target", "cpu"]);
+    assert!(virtual_devices == template && !note.contains("in each run"), "{note}");
+}

@@ -263,7 +263,7 @@ fn large_cells_compile() {
         );
         let text = text.replace("f32[1,N,4096]", "f32[N,1,4096]");
         let graph = parse(&text).unwrap_or_else(|e| panic!("{text}{e}"));
-        let trained = cuda_training::step_of(&graph, &Weights::default(), "sgd");
+        let trained = expect::step(&graph, &Weights::default(), "sgd").graph;
         let step = cuda_training::on_gpus(&trained, BatchStatistics::Local);
         let both = [of(&graph, 2), kernels(&step).unwrap_or_else(|e| panic!("{e}"))].concat();
         let own: BTreeSet<_> =

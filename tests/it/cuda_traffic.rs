@@ -10,7 +10,7 @@ use fanwise::pass::Repair;
 use fanwise::types::{Device, DeviceKind, KernelClass};
 use fanwise::zoo;
 
-use crate::cuda_training::{on_host, step_of};
+use crate::cuda_training::{self, on_host};
 
 /// The bytes that each GPU moves for the weights of Xception, however many GPUs there are: what
 /// their exchange and their update read and write.
@@ -18,8 +18,7 @@ const WEIGHTS: i64 = 3_000_000_000;
 
 /// A step of training of a model of the zoo on so many GPUs, with the defaults of the command line.
 fn step(name: &str, optimizer: &str, gpus: u32) -> Program {
-    let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
-    placed(&step_of(&graph, &weights, optimizer), gpus)
+    placed(&cuda_training::step(name, optimizer), gpus)
 }
 
 /// A graph on so many GPUs, with the defaults of the command line.
@@ -32,7 +31,8 @@ fn own(program: &Program, device: Device) -> &DeviceProgram {
     program.devices.iter().find(|of| of.device == device).unwrap()
 }
 
-/// The launches on a GPU, and the bytes that its steps read and write for `n` rows.
+/// The launches on a GPU, and the bytes that are read and written in its memory for `n` rows: what
+/// it pulls from other GPUs, others pull from it.
 fn work(program: &Program, device: Device, n: i64) -> (usize, i64) {
     let own = own(program, device);
     let size = |id: &BufferId| own.buffers[id.0 as usize].ty.bytes().eval(n);
@@ -41,7 +41,11 @@ fn work(program: &Program, device: Device, n: i64) -> (usize, i64) {
             let touched: BTreeSet<_> = launch.operands.iter().chain(&launch.results).collect();
             touched.into_iter().map(size).sum()
         }
-        Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => 0,
+        Action::Copy { device, to, .. } if program.devices[*device].device == Device::HOST => {
+            size(to)
+        }
+        Action::Copy { to, .. } => 2 * size(to),
+        Action::Wait(_) | Action::Record(_) => 0,
     });
     (calls(own).unwrap().iter().flatten().count(), bytes.sum())
 }
@@ -103,6 +107,9 @@ fn a_step_on_eight_gpus_exchanges_little() {
         .filter(|d| program.devices[*d].device.kind == DeviceKind::Gpu)
         .collect();
     assert_eq!(gpus.len(), 8);
+    // Before each exchange, behind the last, and beside them what overlaps with the gradients.
+    let graphs = graphs(&program, gpu);
+    assert!(graphs <= exchanges + 20, "{graphs} graphs");
     for (i, own) in gpus.iter().enumerate() {
         let others: Vec<usize> = [&gpus[i + 1..], &gpus[..i]].concat();
         let found = sources(&program, *own);
@@ -189,7 +196,7 @@ fn least(graph: &Graph, n: i64) -> i64 {
 #[test]
 fn inference_reads_and_writes_what_layers_must() {
     for name in ["xception", "resnet50"] {
-        let (graph, _) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+        let (graph, _) = expect::model(name, false);
         let (launches, bytes) = work(&placed(&graph, 1), Device::gpu(0), 256);
         let least = least(&graph, 256);
         assert!(
@@ -199,23 +206,27 @@ fn inference_reads_and_writes_what_layers_must() {
     }
 }
 
-/// The kernels of convolutions that multiply more than twice as often as their results need, and
-/// how often.
-fn wasteful(program: &Program) -> BTreeSet<String> {
+/// The kernels of convolutions that multiply more than twice as often as their results need, in
+/// batches of these rows, and how often.
+fn wasteful(program: &Program, batches: &[i64]) -> BTreeSet<String> {
     let calls = calls(own(program, Device::gpu(0))).unwrap();
-    let kernels = calls.iter().flatten().flat_map(Started::of);
-    let found = kernels.filter(|of| of.kernel.file != "matmul.cu" && of.excess(256) > 2.0);
-    found.map(|of| format!("{} {:.1}", of.kernel.file, of.excess(256))).collect()
+    let mut found = BTreeSet::new();
+    for of in calls.iter().flatten().flat_map(Started::of) {
+        let excesses = batches.iter().map(|n| of.excess(*n));
+        let wasted = excesses.filter(|excess| of.kernel.file != "matmul.cu" && *excess > 2.0);
+        found.extend(wasted.map(|excess| format!("{} {excess:.1}", of.kernel.file)));
+    }
+    found
 }
 
 /// No launch of a convolution wastes more than half of its multiplications.
 #[test]
 fn convolutions_waste_little() {
     for name in zoo::names() {
-        let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
-        let trained = step_of(&graph, &weights, "sgd");
-        for (kind, graph) in [("inference", &graph), ("training", &trained)] {
-            assert_eq!(wasteful(&placed(graph, 1)), BTreeSet::new(), "{name} {kind}");
+        let graphs = [expect::model(name, false).0, cuda_training::step(name, "sgd")];
+        for (kind, graph) in ["inference", "training"].iter().zip(&graphs) {
+            let found = wasteful(&placed(graph, 1), &[16, 64, 256]);
+            assert_eq!(found, BTreeSet::new(), "{name} {kind}");
         }
     }
 }

@@ -2,19 +2,17 @@
 
 use std::collections::BTreeSet;
 
-pub(crate) use expect::step as step_of;
 use fanwise::backend::CUDA;
 use fanwise::internal::calls;
 use fanwise::ir::{Graph, verify};
 use fanwise::lower::{Action, Buffer, Program, Storage, lower};
 use fanwise::pass::{BatchStatistics, Repair, RepairOptions, Replicate, WeightPlacement, repair};
 use fanwise::types::{Device, KernelClass};
-use fanwise::zoo;
 
 /// A step of training of a model of the zoo with few features, by a loss of each output.
 pub(crate) fn step(name: &str, optimizer: &str) -> Graph {
-    let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
-    step_of(&graph, &weights, optimizer)
+    let (graph, weights) = expect::model(name, true);
+    expect::step(&graph, &weights, optimizer).graph
 }
 
 pub(crate) fn on_gpus(graph: &Graph, statistics: BatchStatistics) -> Program {

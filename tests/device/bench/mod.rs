@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::setup::{Tensors, compiler, complain};
 use ceilings::Ceilings;
+use model::Subject;
 
 pub(crate) fn trials() -> Vec<Trial> {
     floors::trials()
@@ -94,6 +95,14 @@ impl Scope {
         Ok(scope)
     }
 
+    /// What is measured, in order: inference of all models, then their training.
+    fn subjects(&self) -> impl Iterator<Item = Subject<'_>> {
+        let both = [false, true].into_iter();
+        both.flat_map(|is_trained| {
+            self.models.iter().map(move |model| Subject { model, is_trained })
+        })
+    }
+
     /// Whether the time is over.
     fn is_over(&self) -> bool {
         self.end.is_some_and(|end| Instant::now() >= end)
@@ -121,22 +130,23 @@ fn measure(path: &str, scope: &Scope) -> Result<(), String> {
     let ceilings = guarded(|| Ceilings::measure(scope))?;
     found.insert("ceilings".to_owned(), ceilings.json());
     let (mut models, mut failed) = (Map::new(), Vec::new());
-    for name in &scope.models {
+    for subject in scope.subjects() {
         if scope.is_over() {
             break;
         }
-        let mut model = Map::new();
-        if let Err(error) = guarded(|| model::measure(name, scope, &ceilings, &mut model)) {
+        let (name, mut model) = (subject.name(), Map::new());
+        if let Err(error) = guarded(|| model::measure(&subject, scope, &ceilings, &mut model)) {
             model.insert("error".to_owned(), json!(error));
             failed.push(name.clone());
         } else if let Some(left) = model.get("replicas_not_measured") {
             failed.push(format!("{name} on {left} replicas"));
         }
-        models.insert(name.clone(), Value::Object(model));
+        models.insert(name, Value::Object(model));
         found.insert("models".to_owned(), Value::Object(models.clone()));
         write(path, &found)?;
     }
-    let left: Vec<&String> = scope.models.iter().filter(|m| !models.contains_key(*m)).collect();
+    let names = scope.subjects().map(|subject| subject.name());
+    let left: Vec<String> = names.filter(|name| !models.contains_key(name)).collect();
     found.insert("not_measured".to_owned(), json!(left));
     write(path, &found)?;
     failed.extend(left.into_iter().map(|name| format!("{name}, for time ran out")));
@@ -173,7 +183,7 @@ fn head(scope: &Scope) -> Result<Map<String, Value>, String> {
         "nvrtc": compiler(None).nvrtc().version().to_string(),
         "batch": scope.batch,
         "repeat": scope.repeat,
-        "not_measured": scope.models,
+        "not_measured": scope.subjects().map(|subject| subject.name()).collect::<Vec<_>>(),
     });
     let Value::Object(mut head) = head else { return Err("no object".to_owned()) };
     if let Some((names, results)) = &scope.tests {

@@ -1,12 +1,14 @@
-//! A model: its starts, its kernels, its throughput on replicas that share the GPUs there are.
+//! Inference of a model, or a step of its training: its starts, its kernels, its throughput on
+//! replicas that share the GPUs there are.
 
 use std::time::Instant;
 
-use fanwise::backend::cuda::Cuda;
-use fanwise::backend::{CUDA, Executable};
-use fanwise::ir::{Weights, verify};
-use fanwise::lower::{Program, lower};
-use fanwise::zoo;
+use fanwise::backend::Executable;
+use fanwise::backend::cuda::{Cuda, CudaOptions};
+use fanwise::internal::CudaExecutable;
+use fanwise::ir::{Graph, Weights};
+use fanwise::lower::Program;
+use fanwise::pass::Repair;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
@@ -14,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::ceilings::Ceilings;
 use super::floors::{self, Kernel};
 use super::{Scope, busy, execute, median};
-use crate::setup::{Tensors, compiler, executable, inputs, options, replicas, traced};
+use crate::setup::{Tensors, compiler, inputs, options, traced};
 
 /// The numbers of replicas.
 const REPLICAS: [u32; 4] = [1, 2, 4, 8];
@@ -22,23 +24,57 @@ const REPLICAS: [u32; 4] = [1, 2, 4, 8];
 /// Runs that do not count.
 const WARM: usize = 3;
 
-/// Measures a model; what is found stands in `model` even where a later part fails or time runs
+/// What is measured: a model of the zoo, and whether it is trained.
+pub(super) struct Subject<'a> {
+    pub(super) model: &'a str,
+    pub(super) is_trained: bool,
+}
+
+impl Subject<'_> {
+    /// Its name among what is found.
+    pub(super) fn name(&self) -> String {
+        let Self { model, is_trained } = self;
+        if *is_trained { format!("{model} training") } else { (*model).to_owned() }
+    }
+
+    fn graph(&self) -> (Graph, Weights) {
+        let (graph, weights) = expect::model(self.model, self.is_trained);
+        if !self.is_trained {
+            return (graph, weights);
+        }
+        let step = expect::step(&graph, &weights, expect::OPTIMIZER);
+        (step.graph, step.weights)
+    }
+
+    /// A graph of it on so many GPUs.
+    fn on_gpus(&self, graph: &Graph, count: u32) -> Program {
+        let repair = if self.is_trained { Repair::Comm } else { Repair::Local };
+        expect::on_gpus(graph, count, repair)
+    }
+}
+
+/// A program on these GPUs, ready to run.
+fn ready(program: Program, weights: &Weights, options: CudaOptions) -> CudaExecutable {
+    let cuda = Cuda::new(options).unwrap_or_else(|e| panic!("{e}"));
+    cuda.executable(program, weights).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Measures a subject; what is found stands in `model` even where a later part fails or time runs
 /// out.
 pub(super) fn measure(
-    name: &str,
+    subject: &Subject<'_>,
     scope: &Scope,
     ceilings: &Ceilings,
     model: &mut Map<String, Value>,
 ) {
-    let (graph, weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
+    let (graph, weights) = subject.graph();
     let batch = inputs(&graph, scope.batch, &mut ChaCha8Rng::seed_from_u64(3));
-    let single = replicas(&graph, 1, 1);
-    let program = lower(&verify(&single).unwrap_or_else(|e| panic!("{e}")), &CUDA).unwrap();
+    let program = subject.on_gpus(&graph, 1);
     let (cold, warm) = starts(&program, &weights);
     model.insert("cold_seconds".to_owned(), json!(cold));
     model.insert("warm_seconds".to_owned(), json!(warm));
-    let (options_, trace) = traced(1);
-    let run = executable(&single, &weights, options_);
+    let (traced, trace) = traced(1);
+    let run = ready(program.clone(), &weights, traced);
     (0..6).for_each(|_| drop(execute(&run, &batch)));
     drop(run);
     let kernels = floors::kernels(&program, scope.batch, &trace, ceilings);
@@ -60,7 +96,7 @@ pub(super) fn measure(
         if scope.is_over() {
             return;
         }
-        let run = executable(&replicas(&graph, count, 1), &weights, options(count));
+        let run = ready(subject.on_gpus(&graph, count), &weights, options(count));
         let (seconds, device) = times(&run, &batch, scope);
         let (one, device_one) = *first.get_or_insert((seconds, device));
         let found = json!({
@@ -86,8 +122,7 @@ fn starts(program: &Program, weights: &Weights) -> (f64, f64) {
         let mut options = options(1);
         options.compiler = compiler(Some(cache.path().to_owned()));
         let begin = Instant::now();
-        let cuda = Cuda::new(options).unwrap_or_else(|e| panic!("{e}"));
-        drop(cuda.executable(program.clone(), weights).unwrap_or_else(|e| panic!("{e}")));
+        drop(ready(program.clone(), weights, options));
         begin.elapsed().as_secs_f64()
     };
     (start(), start())

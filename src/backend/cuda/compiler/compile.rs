@@ -32,6 +32,21 @@ pub struct Module {
     pub from_cache: bool,
 }
 
+impl Module {
+    /// A warning where the unit is of a heavy kernel that spills registers.
+    pub(crate) fn warning(&self, unit: &Unit) -> Option<String> {
+        let bytes = self.compiled.spilled();
+        let names = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
+        (bytes > 0 && is_heavy(unit)).then(|| {
+            format!(
+                "the kernel {} is slow: {bytes} bytes of each thread have no registers; fewer \
+                 operators behind a product or convolution need less",
+                names.join(", ")
+            )
+        })
+    }
+}
+
 /// The modules of some units, and what went wrong beside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Modules {
@@ -46,7 +61,7 @@ pub struct Modules {
 const BOUNDS: &str = "THREADS, resident(THREADS)";
 
 /// True for a unit of a heavy kernel, whose registers bound how many blocks a multiprocessor holds.
-pub(crate) fn is_heavy(unit: &Unit) -> bool {
+pub(super) fn is_heavy(unit: &Unit) -> bool {
     unit.entries.len() == 1 && unit.text.contains(BOUNDS)
 }
 

@@ -97,18 +97,23 @@ fn a_heavy_kernel_that_spills_gets_more_registers() {
         let modules = compiler.compile(&units, target, form, &AtomicU64::new(0)).unwrap();
         let given = compiler.nvrtc().compile(&units[0], target, form).unwrap();
         let module = modules.modules.into_iter().next().unwrap();
-        (given, module)
+        let warning = module.warning(&units[0]);
+        assert_eq!(warning.is_some(), module.compiled.spilled() > 0, "{warning:?}");
+        (given, module, warning)
     };
-    let (given, module) = compiled(64);
+    let (given, module, _) = compiled(64);
     assert_eq!((given.spilled(), module.compiled.spilled()), (0, 0));
     assert_eq!(given.image, module.compiled.image);
-    let (given, module) = compiled(160);
+    let (given, module, _) = compiled(160);
     assert!(given.spilled() > 0 && module.compiled.spilled() == 0, "{}", given.log);
     assert!(module.compiled.resources()[0].registers > 128);
     // The cache has both.
     assert_eq!(compiled(160).1, Module { from_cache: true, ..module });
-    let (given, module) = compiled(600);
-    assert!(module.compiled.spilled() > 0 && module.compiled.spilled() <= given.spilled());
+    let (given, module, warning) = compiled(600);
+    let spilled = module.compiled.spilled();
+    assert!(spilled > 0 && spilled <= given.spilled());
+    let told = format!("is slow: {spilled} bytes of each thread have no registers");
+    assert!(warning.unwrap().contains(&told));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::pinned::{Elements, NotStaged, STAGING, Staging, failed, not_pinned};
 use super::plan::{Loaded, Params, planned};
 use super::variables::{Prepared, prepare};
 use crate::backend::cpu::Cpu;
-use crate::backend::cuda::compiler::compile::{self, Compiler};
+use crate::backend::cuda::compiler::compile::Compiler;
 use crate::backend::cuda::driver::context::{self, Context, NOT_READY, WATCHDOG};
 use crate::backend::cuda::driver::contexts::Contexts;
 use crate::backend::cuda::driver::error::{ProbeError, Version, nvrtc_package};
@@ -303,7 +303,7 @@ impl Cuda {
             let modules = compiler.compile(&units, target, form, &progress.done)?;
             let kept = |error| format!("compiled kernels could not be kept: {error}");
             let compiled = units.iter().zip(&modules.modules);
-            warnings.extend(compiled.filter_map(|(unit, module)| spills(unit, module)));
+            warnings.extend(compiled.filter_map(|(unit, module)| module.warning(unit)));
             warnings.extend(modules.cache_error.map(kept).filter(|text| !warnings.contains(text)));
             for (device, (context, _)) in gpus.values().filter(|(_, (_, a))| a == arch) {
                 for (unit, module) in units.iter().zip(&modules.modules) {
@@ -337,19 +337,6 @@ impl Backend for Cuda {
     ) -> Result<Box<dyn Executable>, CompileError> {
         Ok(Box::new(self.executable(program, weights)?))
     }
-}
-
-/// A warning of a heavy kernel that spills registers.
-fn spills(unit: &codegen::Unit, module: &compile::Module) -> Option<String> {
-    let bytes = module.compiled.spilled();
-    let names = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
-    (bytes > 0 && compile::is_heavy(unit)).then(|| {
-        format!(
-            "the kernel {} is slow: {bytes} bytes of each thread have no registers; fewer \
-             operators behind a product or convolution need less",
-            names.join(", ")
-        )
-    })
 }
 
 /// The error of a device that is not one of these GPUs.

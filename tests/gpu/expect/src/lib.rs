@@ -15,7 +15,7 @@ use fanwise::lower::{Action, DeviceProgram, Launch};
 use fanwise::types::KernelClass;
 
 pub use machine::{LAUNCH, MACHINES, Machine};
-pub use table::{counts, on_gpus, step, table};
+pub use table::{OPTIMIZER, counts, model, on_gpus, step, table};
 use work::Shapes;
 pub use work::{Started, Work};
 
@@ -54,7 +54,8 @@ pub fn costs(device: &DeviceProgram, n: i64) -> Vec<Cost<'_>> {
                 partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
                 all.push(Cost { label, launch: Some(&**launch), work, kernels: calls.len() });
             }
-            // Inputs are there; the first device is the host.
+            // Inputs are there; the first device is the host. What a GPU pulls from others, others
+            // pull from it.
             Action::Copy { device: from, to, .. } if *from > 0 => {
                 let bytes = device.buffers[to.0 as usize].ty.bytes().eval(n) as f64;
                 let work = Work { bytes: 2.0 * bytes, cached: 2.0 * bytes, ..Work::default() };

@@ -3,6 +3,41 @@
 /// Seconds from the end of one kernel of a graph to the first work of the next.
 pub const LAUNCH: f64 = 2.5e-6;
 
+/// Bytes of a sample that a device keeps on chip at least: `sm_80` has 40 MB of cache beside what
+/// its cores have.
+pub(crate) const ON_CHIP: i64 = 32 << 20;
+
+/// The parts of the instructions that multiply and add in the main loops of kernels, counted in
+/// machine code for `sm_90a` of the models of the zoo; of kernels alike the median.
+pub(crate) mod density {
+    /// In tiles of which a thread computes so many elements.
+    pub(crate) struct Tiles {
+        pub(crate) elements: f64,
+        /// Products, and convolutions of one tap.
+        pub(crate) product: f64,
+        /// Convolutions of several taps.
+        pub(crate) taps: f64,
+        /// Gradients of kernels.
+        pub(crate) weights: f64,
+    }
+
+    pub(crate) const TILES: [Tiles; 3] = [
+        Tiles { elements: 64.0, product: 0.85, taps: 0.80, weights: 0.74 },
+        Tiles { elements: 32.0, product: 0.73, taps: 0.67, weights: 0.58 },
+        Tiles { elements: 16.0, product: 0.55, taps: 0.38, weights: 0.53 },
+    ];
+
+    /// What is left of it in a tile that reads element by element.
+    pub(crate) const SCALAR: f64 = 0.65;
+
+    /// Convolutions of single channels, whose weights are in registers, with their chains.
+    pub(crate) const DEPTHWISE: f64 = 0.30;
+    /// Gradients of the kernels of convolutions of few channels.
+    pub(crate) const FEW_CHANNELS: f64 = 0.23;
+    /// Recurrent cells, with their activations.
+    pub(crate) const CELL: f64 = 0.22;
+}
+
 /// What a GPU does in a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {

@@ -5,6 +5,6 @@
 fn main() -> Result<(), std::num::ParseIntError> {
     let rows = std::env::args().nth(1).map_or(Ok(256), |rows| rows.parse())?;
     println!("{}", expect::table(rows));
-    println!("{}", expect::counts(&[("xception", 256), ("resnet50", 256), ("mini_googlenet", 64)]));
+    println!("{}", expect::counts());
     Ok(())
 }

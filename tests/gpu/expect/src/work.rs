@@ -7,9 +7,7 @@ use fanwise::lower::{BufferId, DeviceProgram, Launch};
 use fanwise::op::{Gemm, Op};
 use fanwise::types::KernelClass;
 
-/// Bytes of a sample that a device keeps on chip at least: `sm_80` has 40 MB of cache beside what
-/// its cores have.
-const ON_CHIP: i64 = 32 << 20;
+use crate::machine::{ON_CHIP, density};
 
 /// The work of a launch in a batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,20 +126,19 @@ impl Shapes<'_> {
         match kernel.kernel.file {
             "conv.cu" | "matmul.cu" | "conv_weight_grad.cu" => kernel.tiles(&mut work, self.n),
             "depthwise.cu" => {
-                // Each weight is read from shared memory for each place.
-                work.density = 0.5;
+                work.density = density::DEPTHWISE;
                 // The rows of a window are read anew for each line of places.
                 work.cached *= kernel.get("TAPS", self.n).sqrt();
             }
             "few_weight_grad.cu" => {
-                work.density = 0.2;
-                work.cached *= kernel.get("TAPS", self.n);
+                work.density = density::FEW_CHANNELS;
+                work.cached *= kernel.get("TAPS", self.n).sqrt();
             }
-            "recurrent.cu" | "recurrent_grad.cu" => work.density = 0.7,
+            "recurrent.cu" | "recurrent_grad.cu" => work.density = density::CELL,
             "batch_statistics.cu" => work.doubles = first * if gradient { 6.0 } else { 3.0 },
             "batch_norm.cu" => work.doubles = first * if gradient { 8.0 } else { 4.0 },
             "batch_sums.cu" => work.doubles = 3.0 * first,
-            "reduce.cu" | "norm.cu" | "long_norm.cu" | "softmax.cu" | "long_softmax.cu" => {
+            "reduce.cu" | "long_norm.cu" | "long_softmax.cu" => {
                 work.doubles = 2.0 * first;
             }
             "all_reduce.cu" => work.doubles = self.result() * kernel.get("PARTS", self.n),
@@ -224,7 +221,11 @@ impl<'a> Started<'a> {
                 let weights = get("TAPS") * get("C_EACH");
                 over(get("M_EACH"), get("BM")) * over(weights, get("BN"))
             }
-            "few_weight_grad.cu" => over(get("M_EACH") * get("GROUPS"), get("LINES")),
+            "few_weight_grad.cu" => {
+                let channels = get("M_EACH") * get("GROUPS");
+                over(channels, get("LINES") * get("VECTOR"))
+                    * over(get("TAPS") * get("C_EACH"), get("HELD"))
+            }
             "depthwise.cu" => {
                 let channels = get("CHANNELS") / get("C_EACH") * get("EACH");
                 let along =
@@ -268,14 +269,17 @@ impl<'a> Started<'a> {
         work.cached = 4.0 * work.performed / 2.0 * (rows + columns) / (rows * columns);
         let is_off =
             |flag: &str| self.kernel.defines.iter().any(|(own, value)| own == flag && value == "0");
-        // Shares of multiply-adds among the instructions of the main loops, for `sm_90a`.
-        let scalar = is_off("X_VECTORS") || is_off("A_VECTORS");
-        work.density = match (scalar, columns <= 64.0, self.get("TAPS", n) > 1.0) {
-            (true, ..) => 0.44,
-            (_, true, _) => 0.72,
-            (_, _, true) => 0.80,
-            _ => 0.86,
+        let elements = self.get("TM", n) * self.get("TN", n);
+        let tiles = density::TILES.iter().find(|tiles| tiles.elements <= elements);
+        let tiles = tiles.unwrap_or_else(|| panic!("a tile of {elements} elements for a thread"));
+        work.density = match self.kernel.file {
+            "conv_weight_grad.cu" => tiles.weights,
+            _ if self.get("TAPS", n) > 1.0 => tiles.taps,
+            _ => tiles.product,
         };
+        if is_off("X_VECTORS") || is_off("A_VECTORS") {
+            work.density *= density::SCALAR;
+        }
     }
 }
 
