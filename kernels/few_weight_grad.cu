@@ -74,7 +74,8 @@ __device__ __forceinline__ Channels channels(const float* from) {
     return read;
 }
 
-GLOBAL(THREADS) ENTRY(const Params p) {
+// Two blocks on a multiprocessor leave each thread the registers that it needs: without a number some compilers spill.
+GLOBAL(THREADS, 2) ENTRY(const Params p) {
     __shared__ Channels shared[LINES * LANES];
     constexpr i64 each = (i64)TURNS * ACROSS;
     const i64 places = PLACES;
@@ -84,8 +85,8 @@ GLOBAL(THREADS) ENTRY(const Params p) {
         const int m = ((int)(tile % ACROSS) * LINES + line) * VECTOR;
         const int column = TURNS == 1 ? 0 : (int)(tile / ACROSS % TURNS) * HELD;
         // The places of the part, counted from the first of the sample in which it begins.
-        const int from = (int)(begin - sample * OUTPUTS);
-        const int to = m < M_ALL ? from + (int)(least(places, begin + PART) - begin) : from;
+        const u32 from = (u32)(begin - sample * OUTPUTS);
+        const u32 to = m < M_ALL ? from + (u32)(least(places, begin + PART) - begin) : from;
         const float* const xs = p.x + sample * ((i64)INPUTS * C_ALL) + m / M_EACH * C_EACH;
         const float* const dys = p.dy + sample * ((i64)OUTPUTS * M_ALL) + m;
         Channels sums[HELD];
@@ -94,9 +95,9 @@ GLOBAL(THREADS) ENTRY(const Params p) {
 #pragma unroll
             for (int v = 0; v < VECTOR; ++v) sums[k].at[v] = 0.0f;
         }
-        for (int t = from + lane; t < to; t += LANES) {
-            const int number = t / OUTPUTS;
-            const Window window(t - number * OUTPUTS);
+        for (u32 t = from + lane; t < to; t += LANES) {
+            const u32 number = t / (u32)OUTPUTS;
+            const Window window((int)(t - number * (u32)OUTPUTS));
             const float* const x = xs + number * ((i64)INPUTS * C_ALL);
             const Channels dy = channels(dys + t * (i64)M_ALL);
 #pragma unroll

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::kernel::{Arg, Call, Kernel, ParamDecl};
 use super::unit::{MAX_PARAMS, is_heavy, members};
 use crate::types::Dim;
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 
 /// The shared memory of a block that every architecture offers without opting in.
 const MOST_SHARED: i64 = 48 << 10;
@@ -128,7 +128,11 @@ fn shared(kernel: &Kernel) -> i64 {
         // The kind 2 keeps the place of a largest element beside it.
         ("softmax.cu", None) if number("KIND") == Some(2) => 16 * threads,
         ("softmax.cu", None) => 8 * threads,
-        ("norm.cu" | "few_weight_grad.cu", None) => 4 * threads,
+        ("norm.cu", None) => 4 * threads,
+        ("few_weight_grad.cu", None) => {
+            4 * threads
+                * invariant(number("VECTOR"), "that the kernel says how many channels a thread has")
+        }
         // The largest numbers that threads exchange are of four doubles; a square of 32 by 33
         // elements of eight bytes is smaller than those of 256 threads and a row.
         (file, None) => {

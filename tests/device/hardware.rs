@@ -310,7 +310,7 @@ fn an_instance_of_a_gpu_is_told() {
     assert!(told.contains("1 device and 4"), "{told}");
 }
 
-/// A driver of an earlier major version, and of the version just before NVRTC's.
+/// Drivers of an earlier major version; a unit test of the compiler has minor ones.
 fn ptx_of_a_later_version() {
     for (version, shown) in [("12040", "CUDA 12.4"), ("12090", "CUDA 12.9")] {
         let ended = disturbed("two_head/1", &[("FAKECUDA_VERSION", version)]);

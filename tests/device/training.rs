@@ -15,7 +15,7 @@ use fanwise::op::{
 use fanwise::pass::{
     BatchStatistics, Metric, Repair, Replicate, Training, WeightPlacement, Weighted,
 };
-use fanwise::train::data::{Arrays, Feed, LoaderOptions};
+use fanwise::train::data::{Arrays, Feed, Images, Layout, LoaderOptions, Step};
 use fanwise::train::{
     Distribution, Epoch, FitOptions, History, Logs, Trainer, TrainerOptions, Validation,
 };
@@ -66,6 +66,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     trials.push(trial("training_cnn_invariant", || check_invariant(MODELS[1])));
     trials.push(trial("training_cnn_ghost", || check_ghost(MODELS[1])));
+    trials.push(trial("training_cnn_bytes", || check_bytes(MODELS[1])));
     trials
 }
 
@@ -129,6 +130,53 @@ fn check_invariant((name, model, sizes): Sample) {
             let found = found.1.get(parameter).unwrap();
             assert!(found.bytes() == tensor.bytes(), "{what}: `{parameter}` differs");
         }
+    }
+}
+
+/// Bytes that devices make numbers of train on GPUs nearly as on the CPU, and there as the numbers
+/// do, bit by bit.
+fn check_bytes((name, model, sizes): Sample) {
+    let (mean, deviation) = (vec![100.0, 3.5], vec![57.25, 81.0]);
+    let layout = Layout::ChannelsFirst;
+    let steps = vec![Step::Normalise { mean: mean.clone(), deviation: deviation.clone() }];
+    let images = Images { column: "x".to_owned(), layout, result: layout, steps };
+    let bytes = BTreeMap::from([("x".to_owned(), images)]);
+    let place = |count, bytes| {
+        let place = place(count, WeightPlacement::Mirrored, BatchStatistics::Sync);
+        Distribution { bytes, ..place }
+    };
+    let on = |place, are_bytes: bool, backend: &dyn Backend| -> Trained {
+        let mut trainer = trainer(model(), OPTIMIZERS[0].1, place, backend);
+        let mut rng = ChaCha8Rng::seed_from_u64(17);
+        let rate = trainer.learning_rate();
+        let losses = BATCHES.into_iter().map(|n| {
+            let mut feed = batch(&mut rng, n, sizes);
+            let dims = [&[n], sizes].concat();
+            let pixels: Vec<u8> = (0..dims.iter().product()).map(|_| rng.random()).collect();
+            let plane: usize = sizes[1..].iter().product();
+            let number = |(i, pixel): (usize, &u8)| {
+                let channel = i / plane % sizes[0];
+                (f32::from(*pixel) - mean[channel]) / deviation[channel]
+            };
+            let numbers: Vec<f32> = pixels.iter().enumerate().map(number).collect();
+            let x = if are_bytes {
+                Tensor::new(&dims, &pixels).unwrap()
+            } else {
+                Tensor::new(&dims, &numbers).unwrap()
+            };
+            feed.inputs.insert("x".to_owned(), x);
+            trainer.train_on_batch(&feed, rate).unwrap_or_else(|e| panic!("{e}")).loss
+        });
+        (losses.collect(), trainer.weights().unwrap())
+    };
+    let cpu = Cpu::new(2).unwrap();
+    let wanted = on(Distribution::default(), false, &cpu);
+    let found = on(Distribution { bytes: bytes.clone(), ..Distribution::default() }, true, &cpu);
+    assert_eq!(bits(&found.0), bits(&wanted.0), "{name} on the CPU");
+    for count in turns(&[2], &[1, 3], name) {
+        let gpus = Cuda::new(options(count)).unwrap_or_else(|e| panic!("{e}"));
+        let found = on(place(count, bytes.clone()), true, &gpus);
+        assert_near(&found, &wanted, &format!("bytes of {name} on {count}"));
     }
 }
 

@@ -158,12 +158,13 @@ run() {
     fi
     "$here/fanwise" --version > /dev/null 2> "$work/loader" \
         || fail "the binaries do not start here; they need $(cat "$here/glibc"): $(cat "$work/loader")"
-    "$here/fanwise" devices
+    begun=$(date +%s)
+    timeout 60 "$here/fanwise" devices
     # A run on a GPU, or why there can be none.
-    "$here/fanwise" run zoo:mlp --gpus 1 --target cuda --code "$code" --batch 3 \
+    timeout 60 "$here/fanwise" run zoo:mlp --gpus 1 --target cuda --code "$code" --batch 3 \
         --cache-dir "$FANWISE_DEVICE_CACHE" > /dev/null \
         || fail "there is no GPU to test, or it cannot be used"
-    begun=$(date +%s) failed=
+    failed=
     # What an earlier run found is not what this one does.
     rm -f "$json"
     : > "$work/names"

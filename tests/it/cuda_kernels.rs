@@ -30,7 +30,8 @@ use crate::it::cuda_indexing;
 const INDEXING: &str = "indexing";
 
 /// The files whose kernels must keep everything in registers.
-const HEAVY: [&str; 4] = ["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "matmul.cu"];
+const HEAVY: [&str; 5] =
+    ["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "few_weight_grad.cu", "matmul.cu"];
 
 /// Models in training, and the files of kernels that they are there for.
 const TRAINING: [(&str, &[&str]); 4] = [

@@ -9,7 +9,7 @@ use crate::lower::{Images, Partials};
 use crate::op::ConvWeightGrad;
 use crate::op::window::WindowAxis;
 use crate::types::invariant::{int, invariant};
-use crate::types::{DType, Shape, TensorType};
+use crate::types::{DType, Dim, Shape, TensorType};
 
 /// Threads of a block of the direct kernel that has one channel, and of one with more the threads
 /// to a channel: partial sums, which follow from nothing but the convolution.
@@ -100,25 +100,11 @@ impl CudaOp for ConvWeightGrad {
         let few = groups == 1 && taps.saturating_mul(c_each * m_each) <= FEW;
         let small = groups > 1 && c_each <= SMALL_GROUP && m_each <= SMALL_GROUP;
         if few || small {
-            let channels = m_each * groups;
             // Channels that are convolved by themselves are neighbours in both operands.
-            let alone = c_each == 1 && m_each == 1 && channels % 4 == 0;
-            let lines = if few { 1 } else { LINES };
-            let vector = if alone && b.is_aligned(x) && b.is_aligned(dy) { 4 } else { 1 };
-            let lines = (lines / vector).max(1);
-            let lanes = if few { THREADS } else { LANES };
-            // As many in each turn as can be, so that few are beyond the last.
-            let columns = taps.saturating_mul(c_each);
-            let turns = ((columns + HELD - 1) / HELD).max(1);
-            b.size("PARTS", &count);
-            b.define("LINES", lines);
-            b.define("LANES", lanes);
-            b.define("VECTOR", vector);
-            b.define("HELD", ((columns + turns - 1) / turns).max(1));
-            let tiles = ((channels + lines * vector - 1) / (lines * vector)) * turns;
-            let threads = int::<u32>(lines * lanes);
-            let grid = grid_x(block_count(&(count * tiles), 1));
-            return Ok(b.finish("few_weight_grad.cu", threads, String::new(), grid));
+            let alone = small && c_each == 1 && m_each == 1;
+            let vectors = alone && b.is_aligned(x) && b.is_aligned(dy);
+            let direct = Direct { columns: taps.saturating_mul(c_each), channels: m_each * groups };
+            return Ok(direct.call(b, if few { 1 } else { LINES }, vectors, &count));
         }
         let columns = taps.saturating_mul(c_each);
         let (x_aligned, dy_aligned) = (b.is_aligned(x), b.is_aligned(dy));
@@ -129,5 +115,33 @@ impl CudaOp for ConvWeightGrad {
         let tile = Tile::of_weights(m_each, columns);
         let (threads, tiles) = tile.define(&mut b, &m_each.into(), &columns.into());
         Ok(b.finish("conv_weight_grad.cu", threads, String::new(), grid_x(tiles * groups * count)))
+    }
+}
+
+/// The direct kernel for few weights or small groups.
+struct Direct {
+    /// The weights of a channel of the result.
+    columns: i64,
+    /// The channels of the result.
+    channels: i64,
+}
+
+impl Direct {
+    /// Its call, with `lines` channels to a block, four of them to a thread as `vectors`, for
+    /// `parts` partial sums.
+    fn call(self, mut b: Builder<'_>, lines: i64, vectors: bool, parts: &Dim) -> Call {
+        let Self { columns, channels } = self;
+        let vector = if vectors && channels % 4 == 0 { 4 } else { 1 };
+        let (lines, lanes) = (lines / vector, if lines == 1 { THREADS } else { LANES });
+        // As many in each turn as can be, so that few are beyond the last.
+        let turns = ((columns + HELD - 1) / HELD).max(1);
+        b.size("PARTS", parts);
+        b.define("LINES", lines);
+        b.define("LANES", lanes);
+        b.define("VECTOR", vector);
+        b.define("HELD", ((columns + turns - 1) / turns).max(1));
+        let tiles = ((channels + lines * vector - 1) / (lines * vector)) * turns;
+        let grid = grid_x(block_count(&(parts.clone() * tiles), 1));
+        b.finish("few_weight_grad.cu", int::<u32>(lines * lanes), String::new(), grid)
     }
 }

@@ -27,11 +27,12 @@ use crate::setup::{
 /// A graph of one kernel, from the number of a case.
 type Make = fn(&mut Net, usize) -> Vec<Value>;
 
-const CLASSES: [(&str, Make); 4] = [
+const CLASSES: [(&str, Make); 5] = [
     ("shared_lines", lines::shared),
     ("gradients_of_recurrent_cells", cells::gradients),
     ("draws", cells::random),
     ("gradients_of_weights", training::weights),
+    ("gradients_of_few_weights", training::few_weights),
 ];
 
 /// Classes whose kernels take the operations of the reference evaluation, in its order.

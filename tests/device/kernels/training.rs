@@ -100,6 +100,37 @@ pub(super) fn weights(net: &mut Net, i: usize) -> Vec<Value> {
     vec![net.op(op, &[x, dy])]
 }
 
+/// Gradients of the kernels of single channels and of small groups: more weights than a thread
+/// holds, parts that begin inside a sample, one and three axes, channels that are no vectors.
+pub(super) fn few_weights(net: &mut Net, i: usize) -> Vec<Value> {
+    let (groups, from, to, image, kernel) = [
+        (8, 1, 1, vec![37, 41], vec![5, 5]),
+        (4, 1, 1, vec![1500], vec![3]),
+        (12, 1, 1, vec![9, 11, 13], vec![2, 3, 3]),
+        (5, 1, 2, vec![33, 35], vec![3, 2]),
+        (3, 4, 2, vec![34, 36], vec![3, 3]),
+    ][i % 5]
+        .clone();
+    let axes = image.len();
+    let strides = vec![1 + i64::try_from(i / 5 % 2).unwrap(); axes];
+    let dilations = vec![1 + i64::try_from(i / 10 % 2).unwrap(); axes];
+    let pads = vec![i64::try_from(i % 2).unwrap(); 2 * axes];
+    let x = net.input(&[&[from * groups], image.as_slice()].concat());
+    let w = net.param(&[&[to * groups, from], kernel.as_slice()].concat());
+    let conv = Conv {
+        strides: strides.clone(),
+        dilations: dilations.clone(),
+        pads: pads.clone(),
+        groups: signed(groups),
+    };
+    let y = net.op(conv, &[x, w]);
+    let dims = net.dims(y);
+    let dy = net.input(&dims);
+    let kernel = kernel.into_iter().map(signed).collect();
+    let op = ConvWeightGrad { strides, dilations, pads, groups: signed(groups), kernel };
+    vec![net.op(op, &[x, dy])]
+}
+
 /// Elements of all floats that are dropped.
 pub(super) fn dropped(net: &mut Net, i: usize) -> Vec<Value> {
     let axes = net.pick(0, 3);

@@ -8,7 +8,8 @@ pub const LAUNCH: f64 = 2.5e-6;
 pub(crate) const ON_CHIP: i64 = 32 << 20;
 
 /// The parts of the instructions that multiply and add in the main loops of kernels, counted in
-/// machine code for `sm_90a` of the models of the zoo; of kernels alike the median.
+/// machine code for `sm_90a` of the models of the zoo by `tests/gpu/density.py`; of kernels alike
+/// the median.
 pub(crate) mod density {
     /// In tiles of which a thread computes so many elements.
     pub(crate) struct Tiles {

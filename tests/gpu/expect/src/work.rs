@@ -137,10 +137,10 @@ impl Shapes<'_> {
             "recurrent.cu" | "recurrent_grad.cu" => work.density = density::CELL,
             "batch_statistics.cu" => work.doubles = first * if gradient { 6.0 } else { 3.0 },
             "batch_norm.cu" => work.doubles = first * if gradient { 8.0 } else { 4.0 },
-            "batch_sums.cu" => work.doubles = 3.0 * first,
-            "reduce.cu" | "long_norm.cu" | "long_softmax.cu" => {
-                work.doubles = 2.0 * first;
-            }
+            "batch_sums.cu" => work.doubles = 4.0 * first,
+            // Wide sums and products keep what each addition rounds away.
+            "reduce.cu" if kernel.get("COMPONENTS", self.n) > 1.0 => work.doubles = 7.0 * first,
+            "reduce.cu" | "long_norm.cu" | "long_softmax.cu" => work.doubles = 2.0 * first,
             "all_reduce.cu" => work.doubles = self.result() * kernel.get("PARTS", self.n),
             _ => {}
         }
