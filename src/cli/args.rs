@@ -145,15 +145,18 @@ impl ModelArgs {
         }
     }
 
+    /// Whether it names a checkpoint.
+    pub(crate) fn is_checkpoint(&self) -> anyhow::Result<bool> {
+        Ok(kept::state(self.spec())?.is_some())
+    }
+
     /// Fails for a checkpoint, which a training goes on from and does not begin with.
     pub(crate) fn check_untrained(&self) -> anyhow::Result<()> {
         let spec = self.spec();
-        match kept::state(spec)? {
-            Some(_) => {
-                bail!("{spec} is a checkpoint: `fanwise fit --resume {spec}` goes on with its run")
-            }
-            None => Ok(()),
+        if self.is_checkpoint()? {
+            bail!("{spec} is a checkpoint: `fanwise fit --resume {spec}` goes on with its run");
         }
+        Ok(())
     }
 
     /// The names of the classes that the checkpoint of that name tells apart, if it is one.

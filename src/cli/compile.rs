@@ -1,5 +1,7 @@
 //! `fanwise compile`: a model in, the forms of its rewritten graph out.
 
+mod step;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,8 +17,7 @@ use crate::format;
 use crate::ir::picture::{self, Level};
 use crate::ir::{self, Graph, Param, Weights};
 use crate::model::{self, GraphForm, Model};
-use crate::pass::{self, TrainingGraph};
-use crate::train;
+use crate::pass;
 use crate::types::{Note, Quoted};
 use crate::{analysis, lower};
 use anyhow::{Context, bail};
@@ -28,7 +29,8 @@ use crate::cli::kernels::{self, Kernels};
 use crate::cli::replicate::{AvailableDevices, ReplicateArgs, Replicated};
 use crate::cli::target::{CacheArgs, PlanForm, TargetArg};
 use crate::cli::{exec, ui};
-use crate::train::keras::Compiled;
+
+use step::{Parts, Step};
 
 /// Rewrite a model for many devices and write the result
 #[derive(Args)]
@@ -156,6 +158,24 @@ impl Emit {
         }
     }
 
+    /// Fails where the name of a picture's file says that it is something else.
+    fn check_file(&self) -> anyhow::Result<()> {
+        if matches!(self.kind, Kind::Memory | Kind::Timeline) {
+            return self.form().map(drop);
+        }
+        let is_page = matches!(self.kind, Kind::Html(_));
+        if !is_page && !matches!(self.kind, Kind::Svg(_)) {
+            return Ok(());
+        }
+        let ending = if is_page { "html" } else { "svg" };
+        match &self.path {
+            Some(path) if !path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending)) => {
+                bail!("cannot draw to {}: `{ending}` pictures are .{ending} files", path.display())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What it shows to people. Files of graphs are read back and compared with their model, so
     /// their sizes are numbers.
     fn shows(&self) -> Option<Shown> {
@@ -223,9 +243,7 @@ impl FromStr for Emit {
             bail!(KINDS);
         }
         let emit = Self { kind, training, path };
-        if matches!(kind, Kind::Memory | Kind::Timeline) {
-            emit.form()?;
-        }
+        emit.check_file()?;
         Ok(emit)
     }
 }
@@ -241,6 +259,12 @@ impl CompileArgs {
             // Both are refused before.
             Some(TargetArg::Auto | TargetArg::Cpu | TargetArg::Both) | None => &CPU,
         }
+    }
+
+    /// A step of training.
+    fn step(&self) -> anyhow::Result<Step> {
+        let Self { model, objective, optimizer, replicate, .. } = self;
+        Step::of(&Parts { model, objective, optimizer, replicate, place: self.place() })
     }
 
     /// Says which options have no effect on what is emitted.
@@ -334,17 +358,18 @@ pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
         )?),
         None => None,
     };
-    let trained = emits.iter().any(|emit| emit.training).then(|| training(args)).transpose()?;
+    let trained = emits.iter().any(|emit| emit.training).then(|| args.step()).transpose()?;
     args.note_idle(emits);
     for emit in emits {
         let model = symbolic.of_kind(emit).unwrap_or(&model);
         let replicated = shown.as_ref().filter(|_| emit.shows() == Some(Shown::Split));
         let replicated = replicated.unwrap_or(&at_numbers);
-        let (graph, weights) = match trained.as_ref().filter(|_| emit.training) {
-            Some((graph, weights)) => (graph, weights),
+        let step = trained.as_ref().filter(|_| emit.training);
+        let (graph, weights) = match step {
+            Some(step) => (&step.graph, &step.weights),
             None => (&*replicated.graph, &model.weights),
         };
-        write_kind(args, emit, &Made { template: &model.graph, replicated, graph, weights })?;
+        write_kind(args, emit, &Made { template: &model.graph, replicated, step, graph, weights })?;
     }
     // The process ends: the system takes its memory back sooner than it is freed piece by piece.
     std::mem::forget((at_numbers, trained, shown));
@@ -358,6 +383,8 @@ struct Made<'a> {
     template: &'a Graph,
     /// What became of it on the devices.
     replicated: &'a Replicated<'a>,
+    /// The step of training, where one is asked for.
+    step: Option<&'a Step>,
     /// The replicas, or a step of training on the devices.
     graph: &'a Graph,
     weights: &'a Weights,
@@ -365,7 +392,7 @@ struct Made<'a> {
 
 /// Writes one kind.
 fn write_kind(args: &CompileArgs, emit: &Emit, made: &Made<'_>) -> anyhow::Result<()> {
-    let Made { template, replicated, graph, weights } = *made;
+    let Made { template, replicated, step, graph, weights } = *made;
     match emit.kind {
         Kind::GraphInput => write_graph(args, emit, template, weights),
         Kind::GraphRepaired => write_graph(args, emit, &replicated.template, weights),
@@ -385,7 +412,10 @@ fn write_kind(args: &CompileArgs, emit: &Emit, made: &Made<'_>) -> anyhow::Resul
         Kind::Dot => write(emit, &ir::to_dot(graph)),
         Kind::Svg(level) => write(emit, &picture::to_svg(graph, level)),
         Kind::Html(level) => {
-            let claims = pass::claims_by_name(&replicated.template).map_err(Error::from)?;
+            let claims = match step {
+                Some(step) => step.claims()?,
+                None => pass::claims_by_name(&replicated.template).map_err(Error::from)?,
+            };
             write(emit, &picture::to_html(graph, level, &claims))
         }
         Kind::Program | Kind::Memory | Kind::Timeline | Kind::Kernels(_) => {
@@ -473,28 +503,6 @@ fn found_again(graph: &Graph, at_numbers: &Graph) -> Result<(), String> {
             Err(format!("what is computed before the run depends on its number at {name}"))
         }
     }
-}
-
-/// A step of training as it runs on its devices.
-fn training(args: &CompileArgs) -> anyhow::Result<(Graph, Weights)> {
-    let limit = args.model.max_memory();
-    let file = Compiled::of(&args.model.file()?, limit).map_err(Error::from)?;
-    let model = args.model.load_for_training()?;
-    let (optimizer, _) = args.optimizer.of_file(file.as_ref())?;
-    let mut training = args.objective.training(&model.graph, optimizer, file.as_ref())?;
-    args.optimizer.apply(&mut training, &model, 0);
-    args.objective.restrict(&mut training, file.as_ref())?;
-    let TrainingGraph { graph, weights, .. } =
-        pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
-    let place = train::Distribution {
-        replicate: args.replicate.choice(args.place(), false)?,
-        batch_norm: args.replicate.statistics(),
-        ..train::Distribution::default()
-    };
-    let graph = train::replicated(&graph, &place)?.into_owned();
-    // Before anything is written: a file that exists reads back.
-    ir::verify(&graph).map_err(Error::from)?;
-    Ok((graph, weights))
 }
 
 /// Writes a graph to standard output, or with its weights to a file.

@@ -51,7 +51,15 @@ impl InputArgs {
         let Some(path) = &self.inputs else { return Ok(BTreeMap::new()) };
         let budget = &mut Budget::new(limit);
         if !path.is_dir() {
-            return Ok(npz::read(path, budget).map_err(Error::from)?);
+            let mut arrays = npz::read(path, budget).map_err(Error::from)?;
+            // As in data to train on, `x` stands for the only input.
+            if let [name] = names
+                && !arrays.contains_key(name)
+                && let Some(only) = arrays.remove("x")
+            {
+                arrays.insert(name.clone(), only);
+            }
+            return Ok(arrays);
         }
         let set = DataSets::only(path).map_err(Error::from)?;
         let read = DataSets::inputs(&set, names, budget);

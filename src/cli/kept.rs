@@ -17,6 +17,18 @@ pub(crate) const MODEL: &str = "model";
 /// The setting of a checkpoint that has the names of the classes, in the order of their numbers.
 pub(crate) const CLASSES: &str = "classes of the data";
 
+/// Fails where the model that a checkpoint in `folder` is of is not there any more.
+pub(crate) fn check_there(model: &str, folder: &str) -> anyhow::Result<()> {
+    if model.starts_with("zoo:") || Path::new(model).exists() {
+        return Ok(());
+    }
+    bail!(
+        "the checkpoint in {folder} is of the model {model}, which is not there any more; put it \
+         back, or name it where it is: `fanwise fit MODEL --resume {folder} --save FILE` goes on \
+         with the run and writes the trained model"
+    )
+}
+
 /// The options of a model that a checkpoint keeps.
 const OPTIONS: [&str; 7] =
     ["batch_axis", "dim", "set", "free_batch", "assume", "params", "params_unchecked"];
@@ -55,6 +67,7 @@ pub(crate) fn line(spec: &str, checkpoint: &Checkpoint) -> anyhow::Result<Vec<St
              --resume {spec}` goes on with it, and `--save` writes a model"
         );
     };
+    check_there(name, spec)?;
     let mut line = vec!["fanwise".to_owned(), name.clone()];
     for id in OPTIONS {
         let option = id.replace('_', "-");

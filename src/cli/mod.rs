@@ -33,8 +33,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Run one model on many GPUs without changing what it computes
 ///
-/// MODEL is an ONNX file, a graph written by `fanwise compile --emit graph` or `--emit json`, or
-/// `zoo:NAME` for a built-in model.
+/// MODEL is an ONNX or Keras file, a graph written by `fanwise compile --emit graph` or `--emit
+/// json`, the folder of a checkpoint that `fanwise fit` wrote, or `zoo:NAME` for a built-in model.
 #[derive(Parser)]
 #[command(name = "fanwise", max_term_width = 110)]
 #[command(after_help = "Examples:

@@ -252,11 +252,9 @@ impl ReplicateArgs {
         devices: Vec<Device>,
         cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
-        let sent = devices.iter().copied().collect();
+        let on = devices.clone();
         let replicated = self.proved(model, template, devices, cuda)?;
-        if cuda && self.weights.is_some_and(|of| of != WeightsArg::Mirrored) {
-            note_sent(template, &sent);
-        }
+        self.note_weights(template, &on, cuda);
         for repair in &replicated.repairs {
             ui::note(repair);
         }
@@ -324,6 +322,7 @@ impl ReplicateArgs {
     /// the result is to be `n-invariant`, because the shards determine the order of the sums.
     pub(crate) fn choice(
         &self,
+        template: &Graph,
         place: AvailableDevices,
         invariant: bool,
     ) -> anyhow::Result<Option<Replicate>> {
@@ -342,8 +341,16 @@ impl ReplicateArgs {
                 return Ok(None);
             }
         };
+        self.note_weights(template, &devices, place.cuda);
         let repair = self.repair(pass::Repair::Comm);
         Ok(Some(Replicate { repair, ..self.over_devices(devices, place.cuda) }))
+    }
+
+    /// Notes what weights that do not stay on GPUs cost.
+    fn note_weights(&self, template: &Graph, devices: &[Device], cuda: bool) {
+        if cuda && self.weights.is_some_and(|of| of != WeightsArg::Mirrored) {
+            note_sent(template, &devices.iter().copied().collect());
+        }
     }
 
     /// The options of repairs.

@@ -32,6 +32,7 @@ pub(crate) enum TargetArg {
     /// The CPU; `--gpus` are virtual devices on it
     Cpu,
     /// NVIDIA GPUs
+    #[value(alias = "gpu")]
     Cuda,
     /// The CPU and NVIDIA GPUs, which `check` compares
     #[value(name = "cpu,cuda")]

@@ -40,10 +40,19 @@ pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) 
         ui::say(&report::object(None, text, &[]).to_string());
     } else if let Some(text) = unknown {
         ui::talk(&format!("error: {text}\n\nFor more information, try '--help'."));
+    } else if let Some(text) = no_number(error) {
+        ui::talk(&text);
     } else {
         drop(error.print());
     }
     ExitCode::from(report::BAD_INPUT)
+}
+
+/// The error for a value that is no whole number, of which Rust says only that a digit is wrong.
+fn no_number(error: &clap::Error) -> Option<String> {
+    let text = error.render().to_string();
+    let is_no_number = text.contains("invalid digit found in string");
+    is_no_number.then(|| text.replace("invalid digit found in string", "it is not a whole number"))
 }
 
 /// The error for a command that does not exist.

@@ -43,6 +43,8 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let graph = args.graph.load_graph()?.graph;
     let template = match &args.template {
         Some(model) => model.clone(),
+        // What was trained is its own model.
+        None if args.graph.is_checkpoint()? => args.graph.spec().to_owned(),
         None => source(&graph)?,
     };
     let template = args.graph.load_other(&template)?.graph;

@@ -72,8 +72,21 @@ impl Diagnostic for FileError {
     }
 
     fn hints(&self) -> Vec<Hint> {
-        let raise = || Hint::turn_on(Setting::MaxMemory, "raise the memory limit");
-        if let Self::Memory(_) = self { vec![raise()] } else { Vec::new() }
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        match self {
+            Self::Memory(_) => {
+                vec![Hint::turn_on(Setting::MaxMemory, "raise the memory limit")]
+            }
+            Self::Read { error, .. } if is_missing(error) => {
+                vec![Hint::advice("name a file that is there: a path begins at the working folder")]
+            }
+            Self::Write { error, .. } if is_missing(error) => {
+                vec![Hint::advice("make its folder first")]
+            }
+            Self::Read { .. } | Self::Write { .. } | Self::Content { .. } | Self::Tensor { .. } => {
+                Vec::new()
+            }
+        }
     }
 }
 

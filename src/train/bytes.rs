@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::data::{DataError, Images, Layout, Step};
+use super::data::{Change as _, Column, DataError, Images, Layout, Step};
 use crate::Error;
 use crate::ir::{Builder, Graph, Value, Weights};
 use crate::op::Formula;
@@ -30,6 +30,7 @@ pub(super) fn taken<'a>(
             return Err(DataError::Setting(reason).into());
         };
         let ty = TensorType::new(DType::U8, graph.ty(input).shape.clone());
+        check(images, &ty)?;
         let mut b = Builder::over(graph, Weights::default());
         // It has the name that the other one leaves.
         let x = b.input(name, ty);
@@ -40,6 +41,16 @@ pub(super) fn taken<'a>(
     }
     graph.remove_unused();
     Ok(Cow::Owned(graph))
+}
+
+/// Fails where steps do not fit the rows of an input, as in the loader: means and deviations of
+/// channels that there are, and no deviation of 0.
+fn check(images: &Images, ty: &TensorType) -> Result<(), Error> {
+    if let Some(column) = Column::of(&*images.column, ty).filter(|_| !images.steps.is_empty()) {
+        let of_result = Images { layout: images.result, ..images.clone() };
+        of_result.columns(&[column])?;
+    }
+    Ok(())
 }
 
 /// The numbers that the steps make of bytes.
@@ -147,7 +158,24 @@ mod tests {
             refused.err().map_or(String::new(), |error| error.to_string())
         };
         assert!(of("z", Vec::new()).contains("no input `z` of f32"));
-        assert!(of("x", vec![Step::FlipVertical]).contains("FlipVertical"));
         assert_eq!(of("x", Vec::new()), "");
+        let mut b = Builder::new("model");
+        let x = b.input("x", "f32[N,2,4,4]".parse().unwrap());
+        b.output("y", x);
+        let graph = b.finish().0;
+        let of = |step| {
+            let (layout, column) = (Layout::ChannelsFirst, "x".to_owned());
+            let images = Images { column, layout, result: layout, steps: vec![step] };
+            let refused = taken(&graph, &BTreeMap::from([("x".to_owned(), images)]));
+            refused.err().map_or(String::new(), |error| error.to_string())
+        };
+        let normal = |mean: &[f32], deviation: &[f32]| Step::Normalise {
+            mean: mean.to_vec(),
+            deviation: deviation.to_vec(),
+        };
+        assert!(of(Step::FlipVertical).contains("FlipVertical"));
+        assert_eq!(of(normal(&[1.0, 2.0], &[1.0, 2.0])), "");
+        assert!(of(normal(&[1.0], &[1.0])).contains("2 channels"));
+        assert!(of(normal(&[1.0, 2.0], &[1.0, 0.0])).contains("no deviation of 0"));
     }
 }

@@ -87,5 +87,7 @@ pub use observer::{Observer, TrainState};
 pub use options::{Distribution, TrainerOptions};
 pub use schedule::{Plateau, Schedule};
 pub use stage::Predictor;
+#[cfg(feature = "cli")]
+pub(crate) use stage::claims;
 pub(crate) use stage::{Evaluator, replicated};
 pub use trainer::Trainer;

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+#[cfg(feature = "cli")]
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +23,7 @@ use crate::ir::Model;
 use crate::ir::{self, Graph, Weights};
 use crate::op::{Concat, OpDef};
 use crate::pass::{
-    self, BatchStatistics, LossInputs, Repair, RepairOptions, Replicate, TrainingGraph,
+    self, BatchStatistics, LossInputs, Repair, RepairOptions, Repaired, Replicate, TrainingGraph,
 };
 use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
 
@@ -411,15 +413,12 @@ fn eight(devices: &[Device]) -> Result<Vec<Device>, Error> {
     Ok((0..8).map(|i| devices[i * count / 8]).collect())
 }
 
-/// A graph as it runs: over the devices of `place`, and proved to compute what one device does, or
-/// as it is.
-///
-/// # Errors
-/// If it may not be split so.
-pub fn replicated<'a>(
+/// A graph after the repairs for the devices of a distribution, and how it is replicated; nothing
+/// where it is not.
+fn repaired<'a>(
     graph: &'a Graph,
     distribution: &Distribution,
-) -> Result<Cow<'a, Graph>, Error> {
+) -> Result<Option<(Repaired<'a>, Replicate)>, Error> {
     let mut replicate = distribution.replicate.clone();
     if distribution.invariant {
         if distribution.batch_norm == Some(BatchStatistics::Local) {
@@ -435,19 +434,45 @@ pub fn replicated<'a>(
         });
         replicate = Some(Replicate { devices, rule: ShardRule::Balanced, ..given });
     }
+    let Some(replicate) = replicate else { return Ok(None) };
     let statistics = distribution.batch_norm.unwrap_or(BatchStatistics::Sync);
-    let Some(replicate) = replicate else {
-        return match statistics {
-            BatchStatistics::Ghost(groups) => Ok(pass::grouped(graph, groups)?),
-            BatchStatistics::Sync | BatchStatistics::Local => Ok(Cow::Borrowed(graph)),
-        };
-    };
     let new = RepairOptions::new(replicate.repair);
     let options = RepairOptions { batch_norm: Some(statistics), ..new };
     let repaired = pass::repair_for(graph, replicate.devices.len(), options)?;
+    Ok(Some((repaired, replicate)))
+}
+
+/// A graph as it runs: over the devices of `place`, and proved to compute what one device does, or
+/// as it is.
+///
+/// # Errors
+/// If it may not be split so.
+pub fn replicated<'a>(
+    graph: &'a Graph,
+    distribution: &Distribution,
+) -> Result<Cow<'a, Graph>, Error> {
+    let Some((repaired, replicate)) = repaired(graph, distribution)? else {
+        return match distribution.batch_norm {
+            Some(BatchStatistics::Ghost(groups)) => Ok(pass::grouped(graph, groups)?),
+            Some(BatchStatistics::Sync | BatchStatistics::Local) | None => Ok(Cow::Borrowed(graph)),
+        };
+    };
     let replicated = repaired.replicate(&replicate)?;
     repaired.prove(ir::verify(&replicated)?)?;
     Ok(Cow::Owned(replicated))
+}
+
+/// The claims of a graph as it is replicated, by the names of its values.
+///
+/// # Errors
+/// As [`replicated`].
+#[cfg(feature = "cli")]
+pub(crate) fn claims(
+    graph: &Graph,
+    distribution: &Distribution,
+) -> Result<HashMap<String, String>, Error> {
+    let repaired = repaired(graph, distribution)?;
+    Ok(pass::claims_by_name(repaired.as_ref().map_or(graph, |(repaired, _)| repaired.graph()))?)
 }
 
 /// A graph on its devices, ready to run.

@@ -196,7 +196,7 @@ pub enum SplitError {
     #[error("a split needs at least one device")]
     NoReplica,
     /// A weight is missing or too many.
-    #[error("{weights} weights for {replicas} replicas; give one weight for each")]
+    #[error("{replicas} replicas take a weight each, and there are {weights}; give one for each")]
     WeightCount {
         /// Weights given.
         weights: usize,

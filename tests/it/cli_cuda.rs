@@ -307,6 +307,10 @@ fn weights_are_mirrored_on_gpus() {
     let (template, note) = gpus("template");
     assert!(note.contains(told), "{note}");
     assert_ne!(template, gpus("mirrored").0);
+    // A step of training tells it, too.
+    let step = ["--target", "cuda", "--weights", "cpu", "--loss", "mse", "--emit", "claims"];
+    let (_, note) = compile(&[&step[..], &["--emit", "graph:training"]].concat());
+    assert!(note.contains("in each run"), "{note}");
     let (virtual_devices, note) = compile(&["--target", "cpu"]);
     assert!(virtual_devices == template && !note.contains("in each run"), "{note}");
 }

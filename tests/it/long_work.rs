@@ -140,6 +140,8 @@ fn a_checkpoint_is_a_model() {
     assert!(out.starts_with("{\"rows\":10") || out.contains("\"rows\":10"), "{out}");
     let (table, _) = good(&["summary", &at("run")]);
     assert_eq!(table, good(&["summary", &at("m.fan")]).0);
+    let (proof, _) = good(&["verify", &at("run")]);
+    assert_eq!(proof, "proved: the graph is the model itself\n");
     // A graph that is compiled from it keeps its weights.
     good(&["compile", &at("run"), "--gpus", "2", "--emit", &format!("graph={}", at("g.fan"))]);
     good(&["run", &at("g.fan"), "--batch", "5", "--outputs", &at("e.npz")]);

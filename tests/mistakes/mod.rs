@@ -1,7 +1,8 @@
 //! Mistakes of users: commands that are refused, with what they are told.
 //!
 //! A line of a case is a mistake, the arguments of a command, or prepares one: `+` before it, a
-//! command that succeeds; `= FILE TEXT`, a file with this text. `#` begins a comment.
+//! command that succeeds; `= FILE TEXT`, a file with this text; `- FILE`, a file that goes. `#`
+//! begins a comment.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,6 +27,10 @@ pub(crate) fn told(text: &str) -> String {
         if let Some(file) = line.strip_prefix("= ") {
             let (name, text) = file.split_once(' ').unwrap();
             fs::write(here.join(name), text.replace("\\n", "\n")).unwrap();
+            continue;
+        }
+        if let Some(name) = line.strip_prefix("- ") {
+            fs::remove_file(here.join(name)).unwrap();
             continue;
         }
         let prepares = line.strip_prefix("+ ");

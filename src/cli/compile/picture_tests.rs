@@ -2,7 +2,8 @@ use std::collections::HashSet;
 
 use clap::Parser;
 
-use super::{CompileArgs, training};
+use super::CompileArgs;
+use super::step::Step;
 use crate::backend::{CPU, CUDA};
 use crate::ir::picture::{self, Claims, Level};
 use crate::ir::{self, Builder, Graph};
@@ -38,8 +39,25 @@ fn assert_readable(name: &str, graph: &Graph, also_unfolded: bool) {
 }
 
 fn step_on_four(more: &[&str]) -> Graph {
+    step(more).graph
+}
+
+fn step(more: &[&str]) -> Step {
     let line = ["zoo:mini_googlenet", "--gpus", "4", "--loss", "categorical-crossentropy"];
-    training(&args(&[&line[..], more].concat())).unwrap().0
+    args(&[&line[..], more].concat()).step().unwrap()
+}
+
+/// What a page tells of a value has its claim, in a step of training, too: but for what is there
+/// because of the replicas.
+#[test]
+fn values_of_a_step_have_their_claims() {
+    let step = step(&[]);
+    let claims = step.claims().unwrap();
+    let values = step.graph.ids().filter(|id| step.graph.node(*id).op().is_some());
+    let names = values.flat_map(|id| step.graph.node(id).results()).map(|r| &r.name);
+    let (with, without): (Vec<_>, Vec<_>) =
+        names.partition(|name| claims.contains_key(picture::before_replication(name)));
+    assert!(with.len() > 20 * without.len(), "{} with, without {without:?}", with.len());
 }
 
 fn program(graph: &Graph, kernels: &dyn Kernels) -> Program {

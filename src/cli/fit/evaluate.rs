@@ -145,7 +145,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     args.objective.restrict(&mut training, file.as_ref())?;
     // No augmentation: the numbers are those of the data as they are.
     let images = data.images(&model.graph, &*source, &[], None, limit)?;
-    let distribution = distribution(replicate, &runner, limit, false, &images)?;
+    let distribution = distribution(replicate, &runner, limit, false, &model.graph, &images)?;
     let on = lines::devices(&distribution, runner.place());
     let options = TrainerOptions { training, distribution }.for_columns(source.columns());
     let prepare = || Evaluator::new(&model, &options, runner.backend());
@@ -192,7 +192,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let source = data.open(&model.graph, &[], limit)?;
     let model = rows::sized(&model, source.columns())?;
     let images = data.images(&model.graph, &*source, &[], None, limit)?;
-    let distribution = distribution(replicate, &runner, limit, false, &images)?;
+    let distribution = distribution(replicate, &runner, limit, false, &model.graph, &images)?;
     let on = lines::devices(&distribution, runner.place());
     let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
@@ -227,10 +227,11 @@ pub(super) fn distribution(
     runner: &Runner,
     limit: u64,
     invariant: bool,
+    graph: &Graph,
     images: &Changes,
 ) -> anyhow::Result<Distribution> {
     Ok(Distribution {
-        replicate: replicate.choice(runner.place(), invariant)?,
+        replicate: replicate.choice(graph, runner.place(), invariant)?,
         batch_norm: replicate.statistics(),
         invariant,
         max_memory: Some(limit),

@@ -48,5 +48,11 @@ pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, wrote: Option
 /// The learning rate of an epoch, short also if it is extreme.
 pub(super) fn rate(epoch: &Epoch) -> String {
     let x = epoch.learning_rate;
+    // A rate of a file that has it as `f32` is as short as it was there.
+    #[expect(clippy::cast_possible_truncation, reason = "compared with what it was")]
+    let single = x as f32;
+    if f64::from(single).to_bits() == x.to_bits() && (1e-5..1e6).contains(&x) {
+        return single.to_string();
+    }
     if x == 0.0 || (1e-5..1e6).contains(&x) { x.to_string() } else { format!("{x:e}") }
 }

@@ -37,7 +37,7 @@ use crate::train::{
 use anyhow::{Context, bail};
 
 use crate::cli::args::ModelArgs;
-use crate::cli::kept::MODEL;
+use crate::cli::kept::{MODEL, check_there};
 use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, distribution};
@@ -109,7 +109,11 @@ pub(crate) fn fit(
     {
         ui::note(format_args!("the run in {} is of another model, {own}", folder.display()));
     }
-    if args.base.model.spec().is_empty() {
+    let spec = args.base.model.spec();
+    if own.is_some_and(|own| own == spec) {
+        check_there(spec, &folder.display().to_string())?;
+    }
+    if spec.is_empty() {
         let folder = folder.display();
         bail!(
             "the checkpoint in {folder} does not say which model it is of: name it, `fanwise fit \
@@ -145,23 +149,19 @@ fn fit_from(
     let limit = model.max_memory();
     let runner = target.runner()?;
     let (file, model) = read(model, resume.is_some())?;
-    let classes = settings::classes(resume.as_ref());
-    let (source, validation) = args.sources(&model.graph, classes, limit)?;
+    let (source, validation) =
+        args.sources(&model.graph, settings::classes(resume.as_ref()), limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let (training, file) = training(args, &model, file)?;
     let other = validation.as_ref().map_or(&[][..], |other| other.columns());
     let images = data.images(&model.graph, &*source, other, args.augment.as_ref(), limit)?;
     let invariant = args.reproducible.is_some();
-    let distribution = distribution(replicate, &runner, limit, invariant, &images)?;
+    let distribution = distribution(replicate, &runner, limit, invariant, &model.graph, &images)?;
     let options = TrainerOptions { training, distribution };
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
     let mut trainer = ui::stage("prepare", || Trainer::new(model, &options, runner.backend()))?;
-    // Models of the zoo are as they are meant.
-    if !args.base.model.spec().starts_with("zoo:") {
-        trainer.notes().iter().for_each(ui::note);
-    }
-    note_untrained(&trainer);
+    tell(&trainer, args.base.model.spec());
     let changed = trainer.changed().map(str::to_owned).collect();
     let template = Template { spec: args.base.model.spec(), graph, changed, limit, file };
     let begun = template.file.as_ref().map_or(Ok(0), |file| file.begin(&mut trainer))?;
@@ -172,7 +172,6 @@ fn fit_from(
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let on = lines::devices(&options.distribution, runner.place());
     let held_back = validation.as_ref().map(|source| source.rows());
-    let is_validated = held_back.is_some();
     let header = Header::new(args, &on, told::elements(&template.graph, &trainer), held_back);
     let (mut observers, interrupted) = args.observers(keeper.clone(), settings);
     observers.insert(0, Box::new(header));
@@ -190,7 +189,8 @@ fn fit_from(
         if let Some(text) = interrupted.get() {
             return Ok(interrupt::told(text));
         }
-        let run = Summary { args, history: &history?, before, validated: is_validated, keeper };
+        let run =
+            Summary { args, history: &history?, before, validated: held_back.is_some(), keeper };
         template.save_best(&mut trainer, &run)?;
         run.tell(began.elapsed(), trainer.momentum());
         Ok(ExitCode::SUCCESS)
@@ -234,6 +234,15 @@ fn take_best(trainer: &mut Trainer, folder: &Path, limit: u64) -> anyhow::Result
     let best = best.with_context(|| format!("{} has no checkpoint", folder.display()))?;
     trainer.restore(&best.variables)?;
     Ok(trainer.average()?)
+}
+
+/// Tells what should be known of the training of a model.
+fn tell(trainer: &Trainer, spec: &str) {
+    // Models of the zoo are as they are meant.
+    if !spec.starts_with("zoo:") {
+        trainer.notes().iter().for_each(ui::note);
+    }
+    note_untrained(trainer);
 }
 
 /// Tells which parameters stay as they are, but for running statistics, which move.

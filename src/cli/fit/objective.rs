@@ -165,7 +165,11 @@ impl ObjectiveArgs {
             }
         }
         if losses.is_empty() {
-            bail!("`--loss` is required");
+            bail!(
+                "`--loss` is required: such as `sparse_categorical_crossentropy` for classes that \
+                 are numbered from 0, `categorical_crossentropy` for a number for each class, or \
+                 `mse`"
+            );
         }
         let known = |output: &str| losses.iter().any(|loss| loss.output == output);
         if let Some((output, _)) = self.loss_weight.iter().find(|(output, _)| !known(output)) {

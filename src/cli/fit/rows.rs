@@ -105,17 +105,29 @@ impl Changes {
 
 /// The inputs of `f32` whose columns have bytes in all data, which stay bytes on their way to a
 /// device.
-fn bytes(graph: &Graph, names: &Names, data: [&[Column]; 2]) -> BTreeMap<String, Images> {
-    let of = |input| {
-        let info = graph.info(input);
-        let column = names.inputs.get(&*info.name)?.clone();
-        let mut own = data.into_iter().flatten().filter(|c| c.name == column);
-        let are_bytes = info.ty.dtype == DType::F32 && own.all(|c| c.dtype == DType::U8);
-        let (layout, steps) = (Layout::default(), Vec::new());
-        let images = Images { column, layout, result: layout, steps };
-        are_bytes.then(|| (info.name.to_string(), images))
-    };
-    graph.inputs().filter_map(of).collect()
+fn bytes(graph: &Graph, data: [&[Column]; 2]) -> anyhow::Result<BTreeMap<String, Images>> {
+    let inputs: Vec<&str> = graph.inputs().map(|v| &*graph.info(v).name).collect();
+    let given = data.into_iter().filter(|columns| !columns.is_empty());
+    let named = given.map(|columns| Ok((columns, Names::of(columns, &inputs, &[])?)));
+    let named = named.collect::<Result<Vec<_>, Error>>()?;
+    let mut found = BTreeMap::new();
+    for value in graph.inputs() {
+        let input = &*graph.info(value).name;
+        // Each may have a name of its own for the column.
+        let columns = named.iter().map(|(columns, names)| {
+            let name = names.inputs.get(input);
+            columns.iter().find(|column| Some(&column.name) == name)
+        });
+        let columns: Option<Vec<&Column>> = columns.collect();
+        let Some([column, ..]) = columns.as_deref() else { continue };
+        let are_bytes = columns.iter().flatten().all(|column| column.dtype == DType::U8);
+        if are_bytes && graph.ty(value).dtype == DType::F32 {
+            let (layout, steps) = (Layout::default(), Vec::new());
+            let images = Images { column: column.name.clone(), layout, result: layout, steps };
+            found.insert(input.to_owned(), images);
+        }
+    }
+    Ok(found)
 }
 
 impl DataArgs {
@@ -161,7 +173,7 @@ impl DataArgs {
         let inputs: Vec<String> = graph.inputs().map(|v| graph.info(v).name.to_string()).collect();
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         let names = Names::of(source.columns(), &inputs, &[]).map_err(Error::from)?;
-        let mut bytes = bytes(graph, &names, [source.columns(), other]);
+        let mut bytes = bytes(graph, [source.columns(), other])?;
         let mut found = Vec::new();
         for value in graph.inputs() {
             let input = &*graph.info(value).name;
@@ -243,5 +255,60 @@ impl DataArgs {
             ),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{Column, DataArgs};
+    use crate::cli::fit::images::Augment;
+    use crate::ir::{Builder, Graph};
+    use crate::op::Unary;
+    use crate::train::data::{Arrays, Source as _};
+    use crate::types::{DType, Tensor};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        data: DataArgs,
+    }
+
+    fn model() -> Graph {
+        let mut b = Builder::new("model");
+        let x = b.input("image", "f32[N,3,4,5]".parse().unwrap());
+        let y = b.op("y", Unary::Relu, &[x]).unwrap();
+        b.output("y", y);
+        b.finish().0
+    }
+
+    /// The inputs that come as bytes for data of bytes, with these options and validation data.
+    fn bytes(line: &[&str], augment: Option<&str>, other: &[Column]) -> Vec<(String, usize)> {
+        let data = Line::parse_from([&["fit"], line].concat()).data;
+        let pixels: Vec<u8> = (0..120).collect();
+        let x = Tensor::new(&[2, 3, 4, 5], &pixels).unwrap();
+        let source = Arrays::new([("x".to_owned(), x)]).unwrap();
+        let augment: Option<Augment> = augment.map(|text| text.parse().unwrap());
+        let made = data.images(&model(), &source, other, augment.as_ref(), 1 << 20).unwrap();
+        assert_eq!(source.columns()[0].dtype, DType::U8);
+        made.bytes.into_iter().map(|(name, images)| (name, images.steps.len())).collect()
+    }
+
+    #[test]
+    fn bytes_stay_bytes_where_devices_can_make_the_numbers() {
+        let column = |name: &str, dtype| [Column::new(name, dtype, &[3, 4, 5])];
+        let with = |steps| vec![("image".to_owned(), steps)];
+        assert_eq!(bytes(&[], None, &[]), with(0));
+        assert_eq!(bytes(&["--normalize", "unit"], None, &[]), with(1));
+        assert_eq!(bytes(&["--normalize", "channels"], Some("shift=0.2,flip"), &[]), with(1));
+        assert_eq!(bytes(&[], None, &column("x", DType::U8)), with(0));
+        assert_eq!(bytes(&[], None, &column("image", DType::U8)), with(0));
+        // The mean of each pixel, an edge that is no byte, other data without bytes.
+        let none = Vec::new();
+        assert_eq!(bytes(&["--normalize", "mean"], None, &[]), none);
+        assert_eq!(bytes(&["--normalize", "unit"], Some("shift=0.2,fill=0.5"), &[]), none);
+        assert_eq!(bytes(&["--normalize", "unit"], None, &column("image", DType::F32)), none);
+        assert_eq!(bytes(&[], None, &column("x", DType::F32)), none);
     }
 }

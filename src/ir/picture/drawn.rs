@@ -82,7 +82,8 @@ impl<'a> Picture<'a> {
             1 => " · 1 replica".to_owned(),
             n => format!(" · {n} replicas"),
         };
-        format!("{}{replicas} · {level}", self.graph.name())
+        let step = if self.graph.updates().is_empty() { "" } else { " · training step" };
+        format!("{}{step}{replicas} · {level}", self.graph.name())
     }
 }
 
@@ -243,7 +244,7 @@ pub(super) fn name_of(name: &str, count: usize) -> &str {
 }
 
 /// The name that a value of a replica has in the model.
-pub(super) fn before_replication(name: &str) -> &str {
+pub(crate) fn before_replication(name: &str) -> &str {
     let number = |rest: &str| {
         let digits = rest.split('.').next().unwrap_or(rest); // A text has a first part.
         !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())

@@ -20,6 +20,8 @@ mod training;
 
 pub(crate) use self::blocks::Role;
 use self::drawn::Picture;
+#[cfg(test)]
+pub(crate) use self::drawn::before_replication;
 pub(crate) use self::drawn::{Claims, Level};
 pub(crate) use self::svg::escaped;
 use super::Graph;

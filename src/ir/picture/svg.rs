@@ -152,7 +152,7 @@ fn draw_wire(out: &mut String, wire: &Wire) {
         return;
     };
     let mut path = format!("M{x:.1} {y:.1}");
-    let mut last = (x, y);
+    let (mut before, mut last) = ((x, y), (x, y));
     for (x, y) in rest {
         // Writing to a `String` cannot fail.
         let _ = if wire.square || (last.0 - x).abs() < 0.5 {
@@ -161,8 +161,9 @@ fn draw_wire(out: &mut String, wire: &Wire) {
             let middle = f64::midpoint(last.1, *y);
             write!(path, "C{:.1} {middle:.1} {x:.1} {middle:.1} {x:.1} {y:.1}", last.0)
         };
-        last = (*x, *y);
+        (before, last) = (last, (*x, *y));
     }
+    path += &head(before.into(), last.into());
     push(
         out,
         format_args!(
@@ -170,6 +171,18 @@ fn draw_wire(out: &mut String, wire: &Wire) {
             wire.from, wire.to
         ),
     );
+}
+
+/// The head of an arrow at the end of a wire, as the rest of its path. A bent wire ends upright.
+fn head(before: [f64; 2], [x, y]: [f64; 2]) -> String {
+    const LONG: f64 = 5.0;
+    const WIDE: f64 = 3.0;
+    if (y - before[1]).abs() < 0.5 {
+        let back = x - LONG * (x - before[0]).signum();
+        return format!("M{back:.1} {:.1}L{x:.1} {y:.1}L{back:.1} {:.1}", y - WIDE, y + WIDE);
+    }
+    let back = y - LONG * (y - before[1]).signum();
+    format!("M{:.1} {back:.1}L{x:.1} {y:.1}L{:.1} {back:.1}", x - WIDE, x + WIDE)
 }
 
 fn draw_box(out: &mut String, at: usize, placed: &Placed) {

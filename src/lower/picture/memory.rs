@@ -63,7 +63,7 @@ pub(crate) fn memory(program: &Program, bound: &Bound) -> Chart {
         }
     };
     Chart {
-        title: format!("{} · memory at {} rows", program.name, bound.n),
+        title: super::title(program, "memory", bound),
         notes: vec![note.to_owned()],
         legend: Vec::new(),
         scale: (WIDTH / longest as f64).min(STEP),

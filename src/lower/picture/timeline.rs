@@ -117,7 +117,7 @@ pub(crate) fn plan(program: &Program, bound: &Bound) -> Chart {
         ..panel(&streams, title, 0.0, end)
     };
     Chart {
-        title: format!("{} · plan at {} rows", program.name, bound.n),
+        title: super::title(program, "plan", bound),
         notes: vec![
             "Every launch and copy is drawn equally long: a plan has their order and what they \
              wait for, not their times."

@@ -50,10 +50,12 @@ pub enum TrainingError {
     #[error("the model is {0}; give the model itself")]
     NoModel(&'static str),
     /// A parameter to freeze or to train does not exist.
-    #[error("there is no parameter `{name}` to {verb}")]
+    #[error("there is no parameter `{name}` to {verb}; {known}")]
     NoParam {
         /// Its name.
         name: String,
+        /// The parameters that there are, as a clause.
+        known: String,
         /// The intended use.
         verb: &'static str,
     },
@@ -64,7 +66,7 @@ pub enum TrainingError {
     #[error("no trained parameter `{0}` exists for a constraint")]
     NoConstraint(String),
     /// There is nothing to train.
-    #[error("the loss depends on no trained parameter{0}")]
+    #[error("the loss depends on no trained parameter{0}; train one at least")]
     Nothing(String),
     /// A tensor could not be made.
     #[error(transparent)]

@@ -88,11 +88,25 @@ pub(super) fn named(
             .filter(|n| names(pattern, n))
             .collect();
         if all.is_empty() {
-            return Err(TrainingError::NoParam { name: pattern.clone(), verb });
+            let (name, known) = (pattern.clone(), known(model));
+            return Err(TrainingError::NoParam { name, known, verb });
         }
         found.extend(all);
     }
     Ok(found)
+}
+
+/// The first parameters of a model, as a clause.
+fn known(model: &Graph) -> String {
+    const SHOWN: usize = 5;
+    let names = model.params().iter().map(|p| format!("`{}`", p.name));
+    let shown = names.take(SHOWN).collect::<Vec<_>>().join(", ");
+    let more = if model.params().len() > SHOWN { ", …" } else { "" };
+    if shown.is_empty() {
+        "the model has none".to_owned()
+    } else {
+        format!("the model has {shown}{more}")
+    }
 }
 
 /// The factor of a parameter, 0 without a penalty. A pattern wins over a penalty without one, the

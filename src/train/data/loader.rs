@@ -84,11 +84,14 @@ impl Loader {
     pub fn new(data: impl Into<Data>, mut options: LoaderOptions) -> Result<Arc<Self>, DataError> {
         let data = data.into();
         let wrong = |reason: &str| Err(DataError::Setting(reason.to_owned()));
-        if options.batch == 0 || options.ahead == 0 || options.steps == Some(0) {
-            return wrong(
-                "a batch has at least 1 row, an epoch at least 1 batch, and at least 1 is read \
-                 ahead",
-            );
+        if options.batch == 0 {
+            return wrong("a batch of 0 rows; give it at least 1");
+        }
+        if options.steps == Some(0) {
+            return wrong("an epoch of 0 batches; give it at least 1");
+        }
+        if options.ahead == 0 {
+            return wrong("0 batches are read ahead; at least 1 must be");
         }
         let columns = data.stages()?;
         let Data { input, changes } = data;

@@ -100,10 +100,18 @@ fn range(values: impl Iterator<Item = f64>, least: f64) -> (f64, f64) {
     if high - low >= apart { (low, high) } else { (low - apart / 2.0, low + apart / 2.0) }
 }
 
+/// The range that an axis shows, with ticks at its ends, and how far these are apart. It begins at
+/// 0 where that is as near as the largest number is far from the least.
+fn shown([low, high]: [f64; 2], count: f64) -> ((f64, f64), f64) {
+    let low = if low > 0.0 && low < high / 2.0 { 0.0 } else { low };
+    let up = step(high - low, count);
+    (((low / up).floor() * up, (high / up).ceil() * up), up)
+}
+
 fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
     let all = || curves.iter().flat_map(|curve| &curve.values);
     let x_range = range(all().map(|(x, _)| *x), 1.0);
-    let y_range = range(all().map(|(_, y)| *y), 1e-9);
+    let (y_range, up) = shown(range(all().map(|(_, y)| *y), 1e-9).into(), 6.0);
     let (left, right) = (EDGES.0, PANEL.0 - EDGES.1);
     let (upper, lower) = (top + EDGES.2, top + PANEL.1 - EDGES.3);
     let part = |value: f64, (low, high): (f64, f64)| (value - low) / (high - low);
@@ -112,11 +120,15 @@ fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
     let text = |at, text: String, anchor| Mark::Text { at, text, anchor };
     let line = |from, to, colour| Mark::Line { places: vec![from, to], colour, width: 1.0 };
     let across = step(x_range.1 - x_range.0, 10.0).max(1.0);
-    for x in ticks(x_range.0, x_range.1, across) {
+    let mut epochs = ticks(x_range.0, x_range.1, across);
+    // The first epoch has its number, too.
+    if epochs.first().is_some_and(|first| first - x_range.0 > across / 2.0) {
+        epochs.insert(0, x_range.0);
+    }
+    for x in epochs {
         marks.push(line((at_x(x), upper), (at_x(x), lower), GRID));
         marks.push(text((at_x(x), lower + 14.0), label(x, across), Anchor::Middle));
     }
-    let up = step(y_range.1 - y_range.0, 6.0);
     for y in ticks(y_range.0, y_range.1, up) {
         marks.push(line((left, at_y(y)), (right, at_y(y)), GRID));
         marks.push(text((left - 8.0, at_y(y)), label(y, up), Anchor::End));
