@@ -212,14 +212,14 @@ fn a_table_is_trained_where_it_is_asked_for() {
     let both = Training { frozen: ["p".to_owned()].into(), ..learned.clone() };
     assert_eq!(text(both), "`p`: it is both frozen and trained");
     let unknown = Training { learned: ["q".to_owned()].into(), ..terms.clone() };
-    assert_eq!(text(unknown), "there is no parameter `q` to train");
+    assert_eq!(text(unknown), "there is no parameter `q` to train; the model has `w`, `p`");
     let frozen = Training { frozen: ["w".to_owned()].into(), ..terms };
     let error = training(&graph, &weights, &frozen).unwrap_err();
     assert!(matches!(error, TrainingError::Nothing(_)), "{error}");
     assert_eq!(
         error.to_string(),
         "the loss depends on no trained parameter; `w` is not: it is frozen; `p` is not: \
-         it is a table of positional embeddings"
+         it is a table of positional embeddings; train one at least"
     );
 }
 
