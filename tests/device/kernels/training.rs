@@ -62,32 +62,20 @@ pub(super) fn pools(net: &mut Net, i: usize) -> Vec<Value> {
 const CHANNELS: [(usize, usize, usize); 8] =
     [(3, 8, 1), (4, 36, 1), (1, 5, 1), (20, 4, 2), (1, 1, 40), (3, 2, 3), (1, 2, 5), (4, 4, 8)];
 
-#[expect(clippy::many_single_char_names, reason = "the letters of the formula")]
 /// Gradients of convolutions' kernels; in some graphs one of what comes back is infinite.
 pub(super) fn weights(net: &mut Net, i: usize) -> Vec<Value> {
-    let Windows { strides, dilations, mut pads, mut image, kernel } =
-        windows(net, [2, 1, 2, 3][i % 4]);
-    let (c, m, groups) = CHANNELS[i % 8];
+    let mut windows = windows(net, [2, 1, 2, 3][i % 4]);
     if i % 7 == 1 {
         // Several parts.
-        image[0] += 600;
+        windows.image[0] += 600;
     }
     let infinite = i % 6 == 2;
     if infinite {
-        pads.fill(1);
+        windows.pads.fill(1);
     }
-    let x = net.input(&[&[c * groups], image.as_slice()].concat());
-    let w = net.param(&[&[m * groups, c], kernel.as_slice()].concat());
-    let conv = Conv {
-        strides: strides.clone(),
-        dilations: dilations.clone(),
-        pads: pads.clone(),
-        groups: signed(groups),
-    };
-    let y = net.op(conv, &[x, w]);
-    let dims = net.dims(y);
-    let mut dy = net.input(&dims);
+    let [x, mut dy] = convolved(net, &windows, CHANNELS[i % 8]);
     if infinite {
+        let dims = net.dims(dy);
         let mut factors = vec![1.0f32; dims.iter().product()];
         let place = net.pick(0, factors.len() - 1);
         factors[place] = f32::INFINITY;
@@ -95,40 +83,47 @@ pub(super) fn weights(net: &mut Net, i: usize) -> Vec<Value> {
         let factors = net.builder.param(&name, Tensor::new(&dims, &factors).unwrap());
         dy = net.op(Binary::Mul, &[dy, factors]);
     }
-    let kernel = kernel.into_iter().map(signed).collect();
-    let op = ConvWeightGrad { strides, dilations, pads, groups: signed(groups), kernel };
-    vec![net.op(op, &[x, dy])]
+    gradient(net, windows, CHANNELS[i % 8].2, &[x, dy])
 }
 
 /// Gradients of the kernels of single channels and of small groups: more weights than a thread
 /// holds, parts that begin inside a sample, one and three axes, channels that are no vectors.
 pub(super) fn few_weights(net: &mut Net, i: usize) -> Vec<Value> {
-    let (groups, from, to, image, kernel) = [
-        (8, 1, 1, vec![37, 41], vec![5, 5]),
-        (4, 1, 1, vec![1500], vec![3]),
-        (12, 1, 1, vec![9, 11, 13], vec![2, 3, 3]),
-        (5, 1, 2, vec![33, 35], vec![3, 2]),
-        (3, 4, 2, vec![34, 36], vec![3, 3]),
+    let (channels, image, kernel) = [
+        ((1, 1, 8), vec![37, 41], vec![5, 5]),
+        ((1, 1, 4), vec![1500], vec![3]),
+        ((1, 1, 12), vec![9, 11, 13], vec![2, 3, 3]),
+        ((1, 2, 5), vec![33, 35], vec![3, 2]),
+        ((4, 2, 3), vec![34, 36], vec![3, 3]),
     ][i % 5]
         .clone();
     let axes = image.len();
-    let strides = vec![1 + i64::try_from(i / 5 % 2).unwrap(); axes];
-    let dilations = vec![1 + i64::try_from(i / 10 % 2).unwrap(); axes];
-    let pads = vec![i64::try_from(i % 2).unwrap(); 2 * axes];
-    let x = net.input(&[&[from * groups], image.as_slice()].concat());
-    let w = net.param(&[&[to * groups, from], kernel.as_slice()].concat());
-    let conv = Conv {
-        strides: strides.clone(),
-        dilations: dilations.clone(),
-        pads: pads.clone(),
-        groups: signed(groups),
-    };
-    let y = net.op(conv, &[x, w]);
+    let strides = vec![1 + signed(i / 5 % 2); axes];
+    let dilations = vec![1 + signed(i / 10 % 2); axes];
+    let pads = vec![signed(i % 2); 2 * axes];
+    let windows = Windows { strides, dilations, pads, image, kernel };
+    let operands = convolved(net, &windows, channels);
+    gradient(net, windows, channels.2, &operands)
+}
+
+/// What a convolution takes, and what comes back for its result: of so many channels of a group in
+/// the operand and in the result, and groups.
+fn convolved(net: &mut Net, of: &Windows, channels: (usize, usize, usize)) -> [Value; 2] {
+    let (from, to, groups) = channels;
+    let x = net.input(&[&[from * groups], of.image.as_slice()].concat());
+    let w = net.param(&[&[to * groups, from], of.kernel.as_slice()].concat());
+    let (strides, dilations, pads) = (of.strides.clone(), of.dilations.clone(), of.pads.clone());
+    let y = net.op(Conv { strides, dilations, pads, groups: signed(groups) }, &[x, w]);
     let dims = net.dims(y);
-    let dy = net.input(&dims);
+    [x, net.input(&dims)]
+}
+
+/// The gradient of its kernel.
+fn gradient(net: &mut Net, of: Windows, groups: usize, operands: &[Value; 2]) -> Vec<Value> {
+    let Windows { strides, dilations, pads, kernel, .. } = of;
     let kernel = kernel.into_iter().map(signed).collect();
     let op = ConvWeightGrad { strides, dilations, pads, groups: signed(groups), kernel };
-    vec![net.op(op, &[x, dy])]
+    vec![net.op(op, operands)]
 }
 
 /// Elements of all floats that are dropped.
