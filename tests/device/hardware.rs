@@ -208,15 +208,11 @@ fn waits_do_not_poll() {
     };
     // Fast kernels may have ended before anybody waits for them.
     let (fast, _) = asked("0");
-    // On a busy machine a question may be answered only when the kernel has ended: nobody waits.
-    let waited = (0..5).any(|_| {
-        let start = Instant::now();
-        let (slow, waits) = asked("200");
-        let most = 2.0 * fast as f64 + A_SECOND * start.elapsed().as_secs_f64();
-        assert!(slow as f64 <= most, "{fast} questions, and {slow} of slow kernels");
-        waits > 0
-    });
-    assert!(waited, "nobody waits");
+    let start = Instant::now();
+    let (slow, waits) = asked("200");
+    let most = 2.0 * fast as f64 + A_SECOND * start.elapsed().as_secs_f64();
+    assert!(slow as f64 <= most, "{fast} questions, and {slow} of slow kernels");
+    assert!(waits > 0, "nobody waits");
 }
 
 /// One process: so many runs, and the tracks of what was copied from GPUs in the last one.

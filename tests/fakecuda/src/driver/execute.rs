@@ -119,7 +119,6 @@ impl Driver {
         let device = self.contexts.get(&context).map_or(0, |c| c.device);
         match work {
             Work::Launch { kernel, launch, .. } => {
-                std::thread::sleep(self.config.launch);
                 self.stats.launches += 1;
                 self.stats.steps += block::run(kernel, launch, &mut self.memory, tag)?;
                 Ok(())

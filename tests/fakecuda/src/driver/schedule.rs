@@ -2,7 +2,7 @@
 
 use super::code;
 use super::config::{Class, Config, Order};
-use super::queue::{HostCall, Work};
+use super::queue::Work;
 use super::state::{Call, Context, Driver, Failed, say};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -136,9 +136,19 @@ fn advance(mut guard: Guard, goal: &Goal, steps: usize) -> Call<Guard> {
         left -= 1;
         match driver.next_stream(goal) {
             Some(stream) => {
+                if let Some(time) = driver.slow_launch(stream) {
+                    guard = outside(guard, stream, || std::thread::sleep(time))?;
+                }
+                let Some(driver) = guard.as_mut() else { return Err(code::DEINITIALIZED) };
                 if let Some(host) = driver.run_one(stream) {
-                    guard = outside(guard, stream, host)?;
-                } else {
+                    // SAFETY: the caller of cuLaunchHostFunc promised that the function may be
+                    // called once.
+                    let call = || unsafe {
+                        (host.function)(std::ptr::with_exposed_provenance_mut(host.data));
+                    };
+                    guard = outside(guard, stream, call)?;
+                }
+                if let Some(driver) = guard.as_mut() {
                     driver.retire(stream);
                 }
             }
@@ -151,20 +161,16 @@ fn advance(mut guard: Guard, goal: &Goal, steps: usize) -> Call<Guard> {
     }
 }
 
-/// Calls a host function without the lock.
-fn outside(mut guard: Guard, stream: u64, host: HostCall) -> Call<Guard> {
+/// What a stream does without the lock: others ask and order meanwhile.
+fn outside(mut guard: Guard, stream: u64, act: impl FnOnce()) -> Call<Guard> {
     if let Some(of) = guard.as_mut().and_then(|d| d.streams.get_mut(&stream)) {
         of.busy = true;
     }
     drop(guard);
-    // SAFETY: the caller of cuLaunchHostFunc promised that the function may be called once.
-    unsafe { (host.function)(std::ptr::with_exposed_provenance_mut(host.data)) };
+    act();
     let mut guard = lock()?;
-    if let Some(driver) = guard.as_mut() {
-        if let Some(of) = driver.streams.get_mut(&stream) {
-            of.busy = false;
-        }
-        driver.retire(stream);
+    if let Some(of) = guard.as_mut().and_then(|d| d.streams.get_mut(&stream)) {
+        of.busy = false;
     }
     CHANGED.notify_all();
     Ok(guard)
@@ -257,6 +263,13 @@ impl Driver {
             Some(Work::Wait(marker)) => self.markers.get(marker).is_none_or(|m| m.done),
             Some(_) => true,
         }
+    }
+
+    /// The time that the launch at the front of a stream takes at the least, where that is any.
+    fn slow_launch(&self, stream: u64) -> Option<Duration> {
+        let front = &self.streams.get(&stream)?.queue.front()?.work;
+        let time = self.config.launch;
+        (matches!(front, Work::Launch { .. }) && !time.is_zero()).then_some(time)
     }
 
     /// The stream that runs next on the way to a goal.
