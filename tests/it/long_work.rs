@@ -13,10 +13,12 @@ use std::time::Duration;
 use fanwise::format::{Budget, npz};
 use fanwise::ir::{Builder, Origin};
 use fanwise::model::{self, GraphForm};
-use fanwise::op::{MatMul, Unary};
+use fanwise::op::{BatchNorm, MatMul, Unary};
 use fanwise::types::{DType, Tensor};
 
 use crate::fit_cli::{command, good, path, refused, texts, two_head};
+#[cfg(unix)]
+use crate::python::python;
 
 /// Text without times and rates.
 fn steady(text: &str) -> String {
@@ -338,6 +340,65 @@ fn a_damaged_checkpoint_names_the_folder_that_it_is_named_in() {
     let (_, error) = texts(&command.current_dir(at("run")).output().unwrap());
     let way = "use the checkpoint in ., after epoch 1, which is whole, and remove best";
     assert!(error.contains(way), "{error}");
+}
+
+/// Bars of an epoch, and of rows where work takes longer than a second, are drawn over and over in
+/// a terminal, and are gone in the end.
+#[cfg(unix)]
+#[test]
+#[ignore = "needs Python: cargo xtask test"]
+fn work_shows_bars_in_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, _) = two_head(folder.path());
+    let shown = |args: &[&str]| {
+        let words = [&[env!("CARGO_BIN_EXE_fanwise")][..], args, &["zoo:two_head"]].concat();
+        python("terminal.py", &words.iter().map(Path::new).collect::<Vec<_>>())
+    };
+    let fit = ["fit", "--data", &train, "--batch", "2", "--loss", "score=mse", "--epochs", "2"];
+    let said = shown(&fit);
+    for part in ["epoch 1/2 █", "/15  loss ", " rows/s", "epoch 2/2  loss "] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(!said.contains("0/0"), "{said}");
+    let many = path(folder.path(), "many.npz");
+    let rows = 120_000;
+    let arrays = [("x", 8), ("aux", 2)].map(|(name, width)| {
+        (name.to_owned(), Tensor::new(&[rows, width], &vec![0.5f32; rows * width]).unwrap())
+    });
+    npz::write(Path::new(&many), &BTreeMap::from(arrays)).unwrap();
+    let outputs = path(folder.path(), "out.npz");
+    let said = shown(&["predict", "--data", &many, "--batch", "1", "--outputs", &outputs]);
+    let ended = said.split_once("predicted 120000 rows in").unwrap();
+    assert!(ended.0.contains("% ") && ended.0.contains(" left"), "{said}");
+    assert!(ended.0.contains("█") && !ended.1.contains("█"), "{said}");
+}
+
+/// A model that normalises its batches, whose validation has the statistics of its beginning.
+#[test]
+fn statistics_that_have_hardly_moved_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let mut b = Builder::new("normal");
+    let x = b.input("x", "f32[N,1]".parse().unwrap());
+    let [scale, bias, mean, var] = [("scale", 1.0f32), ("bias", 0.0), ("mean", 0.0), ("var", 1.0)]
+        .map(|(name, value)| b.param(name, Tensor::new(&[1], &[value]).unwrap()));
+    let y = b.op("y", BatchNorm::default(), &[x, scale, bias, mean, var]).unwrap();
+    b.output("y", y);
+    let (graph, weights) = b.finish();
+    model::save(Path::new(&at("n.fan")), &graph, &weights, GraphForm::Text).unwrap();
+    let rows: Vec<f32> = (0..8u8).map(|i| 100.0 + f32::from(i)).collect();
+    let targets: Vec<f32> = (0..8u8).map(|i| f32::from(i) / 2.0 - 1.75).collect();
+    let arrays = [("x", rows), ("y", targets)]
+        .map(|(name, values)| (name.to_owned(), Tensor::new(&[8, 1], &values).unwrap()));
+    npz::write(Path::new(&at("d.npz")), &BTreeMap::from(arrays)).unwrap();
+    let (model, data) = (at("n.fan"), at("d.npz"));
+    let args = ["fit", &model, "--data", &data, "--validation", &data, "--loss", "mse"];
+    let train = |epochs: &str| good(&[&args[..], &["--epochs", epochs]].concat()).1;
+    let said = train("2");
+    assert!(said.contains("note: validation is far from training, `val_loss` is "), "{said}");
+    assert!(said.contains(", which have gone 2 % of their way in 2 batches at a"), "{said}");
+    let said = train("600");
+    assert!(!said.contains("far from training"), "{said}");
 }
 
 /// A model with a layer that overflows for inputs above 88, and its weights beside it.

@@ -8,13 +8,14 @@ pub(crate) fn set(name: &str) -> PathBuf {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is set: run `cargo xtask test`")).into()
 }
 
-/// Runs a script of `tests/models`; what it prints is shown if it fails.
-pub(crate) fn python(script: &str, args: &[&Path]) {
+/// Runs a script of `tests/models`, and returns what it prints; that is shown if it fails.
+pub(crate) fn python(script: &str, args: &[&Path]) -> String {
     let path = support::root("tests/models").join(script);
     let words = [&*path].into_iter().chain(args.iter().copied());
     let words: Vec<&str> = words.map(|word| word.to_str().unwrap()).collect();
     let (said, code) = run(&words);
     assert_eq!(code, "0", "{script} fails:\n{said}");
+    said
 }
 
 /// What a script prints, given with its arguments, and its exit code.

@@ -8,7 +8,9 @@ use crate::backend::{CPU, CUDA};
 use crate::ir::picture::{self, Claims, Level};
 use crate::ir::{self, Builder, Graph};
 use crate::lower::{self, Action, Kernels, Program};
-use crate::op::Unary;
+use crate::op::{Binary, Unary};
+use crate::pass::{self, Replicate};
+use crate::types::Device;
 use crate::zoo;
 
 #[derive(Parser)]
@@ -72,8 +74,20 @@ fn boxes_and_labels_do_not_overlap() {
     assert_readable("xception", &replicas("zoo:xception", "8"), true);
     let bert = "tests/models/exported/torch_dynamo_bert.onnx";
     assert_readable(bert, &replicas(bert, "3"), true);
-    assert_readable("a step", &step_on_four(&[]), false);
-    assert_readable("a mirrored step", &step_on_four(&["--weights", "mirrored"]), false);
+    assert_readable("a step", &step_on_four(&[]), true);
+    assert_readable("a mirrored step", &step_on_four(&["--weights", "mirrored"]), true);
+    // The host has several rows of inputs and slices, which lines pass.
+    let mut b = Builder::new("many");
+    let inputs: Vec<_> =
+        (0..40).map(|i| b.input(&format!("input_{i}"), "f32[N,2]".parse().unwrap())).collect();
+    let mut sum = inputs[0];
+    for (at, input) in inputs.iter().enumerate().skip(1) {
+        sum = b.op(&format!("sum_{at}"), Binary::Add, &[sum, *input]).unwrap();
+    }
+    b.output("y", sum);
+    let many = pass::replicate(&b.finish().0, &Replicate::over((0..2).map(Device::gpu).collect()))
+        .unwrap();
+    assert_readable("many inputs", &many, true);
 }
 
 #[test]

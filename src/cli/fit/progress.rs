@@ -85,9 +85,10 @@ pub(super) fn bar() -> Option<Box<dyn Observer>> {
         if bar.is_finished() {
             bar.reset();
         }
-        bar.set_prefix(format!("epoch {}/{}", at.epoch + 1, at.epochs));
+        // A bar of no length is shown as full, so that comes first.
         bar.set_length(at.steps.unwrap_or(at.step));
         bar.set_position(at.step);
+        bar.set_prefix(format!("epoch {}/{}", at.epoch + 1, at.epochs));
         let rate = at.rows_per_second.map_or(String::new(), |rate| format!("  {rate:.0} rows/s"));
         let left = at.seconds_left.and_then(|left| Duration::try_from_secs_f64(left).ok());
         let left = left.map_or(String::new(), |left| {

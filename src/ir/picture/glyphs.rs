@@ -29,7 +29,8 @@ pub(crate) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(advance).sum::<f64>() * size / 1000.0
 }
 
-/// A text that is at most `limit` pixels wide: characters in its middle give way to an ellipsis.
+/// A text that is at most `limit` pixels wide: the last entries of a list, else the characters in
+/// its middle, give way to an ellipsis.
 /// Control characters, which no file of XML may have, and marks of direction are shown as `?`.
 pub(crate) fn fitted(text: &str, size: f64, limit: f64) -> String {
     // A name may be as long as a file: nothing beyond what fits is looked at.
@@ -42,12 +43,13 @@ pub(crate) fn fitted(text: &str, size: f64, limit: f64) -> String {
             || matches!(c, '\u{feff}' | '\u{fffe}' | '\u{ffff}')
     };
     let shown = |c: char| if hidden(c) { '?' } else { c };
-    let length = text.chars().count();
-    if length <= most {
-        let whole: String = text.chars().map(shown).collect();
-        if width(&whole, size) <= limit {
-            return whole;
-        }
+    let first: String = text.chars().take(most).map(shown).collect();
+    if width(&first, size) <= limit && text.chars().count() <= most {
+        return first;
+    }
+    let cuts = first.match_indices(", ").map(|(at, _)| format!("{}, …", &first[..at]));
+    if let Some(cut) = cuts.take_while(|cut| width(cut, size) <= limit).last() {
+        return cut;
     }
     let left = limit - width("…", size);
     let side = |chars: &mut dyn Iterator<Item = char>, limit: f64| {
@@ -80,5 +82,9 @@ mod tests {
         }
         assert_eq!(fitted("block2_sepconv1", 12.0, 200.0), "block2_sepconv1");
         assert_eq!(fitted("a\u{0}b", 12.0, 200.0), "a?b");
+        let list = "conv_transpose, sum, add, reshape";
+        assert_eq!(fitted(list, 10.0, 200.0), list);
+        assert_eq!(fitted(list, 10.0, 150.0), "conv_transpose, sum, add, …");
+        assert_eq!(fitted(list, 10.0, 50.0), "con…ape");
     }
 }

@@ -9,6 +9,8 @@ mod blocks;
 pub(crate) mod chart;
 pub(super) mod dot;
 mod drawn;
+#[cfg(test)]
+mod faults;
 mod fold;
 pub(crate) mod glyphs;
 mod html;
@@ -23,6 +25,8 @@ use self::drawn::Picture;
 #[cfg(test)]
 pub(crate) use self::drawn::before_replication;
 pub(crate) use self::drawn::{Claims, Level};
+#[cfg(test)]
+pub(crate) use self::faults::faults;
 pub(crate) use self::svg::escaped;
 use super::Graph;
 
@@ -35,47 +39,4 @@ pub(crate) fn to_svg(graph: &Graph, level: Level) -> String {
 /// The graph as a page of HTML with a script of its own: both levels, folded and unfolded.
 pub(crate) fn to_html(graph: &Graph, level: Level, claims: &Claims) -> String {
     html::page(graph, level, claims)
-}
-
-/// What is wrong with a picture: boxes that touch or leave their lane, texts that leave their box.
-#[cfg(test)]
-pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
-    let Picture { layout, .. } = Picture::of(graph, level, folds);
-    let mut faults = Vec::new();
-    let inside = |inner: &shapes::Rect, outer: &shapes::Rect| {
-        inner.x >= outer.x
-            && inner.y >= outer.y
-            && inner.x + inner.w <= outer.x + outer.w
-            && inner.y + inner.h <= outer.y + outer.h
-    };
-    let apart = |a: &shapes::Rect, b: &shapes::Rect| {
-        a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y
-    };
-    let whole = shapes::Rect { x: 0.0, y: 0.0, w: layout.width, h: layout.height };
-    for (at, placed) in layout.boxes.iter().enumerate() {
-        for (line, text) in placed.lines.iter().enumerate() {
-            let size = if line == 0 { shapes::TITLE } else { shapes::DETAIL };
-            let low = 15.0 + 13.0 * line as f64;
-            if glyphs::width(text, size) > placed.rect.w || low > placed.rect.h {
-                faults.push(format!("{text} leaves its box"));
-            }
-        }
-        if !layout.grounds.iter().any(|ground| inside(&placed.rect, &ground.rect)) {
-            faults.push(format!("{:?} leaves its lane", placed.lines));
-        }
-        for other in layout.boxes[at + 1..].iter().filter(|o| !apart(&placed.rect, &o.rect)) {
-            faults.push(format!("{:?} and {:?} overlap", placed.lines, other.lines));
-        }
-    }
-    for (at, ground) in layout.grounds.iter().enumerate() {
-        let label = glyphs::width(&ground.title, shapes::TITLE)
-            .max(glyphs::width(&ground.detail, shapes::DETAIL));
-        if label + 10.0 > ground.rect.w || !inside(&ground.rect, &whole) {
-            faults.push(format!("{} leaves its lane", ground.title));
-        }
-        if layout.grounds[at + 1..].iter().any(|other| !apart(&ground.rect, &other.rect)) {
-            faults.push(format!("{} overlaps", ground.title));
-        }
-    }
-    faults
 }

@@ -5,17 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::blocks::{Band, Block, Blocks, Flow, Lane};
 use super::glyphs;
 use super::shapes::{
-    DETAIL, GAP, Ground, HEAD, Layout, MARGIN, Placed, Ranked, Rect, SPACE, TITLE, TRACK, TRACKS,
-    Texts, Wire,
+    DETAIL, GAP, Ground, HEAD, INDENT, LABEL, Layout, MARGIN, Placed, Ranked, Rect, SPACE, TITLE,
+    TRACK, TRACKS, Texts, Wire,
 };
 
-/// A lane: its middle, where its boxes end, and where its ground begins and ends.
+/// A lane: its middle, where its boxes end, where its ground begins and ends, and its label.
 #[derive(Clone, Copy)]
 struct Column {
     middle: f64,
     right: f64,
     from: f64,
     to: f64,
+    /// Where its label ends.
+    label: f64,
 }
 
 /// The top of each row and its height.
@@ -23,6 +25,12 @@ struct Heights {
     top: Vec<f64>,
     height: Vec<f64>,
     end: f64,
+}
+
+impl Heights {
+    fn foot(&self, row: usize) -> f64 {
+        self.top[row] + self.height[row]
+    }
 }
 
 /// Places lanes beside each other and rows below each other, and routes the edges.
@@ -50,7 +58,17 @@ pub(super) fn finish(
         .enumerate()
         .map(|(block, lines)| Placed { rect: at(block), lines, role: made.blocks[block].role })
         .collect();
-    let places = Places { rows, made, boxes: &boxes, columns: &columns, heights: &heights };
+    let grounds = grounds(rows, made, &columns, &heights, width, texts);
+    let mut places = Places {
+        grounds: &grounds,
+        rows,
+        made,
+        boxes: &boxes,
+        columns: &columns,
+        heights: &heights,
+        doors: BTreeMap::new(),
+    };
+    places.doors = places.doors(&tracks);
     let wire = |edge: &(usize, usize)| {
         let square = tracks.get(edge).copied();
         let points = match square {
@@ -60,17 +78,19 @@ pub(super) fn finish(
         Wire { from: edge.0, to: edge.1, points, square: square.is_some() }
     };
     let wires = made.edges.iter().map(wire).collect();
-    let grounds = grounds(rows, made, &columns, &heights, width, texts);
     Layout { boxes, grounds, wires, width, height: heights.end }
 }
 
 /// Where everything is but the edges.
 struct Places<'a> {
+    grounds: &'a [Ground],
     rows: &'a Ranked,
     made: &'a Blocks,
     boxes: &'a [Placed],
     columns: &'a BTreeMap<Flow, Column>,
     heights: &'a Heights,
+    /// Where edges between the boxes come into a part of the picture, beside its label.
+    doors: BTreeMap<(usize, usize), f64>,
 }
 
 impl Places<'_> {
@@ -82,18 +102,70 @@ impl Places<'_> {
         self.boxes[block].rect.y + self.boxes[block].rect.h
     }
 
-    /// The way of an edge between the boxes.
+    /// The doors of edges that do not go around: above the box, or else right of the label.
+    fn doors(
+        &self,
+        tracks: &BTreeMap<(usize, usize), (Flow, usize)>,
+    ) -> BTreeMap<(usize, usize), f64> {
+        let mut doors = BTreeMap::new();
+        let mut beside: BTreeMap<(usize, Flow), Vec<(usize, usize)>> = BTreeMap::new();
+        for edge in self.made.edges.iter().filter(|edge| !tracks.contains_key(edge)) {
+            let (upper, lower) = self.made.ends(edge.0, edge.1);
+            let [upper, lower] = [upper, lower].map(|block| &self.made.blocks[block]);
+            if part(upper.band) != part(lower.band) {
+                beside.entry((part(lower.band), lower.flow())).or_default().push(*edge);
+            }
+        }
+        for ((part, flow), edges) in beside {
+            let ground = if part == 1 { flow } else { ALL };
+            let Column { label, right, .. } = self.columns[&ground];
+            let x = |edge: &(usize, usize)| self.middle(self.made.ends(edge.0, edge.1).1);
+            let (above, mut right_of): (Vec<_>, Vec<_>) =
+                edges.into_iter().partition(|edge| x(edge) > label);
+            doors.extend(above.iter().map(|edge| (*edge, x(edge))));
+            right_of.sort_by(|one, other| x(one).total_cmp(&x(other)));
+            let step = ((right + SPACE - label) / (right_of.len() + 1) as f64).min(TRACK);
+            doors
+                .extend((1..).zip(right_of).map(|(at, edge)| (edge, label + step * f64::from(at))));
+        }
+        doors
+    }
+
+    /// The way of an edge between the boxes: upright beside boxes and labels, bent between rows.
     fn straight(&self, from: usize, to: usize) -> Vec<(f64, f64)> {
         let (upper, lower) = self.made.ends(from, to);
-        let mut points = vec![(self.middle(upper), self.foot(upper))];
+        let start = self.middle(upper);
+        let mut points =
+            vec![(start, self.foot(upper)), (start, self.heights.foot(self.rows.rank[upper]))];
         let column = self.columns[&self.made.blocks[lower].flow()];
         for (row, centre) in self.rows.wires.get(&(from, to)).into_iter().flatten() {
             let x = column.middle + centre;
-            let top = self.heights.top[*row];
-            points.extend([(x, top), (x, top + self.heights.height[*row])]);
+            points.extend([(x, self.heights.top[*row]), (x, self.heights.foot(*row))]);
         }
-        points.push((self.middle(lower), self.boxes[lower].rect.y));
+        let end = self.boxes[lower].rect.y;
+        if let Some(x) = self.doors.get(&(from, to)) {
+            points.extend([(*x, end - HEAD), (*x, end - HEAD + LABEL)]);
+        }
+        points.push((self.middle(lower), end));
         points
+    }
+
+    /// Where an upright line passes that is wanted at `x`. Tracks are beside the boxes and labels of
+    /// their lane; what comes from the host, or goes there, passes its boxes, too.
+    fn beside(&self, mut x: f64, top: f64, foot: f64, ends: [usize; 2]) -> f64 {
+        if ends.iter().all(|block| part(self.made.blocks[*block].band) == 1) {
+            return x;
+        }
+        let labels = self.grounds.iter().flat_map(Ground::label).map(|(_, rect, _)| rect);
+        let all = self.boxes.iter().map(|placed| placed.rect).chain(labels);
+        let mut met: Vec<Rect> = all.filter(|r| r.y < foot && top < r.y + r.h).collect();
+        met.sort_by(|one, other| one.x.total_cmp(&other.x));
+        for rect in met {
+            if rect.x - TRACK / 2.0 < x && x < rect.x + rect.w + TRACK / 2.0 {
+                x = rect.x + rect.w + TRACK;
+            }
+        }
+        x
     }
 
     /// The way of an edge on a track to the right of `right`.
@@ -104,7 +176,7 @@ impl Places<'_> {
         // Where a line begins or ends at a box, and where it turns.
         let below = |block: usize| {
             let row = self.rows.rank[block];
-            (self.foot(block), self.heights.top[row] + self.heights.height[row] + low)
+            (self.foot(block), self.heights.foot(row) + low)
         };
         let above = |block: usize| {
             let top = self.boxes[block].rect.y;
@@ -114,6 +186,7 @@ impl Places<'_> {
         let (start, out) = if is_up(from) { above(from) } else { below(from) };
         let (end, back) = if is_up(to) { below(to) } else { above(to) };
         let (first, last) = (self.middle(from), self.middle(to));
+        let x = self.beside(x, out.min(back), out.max(back), [from, to]);
         vec![(first, start), (first, out), (x, out), (x, back), (last, back), (last, end)]
     }
 }
@@ -181,6 +254,9 @@ fn tracks(rows: &Ranked, made: &Blocks) -> BTreeMap<(usize, usize), (Flow, usize
     tracks
 }
 
+/// What is across all lanes.
+const ALL: Flow = Flow { lane: Lane::All, up: false };
+
 /// The title of a column, and what is said of it.
 fn label(flow: Flow, turns: bool, texts: &dyn Texts) -> (String, String) {
     let (title, detail) = texts.lane(flow.lane);
@@ -199,7 +275,6 @@ fn columns(
     tracks: &BTreeMap<(usize, usize), (Flow, usize)>,
     texts: &dyn Texts,
 ) -> (BTreeMap<Flow, Column>, f64) {
-    const ALL: Flow = Flow { lane: Lane::All, up: false };
     let turns = made.blocks.iter().any(|block| block.up);
     let mut extent: BTreeMap<Flow, (f64, f64)> = BTreeMap::new();
     for (at, block) in made.blocks.iter().enumerate() {
@@ -214,6 +289,8 @@ fn columns(
             *to = to.max(centre + 4.0);
         }
     }
+    let host =
+        glyphs::width(&texts.host(true), TITLE).max(glyphs::width(&texts.host(false), TITLE));
     let mut columns = BTreeMap::new();
     let mut x = MARGIN;
     for (flow, (from, to)) in extent.iter().filter(|(flow, _)| **flow != ALL) {
@@ -222,28 +299,29 @@ fn columns(
         let used = tracks.values().filter(|(of, _)| of == flow).map(|(_, track)| track + 1).max();
         // A lane without far edges has no tracks.
         let side = used.map_or(0.0, |used| used as f64 * TRACK);
-        let inner = (to - from).max(label - side).max(80.0);
+        let inner = (to - from).max(label).max(host);
         let left = x + SPACE;
         let middle = left + (inner - (to - from)) / 2.0 - from;
         let end = left + inner + 2.0 * SPACE + side;
-        columns.insert(*flow, Column { middle, right: left + inner, from: x, to: end });
+        let label = x + INDENT + label + TRACK;
+        columns.insert(*flow, Column { middle, right: left + inner, from: x, to: end, label });
         x = end + SPACE;
     }
     let (from, to) = extent.get(&ALL).copied().unwrap_or_default(); // No boxes, no extent.
-    let label =
-        glyphs::width(&texts.host(true), TITLE).max(glyphs::width(&texts.host(false), TITLE));
-    let needed = (to - from + 2.0 * SPACE).max(label + 2.0 * SPACE);
+    let needed = (to - from + 2.0 * SPACE).max(host + 2.0 * SPACE);
     let shift = ((needed - (x - SPACE - MARGIN)) / 2.0).max(0.0);
     for column in columns.values_mut() {
         column.middle += shift;
         column.right += shift;
         column.from += shift;
         column.to += shift;
+        column.label += shift;
     }
     let inner = (x - SPACE - MARGIN).max(needed);
     let middle = MARGIN + inner / 2.0 - f64::midpoint(from, to);
     let (from, to) = (MARGIN, MARGIN + inner);
-    columns.insert(ALL, Column { middle, right: to, from, to });
+    let label = MARGIN + INDENT + host + TRACK;
+    columns.insert(ALL, Column { middle, right: to, from, to, label });
     (columns, inner + 2.0 * MARGIN)
 }
 
@@ -254,6 +332,11 @@ fn part(band: Band) -> usize {
         Band::Devices => 1,
         Band::Returned | Band::Merged => 2,
     }
+}
+
+/// The room above the first row of a part. No line comes to the first part from above.
+fn head(part: usize) -> f64 {
+    if part == 0 { LABEL } else { HEAD }
 }
 
 fn heights(rows: &Ranked, made: &Blocks) -> Heights {
@@ -268,7 +351,7 @@ fn heights(rows: &Ranked, made: &Blocks) -> Heights {
     let mut top = Vec::with_capacity(rows.count);
     for (height, part) in height.iter().zip(&parts) {
         if last != Some(*part) {
-            y += HEAD + if last.is_some() { GAP } else { 0.0 };
+            y += head(*part) + if last.is_some() { GAP } else { 0.0 };
             last = Some(*part);
         }
         top.push(y);
@@ -293,8 +376,8 @@ fn grounds(
     for which in 0..3 {
         let ranks = ranks(which);
         let (Some(first), Some(last)) = (ranks.first(), ranks.last()) else { continue };
-        let y = heights.top[*first] - HEAD;
-        let h = heights.top[*last] + heights.height[*last] + GAP / 2.0 - y;
+        let y = heights.top[*first] - head(which);
+        let h = heights.foot(*last) + GAP / 2.0 - y;
         if which != 1 {
             let rect = Rect { x: MARGIN, y, w: width - 2.0 * MARGIN, h };
             let title = texts.host(which == 0);

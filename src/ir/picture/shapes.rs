@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::blocks::{Block, Lane, Role};
+use super::glyphs;
 
 /// The name of a colour, the colour of an area, and that of its border.
 pub(crate) type Look = (&'static str, &'static str, &'static str);
@@ -13,8 +14,11 @@ pub(crate) const DETAIL: f64 = 10.0;
 /// The distance between boxes of a row, and between rows.
 pub(super) const SPACE: f64 = 14.0;
 pub(super) const GAP: f64 = 30.0;
-/// The room of a lane's label.
-pub(super) const HEAD: f64 = 40.0;
+/// The room of a lane's label at its top, and what it is left of it.
+pub(super) const LABEL: f64 = 34.0;
+pub(super) const INDENT: f64 = 10.0;
+/// The room above the first row of a lane: below the label lines may bend.
+pub(super) const HEAD: f64 = LABEL + GAP;
 /// The room around the lanes.
 pub(super) const MARGIN: f64 = 16.0;
 /// The distance of edges beside each other, and how many there are at most.
@@ -44,12 +48,44 @@ pub(crate) struct Ground {
     pub(crate) detail: String,
 }
 
+impl Ground {
+    /// The lines of its label: where each is, and its font size.
+    pub(crate) fn label(&self) -> impl Iterator<Item = (&str, Rect, f64)> {
+        let lines = [(&*self.title, 16.0, TITLE), (&*self.detail, 29.0, DETAIL)];
+        lines.into_iter().filter(|(text, ..)| !text.is_empty()).map(|(text, low, size)| {
+            let y = self.rect.y + low - size;
+            let (x, w) = (self.rect.x + INDENT, glyphs::width(text, size));
+            (text, Rect { x, y, w, h: size + 3.0 }, size)
+        })
+    }
+}
+
 /// A line from box to box through these points; it bends where it is not `square`.
 pub(crate) struct Wire {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) points: Vec<(f64, f64)>,
     pub(crate) square: bool,
+}
+
+/// A part of a wire's way to its next point.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    Line,
+    /// It leaves and arrives upright, and is in the middle at this height.
+    Bend(f64),
+}
+
+impl Wire {
+    /// Its parts: where each begins, how it goes on, and where it ends.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = ((f64, f64), Way, (f64, f64))> {
+        self.points.windows(2).filter_map(|ends| {
+            let [from, to] = *ends else { return None };
+            let is_line = self.square || (from.0 - to.0).abs() < 0.5;
+            let way = if is_line { Way::Line } else { Way::Bend(f64::midpoint(from.1, to.1)) };
+            Some((from, way, to))
+        })
+    }
 }
 
 /// A picture, before it is written in a language.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::blocks::Role;
 use super::drawn::Picture;
 use super::glyphs;
-use super::shapes::{DETAIL, Ground, Layout, Placed, Rect, TITLE, Wire};
+use super::shapes::{DETAIL, Ground, Layout, Placed, Rect, TITLE, Way, Wire};
 
 /// The height of the title and the legend.
 const TOP: f64 = 64.0;
@@ -97,7 +97,7 @@ pub(super) fn style() -> String {
         // Writing to a `String` cannot fail.
         let _ = write!(out, ".{name}{{fill:{fill};stroke:{stroke}}}");
     }
-    out + ".b .output~text{fill:#ffffff}.u{fill:#f6f8fb}"
+    out + ".b .output~text{fill:#ffffff}"
 }
 
 /// The lanes, lines and boxes.
@@ -116,7 +116,6 @@ pub(super) fn drawing(layout: &Layout) -> String {
     for wire in &layout.wires {
         draw_wire(&mut out, wire);
     }
-    // Labels are above the lines that cross them.
     for ground in &layout.grounds {
         draw_label(&mut out, ground);
     }
@@ -127,41 +126,30 @@ pub(super) fn drawing(layout: &Layout) -> String {
 }
 
 fn draw_label(out: &mut String, ground: &Ground) {
-    let Rect { x, y, .. } = ground.rect;
-    let x = x + 10.0;
-    let lines = [("t", &ground.title, 16.0, TITLE), ("d", &ground.detail, 29.0, DETAIL)];
-    for (class, text, low, size) in lines.into_iter().filter(|(_, text, ..)| !text.is_empty()) {
-        let (width, low) = (glyphs::width(text, size), y + low);
+    for (text, Rect { x, y, .. }, size) in ground.label() {
+        // The classes have the sizes.
+        let class = if size >= TITLE { "t" } else { "d" };
+        let (low, text) = (y + size, escaped(text));
         push(
             out,
-            format_args!(
-                "<rect class=\"u\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" \
-                 height=\"{:.1}\"/><text class=\"{class}\" x=\"{x:.1}\" y=\"{low:.1}\">{}</text>",
-                x - 3.0,
-                low - size,
-                width + 6.0,
-                size + 3.0,
-                escaped(text)
-            ),
+            format_args!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{low:.1}\">{text}</text>"),
         );
     }
 }
 
 fn draw_wire(out: &mut String, wire: &Wire) {
-    let Some(((x, y), rest)) = wire.points.split_first().map(|(first, rest)| (*first, rest)) else {
-        return;
-    };
+    let Some((x, y)) = wire.points.first() else { return };
     let mut path = format!("M{x:.1} {y:.1}");
-    let (mut before, mut last) = ((x, y), (x, y));
-    for (x, y) in rest {
+    let (mut before, mut last) = ((*x, *y), (*x, *y));
+    for (from, way, (x, y)) in wire.parts() {
         // Writing to a `String` cannot fail.
-        let _ = if wire.square || (last.0 - x).abs() < 0.5 {
-            write!(path, "L{x:.1} {y:.1}")
-        } else {
-            let middle = f64::midpoint(last.1, *y);
-            write!(path, "C{:.1} {middle:.1} {x:.1} {middle:.1} {x:.1} {y:.1}", last.0)
+        let _ = match way {
+            Way::Line => write!(path, "L{x:.1} {y:.1}"),
+            Way::Bend(middle) => {
+                write!(path, "C{:.1} {middle:.1} {x:.1} {middle:.1} {x:.1} {y:.1}", from.0)
+            }
         };
-        (before, last) = (last, (*x, *y));
+        (before, last) = (from, (x, y));
     }
     path += &head(before.into(), last.into());
     push(

@@ -1,0 +1,164 @@
+//! What is wrong with a picture, by its numbers.
+
+use super::drawn::{Level, Picture};
+use super::glyphs;
+use super::shapes::{DETAIL, Layout, Rect, TITLE, Way};
+use crate::ir::Graph;
+
+/// The number of points of a bend that are looked at.
+const POINTS: u32 = 16;
+
+impl Rect {
+    fn holds(&self, inner: &Self) -> bool {
+        inner.x >= self.x
+            && inner.y >= self.y
+            && inner.x + inner.w <= self.x + self.w
+            && inner.y + inner.h <= self.y + self.h
+    }
+
+    fn touches(&self, other: &Self) -> bool {
+        self.x < other.x + other.w
+            && other.x < self.x + self.w
+            && self.y < other.y + other.h
+            && other.y < self.y + self.h
+    }
+}
+
+/// Boxes that touch or leave their lane, texts that leave their box, labels that leave or overlap,
+/// and wires that cross a box, a label, or the edge of the picture.
+pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
+    let Picture { layout, .. } = Picture::of(graph, level, folds);
+    [of_boxes(&layout), of_grounds(&layout), of_wires(&layout)].concat()
+}
+
+fn whole(layout: &Layout) -> Rect {
+    Rect { x: 0.0, y: 0.0, w: layout.width, h: layout.height }
+}
+
+fn of_boxes(layout: &Layout) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (at, placed) in layout.boxes.iter().enumerate() {
+        for (line, text) in placed.lines.iter().enumerate() {
+            let size = if line == 0 { TITLE } else { DETAIL };
+            let low = 15.0 + 13.0 * line as f64;
+            if glyphs::width(text, size) > placed.rect.w || low > placed.rect.h {
+                faults.push(format!("{text} leaves its box"));
+            }
+        }
+        if !layout.grounds.iter().any(|ground| ground.rect.holds(&placed.rect)) {
+            faults.push(format!("{:?} leaves its lane", placed.lines));
+        }
+        for other in layout.boxes[at + 1..].iter().filter(|o| placed.rect.touches(&o.rect)) {
+            faults.push(format!("{:?} and {:?} overlap", placed.lines, other.lines));
+        }
+    }
+    faults
+}
+
+fn of_grounds(layout: &Layout) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (at, ground) in layout.grounds.iter().enumerate() {
+        let leaves = |rect: &Rect| !ground.rect.holds(rect);
+        if !whole(layout).holds(&ground.rect) || ground.label().any(|(_, rect, _)| leaves(&rect)) {
+            faults.push(format!("{} leaves its lane", ground.title));
+        }
+        if layout.grounds[at + 1..].iter().any(|other| ground.rect.touches(&other.rect)) {
+            faults.push(format!("{} overlaps", ground.title));
+        }
+    }
+    faults
+}
+
+fn of_wires(layout: &Layout) -> Vec<String> {
+    let mut faults = Vec::new();
+    let labels = layout.grounds.iter().flat_map(|ground| ground.label());
+    let labels: Vec<_> = labels.map(|(text, rect, _)| (text.to_owned(), rect)).collect();
+    let boxes = layout.boxes.iter().map(|placed| (placed.lines.join(", "), placed.rect));
+    // Wires begin and end at the edge of a box.
+    let smaller = |r: Rect| Rect { x: r.x + 1.0, y: r.y + 1.0, w: r.w - 2.0, h: r.h - 2.0 };
+    let obstacles: Vec<_> = boxes.map(|(text, rect)| (text, smaller(rect))).chain(labels).collect();
+    for wire in &layout.wires {
+        let mut last = None;
+        for (from, way, to) in wire.parts() {
+            let count = if matches!(way, Way::Line) { 1 } else { POINTS };
+            for at in 0..count {
+                let [t, next] = [at, at + 1].map(|at| f64::from(at) / f64::from(count));
+                let (one, other) = (point(from, way, to, t), point(from, way, to, next));
+                let rect = Rect {
+                    x: one.0.min(other.0),
+                    y: one.1.min(other.1),
+                    w: (one.0 - other.0).abs(),
+                    h: (one.1 - other.1).abs(),
+                };
+                let met = obstacles.iter().find(|(_, obstacle)| obstacle.touches(&rect));
+                if let Some((text, _)) = met
+                    && last != Some(text)
+                {
+                    let ends = [wire.from, wire.to].map(|at| layout.boxes[at].lines.join(", "));
+                    faults.push(format!("the wire from {} to {} meets {text}", ends[0], ends[1]));
+                    last = Some(text);
+                }
+                if !whole(layout).holds(&rect) {
+                    faults.push(format!("the wire {} {} leaves the picture", wire.from, wire.to));
+                }
+            }
+        }
+    }
+    faults
+}
+
+/// The point of a part of a wire at `t`, 0 at its beginning and 1 at its end.
+fn point(from: (f64, f64), way: Way, to: (f64, f64), t: f64) -> (f64, f64) {
+    let between = |from: f64, to: f64| from + (to - from) * t;
+    match way {
+        Way::Line => (between(from.0, to.0), between(from.1, to.1)),
+        Way::Bend(middle) => {
+            let cubic = |p: [f64; 4]| {
+                let u = 1.0 - t;
+                p[0] * u * u * u
+                    + 3.0 * p[1] * u * u * t
+                    + 3.0 * p[2] * u * t * t
+                    + p[3] * t * t * t
+            };
+            (cubic([from.0, from.0, to.0, to.0]), cubic([from.1, middle, middle, to.1]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::picture::Role;
+    use crate::ir::picture::shapes::{Ground, Placed, Wire};
+
+    /// A wire straight down, and one that bends, beside a box and a label.
+    fn met(x: f64, square: bool) -> Vec<String> {
+        let placed = |x: f64, y: f64, name: &str| Placed {
+            rect: Rect { x, y, w: 40.0, h: 22.0 },
+            lines: vec![name.to_owned()],
+            role: Role::Compute,
+        };
+        let whole = Rect { x: 0.0, y: 0.0, w: 400.0, h: 300.0 };
+        let ground = Ground { rect: whole, title: "lane".to_owned(), detail: String::new() };
+        let points = vec![(x, 0.0), (x + if square { 0.0 } else { 200.0 }, 200.0)];
+        of_wires(&Layout {
+            boxes: vec![placed(100.0, 90.0, "one"), placed(300.0, 90.0, "two")],
+            grounds: vec![ground],
+            wires: vec![Wire { from: 0, to: 1, points, square }],
+            width: 400.0,
+            height: 300.0,
+        })
+    }
+
+    #[test]
+    fn wires_that_cross_are_found() {
+        let crosses = |what: &str| vec![format!("the wire from one to two meets {what}")];
+        assert_eq!(met(120.0, true), crosses("one"));
+        assert_eq!(met(20.0, true), crosses("lane"));
+        assert_eq!(met(200.0, true), [""; 0]);
+        // In the middle it is between its ends.
+        assert_eq!(met(20.0, false), [&crosses("lane")[..], &crosses("one")].concat());
+        assert_eq!(met(130.0, false), [""; 0]);
+        assert_eq!(met(500.0, true), ["the wire 0 1 leaves the picture"]);
+    }
+}
