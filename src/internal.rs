@@ -55,6 +55,8 @@ pub use crate::ir::print::Printer;
 pub use crate::lower::chain::{Chain, ChainStep};
 #[cfg(feature = "lower")]
 pub use crate::lower::check::check;
+#[cfg(feature = "lower")]
+pub use crate::lower::work::work;
 #[cfg(feature = "keras")]
 pub use crate::model::keras::{keras_architecture, live};
 #[cfg(feature = "onnx")]
@@ -64,7 +66,6 @@ pub use crate::op::all_reduce::AllReduce;
 pub use crate::op::batch_norm_train::BatchNormTrain;
 pub use crate::op::copy::CopyOp;
 pub use crate::op::def::{Inferred, Ints, Known, OpDef, OpRead, Operand, Results, SplitOperand};
-pub use crate::op::dims::Dims;
 pub use crate::op::dropout_train::DropoutTrain;
 pub use crate::op::exclusive_scan::ExclusiveScan;
 pub use crate::op::first::First;

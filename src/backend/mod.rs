@@ -27,6 +27,7 @@ pub use cpu::{CPU, Cpu, CpuExecutable};
 pub use error::{CompileError, DriverError, RunError};
 pub use executable::{Backend, DeviceStats, Executable, RunOptions, RunOutput, Staged};
 #[cfg(feature = "cpu")]
+pub(crate) use host::profile::Peak;
 pub use host::trace::Trace;
 
 /// The kernels of GPUs, and those of the CPU for what has none there.

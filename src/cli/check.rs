@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use crate::Error;
-use crate::ir::Graph;
+use crate::backend::CUDA;
+use crate::ir::{Graph, NodeId};
+use crate::lower;
 use crate::pass::PassError;
 use clap::Args;
 use serde_json::json;
 
 use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs};
-use crate::cli::compare::{self, Comparison, Row};
+use crate::cli::compare::{self, Beside, Comparison, Row};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::replicate::ReplicateArgs;
 use crate::cli::target::{Other, TargetArgs};
@@ -77,27 +79,40 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     exec::note_empty(graph, one.n);
     let rows = check.compare(&single.graph, &graph.labels(), &one, &many)?;
     let by_others = others.iter().map(|Other { name, runner }| {
-        let run = |runner| Comparison { runner, ..check.clone() }.run(graph, &check.inputs);
-        Ok((
-            *name,
-            runner.as_ref().map(run).transpose()?.map(|ran| compare::same_bits(&ran, &many)),
-        ))
+        let outputs = runner.as_ref().map(|runner| {
+            let ran = Comparison { runner, ..check.clone() }.run(graph, &check.inputs)?;
+            let own = if runner.place().cuda { with_own_bits(graph) } else { Vec::new() };
+            anyhow::Ok(compare::Other::all(&ran, &many, &own))
+        });
+        Ok(Beside { name, outputs: outputs.transpose()? })
     });
-    let others: Vec<(&str, Option<bool>)> = by_others.collect::<anyhow::Result<_>>()?;
+    let others: Vec<Beside> = by_others.collect::<anyhow::Result<_>>()?;
+    let mut all = others.iter().flat_map(|beside| beside.outputs.iter().flatten());
     let equal = one.outputs.len() == many.outputs.len()
         && rows.iter().all(|row| row.same)
-        && others.iter().all(|(_, equal)| *equal != Some(false));
+        && all.all(compare::Other::is_kept);
     let devices = graph.split().map_or(1, crate::types::Split::replicas);
     let outcome = Outcome { rows, others, equal, devices, n: one.n };
     outcome.print(args.format.format)?;
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// The operators because of which outputs may have other bits on a GPU than on a CPU, one for each
+/// output.
+fn with_own_bits(graph: &Graph) -> Vec<Option<String>> {
+    let named = |id: NodeId| {
+        let node = graph.node(id);
+        let op = node.op().map_or("", |op| op.name()); // What has bits of its own is an operator.
+        format!("`{}` ({op})", node.label())
+    };
+    lower::own_bits(graph, &CUDA).into_iter().map(|first| first.map(named)).collect()
+}
+
 /// What the comparison found.
 struct Outcome<'a> {
     rows: Vec<Row<'a>>,
-    /// Whether these instructions, or GPUs, give the same bits; `None` of those that were not run.
-    others: Vec<(&'a str, Option<bool>)>,
+    /// What these instructions, or GPUs, gave.
+    others: Vec<Beside>,
     equal: bool,
     devices: usize,
     /// The rows of the batch.
@@ -138,9 +153,17 @@ impl Outcome<'_> {
                 let outputs: Vec<_> = self.rows.iter().map(output).collect();
                 let mut all = json!({ "equal": self.equal, "rows": self.n, "outputs": outputs });
                 if !self.others.is_empty() {
-                    let each = self.others.iter();
-                    all["others"] =
-                        each.map(|(name, equal)| ((*name).to_owned(), json!(equal))).collect();
+                    let same = |other: &compare::Other| other.difference.is_none();
+                    let each = self.others.iter().map(|beside| {
+                        let same = beside.outputs.as_ref().map(|outputs| outputs.iter().all(same));
+                        (beside.name.to_owned(), json!(same))
+                    });
+                    all["others"] = each.collect();
+                    let outputs = self.others.iter().flat_map(|b| b.outputs.iter().flatten());
+                    let unpromised = outputs.filter_map(|other| {
+                        Some((other.name.clone(), json!(other.unpromised.as_ref()?)))
+                    });
+                    all["unpromised"] = unpromised.collect();
                 }
                 ui::out(&all.to_string())?;
             }
@@ -148,16 +171,28 @@ impl Outcome<'_> {
         Ok(())
     }
 
-    /// A line for each of the others that were compared.
+    /// A line for each of the others that were compared, and for each output with other bits, or of
+    /// which the same bits are not promised.
     fn others(&self) -> String {
-        let line = |(name, equal): &(&str, Option<bool>)| {
-            let said = match equal {
-                Some(true) => "the same bits",
-                Some(false) => "other bits",
+        let mut lines = Vec::new();
+        for Beside { name, outputs } in &self.others {
+            let said = match outputs {
+                Some(outputs) if outputs.iter().all(|o| o.difference.is_none()) => "the same bits",
+                Some(_) => "other bits",
                 None => "not run: this machine lacks it",
             };
-            format!("{name}: {said}\n")
-        };
-        self.others.iter().map(line).collect()
+            lines.push(format!("{name}: {said}\n"));
+            for output in outputs.iter().flatten() {
+                let by = output.difference.map(|by| format!("differs by {by:.1e}"));
+                let why = output.unpromised.as_ref().map(|operator| {
+                    format!("{operator} before it has other bits on each kind of device")
+                });
+                let said: Vec<String> = [by, why].into_iter().flatten().collect();
+                if !said.is_empty() {
+                    lines.push(format!("  {}: {}\n", output.name, said.join("; ")));
+                }
+            }
+        }
+        lines.concat()
     }
 }

@@ -1,6 +1,7 @@
 //! Outputs of one device beside those of many, and beside those that a file expects.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::Error;
 use crate::analysis::{Sums, Unexplained};
@@ -145,16 +146,56 @@ pub(crate) struct Row<'a> {
     pub(crate) verdict: String,
 }
 
-/// Whether the outputs of two runs have the same bits; a NaN equals a NaN.
-pub(crate) fn same_bits(ran: &RunOutput, other: &RunOutput) -> bool {
-    let same = |(a, b): (&Tensor, &Tensor)| {
-        let pairs = || a.to_f64().into_iter().zip(b.to_f64());
-        let equal = |(x, y): (f64, f64)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
-        let typed = a.tensor_type() == b.tensor_type() && a.dtype().is_float();
-        a == b || (typed && pairs().all(equal))
-    };
-    let mut pairs = ran.outputs.iter().zip(&other.outputs);
-    ran.outputs.len() == other.outputs.len() && pairs.all(|((_, a), (_, b))| same((a, b)))
+/// What another backend gave for the same program.
+pub(crate) struct Beside {
+    /// The instructions, or the target.
+    pub(crate) name: &'static str,
+    /// `None` where this machine lacks it.
+    pub(crate) outputs: Option<Vec<Other>>,
+}
+
+/// An output by its name.
+type Named = (Arc<str>, Tensor);
+
+/// An output that another backend gave.
+pub(crate) struct Other {
+    pub(crate) name: String,
+    /// `None` where it has the same bits; a NaN equals a NaN.
+    pub(crate) difference: Option<f64>,
+    /// The operator because of which the same bits are not promised.
+    pub(crate) unpromised: Option<String>,
+    /// Whether the difference is one that orders of summation make.
+    is_near: bool,
+}
+
+impl Other {
+    /// Pairs the outputs of two backends. Those behind operators of `own`, by the place of the
+    /// output, are promised to be near alone.
+    pub(crate) fn all(ran: &RunOutput, other: &RunOutput, own: &[Option<String>]) -> Vec<Self> {
+        /// Sums of many terms that cancel, relative to the largest element.
+        const NEAR: f64 = 1e-4;
+        let pairs = ran.outputs.iter().zip(&other.outputs).enumerate();
+        let pair = |(at, ((name, a), (_, b))): (usize, (&Named, &Named))| {
+            let difference = (!same_bits(a, b)).then(|| largest_difference(a, b));
+            let unpromised = own.get(at).cloned().flatten();
+            let is_near = difference.is_none_or(|by| by <= NEAR * largest(a));
+            Self { name: name.to_string(), difference, unpromised, is_near }
+        };
+        pairs.map(pair).collect()
+    }
+
+    /// Whether it keeps what is promised of it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.difference.is_none() || (self.unpromised.is_some() && self.is_near)
+    }
+}
+
+/// Whether two tensors have the same bits; a NaN equals a NaN.
+fn same_bits(a: &Tensor, b: &Tensor) -> bool {
+    let pairs = || a.to_f64().into_iter().zip(b.to_f64());
+    let equal = |(x, y): (f64, f64)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+    let typed = a.tensor_type() == b.tensor_type() && a.dtype().is_float();
+    a == b || (typed && pairs().all(equal))
 }
 
 /// The largest finite magnitude.

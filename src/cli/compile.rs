@@ -27,7 +27,8 @@ use crate::cli::args::{BatchArgs, ModelArgs, show};
 use crate::cli::fit::{ObjectiveArgs, OptimizerArgs};
 use crate::cli::kernels::{self, Kernels};
 use crate::cli::replicate::{AvailableDevices, ReplicateArgs, Replicated};
-use crate::cli::target::{CacheArgs, PlanForm, TargetArg};
+use crate::cli::target::{CacheArgs, TargetArg};
+use crate::cli::trace::PlanForm;
 use crate::cli::{exec, ui};
 
 use step::{Parts, Step};

@@ -85,6 +85,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "watchdog",
             "trace",
             "timeline",
+            "profile",
         ],
     ),
     (

@@ -21,6 +21,7 @@ mod run;
 mod settle;
 mod target;
 mod test;
+mod trace;
 mod ui;
 mod usage;
 mod verify;

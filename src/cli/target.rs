@@ -1,6 +1,6 @@
 //! Targets, the kernel cache and the search for NVRTC.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +11,17 @@ use crate::Error;
 use crate::backend::cpu::Isa;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CompileProgress, KernelError};
-use crate::backend::{self, Backend, Cpu, Executable, Trace};
+use crate::backend::{self, Backend, Cpu, Executable};
 use crate::codegen::CodeFormat;
-use crate::format;
 use crate::ir::{self, Graph, Weights};
 use crate::lower;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 
 #[cfg(feature = "cuda")]
 use crate::cli::exec;
 use crate::cli::replicate::AvailableDevices;
+use crate::cli::trace::{TraceArgs, Traced};
 use crate::cli::ui;
 
 /// Target of a program, for running or for compilation alone.
@@ -62,17 +62,8 @@ pub(crate) struct TargetArgs {
     /// `cubin` is machine code; `ptx` is compiled by the driver when it is loaded.
     #[arg(long, value_name = "FORM", value_parser = form)]
     code: Option<CodeFormat>,
-    /// Write a timeline of all streams or virtual devices, for Perfetto or Chrome
-    ///
-    /// The file is also written if the run fails.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// Draw a timeline of all streams or virtual devices to a .svg or .html file
-    ///
-    /// It has the last 8 runs, and is also drawn if a run fails. For the plan, see `compile --emit
-    /// timeline`.
-    #[arg(long, value_name = "FILE")]
-    timeline: Option<PathBuf>,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// Abort if a GPU makes no progress for this long; 0 disables [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = watchdog)]
     watchdog: Option<Duration>,
@@ -169,12 +160,7 @@ impl TargetArgs {
     /// The backend whose kernels on the CPU use these instructions.
     fn runner_by(&self, isa: Option<Isa>) -> anyhow::Result<Runner> {
         let threads = self.host_threads()?;
-        if let Some(path) = &self.timeline {
-            PlanForm::of_timeline(path)?;
-        }
-        for (option, path) in [("trace", &self.trace), ("timeline", &self.timeline)] {
-            path.as_ref().map_or(Ok(()), |path| check_written(option, path))?;
-        }
+        self.trace.check()?;
         let asked = self.logical.is_some();
         match self.target {
             TargetArg::Cpu if asked => {
@@ -187,28 +173,16 @@ impl TargetArgs {
                 )
             }
             TargetArg::Cpu | TargetArg::Both => self.cpu(threads, isa),
-            TargetArg::Cuda => self.cuda(threads, self.traced()),
-            TargetArg::Auto if asked => self.cuda(threads, self.traced()),
+            TargetArg::Cuda => self.cuda(threads, self.trace.traced()),
+            TargetArg::Auto if asked => self.cuda(threads, self.trace.traced()),
             TargetArg::Auto if backend::gpu_count() == 0 => self.cpu(threads, isa),
-            TargetArg::Auto => self.cuda(threads, self.traced()).or_else(|error| {
+            TargetArg::Auto => self.cuda(threads, self.trace.traced()).or_else(|error| {
                 ui::note(format_args!(
                     "falling back to the CPU; the GPUs cannot be used: {error:#}"
                 ));
                 self.cpu(threads, isa)
             }),
         }
-    }
-
-    /// The trace, if a file of it is asked for.
-    fn traced(&self) -> Option<Traced> {
-        let is_traced = self.trace.is_some() || self.timeline.is_some();
-        // A picture alone needs no more runs than it shows.
-        let trace = if self.trace.is_some() { Trace::new } else { Trace::of_timeline };
-        is_traced.then(|| Traced {
-            trace: Arc::new(trace()),
-            json: self.trace.clone(),
-            timeline: self.timeline.clone(),
-        })
     }
 
     /// The CPU, with a remark on options that are of GPUs alone.
@@ -225,9 +199,10 @@ impl TargetArgs {
         if let Some(name) = isa.map(Isa::name).filter(|name| !available.contains(name)) {
             bail!("`--isa {name}`: this machine lacks it; it has {}", available.join(", "));
         }
-        let traced = self.traced();
-        let trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
-        Ok(Runner::of_cpu(Cpu::with(threads, isa).map_err(Error::from)?.traced(trace), traced))
+        let cpu = Cpu::with(threads, isa).map_err(Error::from)?;
+        let traced = self.trace.traced().map(|traced| traced.beside(|| cpu.peak()));
+        let trace = traced.as_ref().map(Traced::trace);
+        Ok(Runner::of_cpu(cpu.traced(trace), traced))
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -247,7 +222,7 @@ impl TargetArgs {
         options.logical = self.logical;
         options.form = self.code.unwrap_or(options.form);
         options.watchdog = self.watchdog.unwrap_or(options.watchdog);
-        options.trace = traced.as_ref().map(|traced| Arc::clone(&traced.trace));
+        options.trace = traced.as_ref().map(Traced::trace);
         let progress = Arc::clone(&options.progress);
         let backend = Cuda::new(options).map_err(Error::from)?;
         let place = AvailableDevices { found: backend.count(), cuda: true };
@@ -255,58 +230,6 @@ impl TargetArgs {
         ui::note_idle(&[("--isa", one && self.target != TargetArg::Both)], "on GPUs");
         Ok(Runner { backend: Box::new(backend), place, compiling: Some(progress), traced })
     }
-}
-
-/// What a memory plan or a timeline is written as.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PlanForm {
-    /// A picture.
-    Svg,
-    /// A page that zooms.
-    Html,
-    /// A table; timelines have none.
-    Table,
-}
-
-impl PlanForm {
-    /// What the name of a file says.
-    fn of(path: &Path) -> Option<Self> {
-        let Some(extension) = path.extension() else { return Some(Self::Table) };
-        let forms = [("svg", Self::Svg), ("html", Self::Html), ("txt", Self::Table)];
-        let form = forms.into_iter().find(|(name, _)| extension.eq_ignore_ascii_case(name));
-        form.map(|(_, form)| form)
-    }
-
-    /// The form of a file with a timeline.
-    pub(crate) fn of_timeline(path: &Path) -> anyhow::Result<Self> {
-        match Self::of(path) {
-            Some(form @ (Self::Svg | Self::Html)) => Ok(form),
-            Some(Self::Table) | None => {
-                bail!("cannot draw to {}: timelines are .svg or .html files", path.display())
-            }
-        }
-    }
-
-    /// The form of a file with a memory plan.
-    pub(crate) fn of_memory(path: &Path) -> anyhow::Result<Self> {
-        Self::of(path).with_context(|| {
-            let name = path.display();
-            format!(
-                "cannot write a memory plan to {name}: .svg and .html files are pictures, .txt \
-                 files and those without extension are tables"
-            )
-        })
-    }
-}
-
-/// Fails where the file of an option could not be written, before the work that it would lose.
-pub(crate) fn check_written(option: &str, path: &Path) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        bail!("{}: the folder {} does not exist", path.display(), folder.display());
-    }
-    let refused = || format!("the file of `--{option}` cannot be written");
-    format::check_write(path).map_err(Error::from).with_context(refused)
 }
 
 /// Reads the name of instructions.
@@ -347,29 +270,6 @@ pub(crate) struct Runner {
     #[cfg(feature = "cuda")]
     compiling: Option<Arc<CompileProgress>>,
     traced: Option<Traced>,
-}
-
-/// A trace, and the files that it is written to.
-struct Traced {
-    trace: Arc<Trace>,
-    json: Option<PathBuf>,
-    timeline: Option<PathBuf>,
-}
-
-impl Traced {
-    /// Writes the files.
-    fn write(&self) -> Result<(), Error> {
-        if let Some(path) = &self.json {
-            format::write_text(path, &self.trace.to_json())?;
-        }
-        if let Some(path) = &self.timeline {
-            let chart = self.trace.timeline();
-            let is_page = PlanForm::of(path) == Some(PlanForm::Html);
-            let text = if is_page { chart.to_html() } else { chart.to_svg() };
-            format::write_text(path, &text)?;
-        }
-        Ok(())
-    }
 }
 
 impl Runner {

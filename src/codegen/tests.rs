@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Arg, Call, Kernel, units};
-use crate::backend::CUDA;
+use crate::backend::{CPU, CUDA};
 use crate::ir::{Builder, Graph, Value, verify};
-use crate::lower::{Action, Program, lower};
-use crate::op::{Binary, Softmax, Unary};
+use crate::lower::{Action, Program, lower, own_bits};
+use crate::op::{Binary, Cast, Reduce, Softmax, Unary};
 use crate::pass::{Replicate, WeightPlacement, replicate};
 use crate::types::{DType, Device, Dim, Shape, Tensor, TensorType};
 
@@ -197,4 +197,36 @@ fn many_branches_are_several_rows() {
     let calls = branches(&[5; 40]);
     let parts: Vec<usize> = calls.iter().map(|call| call.kernel.parts.len()).collect();
     assert_eq!(parts, [16, 16, 8]);
+}
+
+/// Of these outputs decision 36 says that they may have other bits on each kind of device.
+#[test]
+fn what_has_bits_of_its_own_is_known_behind_it() {
+    let mut b = Builder::new("bits");
+    let x = input(&mut b, "x", &[65_536]);
+    let short = input(&mut b, "short", &[65_535]);
+    let wide = b.op("wide", Cast { to: DType::F64 }, &[short]).unwrap();
+    let axes = vec![1];
+    let sum = b.op("sum", Reduce::Sum { axes: axes.clone(), keepdims: true }, &[short]).unwrap();
+    let ends: [(&str, Value); 9] = [
+        ("long", b.op("long", Softmax::Softmax { axis: 1 }, &[x]).unwrap()),
+        ("hardmax", b.op("hardmax", Softmax::Hardmax { axis: 1 }, &[x]).unwrap()),
+        ("softmax", b.op("softmax", Softmax::Softmax { axis: 1 }, &[short]).unwrap()),
+        ("most", b.op("most", Reduce::Max { axes, keepdims: false }, &[short]).unwrap()),
+        ("exp", b.op("exp", Unary::Exp, &[short]).unwrap()),
+        ("root", b.op("root", Unary::Sqrt, &[wide]).unwrap()),
+        ("exp64", b.op("exp64", Unary::Exp, &[wide]).unwrap()),
+        ("power", b.op("power", Binary::Pow, &[wide, wide]).unwrap()),
+        ("behind", b.op("behind", Binary::Add, &[short, sum]).unwrap()),
+    ];
+    for (name, value) in ends {
+        b.output(name, value);
+    }
+    let graph = b.finish().0;
+    let own = own_bits(&graph, &CUDA);
+    let labels: Vec<_> = own.iter().map(|id| id.map(|id| graph.node(id).label())).collect();
+    let expected =
+        [Some("long"), None, None, None, None, None, Some("exp64"), Some("power"), Some("sum")];
+    assert_eq!(labels, expected);
+    assert!(own_bits(&graph, &CPU).iter().all(Option::is_none));
 }

@@ -27,6 +27,7 @@ mod support;
 #[cfg(test)]
 pub(crate) mod testing;
 mod updates;
+pub(crate) mod work;
 
 pub(crate) use chain::{Access, Chain, ChainStep};
 pub(crate) use check::{MemoryError, check};
@@ -37,7 +38,7 @@ pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 pub(crate) use program::{Derived, Factor};
-pub(crate) use support::{Images, Partials, Through};
+pub(crate) use support::{Images, Partials, Through, own_bits};
 pub use support::{Kernels, Support, Types};
 
 use crate::ir::Verified;

@@ -92,6 +92,8 @@ pub struct Support {
     /// True if the kernel can write an image with the channels last as some of the channels of a
     /// wider one.
     pub(crate) writes_strips: bool,
+    /// Whether its results have the bits that the reference evaluation gives.
+    pub(crate) bits: Bits,
 }
 
 impl Support {
@@ -111,11 +113,40 @@ impl Support {
         self.kernel.unwrap_or(KernelClass::Reference)
     }
 
+    /// This support, with bits of its own if the condition holds.
+    #[must_use]
+    pub(crate) fn with_own_bits(self, holds: bool) -> Self {
+        Self { bits: if holds { Bits::Own } else { Bits::Defined }, ..self }
+    }
+
     /// This support if the condition holds, otherwise none.
     #[must_use]
     pub(crate) fn when(self, holds: bool) -> Self {
         if holds { self } else { Self::default() }
     }
+}
+
+/// For each output of a graph, the first operator on its way whose kernel has bits of its own, if
+/// there is one. None of a graph with a cycle.
+pub(crate) fn own_bits(graph: &Graph, kernels: &dyn Kernels) -> Vec<Option<NodeId>> {
+    let Ok(order) = graph.order() else { return Vec::new() };
+    let mut first = graph.node_map(None);
+    for id in order {
+        let before = graph.operands(id).into_iter().find_map(|value| first[value.node]);
+        let own = |op| kernels.supports(op, &Types::of(graph, id)).bits == Bits::Own;
+        first[id] = before.or_else(|| graph.node(id).op().filter(|op| own(op)).map(|_| id));
+    }
+    graph.outputs().iter().map(|output| first[output.value.node]).collect()
+}
+
+/// The bits of a kernel's results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bits {
+    /// Those that the reference evaluation gives.
+    #[default]
+    Defined,
+    /// They may be others: it sums up in an order of its own, or takes functions of the device.
+    Own,
 }
 
 /// The operands that a kernel reads through a function of their elements (a fused prologue).

@@ -68,6 +68,13 @@ fn compared() {
             assert!(told.contains(&format!("{name}: the same bits\n")), "{model}: {told}");
         }
     }
+    // Its pooling is a mean, whose sums threads of a GPU share.
+    let nested = ["check", "zoo:nested", "--gpus", "2", "--batch", "7", "--target", "cpu,cuda"];
+    let told = said(&[&nested[..], &["--code", "ptx"]].concat(), &[]);
+    assert!(
+        told.contains("(reduce_mean) before it has other bits on each kind of device"),
+        "{told}"
+    );
     let told = said(&["run", "zoo:mlp", "--target", "cpu,cuda"], &[]);
     assert!(told.contains("`fanwise check MODEL --target cpu,cuda`"), "{told}");
     let told = said(&["compile", "zoo:mlp", "--target", "cpu,cuda"], &[]);

@@ -438,3 +438,42 @@ fn codes_are_listed_and_explained() {
         assert!(good(&["explain", code]).starts_with(&first), "{code}");
     }
 }
+
+/// A profile has the operators of the program with their times, and on the CPU what part of the
+/// machine's speed they reach.
+#[test]
+fn profiles_tell_where_the_time_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("p.json").to_string_lossy().into_owned();
+    let run = ["run", "zoo:mini_googlenet:narrow=8", "--batch", "4", "--target", "cpu"];
+    let more = ["--repeat", "3", "--gpus", "2"];
+    let output = fanwise(&[&run[..], &more, &["--profile"]].concat());
+    assert_eq!(code(&output), 0);
+    let said = stderr(&output);
+    let head = said.lines().find(|line| line.starts_with("profile of 2 runs after the first: "));
+    assert!(head.is_some_and(|line| line.contains("this machine: ")), "{said}");
+    let operator = |name: &str| said.lines().find(|line| line.starts_with(name));
+    let conv: Vec<&str> = operator("conv ").unwrap().split_whitespace().collect();
+    // 19 convolutions on each of two devices.
+    assert_eq!(conv[1], "38", "{said}");
+    assert!(conv[4].ends_with('%') && conv[6].ends_with('%') && conv[8].ends_with('%'), "{said}");
+    assert!(said.contains("gpu:1 ") && said.contains("copy"), "{said}");
+    good(&[&run[..], &more, &[&format!("--profile={file}")]].concat());
+    let read: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(read["runs"], 2);
+    let sum = |of: &str| -> f64 {
+        read["steps"].as_array().unwrap().iter().map(|step| step[of].as_f64().unwrap()).sum()
+    };
+    // 2 rows on each of two devices do what 4 rows on one do.
+    let alone = folder.path().join("q.json").to_string_lossy().into_owned();
+    good(&[&run[..], &[&format!("--profile={alone}")]].concat());
+    let alone: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(alone).unwrap()).unwrap();
+    let steps = alone["steps"].as_array().unwrap().iter();
+    let operations: f64 = steps.map(|step| step["operations"].as_f64().unwrap()).sum();
+    assert!((sum("operations") - operations).abs() < 1e-6 * operations, "{operations}");
+    assert!(sum("seconds") > 0.0 && sum("bytes") > 1e5);
+    let refusal = refused(&[&run[..], &["--profile=/nowhere/p.json"]].concat());
+    assert!(refusal.contains("the folder /nowhere does not exist"), "{refusal}");
+}

@@ -183,7 +183,7 @@ fn options(command: &str) -> BTreeSet<String> {
     let flags = lines.filter_map(|line| {
         let short = line.starts_with('-') && line.get(2..4) == Some(", ");
         let long = if short { &line[4..] } else { line };
-        long.starts_with("--").then(|| long.split(' ').next().unwrap().to_owned())
+        long.starts_with("--").then(|| long.split([' ', '[']).next().unwrap().to_owned())
     });
     let listed: BTreeSet<String> = flags.filter(|flag| flag != "--help").collect();
     assert!(GLOBAL.iter().all(|flag| listed.contains(*flag)), "{command}: {listed:?}");

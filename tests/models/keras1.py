@@ -1,7 +1,7 @@
 """Files of Keras 1 against Keras 3: each is written as Keras 1.2.2 lays it out (`get_config` of its layers, the shapes and the
 order of their weights), and what fanwise computes of it is compared with layers of Keras 3 that hold the same numbers.
 
-Usage: python keras1.py FANWISE        (needs keras, jax and h5py; FANWISE_TURN chooses a half of the files, `all` has all)
+Usage: python keras1.py FANWISE        (needs keras, jax and h5py; FANWISE_TURN chooses a quarter of the files, `all` has all)
 """
 
 import os
@@ -478,10 +478,11 @@ OPTIMIZERS = [
 
 if __name__ == "__main__":
     given = os.environ.get("FANWISE_TURN", "all")
-    begin, step = (0, 1) if given == "all" else (int(given) % 2, 2)
+    # Of those whose turn it is: the first, and each how many.
+    own = lambda parts: slice(None) if given == "all" else slice(int(given) % parts, None, parts)
     with tempfile.TemporaryDirectory() as folder:
         folder, binary = pathlib.Path(folder), sys.argv[1]
-        for file in list(files())[begin::step]:
+        for file in list(files())[own(4)]:
             check(binary, folder, *file)
-        for name, settings, slots, make in OPTIMIZERS[begin::step]:
+        for name, settings, slots, make in OPTIMIZERS[own(2)]:
             goes_on(binary, folder, name, settings, slots, make())

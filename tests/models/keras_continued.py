@@ -194,7 +194,7 @@ if __name__ == "__main__":
             with tempfile.TemporaryDirectory() as folder:
                 check(sys.argv[1], pathlib.Path(folder), make, form)
             print(f"{make().name} in .{form}: goes on")
-    for form in ("keras", "h5"):
+    for form in ("keras", "h5") if turn is None else (("keras", "h5")[turn % 2],):
         with tempfile.TemporaryDirectory() as folder:
             other(sys.argv[1], pathlib.Path(folder), form)
             masked(sys.argv[1], pathlib.Path(folder), form)

@@ -1,7 +1,7 @@
 """What training does inside the layers of a Keras file: where nothing is random the command line trains as Keras does,
 and where it is any number of devices draws the same bits. What was trained is written without it.
 
-Usage: python keras_drawn.py FANWISE        (needs keras and jax)
+Usage: python keras_drawn.py FANWISE        (needs keras and jax; FANWISE_TURN chooses one of two models, `all` has both)
 """
 
 import os
@@ -47,7 +47,9 @@ def fit(binary, model, data, saved, *more):
 def check(binary, folder):
     rng = np.random.default_rng(1)
     first, data, onnx = folder / "a.keras", folder / "data.npz", folder / "a.onnx"
-    for make, shape in ((certain, (6, 3)), (drawn, (8, 8, 3))):
+    given = os.environ.get("FANWISE_TURN", "all")
+    makes = [(certain, (6, 3)), (drawn, (8, 8, 3))]
+    for make, shape in makes if given == "all" else [makes[int(given) % 2]]:
         keras.utils.clear_session()
         x, y = rng.random((50, *shape)).astype("float32"), rng.normal(size=(50, 2)).astype("float32")
         x[::3, 2:4] = 0

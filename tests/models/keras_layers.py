@@ -4,7 +4,7 @@ of each output's largest, and the same bits on both.
 
 Usage: python keras_layers.py FANWISE [GROUP|APPLICATION ...]        (needs keras, jax and h5py)
 
-Without names: a third of the groups and one of the small models of `keras.applications`, by the number FANWISE_TURN; all
+Without names: a sixth of the groups and one of the small models of `keras.applications`, by the number FANWISE_TURN; all
 groups where that is `all`.
 """
 
@@ -472,7 +472,7 @@ def main():
     given = os.environ.get("FANWISE_TURN", "all")
     turn = 0 if given == "all" else int(given)
     small = list(APPLICATIONS)[turn % SMALL]
-    own = [name for i, name in enumerate(GROUPS) if given == "all" or i % 3 == turn % 3]
+    own = [name for i, name in enumerate(GROUPS) if given == "all" or i % 6 == turn % 6]
     for number, name in enumerate(wanted or [*own, small]):
         keras.utils.clear_session()
         model = GROUPS[name]() if name in GROUPS else application(name)

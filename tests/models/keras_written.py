@@ -1,7 +1,7 @@
 """Keras goes on with what fanwise writes: a model that Keras has trained is trained further by fanwise and saved as the
 same kind of file. Keras loads it, computes what fanwise does, and has the optimizer that the command chose.
 
-Usage: python keras_written.py FANWISE        (needs keras, jax and h5py)
+Usage: python keras_written.py FANWISE        (needs keras, jax and h5py; FANWISE_TURN chooses a kind of file, `all` has both)
 """
 
 import os
@@ -78,6 +78,7 @@ def check(binary, folder, form):
 
 
 if __name__ == "__main__":
-    for form in ("keras", "h5"):
+    given = os.environ.get("FANWISE_TURN", "all")
+    for form in ("keras", "h5") if given == "all" else (("keras", "h5")[int(given) % 2],):
         with tempfile.TemporaryDirectory() as folder:
             check(sys.argv[1], pathlib.Path(folder), form)

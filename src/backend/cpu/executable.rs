@@ -7,7 +7,7 @@ use rayon::ThreadPool;
 
 use super::run::{Given, Prepared, Run};
 use super::variables::{self, Variables};
-use crate::backend::host::{DeviceMemory, lock};
+use crate::backend::host::{DeviceMemory, lock, profile};
 use crate::backend::{
     CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, Trace, inputs,
 };
@@ -157,7 +157,8 @@ impl Executable for CpuExecutable {
         let prepared = self.prepare(n, options.max_memory, &param_bytes)?;
         let bound = &prepared.bound;
         let memories = self.memories(bound, spares.as_deref_mut())?;
-        let trace = self.trace.as_ref().map(|trace| trace.run(&self.program.name));
+        let works = || profile::works(&self.program, n);
+        let trace = self.trace.as_ref().map(|trace| trace.run(&self.program.name, works));
         let given = Given {
             program: &self.program,
             prepared: &prepared,

@@ -24,6 +24,7 @@ pub(crate) mod matmul;
 mod matrix;
 mod micro;
 pub(crate) mod moves;
+mod peak;
 mod phases;
 mod place;
 pub(crate) mod pool;

@@ -3,6 +3,8 @@
 
 mod lock;
 mod memory;
+pub(crate) mod profile;
+mod span;
 mod step;
 pub(crate) mod trace;
 

@@ -7,6 +7,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::lock;
+use super::profile::{Profile, Works};
+pub(crate) use super::span::Span;
 use crate::backend::RunError;
 use crate::ir::picture::axis::{self, Unit};
 use crate::ir::picture::chart::{Chart, Panel};
@@ -29,6 +31,8 @@ pub struct Trace {
     /// The runs that it has at most: the last ones.
     most: usize,
     runs: Mutex<Runs>,
+    /// The times of the runs that it has no more, if they are wanted.
+    profile: Option<Mutex<Profile>>,
 }
 
 /// The last runs, in order.
@@ -43,21 +47,9 @@ struct Runs {
 #[derive(Debug)]
 struct Run {
     name: String,
+    /// What its steps do, if their times are wanted.
+    works: Works,
     spans: Vec<Span>,
-}
-
-/// Work of a stream, or what it waited for.
-#[derive(Clone, Debug)]
-pub(crate) struct Span {
-    /// The stream: its device and what it is for; a virtual device has one.
-    pub(crate) track: String,
-    /// The name of the work.
-    pub(crate) name: Arc<str>,
-    /// Microseconds from the beginning of the trace.
-    pub(crate) start: f64,
-    /// Microseconds that it took.
-    pub(crate) length: f64,
-    pub(crate) kind: Kind,
 }
 
 /// The category of a kind in the form that trace viewers read.
@@ -115,7 +107,7 @@ impl Default for Trace {
 impl Trace {
     /// An empty trace that begins now.
     pub fn new() -> Self {
-        Self { start: Instant::now(), most: usize::MAX, runs: Mutex::default() }
+        Self { start: Instant::now(), most: usize::MAX, runs: Mutex::default(), profile: None }
     }
 
     /// An empty trace that has the runs of a timeline, and no others.
@@ -123,16 +115,36 @@ impl Trace {
         Self { most: SHOWN, ..Self::new() }
     }
 
-    /// The record of another run of the program of this name.
-    pub(crate) fn run(self: &Arc<Self>, program: &str) -> Recorder {
+    /// The same with the times of all steps.
+    pub(crate) fn profiled(self) -> Self {
+        Self { profile: Some(Mutex::default()), ..self }
+    }
+
+    /// The record of another run of the program of this name, whose steps do `works`.
+    pub(crate) fn run(self: &Arc<Self>, program: &str, works: impl FnOnce() -> Works) -> Recorder {
+        let works = if self.profile.is_some() { works() } else { Works::new() };
         let mut runs = lock(&self.runs);
         let run = runs.before + runs.kept.len();
-        runs.kept.push_back(Run { name: format!("{program}, run {}", run + 1), spans: Vec::new() });
+        let name = format!("{program}, run {}", run + 1);
+        runs.kept.push_back(Run { name, works, spans: Vec::new() });
         if runs.kept.len() > self.most {
-            runs.kept.pop_front();
+            let gone = runs.kept.pop_front();
+            if let (Some(profile), Some(run)) = (&self.profile, gone) {
+                lock(profile).add(&run.spans, &run.works);
+            }
             runs.before += 1;
         }
         Recorder { trace: Arc::clone(self), run }
+    }
+
+    /// Takes the times of the steps of all runs, if they are wanted, and the runs themselves.
+    pub(crate) fn take_profile(&self) -> Option<Profile> {
+        let profile = self.profile.as_ref()?;
+        let mut all = std::mem::take(&mut *lock(profile));
+        for run in std::mem::take(&mut lock(&self.runs).kept) {
+            all.add(&run.spans, &run.works);
+        }
+        Some(all)
     }
 
     /// The trace as Chrome and Perfetto read it: one process for each run with one track for each
@@ -260,7 +272,7 @@ impl Run {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Kind, Span, Trace, lock};
+    use super::{Kind, Span, Trace, Works, lock};
     use crate::backend::RunError;
     use crate::ir::picture::chart::Upwards;
 
@@ -274,7 +286,7 @@ mod tests {
             length: 2.5,
             kind,
         };
-        let (first, second) = (trace.run("m"), trace.run("m"));
+        let (first, second) = (trace.run("m", Works::new), trace.run("m", Works::new));
         second.add([span("gpu:1 compute", "b", 9.0, Kind::Compute)]);
         first.add([span("gpu:0 compute", "c", 4.0, Kind::Wait)]);
         first.add([span("gpu:0 compute", "a", 1.5, Kind::Compute)]);
@@ -316,9 +328,9 @@ mod tests {
             kind,
         };
         assert_eq!(trace.timeline().faults(), Vec::<String>::new());
-        let early = trace.run("m");
+        let early = trace.run("m", Works::new);
         for run in 1..10 {
-            let (recorder, at) = (trace.run("m"), 3000.0 * f64::from(run));
+            let (recorder, at) = (trace.run("m", Works::new), 3000.0 * f64::from(run));
             recorder.add([
                 span("gpu:10 compute", at + 100.0, 900.0, Kind::Compute),
                 span("gpu:2 uploads", at, 90.0, Kind::Copy),

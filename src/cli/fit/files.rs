@@ -7,7 +7,7 @@ use crate::train::{Checkpoint, Keep};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::cli::target::check_written;
+use crate::cli::trace::check_written;
 
 /// Output files.
 #[derive(Args)]

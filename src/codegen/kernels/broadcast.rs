@@ -6,7 +6,7 @@ use crate::codegen::function::{Element, apply, may_fail};
 use crate::codegen::strides::LoopNest;
 use crate::lower::{BufferId, Images};
 use crate::op::{Binary, Compare, Logic, Where};
-use crate::types::Dim;
+use crate::types::{DType, Dim};
 
 fn broadcasts() -> Support {
     Support { is_step: true, images: Images::Any, ..Support::by(KernelClass::Broadcast) }
@@ -22,7 +22,8 @@ impl CudaOp for Binary {
             }
             _ => true,
         };
-        broadcasts().when(exact)
+        let own = *self == Self::Pow && types.are(DType::F64);
+        broadcasts().with_own_bits(own).when(exact)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

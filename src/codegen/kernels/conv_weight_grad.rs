@@ -57,7 +57,7 @@ impl CudaOp for ConvWeightGrad {
             images: Images::ChannelsLast,
             ..Support::by(KernelClass::Training)
         };
-        support.when(fits && types.are(DType::F32))
+        support.with_own_bits(true).when(fits && types.are(DType::F32))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

@@ -11,7 +11,8 @@ const MAX: i64 = 2048;
 
 impl CudaOp for Dft {
     fn supports(&self, types: &Types<'_>) -> Support {
-        Support::by(KernelClass::Line).when(self.length <= MAX && types.are(DType::F32))
+        let support = Support::by(KernelClass::Line).with_own_bits(true);
+        support.when(self.length <= MAX && types.are(DType::F32))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

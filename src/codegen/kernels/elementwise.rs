@@ -5,8 +5,8 @@ use crate::codegen::builder::{Builder, block_count, grid_x};
 use crate::codegen::expression::{Columns, ExpressionContext, expression};
 use crate::lower::{Access, Chain, ChainStep};
 use crate::op::{Cast, Classify, Unary};
-use crate::types::Dim;
 use crate::types::invariant::int;
+use crate::types::{DType, Dim};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -25,12 +25,14 @@ const MAX_BEHIND: i64 = 1 << 30;
 /// The rows that a thread processes, so that the values it computes once per column pay off.
 const ROWS: i64 = 8;
 
-/// Implements [`CudaOp`] for operators that are only steps of chains.
+/// Implements [`CudaOp`] for operators that are only steps of chains, and says of which functions
+/// of `f64` the bits are the device's.
 macro_rules! steps {
-    ($($op:ident),*) => {
+    ($($op:ident: $own:expr),*) => {
         $(impl CudaOp for $op {
-            fn supports(&self, _types: &Types<'_>) -> Support {
-                Support::step()
+            fn supports(&self, types: &Types<'_>) -> Support {
+                let own: fn(&Self) -> bool = $own;
+                Support::step().with_own_bits(types.are(DType::F64) && own(self))
             }
 
             fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {
@@ -40,7 +42,30 @@ macro_rules! steps {
     };
 }
 
-steps!(Cast, Classify, Unary);
+steps!(Cast: |_| false, Classify: |_| false, Unary: calls_the_library);
+
+/// Whether the function of an `f64` is one of the device's library, which others round otherwise.
+fn calls_the_library(op: &Unary) -> bool {
+    !matches!(
+        op,
+        Unary::Abs
+            | Unary::Neg
+            | Unary::Sign
+            | Unary::Relu
+            | Unary::Clip { .. }
+            | Unary::Sqrt
+            | Unary::Reciprocal
+            | Unary::Floor
+            | Unary::Ceil
+            | Unary::Round
+            | Unary::HardSigmoid { .. }
+            | Unary::HardSwish
+            | Unary::Softsign
+            | Unary::LeakyRelu { .. }
+            | Unary::ThresholdedRelu { .. }
+            | Unary::Shrink { .. }
+    )
+}
 
 /// `elementwise.cu`.
 pub(super) fn chain(context: &Context<'_>) -> Result<Call, CodegenError> {

@@ -4,14 +4,15 @@ use super::{Call, CodegenError, Context, CudaOp, KernelClass, Support, Types};
 use crate::codegen::builder::{c_type, finish, number, real};
 use crate::codegen::lines::product;
 use crate::op::Lrn;
-use crate::types::Dim;
+use crate::types::{DType, Dim};
 
 /// More channels than there are, and far from the ends of `long long`.
 const FAR: i64 = 1 << 60;
 
 impl CudaOp for Lrn {
-    fn supports(&self, _types: &Types<'_>) -> Support {
-        Support::by(KernelClass::Line)
+    fn supports(&self, types: &Types<'_>) -> Support {
+        // Its power of `f64` is the device's.
+        Support::by(KernelClass::Line).with_own_bits(types.are(DType::F64))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

@@ -8,7 +8,8 @@ use crate::types::DType;
 impl CudaOp for Random {
     fn supports(&self, types: &Types<'_>) -> Support {
         let drawn = types.are(DType::F32) || types.are(DType::F64);
-        Support::by(KernelClass::Random).when(drawn)
+        let normal = matches!(self, Self::Normal { .. });
+        Support::by(KernelClass::Random).with_own_bits(normal).when(drawn)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

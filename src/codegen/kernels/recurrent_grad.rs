@@ -64,7 +64,7 @@ impl Cell<'_> {
 
 impl CudaOp for RecurrentGrad {
     fn supports(&self, types: &Types<'_>) -> Support {
-        supported(&self.forward(), types)
+        supported(&self.forward(), types).with_own_bits(true)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

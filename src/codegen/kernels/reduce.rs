@@ -54,9 +54,12 @@ impl CudaOp for Reduce {
         let lines = self.is_over(x.rank(), 2..x.rank()) || self.is_over_all_but(x.rank(), 1);
         let one = self.components(x.dtype).is_none() && lines;
         let images = if one { Images::First } else { Images::RowMajor };
-        let support = Support { parts: parts(self, x), images, ..Support::by(KernelClass::Reduce) };
+        // Threads share the sums of a line, in double precision or wider.
+        let own_bits = !matches!(self, Self::Max { .. } | Self::Min { .. });
+        let parts = parts(self, x);
+        let support = Support { parts, images, ..Support::by(KernelClass::Reduce) };
         // A wide result is `f64`.
-        support.when(matches!(x.dtype, DType::F32 | DType::F64))
+        support.with_own_bits(own_bits).when(matches!(x.dtype, DType::F32 | DType::F64))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

@@ -9,7 +9,9 @@ use crate::types::invariant::invariant;
 impl CudaOp for RowNoise {
     fn supports(&self, types: &Types<'_>) -> Support {
         let float = types.operands.first().is_some_and(|x| x.dtype.is_float());
-        Support::by(KernelClass::Random).when(float && self.seed().is_some())
+        let support =
+            Support::by(KernelClass::Random).with_own_bits(matches!(self, Self::Normal { .. }));
+        support.when(float && self.seed().is_some())
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

@@ -93,7 +93,9 @@ impl TwoPass {
 pub(super) fn supported(class: KernelClass, types: &Types<'_>, long: Option<&TwoPass>) -> Support {
     let x = types.operands.first();
     let parts = long.zip(x).and_then(|(long, x)| long.parts(x));
-    Support { parts, ..Support::by(class) }.when(types.are(DType::F32))
+    // The parts of long lines are summed up one by one.
+    let support = Support { parts, ..Support::by(class) }.with_own_bits(long.is_some());
+    support.when(types.are(DType::F32))
 }
 
 /// The operands of a launch without the partial results.

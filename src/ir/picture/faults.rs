@@ -2,7 +2,7 @@
 
 use super::drawn::{Level, Picture};
 use super::glyphs;
-use super::shapes::{DETAIL, Layout, Rect, TITLE, Way};
+use super::shapes::{DETAIL, Ground, Layout, Part, Rect, TITLE};
 use crate::ir::Graph;
 
 /// The number of points of a bend that are looked at.
@@ -71,7 +71,7 @@ fn of_grounds(layout: &Layout) -> Vec<String> {
 
 fn of_wires(layout: &Layout) -> Vec<String> {
     let mut faults = Vec::new();
-    let labels = layout.grounds.iter().flat_map(|ground| ground.label());
+    let labels = layout.grounds.iter().flat_map(Ground::label);
     let labels: Vec<_> = labels.map(|(text, rect, _)| (text.to_owned(), rect)).collect();
     let boxes = layout.boxes.iter().map(|placed| (placed.lines.join(", "), placed.rect));
     // Wires begin and end at the edge of a box.
@@ -79,11 +79,11 @@ fn of_wires(layout: &Layout) -> Vec<String> {
     let obstacles: Vec<_> = boxes.map(|(text, rect)| (text, smaller(rect))).chain(labels).collect();
     for wire in &layout.wires {
         let mut last = None;
-        for (from, way, to) in wire.parts() {
-            let count = if matches!(way, Way::Line) { 1 } else { POINTS };
+        for part in wire.parts() {
+            let count = if part.bend.is_none() { 1 } else { POINTS };
             for at in 0..count {
                 let [t, next] = [at, at + 1].map(|at| f64::from(at) / f64::from(count));
-                let (one, other) = (point(from, way, to, t), point(from, way, to, next));
+                let (one, other) = (part.point(t), part.point(next));
                 let rect = Rect {
                     x: one.0.min(other.0),
                     y: one.1.min(other.1),
@@ -107,21 +107,18 @@ fn of_wires(layout: &Layout) -> Vec<String> {
     faults
 }
 
-/// The point of a part of a wire at `t`, 0 at its beginning and 1 at its end.
-fn point(from: (f64, f64), way: Way, to: (f64, f64), t: f64) -> (f64, f64) {
-    let between = |from: f64, to: f64| from + (to - from) * t;
-    match way {
-        Way::Line => (between(from.0, to.0), between(from.1, to.1)),
-        Way::Bend(middle) => {
-            let cubic = |p: [f64; 4]| {
-                let u = 1.0 - t;
-                p[0] * u * u * u
-                    + 3.0 * p[1] * u * u * t
-                    + 3.0 * p[2] * u * t * t
-                    + p[3] * t * t * t
-            };
-            (cubic([from.0, from.0, to.0, to.0]), cubic([from.1, middle, middle, to.1]))
-        }
+impl Part {
+    /// Its point at `t`, 0 at its beginning and 1 at its end.
+    fn point(&self, t: f64) -> (f64, f64) {
+        let ((x, y), (to_x, to_y)) = (self.from, self.to);
+        let Some(middle) = self.bend else {
+            return (x + (to_x - x) * t, y + (to_y - y) * t);
+        };
+        let cubic = |p: [f64; 4]| {
+            let u = 1.0 - t;
+            p[0] * u * u * u + 3.0 * p[1] * u * u * t + 3.0 * p[2] * u * t * t + p[3] * t * t * t
+        };
+        (cubic([x, x, to_x, to_x]), cubic([y, middle, middle, to_y]))
     }
 }
 
@@ -129,7 +126,7 @@ fn point(from: (f64, f64), way: Way, to: (f64, f64), t: f64) -> (f64, f64) {
 mod tests {
     use super::*;
     use crate::ir::picture::Role;
-    use crate::ir::picture::shapes::{Ground, Placed, Wire};
+    use crate::ir::picture::shapes::{Placed, Wire};
 
     /// A wire straight down, and one that bends, beside a box and a label.
     fn met(x: f64, square: bool) -> Vec<String> {

@@ -150,8 +150,8 @@ impl Places<'_> {
         points
     }
 
-    /// Where an upright line passes that is wanted at `x`. Tracks are beside the boxes and labels of
-    /// their lane; what comes from the host, or goes there, passes its boxes, too.
+    /// Where an upright line passes that is wanted at `x`. Tracks are beside the boxes and labels
+    /// of their lane; what comes from the host, or goes there, passes its boxes, too.
     fn beside(&self, mut x: f64, top: f64, foot: f64, ends: [usize; 2]) -> f64 {
         if ends.iter().all(|block| part(self.made.blocks[*block].band) == 1) {
             return x;

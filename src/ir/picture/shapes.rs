@@ -68,22 +68,22 @@ pub(crate) struct Wire {
     pub(crate) square: bool,
 }
 
-/// A part of a wire's way to its next point.
+/// A part of a wire, from point to point.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
-    Line,
-    /// It leaves and arrives upright, and is in the middle at this height.
-    Bend(f64),
+pub(crate) struct Part {
+    pub(crate) from: (f64, f64),
+    pub(crate) to: (f64, f64),
+    /// The height of its middle, where it bends: then it leaves and arrives upright.
+    pub(crate) bend: Option<f64>,
 }
 
 impl Wire {
-    /// Its parts: where each begins, how it goes on, and where it ends.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = ((f64, f64), Way, (f64, f64))> {
+    /// Its parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Part> {
         self.points.windows(2).filter_map(|ends| {
             let [from, to] = *ends else { return None };
             let is_line = self.square || (from.0 - to.0).abs() < 0.5;
-            let way = if is_line { Way::Line } else { Way::Bend(f64::midpoint(from.1, to.1)) };
-            Some((from, way, to))
+            Some(Part { from, to, bend: (!is_line).then(|| f64::midpoint(from.1, to.1)) })
         })
     }
 }

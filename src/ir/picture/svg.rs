@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::blocks::Role;
 use super::drawn::Picture;
 use super::glyphs;
-use super::shapes::{DETAIL, Ground, Layout, Placed, Rect, TITLE, Way, Wire};
+use super::shapes::{DETAIL, Ground, Layout, Part, Placed, Rect, TITLE, Wire};
 
 /// The height of the title and the legend.
 const TOP: f64 = 64.0;
@@ -141,11 +141,11 @@ fn draw_wire(out: &mut String, wire: &Wire) {
     let Some((x, y)) = wire.points.first() else { return };
     let mut path = format!("M{x:.1} {y:.1}");
     let (mut before, mut last) = ((*x, *y), (*x, *y));
-    for (from, way, (x, y)) in wire.parts() {
+    for Part { from, to: (x, y), bend } in wire.parts() {
         // Writing to a `String` cannot fail.
-        let _ = match way {
-            Way::Line => write!(path, "L{x:.1} {y:.1}"),
-            Way::Bend(middle) => {
+        let _ = match bend {
+            None => write!(path, "L{x:.1} {y:.1}"),
+            Some(middle) => {
                 write!(path, "C{:.1} {middle:.1} {x:.1} {middle:.1} {x:.1} {y:.1}", from.0)
             }
         };

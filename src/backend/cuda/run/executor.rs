@@ -17,7 +17,7 @@ use super::staging::{Devices, Leftover, Shared, StagedInputs, StagingError};
 use super::variables::{Variables, update_blocks};
 use crate::backend::cuda::driver::context::Reclaim;
 use crate::backend::cuda::driver::memory::{HostBlock, Pinned};
-use crate::backend::host::{DeviceMemory, lock};
+use crate::backend::host::{DeviceMemory, lock, profile};
 use crate::backend::size::port_bytes;
 use crate::backend::{
     CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, inputs,
@@ -256,7 +256,9 @@ impl CudaExecutable {
             events: Events::new(parts.program.events),
             worker_progress: Progress::new(parts.program.devices.len()),
             progress: options.progress.clone(),
-            trace: parts.trace.as_ref().map(|trace| trace.run(&parts.program.name)),
+            trace: parts.trace.as_ref().map(|trace| {
+                trace.run(&parts.program.name, || profile::works(&parts.program, plan.bound.n))
+            }),
             graphs: parts.graphs,
             cpu: parts.cpu.clone(),
         })

@@ -62,13 +62,13 @@ fn row(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// The table of counts: for some models and numbers of GPUs, what each GPU launches, moves and
-/// exchanges in a step of training by `rmsprop`.
-pub fn counts() -> String {
+/// The table of counts: for the chosen ones of some models, and numbers of GPUs, what each GPU
+/// launches, moves and exchanges in a step of training by `rmsprop`.
+pub fn counts(chosen: impl Fn(&str) -> bool) -> String {
     let heads = ["model, rows of all GPUs", "GPUs", "launches", "GB", "exchanges"];
     let mut rows = vec![row(&heads.map(str::to_owned))];
     rows.push(row(&["---", "---:", "---:", "---:", "---:"].map(str::to_owned)));
-    for (name, n) in COUNTED {
+    for (name, n) in COUNTED.into_iter().filter(|(name, _)| chosen(name)) {
         let (graph, weights) = model(name, true);
         let step = step(&graph, &weights, "rmsprop").graph;
         for gpus in [1, 2, 8] {
@@ -97,14 +97,14 @@ fn programs(name: &str) -> [Program; 2] {
     [inference, on_gpus(&step, 1, Repair::Comm)]
 }
 
-/// The table: for each model, in so many rows, the expected milliseconds on each GPU, and the
-/// shares of its floors in `f32` and in `bf16`.
-pub fn table(n: i64) -> String {
+/// The table: for each chosen model, in so many rows, the expected milliseconds on each GPU, and
+/// the shares of its floors in `f32` and in `bf16`.
+pub fn table(n: i64, chosen: impl Fn(&str) -> bool) -> String {
     let mut head = vec![format!("model, {n} rows"), "kernels".to_owned(), "GB".to_owned()];
     head.extend(MACHINES.iter().map(|machine| machine.name.to_owned()));
     let under = ["---", "---:", "---:"].into_iter().chain(MACHINES.iter().map(|_| "---"));
     let mut rows = vec![row(&head), row(&under.map(str::to_owned).collect::<Vec<_>>())];
-    for name in zoo::names() {
+    for name in zoo::names().filter(|name| chosen(name)) {
         for (kind, program) in ["inference", "training"].iter().zip(programs(name)) {
             let costs = costs(&program.devices[1], n);
             let mut cells = vec![format!("`{name}`, {kind}")];

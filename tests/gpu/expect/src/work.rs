@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use fanwise::internal::{Arg, Call, Kernel, ParamDecl};
+use fanwise::internal::{Arg, Call, Kernel, ParamDecl, work as asked};
 use fanwise::lower::{BufferId, DeviceProgram, Launch};
-use fanwise::op::{Gemm, Op};
-use fanwise::types::KernelClass;
 
 use crate::machine::{ON_CHIP, density};
 
@@ -35,82 +33,18 @@ pub(crate) struct Shapes<'a> {
 }
 
 impl Shapes<'_> {
-    fn bytes(&self, id: BufferId) -> f64 {
-        self.device.buffers[id.0 as usize].ty.bytes().eval(self.n) as f64
-    }
-
     fn elements_of(&self, id: BufferId) -> f64 {
         self.device.buffers[id.0 as usize].ty.shape.elements().eval(self.n) as f64
-    }
-
-    fn elements(&self, operand: usize) -> f64 {
-        self.elements_of(self.launch.operands[operand])
     }
 
     fn result(&self) -> f64 {
         self.elements_of(self.launch.results[0])
     }
 
-    fn axis(&self, id: BufferId, axis: usize) -> f64 {
-        let shape = &self.device.buffers[id.0 as usize].ty.shape;
-        shape.get(axis).map_or(1.0, |size| size.eval(self.n) as f64).max(1.0)
-    }
-
-    fn last(&self, operand: usize) -> f64 {
-        let id = self.launch.operands[operand];
-        let rank = self.device.buffers[id.0 as usize].ty.shape.rank();
-        self.axis(id, rank.saturating_sub(1))
-    }
-
-    /// Whether the launch reads a buffer once more, of which `partial` launches before it took
-    /// parts. A line that stays on chip is read once at least, in however many launches.
-    fn reads_again(&self, partial: &[&Launch], b: BufferId) -> bool {
-        let is_line = matches!(self.launch.class, KernelClass::Softmax | KernelClass::Norm);
-        let of = |p: &&&Launch| p.results.iter().any(|r| self.launch.operands.contains(r));
-        let mut read = partial.iter().filter(of).flat_map(|p| &p.operands);
-        let row = self.device.buffers[b.0 as usize].ty.bytes().eval(1);
-        is_line && row <= ON_CHIP && read.any(|read| *read == b)
-    }
-
-    /// The bytes that the launch reads and writes at least, behind `partial` ones.
-    pub(crate) fn moved(&self, partial: &[&Launch]) -> f64 {
-        let written: f64 = self.launch.results.iter().map(|b| self.bytes(*b)).sum();
-        // What picks elements reads no more of an operand than it writes.
-        let picks = matches!(self.launch.class, KernelClass::Move | KernelClass::Index);
-        let most = if picks { written } else { f64::INFINITY };
-        let read = self.launch.operands.iter().filter(|b| !self.reads_again(partial, **b));
-        read.map(|b| self.bytes(*b).min(most)).sum::<f64>() + written
-    }
-
-    /// The multiplications and additions that the operator asks for.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "all others only move and compare")]
-    fn operations(&self) -> f64 {
-        let operand = |i: usize| self.launch.operands[i];
-        match &self.launch.op {
-            // The first launch has the products, the second adds its parts up.
-            Some(Op::ConvWeightGrad(_)) if self.launch.class == KernelClass::Partial => {
-                let parts = self.launch.results[0];
-                2.0 * self.elements(1) * self.axis(parts, 2) * self.axis(parts, 3)
-            }
-            _ if self.launch.class == KernelClass::Partial => 0.0,
-            Some(Op::Conv(_)) => 2.0 * self.result() * self.elements(1) / self.axis(operand(1), 0),
-            Some(Op::ConvTranspose(_)) => {
-                2.0 * self.elements(0) * self.elements(1) / self.axis(operand(1), 0)
-            }
-            Some(Op::Gemm(Gemm { trans_a: true, .. })) => {
-                2.0 * self.result() * self.axis(operand(0), 0)
-            }
-            Some(Op::Gemm(_) | Op::MatMul(_)) => 2.0 * self.result() * self.last(0),
-            Some(Op::Recurrent(_)) => {
-                2.0 * self.elements(0) / self.last(0) * (self.elements(1) + self.elements(2))
-            }
-            _ => 0.0,
-        }
-    }
-
     /// The work of the launch, by this kernel if it is one that calls tell apart.
     pub(crate) fn work(&self, partial: &[&Launch], kernel: Option<&Started<'_>>) -> Work {
-        let (operations, bytes) = (self.operations(), self.moved(partial));
+        let asked = asked(self.device, self.launch, partial, ON_CHIP, self.n);
+        let (operations, bytes) = (asked.operations, asked.bytes);
         let first = self.launch.operands.first().map_or(0.0, |id| self.elements_of(*id));
         let mut work = Work {
             operations,

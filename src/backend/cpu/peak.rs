@@ -1,0 +1,102 @@
+//! What this machine can do at most, measured in a moment: multiply-adds, and bytes of memory.
+
+#![expect(clippy::inline_always, reason = "loops are compiled for the vectors of their caller")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use pulp::{Simd, WithSimd};
+
+use super::Cpu;
+use super::isa::arch;
+use crate::backend::host::profile::Peak;
+
+/// How long each is measured.
+const TIME: Duration = Duration::from_millis(30);
+
+/// The bytes that all workers copy at most, in each direction: more than caches have.
+const BYTES: usize = 128 << 20;
+
+/// The bytes that a worker copies at least.
+const LEAST: usize = 1 << 20;
+
+/// Independent chains of multiply-adds: more than a core needs to be busy at all times, and fewer
+/// than it has registers.
+const CHAINS: usize = 12;
+
+/// The multiply-adds of each chain, for each element of a vector.
+const TERMS: usize = 1 << 14;
+
+/// Chains in registers; the result is their sum.
+struct Chains;
+
+impl WithSimd for Chains {
+    type Output = (f32, usize);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
+        let factor = simd.splat_f32s(black_box(0.999_9));
+        let term = simd.splat_f32s(black_box(1e-4));
+        let mut sums = [simd.splat_f32s(1.0); CHAINS];
+        for _ in 0..TERMS {
+            // A loop over indices: where tests are built, iterators are calls.
+            let mut chain = 0;
+            while chain < CHAINS {
+                sums[chain] = simd.mul_add_f32s(sums[chain], factor, term);
+                chain += 1;
+            }
+        }
+        let total = sums.into_iter().fold(simd.splat_f32s(0.0), |a, b| simd.add_f32s(a, b));
+        (simd.reduce_sum_f32s(total), 2 * TERMS * CHAINS * S::F32_LANES)
+    }
+}
+
+/// Does some work again and again, and returns how much of it there was in a second.
+fn rate(mut work: impl FnMut() -> usize) -> f64 {
+    let (start, mut done) = (Instant::now(), 0);
+    loop {
+        done += work();
+        let time = start.elapsed();
+        if time >= TIME {
+            return done as f64 / time.as_secs_f64();
+        }
+    }
+}
+
+impl Cpu {
+    /// What all workers together do at most.
+    pub(crate) fn peak(&self) -> Peak {
+        let multiply = || rate(|| black_box(arch().dispatch(Chains)).1);
+        let length = (BYTES / self.pool.current_num_threads()).max(LEAST);
+        let copy = || {
+            let from = vec![1u8; length];
+            // The first copy makes the pages.
+            let mut to = from.clone();
+            rate(|| {
+                to.copy_from_slice(black_box(&from));
+                black_box(&mut to);
+                2 * length
+            })
+        };
+        let sum = |rates: Vec<f64>| rates.into_iter().sum();
+        Peak {
+            operations: sum(self.pool.broadcast(|_| multiply())),
+            bytes: sum(self.pool.broadcast(|_| copy())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chains, Cpu, arch};
+
+    #[test]
+    fn machines_multiply_and_move_bytes() {
+        let (sum, count) = arch().dispatch(Chains);
+        assert!(sum > 1.0 && sum.is_finite());
+        assert!(count.is_multiple_of(24));
+        let peak = Cpu::new(1).unwrap().peak();
+        assert!(peak.operations > 1e6 && peak.operations < 1e13, "{peak:?}");
+        assert!(peak.bytes > 1e6 && peak.bytes < 1e13, "{peak:?}");
+    }
+}
