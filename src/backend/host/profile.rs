@@ -199,15 +199,17 @@ fn table(
         };
         let seconds = (times.micros / 1e6).max(f64::MIN_POSITIVE);
         let (operations, bytes) = (times.work.operations / seconds, times.work.bytes / seconds);
-        let of = |rate: f64, most: f64| format!("{:.0}%", 100.0 * rate / most);
-        let _ = writeln!(
-            text,
-            " {:>9.1} {:>8} {:>7.1} {:>10}",
-            operations / 1e9,
-            of(operations, peak.operations),
-            bytes / 1e9,
-            of(bytes, peak.bytes)
-        );
+        // What does not multiply has no rate.
+        let rate = |rate: f64, most: f64| {
+            if rate > 0.0 {
+                [format!("{:.1}", rate / 1e9), format!("{:.0}%", 100.0 * rate / most)]
+            } else {
+                ["-".to_owned(), "-".to_owned()]
+            }
+        };
+        let [multiplies, of_peak] = rate(operations, peak.operations);
+        let [moves, of_memory] = rate(bytes, peak.bytes);
+        let _ = writeln!(text, " {multiplies:>9} {of_peak:>8} {moves:>7} {of_memory:>10}");
     }
     text
 }
@@ -249,7 +251,8 @@ mod tests {
         let gemm = ["gemm", "1", "30.0", "µs", "75.0%", "66.7", "17%", "3.3", "33%"];
         assert_eq!(cells(&text, "gemm"), gemm);
         assert_eq!(cells(&text, "dense (gemm)")[2..], gemm[1..]);
-        assert_eq!(cells(&text, "transfer")[1..5], ["1", "10.0", "µs", "25.0%"]);
+        let transfer = ["transfer", "1", "10.0", "µs", "25.0%", "-", "-", "-", "-"];
+        assert_eq!(cells(&text, "transfer"), transfer);
         assert_eq!(cells(&profile.to_text(None), "gemm"), gemm[..5]);
         let read: serde_json::Value = serde_json::from_str(&profile.to_json(Some(peak))).unwrap();
         assert_eq!(read["steps"][0]["seconds"], 30e-6);
