@@ -28,6 +28,7 @@ pub use error::{CompileError, DriverError, RunError};
 pub use executable::{Backend, DeviceStats, Executable, RunOptions, RunOutput, Staged};
 #[cfg(feature = "cpu")]
 pub(crate) use host::profile::Peak;
+#[cfg(feature = "cpu")]
 pub use host::trace::Trace;
 
 /// The kernels of GPUs, and those of the CPU for what has none there.

@@ -13,6 +13,8 @@ use crate::op::Statistics;
 use crate::pass::{Action, PassError};
 use crate::types::Tensor;
 
+use anyhow::ensure;
+
 use crate::cli::args::ModelArgs;
 use crate::cli::exec;
 use crate::cli::replicate::{ReplicateArgs, Replicated};
@@ -171,17 +173,24 @@ pub(crate) struct Other {
 impl Other {
     /// Pairs the outputs of two backends. Those behind operators of `own`, by the place of the
     /// output, are promised to be near alone.
-    pub(crate) fn all(ran: &RunOutput, other: &RunOutput, own: &[Option<String>]) -> Vec<Self> {
+    pub(crate) fn all(
+        ran: &RunOutput,
+        other: &RunOutput,
+        own: &[Option<String>],
+    ) -> anyhow::Result<Vec<Self>> {
         /// Sums of many terms that cancel, relative to the largest element.
         const NEAR: f64 = 1e-4;
+        let counts = [ran.outputs.len(), other.outputs.len()];
+        ensure!(counts[0] == counts[1], "internal error: {counts:?} outputs of two backends");
         let pairs = ran.outputs.iter().zip(&other.outputs).enumerate();
         let pair = |(at, ((name, a), (_, b))): (usize, (&Named, &Named))| {
             let difference = (!same_bits(a, b)).then(|| largest_difference(a, b));
             let unpromised = own.get(at).cloned().flatten();
-            let is_near = difference.is_none_or(|by| by <= NEAR * largest(a));
+            let near = a.dtype().rounding().max(NEAR);
+            let is_near = difference.is_none_or(|by| by <= near * largest(a));
             Self { name: name.to_string(), difference, unpromised, is_near }
         };
-        pairs.map(pair).collect()
+        Ok(pairs.map(pair).collect())
     }
 
     /// Whether it keeps what is promised of it.

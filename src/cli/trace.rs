@@ -27,8 +27,8 @@ pub(crate) struct TraceArgs {
     timeline: Option<PathBuf>,
     /// Print the time of each operator on standard error, or write it to a .json file
     ///
-    /// On the CPU it is beside the most that this machine multiplies and moves in a second, which
-    /// is measured before the run. The first of several runs is left out: it is slower.
+    /// On the CPU it is beside the most that these threads multiply and move in a second, which is
+    /// measured before the run. The first of several runs is left out: it is slower.
     #[arg(
         long,
         value_name = "FILE.json",
@@ -46,6 +46,10 @@ impl TraceArgs {
             PlanForm::of_timeline(path)?;
         }
         let profile = self.profile.clone().filter(|path| !is_printed(path));
+        if let Some(path) = profile.iter().find(|path| path.extension().is_none_or(|e| e != "json"))
+        {
+            bail!("cannot write a profile to {}: profiles are .json files", path.display());
+        }
         let files = [("trace", &self.trace), ("timeline", &self.timeline), ("profile", &profile)];
         for (option, path) in files {
             path.as_ref().map_or(Ok(()), |path| check_written(option, path))?;

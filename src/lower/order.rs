@@ -31,9 +31,10 @@ impl Orders {
             sources: graph.node_map(None),
         };
         let fixed = fixed_row_major(layout);
-        let has_images = layout.kernels.target().channels_last;
+        // The host of a target may have kernels that know no images with the channels last.
+        let has_images = |id: NodeId| layout.kernels.on(layout.device(id)).target().channels_last;
         let launches = layout.order.iter().filter(|id| layout.role(**id) == Role::Launch);
-        for id in launches.filter(|_| has_images) {
+        for id in launches.filter(|id| has_images(**id)) {
             orders.sources[*id] = orders.transposed(layout, *id, &fixed);
             if orders.sources[*id].is_none() && !orders.takes_channels_last(layout, *id) {
                 continue;

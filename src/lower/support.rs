@@ -133,7 +133,8 @@ pub(crate) fn own_bits(graph: &Graph, kernels: &dyn Kernels) -> Vec<Option<NodeI
     let mut first = graph.node_map(None);
     for id in order {
         let before = graph.operands(id).into_iter().find_map(|value| first[value.node]);
-        let own = |op| kernels.supports(op, &Types::of(graph, id)).bits == Bits::Own;
+        let on = kernels.on(graph.node(id).place().device);
+        let own = |op| on.supports(op, &Types::of(graph, id)).bits == Bits::Own;
         first[id] = before.or_else(|| graph.node(id).op().filter(|op| own(op)).map(|_| id));
     }
     graph.outputs().iter().map(|output| first[output.value.node]).collect()

@@ -450,8 +450,9 @@ fn profiles_tell_where_the_time_goes() {
     let output = fanwise(&[&run[..], &more, &["--profile"]].concat());
     assert_eq!(code(&output), 0);
     let said = stderr(&output);
-    let head = said.lines().find(|line| line.starts_with("profile of 2 runs after the first: "));
-    assert!(head.is_some_and(|line| line.contains("this machine: ")), "{said}");
+    let head = "profile of mini_googlenet on 2 devices, 2 runs after the first: ";
+    let head = said.lines().find(|line| line.starts_with(head));
+    assert!(head.is_some_and(|line| line.contains("; at most ")), "{said}");
     let operator = |name: &str| said.lines().find(|line| line.starts_with(name));
     let conv: Vec<&str> = operator("conv ").unwrap().split_whitespace().collect();
     // 19 convolutions on each of two devices.
@@ -461,19 +462,22 @@ fn profiles_tell_where_the_time_goes() {
     good(&[&run[..], &more, &[&format!("--profile={file}")]].concat());
     let read: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!(read["runs"], 2);
-    let sum = |of: &str| -> f64 {
-        read["steps"].as_array().unwrap().iter().map(|step| step[of].as_f64().unwrap()).sum()
+    let [program] = &read["programs"].as_array().unwrap()[..] else { panic!("{read}") };
+    assert_eq!(program["runs"], 2);
+    let sum = |program: &serde_json::Value, of: &str| -> f64 {
+        program["steps"].as_array().unwrap().iter().map(|step| step[of].as_f64().unwrap()).sum()
     };
     // 2 rows on each of two devices do what 4 rows on one do.
     let alone = folder.path().join("q.json").to_string_lossy().into_owned();
     good(&[&run[..], &[&format!("--profile={alone}")]].concat());
     let alone: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(alone).unwrap()).unwrap();
-    let steps = alone["steps"].as_array().unwrap().iter();
-    let operations: f64 = steps.map(|step| step["operations"].as_f64().unwrap()).sum();
-    assert!((sum("operations") - operations).abs() < 1e-6 * operations, "{operations}");
-    assert!(sum("seconds") > 0.0 && sum("bytes") > 1e5);
+    let operations = sum(&alone["programs"][0], "operations");
+    let apart = (sum(program, "operations") - operations).abs();
+    assert!(operations > 1e6 && apart < 1e-6 * operations, "{operations}");
+    assert!(sum(program, "seconds") > 0.0 && sum(program, "bytes") > 1e5);
+    let refusal = refused(&[&run[..], &["--profile=p.svg"]].concat());
+    assert!(refusal.contains("profiles are .json files"), "{refusal}");
     let refusal = refused(&[&run[..], &["--profile=/nowhere/p.json"]].concat());
     assert!(refusal.contains("the folder /nowhere does not exist"), "{refusal}");
 }

@@ -10,8 +10,8 @@ import termios
 
 pid, terminal = pty.fork()
 if pid == 0:
+    termios.tcsetwinsize(0, (40, 100))
     os.execv(sys.argv[1], sys.argv[1:])
-termios.tcsetwinsize(terminal, (40, 100))
 shown = bytearray()
 while True:
     try:

@@ -9,6 +9,7 @@ use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Kernels, Launch, Step, Support, Types,
 };
 use crate::op::{BatchNorm, LpNorm, Op, RecurrentGrad, Reverse, SplitOp, Tile, Unary};
+use crate::types::invariant::invariant;
 use crate::types::{DType, Dim, KernelClass, Target};
 
 /// The registry: the operators that have a kernel, or are steps of chains.
@@ -124,7 +125,12 @@ impl Kernel {
     /// The code of a launch of a device; an operator that its kernel does not take is evaluated by
     /// reference.
     fn new(launch: &Launch, device: &DeviceProgram, bound: &BoundDevice, n: i64) -> Self {
-        let Some(op) = &launch.op else { return Self::Chain };
+        let Some(op) = &launch.op else {
+            // A chain writes its elements in the order in which it reads them.
+            let keeps = launch.class != KernelClass::Reorder;
+            invariant(keeps.then_some(()), "that images on the host are row-major");
+            return Self::Chain;
+        };
         let dims = |b: &BufferId| bound.locations[*b].dims.clone();
         let (operands, _) = launch.split_operands();
         let sizes = Sizes {

@@ -17,6 +17,7 @@ use super::events::{Events, Stopped};
 use super::kernel::StepKernels;
 use super::place::Place;
 use crate::backend::RunError;
+use crate::backend::host::profile;
 use crate::backend::host::trace::{Kind, Recorder, Span};
 use crate::backend::host::{DeviceMemory, HostSteps, StepError, highest, lock};
 use crate::lower::{Action, Bound, BufferId, Launch, Program, Step};
@@ -246,6 +247,7 @@ impl<'a> Run<'a> {
             start: trace.at(when.start),
             length: (when.end - when.start).as_secs_f64() * 1e6,
             kind,
+            operator: profile::operator(&step.action),
         }]);
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::span::Span;
 use crate::lower::picture::timeline::Kind;
@@ -21,28 +21,55 @@ pub(crate) struct Peak {
     pub(crate) bytes: f64,
 }
 
-/// A step, by its device and its label.
-type Key = (String, Arc<str>);
+/// A step: its device, its label and its operator. What is no step of a program has none.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    device: String,
+    label: Arc<str>,
+    operator: Option<&'static str>,
+}
 
 /// What the steps of a run do.
-pub(crate) type Works = BTreeMap<Key, (&'static str, Work)>;
+#[derive(Debug, Default)]
+pub(crate) struct Works {
+    /// The program, by its name and its devices.
+    program: String,
+    steps: BTreeMap<Key, Work>,
+}
+
+/// The operator of a copy.
+pub(crate) const COPY: &str = "copy";
+
+/// The operator of a step that works.
+pub(crate) fn operator(action: &Action) -> Option<&'static str> {
+    match action {
+        Action::Launch(launch) => Some(launch.name()),
+        Action::Copy { .. } => Some(COPY),
+        Action::Wait(_) | Action::Record(_) => None,
+    }
+}
 
 /// What the steps of a program do in a batch of `n` rows.
 pub(crate) fn works(program: &Program, n: i64) -> Works {
-    let mut works = Works::new();
+    let devices = program.devices.iter().filter(|device| !device.replicas.is_empty()).count();
+    let on = if devices > 1 { format!(" on {devices} devices") } else { String::new() };
+    let mut works = Works { program: format!("{}{on}", program.name), ..Works::default() };
     for device in &program.devices {
         for step in &device.steps {
-            let (name, own) = match &step.action {
-                Action::Launch(launch) => (launch.name(), work(device, launch, &[], 0, n)),
+            let own = match &step.action {
+                Action::Launch(launch) => work(device, launch, &[], 0, n),
                 Action::Copy { to, .. } => {
                     let bytes = 2.0 * device.buffer(*to).ty.bytes().eval(n) as f64;
-                    ("copy", Work { operations: 0.0, bytes })
+                    Work { operations: 0.0, bytes }
                 }
                 Action::Wait(_) | Action::Record(_) => continue,
             };
-            let key = (device.device.to_string(), step.label.clone());
-            // The first launch of several of one operator gives the name.
-            let all = &mut works.entry(key).or_insert((name, Work::default())).1;
+            let key = Key {
+                device: device.device.to_string(),
+                label: step.label.clone(),
+                operator: operator(&step.action),
+            };
+            let all = works.steps.entry(key).or_default();
             all.operations += own.operations;
             all.bytes += own.bytes;
         }
@@ -50,10 +77,16 @@ pub(crate) fn works(program: &Program, n: i64) -> Works {
     works
 }
 
-/// The times of the steps of some runs.
+/// The times of the steps of some runs, by their programs.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
-    runs: u32,
+    programs: BTreeMap<String, Runs>,
+}
+
+/// The times of the steps of a program.
+#[derive(Debug, Default)]
+struct Runs {
+    count: u32,
     /// Whether a run before these is left out.
     is_warm: bool,
     steps: BTreeMap<Key, Times>,
@@ -62,7 +95,6 @@ pub(crate) struct Profile {
 /// The time of a step, and what it did meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
-    operator: &'static str,
     calls: u32,
     micros: f64,
     work: Work,
@@ -78,25 +110,49 @@ impl Times {
 }
 
 impl Profile {
-    /// Adds a run. The first of several is left out: it takes memory that others find.
+    /// Adds a run.
     pub(super) fn add(&mut self, spans: &[Span], works: &Works) {
-        if self.runs == 1 && !self.is_warm {
+        self.programs.entry(works.program.clone()).or_default().add(spans, works);
+    }
+
+    /// The times as JSON: of each step its seconds in a run, what it computes and moves there.
+    pub(crate) fn to_json(&self, peak: Option<Peak>) -> String {
+        let peak = peak.map(|peak| {
+            json!({
+                "operations_per_second": peak.operations, "bytes_per_second": peak.bytes,
+            })
+        });
+        let programs: Vec<_> =
+            self.programs.iter().map(|(name, runs)| runs.to_json(name)).collect();
+        json!({ "peak": peak, "programs": programs }).to_string()
+    }
+
+    /// The times as tables: of operators, and of the steps that take longest.
+    pub(crate) fn to_text(&self, peak: Option<Peak>) -> String {
+        let texts = self.programs.iter().map(|(name, runs)| runs.to_text(name, peak));
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Runs {
+    /// Adds a run. The first of several is left out: it takes memory that others find.
+    fn add(&mut self, spans: &[Span], works: &Works) {
+        if self.count == 1 && !self.is_warm {
             *self = Self { is_warm: true, ..Self::default() };
         }
-        self.runs += 1;
-        let works_of =
-            |span: &Span| matches!(span.kind, Kind::Compute | Kind::Copy | Kind::Collective);
-        for span in spans.iter().filter(|span| works_of(span)) {
+        self.count += 1;
+        let works_in =
+            |span: &&Span| matches!(span.kind, Kind::Compute | Kind::Copy | Kind::Collective);
+        for span in spans.iter().filter(works_in) {
             // The stream of a GPU is behind its name.
             let device = span.track.split(' ').next().unwrap_or(&span.track);
-            let key = (device.to_owned(), span.name.clone());
-            // What is no step of a program has no operator: uploads, for example.
-            let (operator, _) = works.get(&key).copied().unwrap_or(("transfer", Work::default()));
-            let times = self.steps.entry(key).or_insert(Times { operator, ..Times::default() });
+            let (device, label) = (device.to_owned(), span.name.clone());
+            let times = self.steps.entry(Key { device, label, operator: span.operator });
+            let times = times.or_default();
             times.calls += 1;
             times.micros += span.length;
         }
-        for (key, (_, work)) in works {
+        for (key, work) in &works.steps {
             if let Some(times) = self.steps.get_mut(key) {
                 times.work.operations += work.operations;
                 times.work.bytes += work.bytes;
@@ -104,54 +160,50 @@ impl Profile {
         }
     }
 
-    /// The times as JSON: of each step its seconds in a run, what it computes and moves there.
-    pub(crate) fn to_json(&self, peak: Option<Peak>) -> String {
-        let runs = f64::from(self.runs.max(1));
-        let step = |((device, label), times): (&Key, &Times)| {
+    fn to_json(&self, program: &str) -> Value {
+        let runs = f64::from(self.count.max(1));
+        let step = |(key, times): (&Key, &Times)| {
             json!({
-                "device": device, "step": &**label, "operator": times.operator,
+                "device": key.device, "step": &*key.label, "operator": key.operator,
                 "seconds": times.micros / 1e6 / runs,
                 "operations": times.work.operations / runs,
                 "bytes": times.work.bytes / runs,
             })
         };
-        let peak = peak
-            .map(|p| json!({ "operations_per_second": p.operations, "bytes_per_second": p.bytes }));
         let steps: Vec<_> = self.steps.iter().map(step).collect();
-        json!({ "runs": self.runs, "peak": peak, "steps": steps }).to_string()
+        json!({ "program": program, "runs": self.count, "steps": steps })
     }
 
-    /// The times as tables: of operators, and of the steps that take longest.
-    pub(crate) fn to_text(&self, peak: Option<Peak>) -> String {
-        let runs = f64::from(self.runs.max(1));
+    fn to_text(&self, program: &str, peak: Option<Peak>) -> String {
+        let runs = f64::from(self.count.max(1));
         let all: f64 = self.steps.values().map(|times| times.micros).sum();
-        let mut text = match (self.runs, self.is_warm) {
-            (0, _) => return "profile: nothing ran\n".to_owned(),
-            (1, false) => "profile of one run".to_owned(),
-            (1, true) => "profile of one run after the first".to_owned(),
-            (n, _) => format!("profile of {n} runs after the first"),
+        let counted = match (self.count, self.is_warm) {
+            (1, false) => "one run".to_owned(),
+            (1, true) => "one run after the first".to_owned(),
+            (n, _) => format!("{n} runs after the first"),
         };
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, ": {} of work in each", time(all / runs));
+        let mut text =
+            format!("profile of {program}, {counted}: {} of work in each", time(all / runs));
         if let Some(peak) = peak {
             let (operations, bytes) = (peak.operations / 1e9, peak.bytes / 1e9);
-            let _ = write!(text, "; this machine: {operations:.0} GFlop/s, {bytes:.0} GB/s");
+            // Writing to a `String` cannot fail.
+            let _ = write!(text, "; at most {operations:.1} GFlop/s, {bytes:.1} GB/s");
         }
         text += "\n\n";
+        let named = |operator: Option<&'static str>| operator.unwrap_or("transfer"); // as said
         let mut operators: BTreeMap<&str, Times> = BTreeMap::new();
-        for times in self.steps.values() {
-            operators.entry(times.operator).or_default().add(times);
+        for (key, times) in &self.steps {
+            operators.entry(named(key.operator)).or_default().add(times);
         }
         let by_operator = operators.into_iter().map(|(name, times)| (name.to_owned(), times));
         text += &table("operator", by_operator.collect(), runs, all, peak);
-        let hosts = |device: &str| device == Device::HOST.to_string();
-        let several = self.steps.keys().any(|(device, _)| !hosts(device));
-        let named = |((device, label), times): (&Key, &Times)| {
-            let place = if several { format!("{device} ") } else { String::new() };
-            (format!("{place}{label} ({})", times.operator), *times)
-        };
+        let several = self.steps.keys().any(|key| key.device != Device::HOST.to_string());
+        let by_step = self.steps.iter().map(|(key, times)| {
+            let place = if several { format!("{} ", key.device) } else { String::new() };
+            (format!("{place}{} ({})", key.label, named(key.operator)), *times)
+        });
         text.push('\n');
-        text + &table("step", self.steps.iter().map(named).collect(), runs, all, peak)
+        text + &table("step", by_step.collect(), runs, all, peak)
     }
 }
 
@@ -179,8 +231,8 @@ fn table(
         }
         rows.push((format!("{} more", rest.len()), sum));
     }
-    let width = rows.iter().map(|(name, _)| name.chars().count()).chain([what.len()]).max();
-    let width = width.unwrap_or(0); // There is the head at least.
+    let widths = rows.iter().map(|(name, _)| name.chars().count());
+    let width = widths.fold(what.len(), usize::max);
     let mut text = format!("{what:<width$}  {:>7} {:>10} {:>6}", "calls", "time", "share");
     let _ = if peak.is_some() {
         writeln!(text, " {:>9} {:>8} {:>7} {:>10}", "GFlop/s", "of peak", "GB/s", "of memory")
@@ -199,9 +251,9 @@ fn table(
         };
         let seconds = (times.micros / 1e6).max(f64::MIN_POSITIVE);
         let (operations, bytes) = (times.work.operations / seconds, times.work.bytes / seconds);
-        // What does not multiply has no rate.
+        // What is not counted, or could not be measured, has no rate.
         let rate = |rate: f64, most: f64| {
-            if rate > 0.0 {
+            if rate > 0.0 && most > 0.0 {
                 [format!("{:.1}", rate / 1e9), format!("{:.0}%", 100.0 * rate / most)]
             } else {
                 ["-".to_owned(), "-".to_owned()]
@@ -218,31 +270,39 @@ fn table(
 mod tests {
     use super::*;
 
-    fn span(track: &str, name: &str, length: f64, kind: Kind) -> Span {
-        Span { track: track.to_owned(), name: name.into(), start: 0.0, length, kind }
+    fn span(name: &str, length: f64, kind: Kind, operator: Option<&'static str>) -> Span {
+        let (track, name) = ("cpu:0".to_owned(), name.into());
+        Span { track, name, start: 0.0, length, kind, operator }
     }
 
     #[test]
     fn the_time_of_steps_is_beside_what_they_do() {
-        let work = Work { operations: 2e6, bytes: 1e5 };
-        let works: Works = [(("cpu:0".to_owned(), "dense".into()), ("gemm", work))].into();
+        let key = |operator| Key {
+            device: "cpu:0".to_owned(),
+            label: "dense".into(),
+            operator: Some(operator),
+        };
+        let work = |operations: f64| Work { operations, bytes: 1e5 };
+        let steps = [(key("gemm"), work(2e6)), (key("softmax"), work(0.0))].into();
+        let works = Works { program: "m".to_owned(), steps };
         let run = |length: f64| {
             [
-                span("cpu:0", "dense", length, Kind::Compute),
-                span("cpu:0", "dense", 9e9, Kind::Wait),
-                span("cpu:0", "other", 10.0, Kind::Copy),
+                span("dense", length, Kind::Compute, Some("gemm")),
+                span("dense", 5.0, Kind::Compute, Some("softmax")),
+                span("dense", 9e9, Kind::Wait, None),
+                span("inputs", 5.0, Kind::Copy, None),
             ]
         };
         let mut profile = Profile::default();
-        assert_eq!(profile.to_text(None), "profile: nothing ran\n");
+        assert_eq!(profile.to_text(None), "");
         // The first is slow, and left out.
         for length in [5000.0, 20.0, 40.0] {
             profile.add(&run(length), &works);
         }
         let peak = Peak { operations: 4e11, bytes: 1e10 };
         let text = profile.to_text(Some(peak));
-        let head = "profile of 2 runs after the first: 40.0 µs of work in each; this machine: 400 \
-            GFlop/s, 10 GB/s\n";
+        let head = "profile of m, 2 runs after the first: 40.0 µs of work in each; at most 400.0 \
+            GFlop/s, 10.0 GB/s\n";
         assert!(text.starts_with(head), "{text}");
         let cells = |text: &str, row: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.starts_with(row)).unwrap_or_default();
@@ -251,12 +311,18 @@ mod tests {
         let gemm = ["gemm", "1", "30.0", "µs", "75.0%", "66.7", "17%", "3.3", "33%"];
         assert_eq!(cells(&text, "gemm"), gemm);
         assert_eq!(cells(&text, "dense (gemm)")[2..], gemm[1..]);
-        let transfer = ["transfer", "1", "10.0", "µs", "25.0%", "-", "-", "-", "-"];
+        let softmax = ["1", "5.0", "µs", "12.5%", "-", "-", "20.0", "200%"];
+        assert_eq!(cells(&text, "dense (softmax)")[2..], softmax);
+        let transfer = ["transfer", "1", "5.0", "µs", "12.5%", "-", "-", "-", "-"];
         assert_eq!(cells(&text, "transfer"), transfer);
         assert_eq!(cells(&profile.to_text(None), "gemm"), gemm[..5]);
-        let read: serde_json::Value = serde_json::from_str(&profile.to_json(Some(peak))).unwrap();
-        assert_eq!(read["steps"][0]["seconds"], 30e-6);
-        assert_eq!(read["steps"][0]["operations"], 2e6);
-        assert_eq!(read["runs"], 2);
+        let read: Value = serde_json::from_str(&profile.to_json(Some(peak))).unwrap();
+        let own = &read["programs"][0];
+        assert_eq!(own["steps"][0]["seconds"], 30e-6);
+        assert_eq!(own["steps"][0]["operations"], 2e6);
+        assert_eq!(own["runs"], 2);
+        // Another program has a first run of its own.
+        profile.add(&run(7.0), &Works { program: "n".to_owned(), ..Works::default() });
+        assert!(profile.to_text(None).contains("profile of n, one run: 17.0 µs"));
     }
 }

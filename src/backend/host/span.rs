@@ -16,4 +16,6 @@ pub(crate) struct Span {
     /// Microseconds that it took.
     pub(crate) length: f64,
     pub(crate) kind: Kind,
+    /// The operator of the step; none of what is no step of a program.
+    pub(crate) operator: Option<&'static str>,
 }

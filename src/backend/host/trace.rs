@@ -94,7 +94,7 @@ impl Recorder {
     /// Adds an error with which the run ends now.
     pub(crate) fn fail(&self, error: &RunError) {
         let (track, name, start) = ("errors".to_owned(), error.to_string().into(), self.now());
-        self.add([Span { track, name, start, length: 0.0, kind: Kind::Error }]);
+        self.add([Span { track, name, start, length: 0.0, kind: Kind::Error, operator: None }]);
     }
 }
 
@@ -122,7 +122,7 @@ impl Trace {
 
     /// The record of another run of the program of this name, whose steps do `works`.
     pub(crate) fn run(self: &Arc<Self>, program: &str, works: impl FnOnce() -> Works) -> Recorder {
-        let works = if self.profile.is_some() { works() } else { Works::new() };
+        let works = if self.profile.is_some() { works() } else { Works::default() };
         let mut runs = lock(&self.runs);
         let run = runs.before + runs.kept.len();
         let name = format!("{program}, run {}", run + 1);
@@ -141,7 +141,9 @@ impl Trace {
     pub(crate) fn take_profile(&self) -> Option<Profile> {
         let profile = self.profile.as_ref()?;
         let mut all = std::mem::take(&mut *lock(profile));
-        for run in std::mem::take(&mut lock(&self.runs).kept) {
+        let mut runs = lock(&self.runs);
+        runs.before += runs.kept.len();
+        for run in runs.kept.drain(..) {
             all.add(&run.spans, &run.works);
         }
         Some(all)
@@ -285,8 +287,9 @@ mod tests {
             start,
             length: 2.5,
             kind,
+            operator: None,
         };
-        let (first, second) = (trace.run("m", Works::new), trace.run("m", Works::new));
+        let (first, second) = (trace.run("m", Works::default), trace.run("m", Works::default));
         second.add([span("gpu:1 compute", "b", 9.0, Kind::Compute)]);
         first.add([span("gpu:0 compute", "c", 4.0, Kind::Wait)]);
         first.add([span("gpu:0 compute", "a", 1.5, Kind::Compute)]);
@@ -326,11 +329,12 @@ mod tests {
             start,
             length,
             kind,
+            operator: None,
         };
         assert_eq!(trace.timeline().faults(), Vec::<String>::new());
-        let early = trace.run("m", Works::new);
+        let early = trace.run("m", Works::default);
         for run in 1..10 {
-            let (recorder, at) = (trace.run("m", Works::new), 3000.0 * f64::from(run));
+            let (recorder, at) = (trace.run("m", Works::default), 3000.0 * f64::from(run));
             recorder.add([
                 span("gpu:10 compute", at + 100.0, 900.0, Kind::Compute),
                 span("gpu:2 uploads", at, 90.0, Kind::Copy),

@@ -27,6 +27,7 @@ const OWN: &[&str] = &[
     "logical",
     "max_memory",
     "model",
+    "profile",
     "quiet",
     "resume",
     "target",

@@ -19,7 +19,7 @@ pub(super) fn combines(types: &Types<'_>) -> Support {
 
 impl CudaOp for AllReduce {
     fn supports(&self, types: &Types<'_>) -> Support {
-        combines(types)
+        combines(types).with_own_bits(self.by == Combine::Lse)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

@@ -160,9 +160,8 @@ impl CudaOp for BatchNormApplyGrad {
 fn in_steps(types: &Types<'_>, reads: Option<usize>, images: Images) -> Support {
     let x = types.operands.first();
     let parts = reads.and_then(|reads| parts(x?, 2, reads));
-    let own_bits = parts.is_some();
     let support = Support { parts, images, ..Support::by(KernelClass::Training) };
-    support.with_own_bits(own_bits).when(x.is_some_and(|x| x.dtype != DType::F64))
+    support.with_own_bits(true).when(x.is_some_and(|x| x.dtype != DType::F64))
 }
 
 /// The partial results of a first pass that reads `reads` operands and writes `numbers` numbers for

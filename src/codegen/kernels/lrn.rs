@@ -11,8 +11,9 @@ const FAR: i64 = 1 << 60;
 
 impl CudaOp for Lrn {
     fn supports(&self, types: &Types<'_>) -> Support {
-        // Its power of `f64` is the device's.
-        Support::by(KernelClass::Line).with_own_bits(types.are(DType::F64))
+        // A power of `f64` is the device's, but for the one that is made of roots.
+        let own = types.are(DType::F64) && self.beta.to_bits() != 0.75f32.to_bits();
+        Support::by(KernelClass::Line).with_own_bits(own)
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

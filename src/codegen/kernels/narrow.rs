@@ -7,7 +7,7 @@ use crate::types::{Combine, DType, Dim};
 
 impl CudaOp for Narrow {
     fn supports(&self, types: &Types<'_>) -> Support {
-        Support::by(KernelClass::Reduce).when(types.are(DType::F64))
+        Support::by(KernelClass::Reduce).with_own_bits(self.log).when(types.are(DType::F64))
     }
 
     fn call(&self, context: &Context<'_>) -> Result<Call, CodegenError> {

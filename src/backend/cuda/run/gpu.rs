@@ -14,7 +14,7 @@ use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::module::Function;
 use crate::backend::cuda::driver::stream::{Event, Stream, is_short_of_graph};
 use crate::backend::host::trace::{Kind, Recorder, Span, WAIT};
-use crate::backend::host::{StepError, lock};
+use crate::backend::host::{StepError, lock, profile};
 use crate::lower::{Action, Lane};
 use crate::op::{Binary, Op, OpError};
 use crate::types::KernelClass;
@@ -229,6 +229,7 @@ impl Gpu {
             start: start + 1e3 * f64::from(before.since(&self.base)?),
             length: 1e3 * f64::from(after.since(before)?),
             kind,
+            operator: profile::operator(&device.steps[*step].action),
         }]);
         Ok(())
     }
@@ -242,11 +243,8 @@ impl Gpu {
         // One that was taken before may have a staging buffer that this batch does not use.
         let staged_inputs =
             lock(&job.staged_inputs).clone().filter(|_| job.plan.gpus[self.d].staging > 0);
-        let Some(staging) =
-            staged_inputs.as_ref().and_then(|staged_inputs| staged_inputs.staging(self.d))
-        else {
-            return Ok(());
-        };
+        let staging = staged_inputs.as_ref().and_then(|staged| staged.staging(self.d));
+        let Some(staging) = staging else { return Ok(()) };
         if !staging.arrived.is_reached()? {
             return Ok(());
         }
@@ -256,6 +254,7 @@ impl Gpu {
             start: start + 1e3 * f64::from(staging.begun.since(&self.base)?),
             length: 1e3 * f64::from(staging.arrived.since(&staging.begun)?),
             kind: Kind::Copy,
+            operator: None,
         }]);
         Ok(())
     }

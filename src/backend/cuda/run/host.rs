@@ -10,7 +10,7 @@ use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::memory::Pinned;
 use crate::backend::cuda::driver::stream::{Event, Stream};
 use crate::backend::host::trace::{Kind, Recorder, Span, WAIT};
-use crate::backend::host::{HostSteps, StepError};
+use crate::backend::host::{HostSteps, StepError, profile};
 use crate::lower::Action;
 use crate::types::Tensor;
 use crate::types::invariant::invariant;
@@ -109,6 +109,7 @@ impl Download {
                     start: self.start + 1e3 * f64::from(before.since(&self.base)?),
                     length: 1e3 * length,
                     kind: Kind::Copy,
+                    operator: Some(profile::COPY),
                 }]);
             }
         }
@@ -202,13 +203,13 @@ impl Host {
                 time += begin.clock.elapsed();
                 let step = &steps.program.steps[*step];
                 let kind = invariant(Kind::of(&step.action), "that launches and copies are work");
-                trace(job, || step.label.clone(), kind, &begin);
+                trace(job, || step.label.clone(), kind, &begin, profile::operator(&step.action));
             }
             job.count(1);
         }
         let begin = TaskStart::now(job);
         self.join(job)?;
-        trace(job, || WAIT.into(), Kind::Wait, &begin);
+        trace(job, || WAIT.into(), Kind::Wait, &begin, None);
         Ok(time)
     }
 
@@ -226,7 +227,7 @@ impl Host {
             }
             HostTask::Download { .. } => return Ok(()),
         }
-        trace(job, || WAIT.into(), Kind::Wait, &begin);
+        trace(job, || WAIT.into(), Kind::Wait, &begin, None);
         Ok(())
     }
 
@@ -304,9 +305,15 @@ impl TaskStart {
 }
 
 /// Adds what the host has done since a time to the trace.
-fn trace(job: &Job, name: impl FnOnce() -> Arc<str>, kind: Kind, begin: &TaskStart) {
+fn trace(
+    job: &Job,
+    name: impl FnOnce() -> Arc<str>,
+    kind: Kind,
+    begin: &TaskStart,
+    operator: Option<&'static str>,
+) {
     let (Some(trace), Some(start)) = (&job.trace, begin.in_trace) else { return };
     let track = job.program.devices[HOST].device.to_string();
     let length = begin.clock.elapsed().as_secs_f64() * 1e6;
-    trace.add([Span { track, name: name(), start, length, kind }]);
+    trace.add([Span { track, name: name(), start, length, kind, operator }]);
 }

@@ -84,7 +84,7 @@ pub(super) struct Stream {
     pub(super) done: u64,
     /// Whether it waits for the legacy default stream and the other way round.
     pub(super) blocking: bool,
-    /// A host function of it is running.
+    /// A host function of it is running, or the time of a slow launch passes.
     pub(super) busy: bool,
     /// The capture it takes part in.
     pub(super) capture: Option<u64>,

@@ -161,7 +161,7 @@ fn advance(mut guard: Guard, goal: &Goal, steps: usize) -> Call<Guard> {
     }
 }
 
-/// What a stream does without the lock: others ask and order meanwhile.
+/// What a stream does without the lock: others may ask and order meanwhile.
 fn outside(mut guard: Guard, stream: u64, act: impl FnOnce()) -> Call<Guard> {
     if let Some(of) = guard.as_mut().and_then(|d| d.streams.get_mut(&stream)) {
         of.busy = true;
