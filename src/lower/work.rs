@@ -52,7 +52,8 @@ impl<'a> Sizes<'a> {
 
     /// The size of an axis, at least 1; 1 beyond the rank.
     fn axis(&self, id: BufferId, axis: usize) -> f64 {
-        let size = self.ty(id).shape.get(axis).map_or(1, |size| size.eval(self.n)); // as said
+        // An axis that a shape lacks multiplies nothing.
+        let size = self.ty(id).shape.get(axis).map_or(1, |size| size.eval(self.n));
         size.max(1) as f64
     }
 

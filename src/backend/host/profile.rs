@@ -190,7 +190,8 @@ impl Runs {
             let _ = write!(text, "; at most {operations:.1} GFlop/s, {bytes:.1} GB/s");
         }
         text += "\n\n";
-        let named = |operator: Option<&'static str>| operator.unwrap_or("transfer"); // as said
+        // What is no step of a program brings inputs or takes outputs.
+        let named = |operator: Option<&'static str>| operator.unwrap_or("transfer");
         let mut operators: BTreeMap<&str, Times> = BTreeMap::new();
         for (key, times) in &self.steps {
             operators.entry(named(key.operator)).or_default().add(times);
@@ -305,7 +306,7 @@ mod tests {
             GFlop/s, 10.0 GB/s\n";
         assert!(text.starts_with(head), "{text}");
         let cells = |text: &str, row: &str| -> Vec<String> {
-            let line = text.lines().find(|line| line.starts_with(row)).unwrap_or_default();
+            let line = text.lines().find(|line| line.starts_with(row)).unwrap();
             line.split_whitespace().map(str::to_owned).collect()
         };
         let gemm = ["gemm", "1", "30.0", "µs", "75.0%", "66.7", "17%", "3.3", "33%"];
