@@ -1,11 +1,11 @@
 //! An image put together from the blocks that a window sees.
 
 use super::element::for_wide;
-
 use super::infer::{dtype, equal, exactly, result, sizes_of};
 use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, sizes_with};
+use crate::types::invariant::invariant;
 
 op! {
     /// The image `[N, C, image…]` whose elements are the sums of those of
@@ -130,7 +130,7 @@ fn places(windows: &[WindowAxis]) -> Vec<i64> {
 fn fold<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, x: &Tensor) {
     let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
     let (plane, taps, count) = (size(|a| a.input), size(|a| a.kernel), size(|a| a.output));
-    let step = windows.last().map_or(1, |a| a.stride);
+    let step = invariant(windows.last(), "that an image has an axis").stride;
     let columns = x.as_slice::<T>().chunks_exact(taps * count);
     for (y, columns) in y.as_mut_slice::<T>().chunks_exact_mut(plane).zip(columns) {
         for (tap, x) in columns.chunks_exact(count).enumerate() {

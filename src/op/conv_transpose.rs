@@ -8,6 +8,7 @@ use super::numeric::{Wide, computed_wide};
 use super::prelude::*;
 use super::window::{Sliding, WindowAxis, Windows, rows_of_tap, sizes_with};
 use super::{Conv, Slice};
+use crate::types::invariant::invariant;
 
 op! {
     /// The transpose of a convolution: every element of `x: [N, C, spatial…]` adds its products
@@ -139,7 +140,7 @@ fn spread<T: Wide>(windows: &[WindowAxis], y: &mut Tensor, operands: &[Tensor]) 
     let [x, w, bias @ ..] = operands else { return };
     let size = |f: fn(&WindowAxis) -> usize| windows.iter().map(f).product::<usize>();
     let (out, plane, taps) = (size(|a| a.input), size(|a| a.output), size(|a| a.kernel));
-    let step = windows.last().map_or(1, |a| a.stride);
+    let step = invariant(windows.last(), "that an image has an axis").stride;
     let (inputs, each, channels) = (x.dims()[1], w.dims()[1], y.dims()[1]);
     let per_group = inputs / (channels / each);
     let (x, w) = (x.as_slice::<T>(), w.as_slice::<T>());

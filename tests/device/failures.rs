@@ -2,7 +2,7 @@
 //! error that names the operator, the device and the code.
 
 use std::collections::BTreeSet;
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
 use fanwise::backend::cuda::Cuda;
@@ -70,6 +70,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             trial("a_code_that_nobody_knows_is_told", a_code_that_nobody_knows_is_told),
             trial("a_kernel_that_never_ends_is_named", a_kernel_that_never_ends_is_named),
             trial("a_gpu_that_is_slow_is_waited_for", a_gpu_that_is_slow_is_waited_for),
+            trial("a_process_that_was_stopped_goes_on", a_process_that_was_stopped_goes_on),
             trial("memory_that_is_too_small_is_said", memory_that_is_too_small_is_said),
             trial("pinned_memory_that_is_too_small_is_said", pinned_memory_is_said),
         ]);
@@ -92,7 +93,9 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
         return variables::scenario(way);
     }
     let (is_damaged, is_staged) = (name.starts_with("damaged/"), name.starts_with("staged/"));
+    let is_stopped = name.starts_with("stopped/");
     let name = name.trim_start_matches("damaged/").trim_start_matches("staged/");
+    let name = name.trim_start_matches("stopped/");
     let (model, count) = name.split_once('/').unwrap();
     let count = count.parse().unwrap();
     let (graph, split, weights) = if model == "needy" {
@@ -131,6 +134,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
         Err(error) => say(&format!("error: {error}")),
     };
     let options = RunOptions::default();
+    let mut stops = is_stopped.then(stop_soon);
     if is_staged {
         // One is never run; another comes while one runs, as in a row of batches.
         let (first, dropped) = (run.stage(&inputs, &options), run.stage(&inputs, &options));
@@ -142,7 +146,14 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     for _ in 0..if is_staged { 1 } else { 3 } {
         tell(run.run(&inputs, &options));
     }
+    assert!(stops.as_mut().is_none_or(|stops| stops.wait().unwrap().success()));
     ExitCode::SUCCESS
+}
+
+/// Stops this process for two seconds, a moment from now.
+fn stop_soon() -> Child {
+    let script = "sleep 0.2; kill -STOP $PPID; sleep 2; kill -CONT $PPID";
+    Command::new("sh").args(["-c", script]).spawn().unwrap()
 }
 
 /// The buffer in which the bytes of another one lie.
@@ -210,6 +221,15 @@ fn a_gpu_that_is_slow_is_waited_for() {
     let slow = [("FAKECUDA_SLOW", "150"), ("FANWISE_WATCHDOG", "1000")];
     let ended = disturbed("nested/1", &slow);
     assert_sound(&ended, &right, "slow kernels");
+    assert!(ended.output.lines().all(|line| line == right), "{ended:?}");
+}
+
+/// To stop the process, as Ctrl-Z does, for longer than the watchdog waits is no fault of the GPU.
+fn a_process_that_was_stopped_goes_on() {
+    let (right, _) = undisturbed("nested/1");
+    let slow = [("FAKECUDA_SLOW", "150"), ("FANWISE_WATCHDOG", "1000")];
+    let ended = disturbed("stopped/nested/1", &slow);
+    assert_sound(&ended, &right, "a stopped process");
     assert!(ended.output.lines().all(|line| line == right), "{ended:?}");
 }
 

@@ -15,3 +15,4 @@ pub(crate) mod probe;
 pub(crate) mod rates;
 pub(crate) mod stream;
 pub(crate) mod sys;
+pub(crate) mod waited;

@@ -4,12 +4,13 @@
 
 use std::ptr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::context::{Context, NOT_READY, check};
 use super::memory::Pinned;
 use super::module::Function;
 use super::sys;
+use super::waited::Waited;
 use crate::backend::DriverError;
 use crate::backend::host::lock;
 
@@ -72,14 +73,15 @@ impl Stream {
         const EAGER: Duration = Duration::from_micros(100);
         const PAUSE: Duration = Duration::from_micros(50);
 
-        let begin = Instant::now();
+        let mut waited = Waited::begin();
         while !self.is_idle()? {
-            if begin.elapsed() > limit {
+            let time = waited.look();
+            if time > limit {
                 let text = format!("the device made no progress for {limit:?}");
                 let (call, name) = ("cuStreamQuery", "CUDA_ERROR_NOT_READY".to_owned());
                 return Err(DriverError { call, code: NOT_READY, name, text });
             }
-            if begin.elapsed() < EAGER {
+            if time < EAGER {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(PAUSE);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::gpu::Gpu;
 use super::host::Host;
@@ -15,6 +15,7 @@ use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::contexts;
 use crate::backend::cuda::driver::memory::{Global, PIN};
 use crate::backend::cuda::driver::stream::Event;
+use crate::backend::cuda::driver::waited::Waited;
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Bound, Program};
 use crate::types::invariant::invariant;
@@ -271,7 +272,7 @@ fn watch(
     const LOOK: Duration = Duration::from_millis(20);
     // One that sleeps until its device is done comes back late, or never.
     const GRACE: Duration = Duration::from_secs(1);
-    let (mut ticks, mut since, mut stuck) = (job.worker_progress.ticks(), Instant::now(), None);
+    let (mut ticks, mut still, mut stuck) = (job.worker_progress.ticks(), Waited::begin(), None);
     while outcomes.iter().any(Option::is_none) {
         match replies.recv_timeout(LOOK.min(limit)) {
             Ok((d, outcome)) => outcomes[d] = Some(outcome),
@@ -283,15 +284,15 @@ fn watch(
                     Some(_) => limit.min(GRACE),
                 };
                 if now != ticks || job.worker_progress.any(WorkerState::Host) {
-                    (ticks, since) = (now, Instant::now());
-                } else if since.elapsed() > patience {
+                    (ticks, still) = (now, Waited::begin());
+                } else if still.look() > patience {
                     // The workers were asked to stop and did not, so the run leaks what they use
                     // instead of waiting for ever.
                     if stuck.is_some() {
                         break;
                     }
                     stuck = Some(give_up(job, limit));
-                    since = Instant::now();
+                    still = Waited::begin();
                 }
             }
         }
