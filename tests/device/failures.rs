@@ -94,10 +94,9 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     }
     let (is_damaged, is_staged) = (name.starts_with("damaged/"), name.starts_with("staged/"));
     let is_stopped = name.starts_with("stopped/");
-    let name = name.trim_start_matches("damaged/").trim_start_matches("staged/");
-    let name = name.trim_start_matches("stopped/");
-    let (model, count) = name.split_once('/').unwrap();
-    let count = count.parse().unwrap();
+    let mut words = name.rsplit('/');
+    let count = words.next().unwrap().parse().unwrap();
+    let model = words.next().unwrap();
     let (graph, split, weights) = if model == "needy" {
         needy(count, 1)
     } else {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 const MOST: Duration = Duration::from_millis(100);
 
 /// The time that was waited, by a thread that looks again and again. While the process stands still
-/// (it was stopped by a signal, or its whole machine was) nobody waits: the device may long be done,
-/// and no thread had a chance to see it.
+/// (it was stopped by a signal, or its whole machine was) nobody waits: the device may long be
+/// done, and no thread had a chance to see it.
 #[derive(Debug)]
 pub(crate) struct Waited {
     looked: Instant,
