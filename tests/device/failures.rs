@@ -133,7 +133,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
         Err(error) => say(&format!("error: {error}")),
     };
     let options = RunOptions::default();
-    let mut stops = is_stopped.then(stop_soon);
+    let stops = is_stopped.then(stop_soon);
     if is_staged {
         // One is never run; another comes while one runs, as in a row of batches.
         let (first, dropped) = (run.stage(&inputs, &options), run.stage(&inputs, &options));
@@ -145,7 +145,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     for _ in 0..if is_staged { 1 } else { 3 } {
         tell(run.run(&inputs, &options));
     }
-    assert!(stops.as_mut().is_none_or(|stops| stops.wait().unwrap().success()));
+    stops.into_iter().for_each(assert_over);
     ExitCode::SUCCESS
 }
 
@@ -153,6 +153,12 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
 fn stop_soon() -> Child {
     let script = "sleep 0.2; kill -STOP $PPID; sleep 2; kill -CONT $PPID";
     Command::new("sh").args(["-c", script]).spawn().unwrap()
+}
+
+/// Fails unless the stop is over when the runs are: it fell into one then.
+fn assert_over(mut stop: Child) {
+    let end = stop.try_wait().unwrap();
+    assert!(end.is_some_and(|end| end.success()), "the process was not stopped in a run");
 }
 
 /// The buffer in which the bytes of another one lie.
@@ -216,19 +222,20 @@ fn a_kernel_that_never_ends_is_named() {
 /// A graph of many kernels takes longer than the watchdog waits for a sign of progress, though none
 /// of them does.
 fn a_gpu_that_is_slow_is_waited_for() {
-    let (right, _) = undisturbed("nested/1");
-    let slow = [("FAKECUDA_SLOW", "150"), ("FANWISE_WATCHDOG", "1000")];
-    let ended = disturbed("nested/1", &slow);
-    assert_sound(&ended, &right, "slow kernels");
-    assert!(ended.output.lines().all(|line| line == right), "{ended:?}");
+    assert_waited_for("nested/1");
 }
 
 /// To stop the process, as Ctrl-Z does, for longer than the watchdog waits is no fault of the GPU.
 fn a_process_that_was_stopped_goes_on() {
+    assert_waited_for("stopped/nested/1");
+}
+
+/// Fails unless slow kernels give the right outputs under a watchdog that waits for one of them.
+fn assert_waited_for(scenario: &str) {
     let (right, _) = undisturbed("nested/1");
     let slow = [("FAKECUDA_SLOW", "150"), ("FANWISE_WATCHDOG", "1000")];
-    let ended = disturbed("stopped/nested/1", &slow);
-    assert_sound(&ended, &right, "a stopped process");
+    let ended = disturbed(scenario, &slow);
+    assert_sound(&ended, &right, scenario);
     assert!(ended.output.lines().all(|line| line == right), "{ended:?}");
 }
 
