@@ -113,7 +113,7 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     let mut options = options(count);
     let hangs = std::env::var("FAKECUDA_FAIL").is_ok_and(|fail| fail.ends_with("hang"));
     let asked = std::env::var("FANWISE_WATCHDOG").ok().and_then(|text| text.parse().ok());
-    options.watchdog = Duration::from_millis(asked.unwrap_or(if hangs { 2000 } else { 20_000 }));
+    options.watchdog = Duration::from_millis(asked.unwrap_or(if hangs { 2000 } else { 300_000 }));
     let ready = Cuda::new(options).and_then(|cuda| cuda.executable(program, &weights));
     let run = match ready {
         Ok(run) => {

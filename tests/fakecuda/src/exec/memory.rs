@@ -38,12 +38,21 @@ pub struct Alloc {
     pub born: u32,
     data: Vec<u8>,
     pages: Vec<Option<Box<Page>>>,
-    /// Reads of unordered executions that the cells no longer hold: byte ranges by run.
-    lost: BTreeMap<u32, Vec<(usize, usize)>>,
+    /// Reads of unordered executions that the cells no longer hold, by page: an arena has many, and
+    /// each write asks for its own.
+    lost: BTreeMap<usize, Vec<Lost>>,
     /// Runs of the latest accesses, one for each execution.
     pub touched: Vec<u32>,
     /// Accesses of runs below this are ordered before the latest execution that made one.
     older: u32,
+}
+
+/// A run's read of bytes of one page.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    run: u32,
+    from: usize,
+    to: usize,
 }
 
 /// The memory of all devices.
@@ -276,13 +285,16 @@ impl Memory {
     ) -> Option<(&mut [u8], &mut [super::shadow::Cell], u32)> {
         let alloc = self.slots.get_mut(hint)?;
         let offset = usize::try_from(address.checked_sub(alloc.start)?).ok()?;
-        if alloc.device != device || alloc.born != 0 || !alloc.lost.is_empty() {
+        if alloc.device != device || alloc.born != 0 {
             return None;
         }
         if alloc.touched.last() != Some(&base) {
             return None;
         }
         let bytes = alloc.data.get_mut(offset..offset + len)?;
+        if !alloc.lost.is_empty() && alloc.lost.contains_key(&(offset / PAGE)) {
+            return None;
+        }
         let page = alloc.pages.get_mut(offset / PAGE)?.as_mut()?;
         let from = offset % PAGE;
         Some((bytes, page.whole(from, from + len)?, alloc.older))
@@ -452,24 +464,23 @@ impl Alloc {
         Ok(())
     }
 
-    /// Remembers that `run` read `from..to`.
+    /// Remembers that `run` read `from..to`, which lie in one page.
     #[cold]
     fn lose(&mut self, run: u32, from: usize, to: usize) {
-        let ranges = self.lost.entry(run).or_default();
-        match ranges.last_mut() {
-            Some(last) if last.1 == from => last.1 = to,
-            Some(last) if last.0 <= from && to <= last.1 => {}
-            _ => ranges.push((from, to)),
+        let reads = self.lost.entry(from / PAGE).or_default();
+        match reads.last_mut() {
+            Some(last) if last.run == run && last.to == from => last.to = to,
+            Some(last) if last.run == run && last.from <= from && to <= last.to => {}
+            _ => reads.push(Lost { run, from, to }),
         }
     }
 
     /// Whether a write is in conflict with a read that the cells no longer hold.
     #[cold]
     fn check_lost(&self, from: usize, to: usize, access: &Access<'_>) -> Result<(), Clash> {
-        for (&run, ranges) in &self.lost {
-            if let Some(name) = access.tag.unordered_with(run)
-                && ranges.iter().any(|r| r.0 < to && from < r.1)
-            {
+        let reads = self.lost.range(from / PAGE..=to / PAGE).flat_map(|(_, reads)| reads);
+        for read in reads.filter(|read| read.from < to && from < read.to) {
+            if let Some(name) = access.tag.unordered_with(read.run) {
                 return Err(Clash::Unordered(name.to_owned(), false));
             }
         }
@@ -478,9 +489,10 @@ impl Alloc {
 
     /// Drops what was remembered of runs below `run`, which everything to come is ordered after.
     fn prune(&mut self, run: u32) {
-        if !self.lost.is_empty() {
-            self.lost = self.lost.split_off(&run);
-        }
+        self.lost.retain(|_, reads| {
+            reads.retain(|read| read.run >= run);
+            !reads.is_empty()
+        });
         self.touched.retain(|&t| t >= run);
         if self.born < run {
             self.born = 0;
