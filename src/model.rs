@@ -23,10 +23,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::format::onnx::{self, ImportError};
-use crate::format::{self, Budget, safetensors};
+use crate::format::{self, Budget, FileError, safetensors};
 use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
 use crate::pass::without_training;
-use crate::types::{Note, Setting, Tensor};
+use crate::types::{Note, Quoted, Setting, Tensor};
 #[cfg(feature = "zoo")]
 use crate::zoo;
 
@@ -166,6 +166,12 @@ pub fn save(
         let beside = path.with_extension("safetensors");
         // A path without a name is a folder: writing the weights fails below.
         let file: Arc<str> = beside.file_name().unwrap_or_default().to_string_lossy().into();
+        let lost = |p: &&Param| *p.source.file == *file && !p.source.is_folded();
+        if let Some(param) = graph.params().iter().find(lost) {
+            let name = Quoted(&param.name);
+            let reason = format!("it has the weights of {name}; give the graph another name");
+            return Err(FileError::content(&beside, reason).into());
+        }
         let mut kept = Weights::default();
         for id in own {
             let name = graph.param(id).name.clone();

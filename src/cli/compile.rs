@@ -18,9 +18,9 @@ use crate::ir::picture::{self, Level};
 use crate::ir::{self, Graph, Param, Weights};
 use crate::model::{self, GraphForm, Model};
 use crate::pass;
-use crate::types::{Note, Quoted};
+use crate::types::{Note, Quoted, closest};
 use crate::{analysis, lower};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
 use crate::cli::args::{BatchArgs, ModelArgs, show};
@@ -97,11 +97,11 @@ pub(crate) struct CompileArgs {
 
 /// One thing to print, and where.
 #[derive(Clone)]
-struct Emit {
+pub(crate) struct Emit {
     kind: Kind,
     /// Applies to the training step instead of the model.
     training: bool,
-    path: Option<PathBuf>,
+    pub(crate) path: Option<PathBuf>,
 }
 
 /// What is written of a model or of a training step.
@@ -125,13 +125,46 @@ enum Kind {
     Onnx,
 }
 
+/// The kinds by their names.
+const KINDS: [(&str, Kind); 20] = [
+    ("graph", Kind::Graph),
+    ("graph:folded", Kind::GraphFolded),
+    ("graph:input", Kind::GraphInput),
+    ("graph:repaired", Kind::GraphRepaired),
+    ("claims", Kind::Claims),
+    ("explain", Kind::Explain),
+    ("json", Kind::Json),
+    ("dot", Kind::Dot),
+    ("svg", Kind::Svg(Level::Layers)),
+    ("svg:operators", Kind::Svg(Level::Operators)),
+    ("html", Kind::Html(Level::Layers)),
+    ("html:operators", Kind::Html(Level::Operators)),
+    ("program", Kind::Program),
+    ("memory", Kind::Memory),
+    ("timeline", Kind::Timeline),
+    ("cuda", Kind::Kernels(Kernels::Text)),
+    ("ptx", Kind::Kernels(Kernels::Compiled(CodeFormat::Ptx))),
+    ("cubin", Kind::Kernels(Kernels::Compiled(CodeFormat::Cubin))),
+    ("summary", Kind::Summary),
+    ("onnx", Kind::Onnx),
+];
+
+/// What makes a kind one of the training step.
+const OF_TRAINING: &str = ":training";
+
 /// The error for an unknown kind.
-const KINDS: &str = "the kinds are graph, graph:folded, graph:input, graph:repaired, claims, \
-    explain, json, dot, svg, svg:operators, html, html:operators, program, memory, timeline, cuda, \
-    ptx, cubin, summary, onnx; for training steps graph:training, graph:folded:training, \
-    json:training, dot:training, svg:training, svg:operators:training, html:training, \
-    html:operators:training, program:training, memory:training, timeline:training, cuda:training, \
-    ptx:training, cubin:training";
+fn unknown(text: &str) -> anyhow::Error {
+    let names = || KINDS.iter().map(|(name, _)| *name);
+    let of_step = KINDS.iter().filter(|(_, kind)| kind.is_of_training());
+    let of_step: Vec<String> = of_step.map(|(name, _)| format!("{name}{OF_TRAINING}")).collect();
+    let meant = closest(text, names().chain(of_step.iter().map(String::as_str)));
+    let meant = meant.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
+    let (all, of_step) = (names().collect::<Vec<_>>().join(", "), of_step.join(", "));
+    anyhow!(
+        "unknown kind {}{meant}; the kinds are {all}; for training steps {of_step}",
+        Quoted(text)
+    )
+}
 
 impl Kind {
     /// Returns true if it exists for training steps, too.
@@ -149,6 +182,11 @@ enum Shown {
 }
 
 impl Emit {
+    /// Returns true if its path is a folder, to which each kind of kernels has files of its own.
+    pub(crate) fn is_folder(&self) -> bool {
+        matches!(self.kind, Kind::Kernels(_))
+    }
+
     /// The form of a memory plan or a timeline.
     fn form(&self) -> anyhow::Result<PlanForm> {
         let is_table = self.kind == Kind::Memory;
@@ -213,36 +251,13 @@ impl FromStr for Emit {
             Some((kind, path)) => (kind, Some(PathBuf::from(path))),
             None => (text, None),
         };
-        let (kind, training) = match kind.strip_suffix(":training") {
-            Some(kind) => (kind, true),
+        let (name, training) = match kind.strip_suffix(OF_TRAINING) {
+            Some(name) => (name, true),
             None => (kind, false),
         };
-        let kind = match kind {
-            "graph" => Kind::Graph,
-            "graph:folded" => Kind::GraphFolded,
-            "graph:input" => Kind::GraphInput,
-            "graph:repaired" => Kind::GraphRepaired,
-            "claims" => Kind::Claims,
-            "explain" => Kind::Explain,
-            "json" => Kind::Json,
-            "dot" => Kind::Dot,
-            "svg" => Kind::Svg(Level::Layers),
-            "svg:operators" => Kind::Svg(Level::Operators),
-            "html" => Kind::Html(Level::Layers),
-            "html:operators" => Kind::Html(Level::Operators),
-            "program" => Kind::Program,
-            "memory" => Kind::Memory,
-            "timeline" => Kind::Timeline,
-            "cuda" => Kind::Kernels(Kernels::Text),
-            "ptx" => Kind::Kernels(Kernels::Compiled(CodeFormat::Ptx)),
-            "cubin" => Kind::Kernels(Kernels::Compiled(CodeFormat::Cubin)),
-            "summary" => Kind::Summary,
-            "onnx" => Kind::Onnx,
-            _ => bail!(KINDS),
-        };
-        if training && !kind.is_of_training() {
-            bail!(KINDS);
-        }
+        let found = KINDS.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
+        let found = found.filter(|found| !training || found.is_of_training());
+        let kind = found.ok_or_else(|| unknown(kind))?;
         let emit = Self { kind, training, path };
         emit.check_file()?;
         Ok(emit)
@@ -252,7 +267,7 @@ impl FromStr for Emit {
 impl CompileArgs {
     /// The target of compilation.
     fn kernels(&self) -> &'static dyn lower::Kernels {
-        let kernels = || self.emit.iter().any(|e| matches!(e.kind, Kind::Kernels(_)));
+        let kernels = || self.emit.iter().any(Emit::is_folder);
         match self.target {
             Some(TargetArg::Cuda) => &CUDA,
             // Kernels are only CUDA's; asking for them names the target.
@@ -303,35 +318,10 @@ impl CompileArgs {
     }
 }
 
-/// The name of a file that may not be there, the same however its folder is named.
-fn one_name(path: &Path) -> PathBuf {
-    // The file need not exist, but its folder does: that much of the path can be resolved.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new(".")).canonicalize();
-    let named = folder.ok().zip(path.file_name()).map(|(folder, name)| folder.join(name));
-    path.canonicalize().ok().or(named).unwrap_or_else(|| path.to_owned())
-}
-
-/// Fails where two texts go to one file.
-fn one_file_each(emits: &[Emit]) -> anyhow::Result<()> {
-    let mut files = HashSet::new();
-    for path in emits.iter().filter_map(|emit| emit.path.as_deref()) {
-        let kernels = |emit: &&Emit| emit.path.as_deref() == Some(path);
-        // Kernels go to a folder, each kind to files of its own.
-        let folder = emits.iter().filter(kernels).all(|e| matches!(e.kind, Kind::Kernels(_)));
-        let same = one_name(path);
-        if !files.insert(same) && !folder {
-            bail!("two kinds are written to {}; give each its own file", path.display());
-        }
-    }
-    Ok(())
-}
-
 pub(crate) fn compile(args: &CompileArgs) -> anyhow::Result<ExitCode> {
     if args.target == Some(TargetArg::Both) {
         bail!("a program is of one target: use `--target cpu` or `--target cuda`");
     }
-    one_file_each(&args.emit)?;
     let usual = if args.replicate.is_of_many() { Kind::Explain } else { Kind::Summary };
     let usual = [Emit { kind: usual, training: false, path: None }];
     let emits = if args.emit.is_empty() { &usual[..] } else { &args.emit };

@@ -15,6 +15,7 @@ mod groups;
 mod kept;
 mod kernels;
 mod lists;
+mod paths;
 mod replicate;
 mod report;
 mod run;
@@ -84,13 +85,15 @@ pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Exi
     // Usage errors are coloured, too: the choice is known before the options are read.
     ui::set_color(&line);
     let mut command = command();
-    let parsed = command.try_get_matches_from_mut(&line).and_then(|m| Cli::from_arg_matches(&m));
-    let cli = match parsed {
-        Ok(cli) => cli,
+    let matches = command.try_get_matches_from_mut(&line);
+    let parsed = matches.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return usage::report(&error, &command, &line),
     };
     cli.global.apply();
-    let result = match &cli.command {
+    let paths = matches.subcommand().map_or(Ok(()), |(_, of_command)| paths::check(of_command));
+    let result = paths.and_then(|()| match &cli.command {
         Command::Compile(args) => compile::compile(args),
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
@@ -106,7 +109,7 @@ pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Exi
         Command::Passes(args) => lists::passes(args),
         Command::Zoo(args) => lists::zoo(args),
         Command::Completions(args) => generate::completions(args, &mut command),
-        Command::Man(args) => generate::man(args, command),
-    };
+        Command::Man(args) => generate::man(args, command.clone()),
+    });
     result.unwrap_or_else(|error| report::report(&error, usage::wants_json(&line)))
 }

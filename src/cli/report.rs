@@ -7,6 +7,7 @@ use anyhow::Error;
 use serde_json::{Value, json};
 
 use crate::cli::ui;
+use crate::format;
 use crate::pass::PassError;
 use crate::types::{Diagnostic, Hint, Setting};
 
@@ -29,7 +30,8 @@ impl Parts {
         let mut parts = Self::default();
         for cause in error.chain() {
             let found = cause.downcast_ref::<crate::Error>();
-            let plain = cause.to_string();
+            let of_system = cause.downcast_ref::<io::Error>().map(format::said);
+            let plain = of_system.unwrap_or_else(|| cause.to_string());
             let said = found.map_or_else(|| plain.clone(), |e| e.worded(&hint));
             add(&mut parts.text, &said);
             // The hints of a refusal stand beside each of its operators.

@@ -63,7 +63,7 @@ pub(crate) struct TargetArgs {
     #[arg(long, value_name = "FORM", value_parser = form)]
     code: Option<CodeFormat>,
     #[command(flatten)]
-    trace: TraceArgs,
+    pub(crate) trace: TraceArgs,
     /// Abort if a GPU makes no progress for this long; 0 disables [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = watchdog)]
     watchdog: Option<Duration>,

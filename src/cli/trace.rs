@@ -57,6 +57,12 @@ impl TraceArgs {
         Ok(())
     }
 
+    /// The files that are written, in words.
+    pub(crate) fn files(&self) -> impl Iterator<Item = String> {
+        let files = [&self.trace, &self.timeline, &self.profile].into_iter().flatten();
+        files.filter(|path| !is_printed(path)).map(|path| path.display().to_string())
+    }
+
     /// The trace, if a file of it is asked for.
     pub(crate) fn traced(&self) -> Option<Traced> {
         let files = [&self.trace, &self.timeline, &self.profile];

@@ -9,7 +9,7 @@ use crate::types::{Diagnostic, Hint, Quoted, Setting};
 #[non_exhaustive]
 pub enum FileError {
     /// The file cannot be read.
-    #[error("cannot read `{path}`: {error}")]
+    #[error("cannot read `{path}`: {}", said(.error))]
     Read {
         /// The file.
         path: String,
@@ -17,7 +17,7 @@ pub enum FileError {
         error: io::Error,
     },
     /// The file cannot be written.
-    #[error("cannot write `{path}`: {error}")]
+    #[error("cannot write `{path}`: {}", said(.error))]
     Write {
         /// The file.
         path: String,
@@ -45,6 +45,13 @@ pub enum FileError {
     /// The tensors take more memory than is allowed.
     #[error(transparent)]
     Memory(#[from] OverBudget),
+}
+
+/// What the system says, without the number that it has for it.
+pub(crate) fn said(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_owned()
 }
 
 impl FileError {
@@ -82,6 +89,9 @@ impl Diagnostic for FileError {
             }
             Self::Write { error, .. } if is_missing(error) => {
                 vec![Hint::advice("make its folder first")]
+            }
+            Self::Write { error, .. } if error.kind() == io::ErrorKind::IsADirectory => {
+                vec![Hint::advice("name a file")]
             }
             Self::Read { .. } | Self::Write { .. } | Self::Content { .. } | Self::Tensor { .. } => {
                 Vec::new()

@@ -110,7 +110,9 @@ fn each<F: Read + Seek, T>(
     let not_zip = |e: ZipError| {
         let said = e.to_string();
         let reason = match &*said {
-            said if said.ends_with("Could not find EOCD") => "it has no list of entries at its end",
+            said if said.ends_with("Could not find EOCD") => {
+                "its end is missing; write or copy it again"
+            }
             said => said,
         };
         FileError::content(path, format!("it is not an .npz archive: {}", QuotedMessage(reason)))

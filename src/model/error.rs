@@ -1,9 +1,9 @@
 //! Why a model cannot be loaded or saved.
 
-use crate::format::FileError;
 #[cfg(feature = "keras")]
 use crate::format::keras::KerasError;
 use crate::format::onnx::{self, ImportError};
+use crate::format::{FileError, said};
 use crate::ir;
 use crate::pass::PassError;
 use crate::types::hint::with_hints;
@@ -20,7 +20,7 @@ const MODELS: &str = "name an ONNX or Keras file, a graph that fanwise wrote, or
 #[non_exhaustive]
 pub enum ModelError {
     /// A file cannot be read or written.
-    #[error("{path}: {error}")]
+    #[error("{path}: {}", said(.error))]
     Io {
         /// The file.
         path: String,

@@ -199,7 +199,9 @@ impl Checkpoint {
         let text = std::fs::read_to_string(&path).map_err(|e| io(&path, e))?;
         let wrong =
             |error: String| CheckpointError::State { path: path.display().to_string(), error };
-        let unread = |e: serde_json::Error| wrong(e.to_string());
+        let unread = |e: serde_json::Error| {
+            wrong(if e.is_eof() { "it ends too soon".to_owned() } else { e.to_string() })
+        };
         let Versioned { version } = serde_json::from_str(&text).map_err(unread)?;
         if version != VERSION {
             return Err(CheckpointError::Version { path: path.display().to_string(), version });

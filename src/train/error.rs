@@ -1,7 +1,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::format::FileError;
+use crate::format::{FileError, said};
 use crate::types::{Diagnostic, Escaped, Hint, Quoted};
 
 /// Why training failed, where it is not a layer below that did.
@@ -101,7 +101,7 @@ pub enum CheckpointError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The folder cannot be used.
-    #[error("{path}: {error}")]
+    #[error("{path}: {}", said(.error))]
     Io {
         /// The file or folder.
         path: String,

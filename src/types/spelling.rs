@@ -1,6 +1,6 @@
 //! Names that differ in how they are spelled.
 
-use strsim::levenshtein;
+use strsim::osa_distance;
 
 /// The letters that tell names apart: neither case nor `_` nor `-`.
 fn plain(name: &str) -> String {
@@ -23,7 +23,7 @@ pub(crate) fn is_bare(name: &str) -> bool {
 pub(crate) fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // What is longer than any name is like none.
     let wanted: String = plain(name).chars().take(64).collect();
-    let near = names.into_iter().map(|own| (levenshtein(&wanted, &plain(own)), own)).min()?;
+    let near = names.into_iter().map(|own| (osa_distance(&wanted, &plain(own)), own)).min()?;
     (near.0 * 3 <= wanted.chars().count()).then_some(near.1)
 }
 
@@ -38,6 +38,7 @@ mod tests {
         let names = ["huber", "hinge", "mean_squared_error"];
         assert_eq!(closest("hubber", names), Some("huber"));
         assert_eq!(closest("MeanSquareError", names), Some("mean_squared_error"));
+        assert_eq!(closest("hinge", ["graph", "higne"]), Some("higne"));
         assert_eq!(closest("adam", names), None);
         assert_eq!(closest("", names), None);
         assert_eq!(closest(&"x".repeat(1000), names), None);

@@ -34,6 +34,7 @@ pub(crate) fn disturbed_trials() -> Vec<Trial> {
         trial("a_kernel_without_memory_for_its_code_is_told", a_kernel_without_memory),
         trial("code_takes_memory_that_is_kept_for_later", code_takes_memory_that_is_kept),
         trial("peers_that_copy_wrongly_are_not_trusted", peers_that_copy_wrongly),
+        trial("peers_of_others_are_tried", peers_of_others_are_tried),
         trial("codes_of_other_parties_are_told", codes_of_other_parties_are_told),
         trial("who_waits_for_a_gpu_does_not_ask_all_the_time", waits_do_not_poll),
         trial("downloads_wait_for_their_gpu_alone", downloads_wait_for_their_gpu_alone),
@@ -174,6 +175,30 @@ fn peers_that_copy_wrongly() {
         assert!(first.ends_with(&last) && !first.contains("peers gpu:1"), "{shown}");
         assert!(shown.lines().any(|l| l.starts_with("gpu:1 ") && l.contains("peers gpu:0")));
     }
+}
+
+/// Access that the application has let before: used where it is right, taken back where copies
+/// bring other bytes, and an error where there is no memory to try them.
+fn peers_of_others_are_tried() {
+    let scenario = "needy/2";
+    let (right, _) = undisturbed(scenario);
+    let enabled = |others: &[(&str, &str)]| {
+        let ended = disturbed(scenario, &[&[("FAKECUDA_ENABLED", "0-1")], others].concat());
+        assert!(ended.success && ended.report.is_empty(), "{ended:?}");
+        let notes = ended.output.lines().filter(|line| line.starts_with("note: ")).count();
+        let runs = ended.output.lines().filter(|line| *line == right).count();
+        (notes, runs, ended)
+    };
+    let (notes, runs, sound) = enabled(&[]);
+    assert!(notes == 0 && runs > 2 && sound.count("cuCtxDisablePeerAccess") == 0, "{sound:?}");
+    let (notes, runs, broken) = enabled(&[("FAKECUDA_PEERS", "garbage:0-1")]);
+    assert!(notes > 0 && runs > 2, "{broken:?}");
+    assert!(broken.count("cuCtxDisablePeerAccess") > 0, "{broken:?}");
+    // The memory of the trial is the first that is asked for.
+    let (_, runs, untried) = enabled(&[("FAKECUDA_FAIL", "cuMemAlloc@1+:out_of_memory")]);
+    let told = untried.output.contains("not ready: ") && untried.output.contains("out of memory");
+    assert!(runs == 0 && told, "{untried:?}");
+    assert_eq!(untried.count("cuCtxDisablePeerAccess"), 0, "{untried:?}");
 }
 
 /// Of MPS, of a device outside, of a context that something else destroyed: final, and with a way

@@ -44,18 +44,19 @@ fn a_run_says_what_it_does_and_what_came_of_it() {
     let how = ["--learning-rate", "50", "--epochs", "9", "--schedule", "step:every=2,factor=0.5"];
     let kept = ["--checkpoint", &at("run"), "--keep", "best", "--log", &at("log.csv")];
     let ends = ["--early-stopping", "val_loss", "--patience", "2", "--save", &at("w.safetensors")];
-    let (out, said) = good(&[&begin[..], &aim, &how, &kept, &ends].concat());
+    let told = ["--timeline", &at("t.svg"), "--trace", &at("t.json")];
+    let told = [&told[..], &[&format!("--profile={}", at("p.json"))]].concat();
+    let (out, said) = good(&[&begin[..], &aim, &how, &kept, &ends, &told].concat());
     let said = steady(&said).replace(&path(folder.path(), ""), "");
     let epochs = out.lines().count();
     let head = "training zoo:two_head on 2 virtual devices of the CPU, 9 epochs
   data: 30 rows of train.npz, 4 batches of up to 8 rows; 10 rows validate
   parameters: ";
     assert!(said.contains(head), "{said}");
-    assert!(
-        said.contains(
-            "\n  files: run (the last and the best checkpoint), w.safetensors, log.csv\n"
-        )
-    );
+    assert!(said.contains(
+        "\n  files: run (the last and the best checkpoint), w.safetensors, log.csv, t.json, t.svg, \
+             p.json\n"
+    ));
     let ended = format!(
         "trained {epochs} epochs in # s; stopped before epoch {} because `val_loss` has not \
          improved for 2 epochs\n  best epoch: {}, val_loss ",
@@ -66,7 +67,7 @@ fn a_run_says_what_it_does_and_what_came_of_it() {
     assert!(said.contains("\n  learning rate: 50, 25 from epoch 3"), "{said}");
     let files = format!(
         "\n  files: run (checkpoint of epoch {epochs}), run/best (checkpoint of epoch {}), \
-         w.safetensors, log.csv\n",
+         w.safetensors, log.csv, t.json, t.svg, p.json\n",
         epochs - 2
     );
     assert!(said.ends_with(&files), "{said}");
@@ -89,12 +90,14 @@ fn evaluation_and_inference_say_what_they_do() {
     let (_, test) = two_head(folder.path());
     let data = ["--data", &test, "--batch", "4"];
     let lines = |args: &[&str]| steady(&good(args).1).replace(&path(folder.path(), ""), "");
-    let said = lines(&[&["evaluate", "zoo:two_head", "--loss", "score=mse"][..], &data].concat());
-    assert_eq!(
-        said,
-        "evaluating zoo:two_head on the CPU\n  data: 10 rows of test.npz, 3 batches of up to 4 \
-         rows\nevaluated 10 rows in # s, # rows/s\n"
-    );
+    let evaluate = ["evaluate", "zoo:two_head", "--loss", "score=mse"];
+    let head = "evaluating zoo:two_head on the CPU\n  data: 10 rows of test.npz, 3 batches of up to \
+                4 rows\n";
+    let said = lines(&[&evaluate[..], &data].concat());
+    assert_eq!(said, format!("{head}evaluated 10 rows in # s, # rows/s\n"));
+    let said = lines(&[&evaluate[..], &data, &["--trace", &at("t.json")]].concat());
+    let end = "  files: t.json\nevaluated 10 rows in # s, # rows/s; wrote t.json\n";
+    assert_eq!(said, format!("{head}{end}"));
     let outputs = at("out.npz");
     let predict = ["predict", "zoo:two_head", "--outputs", &outputs];
     let said = lines(&[&predict[..], &data].concat());
@@ -184,15 +187,19 @@ fn a_run_goes_on_without_its_model() {
     assert!(error.contains("does not say which model it is of"), "{error}");
 }
 
+/// Starts a command in a folder.
+#[cfg(unix)]
+fn spawned(folder: &Path, args: &[&str]) -> Child {
+    let mut command = command(env!("CARGO_BIN_EXE_fanwise"), args);
+    command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
 /// Starts a training that takes long, and waits until its first epoch has ended.
 #[cfg(unix)]
 fn started(folder: &Path, more: &[&str]) -> Child {
     let (train, _) = two_head(folder);
     let begin = ["fit", "zoo:two_head", "--data", &train, "--batch", "8", "--loss", "score=mse"];
-    let args = [&begin[..], more].concat();
-    let mut command = command(env!("CARGO_BIN_EXE_fanwise"), &args);
-    command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = spawned(folder, &[&begin[..], more].concat());
     let mut line = String::new();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
@@ -243,11 +250,46 @@ fn an_interrupted_run_keeps_a_checkpoint_and_goes_on() {
 #[cfg(unix)]
 #[test]
 fn a_second_interruption_ends_a_run_at_once() {
+    /// Products of a step, which takes seconds.
+    const LAYERS: usize = 16;
+
     let folder = tempfile::tempdir().unwrap();
-    let child = started(folder.path(), &["--epochs", "1000000", "--checkpoint", "run"]);
+    let mut b = Builder::new("long");
+    let x = b.input("x", "f32[N,1024]".parse().unwrap());
+    let w = b.param("w", Tensor::new(&[1024, 1024], &vec![1e-3f32; 1 << 20]).unwrap());
+    let v = b.param("v", Tensor::new(&[1024, 1], &[1e-3f32; 1024]).unwrap());
+    let wide = (0..LAYERS).fold(x, |x, i| b.op(&format!("x{i}"), MatMul {}, &[x, w]).unwrap());
+    let y = b.op("y", MatMul {}, &[wide, v]).unwrap();
+    b.output("y", y);
+    let (graph, weights) = b.finish();
+    model::save(&folder.path().join("long.fan"), &graph, &weights, GraphForm::Text).unwrap();
+    let columns = [("x", 1024), ("y", 1)].map(|(name, width)| {
+        let values = vec![0.5f32; 2048 * width];
+        (name.to_owned(), Tensor::new(&[2048, width], &values).unwrap())
+    });
+    npz::write(&folder.path().join("long.npz"), &BTreeMap::from(columns)).unwrap();
+    let mut child = spawned(
+        folder.path(),
+        &[
+            "fit", "long.fan", "--data", "long.npz", "--loss", "mse", "--batch", "2048",
+            "--epochs", "100",
+        ],
+    );
+    // Its first epoch, of one step, has ended: the second is at work.
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
     signal(&child, "-INT");
+    let mut said = String::new();
+    while !said.contains("press Ctrl-C again to end it at once") {
+        assert!(err.read_line(&mut said).unwrap() > 0, "{said}");
+    }
     signal(&child, "-INT");
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    err.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    // The step did not end before it, which would have left a checkpoint.
+    assert!(!said.contains("to go on") && !said.contains("interrupted"), "{said}");
+    assert!(!folder.path().join("fanwise-interrupted").exists());
 }
 
 /// The rows of a file so many times, in another file.
@@ -277,11 +319,7 @@ fn an_interrupted_validation_ends_and_the_files_that_are_missing_are_named() {
     let begin = ["fit", "zoo:two_head", "--data", &train, "--validation", &at("many.npz")];
     let aim = ["--batch", "1", "--loss", "score=mse", "--checkpoint", "run"];
     let files = ["--checkpoint-every", "30", "--save", "w.safetensors", "--log", "log.csv"];
-    let fit = |args: &[&str]| {
-        let mut command = command(env!("CARGO_BIN_EXE_fanwise"), args);
-        command.current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
-    };
+    let fit = |args: &[&str]| spawned(folder.path(), args);
     let mut child = fit(&[&begin[..], &aim, &files].concat());
     let (mut said, mut err) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
     // The checkpoint of the last batch, behind which there is the validation alone.

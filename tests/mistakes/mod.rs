@@ -44,8 +44,32 @@ pub(crate) fn told(text: &str) -> String {
         writeln!(told, "$ fanwise {line}\n{}\n", answer.trim_end()).unwrap();
         assert_eq!(status.code(), Some(2), "{line}: it is no mistake: {out}{err}");
         assert!(!err.contains("internal") && !err.contains("panicked"), "{line}: {err}");
+        assert!(has_way_out(&err), "{line}: it names no way out: {err}");
+        assert!(!err.contains("os error"), "{line}: the number of the system says nothing: {err}");
     }
     told
+}
+
+/// Whether an answer says what to do, or what there is to choose from.
+fn has_way_out(answer: &str) -> bool {
+    /// What a user is asked to do.
+    const VERBS: [&str; 15] = [
+        "copy", "correct", "give", "leave", "name", "number", "put", "replace", "resume", "save",
+        "start", "train", "try", "use", "write",
+    ];
+    const MARKS: [&str; 7] = [
+        "= help: ",
+        "tip: ",
+        "did you mean",
+        "[possible values: ",
+        " are required",
+        "is required: ",
+        "Usage: ",
+    ];
+    let error = answer.lines().find(|line| line.starts_with("error")).unwrap_or_default();
+    let mut clauses = error.split(['.', ';', ':', ',']).skip(1).map(str::trim);
+    MARKS.iter().any(|mark| answer.contains(mark))
+        || clauses.any(|clause| VERBS.iter().any(|verb| clause.starts_with(&format!("{verb} "))))
 }
 
 fn run(folder: &Path, line: &str) -> Output {

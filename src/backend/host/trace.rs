@@ -46,6 +46,7 @@ struct Runs {
 /// The record of one run.
 #[derive(Debug)]
 struct Run {
+    program: String,
     name: String,
     /// What its steps do, if their times are wanted.
     works: Works,
@@ -126,7 +127,8 @@ impl Trace {
         let mut runs = lock(&self.runs);
         let run = runs.before + runs.kept.len();
         let name = format!("{program}, run {}", run + 1);
-        runs.kept.push_back(Run { name, works, spans: Vec::new() });
+        let program = program.to_owned();
+        runs.kept.push_back(Run { program, name, works, spans: Vec::new() });
         if runs.kept.len() > self.most {
             let gone = runs.kept.pop_front();
             if let (Some(profile), Some(run)) = (&self.profile, gone) {
@@ -179,8 +181,10 @@ impl Trace {
             notes.push(format!("The last {} of {all_runs} runs.", shown.len()));
         }
         let panels = shown.iter().zip(&streams);
+        let programs: BTreeSet<&str> = shown.iter().map(|run| &*run.program).collect();
+        let title: Vec<&str> = programs.into_iter().chain(["timeline"]).collect();
         Chart {
-            title: "Timeline".to_owned(),
+            title: title.join(" · "),
             notes,
             legend: timeline::legend(&all),
             scale: width * unit.1 / longest,
@@ -206,8 +210,9 @@ impl Run {
         (starts.unwrap_or(0.0), ends.unwrap_or(0.0))
     }
 
-    /// Its streams, with times in a unit.
+    /// Its streams, with times from its beginning in a unit.
     fn streams(&self, (_, of): Unit) -> Vec<Stream> {
+        let begin = self.ends().0;
         let is_shown = |span: &&Span| span.kind != Kind::Error && span.length > 0.0;
         let mut spans: Vec<&Span> = self.spans.iter().filter(is_shown).collect();
         spans.sort_by(|a, b| {
@@ -215,9 +220,9 @@ impl Run {
         });
         let drawn = |span: &&Span| timeline::Span {
             name: span.name.to_string(),
-            tells: format!("{:.1} µs from {:.1} µs", span.length, span.start),
-            start: span.start / of,
-            end: (span.start + span.length) / of,
+            tells: format!("{:.1} µs from {:.1} µs", span.length, span.start - begin),
+            start: (span.start - begin) / of,
+            end: (span.start - begin + span.length) / of,
             kind: span.kind,
         };
         spans
@@ -233,11 +238,12 @@ impl Run {
     fn panel(&self, streams: &[Stream], unit: Unit) -> Panel {
         let (from, to) = self.ends();
         let error = self.spans.iter().find(|span| span.kind == Kind::Error);
-        let mark = error.map(|span| (span.start / unit.1, format!("error: {}", span.name)));
+        let at = |span: &Span| (span.start - from) / unit.1;
+        let mark = error.map(|span| (at(span), format!("error: {}", span.name)));
         Panel {
-            counts: format!("{} since the trace began", unit.0),
+            counts: format!("{} since the run began", unit.0),
             mark,
-            ..timeline::panel(streams, self.name.clone(), from / unit.1, to / unit.1)
+            ..timeline::panel(streams, self.name.clone(), 0.0, (to - from) / unit.1)
         }
     }
 
@@ -354,7 +360,7 @@ mod tests {
         assert_eq!((runs.before, runs.kept.len()), (2, 8));
         drop(runs);
         let mut chart = trace.timeline();
-        assert_eq!(chart.panels.len(), 8);
+        assert_eq!((&*chart.title, chart.panels.len()), ("m · timeline", 8));
         assert_eq!(chart.notes[1], "The last 8 of 10 runs.");
         let Upwards::Rows(names) = &chart.panels[0].upwards else { panic!("rows") };
         let expected = ["cpu:0", "gpu:2 compute", "gpu:2 exchange", "gpu:2 uploads"];
@@ -363,8 +369,8 @@ mod tests {
         assert_eq!((&*chart.panels[0].title, chart.panels[0].bars.len()), ("m, run 3", 6));
         let legend: Vec<&str> = chart.legend.iter().map(|look| look.0).collect();
         assert_eq!(legend, ["compute", "copy", "collective", "wait"]);
-        assert_eq!(chart.panels[0].counts, "ms since the trace began");
-        assert_eq!((chart.panels[0].from, chart.panels[0].to), (6.0, 8.5));
+        assert_eq!(chart.panels[0].counts, "ms since the run began");
+        assert_eq!((chart.panels[0].from, chart.panels[0].to), (0.0, 2.5));
         let (_, error) = chart.panels.pop().unwrap().mark.unwrap();
         assert!(error.starts_with("error: there is no input"), "{error}");
         assert_eq!(chart.faults(), Vec::<String>::new());

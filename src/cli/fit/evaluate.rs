@@ -152,12 +152,13 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let evaluator = ui::stage("prepare", prepare)?;
     let (count, rows) = (source.rows(), images.others(source));
     let doing = format!("evaluating {}", args.base.model.spec());
-    lines::begin(&doing, &args.base.data, &on, count, None);
+    let files: Vec<String> = target.trace.files().collect();
+    lines::begin(&doing, &args.base.data, &on, count, &files);
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(evaluator.evaluate(rows, data.batches(target.threads()), done)?);
     let logs = runner.traced(|| args.base.watched("evaluating", count, work))?;
-    lines::end("evaluated", logs.rows, began.elapsed(), None);
+    lines::end("evaluated", logs.rows, began.elapsed(), &files);
     match data.format.format {
         Format::Text => ui::out(&format!("{}  {}", ui::rows(logs.rows), summary_line(&logs, "")))?,
         Format::Json => {
@@ -196,17 +197,20 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let on = lines::devices(&distribution, runner.place());
     let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
-    let files = Arc::clone(&source);
+    let of_rows = Arc::clone(&source);
     let (count, rows) = (source.rows(), images.others(source));
     let doing = format!("predicting with {}", args.base.model.spec());
-    lines::begin(&doing, &args.base.data, &on, count, Some(&args.outputs));
+    let own = std::iter::once(args.outputs.display().to_string());
+    let files: Vec<String> = own.chain(target.trace.files()).collect();
+    lines::begin(&doing, &args.base.data, &on, count, &files);
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(predictor.predict(rows, data.batches(target.threads()), done)?);
     let outputs = runner.traced(|| args.base.watched("predicting", count, work))?;
-    let written = Predictions { graph: &model.graph, outputs: &outputs, classes: &classes, files };
+    let (graph, classes) = (&model.graph, &classes[..]);
+    let written = Predictions { graph, outputs: &outputs, classes, files: of_rows };
     written.write(&args.outputs, form)?;
-    lines::end("predicted", count as u64, began.elapsed(), Some(&args.outputs));
+    lines::end("predicted", count as u64, began.elapsed(), &files);
     let types = outputs.iter().map(|(name, t)| (name, t.tensor_type().to_string()));
     match data.format.format {
         Format::Text => {

@@ -111,7 +111,9 @@ pub(super) fn layout(text: &str) -> anyhow::Result<Layout> {
 /// Reads the weight of a class.
 pub(super) fn class(text: &str) -> anyhow::Result<(i64, f64)> {
     let (class, weight) = text.split_once('=').context("expected CLASS=WEIGHT")?;
-    let class = class.parse().with_context(|| format!("`{class}` is not a class index"))?;
+    let class = class.parse().with_context(|| {
+        format!("`{class}` is not a class index; number the classes from 0, as in `0=2.5`")
+    })?;
     Ok((class, amount(weight)?))
 }
 

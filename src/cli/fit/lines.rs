@@ -1,6 +1,5 @@
 //! The lines before and after work on rows, and the words in them.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::rows::DataArgs;
@@ -25,24 +24,30 @@ pub(super) fn batches(count: u64, rows: impl std::fmt::Display) -> String {
     format!("{count} {batches} of up to {}", ui::rows(rows))
 }
 
-/// Says what `doing` is about to read, and where.
-pub(super) fn begin(doing: &str, data: &DataArgs, on: &str, rows: usize, writes: Option<&Path>) {
+/// Says what `doing` is about to read, and which files it will write.
+pub(super) fn begin(doing: &str, data: &DataArgs, on: &str, rows: usize, files: &[String]) {
     let count = rows.div_ceil(data.rows_of_batch().max(1)) as u64;
     let batches = batches(count, data.rows_of_batch());
     ui::head(format_args!("{doing} on {on}"));
     ui::head(format_args!("  data: {} of {}, {batches}", ui::rows(rows), data.name()));
-    if let Some(path) = writes {
-        ui::head(format_args!("  files: {}", path.display()));
+    if !files.is_empty() {
+        ui::head(format_args!("  files: {}", files.join(", ")));
     }
 }
 
 /// Says how long rows took, and what was written.
-pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, wrote: Option<&Path>) {
+pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, files: &[String]) {
     let rows = rows.into();
     let rate = rows as f64 / time.as_secs_f64().max(1e-9);
-    let wrote = wrote.map_or_else(String::new, |path| format!("; wrote {}", path.display()));
+    let wrote =
+        if files.is_empty() { String::new() } else { format!("; wrote {}", files.join(", ")) };
     let time = time.as_secs_f64();
     ui::head(format_args!("{did} {} in {time:.2} s, {rate:.0} rows/s{wrote}", ui::rows(rows)));
+}
+
+/// A number with so many digits behind the point; one that is huge has a power of ten.
+pub(super) fn number(x: f64, digits: usize) -> String {
+    if x.abs() < 1e9 { format!("{x:.digits$}") } else { format!("{x:.digits$e}") }
 }
 
 /// The learning rate of an epoch, short also if it is extreme.

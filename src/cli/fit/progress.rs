@@ -13,8 +13,9 @@ use crate::cli::ui;
 
 /// The loss and metrics in one line: `loss 0.123400  accuracy 0.9000`.
 pub(super) fn summary_line(logs: &Logs, before: &str) -> String {
-    let metrics = logs.metrics.iter().map(|(name, x)| format!("  {before}{name} {x:.4}"));
-    format!("{before}loss {:.6}{}", logs.loss, metrics.collect::<String>())
+    let metrics = logs.metrics.iter();
+    let metrics = metrics.map(|(name, x)| format!("  {before}{name} {}", lines::number(*x, 4)));
+    format!("{before}loss {}{}", lines::number(logs.loss, 6), metrics.collect::<String>())
 }
 
 /// An epoch as JSON, with all digits.

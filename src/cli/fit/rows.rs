@@ -50,6 +50,10 @@ pub(super) struct DataArgs {
     pub(super) format: FormatArgs,
 }
 
+/// The error where there are no data.
+const DATA: &str = "`--data` is required: name an .npz, .npy, .safetensors or .csv file, or a folder \
+    of images";
+
 /// The data at a path. Images of a folder get the sizes that the model takes; names of classes have
 /// their numbers in `classes`, or in the data where there are none.
 pub(super) fn open(
@@ -138,7 +142,7 @@ impl DataArgs {
         classes: &[String],
         limit: u64,
     ) -> anyhow::Result<Arc<dyn Source>> {
-        open(self.data.as_deref().context("`--data` is required")?, graph, classes, limit)
+        open(self.data.as_deref().context(DATA)?, graph, classes, limit)
     }
 
     /// The data as they were named.

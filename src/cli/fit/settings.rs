@@ -14,7 +14,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use super::args::{FitArgs, Settings};
 use super::objective::Metrics;
 use crate::cli::kept::{CLASSES, MODEL, named};
-use crate::cli::ui;
+use crate::cli::{paths, ui};
 
 /// Options of one run alone.
 const OWN: &[&str] = &[
@@ -64,11 +64,7 @@ const FREE: &[&str] = &[
     "weights",
 ];
 
-/// Options that name files.
-const FILES: &[&str] =
-    &["data", "log", "normalize_by", "params", "plot", "save", "tensorboard", "validation"];
-
-/// Options that name files which are written.
+/// Options that name what is written.
 const WRITTEN: &[&str] = &["log", "plot", "save", "tensorboard"];
 
 /// State besides options: the number of rows of the data, and their types.
@@ -93,7 +89,7 @@ fn parsed(all: &Command, line: &[OsString]) -> anyhow::Result<ArgMatches> {
 fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
     // A run may go on from another working folder.
     let place = |text: &OsStr| absolute(text).unwrap_or_else(|_| text.into()).into_os_string();
-    let file = FILES.contains(&id);
+    let file = id != MODEL && paths::names_path(id);
     let text = |raw: &OsStr| {
         let text = (if file { place(raw) } else { raw.to_owned() }).into_string().ok()?;
         Some(if id == MODEL { named(&text) } else { text })
@@ -286,5 +282,7 @@ pub(super) fn resumed(
              resume, or start a new run without `--resume`"
         );
     }
-    Ok(FitArgs::from_arg_matches(&parsed(all, &completed(all, line, Some(kept))?)?)?)
+    let matches = parsed(all, &completed(all, line, Some(kept))?)?;
+    paths::check(&matches)?;
+    Ok(FitArgs::from_arg_matches(&matches)?)
 }

@@ -8,7 +8,8 @@ use crate::train::{Epoch, History, Keep, ModelCheckpoint, Monitor, Observer, Tra
 use crate::types::Quoted;
 
 use super::args::FitArgs;
-use super::lines::{batches, rate};
+use super::files::FileArgs;
+use super::lines::{batches, number, rate};
 use crate::cli::ui;
 
 /// The elements of the parameters that are trained, and of all.
@@ -92,9 +93,14 @@ fn files(args: &FitArgs) -> Vec<String> {
         Keep::Every => "the checkpoints of all epochs",
     };
     let kept = folder.map(|folder| format!("{} ({kept})", folder.display()));
-    let single = [&files.save, &files.log, &files.plot, &files.tensorboard];
-    let single = single.into_iter().flatten().map(|path| path.display().to_string());
-    kept.into_iter().chain(single).collect()
+    kept.into_iter().chain(single(args)).collect()
+}
+
+/// The files of a training, but for checkpoints.
+fn single(args: &FitArgs) -> impl Iterator<Item = String> {
+    let FileArgs { save, log, plot, tensorboard, .. } = &args.files;
+    let own = [save, log, plot, tensorboard].into_iter().flatten();
+    own.map(|path| path.display().to_string()).chain(args.base.target.trace.files())
 }
 
 /// What a training came to.
@@ -142,9 +148,13 @@ impl Summary<'_> {
         let Self { args, history, before, .. } = self;
         let epochs = history.epochs.len();
         if epochs as u64 >= args.epochs {
-            let whole = epochs == *before;
-            let had = if whole { "the run had them before" } else { "all are done" };
-            return format!("{had}: {}", counted(args.epochs));
+            return match before {
+                0 => "all are done".to_owned(),
+                before if *before == epochs => {
+                    format!("the run had them before: {}", counted(args.epochs))
+                }
+                _ => format!("all {} are done", args.epochs),
+            };
         }
         match &args.early_stopping {
             Some(name) => format!(
@@ -162,7 +172,7 @@ impl Summary<'_> {
         let monitor = self.args.monitor(self.validated);
         let at = *monitor.better(self.history, 0.0).ok()?.last()?;
         let value = self.history.epochs[at].get(&monitor.name)?;
-        Some((at, format!("{monitor} {value:.6}")))
+        Some((at, format!("{monitor} {}", number(value, 6))))
     }
 
     fn wrote(&self, best: Option<usize>, args: &FitArgs) -> Vec<String> {
@@ -177,9 +187,7 @@ impl Summary<'_> {
                 }),
             );
         }
-        let files = &args.files;
-        let single = [&files.save, &files.log, &files.plot, &files.tensorboard];
-        all.extend(single.into_iter().flatten().map(|path| path.display().to_string()));
+        all.extend(single(args));
         all
     }
 }

@@ -272,12 +272,14 @@ impl Drawn {
         };
         self.left(panel, &ground, &high);
         self.below(panel, &ground, &across);
+        let mark = panel.mark.as_ref().map(|(at, _)| across(*at));
         for bar in &panel.bars {
             let (x, y) = (across(bar.from), high(bar.low).min(high(bar.high)));
             let (w, h) = (across(bar.to) - x, (high(bar.low) - high(bar.high)).abs());
             let rect = Rect { x, y, w, h };
             let (tells, look) = (bar.tells.clone(), bar.look);
-            self.bars.push(Placed { rect, label: label(&bar.label, &rect), tells, look });
+            let label = label(&bar.label, &beside(&rect, mark));
+            self.bars.push(Placed { rect, label, tells, look });
         }
         if let Some((at, text)) = &panel.mark {
             let x = across(*at);
@@ -405,6 +407,13 @@ impl Drawn {
     }
 }
 
+/// The larger part of a bar that a mark does not cross.
+fn beside(bar: &Rect, mark: Option<f64>) -> Rect {
+    let Some(at) = mark.filter(|at| (bar.x..bar.x + bar.w).contains(at)) else { return *bar };
+    let (left, right) = (at - bar.x, bar.x + bar.w - at);
+    if left > right { Rect { w: left, ..*bar } } else { Rect { x: at, w: right, ..*bar } }
+}
+
 /// The label of a bar, if it has room for one.
 fn label(text: &str, bar: &Rect) -> Option<Text> {
     if bar.w < LABELLED.0 || bar.h < LABELLED.1 {
@@ -460,8 +469,8 @@ impl std::fmt::Display for Places<'_> {
 
 #[cfg(test)]
 impl Chart {
-    /// What is wrong with its places: bars that overlap or leave their panel, texts that overlap or
-    /// leave their bar or the chart.
+    /// What is wrong with its places: bars that overlap or leave their panel, texts that overlap,
+    /// leave their bar or the chart, or are crossed by a mark.
     pub(crate) fn faults(&self) -> Vec<String> {
         let drawn = self.drawn();
         let inside = |inner: &Rect, outer: &Rect| {
@@ -490,11 +499,15 @@ impl Chart {
             if !drawn.grounds.iter().any(|ground| inside(&bar.rect, ground)) {
                 faults.push(format!("{} leaves its panel", bar.tells));
             }
-            if bar.label.as_ref().is_some_and(|label| !inside(&label.rect, &bar.rect)) {
-                faults.push(format!("the label of {} leaves its bar", bar.tells));
-            }
             for other in drawn.bars[at + 1..].iter().filter(|o| !apart(&bar.rect, &o.rect)) {
                 faults.push(format!("{} and {} overlap", bar.tells, other.tells));
+            }
+            let Some(label) = &bar.label else { continue };
+            if !inside(&label.rect, &bar.rect) {
+                faults.push(format!("the label of {} leaves its bar", bar.tells));
+            }
+            if drawn.marks.iter().any(|mark| !apart(&label.rect, &mark.rect)) {
+                faults.push(format!("a mark crosses the label of {}", bar.tells));
             }
         }
         faults

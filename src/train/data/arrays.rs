@@ -34,7 +34,7 @@ impl Arrays {
                 let other = Quoted(other);
                 let reason = format!("{other} has {count} rows, {shown} has {rows}");
                 return Err(DataError::Columns(format!(
-                    "the arrays differ in their rows: {reason}"
+                    "the arrays differ in their rows: {reason}; give each the same number"
                 )));
             }
             first.get_or_insert_with(|| (name.clone(), *rows));
@@ -44,7 +44,7 @@ impl Arrays {
         check(&columns)?;
         let rows = first.map_or(0, |(_, rows)| rows);
         if rows == 0 {
-            return Err(DataError::Columns("the data have no rows".to_owned()));
+            return Err(DataError::Columns("the data have no rows; give at least one".to_owned()));
         }
         Ok(Self { columns, held, rows })
     }

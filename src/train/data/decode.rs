@@ -29,7 +29,7 @@ pub fn decode_image(data: &[u8], path: &Path, most: u64) -> Result<Tensor, FileE
     } else if data.starts_with(b"\xff\xd8\xff") {
         jpeg(data, most)
     } else {
-        Err("it is neither PNG nor JPEG".to_owned())
+        Err("it is neither PNG nor JPEG; save it as one of them".to_owned())
     };
     pixels.map_err(|reason| FileError::content(path, QuotedMessage(&reason).to_string()))
 }
@@ -44,7 +44,7 @@ fn allowed(width: usize, height: usize, most: u64) -> Result<(), String> {
 }
 
 fn png(data: &[u8], most: u64) -> Result<Tensor, String> {
-    let said = |e: png::DecodingError| format!("it is not a PNG image: {e}");
+    let said = |e: png::DecodingError| format!("it is not a whole PNG image ({e}); save it again");
     let limits = Limits { bytes: PNG_MEMORY };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(data), limits);
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);

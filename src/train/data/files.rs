@@ -70,7 +70,8 @@ impl Source for Opened {
 
 fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
     let mut budget = Budget::new(options.max_memory);
-    if path.is_dir() {
+    let found = path.metadata().map_err(|error| FileError::read(path, error))?;
+    if found.is_dir() {
         return folder(path, options);
     }
     let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
@@ -82,8 +83,8 @@ fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
         "bin" => Arc::new(Cifar::file(path)?),
         "png" | "jpg" | "jpeg" => return images(path, options),
         _ => {
-            let reason =
-                "data are .npz, .npy, .safetensors, .csv, .bin of CIFAR, an image, or a folder";
+            let reason = "data are .npz, .npy, .safetensors, .csv, .bin of CIFAR, an image, or a \
+                folder; name such a file";
             return Err(FileError::content(path, reason).into());
         }
     })
@@ -104,8 +105,8 @@ fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
 fn images(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
     let sizes = || {
         let what = if path.is_dir() { "a folder of images" } else { "an image" };
-        let reason = "but the model has no image input: one with three axes behind the rows, and \
-            one or three channels";
+        let reason = "but the model has no image input, one with three axes behind the rows and \
+            one or three channels; name arrays";
         FileError::content(path, format!("{what}, {reason}"))
     };
     let options = options.images.clone().ok_or_else(sizes)?;

@@ -106,7 +106,7 @@ impl Folder {
         }
         if images.is_empty() {
             let reason =
-                "it has no PNG or JPEG files, neither itself nor in folders, one for each class";
+                "it has no PNG or JPEG files; put them into it, or into a folder for each class";
             return Err(FileError::content(path, reason).into());
         }
         let (numbers, classes) = super::classes::numbered(classes, &options.classes)

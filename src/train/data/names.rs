@@ -146,7 +146,7 @@ impl Change for CastColumns {
             if !before[place].has_sizes(&wanted.dims) {
                 let (name, found) = (Quoted(&wanted.name), before[place].row_type());
                 let expected = wanted.row_type();
-                let reason = format!("a row of {name} is {found}; it must be {expected}");
+                let reason = format!("a row of {name} is {found}; give it as {expected}");
                 return Err(DataError::Columns(reason));
             }
             columns[place] = wanted.clone();
@@ -266,6 +266,6 @@ mod tests {
         assert_eq!(error, "row 4: `x`: 3.5 is not of type i64");
         let other = [Column::new("x", DType::F64, &[2, 2]), Column::new("y", DType::U8, &[])];
         let error = fit.columns(&other).unwrap_err().to_string();
-        assert_eq!(error, "a row of `x` is f64[2,2]; it must be i64[2]");
+        assert_eq!(error, "a row of `x` is f64[2,2]; give it as i64[2]");
     }
 }

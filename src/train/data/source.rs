@@ -240,7 +240,7 @@ impl Source for Part {
 pub(crate) fn split(source: &Arc<dyn Source>, fraction: f64) -> Result<(Part, Part), DataError> {
     let rows = source.rows();
     if !(fraction > 0.0 && fraction < 1.0) {
-        let reason = format!("the validation fraction is {fraction}, not above 0 and below 1");
+        let reason = format!("the validation fraction is {fraction}; give one above 0 and below 1");
         return Err(DataError::Setting(reason));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than rows")]

@@ -130,7 +130,14 @@ impl<R: Read> Read for Limited<'_, R> {
 }
 
 fn said(error: &csv::Error) -> String {
-    format!("it is not a CSV file: {}", QuotedMessage(&error.to_string()))
+    let csv::ErrorKind::UnequalLengths { pos: Some(at), expected_len, len } = error.kind() else {
+        return format!("it is not a CSV file: {}", QuotedMessage(&error.to_string()));
+    };
+    let line = at.line();
+    format!(
+        "line {line} has {len} columns, and those before it {expected_len}; correct it or leave it \
+         out"
+    )
 }
 
 /// The names in the first line.
@@ -205,7 +212,13 @@ impl Lines {
             let wrong = |reason: &str| {
                 let line = record.position().map_or(0, csv::Position::line);
                 let (name, cell) = (Quoted(&self.names[place]), String::from_utf8_lossy(cell));
-                let reason = format!("line {line}, column {name}: {} {reason}", Quoted(&cell));
+                let is = if cell.trim().is_empty() {
+                    "it is empty".to_owned()
+                } else {
+                    format!("{} {reason}", Quoted(&cell))
+                };
+                let reason =
+                    format!("line {line}, column {name}: {is}; correct it or leave the line out");
                 DataError::from(FileError::content(path, reason))
             };
             if *role == Role::Label {
@@ -374,7 +387,7 @@ mod tests {
             ("a,y\n1\n", "not a CSV file"),
             ("a,y\n1,2,3\n", "not a CSV file"),
             ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is not a finite number"),
-            ("a,y\n,2\n", "`` is not a finite number"),
+            ("a,y\n,2\n", "line 2, column `a`: it is empty; correct it"),
             ("a,y\ninf,2\n", "`inf` is not a finite number"),
             ("a,y\n1e39,2\n", "`1e39` is not a finite number"),
             ("a,y\n1,\n", "is not a label"),

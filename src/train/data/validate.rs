@@ -42,7 +42,10 @@ impl Change for RowValidator {
         };
         for name in &self.finite {
             if let Some((place, x)) = not_finite(cell(name)?) {
-                return wrong(name, format!("has {x} at place {place}; numbers must be finite"));
+                return wrong(
+                    name,
+                    format!("has {x} at place {place}; replace it by a finite number"),
+                );
             }
         }
         for ClassRange { column, classes, ignored } in &self.classes {
@@ -55,7 +58,7 @@ impl Change for RowValidator {
                 let last = classes.saturating_sub(1);
                 let what = format!(
                     "has the class {class}; the model has the classes 0 to \
-                    {last}, counted from 0"
+                    {last}; number the classes from 0"
                 );
                 return wrong(column, what);
             }

@@ -4,24 +4,35 @@
 //! context frees, and who gives memory back waits for it no longer than a device may make no
 //! progress.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use super::captures::heed_no_captures;
+use super::waited::receive;
 use crate::backend::host::lock;
 
 /// The call that frees memory, and the sender that is dropped when it has returned.
 type Order = (Box<dyn FnOnce() + Send>, mpsc::Sender<()>);
 
+/// The orders that were given, which are done one after the other.
+#[derive(Debug, Default)]
+struct Orders {
+    /// To the thread, once there was something to free.
+    sender: Option<mpsc::Sender<Order>>,
+    count: u64,
+}
+
 /// The queue of a context for memory that is no longer used.
 #[derive(Debug)]
 pub(crate) struct DeferredFree {
     limit: Duration,
-    /// To the thread, once there was something to free.
-    orders: Mutex<Option<mpsc::Sender<Order>>>,
-    is_late: Arc<AtomicBool>,
+    orders: Mutex<Orders>,
+    /// The number of orders that are done.
+    done: Arc<AtomicU64>,
+    /// The number of the last order that was waited for as long as may be.
+    late: AtomicU64,
     /// True where the device is at work for ever.
     never_ends: AtomicBool,
 }
@@ -32,7 +43,8 @@ impl DeferredFree {
         Self {
             limit,
             orders: Mutex::default(),
-            is_late: Arc::default(),
+            done: Arc::default(),
+            late: AtomicU64::new(0),
             never_ends: AtomicBool::new(false),
         }
     }
@@ -45,7 +57,8 @@ impl DeferredFree {
     /// True while memory that was given back is not freed, though it was waited for as long as may
     /// be.
     pub(crate) fn is_late(&self) -> bool {
-        self.is_late.load(Ordering::Relaxed) || self.never_ends.load(Ordering::Relaxed)
+        let is_late = self.late.load(Ordering::Relaxed) > self.done.load(Ordering::Relaxed);
+        is_late || self.never_ends.load(Ordering::Relaxed)
     }
 
     /// Says that a device is at work for ever: memory that is given back is never waited for again.
@@ -53,45 +66,47 @@ impl DeferredFree {
         self.never_ends.store(true, Ordering::Relaxed);
     }
 
-    /// Says that a device is at work for longer than may be.
+    /// Says that a device is at work for longer than may be, until an order is done.
     pub(crate) fn set_late(&self) {
-        self.is_late.store(true, Ordering::Relaxed);
+        self.late.fetch_max(self.done.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Frees memory. When this returns it is freed, or on its way where the device is late.
     pub(crate) fn free(&self, free: impl FnOnce() + Send + 'static) {
         let (done, freed) = mpsc::channel();
-        if let Err((free, _)) = self.order((Box::new(free), done)) {
+        match self.order((Box::new(free), done)) {
             // No thread could be started: a call that may block is better than leaked memory.
-            free();
-        } else if !self.is_late() {
-            let late = freed.recv_timeout(self.limit) == Err(mpsc::RecvTimeoutError::Timeout);
-            self.is_late.fetch_or(late, Ordering::Relaxed);
+            Err((free, _)) => free(),
+            Ok(number) if !self.is_late() => {
+                if receive(&freed, self.limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    self.late.fetch_max(number, Ordering::Relaxed);
+                }
+            }
+            Ok(_) => {}
         }
     }
 
-    /// Gives an order to the thread; gives it back where there is none.
-    fn order(&self, order: Order) -> Result<(), Order> {
+    /// Gives an order to the thread, and returns its number; gives it back where there is none.
+    fn order(&self, order: Order) -> Result<u64, Order> {
         let mut orders = lock(&self.orders);
-        if orders.is_none() {
-            *orders = start(self.is_late.clone());
+        if orders.sender.is_none() {
+            orders.sender = start(self.done.clone());
         }
-        match &*orders {
-            Some(sender) => sender.send(order).map_err(|error| error.0),
-            None => Err(order),
-        }
+        let Some(sender) = &orders.sender else { return Err(order) };
+        sender.send(order).map_err(|error| error.0)?;
+        orders.count += 1;
+        Ok(orders.count)
     }
 }
 
-/// Starts a thread that frees in order, until the sender is gone.
-fn start(is_late: Arc<AtomicBool>) -> Option<mpsc::Sender<Order>> {
+/// Starts a thread that frees in order, until the sender is gone, and counts.
+fn start(count: Arc<AtomicU64>) -> Option<mpsc::Sender<Order>> {
     let (sender, orders) = mpsc::channel::<Order>();
     let work = move || {
         heed_no_captures();
         for (free, done) in orders {
             free();
-            // Frees run in order, so one that returns shows that the device makes progress again.
-            is_late.store(false, Ordering::Relaxed);
+            count.fetch_add(1, Ordering::Relaxed);
             drop(done);
         }
     };

@@ -14,6 +14,7 @@ use super::captures::heed_no_captures;
 use super::context::{Context, NOT_READY, Reach};
 use super::memory::{Global, Pinned};
 use super::stream::Stream;
+use super::waited::receive;
 use crate::backend::DriverError;
 use crate::backend::host::lock;
 use crate::types::invariant::{int, invariant};
@@ -79,7 +80,12 @@ pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, 
     let pair = (own.ordinal(), other.ordinal());
     // Held to the end, so that a pair is tried once, and by one thread.
     let mut tried = lock(&TRIED);
+    let limit = own.deferred_free().limit().min(LIMIT);
     if let Some(Some(flaw)) = tried.get(&pair) {
+        if *flaw == Flaw::OtherBytes {
+            // Somebody else may have let it since.
+            give_up(own, other, limit).map_err(on(own))?;
+        }
         return Ok(Link::Broken(*flaw));
     }
     let reach = own.reach(other).map_err(on(own))?;
@@ -89,7 +95,6 @@ pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, 
     if tried.contains_key(&pair) {
         return Ok(Link::Direct);
     }
-    let limit = own.deferred_free().limit().min(LIMIT);
     let flaw = match attempt(own, other, limit) {
         Ok(None) => {
             tried.insert(pair, None);
@@ -97,10 +102,8 @@ pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, 
         }
         Ok(Some(flaw)) => flaw,
         // Somebody else in this process relies on what he has allowed: it is not taken back for
-        // want of a trial.
-        Err(failed) if reach == Reach::Before => {
-            return if failed.error.is_out_of_memory() { Ok(Link::Direct) } else { Err(failed) };
-        }
+        // want of a trial, and not trusted either.
+        Err(failed) if reach == Reach::Before => return Err(failed),
         // What is not tried is not trusted; the next program tries.
         Err(failed) if failed.error.is_out_of_memory() => Flaw::Untried,
         Err(failed) => {
@@ -135,7 +138,7 @@ fn give_up(own: &Arc<Context>, other: &Arc<Context>, limit: Duration) -> Result<
     };
     thread::Builder::new().name("fanwise-peers".to_owned()).spawn(work).map_err(|_| late())?;
     // An error also where the thread has panicked.
-    ended.recv_timeout(limit).map_err(|_| late())?
+    receive(&ended, limit).map_err(|_| late())?
 }
 
 /// Copies a pattern from one GPU to another; what goes wrong with that.

@@ -73,7 +73,7 @@ impl Stream {
         const EAGER: Duration = Duration::from_micros(100);
         const PAUSE: Duration = Duration::from_micros(50);
 
-        let mut waited = Waited::begin();
+        let mut waited = Waited::begin(limit);
         while !self.is_idle()? {
             let time = waited.look();
             if time > limit {

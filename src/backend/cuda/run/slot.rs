@@ -15,7 +15,7 @@ use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::contexts;
 use crate::backend::cuda::driver::memory::{Global, PIN};
 use crate::backend::cuda::driver::stream::Event;
-use crate::backend::cuda::driver::waited::Waited;
+use crate::backend::cuda::driver::waited::{Waited, receive};
 use crate::backend::{DriverError, RunError};
 use crate::lower::{Action, Bound, Program};
 use crate::types::invariant::invariant;
@@ -272,7 +272,8 @@ fn watch(
     const LOOK: Duration = Duration::from_millis(20);
     // One that sleeps until its device is done comes back late, or never.
     const GRACE: Duration = Duration::from_secs(1);
-    let (mut ticks, mut still, mut stuck) = (job.worker_progress.ticks(), Waited::begin(), None);
+    let (mut ticks, mut still, mut stuck) =
+        (job.worker_progress.ticks(), Waited::begin(limit), None);
     while outcomes.iter().any(Option::is_none) {
         match replies.recv_timeout(LOOK.min(limit)) {
             Ok((d, outcome)) => outcomes[d] = Some(outcome),
@@ -284,7 +285,7 @@ fn watch(
                     Some(_) => limit.min(GRACE),
                 };
                 if now != ticks || job.worker_progress.any(WorkerState::Host) {
-                    (ticks, still) = (now, Waited::begin());
+                    (ticks, still) = (now, Waited::begin(limit));
                 } else if still.look() > patience {
                     // The workers were asked to stop and did not, so the run leaks what they use
                     // instead of waiting for ever.
@@ -292,7 +293,7 @@ fn watch(
                         break;
                     }
                     stuck = Some(give_up(job, limit));
-                    still = Waited::begin();
+                    still = Waited::begin(limit);
                 }
             }
         }
@@ -341,7 +342,7 @@ fn waits_for_none(job: &Arc<Job>, devices: Vec<(usize, usize)>) -> Option<usize>
         found.send(devices.into_iter().find(reached).map(|(d, _)| d)).unwrap_or(());
     };
     thread::Builder::new().name("fanwise-watchdog".to_owned()).spawn(ask).ok()?;
-    answer.recv_timeout(ASKED).ok()?
+    receive(&answer, ASKED).ok()?
 }
 
 /// True if every event is reached for which a device's streams wait in so many steps.

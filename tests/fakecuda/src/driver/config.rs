@@ -114,6 +114,8 @@ pub(super) struct Config {
     /// Bytes of a device that a graph takes when it is uploaded, else when it is first launched.
     pub(super) graph: usize,
     pub(super) peers: Peers,
+    /// Access that the application has let before: to the first device from the second.
+    pub(super) enabled: Option<(u32, u32)>,
     /// The version of CUDA, as the driver tells it.
     pub(super) version: u32,
     /// The name of each device.
@@ -155,6 +157,7 @@ impl Config {
             code: number("FAKECUDA_CODE", 0)?,
             graph: number("FAKECUDA_GRAPH", 0)?,
             peers: peers(&variable("FAKECUDA_PEERS").unwrap_or_else(|| "1".to_owned()))?,
+            enabled: variable("FAKECUDA_ENABLED").map(|text| pair(&text)).transpose()?,
             version: u32::try_from(number("FAKECUDA_VERSION", 13_000)?).map_err(bad("VERSION"))?,
             name: variable("FAKECUDA_NAME").unwrap_or_else(|| "fanwise fake device".to_owned()),
             order,
@@ -181,10 +184,16 @@ fn peers(text: &str) -> Result<Peers, String> {
         Some(("hang", pair)) => Some((Wrong::Hang, pair)),
         _ => None,
     };
-    let pair = wrong.and_then(|(wrong, pair)| Some((wrong, pair.split_once('-')?)));
-    let (wrong, (to, from)) = pair.ok_or_else(|| format!("FAKECUDA_PEERS={text} is unknown"))?;
-    let device = |text: &str| text.parse().map_err(bad("FAKECUDA_PEERS"));
-    Ok(Peers::Broken(wrong, device(to)?, device(from)?))
+    let (wrong, of) = wrong.ok_or_else(|| format!("FAKECUDA_PEERS={text} is unknown"))?;
+    let (to, from) = pair(of)?;
+    Ok(Peers::Broken(wrong, to, from))
+}
+
+/// `TO-FROM` with the numbers of two devices.
+fn pair(text: &str) -> Result<(u32, u32), String> {
+    let (to, from) = text.split_once('-').ok_or_else(|| format!("{text} is no TO-FROM"))?;
+    let device = |text: &str| text.parse().map_err(bad("TO-FROM"));
+    Ok((device(to)?, device(from)?))
 }
 
 /// `[class@]n[+][:code]`.

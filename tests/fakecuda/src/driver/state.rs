@@ -204,8 +204,10 @@ pub(super) struct Driver {
 impl Driver {
     /// A driver before `cuInit`.
     pub(super) fn new(config: Config) -> Self {
+        let mut memory = Memory::new(config.devices);
+        memory.peers.extend(config.enabled);
         Self {
-            memory: Memory::new(config.devices),
+            memory,
             primary: vec![None; config.devices],
             random: config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             config,
