@@ -374,8 +374,9 @@ fn size(text: &str) -> anyhow::Result<u64> {
         Some((at, 'T')) => (&digits[..at], 1 << 40),
         _ => (digits, 1),
     };
-    let number: u64 =
-        number.parse().with_context(|| format!("`{text}` is not a size such as 8G"))?;
+    let number: u64 = number
+        .parse()
+        .with_context(|| format!("`{text}` is not a size; write one such as `8G`"))?;
     match number.checked_mul(unit) {
         Some(bytes) => Ok(bytes),
         None => bail!("`{text}` is too large"),

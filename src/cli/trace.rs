@@ -175,7 +175,7 @@ impl PlanForm {
 pub(crate) fn check_written(option: &str, path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        bail!("{}: the folder {} does not exist", path.display(), folder.display());
+        bail!("{}: the folder {} does not exist; make it first", path.display(), folder.display());
     }
     let refused = || format!("the file of `--{option}` cannot be written");
     format::check_write(path).map_err(Error::from).with_context(refused)

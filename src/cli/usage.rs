@@ -52,7 +52,9 @@ pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) 
 fn no_number(error: &clap::Error) -> Option<String> {
     let text = error.render().to_string();
     let is_no_number = text.contains("invalid digit found in string");
-    is_no_number.then(|| text.replace("invalid digit found in string", "it is not a whole number"))
+    is_no_number.then(|| {
+        text.replace("invalid digit found in string", "it is not a whole number; give one")
+    })
 }
 
 /// The error for a command that does not exist.

@@ -11,12 +11,14 @@ use fanwise::backend::cuda::Cuda;
 use fanwise::backend::{CUDA, Executable, RunOptions};
 use fanwise::ir::verify;
 use fanwise::lower::lower;
+use fanwise::pass::Repair;
 use libtest_mimic::Trial;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::apart::{Ended, spawn};
 use crate::failures::{assert_sound, disturbed, undisturbed};
+use crate::orders::whole_step;
 use crate::results::trial;
 use crate::setup::{
     executable, inputs, on_gpus, options, outputs, replicas, said, say, small, traced,
@@ -38,6 +40,7 @@ pub(crate) fn disturbed_trials() -> Vec<Trial> {
         trial("codes_of_other_parties_are_told", codes_of_other_parties_are_told),
         trial("who_waits_for_a_gpu_does_not_ask_all_the_time", waits_do_not_poll),
         trial("downloads_wait_for_their_gpu_alone", downloads_wait_for_their_gpu_alone),
+        trial("a_step_is_few_graphs", a_step_is_few_graphs),
         trial("a_steady_loop_frees_nothing", a_steady_loop_frees_nothing),
         trial("an_instance_of_a_gpu_is_told", an_instance_of_a_gpu_is_told),
         trial("ptx_that_a_driver_does_not_load_is_told", ptx_of_a_later_version),
@@ -48,6 +51,7 @@ pub(crate) fn disturbed_trials() -> Vec<Trial> {
 pub(crate) fn scenario(name: &str) {
     match name.split_once('/') {
         Some(("loop", rounds)) => steady(rounds.parse().unwrap()),
+        Some(("steps", runs)) => steps(runs.parse().unwrap()),
         Some(("downloads", runs)) => downloads(runs.parse().unwrap()),
         _ => panic!("no scenario {name}"),
     }
@@ -273,6 +277,31 @@ fn downloads_wait_for_their_gpu_alone() {
     // Either may be the one that launches first.
     let arrived = [0, 1].map(|gpu| has(&format!("gpu:{gpu} downloads")));
     assert!(arrived[0] != arrived[1], "{ended:?}");
+}
+
+/// One process: so many steps of training on one GPU.
+fn steps(runs: usize) {
+    let (graph, weights) = whole_step();
+    let program = expect::on_gpus(&graph, 1, Repair::Comm);
+    let run = Cuda::new(options(1)).unwrap().executable(program, &weights).unwrap();
+    let batch = inputs(&graph, 6, &mut ChaCha8Rng::seed_from_u64(7));
+    for _ in 0..runs {
+        outputs(&run, &batch);
+    }
+}
+
+/// Each further step is the same few graphs, and no kernel beside them.
+fn a_step_is_few_graphs() {
+    let process = |runs: u32| {
+        let ended = spawn(&["--scenario", &format!("hardware/steps/{runs}")], &[]);
+        assert!(ended.success && ended.report.is_empty(), "{ended:?}");
+        ended
+    };
+    let (few, many) = (process(4), process(9));
+    let more = |function: &str| many.count(function) - few.count(function);
+    let (graphs, kernels) = (more("cuGraphLaunch"), more("cuLaunchKernel"));
+    assert!(graphs % 5 == 0 && (1..=4).contains(&(graphs / 5)), "{graphs} graphs in 5 steps");
+    assert!(kernels <= graphs, "{kernels} kernels beside {graphs} graphs");
 }
 
 /// One process: so many rounds of batches of several sizes, some of them staged, of two programs.

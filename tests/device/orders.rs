@@ -164,18 +164,24 @@ pub(crate) fn scenario(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A step of training on so many devices whose gradients fill several buckets.
-fn step(count: u32) -> (Graph, Weights) {
+/// A step of training of a small model.
+pub(crate) fn whole_step() -> (Graph, Weights) {
     let (model, weights) = zoo::build("mlp:narrow=32").unwrap_or_else(|e| panic!("{e}"));
     let output = &model.outputs()[0].name;
     let of = Training::new(output, "mse".parse().unwrap(), "adam".parse().unwrap());
     let step = training(&model, &weights, &of).unwrap_or_else(|e| panic!("{e}"));
+    (step.graph, step.weights)
+}
+
+/// Such a step on so many devices whose gradients fill several buckets.
+fn step(count: u32) -> (Graph, Weights) {
+    let (graph, weights) = whole_step();
     let options = RepairOptions { bucket: 64, ..RepairOptions::new(Repair::Comm) };
-    let repaired = repair(&step.graph, options).unwrap();
+    let repaired = repair(&graph, options).unwrap();
     let over = Replicate::over((0..count).map(Device::gpu).collect());
     let how = Replicate { weights: WeightPlacement::Mirrored, repair: Repair::Comm, ..over };
     let split = repaired.replicate(&how).unwrap_or_else(|e| panic!("{e}"));
-    (split, step.weights)
+    (split, weights)
 }
 
 /// Runs kernel by kernel, then captured with inputs that were staged before, and says what comes

@@ -406,7 +406,7 @@ fn what_does_not_fit_is_refused_before_the_first_epoch() {
     for (more, said) in [
         (&["--validation", &at("other.npz")][..], "no array for"),
         (&["--keep", "best"], "require `--checkpoint` or `--resume`"),
-        (&["--plot", "curves.png"], "only .svg files"),
+        (&["--plot", "curves.png"], "ends in .svg"),
         (&["--augment", "flip"], "exactly one image input"),
         (&["--augment", "turn"], "`turn`"),
         (&["--loss-weight", "logits=2"], "`logits` has no loss"),

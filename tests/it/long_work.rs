@@ -44,8 +44,8 @@ fn a_run_says_what_it_does_and_what_came_of_it() {
     let how = ["--learning-rate", "50", "--epochs", "9", "--schedule", "step:every=2,factor=0.5"];
     let kept = ["--checkpoint", &at("run"), "--keep", "best", "--log", &at("log.csv")];
     let ends = ["--early-stopping", "val_loss", "--patience", "2", "--save", &at("w.safetensors")];
-    let told = ["--timeline", &at("t.svg"), "--trace", &at("t.json")];
-    let told = [&told[..], &[&format!("--profile={}", at("p.json"))]].concat();
+    let profile = format!("--profile={}", at("p.json"));
+    let told = ["--timeline", &at("t.svg"), "--trace", &at("t.json"), &profile];
     let (out, said) = good(&[&begin[..], &aim, &how, &kept, &ends, &told].concat());
     let said = steady(&said).replace(&path(folder.path(), ""), "");
     let epochs = out.lines().count();
@@ -91,8 +91,8 @@ fn evaluation_and_inference_say_what_they_do() {
     let data = ["--data", &test, "--batch", "4"];
     let lines = |args: &[&str]| steady(&good(args).1).replace(&path(folder.path(), ""), "");
     let evaluate = ["evaluate", "zoo:two_head", "--loss", "score=mse"];
-    let head = "evaluating zoo:two_head on the CPU\n  data: 10 rows of test.npz, 3 batches of up to \
-                4 rows\n";
+    let head = "evaluating zoo:two_head on the CPU\n  data: 10 rows of test.npz, 3 batches of up \
+                to 4 rows\n";
     let said = lines(&[&evaluate[..], &data].concat());
     assert_eq!(said, format!("{head}evaluated 10 rows in # s, # rows/s\n"));
     let said = lines(&[&evaluate[..], &data, &["--trace", &at("t.json")]].concat());

@@ -99,7 +99,7 @@ fn defined(path: &Path, graph: &Graph, limit: u64) -> anyhow::Result<Vec<String>
     let known = rows::open(path, graph, &[], limit)?;
     if known.classes().is_empty() {
         bail!(
-            "`--classes-by {}`: its labels are not names of classes; the option is not needed if \
+            "`--classes-by {}`: its labels are not names of classes; leave the option out if \
              labels are numbers",
             path.display()
         );

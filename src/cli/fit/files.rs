@@ -73,7 +73,7 @@ impl FileArgs {
             );
         }
         if let Some(path) = self.plot.as_ref().filter(|path| !ends(path, &["svg"])) {
-            bail!("cannot plot to {}: only .svg files are supported", path.display());
+            bail!("cannot plot to {}: name a file that ends in .svg", path.display());
         }
         for (option, path) in [("save", &self.save), ("plot", &self.plot), ("log", &self.log)] {
             let Some(path) = path else { continue };

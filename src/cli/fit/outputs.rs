@@ -39,10 +39,9 @@ impl Form {
             Some("csv") => Self::Csv,
             Some("json") => Self::Json,
             Some(_) if device => Self::Npz,
-            Some(_) => bail!(
-                "outputs are written as .npz, .npy, .csv or .json; {} has another ending",
-                path.display()
-            ),
+            Some(_) => {
+                bail!("{}: outputs are .npz, .npy, .csv or .json files; name one", path.display())
+            }
         };
         format::check_write(path).map_err(Error::from)?;
         Ok(form)

@@ -51,8 +51,8 @@ pub(super) struct DataArgs {
 }
 
 /// The error where there are no data.
-const DATA: &str = "`--data` is required: name an .npz, .npy, .safetensors or .csv file, or a folder \
-    of images";
+const DATA: &str = "`--data` is required: name an .npz, .npy, .safetensors or .csv file, or a \
+    folder of images";
 
 /// The data at a path. Images of a folder get the sizes that the model takes; names of classes have
 /// their numbers in `classes`, or in the data where there are none.

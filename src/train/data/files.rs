@@ -143,7 +143,10 @@ mod tests {
         assert_eq!(rows("").unwrap(), 2);
         fs::write(path("data_batch_1.bin"), vec![1; 3073]).unwrap();
         assert_eq!(rows("").unwrap(), 1);
-        for (name, reason) in [("c.npy", "cannot read"), ("d.pkl", "data are"), ("e", "data are")] {
+        fs::write(path("d.pkl"), "").unwrap();
+        for (name, reason) in
+            [("c.npy", "cannot read"), ("d.pkl", "data are"), ("e", "cannot read")]
+        {
             let error = rows(name).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }

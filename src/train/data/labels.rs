@@ -31,7 +31,7 @@ pub(super) fn convert(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
         let values = integers(tensor).into_iter();
         values.zip(after).find(|(x, y)| x != y).map(|(x, _)| x.to_string())
     };
-    wrong.map_or(Ok(made), |x| Err(format!("{x} is not of type {to}")))
+    wrong.map_or(Ok(made), |x| Err(format!("{x} is not of type {to}; give a number that is")))
 }
 
 /// The elements of a tensor of integers or truth values.

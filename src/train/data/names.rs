@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(row[1], Tensor::new(&[1], &[9.0f32]).unwrap());
         let mut row = vec![Tensor::new(&[1, 2, 1], &[3.5, -1.0]).unwrap(), Tensor::scalar(9u8)];
         let error = fit.apply(&key, &before, &mut row).unwrap_err().to_string();
-        assert_eq!(error, "row 4: `x`: 3.5 is not of type i64");
+        assert_eq!(error, "row 4: `x`: 3.5 is not of type i64; give a number that is");
         let other = [Column::new("x", DType::F64, &[2, 2]), Column::new("y", DType::U8, &[])];
         let error = fit.columns(&other).unwrap_err().to_string();
         assert_eq!(error, "a row of `x` is f64[2,2]; give it as i64[2]");

@@ -133,10 +133,10 @@ fn said(error: &csv::Error) -> String {
     let csv::ErrorKind::UnequalLengths { pos: Some(at), expected_len, len } = error.kind() else {
         return format!("it is not a CSV file: {}", QuotedMessage(&error.to_string()));
     };
-    let line = at.line();
     format!(
-        "line {line} has {len} columns, and those before it {expected_len}; correct it or leave it \
-         out"
+        "line {} is of another length than those before it ({len} and {expected_len} cells); \
+         correct it or leave it out",
+        at.line()
     )
 }
 
@@ -384,13 +384,13 @@ mod tests {
             ("a,a\n1,2\n", "`a` occurs twice"),
             ("y\n1\n", "besides the labels"),
             ("a,y\n", "no lines after the first"),
-            ("a,y\n1\n", "not a CSV file"),
-            ("a,y\n1,2,3\n", "not a CSV file"),
+            ("a,y\n1\n", "line 2 is of another length than those before it (1 and 2 cells)"),
+            ("a,y\n1,2,3\n", "(3 and 2 cells); correct it or leave it out"),
             ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is not a finite number"),
             ("a,y\n,2\n", "line 2, column `a`: it is empty; correct it"),
             ("a,y\ninf,2\n", "`inf` is not a finite number"),
             ("a,y\n1e39,2\n", "`1e39` is not a finite number"),
-            ("a,y\n1,\n", "is not a label"),
+            ("a,y\n1,\n", "line 2, column `y`: it is empty"),
         ] {
             let error = read(text, &TableOptions::default()).unwrap_err().to_string();
             assert!(error.starts_with("`t.csv`: ") && error.contains(reason), "{text}: {error}");

@@ -34,5 +34,5 @@ window.addEventListener("load", () => {
     const page = document.documentElement;
     if (page.scrollWidth > window.innerWidth || page.scrollHeight > window.innerHeight) fault("the page overflows");
   }
-  document.title = JSON.stringify({ views: { chart: svg.querySelectorAll("rect").length }, faults, shown: drawn });
+  document.title = JSON.stringify({ views: { chart: svg.querySelectorAll("rect, path, polyline, circle").length }, faults, shown: drawn });
 });

@@ -115,31 +115,43 @@ impl<'a> Started<'a> {
         })
     }
 
-    /// The number of this name in a batch of `n` rows, a macro or an argument; 0 without one.
+    /// The number of this name in a batch of `n` rows, a macro or an argument; 0 without one, as of
+    /// a flag that the kernel does not have.
     fn get(&self, name: &str, n: i64) -> f64 {
+        self.find(name, n).unwrap_or(0.0)
+    }
+
+    /// A number that the kernel has.
+    fn size(&self, name: &str, n: i64) -> f64 {
+        let missing = || panic!("{} has no number {name}", self.kernel.file);
+        self.find(name, n).unwrap_or_else(missing)
+    }
+
+    fn find(&self, name: &str, n: i64) -> Option<f64> {
         let fixed = self.kernel.defines.iter().find(|(own, _)| own == name);
         if let Some(number) = fixed.and_then(|(_, text)| text.parse::<f64>().ok()) {
-            return number;
+            return Some(number);
         }
         let is = |decl: &ParamDecl| matches!(decl, ParamDecl::Size(own) if own == name);
         let at = self.kernel.params.iter().position(is);
         match at.map(|at| &self.args[at]) {
-            Some(Arg::Size(size)) => size.eval(n) as f64,
-            Some(Arg::Buffer(_) | Arg::Report | Arg::Step) | None => 0.0,
+            Some(Arg::Size(size)) => Some(size.eval(n) as f64),
+            Some(Arg::Buffer(_) | Arg::Report | Arg::Step) | None => None,
         }
     }
 
     /// The constant numbers of a list.
     fn list(&self, name: &str) -> Vec<f64> {
         let found = self.kernel.defines.iter().find(|(own, _)| own == name);
-        let text = found.map_or("", |(_, text)| text.trim_matches(['{', '}']));
+        let (_, text) = found.unwrap_or_else(|| panic!("{} has no {name}", self.kernel.file));
+        let text = text.trim_matches(['{', '}']);
         text.split(',').filter_map(|number| number.trim().parse().ok()).collect()
     }
 
     /// How many times the multiplications that a convolution or a product asks for its kernel
     /// makes, with those beyond the edges of tiles; 1 for all else.
     pub fn excess(&self, n: i64) -> f64 {
-        let get = |name: &str| self.get(name, n);
+        let get = |name: &str| self.size(name, n);
         let over = |size: f64, by: f64| if size > 0.0 { up(size, by) / size } else { 1.0 };
         match self.kernel.file {
             "conv.cu" => {
@@ -148,7 +160,7 @@ impl<'a> Started<'a> {
                 let own = |taps: f64| up(taps * get("C_EACH"), get("BK"));
                 let done: f64 = self.phases().into_iter().map(own).sum();
                 let strides: f64 = self.list("STRIDE").iter().product();
-                let meets = if get("TRANSPOSED") > 0.0 { terms / strides } else { terms };
+                let meets = if self.get("TRANSPOSED", n) > 0.0 { terms / strides } else { terms };
                 rows * over(get("M_EACH"), get("BN")) * done / meets
             }
             "conv_weight_grad.cu" => {
