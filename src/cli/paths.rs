@@ -79,6 +79,7 @@ fn named(matches: &ArgMatches, ids: &[&str]) -> Vec<Named> {
         let values = matches.try_get_raw(id).ok().flatten().into_iter().flatten();
         let given = |path: &Path| match *id {
             "model" | "folders" => path.display().to_string(),
+            "profile" => format!("`--profile={}`", path.display()),
             _ => format!("`--{} {}`", id.replace('_', "-"), path.display()),
         };
         let paths = values.map(Path::new).filter(|path| is_replaced(path));

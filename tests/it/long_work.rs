@@ -257,10 +257,10 @@ fn a_second_interruption_ends_a_run_at_once() {
     let mut b = Builder::new("long");
     let x = b.input("x", "f32[N,1024]".parse().unwrap());
     let w = b.param("w", Tensor::new(&[1024, 1024], &vec![1e-3f32; 1 << 20]).unwrap());
-    let v = b.param("v", Tensor::new(&[1024, 1], &[1e-3f32; 1024]).unwrap());
+    let last = b.param("v", Tensor::new(&[1024, 1], &[1e-3f32; 1024]).unwrap());
     let wide = (0..LAYERS).fold(x, |x, i| b.op(&format!("x{i}"), MatMul {}, &[x, w]).unwrap());
-    let y = b.op("y", MatMul {}, &[wide, v]).unwrap();
-    b.output("y", y);
+    let narrow = b.op("y", MatMul {}, &[wide, last]).unwrap();
+    b.output("y", narrow);
     let (graph, weights) = b.finish();
     model::save(&folder.path().join("long.fan"), &graph, &weights, GraphForm::Text).unwrap();
     let columns = [("x", 1024), ("y", 1)].map(|(name, width)| {
