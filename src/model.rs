@@ -168,9 +168,12 @@ pub fn save(
         let file: Arc<str> = beside.file_name().unwrap_or_default().to_string_lossy().into();
         let lost = |p: &&Param| *p.source.file == *file && !p.source.is_folded();
         if let Some(param) = graph.params().iter().find(lost) {
-            let name = Quoted(&param.name);
-            let reason = format!("it has the weights of {name}; give the graph another name");
-            return Err(FileError::content(&beside, reason).into());
+            let reason = format!(
+                "the graph would name {file} for the weights of two files, among them those of {}; \
+                 give it another name",
+                Quoted(&param.name)
+            );
+            return Err(FileError::content(path, reason).into());
         }
         let mut kept = Weights::default();
         for id in own {

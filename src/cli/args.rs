@@ -15,7 +15,7 @@ use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 use crate::cli::exec::InputArgs;
 use crate::cli::settle::{self, Settled};
-use crate::cli::{kept, report, ui};
+use crate::cli::{kept, paths, report, ui};
 
 /// Output format of a result.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -278,7 +278,9 @@ impl ModelArgs {
 
     fn read_file(&self, model: &str, for_training: bool) -> anyhow::Result<Model> {
         let options = self.options(for_training);
-        Ok(ui::stage("load", || model::load(model, &options)).map_err(Error::from)?)
+        let read = ui::stage("load", || model::load(model, &options)).map_err(Error::from)?;
+        paths::check_weights(model, &read.graph)?;
+        Ok(read)
     }
 
     fn options(&self, for_training: bool) -> LoadOptions {

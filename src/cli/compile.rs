@@ -97,11 +97,11 @@ pub(crate) struct CompileArgs {
 
 /// One thing to print, and where.
 #[derive(Clone)]
-pub(crate) struct Emit {
+struct Emit {
     kind: Kind,
     /// Applies to the training step instead of the model.
     training: bool,
-    pub(crate) path: Option<PathBuf>,
+    path: Option<PathBuf>,
 }
 
 /// What is written of a model or of a training step.
@@ -154,16 +154,18 @@ const OF_TRAINING: &str = ":training";
 
 /// The error for an unknown kind.
 fn unknown(text: &str) -> anyhow::Error {
-    let names = || KINDS.iter().map(|(name, _)| *name);
+    let stem = text.strip_suffix(OF_TRAINING).unwrap_or(text);
+    let names = KINDS.iter().map(|(name, _)| *name);
+    let is_known = names.clone().any(|name| name == stem);
+    let why = match closest(stem, names.clone()).filter(|_| !is_known) {
+        Some(name) => format!(" (did you mean `{name}`?)"),
+        None if is_known => " (it does not exist for training steps)".to_owned(),
+        None => String::new(),
+    };
     let of_step = KINDS.iter().filter(|(_, kind)| kind.is_of_training());
     let of_step: Vec<String> = of_step.map(|(name, _)| format!("{name}{OF_TRAINING}")).collect();
-    let meant = closest(text, names().chain(of_step.iter().map(String::as_str)));
-    let meant = meant.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
-    let (all, of_step) = (names().collect::<Vec<_>>().join(", "), of_step.join(", "));
-    anyhow!(
-        "unknown kind {}{meant}; the kinds are {all}; for training steps {of_step}",
-        Quoted(text)
-    )
+    let (all, of_step) = (names.collect::<Vec<_>>().join(", "), of_step.join(", "));
+    anyhow!("unknown kind {}{why}; the kinds are {all}; for training steps {of_step}", Quoted(text))
 }
 
 impl Kind {
@@ -182,11 +184,6 @@ enum Shown {
 }
 
 impl Emit {
-    /// Returns true if its path is a folder, to which each kind of kernels has files of its own.
-    pub(crate) fn is_folder(&self) -> bool {
-        matches!(self.kind, Kind::Kernels(_))
-    }
-
     /// The form of a memory plan or a timeline.
     fn form(&self) -> anyhow::Result<PlanForm> {
         let is_table = self.kind == Kind::Memory;
@@ -267,7 +264,7 @@ impl FromStr for Emit {
 impl CompileArgs {
     /// The target of compilation.
     fn kernels(&self) -> &'static dyn lower::Kernels {
-        let kernels = || self.emit.iter().any(Emit::is_folder);
+        let kernels = || self.emit.iter().any(|e| matches!(e.kind, Kind::Kernels(_)));
         match self.target {
             Some(TargetArg::Cuda) => &CUDA,
             // Kernels are only CUDA's; asking for them names the target.

@@ -152,7 +152,7 @@ pub(crate) fn check_outputs(path: &Path) -> anyhow::Result<()> {
     if device || path.extension().is_none_or(|e| e == "npz") {
         return Ok(());
     }
-    anyhow::bail!("{}: outputs are an .npz file; name one", path.display())
+    anyhow::bail!("{}: outputs are written to an .npz file; name one", path.display())
 }
 
 /// True while a bar is shown, or may be.

@@ -24,7 +24,8 @@ pub(crate) use atomic::is_unfinished;
 pub use budget::{Budget, OverBudget};
 pub use error::FileError;
 #[cfg(feature = "train")]
-pub(crate) use error::{open, said};
+pub(crate) use error::open;
+pub(crate) use error::said;
 
 use std::io::Write;
 use std::path::Path;

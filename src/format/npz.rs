@@ -115,7 +115,7 @@ fn each<F: Read + Seek, T>(
             }
             said => said,
         };
-        FileError::content(path, format!("it is not an .npz archive: {}", QuotedMessage(reason)))
+        FileError::content(path, format!("it is no whole .npz archive: {}", QuotedMessage(reason)))
     };
     let left = Cell::new(MAX_LIST);
     let mut archive = ZipArchive::new(Limited { file, left: &left }).map_err(not_zip)?;

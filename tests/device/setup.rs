@@ -62,8 +62,9 @@ pub(crate) fn options(count: u32) -> CudaOptions {
     if is_fake() {
         options.form = CodeFormat::Ptx;
         // Its kernels take as long as the host is busy, and no other thread gets an answer
-        // meanwhile, so a limit would judge the machine. Tests of the watchdog set their own.
-        options.watchdog = Duration::MAX;
+        // meanwhile. Of a whole model, which is one graph, no progress is seen at all.
+        let limit = Duration::from_mins(15);
+        options.watchdog = if runs_whole_models() { Duration::MAX } else { limit };
     }
     options
 }

@@ -2,9 +2,10 @@ use std::collections::HashSet;
 
 use clap::Parser;
 
-use super::CompileArgs;
 use super::step::Step;
+use super::{CompileArgs, KINDS, Kind};
 use crate::backend::{CPU, CUDA};
+use crate::cli::paths;
 use crate::ir::picture::{self, Claims, Level};
 use crate::ir::{self, Builder, Graph};
 use crate::lower::{self, Action, Kernels, Program};
@@ -22,6 +23,13 @@ struct Line {
 fn args(line: &[&str]) -> CompileArgs {
     let start = ["compile", "--target", "cpu"];
     Line::try_parse_from(start.iter().chain(line)).unwrap().args
+}
+
+#[test]
+fn kinds_that_write_folders_are_known() {
+    for (name, kind) in KINDS {
+        assert_eq!(matches!(kind, Kind::Kernels(_)), paths::KERNELS.contains(&name), "{name}");
+    }
 }
 
 fn replicas(model: &str, gpus: &str) -> Graph {

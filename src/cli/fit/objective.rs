@@ -379,7 +379,9 @@ impl OptimizerArgs {
 /// Reads a number that is finite and not negative.
 pub(super) fn amount(text: &str) -> anyhow::Result<f64> {
     let number = text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
-    number.with_context(|| format!("`{text}` is not a finite number of at least 0; give one"))
+    number.with_context(|| {
+        format!("`{text}` is not a finite number of at least 0; give such a number")
+    })
 }
 
 /// Reads a number from 0 to 1.

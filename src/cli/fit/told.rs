@@ -149,6 +149,7 @@ impl Summary<'_> {
         let epochs = history.epochs.len();
         if epochs as u64 >= args.epochs {
             return match before {
+                0 if args.epochs == 1 => "it is done".to_owned(),
                 0 => "all are done".to_owned(),
                 before if *before == epochs => {
                     format!("the run had them before: {}", counted(args.epochs))

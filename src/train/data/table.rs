@@ -134,8 +134,7 @@ fn said(error: &csv::Error) -> String {
         return format!("it is not a CSV file: {}", QuotedMessage(&error.to_string()));
     };
     format!(
-        "line {} is of another length than those before it ({len} and {expected_len} cells); \
-         correct it or leave it out",
+        "line {}: cells: {len}, in those before it {expected_len}; correct it or leave it out",
         at.line()
     )
 }
@@ -384,8 +383,8 @@ mod tests {
             ("a,a\n1,2\n", "`a` occurs twice"),
             ("y\n1\n", "besides the labels"),
             ("a,y\n", "no lines after the first"),
-            ("a,y\n1\n", "line 2 is of another length than those before it (1 and 2 cells)"),
-            ("a,y\n1,2,3\n", "(3 and 2 cells); correct it or leave it out"),
+            ("a,y\n1\n", "line 2: cells: 1, in those before it 2; correct it"),
+            ("a,y\n1,2,3\n", "line 2: cells: 3, in those before it 2"),
             ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is not a finite number"),
             ("a,y\n,2\n", "line 2, column `a`: it is empty; correct it"),
             ("a,y\ninf,2\n", "`inf` is not a finite number"),

@@ -84,7 +84,7 @@ pub(super) fn connect(own: &Arc<Context>, other: &Arc<Context>) -> Result<Link, 
     if let Some(Some(flaw)) = tried.get(&pair) {
         if *flaw == Flaw::OtherBytes {
             // Somebody else may have let it since.
-            give_up(own, other, limit).map_err(on(own))?;
+            own.forget(other).map_err(on(own))?;
         }
         return Ok(Link::Broken(*flaw));
     }

@@ -275,7 +275,7 @@ fn watch(
     let (mut ticks, mut still, mut stuck) =
         (job.worker_progress.ticks(), Waited::begin(limit), None);
     while outcomes.iter().any(Option::is_none) {
-        match replies.recv_timeout(LOOK.min(limit)) {
+        match replies.recv_timeout(LOOK.min(limit / 4)) {
             Ok((d, outcome)) => outcomes[d] = Some(outcome),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
