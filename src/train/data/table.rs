@@ -133,8 +133,9 @@ fn said(error: &csv::Error) -> String {
     let csv::ErrorKind::UnequalLengths { pos: Some(at), expected_len, len } = error.kind() else {
         return format!("it is not a CSV file: {}", QuotedMessage(&error.to_string()));
     };
+    let cells = if *len == 1 { "cell" } else { "cells" };
     format!(
-        "line {}: cells: {len}, in those before it {expected_len}; correct it or leave it out",
+        "line {} has {len} {cells} in place of {expected_len}; correct it or leave it out",
         at.line()
     )
 }
@@ -383,8 +384,8 @@ mod tests {
             ("a,a\n1,2\n", "`a` occurs twice"),
             ("y\n1\n", "besides the labels"),
             ("a,y\n", "no lines after the first"),
-            ("a,y\n1\n", "line 2: cells: 1, in those before it 2; correct it"),
-            ("a,y\n1,2,3\n", "line 2: cells: 3, in those before it 2"),
+            ("a,y\n1\n", "line 2 has 1 cell in place of 2; correct it"),
+            ("a,y\n1,2,3\n", "line 2 has 3 cells in place of 2"),
             ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is not a finite number"),
             ("a,y\n,2\n", "line 2, column `a`: it is empty; correct it"),
             ("a,y\ninf,2\n", "`inf` is not a finite number"),
