@@ -44,12 +44,13 @@ fn allowed(width: usize, height: usize, most: u64) -> Result<(), String> {
 }
 
 fn png(data: &[u8], most: u64) -> Result<Tensor, String> {
-    let said = |e: png::DecodingError| match e {
-        png::DecodingError::LimitsExceeded => {
-            "it takes more memory than is allowed; save it without what is beside its pixels"
-                .to_owned()
+    let said = |e: png::DecodingError| {
+        if matches!(e, png::DecodingError::LimitsExceeded) {
+            let reason = "it takes more memory than is allowed; save it without what is beside its \
+                pixels";
+            return reason.to_owned();
         }
-        e => format!("it is not a whole PNG image ({e}); save it again"),
+        format!("it is not a whole PNG image ({e}); save it again")
     };
     let limits = Limits { bytes: PNG_MEMORY };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(data), limits);
