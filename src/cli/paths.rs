@@ -119,6 +119,7 @@ impl Named {
     /// Whether this is a file that is read where the folder is.
     fn is_of(&self, folder: &Self) -> bool {
         const KINDS: [&str; 6] = ["bin", "jpeg", "jpg", "npy", "pb", "png"];
+        // A path without a name, such as `..`, is of a folder and never of a file that is read.
         let name = self.file.file_name().unwrap_or_default().to_string_lossy();
         let is_state = name == "state.json" || name.starts_with("variables-");
         let is_content = is_state || KINDS.iter().any(|kind| self.ends_in(kind));
