@@ -168,7 +168,7 @@ fn browser() -> PathBuf {
     all.find(|file| file.is_file()).expect("Chromium is installed (Debian: chromium)")
 }
 
-/// Whether less than one pixel in 3000 is of a letter, a line or a bar: below the head of a page,
+/// Whether less than one pixel in 300 is of a letter, a line or a bar: below the head of a page,
 /// which has buttons, is nothing but the light grounds of lanes and panels.
 fn is_empty(shot: &Path) -> bool {
     let image = png::Decoder::new(std::io::BufReader::new(fs::File::open(shot).unwrap()));
@@ -178,5 +178,5 @@ fn is_empty(shot: &Path) -> bool {
     let of_pixel = info.color_type.samples();
     let pixels = &pixels[info.buffer_size() / 10..info.buffer_size()];
     let is_drawn = |pixel: &&[u8]| pixel[..3].iter().any(|channel| *channel < 0xc8);
-    pixels.chunks_exact(of_pixel).filter(is_drawn).count() < pixels.len() / of_pixel / 3000
+    pixels.chunks_exact(of_pixel).filter(is_drawn).count() < pixels.len() / of_pixel / 300
 }

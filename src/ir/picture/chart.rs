@@ -174,7 +174,11 @@ impl Chart {
              <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
              style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n<title>{title}</title>\n\
              <style>html,body{{height:100%;margin:0;overflow:hidden}}\
-             svg{{width:100%;height:100%;cursor:grab}}</style></head>\n\
+             body{{display:flex;flex-direction:column}}\
+             svg{{width:100%;flex:1;min-height:0;cursor:grab}}\
+             #map{{flex:none;height:96px;cursor:pointer;border-top:1px solid #d5dce6}}\
+             #map text{{display:none}}\
+             #seen{{fill:#3f4a5c;fill-opacity:.12;stroke:none}}</style></head>\n\
              <body>\n{svg}<script>{FRAME}{SCRIPT}</script>\n</body></html>\n"
         )
     }

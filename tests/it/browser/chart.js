@@ -8,6 +8,17 @@ window.addEventListener("load", () => {
   const fault = (what) => faults.length < 20 && faults.push(what);
   const SLACK = 1;
   const svg = document.querySelector("svg");
+  const moves = document.scripts.length > 1;
+  const pixels = () => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  if (moves && pixels() < 0.74) fault("its letters are too small to read");
+  const map = document.querySelector("#map");
+  if (map) {
+    const at = map.getBoundingClientRect();
+    const before = svg.getAttribute("viewBox");
+    const where = { clientX: at.left + at.width / 2, clientY: at.top + 1, buttons: 1 };
+    map.dispatchEvent(new PointerEvent("pointerdown", where));
+    if (svg.getAttribute("viewBox") === before) fault("the overview does not move it");
+  }
   const whole = { width: Number(svg.getAttribute("width")), height: Number(svg.getAttribute("height")) };
   svg.setAttribute("viewBox", `0 0 ${svg.clientWidth || whole.width} ${svg.clientHeight || whole.height}`);
   // A part of a file may be moved as a whole.
@@ -25,7 +36,7 @@ window.addEventListener("load", () => {
     }
     for (const [other, there] of texts.slice(i + 1)) if (meet(at, there)) fault(`${text} lies on ${other}`);
   });
-  if (document.scripts.length > 1) {
+  if (moves) {
     const shown = () => svg.getAttribute("viewBox");
     const before = shown();
     svg.dispatchEvent(new WheelEvent("wheel", { deltaY: -200, clientX: 50, clientY: 50, cancelable: true }));
