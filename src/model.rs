@@ -19,7 +19,7 @@ mod untie;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf, absolute};
 use std::sync::Arc;
 
 use crate::format::onnx::{self, ImportError};
@@ -92,7 +92,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     }
     let text = read(path, options)?;
     let name = || path.display().to_string();
-    let graph = if is_json {
+    let mut graph = if is_json {
         ir::from_json_with(&text, &options.ops)
             .map_err(|error| ModelError::Json { path: name(), error: Box::new(error) })?
     } else {
@@ -104,7 +104,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         return Err(ModelError::Invalid { path: name(), errors: errors.to_string() });
     }
     let folder = path.parent().unwrap_or(Path::new(""));
-    let weights = find_weights(&graph, folder, options)?;
+    let weights = find_weights(&mut graph, folder, options)?;
     Ok(Model { notes: unused(options), ..Model::new(graph, weights) })
 }
 
@@ -157,11 +157,18 @@ pub fn save(
     form: GraphForm,
 ) -> Result<(), ModelError> {
     let mut graph = Cow::Borrowed(graph);
-    let own: Vec<ParamId> = (0u32..)
-        .zip(graph.params())
-        .filter(|(_, p)| p.source.file.is_empty() || p.source.is_folded())
-        .map(|(i, _)| ParamId(i))
-        .collect();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let all: Vec<ParamId> = (0u32..).map(ParamId).take(graph.params().len()).collect();
+    for id in &all {
+        let Source { file, key } = graph.param(*id).source.clone();
+        let seen = named_in(folder, &file);
+        if seen != file {
+            graph.to_mut().set_source(*id, Source { file: seen, key });
+        }
+    }
+    let has_no_file = |source: &Source| source.file.is_empty() || source.is_folded();
+    let own: Vec<ParamId> =
+        all.into_iter().filter(|id| has_no_file(&graph.param(*id).source)).collect();
     if !own.is_empty() {
         let beside = path.with_extension("safetensors");
         // A path without a name is a folder: writing the weights fails below.
@@ -311,26 +318,63 @@ fn read(path: &Path, options: &LoadOptions) -> Result<String, ModelError> {
 
 /// The elements of every parameter, from the files that the graph names.
 fn find_weights(
-    graph: &Graph,
+    graph: &mut Graph,
     folder: &Path,
     options: &LoadOptions,
 ) -> Result<Weights, ModelError> {
-    let mut by_file: BTreeMap<String, Vec<&Param>> = BTreeMap::new();
-    for param in graph.params() {
+    let mut by_file: BTreeMap<Arc<str>, Vec<ParamId>> = BTreeMap::new();
+    for (id, param) in (0u32..).map(ParamId).zip(graph.params()) {
         let file = match &options.params {
-            Some(path) => path.display().to_string(),
-            None => param.source.file.to_string(),
+            Some(path) => path.display().to_string().into(),
+            None => param.source.file.clone(),
         };
-        by_file.entry(file).or_default().push(param);
+        by_file.entry(file).or_default().push(id);
     }
     let mut weights = Weights::default();
-    for (file, params) in by_file {
-        let held = Held::open(&file, &params, folder, options)?;
-        for param in params {
-            weights.insert(param.name.clone(), held.take(&file, param, options.params_unchecked)?);
+    for (file, ids) in by_file {
+        let params: Vec<&Param> = ids.iter().map(|id| graph.param(*id)).collect();
+        // What the command line names is there, whatever lies beside the graph.
+        let folder = if options.params.is_some() { Path::new("") } else { folder };
+        let found = found(&file, folder);
+        let held = Held::open(&file, found.as_deref(), &params, options)?;
+        // The name of the file from the working folder; one that is no text stays as it was.
+        let path = found.and_then(|path| Some(Arc::<str>::from(path.to_str()?)));
+        for id in ids {
+            let param = graph.param(id);
+            let (name, key, was) = (param.name.clone(), param.source.key.clone(), param.hash);
+            let tensor = held.take(&file, param, options.params_unchecked)?;
+            let hash = ContentHash::of(&tensor);
+            if let Some(file) = path.clone().filter(|_| options.params.is_none() || hash != was) {
+                graph.set_source(id, Source { file, key });
+                graph.set_hash(id, hash);
+            }
+            weights.insert(name, tensor);
         }
     }
     Ok(weights)
+}
+
+/// The file of weights that a graph in `folder` names: beside it, else from the working folder.
+fn found(file: &str, folder: &Path) -> Option<PathBuf> {
+    let all = [folder.join(file), PathBuf::from(file)];
+    all.into_iter().find(|path| path.is_file() && !file.is_empty())
+}
+
+/// The name by which a graph in `folder` finds a file that has this name from the working folder.
+fn named_in(folder: &Path, file: &str) -> Arc<str> {
+    let is_found_anywhere =
+        file.is_empty() || file.starts_with("zoo:") || Path::new(file).is_absolute();
+    let (Ok(from), Ok(to)) = (absolute(folder.join("x")), absolute(file)) else {
+        return file.into();
+    };
+    if is_found_anywhere || folder.as_os_str().is_empty() {
+        return file.into();
+    }
+    let (from, to) = (from.components(), to.components());
+    let shared = from.clone().zip(to.clone()).take_while(|(a, b)| a == b).count();
+    let up = std::iter::repeat_n(Component::ParentDir, from.count() - shared - 1);
+    let path: PathBuf = up.chain(to.skip(shared)).collect();
+    path.to_str().map_or_else(|| file.into(), Into::into)
 }
 
 /// The tensors of a source, by key.
@@ -339,17 +383,13 @@ struct Held(BTreeMap<String, Tensor>);
 impl Held {
     fn open(
         file: &str,
+        path: Option<&Path>,
         params: &[&Param],
-        folder: &Path,
         options: &LoadOptions,
     ) -> Result<Self, ModelError> {
         if let Some(name) = file.strip_prefix("zoo:") {
             return Self::of_model(built_in(name)?, options);
         }
-        let beside = folder.join(file);
-        let path = [beside.as_path(), Path::new(file)]
-            .into_iter()
-            .find(|p| p.is_file() && !file.is_empty());
         let Some(path) = path else {
             let param = params.first().map_or_else(String::new, |p| p.name.to_string());
             return Err(ModelError::NoSource { param, file: file.to_owned() });

@@ -27,7 +27,7 @@ pub use cpu::{CPU, Cpu, CpuExecutable};
 pub use error::{CompileError, DriverError, RunError};
 pub use executable::{Backend, DeviceStats, Executable, RunOptions, RunOutput, Staged};
 #[cfg(feature = "cpu")]
-pub(crate) use host::profile::Peak;
+pub(crate) use host::profile::{Peak, operations};
 #[cfg(feature = "cpu")]
 pub use host::trace::Trace;
 

@@ -71,6 +71,13 @@ pub(crate) struct ModelArgs {
     /// ONNX or Keras file, graph written by `compile --emit`, checkpoint folder, or `zoo:NAME`
     #[arg(required = true)]
     model: Option<String>,
+    #[command(flatten)]
+    options: ModelOptions,
+}
+
+/// How models are read.
+#[derive(Args, Clone, Default)]
+pub(crate) struct ModelOptions {
     /// Declare which axis of an input is the batch
     #[arg(long, value_name = "INPUT=AXIS", value_parser = pair::<usize>)]
     batch_axis: Vec<(String, usize)>,
@@ -111,7 +118,7 @@ pub(crate) struct ModelArgs {
 }
 
 /// The memory that models and runs may take.
-#[derive(Args, Clone, Copy)]
+#[derive(Args, Clone, Copy, Default)]
 pub(crate) struct MemoryArgs {
     /// Memory limit in bytes, or with the suffix K, M or G [default: memory of this process]
     ///
@@ -202,17 +209,13 @@ impl ModelArgs {
 
     /// A model without options.
     pub(crate) fn of(model: &Path, memory: MemoryArgs) -> Self {
-        Self {
-            model: Some(model.display().to_string()),
-            batch_axis: Vec::new(),
-            dim: Vec::new(),
-            set: Vec::new(),
-            free_batch: false,
-            assume: Vec::new(),
-            params: None,
-            params_unchecked: false,
-            memory,
-        }
+        let options = ModelOptions { memory, ..ModelOptions::default() };
+        Self { model: Some(model.display().to_string()), options }
+    }
+
+    /// A model of this name.
+    pub(crate) fn named(model: &str, options: &ModelOptions) -> Self {
+        Self { model: Some(model.to_owned()), options: options.clone() }
     }
 
     /// Reads a model that is to be trained: what inference has no use for stays.
@@ -251,19 +254,14 @@ impl ModelArgs {
         let Some(checkpoint) = kept::checkpoint(model, self.max_memory())? else {
             return Ok(None);
         };
-        if self.params.is_some() {
+        if self.options.params.is_some() {
             bail!(
                 "`--params` excludes a checkpoint, {model}, which has weights of its own; leave it \
                  out"
             );
         }
         let mut own = Self::of_checkpoint(model, &checkpoint)?;
-        own.batch_axis.extend(self.batch_axis.iter().cloned());
-        own.dim.extend(self.dim.iter().cloned());
-        own.set.extend(self.set.iter().cloned());
-        own.assume.extend(self.assume.iter().cloned());
-        own.free_batch |= self.free_batch;
-        own.memory = self.memory;
+        own.options.add(&self.options);
         // As it was trained, so that it gives the numbers that the training told.
         let read = own.read_file(own.spec(), true);
         kept::trained(model, &checkpoint, read).map(Some)
@@ -284,18 +282,7 @@ impl ModelArgs {
     }
 
     fn options(&self, for_training: bool) -> LoadOptions {
-        LoadOptions {
-            batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
-            dims: self.dim.iter().cloned().collect(),
-            set: self.set.iter().cloned().collect(),
-            free_batch: if self.free_batch { FreeBatch::Always } else { FreeBatch::Proved },
-            assume: self.assume.iter().cloned().collect(),
-            params: self.params.clone(),
-            params_unchecked: self.params_unchecked,
-            for_training,
-            max_memory: self.max_memory(),
-            ..LoadOptions::default()
-        }
+        LoadOptions { for_training, ..self.options.loaded() }
     }
 
     /// The error with the places in the model's file.
@@ -308,11 +295,48 @@ impl ModelArgs {
 
     /// The memory that may be used.
     pub(crate) fn max_memory(&self) -> u64 {
-        self.memory.limit()
+        self.options.memory.limit()
     }
 }
 
-/// Tells what reading the model noticed.
+impl ModelOptions {
+    /// True if the model is read as it is.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { batch_axis, dim, set, free_batch, assume, params, .. } = self;
+        batch_axis.is_empty()
+            && dim.is_empty()
+            && set.is_empty()
+            && assume.is_empty()
+            && !free_batch
+            && params.is_none()
+    }
+
+    /// Adds those of another command line.
+    fn add(&mut self, other: &Self) {
+        self.batch_axis.extend(other.batch_axis.iter().cloned());
+        self.dim.extend(other.dim.iter().cloned());
+        self.set.extend(other.set.iter().cloned());
+        self.assume.extend(other.assume.iter().cloned());
+        self.free_batch |= other.free_batch;
+        self.memory = other.memory;
+    }
+
+    /// The options of the library.
+    fn loaded(&self) -> LoadOptions {
+        LoadOptions {
+            batch_axis: self.batch_axis.iter().cloned().collect::<BTreeMap<_, _>>(),
+            dims: self.dim.iter().cloned().collect(),
+            set: self.set.iter().cloned().collect(),
+            free_batch: if self.free_batch { FreeBatch::Always } else { FreeBatch::Proved },
+            assume: self.assume.iter().cloned().collect(),
+            params: self.params.clone(),
+            params_unchecked: self.params_unchecked,
+            max_memory: self.memory.limit(),
+            ..LoadOptions::default()
+        }
+    }
+}
+
 /// The model without inputs, which would say which of its branches is meant.
 fn decided(model: Model) -> anyhow::Result<Model> {
     match model.undecided() {
@@ -326,6 +350,7 @@ fn noted(model: Model) -> Model {
     model
 }
 
+/// Tells what reading a model noticed.
 pub(crate) fn show(notes: &[Note]) {
     for note in notes {
         ui::note(note.worded(report::written));

@@ -94,7 +94,7 @@ impl InputArgs {
 }
 
 /// Random inputs for `rows` rows, if they fit in the memory that may be used.
-fn random_inputs(
+pub(crate) fn random_inputs(
     graph: &Graph,
     rows: u32,
     seed: u64,

@@ -9,6 +9,7 @@ const COMMON: &[(&str, &[&str])] = &[
     ("compile", &["emit", "gpus", "batch", "no_loc"]),
     ("run", &["gpus", "batch", "inputs", "outputs", "seed", "repeat", "format"]),
     ("check", &["gpus", "batch", "inputs", "seed", "format"]),
+    ("bench", &["batch", "gpus", "train", "optimizer", "against", "python", "rounds", "format"]),
     ("test", &["gpus", "tolerance", "format"]),
     (
         "fit",

@@ -2,6 +2,7 @@
 //! the exit code is 0, 1 if the answer is no, and 2 for wrong usage or bad input.
 
 mod args;
+mod bench;
 mod cache;
 mod check;
 mod compare;
@@ -58,6 +59,7 @@ enum Command {
     Run(run::RunArgs),
     Check(check::CheckArgs),
     Test(test::TestArgs),
+    Bench(Box<bench::BenchArgs>),
     Fit(Box<fit::FitArgs>),
     Evaluate(fit::EvaluateArgs),
     Predict(fit::PredictArgs),
@@ -98,6 +100,7 @@ pub fn main<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>) -> Exi
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
         Command::Test(args) => test::test(args),
+        Command::Bench(args) => bench::bench(args),
         Command::Fit(args) => fit::fit(args, &command, &line),
         Command::Evaluate(args) => fit::evaluate(args),
         Command::Predict(args) => fit::predict(args),

@@ -236,12 +236,11 @@ fn over(own: &Named, read: &str) -> anyhow::Error {
 /// Fails where the command would write over a file of weights that its model names.
 pub(crate) fn check_weights(spec: &str, graph: &Graph) -> anyhow::Result<()> {
     let to_write = to_write();
-    let folder = Path::new(spec).parent().unwrap_or(Path::new(""));
     let mut files: Vec<&str> = graph.params().iter().map(|param| &*param.source.file).collect();
     files.sort_unstable();
     files.dedup();
     for file in files.into_iter().filter(|file| !file.is_empty()) {
-        let read = one_name(&folder.join(file));
+        let read = one_name(Path::new(file));
         // What is beside an emitted graph is written only if it is not the model's.
         let is_file = |own: &&Named| own.role == Role::File && own.file == read;
         if let Some(own) = to_write.iter().find(is_file) {

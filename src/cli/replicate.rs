@@ -346,6 +346,13 @@ impl ReplicateArgs {
         Ok(Some(Replicate { repair, ..self.over_devices(devices, place.cuda) }))
     }
 
+    /// The replication of a training step on one device: none on the host.
+    pub(crate) fn choice_of_one(&self, place: AvailableDevices) -> Option<Replicate> {
+        let repair = self.repair(pass::Repair::Comm);
+        let on_gpu = || self.over_devices(vec![Device::gpu(0)], true);
+        place.cuda.then(|| Replicate { repair, ..on_gpu() })
+    }
+
     /// Notes what weights that do not stay on GPUs cost.
     fn note_weights(&self, template: &Graph, devices: &[Device], cuda: bool) {
         if cuda && self.weights.is_some_and(|of| of != WeightsArg::Mirrored) {

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::backend::cpu::Isa;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CompileProgress, KernelError};
-use crate::backend::{self, Backend, Cpu, Executable};
+use crate::backend::{self, Backend, Cpu, Executable, Peak};
 use crate::codegen::CodeFormat;
 use crate::ir::{self, Graph, Weights};
 use crate::lower;
@@ -143,7 +143,7 @@ impl TargetArgs {
     }
 
     /// The threads of the host.
-    fn host_threads(&self) -> anyhow::Result<usize> {
+    pub(crate) fn host_threads(&self) -> anyhow::Result<usize> {
         // One core is enough where the system does not tell.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (threads, most) =
@@ -155,6 +155,15 @@ impl TargetArgs {
             bail!("`--threads {threads}` is more than {most}, the limit for {cores} cores");
         }
         Ok(threads)
+    }
+
+    /// What these threads of the CPU do at most in a second, measured now.
+    pub(crate) fn peak(&self) -> anyhow::Result<Peak> {
+        let isa = match self.isa {
+            Some(Instructions::One(isa)) => Some(isa),
+            Some(Instructions::All) | None => None,
+        };
+        Ok(Cpu::with(self.host_threads()?, isa).map_err(Error::from)?.peak())
     }
 
     /// The backend whose kernels on the CPU use these instructions.

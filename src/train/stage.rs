@@ -25,6 +25,8 @@ use crate::op::{Concat, OpDef};
 use crate::pass::{
     self, BatchStatistics, LossInputs, Repair, RepairOptions, Repaired, Replicate, TrainingGraph,
 };
+#[cfg(feature = "cli")]
+use crate::types::TensorError;
 use crate::types::{Device, Dim, Quoted, ShardRule, Tensor};
 
 /// The output that has the loss.
@@ -72,6 +74,23 @@ impl StepRunner {
             }
         }
         Ok(self.executable.set_weights(&known)?)
+    }
+
+    /// Those of the program's inputs that are of the data: inputs of the model, and targets, of
+    /// which integers become 0.
+    #[cfg(feature = "cli")]
+    pub(super) fn feed(&self, mut all: BTreeMap<String, Tensor>) -> Result<Feed, TensorError> {
+        let mut feed = Feed::default();
+        for LossInputs { output, input, .. } in &self.targets {
+            if let Some(target) = all.remove(input) {
+                let (dtype, dims) = (target.dtype(), target.dims());
+                let zeros = dtype.is_integer().then(|| Tensor::zeros(dtype, dims)).transpose()?;
+                feed.targets.insert(output.clone(), zeros.unwrap_or(target));
+            }
+        }
+        all.retain(|name, _| self.inputs.contains(name));
+        feed.inputs = all;
+        Ok(feed)
     }
 
     /// The columns that hold its inputs, targets, weights and masks.

@@ -11,6 +11,10 @@ use super::history::{Epoch, Logs, Sums};
 use super::options::TrainerOptions;
 use super::stage::{Evaluator, Predictor, StepRunner};
 use crate::Error;
+#[cfg(feature = "cli")]
+use crate::analysis;
+#[cfg(feature = "cli")]
+use crate::backend::Executable;
 use crate::backend::{Backend, CompileError};
 use crate::ir::Model;
 use crate::ir::{Graph, Weights};
@@ -217,6 +221,19 @@ impl Trainer {
         self.synced = false;
         self.train.run(feed, Some(rate), &mut sums)?;
         Ok(sums.logs())
+    }
+
+    /// The program of a step.
+    #[cfg(feature = "cli")]
+    pub(crate) fn step(&self) -> &dyn Executable {
+        &*self.train.executable
+    }
+
+    /// Random rows to train on. The numbers of classes are 0.
+    #[cfg(feature = "cli")]
+    pub(crate) fn random_feed(&self, rows: i64, seed: u64) -> Result<Feed, Error> {
+        let of_graph = analysis::random_inputs(&self.graph, rows, seed)?;
+        Ok(self.train.feed(of_graph)?)
     }
 
     /// The loss and the metrics of some rows.

@@ -112,6 +112,35 @@ fn weights_of_a_file_are_those_of_every_kind_of_model() {
 }
 
 #[test]
+fn graphs_find_their_weights_from_every_folder() {
+    let (_kept, folder) = folder();
+    let inner = folder.join("a/b");
+    fs::create_dir_all(&inner).unwrap();
+    let fit = "fit zoo:mlp --data data.npz --loss sparse_categorical_crossentropy --batch 16";
+    good(&folder, &format!("{fit} --epochs 1 --save a/trained.fan"));
+    good(&folder, &format!("{fit} --epochs 2 --save other.safetensors"));
+    good(&folder, "compile a/trained.fan --emit onnx=m.onnx");
+    let expected = shown(&folder, "run m.onnx --batch 1");
+    for from in ["a/trained.fan", "m.onnx"] {
+        for to in ["here.fan", "a/same.fan", "a/b/below.json"] {
+            let kind = if to.ends_with(".json") { "json" } else { "graph" };
+            good(&folder, &format!("compile {from} --gpus 2 --emit {kind}={to}"));
+            assert_eq!(shown(&folder, &format!("run {to} --batch 1")), expected, "{from} {to}");
+            let seen = format!("run ../../{to} --batch 1");
+            assert_eq!(shown(&inner, &seen), expected, "{from} {to}");
+        }
+    }
+    // A file of the command line is not looked for beside the graph, and the graph that is written
+    // names what was taken.
+    fs::copy(folder.join("a/trained.safetensors"), folder.join("a/other.safetensors")).unwrap();
+    let params = "--params other.safetensors --params-unchecked";
+    let other = shown(&folder, "run m.onnx --batch 1 --params other.safetensors");
+    assert_eq!(shown(&folder, &format!("run a/trained.fan --batch 1 {params}")), other);
+    good(&folder, &format!("compile a/trained.fan {params} --emit graph=a/b/other.fan"));
+    assert_eq!(shown(&inner, "run other.fan --batch 1"), other);
+}
+
+#[test]
 fn rows_that_nothing_is_learned_from_are_refused_before_the_step() {
     let (_kept, folder) = folder();
     let rows = load("zoo:mlp", &LoadOptions::default()).unwrap();

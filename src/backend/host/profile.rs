@@ -77,6 +77,11 @@ pub(crate) fn works(program: &Program, n: i64) -> Works {
     works
 }
 
+/// The multiplications and additions of a program in a batch of `n` rows.
+pub(crate) fn operations(program: &Program, n: i64) -> f64 {
+    works(program, n).steps.values().map(|work| work.operations).sum()
+}
+
 /// The times of the steps of some runs, by their programs.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
