@@ -11,6 +11,7 @@ mod splits;
 mod it {
     mod acceptance;
     mod architectures;
+    mod bench;
     mod browser;
     mod buckets;
     mod circles;

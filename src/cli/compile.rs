@@ -1,11 +1,11 @@
 //! `fanwise compile`: a model in, the forms of its rewritten graph out.
 
+mod emit;
 mod step;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use crate::Error;
 use crate::analysis::Refused;
@@ -14,13 +14,13 @@ use crate::backend::cuda::InFlight;
 use crate::backend::{CPU, CUDA};
 use crate::codegen::{Arch, CodeFormat};
 use crate::format;
-use crate::ir::picture::{self, Level};
+use crate::ir::picture;
 use crate::ir::{self, Graph, Param, Weights};
 use crate::model::{self, GraphForm, Model};
 use crate::pass;
-use crate::types::{Note, Quoted, closest};
+use crate::types::{Note, Quoted};
 use crate::{analysis, lower};
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::cli::args::{BatchArgs, ModelArgs, show};
@@ -31,6 +31,7 @@ use crate::cli::target::{CacheArgs, TargetArg};
 use crate::cli::trace::PlanForm;
 use crate::cli::{exec, ui};
 
+use emit::{Emit, Kind, Shown};
 use step::{Parts, Step};
 
 /// Rewrite a model for many devices and write the result
@@ -93,172 +94,6 @@ pub(crate) struct CompileArgs {
     optimizer: OptimizerArgs,
     #[command(flatten)]
     model: ModelArgs,
-}
-
-/// One thing to print, and where.
-#[derive(Clone)]
-struct Emit {
-    kind: Kind,
-    /// Applies to the training step instead of the model.
-    training: bool,
-    path: Option<PathBuf>,
-}
-
-/// What is written of a model or of a training step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Graph,
-    GraphFolded,
-    GraphInput,
-    GraphRepaired,
-    Claims,
-    Explain,
-    Json,
-    Dot,
-    Svg(Level),
-    Html(Level),
-    Program,
-    Memory,
-    Timeline,
-    Kernels(Kernels),
-    Summary,
-    Onnx,
-}
-
-/// The kinds by their names.
-const KINDS: [(&str, Kind); 20] = [
-    ("graph", Kind::Graph),
-    ("graph:folded", Kind::GraphFolded),
-    ("graph:input", Kind::GraphInput),
-    ("graph:repaired", Kind::GraphRepaired),
-    ("claims", Kind::Claims),
-    ("explain", Kind::Explain),
-    ("json", Kind::Json),
-    ("dot", Kind::Dot),
-    ("svg", Kind::Svg(Level::Layers)),
-    ("svg:operators", Kind::Svg(Level::Operators)),
-    ("html", Kind::Html(Level::Layers)),
-    ("html:operators", Kind::Html(Level::Operators)),
-    ("program", Kind::Program),
-    ("memory", Kind::Memory),
-    ("timeline", Kind::Timeline),
-    ("cuda", Kind::Kernels(Kernels::Text)),
-    ("ptx", Kind::Kernels(Kernels::Compiled(CodeFormat::Ptx))),
-    ("cubin", Kind::Kernels(Kernels::Compiled(CodeFormat::Cubin))),
-    ("summary", Kind::Summary),
-    ("onnx", Kind::Onnx),
-];
-
-/// What makes a kind one of the training step.
-const OF_TRAINING: &str = ":training";
-
-/// The error for an unknown kind.
-fn unknown(text: &str) -> anyhow::Error {
-    let stem = text.strip_suffix(OF_TRAINING).unwrap_or(text);
-    let names = KINDS.iter().map(|(name, _)| *name);
-    let is_known = names.clone().any(|name| name == stem);
-    let why = match closest(stem, names.clone()).filter(|_| !is_known) {
-        Some(name) => format!(" (did you mean `{name}`?)"),
-        None if is_known => " (it does not exist for training steps)".to_owned(),
-        None => String::new(),
-    };
-    let of_step = KINDS.iter().filter(|(_, kind)| kind.is_of_training());
-    let of_step: Vec<String> = of_step.map(|(name, _)| format!("{name}{OF_TRAINING}")).collect();
-    let (all, of_step) = (names.collect::<Vec<_>>().join(", "), of_step.join(", "));
-    anyhow!("unknown kind {}{why}; the kinds are {all}; for training steps {of_step}", Quoted(text))
-}
-
-impl Kind {
-    /// Returns true if it exists for training steps, too.
-    fn is_of_training(self) -> bool {
-        use Kind::{Claims, Explain, GraphInput, GraphRepaired, Onnx, Summary};
-        !matches!(self, GraphInput | GraphRepaired | Claims | Explain | Summary | Onnx)
-    }
-}
-
-/// What a text shows to people, who may read symbols for sizes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    Model,
-    Split,
-}
-
-impl Emit {
-    /// The form of a memory plan or a timeline.
-    fn form(&self) -> anyhow::Result<PlanForm> {
-        let is_table = self.kind == Kind::Memory;
-        match &self.path {
-            Some(path) if is_table => PlanForm::of_memory(path),
-            Some(path) => PlanForm::of_timeline(path),
-            None => Ok(if is_table { PlanForm::Table } else { PlanForm::Svg }),
-        }
-    }
-
-    /// Fails where the name of a picture's file says that it is something else.
-    fn check_file(&self) -> anyhow::Result<()> {
-        if matches!(self.kind, Kind::Memory | Kind::Timeline) {
-            return self.form().map(drop);
-        }
-        let is_page = matches!(self.kind, Kind::Html(_));
-        if !is_page && !matches!(self.kind, Kind::Svg(_)) {
-            return Ok(());
-        }
-        let ending = if is_page { "html" } else { "svg" };
-        match &self.path {
-            Some(path) if !path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending)) => {
-                bail!("cannot draw to {}: `{ending}` pictures are .{ending} files", path.display())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What it shows to people. Files of graphs are read back and compared with their model, so
-    /// their sizes are numbers.
-    fn shows(&self) -> Option<Shown> {
-        let is_file = self.path.is_some();
-        match self.kind {
-            _ if self.training => None,
-            Kind::Summary => Some(Shown::Model),
-            Kind::Claims | Kind::Explain => Some(Shown::Split),
-            Kind::GraphInput if !is_file => Some(Shown::Model),
-            Kind::Graph | Kind::GraphFolded | Kind::GraphRepaired if !is_file => Some(Shown::Split),
-            Kind::GraphInput
-            | Kind::Graph
-            | Kind::GraphFolded
-            | Kind::GraphRepaired
-            | Kind::Json
-            | Kind::Dot
-            | Kind::Svg(_)
-            | Kind::Html(_)
-            | Kind::Program
-            | Kind::Memory
-            | Kind::Timeline
-            | Kind::Kernels(_)
-            | Kind::Onnx => None,
-        }
-    }
-}
-
-impl FromStr for Emit {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Self> {
-        let (kind, path) = match text.split_once('=') {
-            Some((_, "")) => bail!("`{text}` has no file name after `=`"),
-            Some((kind, path)) => (kind, Some(PathBuf::from(path))),
-            None => (text, None),
-        };
-        let (name, training) = match kind.strip_suffix(OF_TRAINING) {
-            Some(name) => (name, true),
-            None => (kind, false),
-        };
-        let found = KINDS.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind);
-        let found = found.filter(|found| !training || found.is_of_training());
-        let kind = found.ok_or_else(|| unknown(kind))?;
-        let emit = Self { kind, training, path };
-        emit.check_file()?;
-        Ok(emit)
-    }
 }
 
 impl CompileArgs {

@@ -1,7 +1,7 @@
 //! The checkpoint of a training in place of a model: the model that was trained, with the weights
 //! that it has in the checkpoint.
 
-use std::path::{Path, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, anyhow, bail};
 
@@ -46,14 +46,49 @@ fn folder(spec: &str) -> Option<&Path> {
     Some(Path::new(spec)).filter(|folder| folder.is_dir() && Checkpoint::is_in(folder))
 }
 
+/// The folder that a file or a folder lies in.
+fn beside(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Fails where a file of a checkpoint is named in place of its folder.
+pub(crate) fn check_file(spec: &str) -> anyhow::Result<()> {
+    let file = Path::new(spec);
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_named_so = name == "state.json" || name.starts_with("variables-");
+    // Other programs have files of such names, too.
+    let is_kept = || matches!(Checkpoint::read_state(beside(file)), Ok(Some(_)));
+    if is_named_so && file.is_file() && is_kept() {
+        let folder = beside(file).display();
+        bail!("{spec} is a file of the checkpoint in {folder}; name the folder, {folder}");
+    }
+    Ok(())
+}
+
+/// The folder of the run that keeps the checkpoint of `folder` beside its last one, if it can go
+/// on: a damaged run goes on from such a part.
+pub(crate) fn run_of(folder: &Path, limit: u64) -> Option<PathBuf> {
+    // A folder such as `.` has a name nevertheless.
+    let named =
+        folder.file_name().map_or_else(|| folder.canonicalize().ok(), |_| Some(folder.into()));
+    let named: PathBuf = named?;
+    let name = named.file_name()?.to_str()?;
+    let is_epoch = name.strip_prefix("epoch-").is_some_and(|epoch| epoch.parse::<u64>().is_ok());
+    let run = beside(&named);
+    let goes_on = || matches!(Checkpoint::read(run, limit), Ok(Some(_)));
+    ((name == "best" || is_epoch) && goes_on()).then(|| run.to_owned())
+}
+
 /// The checkpoint that a MODEL argument names, if it names one.
 pub(crate) fn checkpoint(spec: &str, limit: u64) -> anyhow::Result<Option<Checkpoint>> {
+    check_file(spec)?;
     let read = folder(spec).map(|folder| Checkpoint::read(folder, limit));
     Ok(read.transpose().map_err(Error::from)?.flatten())
 }
 
 /// The checkpoint that a MODEL argument names, if it names one, without its variables.
 pub(crate) fn state(spec: &str) -> anyhow::Result<Option<Checkpoint>> {
+    check_file(spec)?;
     let read = folder(spec).map(Checkpoint::read_state);
     Ok(read.transpose().map_err(Error::from)?.flatten())
 }

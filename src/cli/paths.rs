@@ -17,8 +17,10 @@ const READ: &[&str] = &[
     "folders",
     "inputs",
     "model",
+    "models",
     "normalize_by",
     "params",
+    "python",
     "template",
     "validation",
 ];

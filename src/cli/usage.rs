@@ -1,9 +1,10 @@
 //! Wrong usage: what is reported where the arguments cannot be parsed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::Command;
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::{report, ui};
@@ -22,6 +23,9 @@ const ALSO_KNOWN: &[(&str, &str)] = &[
     ("prove", "verify"),
 ];
 
+/// Options that people look for, with what there is in their place.
+const INSTEAD: &[(&str, &str)] = &[("--fold", "use `--emit graph:folded`")];
+
 /// Reports a usage error, or prints the help or the version that was asked for, and returns the
 /// exit code.
 pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) -> ExitCode {
@@ -30,9 +34,14 @@ pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) 
         drop(error.print());
         return ExitCode::SUCCESS;
     }
+    let given = parsed_again(error, command, line);
+    let error = given.as_ref().unwrap_or(error);
+    let advised = advised(error, command);
+    let error = advised.as_ref().unwrap_or(error);
     let unknown = unknown_command(error, command);
     if wants_json(line) {
-        let text = unknown.unwrap_or_else(|| error.render().to_string());
+        let text = unknown.or_else(|| no_number(error));
+        let text = text.unwrap_or_else(|| error.render().to_string());
         // The usage and a pointer to the help follow, which programs have no use for.
         let text = text.split("\n\nUsage:").next().unwrap_or(&text);
         let text = text.split("\n\nFor more information").next().unwrap_or(text);
@@ -48,13 +57,81 @@ pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) 
     ExitCode::from(report::BAD_INPUT)
 }
 
+/// The argument that an error does not know.
+fn unknown_argument(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(given)) if error.kind() == ErrorKind::UnknownArgument => {
+            Some(given)
+        }
+        _ => None,
+    }
+}
+
+/// The error where a negative number is taken for the value that it was meant to be, and not for an
+/// option.
+fn parsed_again(error: &clap::Error, command: &Command, line: &[OsString]) -> Option<clap::Error> {
+    let is_number = |word: &str| word.starts_with('-') && word.parse::<f64>().is_ok();
+    let given = unknown_argument(error)?;
+    let is_given = |word: &OsString| {
+        let word = word.to_string_lossy();
+        // Clap names a number by its first digit, as if it were a short option.
+        is_number(&word) && word.starts_with(given)
+    };
+    let at = line.windows(2).position(|pair| is_named(&pair[0]) && is_given(&pair[1]))?;
+    let [option, number] = [0, 1].map(|i| line[at + i].to_string_lossy().into_owned());
+    let joined = format!("{option}={number}");
+    let whole = [&line[..at], &[joined.clone().into()], &line[at + 2..]].concat();
+    match command.clone().try_get_matches_from(&whole) {
+        Err(next) => Some(parsed_again(&next, command, &whole).unwrap_or(next)),
+        Ok(_) => {
+            let text = format!("`{option} {number}`: write a negative value as `{joined}`");
+            Some(command.clone().error(ErrorKind::InvalidValue, text))
+        }
+    }
+}
+
+/// Whether a word is an option by its long name, without a value.
+fn is_named(word: &OsStr) -> bool {
+    let word = word.to_string_lossy();
+    word.starts_with("--") && !word.contains('=')
+}
+
+/// The error for an unknown option without the tip to write it as a value, which no option is, and
+/// with what this program has in its place.
+fn advised(error: &clap::Error, command: &Command) -> Option<clap::Error> {
+    let given = unknown_argument(error)?;
+    let mut told = clap::Error::new(error.kind()).with_cmd(command);
+    for (kind, value) in error.context() {
+        let ContextValue::StyledStrs(tips) = value else {
+            told.insert(kind, value.clone());
+            continue;
+        };
+        let is_kept = |tip: &&StyledStr| !tip.to_string().contains(" as a value, use ");
+        let tips: Vec<StyledStr> = tips.iter().filter(is_kept).cloned().collect();
+        // A list of none leaves its empty line.
+        if !tips.is_empty() {
+            told.insert(kind, ContextValue::StyledStrs(tips));
+        }
+    }
+    let own = INSTEAD.iter().find(|(other, _)| *other == given);
+    if let Some((_, own)) = own {
+        told.remove(ContextKind::SuggestedArg);
+        told.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*own).into()]));
+    }
+    Some(told)
+}
+
 /// The error for a value that is no whole number, of which Rust says only that a digit is wrong.
 fn no_number(error: &clap::Error) -> Option<String> {
+    const WRONG: &str = "invalid digit found in string";
     let text = error.render().to_string();
-    let is_no_number = text.contains("invalid digit found in string");
-    is_no_number.then(|| {
-        text.replace("invalid digit found in string", "it is not a whole number; give one")
-    })
+    let is_negative = text.starts_with("error: invalid value '-");
+    let why = if is_negative {
+        "it is not a whole number of at least 0; give one"
+    } else {
+        "it is not a whole number; give one"
+    };
+    text.contains(WRONG).then(|| text.replace(WRONG, why))
 }
 
 /// The error for a command that does not exist.

@@ -58,8 +58,7 @@ impl Tile {
         /// terms, that two blocks no longer fit on a multiprocessor.
         const ROWS: i64 = 64;
         let own = Self::new(channels.min(ROWS), weights);
-        let area = |tile: &Self| up(channels, tile.rows) * up(weights, tile.columns);
-        let wasteful = |tile: &Self| area(tile) > 2 * channels * weights;
+        let wasteful = |tile: &Self| tile.area(channels, weights) > 2 * channels * weights;
         if !wasteful(&own) {
             return own;
         }
@@ -79,9 +78,9 @@ impl Tile {
         little.max_by_key(|tile| (tile.rows * tile.columns, tile.columns)).unwrap_or(own)
     }
 
-    /// The columns that tiles over so many compute.
-    pub(super) fn covered(self, columns: i64) -> i64 {
-        up(columns, self.columns)
+    /// The elements that tiles over so many rows and columns compute.
+    pub(super) fn area(self, rows: i64, columns: i64) -> i64 {
+        up(rows, self.rows) * up(columns, self.columns)
     }
 
     /// The tile for elements of so many terms: few of them take a short step.

@@ -93,6 +93,9 @@ impl Diagnostic for FileError {
             Self::Write { error, .. } if error.kind() == io::ErrorKind::IsADirectory => {
                 vec![Hint::advice("name a file")]
             }
+            Self::Write { error, .. } if error.kind() == io::ErrorKind::NotSeekable => {
+                vec![Hint::advice("name a file: a pipe or a terminal takes no archive")]
+            }
             Self::Read { .. } | Self::Write { .. } | Self::Content { .. } | Self::Tensor { .. } => {
                 Vec::new()
             }

@@ -14,6 +14,7 @@ mod array;
 mod atomic;
 mod budget;
 mod error;
+pub(crate) mod head;
 mod limited;
 mod mmap;
 mod windows;

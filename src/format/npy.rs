@@ -15,6 +15,9 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The longest header that is read.
 const MAX_HEADER: usize = 1 << 16;
 
+/// What to do about a file that is damaged.
+const AGAIN: &str = "copy it, or save it as an array again";
+
 /// Contents of the header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -64,9 +67,9 @@ pub fn map_from(file: &Bytes, path: &Path, budget: &mut Budget) -> Result<Array,
     let mut rest = file.as_ref();
     let header = read_header(&mut rest).map_err(wrong)?;
     if rest.len() != header.bytes {
-        let (bytes, found) = (header.bytes, rest.len());
-        let reason =
-            format!("{}{:?} takes {bytes} bytes, but {found} are there", header.dtype, header.dims);
+        let Header { dtype, dims, bytes, .. } = &header;
+        let found = rest.len();
+        let reason = format!("{dtype}{dims:?} takes {bytes} bytes, but {found} are there; {AGAIN}");
         return Err(wrong(reason));
     }
     if header.in_place() {
@@ -79,16 +82,16 @@ pub fn map_from(file: &Bytes, path: &Path, budget: &mut Budget) -> Result<Array,
 /// Reads the header.
 pub(super) fn read_header(file: &mut impl Read) -> Result<Header, String> {
     let mut start = [0u8; 8];
-    file.read_exact(&mut start).map_err(|_| "it is not an .npy: too short".to_owned())?;
+    file.read_exact(&mut start).map_err(|_| format!("it is not an .npy: too short; {AGAIN}"))?;
     if &start[..6] != MAGIC {
-        return Err("it is not an .npy: the first bytes differ".to_owned());
+        return Err(format!("it is not an .npy: the first bytes differ; {AGAIN}"));
     }
     let (width, mut size) = match start[6] {
         1 => (2, [0u8; 4]),
         2 | 3 => (4, [0u8; 4]),
         v => return Err(format!("version {v} of .npy is not supported")),
     };
-    let cut = |_| "the .npy header is cut off".to_owned();
+    let cut = |_| format!("the .npy header is cut off; {AGAIN}");
     file.read_exact(&mut size[..width]).map_err(cut)?;
     let size = u32::from_le_bytes(size) as usize;
     if size > MAX_HEADER {
@@ -160,9 +163,22 @@ fn element_type(descr: &str) -> Result<(DType, bool), String> {
         "u2" => DType::U16,
         "u1" => DType::U8,
         "b1" => DType::Bool,
-        _ => return Err(format!("elements of NumPy type {} are not supported", Quoted(descr))),
+        _ => return Err(unsupported(descr)),
     };
     Ok((dtype, order))
+}
+
+/// The reason for elements of another type, with what to save in their place.
+fn unsupported(descr: &str) -> String {
+    let kind = descr.trim_start_matches(['<', '>', '|', '=']);
+    let way = match kind.as_bytes().first() {
+        Some(b'U' | b'S') => {
+            "number the classes from 0, as `numpy.unique(y, return_inverse=True)` does"
+        }
+        Some(b'c') => "save the real and the imaginary parts",
+        Some(_) | None => "save numbers, such as `x.astype(numpy.float32)`",
+    };
+    format!("elements of NumPy type {} are not supported; {way}", Quoted(descr))
 }
 
 fn descr(dtype: DType) -> &'static str {

@@ -14,11 +14,14 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::limited::{Limited, MAX_LIST};
 use super::mmap::Map;
-use super::{Array, Budget, FileError, atomic, error, npy};
+use super::{Array, Budget, FileError, atomic, error, head, npy};
 use crate::types::{QuotedMessage, Tensor};
 
 /// An entry from this size on needs the zip format's large form.
 const LARGE: usize = 0xffff_ffff;
+
+/// The reason for an entry that goes beyond the end of the file.
+const CUT: &str = "its elements are cut off; write or copy the archive again";
 
 /// An entry of an archive.
 type Entry<'e, 'l, R> = ZipFile<'e, Limited<'l, R>>;
@@ -76,7 +79,7 @@ pub fn map_from(
         let part = from.and_then(|from| Some(from..from.checked_add(header.bytes)?));
         // The place comes from the archive, and may lie anywhere.
         let part = part.filter(|part| part.end <= file.len());
-        let part = part.ok_or_else(|| FileError::tensor(path, name, "its elements are cut off"))?;
+        let part = part.ok_or_else(|| FileError::tensor(path, name, CUT))?;
         Ok(Array::new(header.dtype, &header.dims, file.slice(part)))
     })
 }
@@ -93,7 +96,8 @@ fn elements(
     budget.charge(name, header.bytes as u64)?;
     let tensor = npy::read_elements(header, entry).map_err(wrong)?;
     // Reading to the end also checks the entry's checksum.
-    let more = entry.read(&mut [0]).map_err(|e| wrong(e.to_string()))?;
+    let damaged = |e| wrong(format!("it is damaged, {e}; write or copy the archive again"));
+    let more = entry.read(&mut [0]).map_err(damaged)?;
     if more != 0 {
         return Err(wrong("the entry is longer than declared".to_owned()));
     }
@@ -103,22 +107,14 @@ fn elements(
 /// Applies `read` to the name, header and elements of every entry, and collects the results by
 /// name.
 fn each<F: Read + Seek, T>(
-    file: F,
+    mut file: F,
     path: &Path,
     mut read: impl FnMut(&str, &npy::Header, &mut Entry<'_, '_, F>) -> Result<T, FileError>,
 ) -> Result<BTreeMap<String, T>, FileError> {
-    let not_zip = |e: ZipError| {
-        let said = e.to_string();
-        let reason = match &*said {
-            said if said.ends_with("Could not find EOCD") => {
-                "its end is missing; write or copy it again"
-            }
-            said => said,
-        };
-        FileError::content(path, format!("it is no whole .npz archive: {}", QuotedMessage(reason)))
-    };
+    let start = head::of(&mut file).map_err(|e| FileError::read(path, e))?;
     let left = Cell::new(MAX_LIST);
-    let mut archive = ZipArchive::new(Limited { file, left: &left }).map_err(not_zip)?;
+    let mut archive = ZipArchive::new(Limited { file, left: &left })
+        .map_err(|error| FileError::content(path, no_archive(&start, &error)))?;
     // From here on each entry has a size of its own that bounds it.
     left.set(u64::MAX);
     let mut found = BTreeMap::new();
@@ -134,7 +130,8 @@ fn each<F: Read + Seek, T>(
         let declared = (header.length as u64).checked_add(header.bytes as u64);
         if declared != Some(entry.size()) {
             let reason = format!(
-                "{}{:?} takes {} bytes after a header of {}, but the entry has {}",
+                "{}{:?} takes {} bytes after a header of {}, but the entry has {}; write or copy \
+                 the archive again",
                 header.dtype,
                 header.dims,
                 header.bytes,
@@ -191,12 +188,25 @@ fn repeated(file: &mut (impl Read + Seek), from: u64) -> io::Result<Option<Strin
     }
 }
 
+/// Why a file with these first bytes is no archive.
+fn no_archive(start: &[u8], error: &ZipError) -> String {
+    if let Some([what, way]) = head::no_archive(start) {
+        return format!("it is {what}, no .npz archive; {way}");
+    }
+    let said = error.to_string();
+    let reason = match &*said {
+        said if said.ends_with("Could not find EOCD") => "its end is missing",
+        said => said,
+    };
+    format!("it is no whole .npz archive: {}; write or copy it again", QuotedMessage(reason))
+}
+
 /// Why an entry cannot be read.
 fn unreadable(error: &ZipError) -> String {
     if let ZipError::UnsupportedArchive(ZipError::PASSWORD_REQUIRED) = error {
-        "it is encrypted".to_owned()
+        "it is encrypted; write the archive without a password".to_owned()
     } else if let ZipError::CompressionMethodNotSupported(method) = error {
-        format!("it has compression {method}; 0 (none) and 8 (deflate) are supported")
+        format!("it has compression {method}; write it with compression 0 (none) or 8 (deflate)")
     } else {
         QuotedMessage(&error.to_string()).to_string()
     }
@@ -297,7 +307,7 @@ mod tests {
             long[at..at + 4].copy_from_slice(&900_128u32.to_le_bytes());
         }
         let error = super::map_from(&long.into(), Path::new("x"), &mut Budget::new(0)).unwrap_err();
-        assert!(error.to_string().ends_with("its elements are cut off"), "{error}");
+        assert!(error.to_string().ends_with(super::CUT), "{error}");
         let whole: bytes::Bytes = archive(CompressionMethod::Stored, &content(&x)).into();
         for cut in 0..whole.len() {
             assert!(

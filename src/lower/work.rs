@@ -1,6 +1,6 @@
 //! What launches do: the operations that their operators ask for, and the bytes that they move.
 
-use super::{BufferId, DeviceProgram, Launch};
+use super::{Action, BufferId, DeviceProgram, Launch};
 use crate::op::{Gemm, Op};
 use crate::types::{KernelClass, TensorType};
 
@@ -79,11 +79,30 @@ impl<'a> Sizes<'a> {
         read.map(|b| self.bytes(*b).min(most)).sum::<f64>() + written
     }
 
+    /// Whether a launch before it computed parts of its operator.
+    fn is_second(&self) -> bool {
+        let computes = |launch: &Launch| {
+            let written = || launch.results.iter().any(|b| self.launch.operands.contains(b));
+            launch.class == KernelClass::Partial && written()
+        };
+        let mut actions = self.device.steps.iter().map(|step| &step.action);
+        actions.any(|action| matches!(action, Action::Launch(launch) if computes(launch)))
+    }
+
+    /// The operations of a recurrent cell that multiplies each weight of the state `times` times in
+    /// a step, and those of the elements of the steps where no launch before it has these products.
+    fn of_cell(&self, times: f64) -> f64 {
+        let steps = 2.0 * self.elements(0) / self.last(0);
+        let weights = if self.is_second() { 0.0 } else { self.elements(1) };
+        steps * (weights + times * self.elements(2))
+    }
+
     fn operations(&self) -> f64 {
         let operand = |i: usize| self.launch.operands[i];
+        let is_first = self.launch.class == KernelClass::Partial;
         match &self.launch.op {
             // The first launch has the products, the second adds its parts up.
-            Some(Op::ConvWeightGrad(_)) if self.launch.class == KernelClass::Partial => {
+            Some(Op::ConvWeightGrad(_)) if is_first => {
                 let parts = self.launch.results[0];
                 2.0 * self.elements(1) * self.axis(parts, 2) * self.axis(parts, 3)
             }
@@ -92,7 +111,13 @@ impl<'a> Sizes<'a> {
                 let weights = self.launch.results[0];
                 2.0 * self.elements(1) * self.result() / self.axis(weights, 0)
             }
-            _ if self.launch.class == KernelClass::Partial => 0.0,
+            // The first launch multiplies the elements of all steps with their weights.
+            Some(Op::Recurrent(_) | Op::RecurrentGrad(_)) if is_first => {
+                2.0 * self.result() * self.last(0)
+            }
+            Some(Op::Recurrent(_)) => self.of_cell(1.0),
+            // The states are computed once more, then their gradients.
+            Some(Op::RecurrentGrad(_)) => self.of_cell(2.0),
             Some(Op::Conv(_)) => 2.0 * self.result() * self.elements(1) / self.axis(operand(1), 0),
             Some(Op::ConvTranspose(_)) => {
                 2.0 * self.elements(0) * self.elements(1) / self.axis(operand(1), 0)
@@ -101,9 +126,8 @@ impl<'a> Sizes<'a> {
                 2.0 * self.result() * self.axis(operand(0), 0)
             }
             Some(Op::Gemm(_) | Op::MatMul(_)) => 2.0 * self.result() * self.last(0),
-            Some(Op::Recurrent(_)) => {
-                2.0 * self.elements(0) / self.last(0) * (self.elements(1) + self.elements(2))
-            }
+            // All other operators, and chains, multiply no matrices; nor do first launches of two
+            // that take parts of lines.
             _ => 0.0,
         }
     }

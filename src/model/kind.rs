@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::error::ModelError;
+use crate::format::head as magic;
 
 /// The bytes of a zip archive's end in which names of its files are looked for.
 const DIRECTORY: u64 = 1 << 16;
@@ -75,7 +76,7 @@ pub(super) fn of_file(path: &Path, head: &[u8]) -> Option<Kind> {
         let way = "write it again: it may be incomplete";
         return Some(kind("an empty file", way));
     }
-    if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
+    if head.starts_with(magic::ZIP) || head.starts_with(magic::ZIP_EMPTY) {
         return Some(of_archive(path));
     }
     let at =
@@ -85,21 +86,21 @@ pub(super) fn of_file(path: &Path, head: &[u8]) -> Option<Kind> {
     let pointer = "a pointer of Git LFS, not the file itself";
     let gguf = "a GGUF file, which holds weights without a graph";
     let known = [
-        (at(0, b"\x89HDF\r\n\x1a\n"), kind("an HDF5 file, as Keras writes (.h5)", KERAS)),
+        (at(0, magic::HDF5), kind("an HDF5 file, as Keras writes (.h5)", KERAS)),
         (at(4, b"TFL3"), kind("a TensorFlow Lite model", TENSORFLOW)),
         (at(0, b"ptrt") || at(0, b"ftrt"), kind("a TensorRT engine", engine)),
         (pickle, kind("a Python pickle, as old PyTorch files are", TORCH)),
-        (at(0, b"\x1f\x8b"), kind("a gzip archive", UNPACK)),
-        (at(0, b"7z\xbc\xaf\x27\x1c"), kind("a 7z archive", UNPACK)),
-        (at(0, b"\xfd7zXZ\0"), kind("an xz archive", UNPACK)),
-        (at(0, b"\x28\xb5\x2f\xfd"), kind("a Zstandard archive", UNPACK)),
-        (at(0, b"BZh"), kind("a bzip2 archive", UNPACK)),
-        (at(0, b"version https://git-lfs"), kind(pointer, "fetch the file: `git lfs pull`")),
-        (at(0, b"\x93NUMPY"), kind("a NumPy array", DATA)),
-        (at(0, b"\x89PNG") || at(0, b"\xff\xd8\xff"), kind("an image", DATA)),
-        (at(0, b"GGUF"), kind(gguf, "export the model as ONNX")),
+        (at(0, magic::GZIP), kind("a gzip archive", UNPACK)),
+        (at(0, magic::SEVEN_ZIP), kind("a 7z archive", UNPACK)),
+        (at(0, magic::XZ), kind("an xz archive", UNPACK)),
+        (at(0, magic::ZSTANDARD), kind("a Zstandard archive", UNPACK)),
+        (at(0, magic::BZIP2), kind("a bzip2 archive", UNPACK)),
+        (at(0, magic::GIT_LFS), kind(pointer, "fetch the file: `git lfs pull`")),
+        (at(0, magic::NUMPY), kind("a NumPy array", DATA)),
+        (at(0, magic::PNG) || at(0, magic::JPEG), kind("an image", DATA)),
+        (at(0, magic::GGUF), kind(gguf, "export the model as ONNX")),
         (
-            is_safetensors(head),
+            magic::is_safetensors(head),
             Kind {
                 what: "a .safetensors file, which holds weights without a graph",
                 way: "name the model",
@@ -109,11 +110,6 @@ pub(super) fn of_file(path: &Path, head: &[u8]) -> Option<Kind> {
     ];
     let found = known.iter().find(|(is, _)| *is).map(|(_, kind)| *kind);
     found.or_else(|| tar(path))
-}
-
-/// Eight bytes of a length, then JSON.
-fn is_safetensors(head: &[u8]) -> bool {
-    head.get(8) == Some(&b'{') && head.get(4..8) == Some(&[0; 4])
 }
 
 /// A zip archive by the names in its directory.
@@ -155,8 +151,7 @@ fn tar(path: &Path) -> Option<Kind> {
 
 /// The kind of a text that could not be read as an ONNX file.
 pub(super) fn of_text(head: &[u8]) -> Option<Kind> {
-    let printable = |b: &u8| (b' '..0x7f).contains(b) || b"\t\r\n".contains(b);
-    if !head.iter().all(printable) {
+    if !magic::is_text(head) {
         return None;
     }
     let begins = |words: &[&str]| {

@@ -1,5 +1,5 @@
 //! Where a loss that is not finite began: the parameters, or the first node whose result is not
-//! finite though its operands are. Data that are not finite are no batch.
+//! finite though its operands are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::stage::LOSS;
 use crate::Error;
 use crate::backend::{Backend as _, Cpu, RunOptions};
-use crate::ir::{Builder, Graph, NodeId, Value, Weights};
+use crate::ir::{Builder, Graph, NodeId, NodeKind, Value, Weights};
 use crate::op::Formula as _;
 use crate::types::{DType, Quoted, Tensor};
 
@@ -41,10 +41,25 @@ pub(super) fn of(
     }
     let found = began(graph, weights, inputs, max_memory).ok().flatten()?;
     let node = graph.node(found);
-    let op = node.op().map_or("", |op| op.name());
+    let name = Quoted(node.label());
+    let op = match node.kind() {
+        NodeKind::Input => {
+            return Some(format!(
+                "it began in the data: {name} holds infinities or NaN; replace them by finite \
+                 numbers"
+            ));
+        }
+        NodeKind::Param(_) => {
+            return Some(format!(
+                "it began in the weights: {name} holds infinities or NaN and is not trained; \
+                 replace it by finite numbers"
+            ));
+        }
+        NodeKind::Op(op) => op.name(),
+    };
     let place = match &node.origin().0 {
         Some(layer) => format!("in the layer {}, at its `{op}`", Quoted(layer)),
-        None => format!("at {}, a `{op}` of the loss", Quoted(node.label())),
+        None => format!("at {name}, a `{op}` of the loss"),
     };
     Some(format!(
         "it began {place}, whose result is not finite while its operands are; try a lower learning \
@@ -126,4 +141,24 @@ fn probe(b: &mut Builder, value: Value) -> Result<Option<Arc<str>>, Error> {
 /// The threads that compute: all cores, or one where their number is not known.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BTreeMap, Builder, LOSS, Tensor, of};
+    use crate::op::Unary;
+
+    #[test]
+    fn a_cause_in_the_data_has_no_operator() {
+        let mut b = Builder::new("m");
+        let x = b.input("x", "f32[N,2]".parse().unwrap());
+        let y = b.op("y", Unary::Relu, &[x]).unwrap();
+        b.output(LOSS, y);
+        let (graph, weights) = b.finish();
+        let x = Tensor::new(&[1, 2], &[1.0f32, f32::NAN]).unwrap();
+        let found = of(&graph, &weights, &BTreeMap::from([("x".to_owned(), x)]), None);
+        let said = "it began in the data: `x` holds infinities or NaN; replace them by finite \
+            numbers";
+        assert_eq!(found.unwrap(), said);
+    }
 }

@@ -210,7 +210,9 @@ fn peers_of_others_are_tried() {
 fn codes_of_other_parties_are_told() {
     let scenario = "two_head/2";
     let (right, _) = undisturbed(scenario);
-    for (code, words) in [(810, "MPS ends all"), (911, "dmesg"), (709, "cudaDeviceReset")] {
+    let of_mps = (805..810).map(|code| (code, "MPS"));
+    let others = [(810, "MPS ends all"), (911, "dmesg"), (709, "cudaDeviceReset")];
+    for (code, words) in of_mps.chain(others) {
         for at in ["launch@10", "cuEventQuery@30"] {
             let fail = format!("{at}:{code}");
             let ended = disturbed(scenario, &[("FAKECUDA_FAIL", &fail)]);
@@ -298,10 +300,17 @@ fn a_step_is_few_graphs() {
         ended
     };
     let (few, many) = (process(4), process(9));
+    for function in FREES {
+        assert_eq!(few.count(function), many.count(function), "{function}");
+    }
     let more = |function: &str| many.count(function) - few.count(function);
     let (graphs, kernels) = (more("cuGraphLaunch"), more("cuLaunchKernel"));
     assert!(graphs % 5 == 0 && (1..=4).contains(&(graphs / 5)), "{graphs} graphs in 5 steps");
     assert!(kernels <= graphs, "{kernels} kernels beside {graphs} graphs");
+    // The input and the target are copied by themselves, from where they were staged; variables
+    // are not.
+    let copies = more("cuMemcpyDtoDAsync");
+    assert!(copies <= 2 * 5, "{copies} copies in 5 steps");
 }
 
 /// One process: so many rounds of batches of several sizes, some of them staged, of two programs.
@@ -324,10 +333,10 @@ fn steady(rounds: usize) {
     }
 }
 
-/// To free memory waits for all that a GPU computes.
-fn a_steady_loop_frees_nothing() {
-    const FREES: [&str; 4] = ["cuMemFree", "cuMemFreeHost", "cuMemAlloc", "cuMemHostAlloc"];
+/// Calls for memory and to free it, which wait for all that a GPU computes.
+const FREES: [&str; 4] = ["cuMemFree", "cuMemFreeHost", "cuMemAlloc", "cuMemHostAlloc"];
 
+fn a_steady_loop_frees_nothing() {
     let process = |rounds: u32| {
         let ended = spawn(&["--scenario", &format!("hardware/loop/{rounds}")], &[]);
         assert!(ended.success && ended.report.is_empty(), "{ended:?}");

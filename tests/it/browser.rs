@@ -39,6 +39,7 @@ fn browser_shows_every_picture() {
         .collect();
     pictures.extend([
         of("zoo:mini_googlenet", STEP),
+        of("zoo:mini_googlenet", MIRRORED_STEP),
         of("zoo:mini_googlenet", STEP_TIMELINE),
         of("zoo:xception", "compile MODEL --gpus 8 --emit html"),
         of(bert.to_str().unwrap(), "compile MODEL --gpus 3 --emit html"),
@@ -59,8 +60,10 @@ fn browser_shows_every_picture() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// A step of training, and its timeline.
+/// A step of training, one whose devices have parameters of their own, and a timeline.
 const STEP: &str = "compile MODEL --gpus 4 --loss mse --optimizer adam --emit html:training";
+const MIRRORED_STEP: &str = "compile MODEL --gpus 4 --loss mse --optimizer adam --weights mirrored \
+    --emit html:training";
 const STEP_TIMELINE: &str =
     "compile MODEL --gpus 4 --loss mse --optimizer adam --emit timeline:training=page.html";
 

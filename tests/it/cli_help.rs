@@ -9,10 +9,11 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use support::snap;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "compile",
     "run",
     "check",
+    "bench",
     "test",
     "fit",
     "evaluate",

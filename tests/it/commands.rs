@@ -11,6 +11,7 @@ use std::process::Command;
 use fanwise::format::{Budget, npz};
 
 use crate::fit_cli::texts;
+use crate::python::set;
 use given::{Of, Place};
 use shown::{Shown, of_page};
 
@@ -153,12 +154,23 @@ fn place(folder: &Path, page: &str, words: &[String]) -> Place {
     Place { folder, of }
 }
 
-/// Runs a command with small models, or as the page has it.
-fn run(all: &Path, command: &Shown, long: bool) {
+/// How a command of a page runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// With small models, without a GPU.
+    Small,
+    /// As the page has it.
+    AsShown,
+    /// With small models on the fake driver, which executes instructions one by one.
+    OnFake,
+}
+
+/// Runs a command.
+fn run(all: &Path, command: &Shown, how: How) {
     let at = format!("{}:{}: `{}`", command.page, command.line, command.text);
     let text = command.text.replace("cargo run --release -- ", "fanwise ");
     let words = words(text.strip_prefix("fanwise ").unwrap());
-    let words = shortened(&words, long);
+    let words = shortened(&words, how == How::AsShown);
     let place = place(all, &command.page, &words);
     let folder = place.folder.display().to_string();
     let here = |word: &String| word.replace("/tmp", &folder).replace('~', &folder);
@@ -178,8 +190,12 @@ fn run(all: &Path, command: &Shown, long: bool) {
     let mut process = Command::new(env!("CARGO_BIN_EXE_fanwise"));
     process.args(&words).current_dir(&place.folder).env_remove("RUST_BACKTRACE");
     process.env("HOME", &folder).env("XDG_CACHE_HOME", &folder).env("COLUMNS", "100");
-    if !long {
-        process.env("FANWISE_NVRTC", "/no/such/folder");
+    match how {
+        How::Small => drop(process.env("FANWISE_NVRTC", "/no/such/folder")),
+        How::OnFake => {
+            process.env("LD_LIBRARY_PATH", set("FANWISE_FAKE")).env("FAKECUDA_DEVICES", "4");
+        }
+        How::AsShown => {}
     }
     let output = process.output().unwrap();
     let (out, err) = texts(&output);
@@ -187,7 +203,7 @@ fn run(all: &Path, command: &Shown, long: bool) {
     let notes = err.lines().filter(|line| !line.starts_with("note: no GPU found"));
     let err: String = notes.flat_map(|line| [line, "\n"]).collect();
     let line = words.join(" ");
-    let lacks_gpu = needs_gpu(&line) && err.contains("error[E0503]");
+    let lacks_gpu = how == How::Small && needs_gpu(&line) && err.contains("error[E0503]");
     let refused = output.status.code() == Some(2) && !command.prints.is_empty();
     assert!(output.status.success() || lacks_gpu || refused, "{at}, as `{line}`: {out}{err}");
     if command.comment.starts_with("passed") {
@@ -283,7 +299,7 @@ fn commands_of_the_pages_run() {
     let commands = commands();
     assert!(commands.len() > 150, "{}", commands.len());
     for command in &commands {
-        run(folder.path(), command, false);
+        run(folder.path(), command, How::Small);
     }
 }
 
@@ -302,7 +318,10 @@ fn long_commands_of_the_pages_run() {
         if let Some(known) = known {
             lasting.insert(known);
         } else {
-            run(folder.path(), &command, true);
+            // Kernels are compiled without a GPU.
+            let compiles = command.text.starts_with("fanwise compile");
+            let on_fake = needs_gpu(&command.text) && !compiles;
+            run(folder.path(), &command, if on_fake { How::OnFake } else { How::AsShown });
         }
     }
     assert_eq!(lasting.len(), LASTING.len());
@@ -351,7 +370,7 @@ fn every_kind_of_file_gets_from_the_front_page_to_replicas_in_three_commands() {
 #[ignore = "needs Python: cargo xtask test"]
 fn the_digits_of_the_experiment_are_images() {
     let folder = tempfile::tempdir().unwrap();
-    let mut process = Command::new(crate::python::set("FANWISE_PYTHON"));
+    let mut process = Command::new(set("FANWISE_PYTHON"));
     let script = support::root("examples/digits.py");
     let output = process.arg(script).arg(folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", texts(&output).1);

@@ -98,3 +98,23 @@ fn parameters_are_updated_together() {
         }
     }
 }
+
+/// What a device takes from the host in a step is its inputs: what GPUs have they take from one
+/// another.
+#[test]
+fn the_host_sends_inputs_alone() {
+    for (name, gpus) in [("mini_googlenet", 4), ("xception", 8), ("resnet50", 3)] {
+        let program = expect::on_gpus(&step(name, "sgd"), gpus, Repair::Comm);
+        for device in &program.devices[1..] {
+            let from_host = device.steps.iter().filter_map(|step| match &step.action {
+                Action::Copy { device: 0, .. } => Some(&*step.label),
+                Action::Copy { .. } | Action::Launch(_) | Action::Wait(_) | Action::Record(_) => {
+                    None
+                }
+            });
+            let labels: Vec<&str> = from_host.collect();
+            let most = program.inputs.len();
+            assert!(labels.len() <= most, "{name} {}: {labels:?}", device.device);
+        }
+    }
+}

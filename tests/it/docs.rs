@@ -157,9 +157,8 @@ const LISTS: [&str; 7] = ["summary", "devices", "cache", "passes", "zoo", "compl
 #[test]
 fn the_page_of_the_command_line_has_its_help() {
     let mut text = String::new();
-    let commands =
-        ["", "compile", "run", "check", "test", "fit", "evaluate", "predict", "verify", "explain"];
-    for command in commands.into_iter().chain(LISTS) {
+    let used = ["", "compile", "run", "check", "bench", "test", "fit", "evaluate", "predict"];
+    for command in used.into_iter().chain(["verify", "explain"]).chain(LISTS) {
         let mut help = Command::new(env!("CARGO_BIN_EXE_fanwise"));
         help.args([command, "--help"].iter().filter(|arg| !arg.is_empty())).env("COLUMNS", "100");
         let output = help.output().unwrap();

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 
-import speed
 import training_speed
 
 MARKS = ["<!-- `cargo xtask performance` writes what follows -->\n", "<!-- end of what is measured -->\n"]
@@ -49,34 +48,49 @@ def machine():
     return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
 
 
+def bench(fanwise, *args):
+    """The cases that `fanwise bench` measures, 2 threads, and its means."""
+    command = [fanwise, "bench", *args, "--threads", "2", "--format", "json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}")
+    return json.loads(done.stdout)
+
+
 def inference(fanwise, folder):
-    rows, ratios = [], []
+    files = []
     for name in MODELS:
-        path = folder / f"{name}.onnx"
-        subprocess.run([fanwise, "compile", f"zoo:{name}", "--emit", f"onnx={path}"], check=True, capture_output=True)
-        for batch in BATCHES:
-            mine, theirs, ratio = speed.beside(fanwise, path, batch)
-            rows.append([f"`zoo:{name}`", batch, short(mine), short(theirs), f"{ratio:.2f}"])
-            ratios.append(ratio)
-            say(rows[-1])
-    mean = statistics.geometric_mean(ratios)
+        files.append(str(folder / f"{name}.onnx"))
+        subprocess.run([fanwise, "compile", f"zoo:{name}", "--emit", f"onnx={files[-1]}"], check=True, capture_output=True)
+    batches = ",".join(map(str, BATCHES))
+    told = bench(fanwise, *files, "--batch", batches, "--against", "onnxruntime", "--python", sys.executable)
+    rows = []
+    for case in told["cases"]:
+        mine, theirs = case["measured"]
+        name = pathlib.Path(case["model"]).stem
+        # A speed is that of the other program, which is how much longer fanwise takes.
+        rows.append([f"`zoo:{name}`", case["rows"], short(mine["seconds"]), short(theirs["seconds"]), f"{theirs['speed']:.2f}"])
+        say(rows[-1])
+    [mean] = told["geometric_means"]
     text = f"""### Inference beside ONNX Runtime
 
-Each model as an ONNX file, 2 threads, medians of {speed.ROUNDS} rounds in turn. The geometric mean of the ratios is {mean:.2f}.
+Each model as an ONNX file, 2 threads, medians of {told["rounds"]} rounds in turn (`fanwise bench`). The geometric mean of the
+ratios is {mean["speed"]:.2f}.
 
 """
-    return text + table(["model", "rows", "fanwise", f"ONNX Runtime {speed.onnxruntime.__version__}", "ratio"], rows)
+    version = mean["name"].removeprefix("onnxruntime ")
+    return text + table(["model", "rows", "fanwise", f"ONNX Runtime {version}", "ratio"], rows)
 
 
 def devices(fanwise):
     rows = []
     for name, batch in [("mlp", 256), ("transformer", 32), ("mini_googlenet", 32), ("mobilenet_v2", 8)]:
-        rounds = []
-        for _ in range(speed.ROUNDS):
-            times = [speed.ours(fanwise, f"zoo:{name}", batch, 5, *(["--gpus", str(n)] if n > 1 else [])) for n in DEVICES]
-            rounds.append([times[0], *(times[0] / t for t in times[1:])])
-        one, *others = (statistics.median(r) for r in zip(*rounds))
-        rows.append([f"`zoo:{name}`", batch, short(one), *(f"{r:.2f}" for r in others)])
+        speeds = []
+        for n in DEVICES[1:]:
+            told = bench(fanwise, f"zoo:{name}", "--batch", str(batch), "--gpus", str(n))
+            one, many = told["cases"][0]["measured"]
+            speeds.append(f"{many['speed']:.2f}")
+        rows.append([f"`zoo:{name}`", batch, short(one["seconds"]), *speeds])
         say(rows[-1])
     text = "### More virtual devices\n\nThe same rows on more virtual devices of the same 2 threads, relative to the speed of one device.\n\n"
     return text + table(["model", "rows", "one device", *(f"{n} devices" for n in DEVICES[1:])], rows)

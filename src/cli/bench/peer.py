@@ -20,14 +20,18 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np  # noqa: E402
-
-rng = np.random.default_rng(1)
-
 
 def answer(**told):
     answers.write(json.dumps(told) + "\n")
     answers.flush()
+
+
+try:
+    import numpy as np
+except ImportError as error:
+    answer(error=f"{type(error).__name__}: {error}")
+    sys.exit(1)
+rng = np.random.default_rng(1)
 
 
 def memory(what):

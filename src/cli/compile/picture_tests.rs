@@ -2,8 +2,9 @@ use std::collections::HashSet;
 
 use clap::Parser;
 
+use super::CompileArgs;
+use super::emit::{KINDS, Kind};
 use super::step::Step;
-use super::{CompileArgs, KINDS, Kind};
 use crate::backend::{CPU, CUDA};
 use crate::cli::paths;
 use crate::ir::picture::{self, Claims, Level};
@@ -98,18 +99,85 @@ fn boxes_and_labels_do_not_overlap() {
     assert_readable("many inputs", &many, true);
 }
 
+/// A box of a picture: its left edge, its top, and its texts.
+struct Seen<'a> {
+    x: f64,
+    y: f64,
+    texts: Vec<&'a str>,
+}
+
+fn number(element: &str, name: &str) -> f64 {
+    let (_, rest) = element.split_once(&format!(" {name}=\"")).unwrap();
+    rest.split_once('"').unwrap().0.parse().unwrap()
+}
+
+fn seen(svg: &str) -> Vec<Seen<'_>> {
+    let boxes = svg.split("<g class=\"b\"").skip(1);
+    let seen = boxes.map(|own| {
+        let own = own.split_once("</g>").unwrap().0;
+        let texts = own.split("<text").skip(1);
+        let texts = texts.map(|text| text.split_once('>').unwrap().1.split_once('<').unwrap().0);
+        Seen { x: number(own, "x"), y: number(own, "y"), texts: texts.collect() }
+    });
+    seen.collect()
+}
+
+/// How far below or above the nearest box of its layer each box of gradients stands. Layers have a
+/// number at their end, which no operator has.
+fn distances(svg: &str) -> Vec<(f64, String)> {
+    let label = |what: &str| svg.lines().find(|line| line.contains(what)).unwrap();
+    let gradients = label(" · gradients ↑</text>");
+    let (left, top) = (number(gradients, "x") - 10.0, number(gradients, "y"));
+    let end = number(label("cpu:0 · outputs</text>"), "y");
+    let boxes = seen(svg).into_iter().filter(|own| (top..end).contains(&own.y));
+    let (up, down): (Vec<_>, Vec<_>) = boxes.partition(|own| own.x > left);
+    let is_layer = |text: &str| {
+        let number = text.rsplit_once('_').map_or("", |(_, number)| number);
+        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    let nearest = |own: &Seen<'_>| {
+        let layers: Vec<_> = own.texts.iter().filter(|text| is_layer(text)).collect();
+        let of = |other: &&Seen<'_>| layers.iter().any(|layer| other.texts.contains(layer));
+        let far = down.iter().filter(of).map(|other| (other.y - own.y).abs());
+        far.reduce(f64::min).map(|far| (far, own.texts.join(", ")))
+    };
+    up.iter().filter_map(nearest).collect()
+}
+
 #[test]
 fn gradients_are_beside_what_they_are_of() {
-    // The heights are 6,308 and 9,363 pixels; the bounds leave room for a few rows more.
-    for (weights, most) in [("template", 7000.0), ("mirrored", 10_000.0)] {
+    for weights in ["template", "mirrored"] {
         let svg = picture::to_svg(&step_on_four(&["--weights", weights]), Level::Layers);
-        let (_, height) = svg.split_once("height=\"").unwrap();
-        let height: f64 = height.split_once('"').unwrap().0.parse().unwrap();
-        assert!(height < most, "{weights}: {height} pixels");
+        let distances = distances(&svg);
+        // A layer of several boxes has one of them beside its gradients, or one in the rows next
+        // to them; two rows are about 160 pixels high.
+        let far: Vec<_> = distances.iter().filter(|(far, _)| *far > 200.0).collect();
+        assert!(distances.len() > 60 && far.is_empty(), "{weights}: {far:?}");
+        // The height is about 6,300 pixels; the bound leaves room for a few rows more.
+        let height = number(&svg, "height");
+        assert!(height < 7000.0, "{weights}: {height} pixels");
         // An exchange is one box, and so is what the parameters become.
-        assert!(svg.contains("×4 · gradients ↑") || svg.contains("×3 · gradients ↑"), "{svg}");
-        assert!(svg.contains(">new parameters<") && !svg.contains("moments.r0.h"), "{svg}");
+        assert!(svg.contains("gpu:0 … gpu:3 ×4 · gradients ↑"), "{weights}");
+        assert_eq!(svg.matches(">new parameters<").count(), 1, "{weights}");
+        assert!(!svg.contains("moments.r0.h") && !svg.contains(".d0"), "{weights}");
+        // All devices do the same, and the host nothing among them.
+        assert!(!svg.contains("gpu:1") && !svg.contains("cpu:0 · forward"), "{weights}");
     }
+}
+
+/// Copies stand in the order of the outputs that are merged of them.
+#[test]
+fn copies_stand_as_outputs_do() {
+    let bert = replicas("tests/models/exported/torch_dynamo_bert.onnx", "3");
+    let svg = picture::to_svg(&bert, Level::Layers);
+    let boxes = seen(&svg);
+    let x = |texts: &[&str]| {
+        let found: Vec<f64> = boxes.iter().filter(|b| b.texts == texts).map(|b| b.x).collect();
+        assert_eq!(found.len(), 1, "{texts:?}");
+        found[0]
+    };
+    assert!(x(&["tanh"]) < x(&["add_3"]));
+    assert!(x(&["copy ×3", "tanh"]) < x(&["copy ×3", "add_3"]));
 }
 
 /// Checks every model of the zoo on three devices, and a step of training, each at some numbers of
@@ -166,6 +234,8 @@ fn what_waits_is_drawn_behind_what_it_waits_for() {
     assert!(bars.iter().filter(|bar| bar.low > 1.0).all(|bar| bar.to <= merge), "the host merges");
     assert!(bars.iter().any(|bar| bar.look.0 == "wait" && bar.low < 1.0));
     assert!(at("wait").to > at("wait").from);
+    let tells = &at("wait").tells;
+    assert!(tells.starts_with("wait: for ") && tells.contains(" on gpu:"), "{tells}");
 }
 
 #[test]
@@ -182,6 +252,8 @@ fn a_picture_of_memory_has_the_numbers_of_the_plan() {
     let live: f64 = equal.bars.iter().filter(live).map(|bar| bar.high - bar.low).sum();
     assert!((live - bound.devices[1].live as f64).abs() < 0.5);
     assert!(peak.starts_with("peak: ") && peak.contains("MiB"), "{peak}");
+    let legend: Vec<&str> = chart.legend.iter().map(|look| look.0).collect();
+    assert_eq!(legend, ["compute", "copy"]);
     // The last device has more rows than the others.
     let bound = program.bind(65).unwrap();
     let chart = lower::picture::memory(&program, &bound);

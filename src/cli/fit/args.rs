@@ -16,7 +16,7 @@ use clap::Args;
 use super::evaluate::BaseArgs;
 use super::files::FileArgs;
 use super::images::{self, Augment};
-use super::interrupt::{Interrupt, Pending};
+use super::interrupt::{Interrupt, Pending, Preparation};
 use super::objective::{ObjectiveArgs, OptimizerArgs, amount};
 use super::progress::{self, Report};
 use super::rows;
@@ -50,7 +50,7 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "DATA", conflicts_with = "validation_split")]
     pub(super) validation: Option<PathBuf>,
     /// Use this fraction at the end of `--data` as validation data
-    #[arg(long, value_name = "FRACTION")]
+    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
     pub(super) validation_split: Option<f64>,
     /// Random augmentation of the training images
     ///
@@ -187,7 +187,12 @@ impl FitArgs {
     }
 
     /// The callback that ends the run when it is interrupted.
-    fn interrupt(&self, keeper: Option<&ModelCheckpoint>, settings: Settings) -> Interrupt {
+    fn interrupt(
+        &self,
+        keeper: Option<&ModelCheckpoint>,
+        settings: Settings,
+        preparation: Preparation,
+    ) -> Interrupt {
         let own = || ModelCheckpoint { settings, ..ModelCheckpoint::new("") };
         let FileArgs { save, log, plot, .. } = &self.files;
         let files = Pending {
@@ -195,7 +200,8 @@ impl FitArgs {
             of_epochs: [log, plot].into_iter().flatten().cloned().collect(),
         };
         // Without a folder of checkpoints the interruption has one of its own.
-        Interrupt::new(keeper.cloned().unwrap_or_else(own), keeper.is_some(), files)
+        let kept = keeper.is_some();
+        Interrupt::new(keeper.cloned().unwrap_or_else(own), kept, files, preparation)
     }
 
     /// The callbacks of a run, and what there is to say if it is interrupted. Checkpoints come
@@ -205,8 +211,9 @@ impl FitArgs {
         &self,
         keeper: Option<ModelCheckpoint>,
         settings: Settings,
+        preparation: Preparation,
     ) -> (Vec<Box<dyn Observer>>, Arc<OnceLock<String>>) {
-        let interrupt = self.interrupt(keeper.as_ref(), settings);
+        let interrupt = self.interrupt(keeper.as_ref(), settings, preparation);
         let ended = interrupt.ended();
         let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
         all.extend(progress::bar().filter(|_| !ui::is_quiet()));

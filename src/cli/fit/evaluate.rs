@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::lines;
 use super::objective::ObjectiveArgs;
-use super::outputs::{Form, Predictions};
+use super::outputs::{self, Form, Predictions};
 use super::progress::summary_line;
 use super::rows::{self, Changes, DataArgs};
 use crate::cli::args::{Format, ModelArgs};
@@ -130,6 +130,26 @@ pub(crate) struct PredictArgs {
     base: BaseArgs,
 }
 
+impl PredictArgs {
+    /// The names of the classes of the outputs of a model, where they are known and written.
+    fn classes(&self, form: Form, graph: &Graph, limit: u64) -> anyhow::Result<Vec<String>> {
+        if !form.has_classes() {
+            ui::note_idle(&[("--classes-by", self.classes_by.is_some())], "on arrays");
+            return Ok(Vec::new());
+        }
+        if let Some(path) = &self.classes_by {
+            let names = defined(path, graph, limit)?;
+            outputs::check_classes(graph, &names, path)?;
+            return Ok(names);
+        }
+        let names = self.base.model.classes()?;
+        if let Some(text) = outputs::unlike_classes(graph, &names) {
+            ui::note(text);
+        }
+        Ok(names)
+    }
+}
+
 /// Evaluates.
 pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let BaseArgs { model, replicate, target, data } = &args.base;
@@ -143,6 +163,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let mut training =
         args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
     args.objective.restrict(&mut training, file.as_ref())?;
+    data.check_labels(&training, &*source)?;
     // No augmentation: the numbers are those of the data as they are.
     let images = data.images(&model.graph, &*source, &[], None, limit)?;
     let distribution = distribution(replicate, &runner, limit, false, &model.graph, &images)?;
@@ -150,10 +171,11 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let options = TrainerOptions { training, distribution }.for_columns(source.columns());
     let prepare = || Evaluator::new(&model, &options, runner.backend());
     let evaluator = ui::stage("prepare", prepare)?;
-    let (count, rows) = (source.rows(), images.others(source));
+    let (count, classes) = (source.rows(), source.classes().len());
+    let rows = images.others(source);
     let doing = format!("evaluating {}", args.base.model.spec());
     let files: Vec<String> = target.trace.files().collect();
-    lines::begin(&doing, &args.base.data, &on, count, &files);
+    lines::begin(&doing, &args.base.data, &on, count, classes, &files);
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(evaluator.evaluate(rows, data.batches(target.threads()), done)?);
@@ -180,18 +202,11 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let form = Form::of(&args.outputs)?;
     let limit = model.max_memory();
     let runner = target.runner()?;
-    let classes = model.classes()?;
     let model = model.load_open()?;
     form.check(&model.graph)?;
-    let classes = match &args.classes_by {
-        Some(path) => defined(path, &model.graph, limit)?,
-        None => classes,
-    };
-    if !form.has_classes() {
-        ui::note_idle(&[("--classes-by", args.classes_by.is_some())], "on arrays");
-    }
     let source = data.open(&model.graph, &[], limit)?;
     let model = rows::sized(&model, source.columns())?;
+    let classes = args.classes(form, &model.graph, limit)?;
     let images = data.images(&model.graph, &*source, &[], None, limit)?;
     let distribution = distribution(replicate, &runner, limit, false, &model.graph, &images)?;
     let on = lines::devices(&distribution, runner.place());
@@ -202,7 +217,8 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let doing = format!("predicting with {}", args.base.model.spec());
     let own = std::iter::once(args.outputs.display().to_string());
     let files: Vec<String> = own.chain(target.trace.files()).collect();
-    lines::begin(&doing, &args.base.data, &on, count, &files);
+    // Labels are of no use to it.
+    lines::begin(&doing, &args.base.data, &on, count, 0, &files);
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(predictor.predict(rows, data.batches(target.threads()), done)?);

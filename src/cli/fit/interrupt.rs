@@ -1,4 +1,5 @@
-//! Ctrl-C: a training ends after the batch that it computes, and keeps a checkpoint.
+//! Ctrl-C: a training ends after the batch that it computes, and keeps a checkpoint; before it has
+//! begun there is nothing to keep.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,6 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+
+#[cfg(unix)]
+use anyhow::Context as _;
 
 use crate::Error;
 use crate::cli::ui;
@@ -25,6 +29,32 @@ pub(super) fn told(text: &str) -> ExitCode {
 /// follows.
 const FOLDER: &str = "fanwise-interrupted";
 
+/// What a run does until its training begins, which a signal ends at once.
+pub(super) struct Preparation {
+    ended: Arc<AtomicBool>,
+}
+
+impl Preparation {
+    /// Listens to signals from now on. The folder of checkpoints goes with an interrupted
+    /// preparation if this run makes it.
+    pub(super) fn new(checkpoint: Option<&Path>) -> anyhow::Result<Self> {
+        let ended = Arc::new(AtomicBool::new(false));
+        #[cfg(unix)]
+        answer(Arc::clone(&ended), checkpoint.map(unmade).unwrap_or_default())
+            .context("no handler for Ctrl-C")?;
+        #[cfg(not(unix))]
+        drop(checkpoint);
+        Ok(Self { ended })
+    }
+}
+
+/// The folders of a path that do not exist yet, the innermost first.
+#[cfg(unix)]
+fn unmade(folder: &Path) -> Vec<PathBuf> {
+    let all = folder.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists());
+    all.map(Path::to_owned).collect()
+}
+
 /// Ends a training that Ctrl-C, or a request to terminate, interrupts. A second one ends the
 /// process at once.
 pub(super) struct Interrupt {
@@ -34,6 +64,7 @@ pub(super) struct Interrupt {
     /// Whether another callback keeps the checkpoints of epochs in the same folder.
     kept: bool,
     files: Pending,
+    preparation: Preparation,
 }
 
 /// The files that a run writes.
@@ -70,8 +101,13 @@ fn folder() -> PathBuf {
 impl Interrupt {
     /// Ends a training with a checkpoint as `keeper` writes it, or, where `kept` is false, in a
     /// folder of its own.
-    pub(super) fn new(keeper: ModelCheckpoint, kept: bool, files: Pending) -> Self {
-        Self { asked: Arc::default(), ended: Arc::default(), keeper, kept, files }
+    pub(super) fn new(
+        keeper: ModelCheckpoint,
+        kept: bool,
+        files: Pending,
+        preparation: Preparation,
+    ) -> Self {
+        Self { asked: Arc::default(), ended: Arc::default(), keeper, kept, files, preparation }
     }
 
     /// What there is to say if the training was interrupted.
@@ -86,8 +122,7 @@ impl Interrupt {
             flag::register_conditional_shutdown(signal, CODE.into(), Arc::clone(&self.asked))?;
             flag::register(signal, Arc::clone(&self.asked))?;
         }
-        #[cfg(unix)]
-        answer()?;
+        self.preparation.ended.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -129,14 +164,23 @@ fn quoted(path: &Path) -> String {
     crate::cli::report::quoted(&path.display().to_string())
 }
 
-/// Tells at the first signal that it was heard.
+/// Tells at the first signal that it was heard; one before the preparation has ended ends the
+/// process, which leaves no folder that it made.
 #[cfg(unix)]
-fn answer() -> std::io::Result<()> {
+fn answer(prepared: Arc<AtomicBool>, made: Vec<PathBuf>) -> std::io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     let said = move || {
-        if signals.forever().next().is_some() {
-            ui::note("training ends after this batch; press Ctrl-C again to end it at once");
+        if signals.forever().next().is_none() {
+            return;
         }
+        if prepared.load(Ordering::Relaxed) {
+            ui::note("training ends after this batch; press Ctrl-C again to end it at once");
+            return;
+        }
+        // One with files stays, as it is no longer empty.
+        made.iter().for_each(|folder| drop(std::fs::remove_dir(folder)));
+        ui::talk("interrupted before training began: nothing was trained, and no file written");
+        signal_hook::low_level::exit(CODE.into());
     };
     std::thread::Builder::new().name("fanwise-signals".to_owned()).spawn(said).map(drop)
 }

@@ -24,12 +24,29 @@ pub(super) fn batches(count: u64, rows: impl std::fmt::Display) -> String {
     format!("{count} {batches} of up to {}", ui::rows(rows))
 }
 
-/// Says what `doing` is about to read, and which files it will write.
-pub(super) fn begin(doing: &str, data: &DataArgs, on: &str, rows: usize, files: &[String]) {
+/// The number of classes that have names, in words.
+pub(super) fn in_classes(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " in 1 class".to_owned(),
+        count => format!(" in {count} classes"),
+    }
+}
+
+/// Says what `doing` is about to read, rows of so many classes that have names, and which files it
+/// will write.
+pub(super) fn begin(
+    doing: &str,
+    data: &DataArgs,
+    on: &str,
+    rows: usize,
+    classes: usize,
+    files: &[String],
+) {
     let count = rows.div_ceil(data.rows_of_batch().max(1)) as u64;
-    let batches = batches(count, data.rows_of_batch());
+    let (batches, classes) = (batches(count, data.rows_of_batch()), in_classes(classes));
     ui::head(format_args!("{doing} on {on}"));
-    ui::head(format_args!("  data: {} of {}, {batches}", ui::rows(rows), data.name()));
+    ui::head(format_args!("  data: {} of {}{classes}, {batches}", ui::rows(rows), data.name()));
     if !files.is_empty() {
         ui::head(format_args!("  files: {}", files.join(", ")));
     }

@@ -37,11 +37,12 @@ use crate::train::{
 use anyhow::{Context, bail};
 
 use crate::cli::args::ModelArgs;
-use crate::cli::kept::{MODEL, check_there};
+use crate::cli::kept::{MODEL, check_file, check_there, run_of};
 use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, distribution};
 use files::{KERAS, ends};
+use interrupt::Preparation;
 use keras::KerasFile;
 use told::{Header, Summary};
 
@@ -88,21 +89,17 @@ pub(crate) fn fit(
     all: &clap::Command,
     line: &[OsString],
 ) -> anyhow::Result<ExitCode> {
+    let preparation = Preparation::new(args.files.checkpoint.as_deref())?;
     let Some(folder) = &args.files.resume else {
-        return fit_from(args, None, settings::of_this_run(all, line, None)?);
+        return fit_from(args, None, settings::of_this_run(all, line, None)?, preparation);
     };
     let limit = args.base.model.max_memory();
-    let checkpoint = Checkpoint::read(folder, limit).map_err(Error::from)?;
-    let checkpoint = checkpoint.with_context(|| {
-        let way = match Checkpoint::beside(folder) {
-            Some((at, how_far)) => format!("{} has one, {how_far}", at.display()),
-            None => "name the folder that `fit --checkpoint` wrote".to_owned(),
-        };
-        format!("{} has no checkpoint; {way}", folder.display())
-    })?;
+    let checkpoint = checkpoint(folder, limit)?;
+    let line = &settings::without_itself(all, line, folder)?;
     let settings = settings::of_this_run(all, line, Some(&checkpoint.settings))?;
     // What the checkpoint was trained with holds again; an option that contradicts it is an error.
     let args = settings::resumed(all, line, folder, &checkpoint.settings)?;
+    check_epochs(&args, folder, &checkpoint)?;
     let (own, now) =
         (checkpoint.settings.get(MODEL).and_then(|of| of.first()), settings.get(MODEL));
     if let Some(own) = own.filter(|own| now.and_then(|now| now.first()).is_none_or(|of| of != *own))
@@ -120,7 +117,61 @@ pub(crate) fn fit(
              MODEL --resume {folder}`"
         );
     }
-    fit_from(&args, Some(checkpoint), settings)
+    fit_from(&args, Some(checkpoint), settings, preparation)
+}
+
+/// The checkpoint that a run goes on from.
+fn checkpoint(folder: &Path, limit: u64) -> anyhow::Result<Checkpoint> {
+    let shown = folder.display();
+    check_file(&shown.to_string())?;
+    if folder.is_file() {
+        bail!("`--resume {shown}`: this is a file; name the folder that `fit --checkpoint` wrote");
+    }
+    let checkpoint = Checkpoint::read(folder, limit).map_err(Error::from)?;
+    let checkpoint = checkpoint.with_context(|| {
+        let way = match Checkpoint::beside(folder) {
+            Some((at, how_far)) => format!("{} has one, {how_far}", at.display()),
+            None => "name the folder that `fit --checkpoint` wrote".to_owned(),
+        };
+        format!("{shown} has no checkpoint; {way}")
+    })?;
+    if let Some(run) = run_of(folder, limit) {
+        let run = run.display();
+        bail!(
+            "{shown} is a part of the run in {run}: `fanwise fit --resume {run}` goes on with it; \
+             copy {shown} to another place to go on from there"
+        );
+    }
+    Ok(checkpoint)
+}
+
+/// Fails where a run that goes on has more epochs than are asked for, and tells what it has not:
+/// epochs to train, and checkpoints of those before.
+fn check_epochs(args: &FitArgs, folder: &Path, checkpoint: &Checkpoint) -> anyhow::Result<()> {
+    let (asked, had) = (args.epochs, checkpoint.history.epochs.len() as u64);
+    let shown = folder.display();
+    if asked < had {
+        bail!(
+            "`--epochs {asked}` is less than the {had} epochs that the run in {shown} has; give a \
+             number above {had} to go on"
+        );
+    }
+    if asked == had {
+        ui::note(format_args!(
+            "the run in {shown} has all its epochs, {had}; give `--epochs N` with a number above \
+             {had} to go on"
+        ));
+        return Ok(());
+    }
+    let is_kept = |epoch: u64| Checkpoint::is_in(&folder.join(format!("epoch-{epoch}")));
+    let missing = (1..=had).rev().find(|epoch| !is_kept(*epoch));
+    if let Some(last) = missing.filter(|_| args.files.keep == Keep::Every) {
+        ui::note(format_args!(
+            "`--keep every` keeps the checkpoints from epoch {} on: those before were not kept",
+            last + 1
+        ));
+    }
+    Ok(())
 }
 
 /// Reads the model that is trained, and how its file was compiled.
@@ -143,6 +194,7 @@ fn fit_from(
     args: &FitArgs,
     resume: Option<Checkpoint>,
     settings: Settings,
+    preparation: Preparation,
 ) -> anyhow::Result<ExitCode> {
     check(args)?;
     let BaseArgs { model, replicate, target, data } = &args.base;
@@ -153,6 +205,7 @@ fn fit_from(
         args.sources(&model.graph, settings::classes(resume.as_ref()), limit)?;
     let settings = settings::with_data(settings, resume.as_ref(), &*source)?;
     let (training, file) = training(args, &model, file)?;
+    data.check_labels(&training, &*source)?;
     let other = validation.as_ref().map_or(&[][..], |other| other.columns());
     let images = data.images(&model.graph, &*source, other, args.augment.as_ref(), limit)?;
     let invariant = args.reproducible.is_some();
@@ -172,8 +225,9 @@ fn fit_from(
     keeper.as_ref().filter(|_| resume.is_some()).map_or(Ok(()), note_replaced)?;
     let on = lines::devices(&options.distribution, runner.place());
     let held_back = validation.as_ref().map(|source| source.rows());
-    let header = Header::new(args, &on, told::elements(&template.graph, &trainer), held_back);
-    let (mut observers, interrupted) = args.observers(keeper.clone(), settings);
+    let elements = told::elements(&template.graph, &trainer);
+    let header = Header::new(args, &on, elements, source.classes().len(), held_back);
+    let (mut observers, interrupted) = args.observers(keeper.clone(), settings, preparation);
     observers.insert(0, Box::new(header));
     observers.extend(template.file.as_ref().and_then(|file| file.rate(begun)));
     // A run that begins has no epoch before.
@@ -209,6 +263,7 @@ fn training<'a>(
     args.optimizer.apply(&mut training, model, args.seed);
     args.objective.restrict(&mut training, file.as_ref())?;
     if !args.class_weight.is_empty() {
+        objective::check_weights(&args.class_weight, &model.graph, &training.losses)?;
         training.losses.iter_mut().for_each(|loss| loss.weighted = Weighted::Rows);
     }
     let file = file.map(|file| KerasFile { file, training: training.clone(), args, decay });

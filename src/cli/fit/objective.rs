@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use crate::ir::{Graph, Model};
 use crate::pass::{
-    Constraint, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training,
+    Constraint, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training, class_axis,
 };
 use crate::train::keras::{Compiled, Decay};
-use crate::types::ParseValueError;
+use crate::types::{ParseValueError, Quoted};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
@@ -191,6 +191,9 @@ impl ObjectiveArgs {
         file: Option<&Compiled>,
     ) -> anyhow::Result<Training> {
         let mut losses = self.losses(graph, file)?;
+        losses.iter().try_for_each(|loss| check_axis(graph, loss))?;
+        check_metrics("metrics", graph, &losses, &self.metrics)?;
+        check_metrics("weighted-metrics", graph, &losses, &self.weighted_metrics)?;
         for (weighted, given, option) in [
             (false, &self.metrics, "--metrics"),
             (true, &self.weighted_metrics, "--weighted-metrics"),
@@ -243,6 +246,95 @@ fn outputs(graph: &Graph) -> Vec<&str> {
 /// The error of a part of a Keras file that has no counterpart, with the way out.
 fn instead(error: &ParseValueError, option: &str) -> anyhow::Error {
     anyhow!("the model's compile configuration: {error}; say `{option}` for another")
+}
+
+/// Fails unless the axis that is to have the classes of an output is one of its row.
+fn check_axis(graph: &Graph, loss: &OutputLoss) -> anyhow::Result<()> {
+    let output = graph.outputs().iter().find(|output| *output.name == *loss.output);
+    let (Some(axis), Some(output)) = (loss.class_axis, output) else { return Ok(()) };
+    let ty = graph.ty(output.value);
+    let end = i64::try_from(ty.shape.rank())?;
+    let of_rows = |axis: &i64| {
+        let size = usize::try_from(*axis).ok().and_then(|axis| ty.shape.get(axis));
+        size.is_some_and(|size| !size.depends_on_batch())
+    };
+    let found = if axis < 0 { axis.saturating_add(end) } else { axis };
+    if of_rows(&found) {
+        return Ok(());
+    }
+    let known: Vec<String> = (0..end).filter(of_rows).map(|axis| axis.to_string()).collect();
+    let output = Quoted(&loss.output);
+    if known.is_empty() {
+        bail!("`--class-axis {axis}`: {output}, {ty}, has no axis of classes; leave it out");
+    }
+    let known = known.join(" or ");
+    bail!("`--class-axis {axis}`: {output}, {ty}, has no such axis of classes; give {known}")
+}
+
+/// The number of classes of an output with a loss, where it is known.
+fn classes(graph: &Graph, loss: &OutputLoss) -> Option<i64> {
+    let output = graph.outputs().iter().find(|output| *output.name == *loss.output)?;
+    let size = graph.ty(output.value).shape.get(class_axis(graph, loss)?)?.as_const()?;
+    // One number tells two classes apart.
+    let is_of_two = size == 1 && matches!(loss.loss, Loss::BinaryCrossentropy { .. });
+    if is_of_two { Some(2) } else { Some(size).filter(|size| *size > 1) }
+}
+
+/// Fails where a metric says nothing of its output, or needs a number for each class in data that
+/// have the class.
+fn check_metrics(
+    option: &str,
+    graph: &Graph,
+    losses: &[OutputLoss],
+    lists: &[Metrics],
+) -> anyhow::Result<()> {
+    for (output, metric) in lists.iter().flat_map(|list| &list.0) {
+        // A metric of all outputs need not suit each of them.
+        let mut own = losses.iter();
+        let loss = match output {
+            Some(output) => own.find(|loss| loss.output == *output),
+            None => own.next().filter(|_| losses.len() == 1),
+        };
+        let known = loss.and_then(|loss| Some((loss, classes(graph, loss)?)));
+        let Some((OutputLoss { output, loss, .. }, classes)) = known else { continue };
+        let output = Quoted(output);
+        let is_of_each =
+            matches!(metric, Metric::Auc { .. } | Metric::Precision { .. } | Metric::Recall { .. });
+        if is_of_each && loss.takes_classes() {
+            bail!(
+                "`--{option} {metric}` takes a number for each class, and the targets of {output} \
+                 are class indices; use the loss `categorical_crossentropy`, which makes such \
+                 numbers of them"
+            );
+        }
+        if let Metric::TopK { k } = metric
+            && *k >= classes
+        {
+            bail!(
+                "`--{option} {metric}` is 1 for every row: {output} has {classes} classes; give a \
+                 smaller number, or leave it out"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Fails where weights are those of classes that the only output with a loss does not have.
+pub(super) fn check_weights(
+    weights: &[(i64, f64)],
+    graph: &Graph,
+    losses: &[OutputLoss],
+) -> anyhow::Result<()> {
+    let [loss] = losses else { return Ok(()) };
+    let Some(classes) = classes(graph, loss) else { return Ok(()) };
+    if let Some((class, weight)) = weights.iter().find(|(class, _)| !(0..classes).contains(class)) {
+        bail!(
+            "`--class-weight {class}={weight}`: {} has the classes 0 to {}; give one of these",
+            Quoted(&loss.output),
+            classes - 1
+        );
+    }
+    Ok(())
 }
 
 /// Gives outputs the metrics that are of one alone, and returns those that are of all.

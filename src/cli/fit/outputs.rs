@@ -1,8 +1,9 @@
 //! The files of predictions: arrays, or a line for each row with its classes and numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek as _, Write};
+use std::path::{Path, is_separator};
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -12,7 +13,7 @@ use crate::cli::ui;
 use crate::format::{self, npy, npz};
 use crate::ir::Graph;
 use crate::pass;
-use crate::train::data::{Column, Source, is_image};
+use crate::train::data::{Column, Source, is_image, listed_classes};
 use crate::types::{DType, Quoted, Tensor};
 
 /// The form of a file, by the ending of its name.
@@ -31,18 +32,29 @@ pub(super) enum Form {
 impl Form {
     /// The form of the file at a path, which can be written.
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        if path.as_os_str().as_encoded_bytes().last().is_some_and(|b| is_separator((*b).into())) {
+            bail!("`--outputs {shown}` ends as the name of a folder does; name a file");
+        }
         let device = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
         let ending = path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase());
         let form = match ending.as_deref() {
-            None | Some("npz") => Self::Npz,
+            Some("npz") => Self::Npz,
             Some("npy") => Self::Npy,
             Some("csv") => Self::Csv,
             Some("json") => Self::Json,
-            Some(_) if device => Self::Npz,
-            Some(_) => {
-                bail!("{}: outputs are .npz, .npy, .csv or .json files; name one", path.display())
+            Some(_) | None if device => Self::Npz,
+            None if path == Path::new("-") => bail!(
+                "`--outputs -`: outputs are not written to the standard output; name a .npz, .npy, \
+                 .csv or .json file"
+            ),
+            Some(_) | None => {
+                bail!("{shown}: outputs are .npz, .npy, .csv or .json files; name one")
             }
         };
+        if form == Self::Npz && device && is_pipe(path) {
+            bail!("`--outputs {shown}`: a pipe or a terminal takes no archive; name a file");
+        }
         format::check_write(path).map_err(Error::from)?;
         Ok(form)
     }
@@ -95,6 +107,66 @@ impl Form {
         }
         Ok(())
     }
+}
+
+/// The outputs that may have a number for each class, with the numbers of a row.
+fn of_classes(graph: &Graph) -> impl Iterator<Item = (&str, usize)> {
+    graph.outputs().iter().filter_map(|output| {
+        let row = Column::of(&*output.name, graph.ty(output.value))?;
+        let floats = matches!(row.dtype, DType::F32 | DType::F64);
+        let &[width] = row.dims.as_slice() else { return None };
+        (floats && width > 1).then_some((&*output.name, width))
+    })
+}
+
+/// The outputs that may have a number for each class, in words.
+fn listed(graph: &Graph) -> String {
+    let all = of_classes(graph).map(|(name, width)| format!("{} has {width}", Quoted(name)));
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// Fails unless an output has a number for each class of the data at a path.
+pub(super) fn check_classes(graph: &Graph, names: &[String], by: &Path) -> anyhow::Result<()> {
+    if of_classes(graph).any(|(_, width)| width == names.len()) {
+        return Ok(());
+    }
+    let by = by.display();
+    if of_classes(graph).next().is_none() {
+        bail!(
+            "`--classes-by {by}`: no output of the model has a number for each class; leave the \
+             option out"
+        );
+    }
+    bail!(
+        "`--classes-by {by}`: it has {} classes, {}, and the output {}; name the data that the \
+         model was trained on, or leave the option out",
+        names.len(),
+        listed_classes(names),
+        listed(graph)
+    )
+}
+
+/// What there is to say of the names of classes that are not those of any output: the names of a
+/// checkpoint, which may be fewer.
+pub(super) fn unlike_classes(graph: &Graph, names: &[String]) -> Option<String> {
+    let count = names.len();
+    if count == 0 || of_classes(graph).any(|(_, width)| width == count) {
+        return None;
+    }
+    of_classes(graph).next()?;
+    let what = if of_classes(graph).any(|(_, width)| width > count) {
+        "the first have these names, the others their numbers"
+    } else {
+        "classes are written as numbers"
+    };
+    let listed = listed(graph);
+    Some(format!("the model was trained on {count} classes, and the output {listed}: {what}"))
+}
+
+/// True for a device that has no places to go back to, as the writer of an archive does.
+fn is_pipe(path: &Path) -> bool {
+    let place = File::options().write(true).open(path).and_then(|mut file| file.stream_position());
+    place.is_err_and(|error| error.kind() == io::ErrorKind::NotSeekable)
 }
 
 /// Predictions to be written.
@@ -165,16 +237,23 @@ impl Predictions<'_> {
     }
 
     fn shown(&self) -> Vec<Shown<'_>> {
+        let is_known = of_classes(self.graph).any(|(_, width)| width == self.classes.len());
         let shown = self.graph.outputs().iter().filter_map(|output| {
             let tensor = self.outputs.get(&*output.name)?;
             let width: usize = tensor.dims().iter().skip(1).product();
             let floats = matches!(tensor.dtype(), DType::F32 | DType::F64);
             let of_rows = tensor.rank() == 2 && width > 1 && floats;
             let is_softmax = pass::softmax_axis(self.graph, output.value).is_some();
-            let named = self.classes.len() == width;
+            let named = match self.classes.len() {
+                0 => false,
+                count if is_known => count == width,
+                // The training of a checkpoint had fewer classes than the output has numbers.
+                count => count < width,
+            };
             let classes = (of_rows && (is_softmax || named)).then(|| {
-                let numbers = (0..width).map(|class| class.to_string());
-                if named { self.classes.to_vec() } else { numbers.collect() }
+                let names = if named { self.classes } else { &[] };
+                let numbers = (names.len()..width).map(|class| class.to_string());
+                names.iter().cloned().chain(numbers).collect()
             });
             let measure = if is_softmax { "probability" } else { "score" };
             Some(Shown { name: &output.name, tensor, width, classes, measure })
@@ -334,4 +413,50 @@ fn nested(file: &mut impl Write, tensor: &Tensor, sizes: &[usize], at: usize) ->
         nested(file, tensor, rest, at + i * stride)?;
     }
     write!(file, "]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Form, Path, unlike_classes};
+    use crate::ir::{Builder, Graph};
+    use crate::op::Unary;
+
+    /// A model with an output of this many numbers.
+    fn model(width: usize) -> Graph {
+        let mut b = Builder::new("model");
+        let x = b.input("x", format!("f32[N,{width}]").parse().unwrap());
+        let y = b.op("y", Unary::Relu, &[x]).unwrap();
+        b.output("y", y);
+        b.finish().0
+    }
+
+    #[test]
+    fn names_of_other_classes_are_told() {
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let said = |width| unlike_classes(&model(width), &names);
+        assert_eq!((said(3), said(1)), (None, None));
+        assert_eq!(unlike_classes(&model(4), &[]), None);
+        let expected = "the model was trained on 3 classes, and the output `y` has 4: the first \
+            have these names, the others their numbers";
+        assert_eq!(said(4).unwrap(), expected);
+        assert!(said(2).unwrap().ends_with("classes are written as numbers"));
+    }
+
+    #[test]
+    fn files_have_a_known_ending() {
+        for (name, said) in [
+            ("p", "name one"),
+            (".csv", "name one"),
+            ("p.txt", "name one"),
+            ("-", "name a .npz"),
+            ("p.npz/", "name a file"),
+        ] {
+            let error = Form::of(Path::new(name)).err().unwrap().to_string();
+            assert!(error.contains(said), "{name}: {error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Form::of(&folder.path().join("p.NPZ")).is_ok_and(|form| form == Form::Npz));
+        #[cfg(unix)]
+        assert!(Form::of(Path::new("/dev/null")).is_ok_and(|form| form == Form::Npz));
+    }
 }

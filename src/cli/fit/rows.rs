@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::ir::{Graph, Model};
+use crate::pass::Training;
 use crate::train::data::{
-    self, Change, Column, Data, FolderOptions, Images, Layout, LoaderOptions, Names, OpenOptions,
-    Source, Statistics, Step, TableOptions,
+    self, Change, Column, Data, DataError, FolderOptions, Images, Layout, LoaderOptions, Names,
+    OpenOptions, Source, Statistics, Step, TableOptions,
 };
 use anyhow::{Context, bail};
 use clap::Args;
 
 use super::images::{self, Augment, Normalize};
 use crate::cli::args::{BatchArgs, FormatArgs};
-use crate::types::DType;
+use crate::cli::ui;
 use crate::types::invariant::int;
+use crate::types::{DType, Quoted};
 
 /// The data and its batches.
 #[derive(Args)]
@@ -66,7 +68,30 @@ pub(super) fn open(
     let images = FolderOptions::of(graph).map(of_folder);
     let table = TableOptions { classes: classes.to_vec(), ..TableOptions::default() };
     let options = OpenOptions { table, images, max_memory: limit };
-    Ok(data::open(path, &options).map_err(Error::from)?)
+    let source = data::open(path, &options).map_err(Error::from)?;
+    if path.is_dir() && !source.classes().is_empty() {
+        note_left_out(path)?;
+    }
+    Ok(source)
+}
+
+/// Says which files beside the folders of classes are left out, if there are images among them.
+fn note_left_out(folder: &Path) -> anyhow::Result<()> {
+    const SHOWN: usize = 3;
+    let all = data::left_out(folder).map_err(Error::from)?;
+    let names = all.iter().filter_map(|file| file.file_name());
+    let names = names.take(SHOWN).map(|name| Quoted(&name.to_string_lossy()).to_string());
+    let more = all.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    if !all.is_empty() {
+        ui::note(format_args!(
+            "{}: files beside the folders of classes are left out, {}{more}; put images into the \
+             folder of their class",
+            folder.display(),
+            names.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// The model for the sizes of a row that these columns have.
@@ -142,7 +167,12 @@ impl DataArgs {
         classes: &[String],
         limit: u64,
     ) -> anyhow::Result<Arc<dyn Source>> {
-        open(self.data.as_deref().context(DATA)?, graph, classes, limit)
+        let path = self.data.as_deref().context(DATA)?;
+        if self.batch.batch == 0 {
+            let reason = "a batch of 0 rows; give it at least 1";
+            return Err(Error::from(DataError::Setting(reason.to_owned())).into());
+        }
+        open(path, graph, classes, limit)
     }
 
     /// The data as they were named.
@@ -192,12 +222,7 @@ impl DataArgs {
         }
         let asked = augment.is_some() || self.normalize.is_some();
         let [(input, column, wanted)] = &found[..] else {
-            if asked || self.layout.is_some() {
-                bail!(
-                    "`--augment`, `--normalize` and `--layout` require a model with exactly one \
-                     image input"
-                );
-            }
+            self.check_idle(augment)?;
             return Ok(Changes { bytes, ..Changes::default() });
         };
         if !asked && self.layout.is_none() && column.has_sizes(wanted) {
@@ -225,6 +250,26 @@ impl DataArgs {
         Ok(Changes { training: Some(Arc::new(own)), others: Some(Arc::new(others)), bytes })
     }
 
+    /// Fails where images are to be changed and there are none.
+    fn check_idle(&self, augment: Option<&Augment>) -> anyhow::Result<()> {
+        let options = [
+            ("`--augment`", augment.is_some()),
+            ("`--normalize`", self.normalize.is_some()),
+            ("`--layout`", self.layout.is_some()),
+        ];
+        let given = options.iter().filter(|(_, given)| *given).map(|(option, _)| *option);
+        let given: Vec<&str> = given.collect();
+        if given.is_empty() {
+            return Ok(());
+        }
+        let verb = if given.len() == 1 { "requires" } else { "require" };
+        bail!(
+            "{} {verb} a model with exactly one image input, and rows of images for it; leave out \
+             what changes images",
+            given.join(" and ")
+        )
+    }
+
     /// Deterministic preprocessing, the same for all images.
     fn normal(
         &self,
@@ -248,6 +293,16 @@ impl DataArgs {
         }
         let (mean, deviation) = statistics.channels(layout).map_err(Error::from)?;
         Ok(Some(Step::Normalise { mean, deviation }))
+    }
+
+    /// Fails where the data have no labels for the only output with a loss.
+    pub(super) fn check_labels(
+        &self,
+        training: &Training,
+        source: &dyn Source,
+    ) -> anyhow::Result<()> {
+        let ([loss], Some(path)) = (&training.losses[..], &self.data) else { return Ok(()) };
+        Ok(data::check_labels(path, source, &loss.output).map_err(Error::from)?)
     }
 
     /// Fails where the mean of other data than those to train on would be taken.

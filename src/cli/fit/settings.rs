@@ -67,6 +67,9 @@ const FREE: &[&str] = &[
 /// Options that name what is written.
 const WRITTEN: &[&str] = &["log", "plot", "save", "tensorboard"];
 
+/// Options that name data which are read.
+const READ: &[&str] = &["data", "validation", "normalize_by"];
+
 /// State besides options: the number of rows of the data, and their types.
 const ROWS: &str = "rows of the data";
 
@@ -236,6 +239,46 @@ fn check_validation(folder: &Path, kept: &Settings, matches: &ArgMatches) -> any
     Ok(())
 }
 
+/// Refuses to go on without data that only the checkpoint names.
+fn check_data(folder: &Path, kept: &Settings, matches: &ArgMatches) -> anyhow::Result<()> {
+    for id in READ {
+        let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        let mut files = kept.get(*id).into_iter().flatten();
+        let Some(file) = files.find(|file| !given && !Path::new(file).exists()) else { continue };
+        let (name, folder) = (id.replace('_', "-"), folder.display());
+        bail!(
+            "the run in {folder} has `--{name} {file}`, which is not there any more; put it back, \
+             or name it where it is with `--{name} FILE`"
+        );
+    }
+    Ok(())
+}
+
+/// The line without a MODEL that is the folder of the run itself: its checkpoint names the model.
+pub(super) fn without_itself(
+    all: &Command,
+    line: &[OsString],
+    folder: &Path,
+) -> anyhow::Result<Vec<OsString>> {
+    let whole = || line.to_vec();
+    let matches = parsed(all, line)?;
+    let Some(model) = matches.get_raw(MODEL).and_then(|mut of| of.next()) else {
+        return Ok(whole());
+    };
+    let place = |path: &Path| path.canonicalize().ok();
+    if place(folder).is_none() || place(Path::new(model)) != place(folder) {
+        return Ok(whole());
+    }
+    // The folder may be named twice; without the MODEL the line is still one of this run.
+    let without = |at: usize| [&line[..at], &line[at + 1..]].concat();
+    let is_it = |line: &Vec<OsString>| {
+        let of = parsed(all, line).ok();
+        of.is_some_and(|of| of.get_raw(MODEL).is_none() && of.get_raw("resume").is_some())
+    };
+    let all = (0..line.len()).filter(|at| line[*at] == *model).map(without);
+    Ok(all.into_iter().find(is_it).unwrap_or_else(whole))
+}
+
 /// The options of a run that goes on from a checkpoint with these settings.
 ///
 /// # Errors
@@ -259,6 +302,7 @@ pub(super) fn resumed(
         }
     }
     check_validation(folder, kept, &matches)?;
+    check_data(folder, kept, &matches)?;
     for arg in command.get_arguments().filter(|arg| is_kept(arg)) {
         let (id, name) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let given = matches.value_source(id) == Some(ValueSource::CommandLine);

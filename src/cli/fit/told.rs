@@ -9,7 +9,7 @@ use crate::types::Quoted;
 
 use super::args::FitArgs;
 use super::files::FileArgs;
-use super::lines::{batches, number, rate};
+use super::lines::{batches, in_classes, number, rate};
 use crate::cli::ui;
 
 /// The elements of the parameters that are trained, and of all.
@@ -30,6 +30,8 @@ pub(super) struct Header {
     lines: [String; 3],
     data: String,
     batch: usize,
+    /// The number of classes that have names.
+    classes: usize,
     validation: Option<usize>,
 }
 
@@ -39,6 +41,7 @@ impl Header {
         args: &FitArgs,
         on: &str,
         elements: [usize; 2],
+        classes: usize,
         validation: Option<usize>,
     ) -> Self {
         let base = &args.base;
@@ -57,6 +60,7 @@ impl Header {
             ],
             data: base.data.name(),
             batch: base.data.rows_of_batch(),
+            classes,
             validation,
         }
     }
@@ -67,7 +71,10 @@ impl Observer for Header {
         let [first, parameters, files] = &self.lines;
         let rows = watch.rows.map_or_else(|| "rows".to_owned(), ui::rows);
         let steps = watch.steps.map(|steps| format!(", {}", batches(steps, self.batch)));
-        let validation = self.validation.map(|rows| format!("; {} validate", ui::rows(rows)));
+        let validation = self.validation.map(|rows| {
+            let validate = if rows == 1 { "validates" } else { "validate" };
+            format!("; {} {validate}", ui::rows(rows))
+        });
         let [steps, validation] = [steps, validation].map(Option::unwrap_or_default);
         let epochs = if watch.epochs == 1 { "epoch" } else { "epochs" };
         let after = match (watch.at.epoch, watch.at.step) {
@@ -76,7 +83,8 @@ impl Observer for Header {
             (epochs, step) => format!(", after batch {step} of epoch {}", epochs + 1),
         };
         ui::head(format_args!("{first}, {} {epochs}{after}", watch.epochs));
-        ui::head(format_args!("  data: {rows} of {}{steps}{validation}", self.data));
+        let classes = in_classes(self.classes);
+        ui::head(format_args!("  data: {rows} of {}{classes}{steps}{validation}", self.data));
         ui::head(parameters);
         ui::head(files);
         Ok(true)

@@ -314,9 +314,11 @@ fn by_tiles(
     // Places of phases take registers, of which the threads of a low tile have more.
     let height = if phases > 1 { cells.min(LOW) } else { cells };
     let tile = Tile::of_channels(height, shape.m_each).of_terms(shape.terms());
-    let computed = (phases * cells).saturating_mul(tile.covered(shape.m_each));
-    let wasteful = computed > shape.outputs.saturating_mul(2 * shape.m_each);
-    let tile = if wasteful { tile.narrower() } else { tile };
+    // In a batch of one sample more of a tile is padding than in any other.
+    let area = |tile: Tile| phases.saturating_mul(tile.area(cells, shape.m_each));
+    let wasteful = area(tile) > shape.outputs.saturating_mul(2 * shape.m_each);
+    let narrower = tile.narrower();
+    let tile = if wasteful && area(narrower) < area(tile) { narrower } else { tile };
     let (threads, tiles) = tile.define(&mut b, &rows, &shape.m_each.into());
     Ok(b.finish("conv.cu", threads, text, grid_x(tiles * phases * shape.groups)))
 }

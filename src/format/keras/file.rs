@@ -129,7 +129,9 @@ fn json(path: &Path, place: &str, text: &[u8]) -> Result<Json, FileError> {
     serde_json::from_slice(text).map_err(|e| {
         let reason = e.to_string();
         let place = if place.is_empty() { String::new() } else { format!("`{place}`: ") };
-        FileError::content(path, format!("{place}it is not valid JSON: {}", QuotedMessage(&reason)))
+        let reason = QuotedMessage(&reason);
+        let reason = format!("{place}it is not valid JSON: {reason}; copy or download it again");
+        FileError::content(path, reason)
     })
 }
 

@@ -1,12 +1,13 @@
 //! HDF5 files as Keras writes them: groups of datasets, and attributes that hold text.
 
 use std::fmt::Display;
+use std::io::Read as _;
 use std::ops::Range;
 use std::path::Path;
 
 use hdf5_pure::{AttrValue, Datatype, DatatypeByteOrder, File, Group, Layout, StagedGroup};
 
-use crate::format::{Budget, FileError};
+use crate::format::{Budget, FileError, error};
 use crate::types::{DType, QuotedMessage, Tensor};
 
 /// An HDF5 file, and the path that names it in errors.
@@ -34,6 +35,7 @@ pub(super) struct Run {
 impl Hdf5 {
     /// The file at `path`, whose datasets stay there until they are read.
     pub(super) fn open(path: &Path) -> Result<Self, FileError> {
+        check_whole(path)?;
         let file = File::open_streaming(path).map_err(|e| unreadable(path, "", e))?;
         Ok(Self { file, path: path.display().to_string() })
     }
@@ -288,6 +290,37 @@ fn element(datatype: &Datatype, name: impl Fn() -> Option<String>) -> Option<(DT
     }
 }
 
+/// The bytes of a file that its superblock says it has; `None` where it says none.
+fn declared_length(head: &[u8]) -> Option<u64> {
+    // The first form has more numbers before its addresses, and another address before the end.
+    let (width, at) = match head.get(8)? {
+        0 => (head.get(13)?, 24),
+        1 => (head.get(13)?, 28),
+        _ => (head.get(9)?, 12),
+    };
+    let width = usize::from(*width).min(8);
+    let mut length = [0; 8];
+    length[..width].copy_from_slice(head.get(at + 2 * width..at + 3 * width)?);
+    Some(u64::from_le_bytes(length)).filter(|length| *length != u64::MAX)
+}
+
+/// Fails for a file that ends before it says. What lies at its end may be found by nobody then, so
+/// that it would seem to be another file.
+fn check_whole(path: &Path) -> Result<(), FileError> {
+    let (file, length) = error::open(path)?;
+    let mut head = Vec::new();
+    file.take(64).read_to_end(&mut head).map_err(|e| FileError::read(path, e))?;
+    match declared_length(&head) {
+        Some(declared) if declared > length => {
+            let reason = format!(
+                "it is incomplete, with {length} bytes of {declared}; copy or download it again"
+            );
+            Err(FileError::content(path, reason))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The error of a place in an HDF5 file.
 fn unreadable(path: &Path, place: &str, reason: impl Display) -> FileError {
     let reason = reason.to_string();
@@ -295,8 +328,33 @@ fn unreadable(path: &Path, place: &str, reason: impl Display) -> FileError {
     FileError::content(
         path,
         match place {
-            "" => format!("it is not a valid HDF5 file: {reason}"),
+            "" => format!("it is not a valid HDF5 file: {reason}; copy or download it again"),
             place => format!("{}: {reason}", crate::types::Quoted(place)),
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_whole, declared_length};
+
+    #[test]
+    fn a_file_that_is_cut_off_is_known_by_its_first_bytes() {
+        let mut first = [0; 64];
+        (first[13], first[40], first[41]) = (8, 0x58, 0x4e);
+        let mut second = [0; 48];
+        (second[8], second[9], second[20]) = (2, 4, 200);
+        assert_eq!(declared_length(&first), Some(20_056));
+        assert_eq!(declared_length(&second), Some(200));
+        assert_eq!(declared_length(&first[..40]), None);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.h5");
+        std::fs::write(&path, first).unwrap();
+        let error = check_whole(&path).unwrap_err().to_string();
+        assert!(error.ends_with("with 64 bytes of 20056; copy or download it again"), "{error}");
+        std::fs::write(&path, second).unwrap();
+        assert!(check_whole(&path).is_err());
+        std::fs::write(&path, [&second[..], &[0; 152]].concat()).unwrap();
+        assert!(check_whole(&path).is_ok());
+    }
 }

@@ -64,7 +64,9 @@ impl DataSets {
         let names = found.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
         let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
         let reason = if names.is_empty() {
-            "the folder has no data set `test_data_set_0`".to_owned()
+            "the folder has no data set `test_data_set_0`; name a folder that has one, with a \
+             tensor `input_0.pb`"
+                .to_owned()
         } else {
             format!("the folder has several data sets; name one of {}", names.join(", "))
         };
@@ -177,8 +179,9 @@ pub fn read_tensor(
 
 /// The error for bytes that are no tensor.
 fn of_file(path: &Path, error: ImportError) -> ImportError {
-    if let ImportError::Malformed { at, reason } = error {
-        return FileError::content(path, format!("not a tensor: byte {at}: {reason}")).into();
+    if let ImportError::Malformed { at, reason, .. } = error {
+        let reason = format!("not a tensor: byte {at}: {reason}; copy or download it again");
+        return FileError::content(path, reason).into();
     }
     error
 }

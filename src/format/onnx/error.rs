@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use super::super::{Escaped, FileError, OverBudget, Quoted};
 use super::wire::WireError;
@@ -15,16 +16,20 @@ pub enum ImportError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The bytes are not an ONNX model.
-    #[error("not an ONNX model: byte {at}: {reason}")]
+    #[error("{}not an ONNX model: byte {at}: {reason}", of_file(.file))]
     Malformed {
+        /// The file; empty for bytes in memory.
+        file: String,
         /// The position in the file.
         at: usize,
         /// The problem at that byte.
         reason: String,
     },
     /// The file holds no graph, or several.
-    #[error("not an ONNX model: {found} graphs where one is expected")]
+    #[error("{}not an ONNX model: {found} graphs where one is expected", of_file(.file))]
     Graphs {
+        /// The file; empty for bytes in memory.
+        file: String,
         /// The number of graphs found.
         found: usize,
     },
@@ -166,6 +171,14 @@ pub enum ImportError {
 }
 
 impl ImportError {
+    /// The error with the name of the file that is no model.
+    pub(super) fn of_path(mut self, path: &Path) -> Self {
+        if let Self::Malformed { file, .. } | Self::Graphs { file, .. } = &mut self {
+            *file = path.display().to_string();
+        }
+        self
+    }
+
     /// The inputs of one number each that decide a value which must be known.
     pub(crate) fn deciding(&self) -> Option<&[String]> {
         let Self::Node { error, .. } = self else { return None };
@@ -276,8 +289,13 @@ pub enum NodeError {
 
 impl From<WireError> for ImportError {
     fn from(WireError { at, reason }: WireError) -> Self {
-        Self::Malformed { at, reason }
+        Self::Malformed { file: String::new(), at, reason }
     }
+}
+
+/// The beginning of an error that names its file.
+fn of_file(file: &str) -> String {
+    if file.is_empty() { String::new() } else { format!("{}: ", Quoted(file)) }
 }
 
 impl NodeError {

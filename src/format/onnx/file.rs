@@ -133,7 +133,7 @@ impl File {
         let graphs = parts(&data, whole, 7)?;
         let [graph] = graphs[..] else {
             let found = graphs.len();
-            return Err(ImportError::Graphs { found });
+            return Err(ImportError::Graphs { file: String::new(), found });
         };
         let functions = filled(&data, whole, 25, "a function")?;
         if let Some(more) = functions.get(MAX_FUNCTIONS) {

@@ -95,9 +95,12 @@ impl Reader {
     /// # Errors
     /// If the file is no model.
     pub(crate) fn open(path: &Path, max_memory: u64) -> Result<Self, ImportError> {
-        let budget = Budget::new(max_memory);
-        let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
-        Self::of(path.display().to_string(), folder, budget)
+        let read = || {
+            let budget = Budget::new(max_memory);
+            let folder = external::Folder::of(path, store::Store::open(path, &budget)?);
+            Self::of(path.display().to_string(), folder, budget)
+        };
+        read().map_err(|error: ImportError| error.of_path(path))
     }
 
     fn of(source: String, folder: external::Folder, budget: Budget) -> Result<Self, ImportError> {
@@ -126,6 +129,7 @@ impl Reader {
         // What a panic leaves are tensors that were read to their ends.
         let mut tensors = self.tensors.lock().unwrap_or_else(PoisonError::into_inner);
         import::run(&self.source, &self.file, &mut tensors, options, given)
+            .map_err(|error| error.of_path(Path::new(&self.source)))
     }
 }
 
@@ -163,6 +167,7 @@ mod tests {
         TypeProto, ValueInfoProto, tensor_shape_proto,
     };
     use super::{ImportOptions, Reader};
+    use crate::types::Diagnostic as _;
 
     /// `y` is `x: f32[N,L]` and `added: f32[size]`; `z` is a large weight.
     fn of(size: i64) -> ModelProto {
@@ -198,6 +203,21 @@ mod tests {
         let opset = OperatorSetIdProto { domain: None, version: Some(18) };
         let (graph, opset_import) = (Some(graph), vec![opset]);
         ModelProto { ir_version: Some(9), graph, opset_import, ..ModelProto::default() }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.onnx");
+        let whole = of(100).encode_to_vec();
+        for cut in [10, whole.len() / 2, whole.len() - 1] {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let error = Reader::open(&path, u64::MAX).unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("`{}`: not an ONNX", path.display())), "{text}");
+            assert!(text.ends_with("the file ends before the field"), "{text}");
+            assert_eq!(error.hints().len(), 1);
+        }
     }
 
     #[test]

@@ -106,9 +106,10 @@ impl Diagnostic for ImportError {
             Self::Input { fixed: true, .. } => {
                 vec![Hint::turn_on(Setting::FreeBatch, "make the fixed size symbolic")]
             }
-            Self::Malformed { .. }
-            | Self::Graphs { .. }
-            | Self::Opset { .. }
+            Self::Malformed { .. } | Self::Graphs { .. } => {
+                vec![Hint::advice("copy or download it again: it may be incomplete or damaged")]
+            }
+            Self::Opset { .. }
             | Self::Duplicate { .. }
             | Self::Undefined { .. }
             | Self::Unnamed { .. }

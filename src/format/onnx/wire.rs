@@ -91,7 +91,11 @@ impl<'a> Fields<'a> {
     fn skip(&mut self, bytes: u64) -> Result<Span, &'static str> {
         let from = self.at;
         let to = usize::try_from(bytes).ok().and_then(|b| from.checked_add(b));
-        self.at = to.filter(|to| *to <= self.end).ok_or("the field is longer than its message")?;
+        let to = to.filter(|to| *to <= self.data.len()).ok_or("the file ends before the field")?;
+        if to > self.end {
+            return Err("the field is longer than its message");
+        }
+        self.at = to;
         Span::new(from..self.at).map_err(|_| "internal error: a file is shorter than 4 GiB")
     }
 
@@ -220,8 +224,8 @@ mod tests {
     fn wrong_bytes_are_refused() {
         for (data, reason) in [
             (&[0x08][..], "cut off"),
-            (&[0x12, 0x05, 0x00], "longer than its message"),
-            (&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "longer"),
+            (&[0x12, 0x05, 0x00], "the file ends before the field"),
+            (&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "ends before"),
             (&[0x0b], "no known wire type"),
             (&[0x00, 0x00], "the number 0"),
             (&[0xff; 12], "more than ten bytes"),
@@ -229,5 +233,7 @@ mod tests {
             let error = read(data).unwrap_err();
             assert!(error.contains(reason), "{data:?}: {error}");
         }
+        let inner = Fields::of(&[0x12, 0x02, 0, 0], span(0..3)).next();
+        assert!(inner.unwrap().unwrap_err().to_string().ends_with("longer than its message"));
     }
 }

@@ -92,9 +92,12 @@ pub(crate) fn operators(graph: &Graph, order: &[NodeId], folding: &Folding) -> B
     for id in order.iter().filter(|id| folding.shown[**id] == **id && !hidden[**id]) {
         at[*id] = blocks.len();
         let updates = graph.updates().iter().flat_map(|update| &update.values);
+        let label = graph.node(*id).label();
+        let is_layer = graph.node(*id).origin().0.is_some();
+        let name = if is_layer { label } else { folding.name(graph, *id, label) };
         blocks.push(Block {
             nodes: vec![*id],
-            names: vec![graph.node(*id).label().to_owned()],
+            names: vec![name.to_owned()],
             role: role(graph, *id),
             band: Band::Given,
             lane: lane(graph, *id, folding),

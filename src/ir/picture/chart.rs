@@ -28,6 +28,8 @@ const ROW: f64 = 24.0;
 const HEIGHT: f64 = 320.0;
 /// The least size of a bar that has a label.
 const LABELLED: (f64, f64) = (34.0, 13.0);
+/// The least letters of a label that is not whole: of fewer no name is known.
+const LETTERS: usize = 6;
 
 /// A chart.
 pub(crate) struct Chart {
@@ -418,12 +420,17 @@ fn beside(bar: &Rect, mark: Option<f64>) -> Rect {
     if left > right { Rect { w: left, ..*bar } } else { Rect { x: at, w: right, ..*bar } }
 }
 
-/// The label of a bar, if it has room for one.
+/// The label of a bar, if it has room for one that can be read.
 fn label(text: &str, bar: &Rect) -> Option<Text> {
     if bar.w < LABELLED.0 || bar.h < LABELLED.1 {
         return None;
     }
+    let whole = text.chars().count();
     let text = glyphs::fitted(text, DETAIL, bar.w - 6.0);
+    let letters = text.chars().filter(|c| !matches!(c, '…' | ',' | ' ')).count();
+    if letters < LETTERS && text.chars().count() < whole {
+        return None;
+    }
     let w = glyphs::width(&text, DETAIL);
     let y = bar.y + (bar.h - DETAIL - 2.0) / 2.0;
     let rect = Rect { x: bar.x + (bar.w - w) / 2.0, y, w, h: DETAIL + 2.0 };
@@ -468,6 +475,26 @@ impl std::fmt::Display for Places<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Rect { x, y, w, h } = self.0;
         write!(f, "x=\"{x:.2}\" y=\"{y:.2}\" width=\"{w:.2}\" height=\"{h:.2}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DETAIL, LETTERS, Rect, glyphs, label};
+
+    #[test]
+    fn labels_are_whole_or_have_enough_letters() {
+        let words = |text: &str, w: f64| {
+            label(text, &Rect { x: 0.0, y: 0.0, w, h: 20.0 }).map(|label| label.words)
+        };
+        let wide = |text: &str| glyphs::width(text, DETAIL) + 6.0;
+        assert_eq!(words("dense", wide("dense").max(34.0)).as_deref(), Some("dense"));
+        assert_eq!(words("dense_1", 34.0), None);
+        assert_eq!(words("conv2d_1", wide("conv2d_1")).as_deref(), Some("conv2d_1"));
+        for at in 34..120 {
+            let Some(cut) = words("batch_normalization_1", f64::from(at)) else { continue };
+            assert!(cut.chars().filter(|c| *c != '…').count() >= LETTERS, "{cut}");
+        }
     }
 }
 

@@ -138,7 +138,7 @@ impl<'a> Drawing<'a> {
     fn node(&self, out: &mut String, id: NodeId) {
         let Some(drawn) = self.drawn[id] else { return };
         let node = self.graph.node(id);
-        let count = self.words.count(drawn.lane);
+        let count = self.words.count(&[id]);
         let is_told = count > 1 && drawn.role != Role::Compute;
         let times = if is_told { format!(" ×{count}") } else { String::new() };
         let (_, fill, border) = drawn.role.look();
@@ -149,6 +149,7 @@ impl<'a> Drawing<'a> {
         };
         // A graph that was not verified may have a node without results.
         let name = node.results().first().map_or("", |r| &*r.name);
+        let name = self.folding.name(self.graph, id, name);
         let label = format!("{kind}{times}\n{}", name_of(name, count));
         line(out, format_args!("    n{} [label={}, {look}];", self.numbers[id], Quoted(&label)));
     }

@@ -95,12 +95,9 @@ pub(super) struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// How many replicas a lane stands for.
-    pub(super) fn count(&self, lane: Lane) -> usize {
-        match lane {
-            Lane::Group(group) => self.folding.groups[group].len(),
-            Lane::All | Lane::Device(_) => 1,
-        }
+    /// How many times what these nodes do is done: once by each replica that they stand for.
+    pub(super) fn count(&self, nodes: &[NodeId]) -> usize {
+        nodes.iter().map(|id| self.folding.count[*id]).fold(1, usize::max)
     }
 
     /// The names of a node's operators, each once.
@@ -130,7 +127,7 @@ impl Words<'_> {
 
 impl Texts for Words<'_> {
     fn lines(&self, block: &Block) -> Vec<String> {
-        let count = self.count(block.lane);
+        let count = self.count(&block.nodes);
         let times = if count > 1 && block.role != Role::Compute {
             format!(" ×{count}")
         } else {

@@ -25,10 +25,11 @@ impl Rect {
 }
 
 /// Boxes that touch or leave their lane, texts that leave their box, labels that leave or overlap,
-/// and wires that cross a box, a label, or the edge of the picture.
+/// and wires that cross a box, a label, or the edge of the picture, or do not lead from the edge of
+/// the box that gives the value to the edge of the box that takes it.
 pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
     let Picture { layout, .. } = Picture::of(graph, level, folds);
-    [of_boxes(&layout), of_grounds(&layout), of_wires(&layout)].concat()
+    [of_boxes(&layout), of_grounds(&layout), of_wires(&layout), of_ends(&layout)].concat()
 }
 
 fn whole(layout: &Layout) -> Rect {
@@ -107,6 +108,25 @@ fn of_wires(layout: &Layout) -> Vec<String> {
     faults
 }
 
+fn of_ends(layout: &Layout) -> Vec<String> {
+    let mut faults = Vec::new();
+    for wire in &layout.wires {
+        let ends = [(wire.from, wire.points.first()), (wire.to, wire.points.last())];
+        let meets = ends.map(|(at, point)| {
+            let Rect { x, y, w, h } = layout.boxes[at].rect;
+            point.is_some_and(|point| {
+                let is_at = |edge: f64| (point.1 - edge).abs() < 0.5;
+                x <= point.0 && point.0 <= x + w && (is_at(y) || is_at(y + h))
+            })
+        });
+        if meets != [true, true] {
+            let [from, to] = ends.map(|(at, _)| layout.boxes[at].lines.join(", "));
+            faults.push(format!("the wire from {from} to {to} does not lead from box to box"));
+        }
+    }
+    faults
+}
+
 impl Part {
     /// Its point at `t`, 0 at its beginning and 1 at its end.
     fn point(&self, t: f64) -> (f64, f64) {
@@ -128,8 +148,8 @@ mod tests {
     use crate::ir::picture::Role;
     use crate::ir::picture::shapes::{Placed, Wire};
 
-    /// A wire straight down, and one that bends, beside a box and a label.
-    fn met(x: f64, square: bool) -> Vec<String> {
+    /// A lane with two boxes beside each other, and this wire from the first to the second.
+    fn with_wire(points: Vec<(f64, f64)>, square: bool) -> Layout {
         let placed = |x: f64, y: f64, name: &str| Placed {
             rect: Rect { x, y, w: 40.0, h: 22.0 },
             lines: vec![name.to_owned()],
@@ -137,14 +157,28 @@ mod tests {
         };
         let whole = Rect { x: 0.0, y: 0.0, w: 400.0, h: 300.0 };
         let ground = Ground { rect: whole, title: "lane".to_owned(), detail: String::new() };
-        let points = vec![(x, 0.0), (x + if square { 0.0 } else { 200.0 }, 200.0)];
-        of_wires(&Layout {
+        Layout {
             boxes: vec![placed(100.0, 90.0, "one"), placed(300.0, 90.0, "two")],
             grounds: vec![ground],
             wires: vec![Wire { from: 0, to: 1, points, square }],
             width: 400.0,
             height: 300.0,
-        })
+        }
+    }
+
+    /// A wire straight down, and one that bends, beside a box and a label.
+    fn met(x: f64, square: bool) -> Vec<String> {
+        let points = vec![(x, 0.0), (x + if square { 0.0 } else { 200.0 }, 200.0)];
+        of_wires(&with_wire(points, square))
+    }
+
+    #[test]
+    fn wires_that_lead_elsewhere_are_found() {
+        let (one, two) = ((120.0, 112.0), (320.0, 90.0));
+        let ways = |points: Vec<(f64, f64)>| of_ends(&with_wire(points, true)).len();
+        assert_eq!(ways(vec![one, (200.0, 112.0), two]), 0);
+        assert_eq!([vec![two, one], vec![one], vec![one, (320.0, 80.0)]].map(ways), [1, 1, 1]);
+        assert_eq!([vec![], vec![(90.0, 112.0), two]].map(ways), [1, 1]);
     }
 
     #[test]

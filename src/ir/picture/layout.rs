@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::blocks::{Band, Block, Blocks, Flow, Role};
 use super::shapes::{DETAIL, Layout, Ranked, SPACE, TITLE, Texts};
+use super::training::RENEWAL;
 use super::{glyphs, route};
 
 /// The widest text of a box.
@@ -32,6 +33,9 @@ struct Rows<'a> {
     /// The centres of boxes and of passing edges, from the middle of the lane.
     centre: Vec<f64>,
     passes: Vec<Pass>,
+    /// What gives boxes their order before all else: of copies that the host takes, the first box
+    /// that takes them, so that they stand as outputs do.
+    goal: Vec<usize>,
 }
 
 struct Pass {
@@ -54,6 +58,7 @@ pub(crate) fn layout(made: &Blocks, texts: &dyn Texts) -> Layout {
         items: BTreeMap::new(),
         centre: vec![0.0; made.blocks.len()],
         passes: Vec::new(),
+        goal: goals(made),
     };
     rows.rank();
     rows.wrap();
@@ -62,6 +67,18 @@ pub(crate) fn layout(made: &Blocks, texts: &dyn Texts) -> Layout {
         rows.sweep(down);
     }
     route::finish(&rows.finished(), made, lines, texts)
+}
+
+/// The first box that takes a copy of the host; other boxes have no goal of their own.
+fn goals(made: &Blocks) -> Vec<usize> {
+    let mut goals = vec![0; made.blocks.len()];
+    // The edges of a box are in the order of the boxes that they lead to.
+    for (from, to) in made.edges.iter().rev() {
+        if made.blocks[*from].band == Band::Returned {
+            goals[*from] = *to;
+        }
+    }
+    goals
 }
 
 /// The lines of a box, cut to fit.
@@ -147,14 +164,35 @@ impl Rows<'_> {
         }
         // Of gradients the later edges are the upper ones.
         plain.extend(back.into_iter().rev());
-        let pairs = self.pairs(up, own).into_iter();
-        let pairs = pairs.flat_map(|(one, other)| [(one, other, 0), (other, one, 0)]);
-        let aligned = [plain.clone(), pairs.collect()].concat();
+        let pairs = self.pairs(up, own);
+        let equal = pairs.iter().flat_map(|(one, other)| [(*one, *other, 0), (*other, *one, 0)]);
+        let aligned = [plain.clone(), equal.collect()].concat();
         // Where pairs contradict each other, gradients are not above what they take.
         let found = apart(&self.rank, &aligned);
         let found = found.or_else(|| apart(&self.rank, &[plain, across].concat()));
         if let Some(found) = found {
             self.rank = found;
+        }
+        self.lower(up, own, &pairs);
+    }
+
+    /// Moves gradients of layers that are in no pair down to what they take, which is near their
+    /// layer.
+    fn lower(&mut self, up: &[usize], own: &[usize], pairs: &[(usize, usize)]) {
+        let layers: BTreeSet<&String> =
+            own.iter().flat_map(|at| &self.made.blocks[*at].names).collect();
+        let fixed: BTreeSet<usize> = pairs.iter().map(|(_, up)| *up).collect();
+        let before = self.made.before();
+        for at in up.iter().filter(|at| !fixed.contains(at)) {
+            let block = &self.made.blocks[*at];
+            let is_of_layer = block.names.iter().any(|name| layers.contains(name));
+            if block.role != Role::Compute || !is_of_layer {
+                continue;
+            }
+            let below = before[*at].iter().filter(|from| self.made.blocks[**from].up);
+            // What takes no gradient stays.
+            let row = below.map(|from| self.rank[*from]).min().unwrap_or(0);
+            self.rank[*at] = self.rank[*at].max(row.saturating_sub(1));
         }
     }
 
@@ -164,7 +202,8 @@ impl Rows<'_> {
         let mut layers: BTreeMap<_, [Vec<usize>; 2]> = BTreeMap::new();
         for at in own.iter().chain(up) {
             let block = &self.made.blocks[*at];
-            for name in block.names.iter().filter(|_| block.role == Role::Compute) {
+            let is_layer = |name: &&String| block.role == Role::Compute && *name != RENEWAL;
+            for name in block.names.iter().filter(is_layer) {
                 let known = layers.entry((block.lane, name)).or_default();
                 known[usize::from(block.up)].push(*at);
             }
@@ -256,6 +295,13 @@ impl Rows<'_> {
         }
     }
 
+    fn goal(&self, item: Item) -> usize {
+        match item {
+            Item::Block(at) => self.goal[at],
+            Item::Pass(_) => 0,
+        }
+    }
+
     /// Orders every row by what its items are joined to above, or below, and moves them there.
     fn sweep(&mut self, down: bool) {
         let mut near: Vec<Vec<Item>> = vec![Vec::new(); self.rank.len()];
@@ -295,7 +341,9 @@ impl Rows<'_> {
                     (centre, *item)
                 })
                 .collect();
-            wanted.sort_by(|(left, _), (right, _)| left.total_cmp(right));
+            wanted.sort_by(|(left, one), (right, other)| {
+                self.goal(*one).cmp(&self.goal(*other)).then(left.total_cmp(right))
+            });
             let centres = self.spread(&wanted);
             for ((_, item), centre) in wanted.iter().zip(centres) {
                 match *item {

@@ -132,6 +132,7 @@ impl Places<'_> {
     }
 
     /// The way of an edge between the boxes: upright beside boxes and labels, bent between rows.
+    /// It ends at the box that takes the value, which is the upper one of two gradients.
     fn straight(&self, from: usize, to: usize) -> Vec<(f64, f64)> {
         let (upper, lower) = self.made.ends(from, to);
         let start = self.middle(upper);
@@ -147,6 +148,9 @@ impl Places<'_> {
             points.extend([(*x, end - HEAD), (*x, end - HEAD + LABEL)]);
         }
         points.push((self.middle(lower), end));
+        if upper != from {
+            points.reverse();
+        }
         points
     }
 
@@ -257,10 +261,10 @@ fn tracks(rows: &Ranked, made: &Blocks) -> BTreeMap<(usize, usize), (Flow, usize
 /// What is across all lanes.
 const ALL: Flow = Flow { lane: Lane::All, up: false };
 
-/// The title of a column, and what is said of it.
-fn label(flow: Flow, turns: bool, texts: &dyn Texts) -> (String, String) {
+/// The title of a column, and what is said of it. A lane that stands once has no way in its title.
+fn label(flow: Flow, is_twice: bool, texts: &dyn Texts) -> (String, String) {
     let (title, detail) = texts.lane(flow.lane);
-    let way = match (turns, flow.up) {
+    let way = match (is_twice, flow.up) {
         (false, _) => "",
         (true, false) => " · forward ↓",
         (true, true) => " · gradients ↑",
@@ -275,7 +279,6 @@ fn columns(
     tracks: &BTreeMap<(usize, usize), (Flow, usize)>,
     texts: &dyn Texts,
 ) -> (BTreeMap<Flow, Column>, f64) {
-    let turns = made.blocks.iter().any(|block| block.up);
     let mut extent: BTreeMap<Flow, (f64, f64)> = BTreeMap::new();
     for (at, block) in made.blocks.iter().enumerate() {
         let (from, to) = extent.entry(block.flow()).or_default();
@@ -294,7 +297,8 @@ fn columns(
     let mut columns = BTreeMap::new();
     let mut x = MARGIN;
     for (flow, (from, to)) in extent.iter().filter(|(flow, _)| **flow != ALL) {
-        let (title, detail) = label(*flow, turns, texts);
+        let is_twice = extent.contains_key(&Flow { up: !flow.up, ..*flow });
+        let (title, detail) = label(*flow, is_twice, texts);
         let label = glyphs::width(&title, TITLE).max(glyphs::width(&detail, DETAIL));
         let used = tracks.values().filter(|(of, _)| of == flow).map(|(_, track)| track + 1).max();
         // A lane without far edges has no tracks.
@@ -384,10 +388,10 @@ fn grounds(
             grounds.push(Ground { rect, title, detail: String::new() });
             continue;
         }
-        let turns = columns.keys().any(|flow| flow.up);
         for (flow, column) in columns.iter().filter(|(flow, _)| flow.lane != Lane::All) {
             let rect = Rect { x: column.from, y, w: column.to - column.from, h };
-            let (title, detail) = label(*flow, turns, texts);
+            let is_twice = columns.contains_key(&Flow { up: !flow.up, ..*flow });
+            let (title, detail) = label(*flow, is_twice, texts);
             grounds.push(Ground { rect, title, detail });
         }
     }

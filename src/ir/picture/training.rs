@@ -9,6 +9,9 @@ use crate::ir::Graph;
 /// The most layers that a box of gradients has.
 const MOST: usize = 3;
 
+/// The name of what gives parameters their new values.
+pub(super) const RENEWAL: &str = "new parameters";
+
 /// Operators that move elements, or change their type.
 const MOVES: [&str; 6] = ["slice", "concat", "split", "reshape", "cast", "narrow"];
 
@@ -100,15 +103,19 @@ impl Blocks {
         self.merged(&group)
     }
 
-    /// What renews parameters as one box of each lane: what follows from exchanges, and neither
-    /// leads to another one nor to an output. So do the copies that the host takes.
+    /// What renews parameters as one box of each device: what follows from exchanges, and neither
+    /// leads to another one nor to an output, with what brings it there by way of the host. So do
+    /// the copies that the host takes.
     pub(super) fn renewals(mut self) -> Self {
         let (before, after) = (self.before(), self.after());
-        let mut follows = vec![false; before.len()];
-        for at in 0..before.len() {
-            let of = |from: &usize| follows[*from] || self.blocks[*from].role == Role::Collective;
-            follows[at] = before[at].iter().any(of);
-        }
+        let follows = self.follows(&before);
+        let leads = self.leads(&after);
+        let renews = |at: usize| {
+            let role = self.blocks[at].role;
+            matches!(role, Role::Copy | Role::Compute) && follows[at] && !leads[at]
+        };
+        let renews: Vec<bool> = (0..before.len()).map(renews).collect();
+        let homes = self.homes(&renews, &after);
         // How many copies are behind the last exchange: a copy and the copy of what follows from it
         // are not one box.
         let mut copies = vec![0; before.len()];
@@ -119,43 +126,94 @@ impl Blocks {
             // What follows from no copy is behind none.
             copies[at] = behind.map(count).max().unwrap_or(0);
         }
-        let mut leads = vec![false; before.len()];
-        for at in (0..before.len()).rev() {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for at in 0..before.len() {
+            let own = &self.blocks[at];
+            let is_copy = own.role == Role::Copy;
+            let returns = is_copy && own.band == Band::Returned;
+            if !renews[at] && !returns {
+                continue;
+            }
+            let alike = |first: usize| {
+                let other = &self.blocks[first];
+                let as_far = !is_copy || returns || copies[first] == copies[at];
+                as_far && (other.band, other.lane, other.role) == (own.band, own.lane, own.role)
+            };
+            let joins = |group: &&mut Vec<usize>| {
+                let first = group[0];
+                homes[first] == homes[at] && (homes[at].is_some() || alike(first))
+            };
+            match groups.iter_mut().find(joins) {
+                Some(group) => group.push(at),
+                None => groups.push(vec![at]),
+            }
+        }
+        let group = self.renewed(&groups, &homes);
+        self.merged(&group)
+    }
+
+    /// True for what follows from an exchange.
+    fn follows(&self, before: &[Vec<usize>]) -> Vec<bool> {
+        let mut follows = vec![false; before.len()];
+        for at in 0..before.len() {
+            let of = |from: &usize| follows[*from] || self.blocks[*from].role == Role::Collective;
+            follows[at] = before[at].iter().any(of);
+        }
+        follows
+    }
+
+    /// True for what leads to an exchange or to an output.
+    fn leads(&self, after: &[Vec<usize>]) -> Vec<bool> {
+        let mut leads = vec![false; after.len()];
+        for at in (0..after.len()).rev() {
             let of = |to: &usize| {
                 leads[*to] || matches!(self.blocks[*to].role, Role::Collective | Role::Output)
             };
             leads[at] = after[at].iter().any(of);
         }
-        let mut group: Vec<usize> = (0..before.len()).collect();
-        let mut known: Vec<usize> = Vec::new();
-        for at in 0..before.len() {
-            let own = &self.blocks[at];
-            let is_copy = own.role == Role::Copy;
-            let renews = (is_copy || own.role == Role::Compute) && follows[at] && !leads[at];
-            let returns = is_copy && own.band == Band::Returned;
-            if !renews && !returns {
+        leads
+    }
+
+    /// The lane whose parameters all of it goes to, for what renews parameters of devices.
+    fn homes(&self, renews: &[bool], after: &[Vec<usize>]) -> Vec<Option<Lane>> {
+        let mut homes = vec![None; after.len()];
+        for at in (0..after.len()).rev() {
+            let block = &self.blocks[at];
+            if !renews[at] || block.band != Band::Devices {
                 continue;
             }
-            let alike = |first: &&usize| {
-                let other = &self.blocks[**first];
-                let as_far = !is_copy || returns || copies[**first] == copies[at];
-                as_far && (other.band, other.flow(), other.role) == (own.band, own.flow(), own.role)
+            let mut lanes = after[at].iter().map(|to| homes[*to]);
+            homes[at] = match lanes.next() {
+                None => Some(block.lane).filter(|_| block.role == Role::Compute),
+                Some(lane) => lane.filter(|_| lanes.all(|other| other == lane)),
             };
-            match known.iter().find(alike) {
-                Some(first) => group[at] = *first,
-                None => known.push(at),
-            }
+        }
+        homes
+    }
+
+    /// The group of each box, where these are one box each; what computes parameters is named so.
+    fn renewed(&mut self, groups: &[Vec<usize>], homes: &[Option<Lane>]) -> Vec<usize> {
+        let mut group: Vec<usize> = (0..self.blocks.len()).collect();
+        let mut firsts = Vec::new();
+        for boxes in groups {
+            // The last box of a lane with parameters computes them there.
+            let first = if homes[boxes[0]].is_some() { boxes.last() } else { boxes.first() };
+            let Some(first) = first else { continue };
+            boxes.iter().for_each(|at| group[*at] = *first);
+            firsts.push(*first);
+            self.blocks[*first].up = boxes.iter().any(|at| self.blocks[*at].up);
         }
         let group = self.without_loops(group);
-        for at in known {
-            let is_many = group.iter().filter(|of| **of == at).count() > 1;
-            if is_many && self.blocks[at].role == Role::Compute {
-                group.iter().enumerate().filter(|(_, of)| **of == at).for_each(|(part, _)| {
-                    self.blocks[part].names = vec!["new parameters".to_owned()];
-                });
+        for first in firsts {
+            let parts = group.iter().enumerate().filter(|(_, of)| **of == first);
+            let parts: Vec<usize> = parts.map(|(part, _)| part).collect();
+            if parts.len() > 1 && self.blocks[first].role == Role::Compute {
+                for part in parts {
+                    self.blocks[part].names = vec![RENEWAL.to_owned()];
+                }
             }
         }
-        self.merged(&group)
+        group
     }
 }
 

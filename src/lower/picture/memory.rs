@@ -2,23 +2,15 @@
 
 use std::ops::RangeInclusive;
 
+use super::timeline::{self, Kind};
 use crate::ir::picture::axis;
-use crate::ir::picture::chart::{Bar, Chart, Look, Panel, Upwards};
+use crate::ir::picture::chart::{Bar, Chart, Panel, Upwards};
 use crate::lower::memory::live_ranges;
 use crate::lower::offsets::{LiveRange, peak};
 use crate::lower::report::holders;
-use crate::lower::{Bound, BoundDevice, BufferId, DeviceProgram, Program};
+use crate::lower::{Action, Bound, BoundDevice, BufferId, DeviceProgram, Program};
 use crate::types::Device;
-
-/// Colours that tell neighbours apart.
-const TONES: [Look; 6] = [
-    ("k0", "#bcd4f2", "#4f7cba"),
-    ("k1", "#fde3ad", "#c98a0c"),
-    ("k2", "#c5ebcd", "#3a9a55"),
-    ("k3", "#f6c9c9", "#cc3d3d"),
-    ("k4", "#dfcaf5", "#8448c4"),
-    ("k5", "#d3dae4", "#4a5568"),
-];
+use crate::types::invariant::invariant;
 
 /// About how wide a panel is, and how wide a step at most.
 const WIDTH: f64 = 1200.0;
@@ -59,13 +51,16 @@ pub(crate) fn memory(program: &Program, bound: &Bound) -> Chart {
         [] => "no device has an arena: every value is an input, a parameter or an output",
         _ => {
             "A rectangle is a region of the arena: its bytes, from the first step that uses it to \
-             the last. Inputs, parameters and outputs lie elsewhere."
+             the last, in the colour of what writes it first. Inputs, parameters and outputs lie \
+             elsewhere."
         }
     };
     Chart {
         title: super::title(program, "memory", bound),
         notes: vec![note.to_owned()],
-        legend: Vec::new(),
+        legend: timeline::legend_of(|kind| {
+            panels.iter().flat_map(|panel| &panel.bars).any(|bar| bar.look == kind.look())
+        }),
         scale: (WIDTH / longest as f64).min(STEP),
         panels,
     }
@@ -100,13 +95,11 @@ impl Arena {
 fn panel(device: &DeviceProgram, own: &BoundDevice, arena: &Arena, title: String) -> Panel {
     let holders = holders(device, own);
     let regions = device.regions.iter().map(|region| region.buffer).zip(&arena.items);
-    let mut placed: Vec<(BufferId, LiveRange, usize)> = regions
+    let placed: Vec<(BufferId, LiveRange, usize)> = regions
         .filter(|(_, (item, _))| item.size > 0)
         .map(|(buffer, (item, offset))| (buffer, *item, *offset))
         .collect();
-    // Neighbours have different colours.
-    placed.sort_by_key(|(buffer, item, offset)| (*offset, item.first, *buffer));
-    let bar = |(at, (buffer, item, offset)): (usize, &(BufferId, LiveRange, usize))| {
+    let bar = |(buffer, item, offset): &(BufferId, LiveRange, usize)| {
         let names: Vec<&str> =
             holders[*buffer].iter().map(|holder| &*device.buffer(*holder).name).collect();
         Bar {
@@ -122,10 +115,10 @@ fn panel(device: &DeviceProgram, own: &BoundDevice, arena: &Arena, title: String
                 item.first,
                 item.last
             ),
-            look: TONES[at % TONES.len()],
+            look: kind(device, *buffer, item.first).look(),
         }
     };
-    let bars = placed.iter().enumerate().map(bar).collect();
+    let bars = placed.iter().map(bar).collect();
     let items: Vec<LiveRange> = placed.iter().map(|(_, item, _)| *item).collect();
     let (live, at) = peak(&items);
     let (planned, live) = (axis::bytes(arena.planned as u64), axis::bytes(live as u64));
@@ -140,4 +133,16 @@ fn panel(device: &DeviceProgram, own: &BoundDevice, arena: &Arena, title: String
         bars,
         mark: Some((at as f64 + 0.5, format!("peak: {live} are live in step {at}"))),
     }
+}
+
+/// What writes a region first, which begins with this step.
+fn kind(device: &DeviceProgram, region: BufferId, first: usize) -> Kind {
+    let is_own = |buffer: &BufferId| device.region(*buffer) == Some(region);
+    let writes = |action: &&Action| match action {
+        Action::Copy { to, .. } => is_own(to),
+        Action::Launch(launch) => launch.results.iter().any(is_own),
+        Action::Wait(_) | Action::Record(_) => false,
+    };
+    let mut actions = device.steps[first..].iter().map(|step| &step.action);
+    invariant(actions.find(writes).and_then(Kind::of), "that a step writes each region")
 }

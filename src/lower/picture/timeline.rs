@@ -24,7 +24,7 @@ impl Kind {
     /// The kinds of bars.
     const ALL: [Self; 4] = [Self::Compute, Self::Copy, Self::Collective, Self::Wait];
 
-    fn look(self) -> Look {
+    pub(super) fn look(self) -> Look {
         match self {
             Self::Compute => Role::Compute.look(),
             Self::Copy => Role::Copy.look(),
@@ -68,7 +68,11 @@ pub(crate) struct Stream {
 
 /// The kinds that some streams have, in the order of the legend.
 pub(crate) fn legend(streams: &[Stream]) -> Vec<Look> {
-    let has = |kind: Kind| streams.iter().flat_map(|s| &s.spans).any(|span| span.kind == kind);
+    legend_of(|kind| streams.iter().flat_map(|s| &s.spans).any(|span| span.kind == kind))
+}
+
+/// The kinds of bars that there are, in the order of the legend.
+pub(super) fn legend_of(has: impl Fn(Kind) -> bool) -> Vec<Look> {
     Kind::ALL.into_iter().filter(|kind| has(*kind)).map(Kind::look).collect()
 }
 
@@ -129,6 +133,26 @@ pub(crate) fn plan(program: &Program, bound: &Bound) -> Chart {
     }
 }
 
+/// An event: the label and the device of the step that records it, and when it is recorded.
+#[derive(Clone, Default)]
+struct Event {
+    recorder: String,
+    at: Option<f64>,
+}
+
+/// The events of a program, none of them recorded.
+fn events(program: &Program) -> Vec<Event> {
+    let mut events = vec![Event::default(); program.events as usize];
+    for device in &program.devices {
+        for step in &device.steps {
+            if let Action::Record(event) = step.action {
+                events[event as usize].recorder = format!("{} on {}", step.label, device.device);
+            }
+        }
+    }
+    events
+}
+
 /// A stream of which some steps are placed.
 struct Placing<'a> {
     device: &'a DeviceProgram,
@@ -141,7 +165,7 @@ struct Placing<'a> {
 
 /// The streams with their steps in places.
 fn scheduled(program: &Program, bound: &Bound) -> Vec<Stream> {
-    let mut events: Vec<Option<f64>> = vec![None; program.events as usize];
+    let mut events = events(program);
     let mut streams: Vec<Placing<'_>> = Vec::new();
     for (d, (device, own)) in program.devices.iter().zip(&bound.devices).enumerate() {
         for lane in [Lane::Compute, Lane::Exchange] {
@@ -175,19 +199,20 @@ fn name(device: &DeviceProgram, d: usize, lane: Lane) -> String {
 
 impl Placing<'_> {
     /// Places steps until one waits for an event that is not recorded yet; how many.
-    fn go_on(&mut self, events: &mut [Option<f64>]) -> usize {
+    fn go_on(&mut self, events: &mut [Event]) -> usize {
         let before = self.steps.len();
         while let Some(i) = self.steps.front().copied() {
             let step = &self.device.steps[i];
             match &step.action {
                 Action::Wait(event) => {
-                    let Some(at) = events[*event as usize] else { break };
+                    let event = &events[*event as usize];
+                    let Some(at) = event.at else { break };
                     if at > self.now {
-                        let tells = format!("for event {event}");
+                        let tells = format!("for {}", event.recorder);
                         self.push("wait", tells, at, Kind::Wait);
                     }
                 }
-                Action::Record(event) => events[*event as usize] = Some(self.now),
+                Action::Record(event) => events[*event as usize].at = Some(self.now),
                 Action::Copy { .. } => {
                     let tells = format!("step {i}, a copy");
                     self.push(&step.label, tells, self.now + 1.0, Kind::Copy);

@@ -28,7 +28,9 @@ impl Arrays {
             let (name, array): (String, Array) = (name.into(), array.into());
             let shown = Quoted(&name);
             let Some((rows, dims)) = array.dims().split_first() else {
-                return Err(DataError::Columns(format!("the array {shown} is a number: no rows")));
+                return Err(DataError::Columns(format!(
+                    "the array {shown} is a number, without rows; give it an axis of rows"
+                )));
             };
             if let Some((other, count)) = first.as_ref().filter(|(_, count)| count != rows) {
                 let other = Quoted(other);

@@ -38,10 +38,13 @@ pub(super) fn otherwise(reason: &str, a: &[String], b: &[String]) -> String {
         [] => "numbers without names".to_owned(),
         names => listed_classes(names),
     };
+    let way = if a.is_empty() || b.is_empty() {
+        "give the labels of both as numbers, or of both as names"
+    } else {
+        "read both with the same `classes`, or give all labels as numbers"
+    };
     let (a, b) = (said(a), said(b));
-    format!(
-        "{reason}, {a} and {b}; read both with the same `classes`, or give all labels as numbers"
-    )
+    format!("{reason}, {a} and {b}; {way}")
 }
 
 /// Classes with their numbers, as messages list them.

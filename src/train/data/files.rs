@@ -5,6 +5,8 @@ use super::{Arrays, Cifar, Column, DataError, RowMut, Source, Table, TableOption
 #[cfg(feature = "images")]
 use super::{Folder, FolderOptions};
 use crate::format::{Budget, FileError};
+#[cfg(feature = "cli")]
+use crate::types::Quoted;
 
 /// Options of opening a data set.
 #[derive(Clone, Debug)]
@@ -82,6 +84,11 @@ fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
         "csv" => Arc::new(Table::new(path, &options.table, &mut budget)?),
         "bin" => Arc::new(Cifar::file(path)?),
         "png" | "jpg" | "jpeg" => return images(path, options),
+        #[cfg(feature = "images")]
+        _ if super::folder::is_other_image(path) => {
+            let reason = "images are read from PNG and JPEG files; save it as one of these";
+            return Err(FileError::content(path, reason).into());
+        }
         _ => {
             let reason = "data are .npz, .npy, .safetensors, .csv, .bin of CIFAR, an image, or a \
                 folder; name such a file";
@@ -99,6 +106,48 @@ fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
     }
     images(path, options)
 }
+
+/// Fails where the data at a path have no labels for an output alone, and says how data of their
+/// kind have some. Other data than lines and images name their arrays themselves.
+///
+/// # Errors
+/// Then.
+#[cfg(feature = "cli")]
+pub(crate) fn check_labels(
+    path: &Path,
+    source: &dyn Source,
+    output: &str,
+) -> Result<(), DataError> {
+    if source.columns().iter().any(|column| ["y", output].contains(&&*column.name)) {
+        return Ok(());
+    }
+    let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+    let way = if kind.eq_ignore_ascii_case("csv") {
+        let names = super::table::names(path)?;
+        let names = names.iter().map(|name| Quoted(name).to_string()).collect::<Vec<_>>();
+        let names = match names.as_slice() {
+            // The labels are often the last column.
+            [a, b, .., last] if names.len() > SHOWN => {
+                format!("{a}, {b} and {} more up to {last}", names.len() - 3)
+            }
+            all => all.join(", "),
+        };
+        format!("name the column of labels `y` or `label`; the columns are {names}")
+    } else if path.is_dir() || super::is_image(path) {
+        "put the images of each class into a folder with the name of the class, and name the \
+            folder of these"
+            .to_owned()
+    } else {
+        return Ok(());
+    };
+    let (path, output) = (Quoted(&path.display().to_string()), Quoted(output));
+    let reason = format!("{path} has no array for the output {output}: {way}");
+    Err(DataError::Columns(reason))
+}
+
+/// The most columns that an error lists.
+#[cfg(feature = "cli")]
+const SHOWN: usize = 12;
 
 /// Image files.
 #[cfg(feature = "images")]

@@ -123,11 +123,29 @@ impl Folder {
     }
 }
 
+/// The files beside the folders of classes that are left out, if there are images among them.
+#[cfg(feature = "cli")]
+pub(crate) fn left_out(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        entries(folder)?.into_iter().partition(|entry| entry.is_dir());
+    let has_images = files.iter().any(|file| is_image(file) || is_other_image(file));
+    Ok(if folders.is_empty() || !has_images { Vec::new() } else { files })
+}
+
+/// True for a path with the ending of an image in a form that is not read.
+pub(crate) fn is_other_image(path: &Path) -> bool {
+    has_ending(path, &["gif", "webp", "bmp", "tif", "tiff", "heic", "avif"])
+}
+
 /// True for a path with the ending of an image.
 pub(crate) fn is_image(path: &Path) -> bool {
+    has_ending(path, &["png", "jpg", "jpeg"])
+}
+
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
     // A name without an ending is that of no image.
     let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
-    ["png", "jpg", "jpeg"].iter().any(|known| known.eq_ignore_ascii_case(kind))
+    endings.iter().any(|known| known.eq_ignore_ascii_case(kind))
 }
 
 /// The entries of a folder by name, without hidden ones.
@@ -277,6 +295,15 @@ mod tests {
         let few = FolderOptions { classes: known[..2].to_vec(), ..options.clone() };
         let error = Folder::new(folder.path(), few).unwrap_err().to_string();
         assert!(error.contains("its classes `cat`, `empty` have no index"), "{error}");
+        #[cfg(feature = "cli")]
+        {
+            // Without images nothing is missed.
+            assert!(super::left_out(folder.path()).unwrap().is_empty());
+            fs::write(folder.path().join("top.gif"), "none").unwrap();
+            let left = super::left_out(folder.path()).unwrap();
+            assert_eq!(left, ["labels.csv", "top.gif"].map(|name| folder.path().join(name)));
+            assert!(super::left_out(&folder.path().join("dog")).unwrap().is_empty());
+        }
         let few = FolderOptions { max_pixels: 1, ..options };
         let source = Folder::new(folder.path(), few).unwrap();
         let error = row(&source, 0).unwrap_err();

@@ -75,9 +75,13 @@ pub(crate) use decode::decode_image;
 pub(crate) use draw::order;
 pub(crate) use draw::{Draws, RowKey};
 pub use error::DataError;
+#[cfg(feature = "cli")]
+pub(crate) use files::check_labels;
 pub use files::{OpenOptions, open};
 #[cfg(feature = "images")]
 pub use folder::FolderOptions;
+#[cfg(feature = "cli")]
+pub(crate) use folder::left_out;
 #[cfg(feature = "images")]
 pub(crate) use folder::{Folder, is_image};
 pub use images::{Fill, Images, Layout, Step};

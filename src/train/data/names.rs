@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::labels::{SAMPLE_MASK, SAMPLE_WEIGHT, convert};
-use super::{Batch, Change, Column, DataError, RowKey, column};
+use super::{Batch, Change, Column, DataError, RowKey, column, validate};
 use crate::types::{Quoted, Tensor};
 
 /// The columns of the data that a model is fed with.
@@ -37,6 +37,29 @@ pub struct Feed {
     pub masks: BTreeMap<String, Tensor>,
 }
 
+/// Columns by name, as messages list them.
+fn listed(columns: &[Column]) -> String {
+    const SHOWN: usize = 8;
+    let all: Vec<String> =
+        columns.iter().take(SHOWN).map(|c| Quoted(&c.name).to_string()).collect();
+    let more = columns.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", all.join(", "))
+}
+
+/// What to do where none of the names is that of a column. Names that differ in their case alone
+/// were meant to be the same.
+fn as_named(columns: &[Column], names: [Option<&str>; 2]) -> String {
+    let alike = names.into_iter().flatten().find_map(|name| {
+        let column = columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))?;
+        Some((&column.name, name))
+    });
+    alike.map_or_else(
+        || "name it so".to_owned(),
+        |(found, name)| format!("write {} as {}", Quoted(found), Quoted(name)),
+    )
+}
+
 /// The columns of `names`; `usual` serves for the only one.
 fn bind(
     columns: &[Column],
@@ -52,16 +75,22 @@ fn bind(
         } else if names.len() == 1 && has(usual) {
             usual
         } else {
-            let known: Vec<String> = columns.iter().map(|c| Quoted(&c.name).to_string()).collect();
             let only = names.len() == 1 && *name != usual;
+            let own = [Some(*name), only.then_some(usual)];
             let only = if only { format!(", and no `{usual}`") } else { String::new() };
             let reason = format!("the data have no array for the {what} {}{only}", Quoted(name));
-            let known = known.join(", ");
-            return Err(DataError::Columns(format!("{reason}; they have {known}; name it so")));
+            let (known, way) = (listed(columns), as_named(columns, own));
+            return Err(DataError::Columns(format!("{reason}; they have {known}; {way}")));
         };
         found.insert((*name).to_owned(), column.to_owned());
     }
     Ok(found)
+}
+
+/// True for the name of a column of weights or masks.
+fn is_weight(name: &str) -> bool {
+    let kind = name.split_once(':').map_or(name, |(kind, _)| kind);
+    [SAMPLE_WEIGHT, SAMPLE_MASK].contains(&kind)
 }
 
 /// The column `KIND:OUTPUT`, or without it that named `KIND`.
@@ -131,7 +160,7 @@ impl Names {
 
 /// Rows of the types that a model has: the columns named in `wanted` get its element types and its
 /// axes. Integers must fit, and a float that becomes an integer must be one; a float may be
-/// rounded. Axes of size 1 may come and go.
+/// rounded. Axes of size 1 may come and go. Weights and masks are finite.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CastColumns {
     /// The columns, with the types that they get.
@@ -164,6 +193,9 @@ impl Change for CastColumns {
             let cell = &mut row[column::find(before, &wanted.name)?];
             let wrong = |e| DataError::row(key.row, format!("{}: {e}", Quoted(&wanted.name)));
             *cell = convert(cell, wanted.dtype).map_err(wrong)?.reshaped(&wanted.dims)?;
+            if is_weight(&wanted.name) {
+                validate::finite(key, &wanted.name, cell)?;
+            }
         }
         Ok(())
     }
@@ -267,5 +299,34 @@ mod tests {
         let other = [Column::new("x", DType::F64, &[2, 2]), Column::new("y", DType::U8, &[])];
         let error = fit.columns(&other).unwrap_err().to_string();
         assert_eq!(error, "a row of `x` is f64[2,2]; give it as i64[2]");
+    }
+
+    #[test]
+    fn weights_are_finite() {
+        for name in ["sample_weight", "sample_weight:p", "sample_mask"] {
+            let column = Column::new(name, DType::F32, &[]);
+            let fit = CastColumns { wanted: vec![column.clone()] };
+            let key = RowKey { row: 4, ..RowKey::default() };
+            let before = [column];
+            let apply = |x: f32| fit.apply(&key, &before, &mut vec![Tensor::scalar(x)]);
+            // As in Keras.
+            apply(-1.0).unwrap();
+            let error = apply(f32::NAN).unwrap_err().to_string();
+            let said = format!("row 4: `{name}` has NaN at place 0; replace it by a finite number");
+            assert_eq!(error, said);
+        }
+    }
+
+    #[test]
+    fn names_in_capitals_are_suggested() {
+        let of = |names: &[&str]| Names::of(&columns(names), &["image"], &["class"]);
+        let error = of(&["X", "y"]).unwrap_err().to_string();
+        assert!(error.ends_with("they have `X`, `y`; write `X` as `x`"), "{error}");
+        let error = of(&["x", "CLASS"]).unwrap_err().to_string();
+        assert!(error.ends_with("; write `CLASS` as `class`"), "{error}");
+        let many: Vec<String> = (0..20).map(|i| format!("c{i}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let error = of(&many).unwrap_err().to_string();
+        assert!(error.ends_with("`c6`, `c7` and 12 more; name it so"), "{error}");
     }
 }

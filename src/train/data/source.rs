@@ -247,7 +247,9 @@ pub(crate) fn split(source: &Arc<dyn Source>, fraction: f64) -> Result<(Part, Pa
     let first = (rows as f64 * (1.0 - fraction)).floor() as usize;
     if first == 0 || first >= rows {
         let reason = format!("{rows} rows leave none for training or for validation");
-        return Err(DataError::Setting(format!("{reason} if {fraction} are split off")));
+        return Err(DataError::Setting(format!(
+            "{reason} if {fraction} are split off; give another fraction, or more rows"
+        )));
     }
     Ok((Part::new(source.clone(), 0, first)?, Part::new(source.clone(), first, rows - first)?))
 }

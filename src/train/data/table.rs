@@ -70,18 +70,22 @@ impl Table {
         budget: &mut Budget,
     ) -> Result<Self, DataError> {
         let left = Cell::new(MAX_LINE);
+        let wrong = |reason: String| FileError::content(path, reason);
         let mut reader = ReaderBuilder::new()
             .delimiter(options.delimiter)
             .from_reader(Limited { file, left: &left });
-        let names = header(&mut reader).map_err(|reason| FileError::content(path, reason))?;
-        let mut lines = Lines::new(names, options.label.as_deref())
-            .map_err(|reason| FileError::content(path, reason))?;
+        let names = header(&mut reader).map_err(wrong)?;
+        let separator = separator(&names);
+        let mut lines = Lines::new(names, options.label.as_deref()).map_err(wrong)?;
         let mut record = ByteRecord::new();
         loop {
             left.set(MAX_LINE);
             let more = reader.read_byte_record(&mut record);
-            if !more.map_err(|e| FileError::content(path, said(&e)))? {
+            if !more.map_err(|e| wrong(said(&e, separator)))? {
                 break;
+            }
+            if let Some(separator) = separator.filter(|of| record.iter().any(|c| has(c, *of))) {
+                return Err(wrong(separated(separator)).into());
             }
             budget.charge(&path.display().to_string(), lines.bytes())?;
             lines.take(&record, budget, path)?;
@@ -129,10 +133,45 @@ impl<R: Read> Read for Limited<'_, R> {
     }
 }
 
-fn said(error: &csv::Error) -> String {
+/// The names in the first line of a file.
+#[cfg(feature = "cli")]
+pub(super) fn names(path: &Path) -> Result<Vec<String>, DataError> {
+    let (file, _) = open(path)?;
+    let left = Cell::new(MAX_LINE);
+    let mut reader =
+        ReaderBuilder::new().from_reader(Limited { file: BufReader::new(file), left: &left });
+    Ok(header(&mut reader).map_err(|reason| FileError::content(path, reason))?)
+}
+
+/// What separates the names in the first line, where all stand in one cell.
+fn separator(names: &[String]) -> Option<char> {
+    let [one] = names else { return None };
+    [';', '\t', '|'].into_iter().find(|separator| one.contains(*separator))
+}
+
+/// Whether a cell has this separator in it.
+fn has(cell: &[u8], separator: char) -> bool {
+    String::from_utf8_lossy(cell).contains(separator)
+}
+
+/// The reason for a file with another separator.
+fn separated(separator: char) -> String {
+    let name = if separator == '\t' { "a tab".to_owned() } else { format!("`{separator}`") };
+    format!("its columns are separated by {name}; use commas, and points in numbers")
+}
+
+/// Why a line cannot be read, in a file that may have another separator.
+fn said(error: &csv::Error, separator: Option<char>) -> String {
+    if let csv::ErrorKind::Utf8 { pos, .. } = error.kind() {
+        let line = pos.as_ref().map_or(1, csv::Position::line);
+        return format!("line {line} is not text in UTF-8; save the file as CSV in UTF-8");
+    }
     let csv::ErrorKind::UnequalLengths { pos: Some(at), expected_len, len } = error.kind() else {
         return format!("it is not a CSV file: {}", QuotedMessage(&error.to_string()));
     };
+    if let Some(separator) = separator {
+        return separated(separator);
+    }
     let cells = if *len == 1 { "cell" } else { "cells" };
     format!(
         "line {} has {len} {cells} in place of {expected_len}; correct it or leave it out",
@@ -142,14 +181,22 @@ fn said(error: &csv::Error) -> String {
 
 /// The names in the first line.
 fn header(reader: &mut Reader<impl Read>) -> Result<Vec<String>, String> {
-    let found = reader.headers().map_err(|e| said(&e))?;
+    let found = reader.headers().map_err(|e| said(&e, None))?;
+    if found.is_empty() {
+        return Err(
+            "it is empty; write a line of column names, then a line for each row".to_owned()
+        );
+    }
     let name = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
     let names: Vec<String> = found.iter().map(name).collect();
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
-        return Err("its first line has no column names".to_owned());
+        let reason = "its first line has numbers in place of column names; write the names before \
+            it, such as `a,b,y`";
+        return Err(reason.to_owned());
     }
     if let Some(twice) = names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
-        return Err(format!("the column {} occurs twice", Quoted(twice.1)));
+        let twice = Quoted(twice.1);
+        return Err(format!("the column {twice} occurs twice; give each a name of its own"));
     }
     Ok(names)
 }
@@ -189,7 +236,9 @@ impl Lines {
         };
         let roles: Vec<Role> = names.iter().map(role).collect();
         if !roles.contains(&Role::Feature) {
-            return Err("it has no column besides the labels".to_owned());
+            let reason =
+                "it has no column besides the labels; write the numbers of a row beside it";
+            return Err(reason.to_owned());
         }
         let (features, weights, labels, texts) = Default::default();
         Ok(Self { names, roles, features, weights, labels, texts, count: 0 })
@@ -259,7 +308,7 @@ impl Lines {
             arrays.push((SAMPLE_WEIGHT.to_owned(), weights));
         }
         if self.count == 0 {
-            return Err(FileError::content(path, "it has no lines after the first").into());
+            return Err(FileError::content(path, "it has no rows; write a line for each").into());
         }
         Ok(Table { arrays: Arrays::new(arrays)?, features, classes: names_of_classes })
     }
@@ -379,11 +428,14 @@ mod tests {
     #[test]
     fn other_texts_are_refused() {
         for (text, reason) in [
-            ("", "no column names"),
-            ("1,2\n3,4\n", "no column names"),
-            ("a,a\n1,2\n", "`a` occurs twice"),
+            ("", "it is empty; write"),
+            ("1,2\n3,4\n", "numbers in place of column names; write"),
+            ("a;b;y\n1;2;0\n", "separated by `;`; use commas"),
+            ("a;y\n1,5;0\n", "separated by `;`; use commas"),
+            ("a\ty\n1\t0\n", "separated by a tab; use commas"),
+            ("a,a\n1,2\n", "`a` occurs twice; give each a name"),
             ("y\n1\n", "besides the labels"),
-            ("a,y\n", "no lines after the first"),
+            ("a,y\n", "no rows; write"),
             ("a,y\n1\n", "line 2 has 1 cell in place of 2; correct it"),
             ("a,y\n1,2,3\n", "line 2 has 3 cells in place of 2"),
             ("a,y\n1,2\nx,2\n", "line 3, column `a`: `x` is not a finite number"),
@@ -395,6 +447,12 @@ mod tests {
             let error = read(text, &TableOptions::default()).unwrap_err().to_string();
             assert!(error.starts_with("`t.csv`: ") && error.contains(reason), "{text}: {error}");
         }
+        // The beginning of a text in UTF-16.
+        let (path, mut budget) = (Path::new("t.csv"), Budget::new(1 << 20));
+        let text = &b"\xff\xfea\0,\0"[..];
+        let error = Table::read_from(text, path, &TableOptions::default(), &mut budget);
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "`t.csv`: line 1 is not text in UTF-8; save the file as CSV in UTF-8");
         let label = TableOptions { label: Some("z".to_owned()), ..TableOptions::default() };
         assert!(read("a\n1\n", &label).unwrap_err().to_string().contains("no column `z`"));
     }

@@ -41,12 +41,7 @@ impl Change for RowValidator {
             Err(DataError::row(key.row, format!("{} {what}", Quoted(name))))
         };
         for name in &self.finite {
-            if let Some((place, x)) = not_finite(cell(name)?) {
-                return wrong(
-                    name,
-                    format!("has {x} at place {place}; replace it by a finite number"),
-                );
-            }
+            finite(key, name, cell(name)?)?;
         }
         for ClassRange { column, classes, ignored } in &self.classes {
             let in_range = |class: &i64| {
@@ -71,6 +66,13 @@ impl Change for RowValidator {
         }
         Ok(())
     }
+}
+
+/// Fails unless all elements of a column are finite.
+pub(super) fn finite(key: &RowKey, name: &str, cell: &Tensor) -> Result<(), DataError> {
+    let Some((place, x)) = not_finite(cell) else { return Ok(()) };
+    let what = format!("{} has {x} at place {place}; replace it by a finite number", Quoted(name));
+    Err(DataError::row(key.row, what))
 }
 
 /// The first element that is not finite, and its place.

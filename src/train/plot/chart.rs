@@ -3,6 +3,7 @@
 use crate::ir::picture::axis::{label, step, ticks};
 use crate::ir::picture::glyphs::{fitted, width};
 use crate::train::history::History;
+use crate::train::monitor::Monitor;
 
 /// Width and height of a panel, in pixels.
 const PANEL: (f64, f64) = (720.0, 300.0);
@@ -53,8 +54,8 @@ pub(super) struct Drawing {
 struct Curve {
     name: &'static str,
     colour: Colour,
-    /// Epochs from 1, and numbers that are finite.
-    values: Vec<Coordinate>,
+    /// Epochs from 1 with numbers that are finite, in pieces: one ends where an epoch has none.
+    pieces: Vec<Vec<Coordinate>>,
 }
 
 /// Draws a history: a panel for the loss, and one for each metric.
@@ -82,11 +83,15 @@ pub(super) fn draw(history: &History) -> Drawing {
 }
 
 fn curve(history: &History, number: &str, name: &'static str, colour: Colour) -> Curve {
-    let values = history.epochs.iter().filter_map(|epoch| {
-        let value = epoch.get(number).filter(|x| x.is_finite())?;
-        Some((epoch.epoch as f64 + 1.0, value))
-    });
-    Curve { name, colour, values: values.collect() }
+    let finite = |number: Option<f64>| number.filter(|x| x.is_finite());
+    let all: Vec<(f64, Option<f64>)> = history
+        .epochs
+        .iter()
+        .map(|epoch| (epoch.epoch as f64 + 1.0, finite(epoch.get(number))))
+        .collect();
+    let pieces = all.split(|(_, y)| y.is_none());
+    let pieces = pieces.map(|piece| piece.iter().filter_map(|(x, y)| Some((*x, (*y)?))).collect());
+    Curve { name, colour, pieces: pieces.filter(|piece: &Vec<_>| !piece.is_empty()).collect() }
 }
 
 /// The least and the largest of some numbers, and at least so far apart.
@@ -108,10 +113,29 @@ fn shown([low, high]: [f64; 2], count: f64) -> ((f64, f64), f64) {
     (((low / up).floor() * up, (high / up).ceil() * up), up)
 }
 
+/// The axis of the numbers of a panel: that of a share is the whole from 0 to 1, so that a small
+/// change looks small.
+fn upright(title: &str, values: impl Iterator<Item = f64> + Clone) -> ((f64, f64), f64) {
+    const TICKS: f64 = 6.0;
+    let (least, most) = range(values.clone(), 1e-9);
+    let is_share = Monitor::new(title).more && values.into_iter().all(|x| (0.0..=1.0).contains(&x));
+    shown(if is_share { [0.0, 1.0] } else { [least, most] }, TICKS)
+}
+
+/// Two strokes across an axis near its lower end, and what they mean.
+fn interrupted(marks: &mut Vec<Mark>, (left, lower): Coordinate) {
+    for up in [8.0, 13.0] {
+        let places = vec![(left - 5.0, lower - up + 3.0), (left + 5.0, lower - up - 3.0)];
+        marks.push(Mark::Line { places, colour: INK, width: 1.5 });
+    }
+    let text = "// the axis does not begin at 0".to_owned();
+    marks.push(Mark::Text { at: (left, lower + 32.0), text, anchor: Anchor::Start });
+}
+
 fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
-    let all = || curves.iter().flat_map(|curve| &curve.values);
+    let all = || curves.iter().flat_map(|curve| curve.pieces.iter().flatten());
     let x_range = range(all().map(|(x, _)| *x), 1.0);
-    let (y_range, up) = shown(range(all().map(|(_, y)| *y), 1e-9).into(), 6.0);
+    let (y_range, up) = upright(title, all().map(|(_, y)| *y));
     let (left, right) = (EDGES.0, PANEL.0 - EDGES.1);
     let (upper, lower) = (top + EDGES.2, top + PANEL.1 - EDGES.3);
     let part = |value: f64, (low, high): (f64, f64)| (value - low) / (high - low);
@@ -140,36 +164,100 @@ fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
         "epoch".to_owned(),
         Anchor::Middle,
     ));
-    let mut legend = right;
-    for curve in curves.iter().rev().filter(|curve| !curve.values.is_empty()) {
-        marks.push(text((legend, top + 20.0), curve.name.to_owned(), Anchor::End));
-        legend -= width(curve.name, FONT) + 26.0;
-        let places = vec![(legend, top + 20.0), (legend + 20.0, top + 20.0)];
-        marks.push(Mark::Line { places, colour: curve.colour, width: 2.0 });
-        legend -= 20.0;
+    if y_range.0 > 0.0 || y_range.1 < 0.0 {
+        interrupted(marks, (left, lower));
     }
+    let title_ends = legend(marks, (right, top + 20.0), curves);
     // The name of a metric may be long.
-    let title = fitted(title, FONT, legend - left);
+    let title = fitted(title, FONT, title_ends - left);
     marks.push(text((left, top + 20.0), title, Anchor::Start));
     for curve in curves {
-        let mut places: Vec<Coordinate> =
-            curve.values.iter().map(|(x, y)| (at_x(*x), at_y(*y))).collect();
-        if let [(x, y)] = places[..] {
-            places = vec![(x - 5.0, y), (x + 5.0, y)];
-        }
-        if !places.is_empty() {
+        for piece in &curve.pieces {
+            let mut places: Vec<Coordinate> =
+                piece.iter().map(|(x, y)| (at_x(*x), at_y(*y))).collect();
+            // One epoch alone has no length.
+            if let [(x, y)] = places[..] {
+                places = vec![((x - 5.0).max(left), y), ((x + 5.0).min(right), y)];
+            }
             marks.push(Mark::Line { places, colour: curve.colour, width: 2.0 });
         }
     }
 }
 
+/// The names of curves beside pieces of their lines, up to a place on the right; how far to the
+/// left they reach.
+fn legend(marks: &mut Vec<Mark>, (mut right, y): Coordinate, curves: &[Curve]) -> f64 {
+    for curve in curves.iter().rev().filter(|curve| !curve.pieces.is_empty()) {
+        let text = curve.name.to_owned();
+        marks.push(Mark::Text { at: (right, y), text, anchor: Anchor::End });
+        right -= width(curve.name, FONT) + 26.0;
+        let places = vec![(right, y), (right + 20.0, y)];
+        marks.push(Mark::Line { places, colour: curve.colour, width: 2.0 });
+        right -= 20.0;
+    }
+    right
+}
+
 #[cfg(test)]
 mod tests {
-    use super::range;
+    use super::{Mark, TRAINING, draw, range, upright};
+    use crate::train::{Epoch, History, Logs};
 
     #[test]
     fn an_axis_has_a_length() {
         assert_eq!(range([].into_iter(), 1.0), (0.0, 1.0));
         assert_eq!(range([3.0].into_iter(), 1.0), (2.5, 3.5));
+    }
+
+    /// A history of these losses and accuracies.
+    fn history(losses: &[f64], accuracies: &[f64]) -> History {
+        let epochs = (0..).zip(losses.iter().zip(accuracies)).map(|(epoch, (loss, accuracy))| {
+            let metrics = vec![("accuracy".to_owned(), *accuracy)];
+            let training = Logs { rows: 1, loss: *loss, metrics };
+            Epoch { epoch, training, ..Epoch::default() }
+        });
+        History { epochs: epochs.collect() }
+    }
+
+    fn texts(history: &History) -> Vec<String> {
+        let marks = draw(history).marks.into_iter();
+        let text = |mark| match mark {
+            Mark::Text { text, .. } => Some(text),
+            Mark::Line { .. } => None,
+        };
+        marks.filter_map(text).collect()
+    }
+
+    #[test]
+    fn a_share_is_drawn_as_one_of_the_whole() {
+        for name in ["accuracy", "val_accuracy", "head_top_5_accuracy", "auc_2"] {
+            assert_eq!(upright(name, [0.075, 0.083].into_iter()).0, (0.0, 1.0), "{name}");
+        }
+        assert_eq!(upright("cosine_similarity", [-0.5, 0.5].into_iter()).0, (-0.6, 0.6));
+        let has_mark = |losses: &[f64]| {
+            let texts = texts(&history(losses, &[0.9, 0.9]));
+            let marks = texts.iter().filter(|text| text.starts_with("// "));
+            marks.count()
+        };
+        // An axis of others that leaves 0 out says so.
+        assert_eq!(
+            [has_mark(&[2.0, 2.1]), has_mark(&[0.1, 2.1]), has_mark(&[-2.0, -1.5])],
+            [1, 0, 1]
+        );
+    }
+
+    #[test]
+    fn an_epoch_without_a_number_ends_a_line() {
+        let losses = [3.0, 2.0, f64::NAN, 1.0, f64::INFINITY, 0.5, 0.4];
+        let drawn = draw(&history(&losses, &[0.5; 7])).marks;
+        let lengths = |marks: &[Mark]| -> Vec<usize> {
+            let line = |mark: &Mark| match mark {
+                Mark::Line { places, colour: TRAINING, .. } => Some(places.len()),
+                Mark::Line { .. } | Mark::Text { .. } => None,
+            };
+            marks.iter().filter_map(line).collect()
+        };
+        // The first line of a panel is that of its legend.
+        assert_eq!(lengths(&drawn), [2, 2, 2, 2, 2, 7]);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use expect::costs;
+use expect::{Rates, costs};
 use fanwise::backend::CUDA;
 use fanwise::backend::Trace;
 use fanwise::ir::{parse, verify};
@@ -24,25 +24,25 @@ pub(super) struct Kernel {
     pub(super) time: f64,
     bytes: f64,
     flops: f64,
-    /// Seconds that its bytes take at least.
+    /// Seconds that its layers take at least.
+    floor: f64,
+    /// Seconds that bytes alone take at least.
     reading: f64,
-    /// Seconds that its operations take at least; 0 where they are not counted.
-    computing: f64,
-    /// Seconds that it takes at least in `bf16`, if the rate of products in it is known.
+    /// Seconds that they take at least in `bf16`, if the rate of products in it is known.
     pub(super) bf16: Option<f64>,
     /// Seconds that the model of the GPU expects, if there is one.
     pub(super) expected: Option<f64>,
 }
 
 impl Kernel {
-    /// Seconds that it takes at least.
+    /// Seconds that its layers take at least.
     pub(super) fn floor(&self) -> f64 {
-        self.reading.max(self.computing)
+        self.floor
     }
 
-    /// Whether the floor is that of bytes or of operations.
+    /// Whether operations make the floor of any of its launches, or bytes that of all.
     fn bound(&self) -> &'static str {
-        if self.computing > self.reading { "operations" } else { "bytes" }
+        if self.floor > self.reading { "operations" } else { "bytes" }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -74,6 +74,8 @@ pub(super) fn kernels(
             times.entry(name).or_default().push(sum);
         }
     }
+    let f32 = Rates { bytes: ceilings.copy, operations: ceilings.flops().0 };
+    let bf16 = ceilings.bf16().map(|rate| Rates { bytes: 2.0 * ceilings.copy, operations: rate });
     let mut kernels: Vec<Kernel> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for cost in costs(&program.devices[1], n) {
@@ -85,24 +87,24 @@ pub(super) fn kernels(
                 time: median(times.remove(cost.label).unwrap_or_default()),
                 bytes: 0.0,
                 flops: 0.0,
+                floor: 0.0,
                 reading: 0.0,
-                computing: 0.0,
-                bf16: None,
+                bf16: bf16.map(|_| 0.0),
                 expected: ceilings.machine.map(|_| 0.0),
             });
             kernels.len() - 1
         });
-        kernels[at].bytes += cost.work.bytes;
-        kernels[at].flops += cost.work.operations;
-        if let (Some(sum), Some(machine)) = (&mut kernels[at].expected, ceilings.machine) {
+        let kernel = &mut kernels[at];
+        kernel.bytes += cost.work.bytes;
+        kernel.flops += cost.work.operations;
+        kernel.floor += cost.floor(f32);
+        kernel.reading += cost.floor(Rates { operations: f64::INFINITY, ..f32 });
+        if let (Some(sum), Some(rates)) = (&mut kernel.bf16, bf16) {
+            *sum += cost.floor(rates);
+        }
+        if let (Some(sum), Some(machine)) = (&mut kernel.expected, ceilings.machine) {
             *sum += cost.seconds(machine);
         }
-    }
-    for kernel in &mut kernels {
-        kernel.reading = kernel.bytes / ceilings.copy;
-        kernel.computing = kernel.flops / ceilings.flops().0;
-        let halved = kernel.bytes / 2.0 / ceilings.copy;
-        kernel.bf16 = ceilings.bf16().map(|rate| halved.max(kernel.flops / rate));
     }
     kernels
 }

@@ -7,8 +7,8 @@ use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    BROWSER, Failure, LONG, MANY, R, TF_KERAS, TORCH, beside, cargo_test, root, run_device_tests,
-    run_tests, say, step_with, target, turn, unit_tests,
+    BROWSER, Failure, LONG, MANY, PROFILE, R, TF_KERAS, TORCH, beside, cargo_test, fake_driver, root,
+    run_device_tests, run_tests, say, step_with, target, turn, unit_tests,
 };
 
 /// A part: its name, and what it runs.
@@ -103,8 +103,10 @@ fn matrices() -> Result<(), Failure> {
 /// Mutants and numbers in thousands, and the long commands of the book.
 fn drawn() -> Result<(), Failure> {
     let python = Python::prepare(&target())?;
+    Step::new("cargo", &["build", "--profile", PROFILE, "-p", "fakecuda"]).run()?;
     let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY, LONG]);
-    step_with(&python, drawn).env("FANWISE_SEED", turn()).run_tests()?;
+    let drawn = step_with(&python, drawn).env("FANWISE_SEED", turn());
+    drawn.env("FANWISE_FAKE", fake_driver()?).run_tests()?;
     unit_tests().args(&["--", "--ignored", MANY]).run_tests().map(drop)
 }
 

@@ -186,13 +186,20 @@ fn beside<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B)
     })
 }
 
-/// Runs the device tests on the fake driver, or one `whole` model alone. What that reports, leaks
-/// among it, is a failure.
-fn run_device_tests(python: &Python, turn: &str, whole: Option<&str>) -> Result<Counts, Failure> {
+/// The folder that has the fake driver under the name of the driver.
+fn fake_driver() -> Result<PathBuf, Failure> {
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     fs::create_dir_all(&folder).map_err(failed)?;
     fs::copy(built("deps/libfakecuda.so"), folder.join("libcuda.so")).map_err(failed)?;
+    Ok(folder)
+}
+
+/// Runs the device tests on the fake driver, or one `whole` model alone. What that reports, leaks
+/// among it, is a failure.
+fn run_device_tests(python: &Python, turn: &str, whole: Option<&str>) -> Result<Counts, Failure> {
+    let folder = fake_driver()?;
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     let report = folder.join("report.txt");
     fs::write(&report, "").map_err(failed)?;
     // More than there are cores: processes on the fake driver wait for each other.

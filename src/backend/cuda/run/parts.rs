@@ -1,7 +1,7 @@
 //! The parts of an executable, and the pinned memory of its runs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::health::Health;
@@ -10,7 +10,8 @@ use super::staging::StagingPool;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::memory::{HostBlock, Pinned, PinnedPool, free_memory};
-use crate::backend::cuda::driver::stream::Stream;
+use crate::backend::cuda::driver::stream::{Graph, Stream, is_short_of_graph};
+use crate::backend::host::lock;
 use crate::backend::host::trace::Trace;
 use crate::backend::size::port_bytes;
 use crate::backend::{DriverError, RunError, params};
@@ -27,6 +28,42 @@ pub(super) struct Commit {
     pub(super) device: usize,
     pub(super) stream: Stream,
     pub(super) copies: Vec<Replacement>,
+    /// All of them; `None` where one is no graph, or there is no memory for it.
+    pub(super) graph: Mutex<Option<Graph>>,
+}
+
+impl Commit {
+    /// The copies of a device, on a stream of their own.
+    pub(super) fn new(
+        device: usize,
+        stream: Stream,
+        copies: Vec<Replacement>,
+    ) -> Result<Self, DriverError> {
+        let mut own = Self { device, stream, copies, graph: Mutex::default() };
+        if own.copies.len() > 1 {
+            own.graph = match own.stream.capture(|| own.one_by_one()) {
+                Ok(graph) => Mutex::new(Some(graph)),
+                Err(error) if is_short_of_graph(&error) => Mutex::default(),
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(own)
+    }
+
+    /// Puts the copies on the stream.
+    pub(super) fn put(&self) -> Result<(), DriverError> {
+        let Some(graph) = &*lock(&self.graph) else { return self.one_by_one() };
+        match self.stream.replay(graph) {
+            // Nothing of it has begun.
+            Err(error) if is_short_of_graph(&error) => self.one_by_one(),
+            done => done,
+        }
+    }
+
+    fn one_by_one(&self) -> Result<(), DriverError> {
+        let mut copies = self.copies.iter();
+        copies.try_for_each(|copy| self.stream.copy(copy.new, copy.old, copy.bytes))
+    }
 }
 
 /// The addresses of new elements and of the old ones that they replace on a device.

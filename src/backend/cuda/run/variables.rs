@@ -92,7 +92,8 @@ pub(super) fn prepare(
         // them.
         let stream = Stream::new(context);
         let stream = stream.map_err(|error| failed(device.device, "parameters", error))?;
-        commits.push(Commit { device: d, stream, copies });
+        let commit = Commit::new(d, stream, copies);
+        commits.push(commit.map_err(|error| failed(device.device, "parameters", error))?);
         all.push(own);
     }
     Ok(Prepared { updates: all, commits })
@@ -165,13 +166,9 @@ impl Variables {
         // Computed before the copies begin: what may still fail, fails while the old elements are
         // whole.
         let held = self.with_blocks(parts, blocks)?;
-        let put = |commit: &Commit| {
-            let mut copies = commit.copies.iter();
-            copies.try_for_each(|copy| commit.stream.copy(copy.new, copy.old, copy.bytes))
-        };
         let mut failed = None;
         for commit in &parts.commits {
-            if let (None, Err(error)) = (&failed, put(commit)) {
+            if let (None, Err(error)) = (&failed, commit.put()) {
                 failed = Some((commit.device, error));
             }
         }

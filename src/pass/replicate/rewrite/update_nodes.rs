@@ -39,11 +39,12 @@ impl UpdateNodes {
         for id in claims.order().iter().rev() {
             let users = template.users(*id);
             let reaches = nodes[*id].0 || users.iter().any(|(user, ..)| nodes[*user].0);
-            // A node that replicas need as well is written once more for updates where parameters
-            // and whole inputs suffice for it; else updates take it from the first replica.
+            // A node that replicas need as well is written once more for updates where what every
+            // device has suffices for it; else updates take it from the first replica.
             let only = !is_output[*id] && users.iter().all(|(user, ..)| nodes[*user].1);
             let only = reaches && only && is_whole(template, claims, *id);
-            nodes[*id] = (only || (reaches && recomputable[*id]), only);
+            let is_joined = is_joined(template, claims, *id);
+            nodes[*id] = (only || (reaches && recomputable[*id] && !is_joined), only);
         }
         Self { nodes }
     }
@@ -81,17 +82,35 @@ fn is_whole(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
     !reshapes && operands.into_iter().chain(results).all(|v| claims.get(v) == Claim::Invariant)
 }
 
-/// The nodes, by index, that depend on parameters, constants and whole inputs alone. Updates
-/// compute them again rather than take them from a replica.
+/// True for a collective that gives every device the same whole, but for gathered rows, which are
+/// many.
+fn is_joined(template: &Graph, claims: &ClaimMap, id: NodeId) -> bool {
+    let node = template.node(id);
+    let joins = |op: &Op| op.is(Traits::COLLECTIVE) && !matches!(op, Op::AllGather(_));
+    let results = (0u32..).zip(node.results()).map(|(output, _)| Value { node: id, output });
+    node.op().is_some_and(joins) && results.into_iter().all(|v| claims.get(v) == Claim::Invariant)
+}
+
+/// The nodes, by index, that depend on parameters, constants and whole inputs alone, and elements
+/// of what collectives give to every device. Updates compute them again rather than take them from
+/// a replica.
 fn recomputable(template: &Graph, claims: &ClaimMap) -> NodeMap<bool> {
     let mut recomputable = template.node_map(false);
+    let mut comes_joined = template.node_map(false);
     for id in claims.order() {
         recomputable[*id] = match template.node(*id).kind() {
             NodeKind::Param(_) => true,
             NodeKind::Input => claims.get(Value { node: *id, output: 0 }) == Claim::Invariant,
             NodeKind::Op(_) => {
-                is_whole(template, claims, *id)
-                    && template.operands(*id).iter().all(|v| recomputable[v.node])
+                let operands = template.operands(*id);
+                let of_joined = operands.iter().any(|v| comes_joined[v.node]);
+                let moves = template.node(*id).op().is_some_and(|op| op.is(Traits::MOVES));
+                let is_joined = is_joined(template, claims, *id);
+                comes_joined[*id] = is_joined || of_joined;
+                is_joined
+                    || is_whole(template, claims, *id)
+                        && (moves || !of_joined)
+                        && operands.iter().all(|v| recomputable[v.node])
             }
         };
     }

@@ -4,6 +4,7 @@
 //! beyond the edges, those in `f64`, its bytes, its bytes from the shared cache; and [`LAUNCH`] for
 //! each kernel. Inputs, outputs and weights are in the memory of the GPU.
 
+mod doubles;
 mod machine;
 mod table;
 mod work;
@@ -26,6 +27,8 @@ pub struct Cost<'a> {
     pub label: &'a str,
     /// What is launched; nothing for a copy in the memory of the device.
     pub launch: Option<&'a Launch>,
+    /// The file of its kernel, if calls tell it apart.
+    pub file: Option<&'static str>,
     /// What it does in the batch.
     pub work: Work,
     /// The kernels that it starts.
@@ -52,14 +55,15 @@ pub fn costs(device: &DeviceProgram, n: i64) -> Vec<Cost<'_>> {
                 let kernel = launch.results.first().and_then(|id| kernels.get(id));
                 let work = Shapes { device, launch, n }.work(&partial, kernel);
                 partial.extend((launch.class == KernelClass::Partial).then_some(&**launch));
-                all.push(Cost { label, launch: Some(&**launch), work, kernels: calls.len() });
+                let file = kernel.map(|started| started.kernel.file);
+                all.push(Cost { label, launch: Some(&**launch), file, work, kernels: calls.len() });
             }
             // Inputs are there; the first device is the host. What a GPU pulls from others, others
             // pull from it.
             Action::Copy { device: from, to, .. } if *from > 0 => {
                 let bytes = device.buffers[to.0 as usize].ty.bytes().eval(n) as f64;
                 let work = Work { bytes: 2.0 * bytes, cached: 2.0 * bytes, ..Work::default() };
-                all.push(Cost { label, launch: None, work, kernels: 1 });
+                all.push(Cost { label, launch: None, file: None, work, kernels: 1 });
             }
             Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => {}
         }
@@ -76,17 +80,27 @@ impl Cost<'_> {
         busy.max(cached / on.cache) + LAUNCH * self.kernels as f64
     }
 
-    /// The least seconds for what it computes, with each operand and result read and written once:
-    /// in `f32`, and in `bf16` at the rate of tensor cores. What only moves elements needs none.
+    /// The least seconds for what it computes, in `f32`, and in `bf16` at the rate of tensor cores,
+    /// where a byte of memory holds twice as much.
     pub fn floors(&self, on: &Machine) -> [f64; 2] {
-        let moves = [KernelClass::Move, KernelClass::Reorder];
-        let Work { operations, bytes, .. } = self.work;
-        match self.launch {
-            Some(launch) if !moves.contains(&launch.class) => [
-                (bytes / on.memory).max(operations / on.f32()),
-                (bytes / 2.0 / on.memory).max(operations / on.bf16),
-            ],
-            _ => [0.0; 2],
-        }
+        let f32 = Rates { bytes: on.memory, operations: on.f32() };
+        let bf16 = Rates { bytes: 2.0 * on.memory, operations: on.bf16 };
+        [self.floor(f32), self.floor(bf16)]
     }
+
+    /// The least seconds at these rates: what every way to compute the layer moves, or multiplies,
+    /// whatever takes longer. Launches do not overlap.
+    pub fn floor(&self, at: Rates) -> f64 {
+        let Work { operations, least, .. } = self.work;
+        (least / at.bytes).max(operations / at.operations)
+    }
+}
+
+/// The rates of which floors are made, of a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Bytes, as of `f32`, to and from memory.
+    pub bytes: f64,
+    /// Operations of a product.
+    pub operations: f64,
 }

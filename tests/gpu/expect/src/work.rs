@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use fanwise::internal::{Arg, Call, Kernel, ParamDecl, work as asked};
 use fanwise::lower::{BufferId, DeviceProgram, Launch};
+use fanwise::types::KernelClass;
 
+use crate::doubles::doubles;
 use crate::machine::{ON_CHIP, density};
 
 /// The work of a launch in a batch.
@@ -15,10 +17,12 @@ pub struct Work {
     pub operations: f64,
     /// Those that the launch makes, with what tiles compute beyond the edges.
     pub performed: f64,
-    /// Operations in `f64`.
+    /// Instructions in `f64`.
     pub doubles: f64,
     /// The bytes that it reads and writes at least.
     pub bytes: f64,
+    /// Those of them that no other way to compute the layer saves.
+    pub least: f64,
     /// The bytes that its blocks read from the shared cache.
     pub cached: f64,
     /// The part of its instructions that multiply, in the machine code of its kernel.
@@ -33,30 +37,37 @@ pub(crate) struct Shapes<'a> {
 }
 
 impl Shapes<'_> {
-    fn elements_of(&self, id: BufferId) -> f64 {
-        self.device.buffers[id.0 as usize].ty.shape.elements().eval(self.n) as f64
+    fn bytes_of(&self, id: BufferId) -> f64 {
+        self.device.buffers[id.0 as usize].ty.bytes().eval(self.n) as f64
     }
 
-    fn result(&self) -> f64 {
-        self.elements_of(self.launch.results[0])
+    fn sum<'b>(&self, ids: impl IntoIterator<Item = &'b BufferId>) -> f64 {
+        ids.into_iter().map(|id| self.bytes_of(*id)).sum()
     }
 
     /// The work of the launch, by this kernel if it is one that calls tell apart.
     pub(crate) fn work(&self, partial: &[&Launch], kernel: Option<&Started<'_>>) -> Work {
         let asked = asked(self.device, self.launch, partial, ON_CHIP, self.n);
-        let (operations, bytes) = (asked.operations, asked.bytes);
-        let first = self.launch.operands.first().map_or(0.0, |id| self.elements_of(*id));
+        let writes = |p: &&&Launch| p.results.iter().any(|id| self.launch.operands.contains(id));
+        let first = partial.iter().find(writes).copied();
+        let (operations, mut bytes) = (asked.operations, asked.bytes);
+        if let (Some(_), Some(kernel)) = (first, kernel) {
+            // What only the first launch of two reads is an operand of the second one, too.
+            let read: Vec<BufferId> = kernel.read().collect();
+            bytes -= self.sum(self.launch.operands.iter().filter(|id| !read.contains(id)));
+        }
         let mut work = Work {
             operations,
             performed: operations,
             bytes,
+            least: self.least(first).min(bytes),
             cached: bytes,
             density: 1.0,
             doubles: 0.0,
         };
         let Some(kernel) = kernel else { return work };
         work.performed *= kernel.excess(self.n);
-        let gradient = kernel.get("GRADIENT", self.n) > 0.0;
+        work.doubles = doubles(kernel, self.n);
         match kernel.kernel.file {
             "conv.cu" | "matmul.cu" | "conv_weight_grad.cu" => kernel.tiles(&mut work, self.n),
             "depthwise.cu" => {
@@ -68,17 +79,42 @@ impl Shapes<'_> {
                 work.density = density::FEW_CHANNELS;
                 work.cached *= kernel.get("TAPS", self.n).sqrt();
             }
-            "recurrent.cu" | "recurrent_grad.cu" => work.density = density::CELL,
-            "batch_statistics.cu" => work.doubles = first * if gradient { 6.0 } else { 3.0 },
-            "batch_norm.cu" => work.doubles = first * if gradient { 8.0 } else { 4.0 },
-            "batch_sums.cu" => work.doubles = 4.0 * first,
-            // Wide sums and products keep what each addition rounds away.
-            "reduce.cu" if kernel.get("COMPONENTS", self.n) > 1.0 => work.doubles = 7.0 * first,
-            "reduce.cu" | "long_norm.cu" | "long_softmax.cu" => work.doubles = 2.0 * first,
-            "all_reduce.cu" => work.doubles = self.result() * kernel.get("PARTS", self.n),
+            "recurrent.cu" | "recurrent_grad.cu" => {
+                work.density = density::CELL;
+                work.cached += kernel.weights(self.n);
+            }
             _ => {}
         }
         work
+    }
+
+    /// The bytes of a layer that every way to compute it moves: its operands and its results once,
+    /// however many launches it takes; `first` is the one that has taken parts for this one.
+    ///
+    /// Chains, numbers that are drawn and what only moves elements can be a part of the launch
+    /// before or behind, and so can the sum of a gradient. The further operands of a chain are read
+    /// in any case: residuals, and what slopes follow from.
+    fn least(&self, first: Option<&Launch>) -> f64 {
+        let Launch { class, op, operands, results, .. } = self.launch;
+        #[expect(clippy::wildcard_enum_match_arm, reason = "all others are layers")]
+        match class {
+            KernelClass::Move | KernelClass::Reorder | KernelClass::Index | KernelClass::Random => {
+                0.0
+            }
+            KernelClass::Elementwise | KernelClass::Broadcast => {
+                let sizes = operands.iter().map(|id| self.bytes_of(*id));
+                self.sum(operands) - sizes.fold(0.0, f64::max)
+            }
+            _ if op.as_ref().is_some_and(|op| op.name() == "reduce_sum") => 0.0,
+            // Its results are parts, which are read at once.
+            KernelClass::Partial => self.sum(operands),
+            _ => {
+                let taken = |id: &BufferId| {
+                    first.is_some_and(|of| of.operands.contains(id) || of.results.contains(id))
+                };
+                self.sum(operands.iter().filter(|id| !taken(id))) + self.sum(results)
+            }
+        }
     }
 }
 
@@ -115,14 +151,30 @@ impl<'a> Started<'a> {
         })
     }
 
+    /// The buffers that it reads.
+    fn read(&self) -> impl Iterator<Item = BufferId> + use<'a> {
+        let params = self.kernel.params.iter().zip(self.args);
+        params.filter_map(|(decl, arg)| match (decl, arg) {
+            (ParamDecl::Read(..), Arg::Buffer(id)) => Some(*id),
+            _ => None,
+        })
+    }
+
+    /// The text of a macro that the kernel has.
+    pub(crate) fn text(&self, name: &str) -> &'a str {
+        let found = self.kernel.defines.iter().find(|(own, _)| own == name);
+        let (_, text) = found.unwrap_or_else(|| panic!("{} has no {name}", self.kernel.file));
+        text
+    }
+
     /// The number of this name in a batch of `n` rows, a macro or an argument; 0 without one, as of
     /// a flag that the kernel does not have.
-    fn get(&self, name: &str, n: i64) -> f64 {
+    pub(crate) fn get(&self, name: &str, n: i64) -> f64 {
         self.find(name, n).unwrap_or(0.0)
     }
 
     /// A number that the kernel has.
-    fn size(&self, name: &str, n: i64) -> f64 {
+    pub(crate) fn size(&self, name: &str, n: i64) -> f64 {
         let missing = || panic!("{} has no number {name}", self.kernel.file);
         self.find(name, n).unwrap_or_else(missing)
     }
@@ -142,9 +194,7 @@ impl<'a> Started<'a> {
 
     /// The constant numbers of a list.
     fn list(&self, name: &str) -> Vec<f64> {
-        let found = self.kernel.defines.iter().find(|(own, _)| own == name);
-        let (_, text) = found.unwrap_or_else(|| panic!("{} has no {name}", self.kernel.file));
-        let text = text.trim_matches(['{', '}']);
+        let text = self.text(name).trim_matches(['{', '}']);
         text.split(',').filter_map(|number| number.trim().parse().ok()).collect()
     }
 
@@ -182,8 +232,23 @@ impl<'a> Started<'a> {
                 let sides = over(get("HEIGHT"), get("BM")) * over(get("WIDTH"), get("BN"));
                 sides * over(get("TERMS"), get("BK"))
             }
+            "recurrent.cu" | "recurrent_grad.cu" => over(get("ROWS"), get("TOGETHER")),
             _ => 1.0,
         }
+    }
+
+    /// The bytes of a cell's weights of the state that its blocks read from the cache: all of a
+    /// direction in each step, and for gradients once more on the way back.
+    fn weights(&self, n: i64) -> f64 {
+        let get = |name: &str| self.size(name, n);
+        let gates = match self.text("KIND") {
+            "0" => 4.0,
+            "1" => 3.0,
+            _ => 1.0,
+        };
+        let times = if self.kernel.file == "recurrent_grad.cu" { 2.0 } else { 1.0 };
+        let blocks = (get("ROWS") / get("TOGETHER")).ceil() * get("DIRECTIONS");
+        4.0 * times * gates * get("HIDDEN").powi(2) * get("STEPS") * blocks
     }
 
     /// The taps that the places of each phase of a convolution meet.
