@@ -81,13 +81,11 @@ fn parsed_again(error: &clap::Error, command: &Command, line: &[OsString]) -> Op
     let [option, number] = [0, 1].map(|i| line[at + i].to_string_lossy().into_owned());
     let joined = format!("{option}={number}");
     let whole = [&line[..at], &[joined.clone().into()], &line[at + 2..]].concat();
-    match command.clone().try_get_matches_from(&whole) {
-        Err(next) => Some(parsed_again(&next, command, &whole).unwrap_or(next)),
-        Ok(_) => {
-            let text = format!("`{option} {number}`: write a negative value as `{joined}`");
-            Some(command.clone().error(ErrorKind::InvalidValue, text))
-        }
+    if let Err(next) = command.clone().try_get_matches_from(&whole) {
+        return Some(parsed_again(&next, command, &whole).unwrap_or(next));
     }
+    let text = format!("`{option} {number}`: write a negative value as `{joined}`");
+    Some(command.clone().error(ErrorKind::InvalidValue, text))
 }
 
 /// Whether a word is an option by its long name, without a value.

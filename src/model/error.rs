@@ -232,9 +232,11 @@ impl Diagnostic for ModelError {
             Self::UnknownParam { .. } => {
                 vec![Hint::advice("name weights of this model, or rename the tensors")]
             }
+            Self::Json { .. } => vec![Hint::advice(
+                "copy it again, or write it again with `fanwise compile --emit json`",
+            )],
             Self::Io { .. }
             | Self::Text { .. }
-            | Self::Json { .. }
             | Self::Invalid { .. }
             | Self::ParamsForm(_)
             | Self::NoParams(_)

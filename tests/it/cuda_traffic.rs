@@ -233,47 +233,45 @@ fn floors_of_a_step_are_those_of_its_layers() {
     let program = placed(&graph, 1);
     let costs = costs(own(&program, Device::gpu(0)), ROWS);
     let sum = |of: fn(&Cost<'_>) -> f64| costs.iter().map(of).sum::<f64>();
+    let is = |found: f64, expected: i64| (found - expected as f64).abs() < 0.5;
     // The image and its gradient once, and the kernel; the sum is that of what is read in any case.
     let image = 4 * ROWS * 8 * 16;
-    assert_eq!(sum(|cost| cost.work.least), (2 * image + 4 * 64) as f64);
+    assert!(is(sum(|cost| cost.work.least), 2 * image + 4 * 64));
     assert!(sum(|cost| cost.work.bytes) > (3 * image) as f64);
     // Each of 16 places of a sample has 64 products.
-    assert_eq!(sum(|cost| cost.work.operations), (2 * ROWS * 16 * 64) as f64);
+    assert!(is(sum(|cost| cost.work.operations), 2 * ROWS * 16 * 64));
 }
+
+/// The kernels of convolutions and of their gradients.
+const CONVOLVE: [&str; 4] =
+    ["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "few_weight_grad.cu"];
 
 /// Of the kernels of all models those that multiply have operations, the others none.
 #[test]
 fn kernels_that_multiply_have_operations() {
-    const MULTIPLY: [&str; 7] = [
-        "conv.cu",
-        "conv_weight_grad.cu",
-        "depthwise.cu",
-        "few_weight_grad.cu",
-        "matmul.cu",
-        "recurrent.cu",
-        "recurrent_grad.cu",
-    ];
+    const OTHERS: [&str; 3] = ["matmul.cu", "recurrent.cu", "recurrent_grad.cu"];
+    let multiply = [&CONVOLVE[..], &OTHERS[..]].concat();
     let mut met = BTreeSet::new();
     for name in zoo::names() {
         let program = placed(&cuda_training::step(name, "sgd"), 1);
         for cost in costs(own(&program, Device::gpu(0)), 3) {
             let Some(file) = cost.file else { continue };
             let counted = cost.work.operations > 0.0;
-            assert_eq!(counted, MULTIPLY.contains(&file), "{name}: {} by {file}", cost.label);
+            assert_eq!(counted, multiply.contains(&file), "{name}: {} by {file}", cost.label);
             met.insert(file);
         }
     }
-    assert!(MULTIPLY.iter().all(|file| met.contains(file)), "{met:?}");
+    assert!(multiply.iter().all(|file| met.contains(file)), "{met:?}");
 }
 
 /// The kernels of convolutions that multiply more than twice as often as their results need, in
 /// batches of these rows, and how often.
 fn wasteful(program: &Program, batches: &[i64]) -> BTreeSet<String> {
     let calls = calls(own(program, Device::gpu(0))).unwrap();
-    // No convolution is lowered to the kernel of products, whose tiles are as high as they are
-    // however few rows there are: those of a dense layer are the samples of the batch.
+    // Products and cells take rows of the batch together, however few there are; no convolution is
+    // lowered to their kernels.
     let all = calls.iter().flatten().flat_map(Started::of);
-    let convolutions = all.filter(|of| of.kernel.file != "matmul.cu");
+    let convolutions = all.filter(|of| CONVOLVE.contains(&of.kernel.file));
     let mut found = BTreeSet::new();
     for of in convolutions {
         let excesses = batches.iter().map(|n| of.excess(*n));

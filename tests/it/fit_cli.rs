@@ -148,7 +148,7 @@ fn a_run_may_watch_more_when_it_goes_on() {
     let worse = ["--learning-rate", "50", "--monitor", "loss", "--keep", "best"];
     let data = ["--data", &train, "--checkpoint", &at("other"), "--epochs", "1"];
     good(&[&["fit", "zoo:two_head", "--loss", "score=mse"][..], &worse, &data].concat());
-    let again = ["fit", "zoo:two_head", "--resume", &at("other/best"), "--epochs", "2"];
+    let again = ["fit", "zoo:two_head", "--resume", &at("other"), "--epochs", "2"];
     good(&[&again[..], &["--save", &at("kept.safetensors")]].concat());
     let read = |file: &str| fs::read(at(file)).unwrap();
     assert!(read("kept.safetensors").len() == read("best.safetensors").len());

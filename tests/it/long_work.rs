@@ -76,11 +76,20 @@ fn a_run_says_what_it_does_and_what_came_of_it() {
     let log = fs::read_to_string(at("log.csv")).unwrap();
     assert!(log.lines().nth(1).unwrap().starts_with("1,"), "{log}");
     // A run that has ended says so.
-    let (_, said) = good(&["fit", "zoo:two_head", "--resume", &at("run"), "--epochs", "2"]);
-    assert!(said.contains(&format!(", 2 epochs, after epoch {epochs}\n")), "{said}");
-    assert!(
-        said.contains("trained 0 epochs in ") && said.contains("the run had them before: 2 epochs")
-    );
+    let again = |all: usize| {
+        ["fit", "--resume", &at("run"), "--epochs", &all.to_string()].map(str::to_owned)
+    };
+    let (_, said) = good(&again(epochs).each_ref().map(String::as_str));
+    for part in [
+        format!("has all its epochs, {epochs}; give `--epochs N` with a number above {epochs}"),
+        format!(", {epochs} epochs, after epoch {epochs}\n"),
+        "trained 0 epochs in ".to_owned(),
+        format!("the run had them before: {epochs} epochs"),
+    ] {
+        assert!(said.contains(&part), "{part}: {said}");
+    }
+    let error = refused(&again(epochs - 1).each_ref().map(String::as_str));
+    assert!(error.contains(&format!("is less than the {epochs} epochs that the run")), "{error}");
 }
 
 #[test]
@@ -213,6 +222,61 @@ fn started(folder: &Path, more: &[&str]) -> Child {
 fn signal(child: &Child, name: &str) {
     let id = child.id().to_string();
     assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_preparation_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, _) = two_head(folder.path());
+    // The model is large: its weights are made after the folder of checkpoints.
+    let args = ["fit", "zoo:xception", "--data", &train, "--loss", "cce", "--checkpoint", "a/b"];
+    for before in [false, true] {
+        if before {
+            fs::create_dir(folder.path().join("a")).unwrap();
+        }
+        let mut child = spawned(folder.path(), &args);
+        while !folder.path().join("a/b").exists() {
+            assert!(child.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        signal(&child, "-INT");
+        let output = child.wait_with_output().unwrap();
+        let said = texts(&output).1;
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.ends_with("began: nothing was trained, and no file written\n"), "{said}");
+        // A folder that was there stays.
+        let left = [folder.path().join("a/b").exists(), folder.path().join("a").exists()];
+        assert_eq!(left, [false, before]);
+    }
+}
+
+#[test]
+fn what_a_resumed_run_is_given_belongs_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, _) = two_head(folder.path());
+    fs::copy(&train, at("moved.npz")).unwrap();
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse"];
+    good(&[&begin[..], &["--checkpoint", &at("run"), "--keep", "best", "--epochs", "2"]].concat());
+    let error = refused(&["fit", "--resume", &at("run/best"), "--epochs", "3"]);
+    assert!(error.contains("run/best is a part of the run in "), "{error}");
+    assert!(!Path::new(&at("run/best/best")).exists());
+    // The folder of the run is its model.
+    let again = ["fit", &at("run"), "--resume", &at("run"), "--epochs"];
+    let (_, said) = good(&[&again[..], &["3"]].concat());
+    assert!(!said.contains("note: the run") && said.contains("after epoch 2"), "{said}");
+    let (_, said) = good(&[&again[..], &["4", "--keep", "every"]].concat());
+    assert!(said.contains("keeps the checkpoints from epoch 4 on"), "{said}");
+    let (_, said) = good(&[&again[..], &["5", "--keep", "every"]].concat());
+    assert!(said.contains("keeps the checkpoints from epoch 4 on"), "{said}");
+    fs::remove_file(&train).unwrap();
+    let error = refused(&[&again[..], &["6"]].concat());
+    assert!(error.contains("or name it where it is with `--data FILE`"), "{error}");
+    good(&[&again[..], &["6", "--data", &at("moved.npz")]].concat());
+    // A damaged run goes on from a part of it.
+    fs::write(at("run/state.json"), "{").unwrap();
+    good(&["fit", "--resume", &at("run/epoch-5"), "--epochs", "6"]);
 }
 
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use clap::Parser;
 
@@ -146,6 +146,7 @@ fn distances(svg: &str) -> Vec<(f64, String)> {
 
 #[test]
 fn gradients_are_beside_what_they_are_of() {
+    let mut updates = Vec::new();
     for weights in ["template", "mirrored"] {
         let svg = picture::to_svg(&step_on_four(&["--weights", weights]), Level::Layers);
         let distances = distances(&svg);
@@ -162,7 +163,11 @@ fn gradients_are_beside_what_they_are_of() {
         assert!(!svg.contains("moments.r0.h") && !svg.contains(".d0"), "{weights}");
         // All devices do the same, and the host nothing among them.
         assert!(!svg.contains("gpu:1") && !svg.contains("cpu:0 · forward"), "{weights}");
+        let seen = seen(&svg);
+        let told = seen.iter().flat_map(|own| &own.texts).filter(|t| t.starts_with("→ updates "));
+        updates.push(told.map(|text| (*text).to_owned()).collect::<BTreeSet<_>>());
     }
+    assert_eq!(updates[0], updates[1]);
 }
 
 /// Copies stand in the order of the outputs that are merged of them.

@@ -178,7 +178,9 @@ fn answer(prepared: Arc<AtomicBool>, made: Vec<PathBuf>) -> std::io::Result<()> 
             return;
         }
         // One with files stays, as it is no longer empty.
-        made.iter().for_each(|folder| drop(std::fs::remove_dir(folder)));
+        for folder in made {
+            drop(std::fs::remove_dir(folder));
+        }
         ui::talk("interrupted before training began: nothing was trained, and no file written");
         signal_hook::low_level::exit(CODE.into());
     };

@@ -138,7 +138,11 @@ impl<'a> Drawing<'a> {
     fn node(&self, out: &mut String, id: NodeId) {
         let Some(drawn) = self.drawn[id] else { return };
         let node = self.graph.node(id);
-        let count = self.words.count(&[id]);
+        let count = match (node.kind(), drawn.lane) {
+            // Every device has its copy.
+            (NodeKind::Param(_), Lane::Group(group)) => self.folding.groups[group].len(),
+            (NodeKind::Param(_) | NodeKind::Input | NodeKind::Op(_), _) => self.words.count(&[id]),
+        };
         let is_told = count > 1 && drawn.role != Role::Compute;
         let times = if is_told { format!(" ×{count}") } else { String::new() };
         let (_, fill, border) = drawn.role.look();

@@ -95,12 +95,10 @@ impl Scope {
         Ok(scope)
     }
 
-    /// What is measured, in order: inference of all models, then their training.
+    /// What is measured, in order: each model's inference, then a step of its training.
     fn subjects(&self) -> impl Iterator<Item = Subject<'_>> {
-        let both = [false, true].into_iter();
-        both.flat_map(|is_trained| {
-            self.models.iter().map(move |model| Subject { model, is_trained })
-        })
+        let both = |model| [false, true].map(|is_trained| Subject { model, is_trained });
+        self.models.iter().map(String::as_str).flat_map(both)
     }
 
     /// Whether the time is over.

@@ -28,6 +28,8 @@ use crate::{data_sets, embed, predictions};
 pub(super) enum Of {
     /// Three numbers, and gives one: the model of a Keras file.
     Numbers,
+    /// Small images, and gives four numbers: the model of a file that PyTorch exported.
+    Exported,
     /// The digits of `zoo:mlp`, and gives ten classes.
     Digits,
     /// Images of files in folders.
@@ -44,6 +46,9 @@ pub(super) struct Place {
 
 /// The model in three forms, as Keras writes it.
 const KERAS: &str = "tests/fuzz/corpus/keras_file";
+
+/// A model as the exporter of PyTorch writes it.
+const EXPORTED: &str = "tests/models/exported/torch_script_separable.onnx";
 
 /// Elements between 0 and 1, others for each `seed`.
 pub(super) fn numbers(dims: &[usize], seed: u64) -> Tensor {
@@ -75,6 +80,7 @@ impl Place {
     fn model(&self) -> String {
         match self.of {
             Of::Numbers => support::root(KERAS).join("mlp.keras").display().to_string(),
+            Of::Exported => support::root(EXPORTED).display().to_string(),
             Of::Digits => "zoo:mlp:narrow=8".to_owned(),
             Of::Images => predictions::of_images(&self.folder),
             Of::Cifar => "zoo:mini_googlenet:narrow=8".to_owned(),
@@ -92,8 +98,14 @@ impl Place {
             return true;
         }
         match name {
+            "in.npz" if self.of == Of::Exported => {
+                self.write(name, &[("image", numbers(&[8, 3, 16, 16], 3))]);
+            }
             "in.npz" => self.data_set("onnx-model"),
             _ if of_folder => self.data_set(first),
+            "model.onnx" if self.of == Of::Exported => {
+                fs::copy(support::root(EXPORTED), self.at(name)).unwrap();
+            }
             "model.onnx" => {
                 self.fanwise(&format!("compile {} --emit onnx={name}", self.model()));
             }
@@ -152,6 +164,10 @@ impl Place {
                 let (x, y) = (numbers(&[rows, 3], seed), numbers(&[rows, 1], seed + 9));
                 self.write(name, &[("x", x), ("y", y)]);
             }
+            Of::Exported => {
+                let (x, y) = (numbers(&[rows, 3, 16, 16], seed), numbers(&[rows, 4], seed + 9));
+                self.write(name, &[("x", x), ("y", y)]);
+            }
             Of::Digits => {
                 let [a, b] = [3, 4].map(|seed| numbers(&[rows, 1], seed));
                 let x = numbers(&[rows, 784], seed);
@@ -206,7 +222,7 @@ impl Place {
     fn run(&self) {
         let (data, loss) = match self.of {
             Of::Images => ("train", "scce"),
-            Of::Numbers | Of::Digits | Of::Cifar => ("train.npz", "mse"),
+            Of::Numbers | Of::Exported | Of::Digits | Of::Cifar => ("train.npz", "mse"),
         };
         self.give(data);
         self.fanwise(&format!(

@@ -74,9 +74,9 @@ fn of_reduction(kernel: &Started<'_>) -> f64 {
 /// what joins them; moments are four numbers, for which a join takes some 48 instructions.
 fn of_exchange(kernel: &Started<'_>, n: i64) -> f64 {
     let each = match kernel.text("BY") {
-        "7" => (WIDE + 1.0) / 2.0,
-        "8" => 6.0 / 2.0,
-        "9" => 48.0 / 4.0,
+        "7" => 0.5 * (WIDE + 1.0),
+        "8" => 0.5 * 6.0,
+        "9" => 0.25 * 48.0,
         _ if kernel.get("FLOAT", n) > 0.0 => 2.0,
         _ => 0.0,
     };
