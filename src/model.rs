@@ -341,12 +341,10 @@ fn find_weights(
         let path = found.and_then(|path| Some(Arc::<str>::from(path.to_str()?)));
         for id in ids {
             let param = graph.param(id);
-            let (name, key, was) = (param.name.clone(), param.source.key.clone(), param.hash);
+            let (name, key) = (param.name.clone(), param.source.key.clone());
             let tensor = held.take(&file, param, options.params_unchecked)?;
-            let hash = ContentHash::of(&tensor);
-            if let Some(file) = path.clone().filter(|_| options.params.is_none() || hash != was) {
+            if let Some(file) = path.clone().filter(|_| options.params.is_none()) {
                 graph.set_source(id, Source { file, key });
-                graph.set_hash(id, hash);
             }
             weights.insert(name, tensor);
         }

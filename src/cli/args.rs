@@ -232,7 +232,12 @@ impl ModelArgs {
 
     /// Reads the model; that open sizes have numbers in it is for the caller to say.
     pub(crate) fn load_open(&self) -> anyhow::Result<Model> {
-        decided(self.read(self.spec(), false)?)
+        let mut model = decided(self.read(self.spec(), false)?)?;
+        if self.options.params_unchecked {
+            // A graph that is written names these, and not those that it was made for.
+            model.graph = model::with_weights(&model.graph, &model.weights);
+        }
+        Ok(model)
     }
 
     /// Reads the model where the options are those of another.

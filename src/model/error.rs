@@ -232,9 +232,7 @@ impl Diagnostic for ModelError {
             Self::UnknownParam { .. } => {
                 vec![Hint::advice("name weights of this model, or rename the tensors")]
             }
-            Self::Json { .. } => vec![Hint::advice(
-                "copy it again, or write it again with `fanwise compile --emit json`",
-            )],
+            Self::Json { .. } => vec![Hint::advice("copy it again, or write it again")],
             Self::Io { .. }
             | Self::Text { .. }
             | Self::Invalid { .. }

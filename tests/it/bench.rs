@@ -112,7 +112,7 @@ fn what_cannot_be_measured_is_told_before() {
         ("zoo:mlp --train mse --optimizer nothing", "is not an optimizer"),
         ("zoo:mlp --batch 0", "0 is not in"),
         ("zoo:mlp --rounds 0", "0 is not in"),
-        ("zoo:nothing", "zoo"),
+        ("zoo:nothing", "unknown built-in model"),
     ] {
         let said = refused(args);
         assert!(said.contains(says), "{args}: {said}");

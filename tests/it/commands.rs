@@ -122,6 +122,9 @@ fn words(text: &str) -> Vec<String> {
 fn shortened(words: &[String], long: bool) -> Vec<String> {
     let trains = words[0] == "fit" && words.iter().any(|word| word.starts_with("zoo:mini"));
     let mut short = words.to_vec();
+    if words[0] == "bench" && !words.iter().any(|word| word == "--help") {
+        short.extend(["--rounds".to_owned(), "1".to_owned()]);
+    }
     for i in 1..short.len() {
         let of = |(option, from, _): &&(&str, &str, &str)| {
             trains && short[i - 1] == *option && short[i] == *from
@@ -189,6 +192,10 @@ fn run(all: &Path, command: &Shown, how: How) {
     }
     let mut process = Command::new(env!("CARGO_BIN_EXE_fanwise"));
     process.args(&words).current_dir(&place.folder).env_remove("RUST_BACKTRACE");
+    // Other programs that `bench` measures are those of the tests.
+    let mut folders = vec![set("FANWISE_PYTHON").parent().unwrap().to_path_buf()];
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    process.env("PATH", std::env::join_paths(folders).unwrap());
     process.env("HOME", &folder).env("XDG_CACHE_HOME", &folder).env("COLUMNS", "100");
     match how {
         How::Small => drop(process.env("FANWISE_NVRTC", "/no/such/folder")),

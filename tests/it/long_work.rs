@@ -276,7 +276,8 @@ fn what_a_resumed_run_is_given_belongs_to_it() {
     good(&[&again[..], &["6", "--data", &at("moved.npz")]].concat());
     // A damaged run goes on from a part of it.
     fs::write(at("run/state.json"), "{").unwrap();
-    good(&["fit", "--resume", &at("run/epoch-5"), "--epochs", "6"]);
+    let of_part = ["fit", "--resume", &at("run/epoch-5"), "--epochs", "6"];
+    good(&[&of_part[..], &["--data", &at("moved.npz")]].concat());
 }
 
 #[cfg(unix)]

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use self::own::{Own, Setting};
 use self::peer::{Asked, Library, Peer};
-use self::report::{Bench, Case, Contestant};
+use self::report::{Bench, Case, Contestant, Measured};
 use crate::Error;
 use crate::cli::args::{Format, FormatArgs, ModelArgs, ModelOptions};
 use crate::cli::exec::watched;
@@ -30,7 +30,7 @@ use crate::pass::{Loss, Optimizer};
   fanwise bench zoo:mini_googlenet --batch 1,8,32
   fanwise bench zoo:mlp zoo:resnet50 --gpus 4 --batch 64 --threads 2
   fanwise bench model.onnx --against onnxruntime --threads 2
-  fanwise bench model.keras --train categorical_crossentropy --against tensorflow,jax
+  fanwise bench model.keras --train categorical_crossentropy --against jax
 
 Everything is run in turn, in several rounds on the same processors, so that what else the machine
 does meets all alike. Numbers of a round are medians of its runs, numbers that are told medians of
@@ -97,13 +97,6 @@ fn optimizer(text: &str) -> anyhow::Result<String> {
 const ROUND: f64 = 0.5;
 const RUNS: (f64, f64) = (3.0, 100.0);
 
-/// What some runs took.
-struct Measured {
-    seconds: Vec<f64>,
-    /// The bytes that they needed at most, where that is known.
-    memory: Option<u64>,
-}
-
 /// What is measured in turn.
 enum Runs<'a> {
     Own(&'a mut Own),
@@ -139,8 +132,16 @@ pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         let of = ModelArgs::named(spec, &args.options);
         let model = if args.train.is_some() { of.load_for_training()? } else { of.load()? };
         let files = Files { spec, model: &model, folder: folder.path() };
-        let setting = Setting { args, runner: &runner, of: &of, model: &model, on_many: false };
-        measured(&mut bench, &setting, &files)?;
+        let setting = Setting {
+            train: args.train,
+            optimizer: &args.optimizer,
+            replicate: &args.replicate,
+            runner: &runner,
+            of: &of,
+            model: &model,
+            on_many: false,
+        };
+        measured(&mut bench, args, &setting, &files)?;
     }
     match args.format.format {
         Format::Text => ui::out(&bench.text())?,
@@ -185,8 +186,12 @@ impl Files<'_> {
 }
 
 /// Measures a model, in batches of each size.
-fn measured(bench: &mut Bench, setting: &Setting<'_>, files: &Files<'_>) -> anyhow::Result<()> {
-    let args = setting.args;
+fn measured(
+    bench: &mut Bench,
+    args: &BenchArgs,
+    setting: &Setting<'_>,
+    files: &Files<'_>,
+) -> anyhow::Result<()> {
     let many = args.replicate.is_of_many().then_some(true);
     let all = [false].into_iter().chain(many);
     let all = all.map(|on_many| Own::new(&Setting { on_many, ..*setting }));
@@ -271,7 +276,9 @@ fn pinned(threads: usize) -> Vec<usize> {
     let all = (0..CpuSet::MAX_CPU).filter(|core| own.is_set(*core));
     let cores: Vec<usize> = all.take(threads).collect();
     let mut kept = CpuSet::new();
-    cores.iter().for_each(|core| kept.set(*core));
+    for core in &cores {
+        kept.set(*core);
+    }
     let is_kept = cores.len() == threads && sched_setaffinity(None, &kept).is_ok();
     if is_kept { cores } else { Vec::new() }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::{BenchArgs, Measured};
+use super::report::Measured;
 use crate::Error;
 use crate::backend::{Executable, operations};
 use crate::cli::args::ModelArgs;
 use crate::cli::exec;
+use crate::cli::replicate::ReplicateArgs;
 use crate::cli::target::Runner;
 use crate::ir::Model;
 use crate::pass::{Loss, OutputLoss, Training};
@@ -20,7 +21,10 @@ const SEED: u64 = 1;
 
 /// How a model is run.
 pub(super) struct Setting<'a> {
-    pub(super) args: &'a BenchArgs,
+    /// The loss of steps of training, if they are measured.
+    pub(super) train: Option<Loss>,
+    pub(super) optimizer: &'a str,
+    pub(super) replicate: &'a ReplicateArgs,
     pub(super) runner: &'a Runner,
     pub(super) of: &'a ModelArgs,
     pub(super) model: &'a Model,
@@ -45,12 +49,11 @@ enum Work {
 impl Own {
     /// The model, for a batch of one row.
     pub(super) fn new(setting: &Setting<'_>) -> anyhow::Result<Self> {
-        let Setting { args, runner, of, model, on_many } = *setting;
+        let Setting { train, replicate: how, runner, of, model, on_many, .. } = *setting;
         let place = runner.place();
-        let work = if let Some(loss) = args.train {
+        let work = if let Some(loss) = train {
             Work::Training { trainer: Box::new(trainer(setting, loss)?), feed: Feed::default() }
         } else {
-            let how = &args.replicate;
             let replicated = if on_many {
                 how.apply(of, &model.graph, place)?
             } else {
@@ -94,7 +97,7 @@ impl Own {
                 *inputs = exec::random_inputs(&model.graph, rows, SEED, self.limit)?;
             }
             Work::Training { trainer, feed } => {
-                *feed = trainer.random_feed(i64::from(rows), SEED).map_err(Error::from)?;
+                *feed = trainer.random_feed(i64::from(rows), SEED)?;
             }
         }
         Ok(operations(self.executable().program(), i64::from(rows)))
@@ -111,7 +114,7 @@ impl Own {
                 let step = |_| {
                     let begin = Instant::now();
                     // Nothing is learned, so that all steps compute with like numbers.
-                    trainer.train_on_batch(feed, 0.0).map_err(Error::from)?;
+                    trainer.train_on_batch(feed, 0.0)?;
                     Ok(begin.elapsed().as_secs_f64())
                 };
                 (0..times).map(step).collect::<anyhow::Result<Vec<f64>>>()?
@@ -133,13 +136,12 @@ impl Own {
 
 /// The steps of a model by a loss of each output that is a float.
 fn trainer(setting: &Setting<'_>, loss: Loss) -> anyhow::Result<Trainer> {
-    let Setting { args, runner, of, model, on_many } = *setting;
+    let Setting { optimizer, replicate: how, runner, of, model, on_many, .. } = *setting;
     let (graph, place) = (&model.graph, runner.place());
     let floats = graph.outputs().iter().filter(|o| graph.ty(o.value).dtype.is_float());
     let losses: Vec<OutputLoss> = floats.map(|o| OutputLoss::new(&o.name, loss)).collect();
-    let optimizer = args.optimizer.parse()?;
+    let optimizer = optimizer.parse()?;
     let training = Training { losses, ..Training::new("", loss, optimizer) };
-    let how = &args.replicate;
     let replicate =
         if on_many { how.choice(graph, place, false)? } else { how.choice_of_one(place) };
     let distribution = Distribution {

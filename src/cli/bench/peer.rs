@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Measured;
+use super::report::Measured;
 
 /// Loads a model, and runs it as often as it is told to.
 const SCRIPT: &str = include_str!("peer.py");
@@ -144,7 +144,7 @@ impl Peer {
             Answer::Error(error) if !error.starts_with("ModuleNotFoundError") => {
                 bail!("{name} cannot run the model: {error}")
             }
-            answer => Ok(answer),
+            answer @ (Answer::Version(_) | Answer::Error(_) | Answer::Ran { .. }) => Ok(answer),
         }
     }
 }

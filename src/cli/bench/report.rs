@@ -4,9 +4,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Measured;
 use crate::backend::Peak;
 use crate::cli::{ui, version};
+
+/// What some runs took.
+pub(super) struct Measured {
+    pub(super) seconds: Vec<f64>,
+    /// The bytes that they needed at most, where that is known.
+    pub(super) memory: Option<u64>,
+}
 
 /// Everything that was measured.
 pub(super) struct Bench {
@@ -140,13 +146,15 @@ impl Bench {
         let rounds = if self.rounds == 1 { "round" } else { "rounds in turn" };
         let mut text = format!("fanwise {}, {} {rounds}, {on}", version::SHORT, self.rounds);
         if let Some(peak) = self.peak {
-            text += &format!(", which multiply and add {:.0} times a ns", 1e-9 * peak.operations);
+            let rate = 1e-9 * peak.operations;
+            text = format!("{text}, which multiply and add {rate:.0} times a ns");
         }
         text += "\n";
         text.extend(self.cases.iter().map(|case| case.text(self.peak)));
         for (name, ratios) in self.ratios().into_iter().filter(|(_, ratios)| ratios.len() > 1) {
             let (mean, count) = (mean(&ratios), ratios.len());
-            text += &format!("\n{name}: speed {mean:.2} in the geometric mean of {count}\n");
+            let line = format!("\n{name}: speed {mean:.2} in the geometric mean of {count}\n");
+            text.push_str(&line);
         }
         text
     }

@@ -166,8 +166,12 @@ impl Emit {
             return Ok(());
         }
         match self.kind {
-            Kind::Svg(_) => bail!("cannot draw to {shown}: `svg` pictures are .svg files"),
-            Kind::Html(_) => bail!("cannot draw to {shown}: `html` pictures are .html files"),
+            Kind::Svg(_) => {
+                bail!("cannot draw to {shown}: `svg` pictures are .svg files; name one")
+            }
+            Kind::Html(_) => {
+                bail!("cannot draw to {shown}: `html` pictures are .html files; name one")
+            }
             Kind::Onnx => bail!("cannot write to {shown}: ONNX models are .onnx files; name one"),
             Kind::Graph
             | Kind::GraphFolded

@@ -479,26 +479,6 @@ impl std::fmt::Display for Places<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{DETAIL, LETTERS, Rect, glyphs, label};
-
-    #[test]
-    fn labels_are_whole_or_have_enough_letters() {
-        let words = |text: &str, w: f64| {
-            label(text, &Rect { x: 0.0, y: 0.0, w, h: 20.0 }).map(|label| label.words)
-        };
-        let wide = |text: &str| glyphs::width(text, DETAIL) + 6.0;
-        assert_eq!(words("dense", wide("dense").max(34.0)).as_deref(), Some("dense"));
-        assert_eq!(words("dense_1", 34.0), None);
-        assert_eq!(words("conv2d_1", wide("conv2d_1")).as_deref(), Some("conv2d_1"));
-        for at in 34..120 {
-            let Some(cut) = words("batch_normalization_1", f64::from(at)) else { continue };
-            assert!(cut.chars().filter(|c| *c != '…').count() >= LETTERS, "{cut}");
-        }
-    }
-}
-
-#[cfg(test)]
 impl Chart {
     /// What is wrong with its places: bars that overlap or leave their panel, texts that overlap,
     /// leave their bar or the chart, or are crossed by a mark.
@@ -542,5 +522,25 @@ impl Chart {
             }
         }
         faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DETAIL, LETTERS, Rect, glyphs, label};
+
+    #[test]
+    fn labels_are_whole_or_have_enough_letters() {
+        let words = |text: &str, w: f64| {
+            label(text, &Rect { x: 0.0, y: 0.0, w, h: 20.0 }).map(|label| label.words)
+        };
+        let wide = |text: &str| glyphs::width(text, DETAIL) + 6.0;
+        assert_eq!(words("dense", wide("dense").max(34.0)).as_deref(), Some("dense"));
+        assert_eq!(words("dense_1", 34.0), None);
+        assert_eq!(words("conv2d_1", wide("conv2d_1")).as_deref(), Some("conv2d_1"));
+        for at in 34..120 {
+            let Some(cut) = words("batch_normalization_1", f64::from(at)) else { continue };
+            assert!(cut.chars().filter(|c| *c != '…').count() >= LETTERS, "{cut}");
+        }
     }
 }

@@ -72,6 +72,7 @@ pub(crate) fn fold(graph: &Graph, order: &[NodeId], folds: bool) -> Folding {
     }
     let mut folding = Folding::unfolded(graph, order, groups);
     folding.fold(&places, |_| true);
+    // A graph that is not split has no replicas.
     let devices = graph.split().map_or(&[][..], Split::devices);
     places.add(order, |id| {
         let node = graph.node(id);

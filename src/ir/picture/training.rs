@@ -199,7 +199,9 @@ impl Blocks {
             // The last box of a lane with parameters computes them there.
             let first = if homes[boxes[0]].is_some() { boxes.last() } else { boxes.first() };
             let Some(first) = first else { continue };
-            boxes.iter().for_each(|at| group[*at] = *first);
+            for at in boxes {
+                group[*at] = *first;
+            }
             firsts.push(*first);
             self.blocks[*first].up = boxes.iter().any(|at| self.blocks[*at].up);
         }

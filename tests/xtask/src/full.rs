@@ -7,8 +7,8 @@ use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    BROWSER, Failure, LONG, MANY, PROFILE, R, TF_KERAS, TORCH, beside, cargo_test, fake_driver, root,
-    run_device_tests, run_tests, say, step_with, target, turn, unit_tests,
+    BROWSER, Failure, LONG, MANY, PROFILE, R, TF_KERAS, TORCH, beside, cargo_test, fake_driver,
+    root, run_device_tests, run_tests, say, step_with, target, turn, unit_tests,
 };
 
 /// A part: its name, and what it runs.

@@ -24,7 +24,7 @@ pub(crate) fn doubles(kernel: &Started<'_>, n: i64) -> f64 {
     let elements = || size("TERMS") * size("CHANNELS");
     match kernel.kernel.file {
         // First the sum: x as a number, and an addition; then x again, its distance, the square,
-        // an addition. Of a gradient also dy and an addition; then dy again, a product, an addition.
+        // an addition. Of a gradient also dy and an addition; then dy again, a product, one more.
         "batch_statistics.cu" => elements() * if is("GRADIENT") { 6.0 + 5.0 } else { 2.0 + 4.0 },
         // x, its distance, times the factor, plus the bias, and rounded. Of a gradient x and its
         // distance, dy less the shift, the distance times the spread, a difference, a product, and
