@@ -56,7 +56,8 @@ window.addEventListener("load", () => {
   };
 
   const views = {};
-  for (let turn = 0; turn < 4; turn += 1) {
+  // Where a drawing is left out, the last one is behind the fifth.
+  for (let turn = 0; turn < 5; turn += 1) {
     const { level, fold } = shown().dataset;
     views[`${level}, ${fold}`] = look();
     const next = turn % 2 === 0 ? id("fold") : id("level");
