@@ -18,8 +18,8 @@ pub(crate) mod traced;
 mod untie;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::{Component, Path, PathBuf, absolute};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::format::onnx::{self, ImportError};
@@ -322,56 +322,61 @@ fn find_weights(
     folder: &Path,
     options: &LoadOptions,
 ) -> Result<Weights, ModelError> {
-    let mut by_file: BTreeMap<Arc<str>, Vec<ParamId>> = BTreeMap::new();
-    for (id, param) in (0u32..).map(ParamId).zip(graph.params()) {
+    name_sources(graph, folder);
+    let mut by_file: BTreeMap<String, Vec<&Param>> = BTreeMap::new();
+    for param in graph.params() {
         let file = match &options.params {
-            Some(path) => path.display().to_string().into(),
-            None => param.source.file.clone(),
+            Some(path) => path.display().to_string(),
+            None => param.source.file.to_string(),
         };
-        by_file.entry(file).or_default().push(id);
+        by_file.entry(file).or_default().push(param);
     }
     let mut weights = Weights::default();
-    for (file, ids) in by_file {
-        let params: Vec<&Param> = ids.iter().map(|id| graph.param(*id)).collect();
-        // What the command line names is there, whatever lies beside the graph.
-        let folder = if options.params.is_some() { Path::new("") } else { folder };
-        let found = found(&file, folder);
-        let held = Held::open(&file, found.as_deref(), &params, options)?;
-        // The name of the file from the working folder; one that is no text stays as it was.
-        let path = found.and_then(|path| Some(Arc::<str>::from(path.to_str()?)));
-        for id in ids {
-            let param = graph.param(id);
-            let (name, key) = (param.name.clone(), param.source.key.clone());
-            let tensor = held.take(&file, param, options.params_unchecked)?;
-            if let Some(file) = path.clone().filter(|_| options.params.is_none()) {
-                graph.set_source(id, Source { file, key });
-            }
-            weights.insert(name, tensor);
+    for (file, params) in by_file {
+        let held = Held::open(&file, &params, options)?;
+        for param in params {
+            weights.insert(param.name.clone(), held.take(&file, param, options.params_unchecked)?);
         }
     }
     Ok(weights)
 }
 
-/// The file of weights that a graph in `folder` names: beside it, else from the working folder.
-fn found(file: &str, folder: &Path) -> Option<PathBuf> {
-    let all = [folder.join(file), PathBuf::from(file)];
-    all.into_iter().find(|path| path.is_file() && !file.is_empty())
+/// Names the files of weights as they are seen from the working folder: a graph names those beside
+/// it. What lies elsewhere, or is not there, keeps its name.
+fn name_sources(graph: &mut Graph, folder: &Path) {
+    let mut seen: HashMap<Arc<str>, Option<Arc<str>>> = HashMap::new();
+    let ids: Vec<ParamId> = (0u32..).map(ParamId).take(graph.params().len()).collect();
+    for id in ids {
+        let Source { file, key } = graph.param(id).source.clone();
+        let beside = seen.entry(file).or_insert_with_key(|file| {
+            let path = folder.join(&**file);
+            // A path that is no text has no other name.
+            path.is_file().then(|| path.to_str().map(Into::into)).flatten()
+        });
+        if let Some(file) = beside.clone() {
+            graph.set_source(id, Source { file, key });
+        }
+    }
 }
 
 /// The name by which a graph in `folder` finds a file that has this name from the working folder.
 fn named_in(folder: &Path, file: &str) -> Arc<str> {
     let is_found_anywhere =
         file.is_empty() || file.starts_with("zoo:") || Path::new(file).is_absolute();
-    let (Ok(from), Ok(to)) = (absolute(folder.join("x")), absolute(file)) else {
-        return file.into();
-    };
     if is_found_anywhere || folder.as_os_str().is_empty() {
         return file.into();
     }
-    let (from, to) = (from.components(), to.components());
-    let shared = from.clone().zip(to.clone()).take_while(|(a, b)| a == b).count();
-    let up = std::iter::repeat_n(Component::ParentDir, from.count() - shared - 1);
-    let path: PathBuf = up.chain(to.skip(shared)).collect();
+    // Links are followed: behind one, `..` is not the folder that has it.
+    let (Ok(from), Ok(to)) = (folder.canonicalize(), Path::new(file).canonicalize()) else {
+        return file.into();
+    };
+    let shared = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(shared).map(|_| Component::ParentDir);
+    let path: PathBuf = match shared {
+        // On another drive.
+        0 => to,
+        _ => up.chain(to.components().skip(shared)).collect(),
+    };
     path.to_str().map_or_else(|| file.into(), Into::into)
 }
 
@@ -379,19 +384,15 @@ fn named_in(folder: &Path, file: &str) -> Arc<str> {
 struct Held(BTreeMap<String, Tensor>);
 
 impl Held {
-    fn open(
-        file: &str,
-        path: Option<&Path>,
-        params: &[&Param],
-        options: &LoadOptions,
-    ) -> Result<Self, ModelError> {
+    fn open(file: &str, params: &[&Param], options: &LoadOptions) -> Result<Self, ModelError> {
         if let Some(name) = file.strip_prefix("zoo:") {
             return Self::of_model(built_in(name)?, options);
         }
-        let Some(path) = path else {
+        let path = Path::new(file);
+        if !path.is_file() {
             let param = params.first().map_or_else(String::new, |p| p.name.to_string());
             return Err(ModelError::NoSource { param, file: file.to_owned() });
-        };
+        }
         let keys: BTreeSet<&str> = params.iter().map(|p| &*p.source.key).collect();
         if path.extension().is_some_and(|e| e == "safetensors") {
             let mut budget = Budget::new(options.max_memory);

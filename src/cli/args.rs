@@ -210,7 +210,7 @@ impl ModelArgs {
     /// A model without options.
     pub(crate) fn of(model: &Path, memory: MemoryArgs) -> Self {
         let options = ModelOptions { memory, ..ModelOptions::default() };
-        Self { model: Some(model.display().to_string()), options }
+        Self::named(&model.display().to_string(), &options)
     }
 
     /// A model of this name.

@@ -54,6 +54,7 @@ fn beside(path: &Path) -> &Path {
 /// Fails where a file of a checkpoint is named in place of its folder.
 pub(crate) fn check_file(spec: &str) -> anyhow::Result<()> {
     let file = Path::new(spec);
+    // A file of a checkpoint has a name in ASCII.
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_named_so = name == "state.json" || name.starts_with("variables-");
     // Other programs have files of such names, too.

@@ -196,6 +196,8 @@ fn measured(
     let all = [false].into_iter().chain(many);
     let all = all.map(|on_many| Own::new(&Setting { on_many, ..*setting }));
     let mut own = all.collect::<anyhow::Result<Vec<Own>>>()?;
+    // `--gpus 1` may be the model on one device.
+    own.dedup_by_key(|own| own.name());
     for rows in &args.batch {
         let (mut runs, mut contestants): (Vec<Runs<'_>>, Vec<Contestant>) = (vec![], vec![]);
         for own in &mut own {

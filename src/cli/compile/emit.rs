@@ -159,6 +159,7 @@ impl Emit {
             return self.form().map(drop);
         }
         let shown = path.display();
+        // A name without an ending, or with one that is no text, is that of no form.
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let is_one = |all: &[&str]| all.iter().any(|own| own.eq_ignore_ascii_case(ending));
         let fitting = self.kind.endings();

@@ -39,6 +39,7 @@ impl Preparation {
     /// preparation if this run makes it.
     pub(super) fn new(checkpoint: Option<&Path>) -> anyhow::Result<Self> {
         let ended = Arc::new(AtomicBool::new(false));
+        // A run without checkpoints makes no folder before it begins.
         #[cfg(unix)]
         answer(Arc::clone(&ended), checkpoint.map(unmade).unwrap_or_default())
             .context("no handler for Ctrl-C")?;

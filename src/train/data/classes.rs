@@ -41,7 +41,7 @@ pub(super) fn otherwise(reason: &str, a: &[String], b: &[String]) -> String {
     let way = if a.is_empty() || b.is_empty() {
         "give the labels of both as numbers, or of both as names"
     } else {
-        "read both with the same `classes`, or give all labels as numbers"
+        "label both with the same classes, or give all labels as numbers"
     };
     let (a, b) = (said(a), said(b));
     format!("{reason}, {a} and {b}; {way}")

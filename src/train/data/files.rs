@@ -70,14 +70,19 @@ impl Source for Opened {
     }
 }
 
+/// The ending of a file's name, which says its form; empty where there is none.
+fn kind(path: &Path) -> String {
+    // An ending that is no text is that of no form.
+    path.extension().and_then(|kind| kind.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
 fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
     let mut budget = Budget::new(options.max_memory);
     let found = path.metadata().map_err(|error| FileError::read(path, error))?;
     if found.is_dir() {
         return folder(path, options);
     }
-    let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
-    Ok(match kind.to_ascii_lowercase().as_str() {
+    Ok(match &*kind(path) {
         "npz" => Arc::new(Arrays::npz(path, &mut budget)?),
         "npy" => Arc::new(Arrays::npy(path, &mut budget)?),
         "safetensors" => Arc::new(Arrays::safetensors(path)?),
@@ -121,8 +126,7 @@ pub(crate) fn check_labels(
     if source.columns().iter().any(|column| ["y", output].contains(&&*column.name)) {
         return Ok(());
     }
-    let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
-    let way = if kind.eq_ignore_ascii_case("csv") {
+    let way = if kind(path) == "csv" {
         let names = super::table::names(path)?;
         let names = names.iter().map(|name| Quoted(name).to_string()).collect::<Vec<_>>();
         let names = match names.as_slice() {

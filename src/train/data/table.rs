@@ -163,6 +163,7 @@ fn separated(separator: char) -> String {
 /// Why a line cannot be read, in a file that may have another separator.
 fn said(error: &csv::Error, separator: Option<char>) -> String {
     if let csv::ErrorKind::Utf8 { pos, .. } = error.kind() {
+        // An error in the line of column names, the first, has no position.
         let line = pos.as_ref().map_or(1, csv::Position::line);
         return format!("line {line} is not text in UTF-8; save the file as CSV in UTF-8");
     }

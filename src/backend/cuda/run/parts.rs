@@ -29,7 +29,7 @@ pub(super) struct Commit {
     pub(super) stream: Stream,
     pub(super) copies: Vec<Replacement>,
     /// All of them; `None` where one is no graph, or there is no memory for it.
-    pub(super) graph: Mutex<Option<Graph>>,
+    graph: Mutex<Option<Graph>>,
 }
 
 impl Commit {
