@@ -418,7 +418,7 @@ mod tests {
             Arc::new(Table::read_from(text.as_bytes(), path, &options, &mut budget).unwrap())
         };
         let (both, one, none) = (table("1,a\n2,b"), table("1,b"), table("1,0"));
-        let said = "number their classes differently, 0 `a`, 1 `b` and 0 `b`; read both";
+        let said = "number their classes differently, 0 `a`, 1 `b` and 0 `b`; label both";
         let error = Concat::new(vec![both.clone(), one.clone()]).err().unwrap().to_string();
         assert!(error.contains(said), "{error}");
         let (both, one, none) = (Data::from(both), Data::from(one), Data::from(none));
