@@ -12,6 +12,7 @@ mod it {
     mod acceptance;
     mod architectures;
     mod bench;
+    mod bits;
     mod browser;
     mod buckets;
     mod circles;
@@ -56,7 +57,7 @@ mod it {
     mod gradient;
     pub(super) mod hostile;
     mod infer;
-    mod isa;
+    pub(super) mod isa;
     mod json_schema;
     mod keras;
     mod layering;
@@ -85,6 +86,6 @@ mod it {
 
 // A test names what another one has as `crate::fit` and the like.
 use it::{
-    cuda_training, data_sets, embed, fit, fit_cli, fit_shards, mutations, onnx_runtime, operators,
-    predictions, programs, proof, python, source, variables,
+    cuda_training, data_sets, embed, fit, fit_cli, fit_shards, isa, mutations, onnx_runtime,
+    operators, predictions, programs, proof, python, source, variables,
 };

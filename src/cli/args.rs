@@ -161,7 +161,9 @@ impl ModelArgs {
     pub(crate) fn check_untrained(&self) -> anyhow::Result<()> {
         let spec = self.spec();
         if self.is_checkpoint()? {
-            bail!("{spec} is a checkpoint: `fanwise fit --resume {spec}` goes on with its run");
+            let run = kept::run_of(Path::new(spec), self.max_memory());
+            let run = run.map_or_else(|| spec.to_owned(), |run| run.display().to_string());
+            bail!("{spec} is a checkpoint: `fanwise fit --resume {run}` goes on with its run");
         }
         Ok(())
     }

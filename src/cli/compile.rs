@@ -38,7 +38,6 @@ use step::{Parts, Step};
 #[derive(Args)]
 #[command(after_help = "Kinds:
   graph           rewritten graph as text; every command reads it back
-  graph:folded    the same with equal replicas once, which is read back, too
   graph:input     graph before the pass
   graph:repaired  graph after the repairs, before replication
   claims          sharding state of each value: split by rows, partial or replicated
@@ -55,7 +54,7 @@ use step::{Parts, Step};
   cubin           machine code of the GPU kernels; without PATH, a table of their resources
   summary         model as a table
   onnx            model before any pass as an ONNX file; PATH is required
-  KIND:training   graph, graph:folded, json, dot, svg, html, program, memory, timeline, cuda, ptx
+  KIND:training   graph, json, dot, svg, html, program, memory, timeline, cuda, ptx
                   or cubin of a training step: the model, --loss, gradients and --optimizer,
                   replicated over --gpus
 
@@ -78,6 +77,9 @@ pub(crate) struct CompileArgs {
     /// Omit the table of source locations from graphs
     #[arg(long)]
     no_loc: bool,
+    /// Write equal replicas of `--emit graph` once; every command reads that back, too
+    #[arg(long)]
+    fold: bool,
     #[command(flatten)]
     replicate: ReplicateArgs,
     /// Target to compile for [default: cuda if kernels are emitted, otherwise cpu]
@@ -134,11 +136,13 @@ impl CompileArgs {
         let given = [("--batch", self.batch.is_given() && !planned)];
         ui::note_idle(&given, "without `--emit memory` or `--emit timeline`");
         let locations = has(|e| {
-            use Kind::{Graph, GraphFolded, GraphInput, GraphRepaired};
-            matches!(e.kind, Graph | GraphFolded | GraphInput | GraphRepaired) && e.path.is_none()
+            use Kind::{Graph, GraphInput, GraphRepaired};
+            matches!(e.kind, Graph | GraphInput | GraphRepaired) && e.path.is_none()
         });
         let given = [("--no-loc", self.no_loc && !locations)];
         ui::note_idle(&given, "without `--emit graph` to standard output");
+        let given = [("--fold", self.fold && !has(|e| e.kind == Kind::Graph))];
+        ui::note_idle(&given, "without `--emit graph`");
     }
 
     /// The GPUs that the graph is replicated over: any number where it is compiled for another
@@ -227,7 +231,7 @@ fn write_kind(args: &CompileArgs, emit: &Emit, made: &Made<'_>) -> anyhow::Resul
             let Replicated { template, repairs, graph } = replicated;
             write(emit, &pass::report(template, repairs, graph).map_err(Error::from)?)
         }
-        Kind::Graph | Kind::GraphFolded | Kind::Json => write_graph(args, emit, graph, weights),
+        Kind::Graph | Kind::Json => write_graph(args, emit, graph, weights),
         Kind::Summary => {
             write(emit, &analysis::summary(template).map_err(Error::from)?.to_string())
         }
@@ -335,9 +339,8 @@ fn write_graph(
     graph: &Graph,
     weights: &Weights,
 ) -> anyhow::Result<()> {
-    let is_folded = emit.kind == Kind::GraphFolded;
-    let form = if is_folded { GraphForm::Folded } else { GraphForm::Text };
-    let form = if emit.kind == Kind::Json { GraphForm::Json } else { form };
+    let text = if args.fold { GraphForm::Folded } else { GraphForm::Text };
+    let form = if emit.kind == Kind::Json { GraphForm::Json } else { text };
     if let Some(path) = &emit.path {
         return Ok(model::save(path, graph, weights, form).map_err(Error::from)?);
     }

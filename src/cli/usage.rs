@@ -23,9 +23,6 @@ const ALSO_KNOWN: &[(&str, &str)] = &[
     ("prove", "verify"),
 ];
 
-/// Options that people look for, with what there is in their place.
-const INSTEAD: &[(&str, &str)] = &[("--fold", "use `--emit graph:folded`")];
-
 /// Reports a usage error, or prints the help or the version that was asked for, and returns the
 /// exit code.
 pub(crate) fn report(error: &clap::Error, command: &Command, line: &[OsString]) -> ExitCode {
@@ -94,10 +91,9 @@ fn is_named(word: &OsStr) -> bool {
     word.starts_with("--") && !word.contains('=')
 }
 
-/// The error for an unknown option without the tip to write it as a value, which no option is, and
-/// with what this program has in its place.
+/// The error for an unknown option without the tip to write it as a value, which no option is.
 fn advised(error: &clap::Error, command: &Command) -> Option<clap::Error> {
-    let given = unknown_argument(error)?;
+    unknown_argument(error)?;
     let mut told = clap::Error::new(error.kind()).with_cmd(command);
     for (kind, value) in error.context() {
         let ContextValue::StyledStrs(tips) = value else {
@@ -110,11 +106,6 @@ fn advised(error: &clap::Error, command: &Command) -> Option<clap::Error> {
         if !tips.is_empty() {
             told.insert(kind, ContextValue::StyledStrs(tips));
         }
-    }
-    let own = INSTEAD.iter().find(|(other, _)| *other == given);
-    if let Some((_, own)) = own {
-        told.remove(ContextKind::SuggestedArg);
-        told.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*own).into()]));
     }
     Some(told)
 }

@@ -64,23 +64,29 @@ struct Row {
 pub(super) fn together(calls: Vec<Call>) -> Vec<Call> {
     let mut rows: Vec<Row> = Vec::new();
     for call in calls {
-        let (shared, own) = (shared(&call.kernel), members(&call.kernel) + 2);
+        let (size, own) = (shared(&call.kernel), members(&call.kernel) + 2);
+        // Calls of one kernel, such as the products of queries, keys and values, share its text and
+        // hence its arrays.
+        let shared = |row: &Row| {
+            let is_known = row.calls.iter().any(|other| other.kernel == call.kernel);
+            row.shared + if is_known { 0 } else { size }
+        };
         let fits = |row: &Row| {
             let first = &row.calls[0].kernel;
             first.threads == call.kernel.threads
                 && is_heavy(first) == is_heavy(&call.kernel)
                 && row.calls.len() < MOST
-                && row.shared + shared <= MOST_SHARED
+                && shared(row) <= MOST_SHARED
                 && row.members + own <= MAX_PARAMS
                 && joins(&row.calls[0])
         };
         let found = if joins(&call) { rows.iter_mut().find(|row| fits(row)) } else { None };
         if let Some(row) = found {
+            row.shared = shared(row);
             row.calls.push(call);
-            row.shared += shared;
             row.members += own;
         } else {
-            rows.push(Row { calls: vec![call], shared, members: own });
+            rows.push(Row { calls: vec![call], shared: size, members: own });
         }
     }
     rows.into_iter().map(|row| joined(row.calls)).collect()

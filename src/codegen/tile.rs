@@ -51,14 +51,25 @@ impl Tile {
         }
     }
 
-    /// Chooses the tile of a gradient of so many weights by so many channels: that of a product, or
-    /// a smaller one where more than half of that would be padding.
-    pub(super) fn of_weights(channels: i64, weights: i64) -> Self {
+    /// Chooses the tile of a gradient of so many weights by so many channels, from so many places
+    /// of a sample: that of a product, or a smaller one where more than half of that would be
+    /// padding.
+    pub(super) fn of_weights(channels: i64, weights: i64, places: i64) -> Self {
         /// The most rows. Taller tiles need so many registers, with windows looked up along the
         /// terms, that two blocks no longer fit on a multiprocessor.
         const ROWS: i64 = 64;
+        /// The fewest threads: those of a warp.
+        const FEWEST: u32 = 32;
         let own = Self::new(channels.min(ROWS), weights);
-        let wasteful = |tile: &Self| tile.area(channels, weights) > 2 * channels * weights;
+        let elements = channels.saturating_mul(weights);
+        // A step of which one sample has less is mostly padding in small batches, whatever the
+        // tile.
+        let steps = if places < own.terms { 1 } else { places };
+        let terms = if steps == 1 { 1 } else { up(places, own.terms) };
+        let wasteful = |tile: &Self| {
+            let done = tile.area(channels, weights).saturating_mul(terms);
+            done > elements.saturating_mul(steps).saturating_mul(2)
+        };
         if !wasteful(&own) {
             return own;
         }
@@ -69,13 +80,17 @@ impl Tile {
                 rows,
                 columns,
                 thread_rows: if rows == 64 && columns == 128 { 8 } else { 4 },
-                thread_columns: if columns == 128 { 8 } else { 4 },
+                // Of few rows each thread has fewer columns, so that there are enough threads.
+                thread_columns: if columns == 128 && rows > 4 { 8 } else { 4 },
                 ..own
             })
         });
+        let tiles = tiles.filter(|tile| tile.threads() >= FEWEST);
         // Of the tiles that waste little the largest, and of those the widest.
-        let little = tiles.filter(|tile| !wasteful(tile) && tile.threads() >= 32);
-        little.max_by_key(|tile| (tile.rows * tile.columns, tile.columns)).unwrap_or(own)
+        let largest = |tile: &Self| (tile.rows * tile.columns, tile.columns);
+        let little = tiles.clone().filter(|tile| !wasteful(tile)).max_by_key(largest);
+        let least = || tiles.min_by_key(|tile| (tile.area(channels, weights), -tile.columns));
+        little.or_else(least).unwrap_or(own)
     }
 
     /// The elements that tiles over so many rows and columns compute.
@@ -90,12 +105,18 @@ impl Tile {
         if terms <= FEWEST { Self { terms: FEWEST, ..self } } else { self }
     }
 
-    /// A wide tile with half the columns.
-    pub(super) fn narrower(self) -> Self {
-        match self.columns {
-            128 => Self { columns: 64, thread_columns: 4, ..self },
-            _ => self,
-        }
+    /// This tile, or, where more than half of what that computes is padding, the widest of those
+    /// with fewer columns that waste less; else the one that wastes least. `area` is what a tile
+    /// computes for so many elements.
+    pub(super) fn narrower(self, area: impl Fn(Self) -> i64, elements: i64) -> Self {
+        let columns = [self.columns, 64, 32, 16].into_iter().filter(|own| *own <= self.columns);
+        let tile = |columns| match columns {
+            128 => self,
+            _ => Self { columns, thread_columns: 4, ..self },
+        };
+        let tiles = columns.map(tile);
+        let little = tiles.clone().find(|tile| area(*tile) <= elements.saturating_mul(2));
+        little.or_else(|| tiles.min_by_key(|tile| area(*tile))).unwrap_or(self)
     }
 
     fn threads(self) -> u32 {
@@ -111,5 +132,29 @@ impl Tile {
         b.define("TM", self.thread_rows);
         b.define("TN", self.thread_columns);
         (self.threads(), ceil_div(height, self.rows) * ceil_div(width, self.columns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tile, up};
+
+    /// Of gradients with four channels or more, at least half of what a tile computes is asked for,
+    /// also in a batch of one sample; of fewer at least an eighth.
+    #[test]
+    fn gradients_of_few_channels_take_low_tiles() {
+        for channels in 1..=130 {
+            for weights in [9, 16, 27, 64, 75, 147, 576, 1152] {
+                for places in [16, 49, 64, 196, 3136] {
+                    let tile = Tile::of_weights(channels, weights, places);
+                    let terms = up(places, tile.terms) as f64 / places as f64;
+                    let area = tile.area(channels, weights) as f64;
+                    let excess = area / (channels * weights) as f64 * terms;
+                    let most = if channels * weights >= 256 && channels >= 4 { 2.0 } else { 16.0 };
+                    assert!(tile.threads() >= 32, "{tile:?}");
+                    assert!(excess <= most, "{channels} {weights} {places}: {tile:?} {excess}");
+                }
+            }
+        }
     }
 }

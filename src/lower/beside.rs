@@ -27,6 +27,9 @@ struct Kind {
     guard: Guard,
     /// True for products, whose blocks take most of a multiprocessor.
     product: bool,
+    /// Of products of any size, such as queries, keys and values, the operand that they share and
+    /// of which each reads all, and the elements of their results.
+    shared: Option<(BufferId, i64)>,
 }
 
 /// A row under construction.
@@ -203,8 +206,14 @@ fn kind(device: &DeviceProgram, step: &Step) -> Option<Kind> {
     for buffer in touched {
         bytes = bytes.saturating_add(bytes_of_row(&device.buffer(*buffer).ty)?);
     }
-    let kind = Kind { guard: step.guard, product: launch.product };
-    (bytes <= MOST_BYTES).then_some(kind)
+    let kind = Kind { guard: step.guard, product: launch.product, shared: None };
+    if bytes <= MOST_BYTES {
+        return Some(kind);
+    }
+    let [result] = launch.results[..] else { return None };
+    let each = bytes_of_row(&device.buffer(result).ty)?;
+    let operand = launch.operands.first().filter(|_| launch.class == KernelClass::MatMul)?;
+    Some(Kind { shared: Some((device.root(*operand), each)), ..kind })
 }
 
 /// The bytes for each entry of the first axis that is not constant; 0 if all are. It must not

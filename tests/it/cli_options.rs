@@ -194,8 +194,8 @@ fn what_has_no_effect_is_refused() {
     says(&drawn, &["cannot write a memory plan to plan.png", ".svg", ".txt"]);
     let told = refused(&folder, "compile zoo:mlp --emit graph=a,json=a");
     says(&told, &["`--emit graph=a` and `--emit json=a` name one path; give each its own"]);
-    let told = refused(&folder, "compile zoo:mlp --emit graph=b.fan,graph:folded=./b.fan");
-    says(&told, &["`--emit graph:folded=./b.fan` name one path"]);
+    let told = refused(&folder, "compile zoo:mlp --emit graph=b.fan,graph:input=./b.fan");
+    says(&told, &["`--emit graph:input=./b.fan` name one path"]);
     assert!(!folder.join("a").exists());
     let told = refused(&folder, "predict zoo:mlp --data data.npz --outputs p.txt");
     says(&told, &[".npz", "p.txt"]);

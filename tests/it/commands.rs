@@ -16,11 +16,15 @@ use given::{Of, Place};
 use shown::{Shown, of_page};
 
 /// Commands that do not run here, by how they begin, and why.
-const EXCUSED: [(&str, &str); 15] = [
+const EXCUSED: [(&str, &str); 19] = [
     ("cargo xtask", "runs the tests"),
     ("cargo build", "builds what the tests run"),
     ("cargo bench", "takes minutes"),
     ("cargo fuzz", "needs a nightly compiler"),
+    ("cargo install", "installs; `cargo xtask full package` does so"),
+    ("cargo add", "changes a package; `cargo xtask full package` does so"),
+    ("cargo run --example", "tests of their own run the examples"),
+    ("cargo run -p expect", "a test compares what it prints"),
     ("FANWISE_BIN=", "runs the tests"),
     ("FANWISE_PYTHON=", "runs the tests"),
     ("pip install", "installs; the tests of the package do so"),

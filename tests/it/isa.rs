@@ -5,7 +5,7 @@ use std::process::Command;
 use support::turn::part;
 
 /// Models with every kind of kernel, small enough for instructions without vectors.
-const MODELS: [&str; 13] = [
+pub(crate) const MODELS: [&str; 13] = [
     "gru",
     "lstm",
     "mini_googlenet:narrow=8",

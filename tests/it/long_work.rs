@@ -252,6 +252,19 @@ fn an_interrupted_preparation_leaves_nothing() {
 }
 
 #[test]
+fn a_refused_training_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let (train, _) = two_head(folder.path());
+    // The number is looked for when the folder has been tried.
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse"];
+    let checkpoint = ["--checkpoint", &at("a/b"), "--keep", "best", "--monitor", "other"];
+    let error = refused(&[&begin[..], &checkpoint].concat());
+    assert!(error.contains("`other`"), "{error}");
+    assert!(!Path::new(&at("a")).exists());
+}
+
+#[test]
 fn what_a_resumed_run_is_given_belongs_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| path(folder.path(), name);

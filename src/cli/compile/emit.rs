@@ -24,7 +24,6 @@ pub(super) struct Emit {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Graph,
-    GraphFolded,
     GraphInput,
     GraphRepaired,
     Claims,
@@ -42,9 +41,8 @@ pub(super) enum Kind {
 }
 
 /// The kinds by their names.
-pub(super) const KINDS: [(&str, Kind); 20] = [
+pub(super) const KINDS: [(&str, Kind); 19] = [
     ("graph", Kind::Graph),
-    ("graph:folded", Kind::GraphFolded),
     ("graph:input", Kind::GraphInput),
     ("graph:repaired", Kind::GraphRepaired),
     ("claims", Kind::Claims),
@@ -120,7 +118,7 @@ impl Kind {
     /// The endings of the names of its files; none where it writes a folder.
     fn endings(self) -> &'static [&'static str] {
         match self {
-            Self::Graph | Self::GraphFolded | Self::GraphInput | Self::GraphRepaired => &["fan"],
+            Self::Graph | Self::GraphInput | Self::GraphRepaired => &["fan"],
             Self::Claims | Self::Explain | Self::Program | Self::Summary => &["txt"],
             Self::Json => &["json"],
             Self::Dot => &["dot", "gv"],
@@ -175,7 +173,6 @@ impl Emit {
             }
             Kind::Onnx => bail!("cannot write to {shown}: ONNX models are .onnx files; name one"),
             Kind::Graph
-            | Kind::GraphFolded
             | Kind::GraphInput
             | Kind::GraphRepaired
             | Kind::Claims
@@ -209,10 +206,9 @@ impl Emit {
             Kind::Summary => Some(Shown::Model),
             Kind::Claims | Kind::Explain => Some(Shown::Split),
             Kind::GraphInput if !is_file => Some(Shown::Model),
-            Kind::Graph | Kind::GraphFolded | Kind::GraphRepaired if !is_file => Some(Shown::Split),
+            Kind::Graph | Kind::GraphRepaired if !is_file => Some(Shown::Split),
             Kind::GraphInput
             | Kind::Graph
-            | Kind::GraphFolded
             | Kind::GraphRepaired
             | Kind::Json
             | Kind::Dot
@@ -258,7 +254,7 @@ mod tests {
         for text in [
             "graph=m.fan",
             "graph=m",
-            "graph:folded=m.FAN",
+            "graph:repaired=m.FAN",
             "graph:training=m.txt",
             "dot=m.gv",
             "program=m.log",
@@ -274,7 +270,7 @@ mod tests {
             ("dot=p.png", "`dot` to p.png: such a name is for something else; use .dot or .gv"),
             ("dot=out.svg", "`dot` to out.svg: such a name is for `svg`; use .dot or .gv"),
             ("program=p.SVG", "`program` to p.SVG: such a name is for `svg`; use .txt"),
-            ("graph:folded=g.onnx", "such a name is for `onnx`; use .fan"),
+            ("graph:repaired=g.onnx", "such a name is for `onnx`; use .fan"),
             ("graph:training=g.json", "`graph:training` to g.json: such a name is for `json`"),
             ("json=p.fan", "such a name is for `graph`; use .json"),
             ("ptx=k.ptx", "such a name is for something else; name a folder"),

@@ -223,7 +223,8 @@ impl FitArgs {
             all.push(Box::new(CsvLog { path }));
         }
         if let Some(path) = files.plot.clone() {
-            all.push(Box::new(Plot { path }));
+            let of = format!("{} on {}", self.base.model.spec(), self.base.data.name());
+            all.push(Box::new(Plot { path, of }));
         }
         if let Some(folder) = &files.tensorboard {
             all.push(Box::new(EventLog::new(folder)));

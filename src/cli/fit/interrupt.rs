@@ -29,9 +29,12 @@ pub(super) fn told(text: &str) -> ExitCode {
 /// follows.
 const FOLDER: &str = "fanwise-interrupted";
 
-/// What a run does until its training begins, which a signal ends at once.
+/// What a run does until its training begins, which a signal ends at once. What it makes and does
+/// not fill goes with it.
 pub(super) struct Preparation {
     ended: Arc<AtomicBool>,
+    /// The folders that were not there before, the innermost first.
+    made: Vec<PathBuf>,
 }
 
 impl Preparation {
@@ -40,17 +43,29 @@ impl Preparation {
     pub(super) fn new(checkpoint: Option<&Path>) -> anyhow::Result<Self> {
         let ended = Arc::new(AtomicBool::new(false));
         // A run without checkpoints makes no folder before it begins.
+        let made = checkpoint.map(unmade).unwrap_or_default();
         #[cfg(unix)]
-        answer(Arc::clone(&ended), checkpoint.map(unmade).unwrap_or_default())
-            .context("no handler for Ctrl-C")?;
-        #[cfg(not(unix))]
-        drop(checkpoint);
-        Ok(Self { ended })
+        answer(Arc::clone(&ended), made.clone()).context("no handler for Ctrl-C")?;
+        Ok(Self { ended, made })
+    }
+}
+
+impl Drop for Preparation {
+    fn drop(&mut self) {
+        if !self.ended.load(Ordering::Relaxed) {
+            remove_empty(&self.made);
+        }
+    }
+}
+
+/// Removes folders as far as they are empty: one with files stays.
+fn remove_empty(folders: &[PathBuf]) {
+    for folder in folders {
+        drop(std::fs::remove_dir(folder));
     }
 }
 
 /// The folders of a path that do not exist yet, the innermost first.
-#[cfg(unix)]
 fn unmade(folder: &Path) -> Vec<PathBuf> {
     let all = folder.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists());
     all.map(Path::to_owned).collect()
@@ -178,10 +193,7 @@ fn answer(prepared: Arc<AtomicBool>, made: Vec<PathBuf>) -> std::io::Result<()> 
             ui::note("training ends after this batch; press Ctrl-C again to end it at once");
             return;
         }
-        // One with files stays, as it is no longer empty.
-        for folder in made {
-            drop(std::fs::remove_dir(folder));
-        }
+        remove_empty(&made);
         ui::talk("interrupted before training began: nothing was trained, and no file written");
         signal_hook::low_level::exit(CODE.into());
     };

@@ -98,7 +98,7 @@ fn files(args: &FitArgs) -> Vec<String> {
     let kept = match files.keep {
         Keep::Last => "the last checkpoint",
         Keep::Best => "the last and the best checkpoint",
-        Keep::Every => "the checkpoints of all epochs",
+        Keep::Every => "a checkpoint of each epoch",
     };
     let kept = folder.map(|folder| format!("{} ({kept})", folder.display()));
     kept.into_iter().chain(single(args)).collect()

@@ -316,9 +316,7 @@ fn by_tiles(
     let tile = Tile::of_channels(height, shape.m_each).of_terms(shape.terms());
     // In a batch of one sample more of a tile is padding than in any other.
     let area = |tile: Tile| phases.saturating_mul(tile.area(cells, shape.m_each));
-    let wasteful = area(tile) > shape.outputs.saturating_mul(2 * shape.m_each);
-    let narrower = tile.narrower();
-    let tile = if wasteful && area(narrower) < area(tile) { narrower } else { tile };
+    let tile = tile.narrower(area, shape.outputs.saturating_mul(shape.m_each));
     let (threads, tiles) = tile.define(&mut b, &rows, &shape.m_each.into());
     Ok(b.finish("conv.cu", threads, text, grid_x(tiles * phases * shape.groups)))
 }

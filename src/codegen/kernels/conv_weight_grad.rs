@@ -112,7 +112,7 @@ impl CudaOp for ConvWeightGrad {
         b.flag("DY_VECTORS", dy_aligned && m_each % 4 == 0);
         b.flag("Y_VECTORS", columns % 4 == 0);
         b.flag("HOLES", windows.iter().any(WindowAxis::reaches_outside));
-        let tile = Tile::of_weights(m_each, columns);
+        let tile = Tile::of_weights(m_each, columns, outputs);
         let (threads, tiles) = tile.define(&mut b, &m_each.into(), &columns.into());
         Ok(b.finish("conv_weight_grad.cu", threads, String::new(), grid_x(tiles * groups * count)))
     }

@@ -232,27 +232,30 @@ fn buses(rows: &Ranked, made: &Blocks) -> Vec<Bus> {
         bus.edges.push(*edge);
     }
     let mut buses: Vec<Bus> = buses.into_values().collect();
-    buses.sort_by_key(|bus| (bus.first, bus.last));
+    // The shortest come first and get the inner tracks, so that lines nest and do not cross.
+    buses.sort_by_key(|bus| (bus.last - bus.first, bus.first));
     buses
 }
 
 /// The flow and the track of each edge that goes around the boxes.
 fn tracks(rows: &Ranked, made: &Blocks) -> BTreeMap<(usize, usize), (Flow, usize)> {
-    let mut ends: BTreeMap<Flow, Vec<usize>> = BTreeMap::new();
+    let mut taken: BTreeMap<Flow, Vec<Vec<(usize, usize)>>> = BTreeMap::new();
     let mut tracks = BTreeMap::new();
     for bus in buses(rows, made) {
-        let ends = ends.entry(bus.flow).or_default();
-        let free = ends.iter().position(|end| *end <= bus.first);
-        let track = match free {
+        let taken = taken.entry(bus.flow).or_default();
+        let is_free = |spans: &Vec<(usize, usize)>| {
+            spans.iter().all(|(first, last)| *last <= bus.first || bus.last <= *first)
+        };
+        let track = match taken.iter().position(is_free) {
             Some(track) => track,
-            None if ends.len() < TRACKS => {
-                ends.push(0);
-                ends.len() - 1
+            None if taken.len() < TRACKS => {
+                taken.push(Vec::new());
+                taken.len() - 1
             }
             // Where all are taken, edges share the last one.
-            None => ends.len() - 1,
+            None => taken.len() - 1,
         };
-        ends[track] = ends[track].max(bus.last);
+        taken[track].push((bus.first, bus.last));
         tracks.extend(bus.edges.into_iter().map(|edge| (edge, (bus.flow, track))));
     }
     tracks

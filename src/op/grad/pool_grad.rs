@@ -44,7 +44,7 @@ family! {
 
 impl PoolGrad {
     /// The gradient of `pool`, applied to an operand of type `x`.
-    pub(in crate::op) fn of(pool: &Pool, x: &TensorType) -> Result<Self, OpError> {
+    pub(crate) fn of(pool: &Pool, x: &TensorType) -> Result<Self, OpError> {
         let (kernel, strides, dilations, pads, ceil_mode) = pool.common();
         let (kernel, strides, dilations) = (kernel.clone(), strides.clone(), dilations.clone());
         let (pads, ceil_mode) = (pads.clone(), *ceil_mode);

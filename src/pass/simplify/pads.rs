@@ -2,7 +2,7 @@
 
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, NodeId, Value, Weights};
-use crate::op::{Formula, Op};
+use crate::op::{Formula, Op, Unary};
 use crate::pass::PassError;
 use crate::types::Dim;
 
@@ -10,8 +10,9 @@ use crate::types::Dim;
 /// else takes the padded value, it is then neither written nor read.
 ///
 /// A sum has no products with the zeros any more, which is the same for finite weights, and the
-/// greatest of zeros may have the other sign. Its gradient would go to another of equal elements,
-/// so that zeros around the operand of a greatest element stay where a graph is trained.
+/// greatest of zeros may have the other sign. Its gradient goes to another of equal elements then,
+/// so that zeros around the operand of a greatest element stay where a graph is trained, but for
+/// those around a ReLU: where that is 0, it passes no gradient on.
 pub(super) fn run(
     graph: &mut Graph,
     _: &mut Weights,
@@ -43,10 +44,16 @@ fn padding_itself(graph: &Graph, id: NodeId, for_training: bool) -> Option<(Op, 
         return None;
     }
     // Integers wrap.
-    let nonnegative = !for_training && graph.ty(x).dtype.is_float() && is_nonnegative(graph, x);
+    let nonnegative = graph.ty(x).dtype.is_float()
+        && if for_training { is_relu(graph, x) } else { is_nonnegative(graph, x) };
     let op = graph.node(id).op()?.bordered(&border, nonnegative)?;
     operands[0] = x;
     Some((op, operands))
+}
+
+/// Whether a value is that of a ReLU.
+fn is_relu(graph: &Graph, value: Value) -> bool {
+    matches!(graph.node(value.node).op(), Some(Op::Unary(Unary::Relu)))
 }
 
 /// The operators in front of a value that are asked for its sign: a file may have a chain of any
@@ -73,7 +80,7 @@ mod tests {
 
     use crate::ir::{Weights, parse, verify};
     use crate::op::testing::{eval, random, rng};
-    use crate::op::{Conv, Op, OpDef, Pad, PadMode, Pool, Unary};
+    use crate::op::{Conv, Op, OpDef, Pad, PadMode, Pool, PoolGrad, Unary};
     use crate::pass::simplify::{SimplifyOptions, simplify};
     use crate::types::{DType, Tensor};
 
@@ -140,6 +147,44 @@ mod tests {
         assert!(count.iter().all(|n| *n > 500), "{count:?}");
     }
 
+    /// The gradient that a pool of what a ReLU gives gives back, as the ReLU passes it on.
+    #[test]
+    fn a_relu_passes_on_the_same_gradient() {
+        let mut rng = rng(26);
+        let mut differ = 0;
+        for _ in 0..500 {
+            let op = windows(&mut rng);
+            let Op::Pool(Pool::Max { indices: false, .. }) = op else { continue };
+            let mut pads = vec![0; 8];
+            for axis in [2, 3, 6, 7] {
+                pads[axis] = rng.random_range(0..=1);
+            }
+            let pad = Pad { mode: PadMode::Constant, pads, value: 0.0 };
+            let itself = pad.border().and_then(|border| op.bordered(&border, true));
+            let Some(itself) = itself else { continue };
+            let signs: Vec<f32> = up_to(&mut rng, 84, 2).iter().map(|n| *n as f32 - 1.0).collect();
+            let x = Tensor::new(&[1, 2, 7, 6], &signs).unwrap();
+            let x = eval(&Unary::Relu.into(), &[&x]).remove(0);
+            let padded = eval(&pad.clone().into(), &[&x]).remove(0);
+            let dims = eval(&op, &[&padded]).remove(0).dims().to_vec();
+            let dy = random(&mut rng, DType::F32, &dims);
+            let gradient = |op: &Op, x: &Tensor| {
+                let Op::Pool(pool) = op else { unreachable!("it is a pool") };
+                eval(&PoolGrad::of(pool, &x.tensor_type()).unwrap().into(), &[x, &dy]).remove(0)
+            };
+            let back = Pad { pads: pad.pads.iter().map(|by| -by).collect(), ..pad };
+            let expected = eval(&back.into(), &[&gradient(&op, &padded)]).remove(0);
+            let got = gradient(&itself, &x);
+            let passed = |dx: &Tensor| -> Vec<f32> {
+                let own = x.as_slice::<f32>().iter().zip(dx.as_slice::<f32>());
+                own.map(|(x, dx)| if *x > 0.0 { *dx } else { 0.0 }).collect()
+            };
+            assert_eq!(passed(&got), passed(&expected), "{op:?}");
+            differ += usize::from(got.as_slice::<f32>() != expected.as_slice::<f32>());
+        }
+        assert!(differ > 10, "{differ}");
+    }
+
     /// A graph of some lines behind `%x` and in front of `%y`, simplified.
     fn simplified(lines: &str) -> String {
         with(lines, SimplifyOptions::default())
@@ -163,11 +208,11 @@ mod tests {
         let pad = "  %p : f32[N,2,6,6] = pad(%r) {pads=[0, 0, 1, 1, 0, 0, 1, 1]}\n";
         let of = |op: &str| simplified(&format!("  %r : f32[N,2,4,4] = {op}\n{pad}"));
         let by_itself = "max_pool(%r) {kernel=[2, 2], pads=[1, 1, 1, 1], strides=[2, 2]}";
-        for op in ["relu(%x)", "clip(%x) {max=6.0, min=0.0}"] {
-            // Gradients would go to other elements.
+        // Gradients would go to other elements of what is clipped.
+        for (op, stays) in [("relu(%x)", false), ("clip(%x) {max=6.0, min=0.0}", true)] {
             let lines = format!("  %r : f32[N,2,4,4] = {op}\n{pad}");
             let trained = SimplifyOptions { for_training: true, ..SimplifyOptions::default() };
-            assert!(with(&lines, trained).contains("pad("), "{op}");
+            assert_eq!(with(&lines, trained).contains("pad("), stays, "{op}");
             let got = of(op);
             assert!(got.contains(by_itself) && !got.contains("pad("), "{got}");
         }

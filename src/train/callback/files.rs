@@ -40,12 +40,14 @@ impl Observer for CsvLog {
 pub(crate) struct Plot {
     /// The file.
     pub path: PathBuf,
+    /// The model and the data, for the title.
+    pub of: String,
 }
 
 impl Plot {
     fn draw(&self, history: &History) -> Result<bool, Error> {
         if !history.epochs.is_empty() {
-            plot::write(&self.path, history).map_err(failed)?;
+            plot::write(&self.path, &self.of, history).map_err(failed)?;
         }
         Ok(true)
     }

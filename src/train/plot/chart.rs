@@ -9,8 +9,10 @@ use crate::train::monitor::Monitor;
 const PANEL: (f64, f64) = (720.0, 300.0);
 /// The margins between the edges of a panel and its axes: left, right, top, bottom.
 const EDGES: (f64, f64, f64, f64) = (80.0, 20.0, 40.0, 45.0);
-/// The height of the title.
-const TITLE: f64 = 36.0;
+/// The height of a line of the title.
+const TITLE: f64 = 20.0;
+/// The space above and below the title.
+const AROUND: f64 = 8.0;
 /// The size of the font.
 pub(super) const FONT: f64 = 13.0;
 
@@ -58,8 +60,8 @@ struct Curve {
     pieces: Vec<Vec<Coordinate>>,
 }
 
-/// Draws a history: a panel for the loss, and one for each metric.
-pub(super) fn draw(history: &History) -> Drawing {
+/// Draws a history of what `of` names: a panel for the loss, and one for each metric.
+pub(super) fn draw(of: &str, history: &History) -> Drawing {
     let first = history.epochs.first();
     let metrics = first.iter().flat_map(|e| e.training.metrics.iter().map(|(name, _)| &**name));
     let names: Vec<&str> = std::iter::once("loss").chain(metrics).collect();
@@ -70,16 +72,22 @@ pub(super) fn draw(history: &History) -> Drawing {
         (_, Some(first)) => format!("Loss and metrics of epoch {}", first.epoch + 1),
         (_, None) => "Loss and metrics before the first epoch".to_owned(),
     };
-    let at = (PANEL.0 / 2.0, TITLE / 2.0 + 4.0);
-    let mut marks = vec![Mark::Text { at, text: title, anchor: Anchor::Middle }];
+    let mut top = AROUND;
+    let mut marks = Vec::new();
+    // Names of files may be long.
+    for text in [fitted(of, FONT, PANEL.0 - 2.0 * AROUND), title] {
+        let at = (PANEL.0 / 2.0, top + TITLE / 2.0);
+        marks.push(Mark::Text { at, text, anchor: Anchor::Middle });
+        top += TITLE;
+    }
     for (i, name) in names.iter().enumerate() {
         let curves = [
             curve(history, name, "training", TRAINING),
             curve(history, &format!("val_{name}"), "validation", VALIDATION),
         ];
-        panel(&mut marks, TITLE + PANEL.1 * i as f64, name, &curves);
+        panel(&mut marks, top + PANEL.1 * i as f64, name, &curves);
     }
-    Drawing { width: PANEL.0, height: TITLE + PANEL.1 * names.len() as f64, marks }
+    Drawing { width: PANEL.0, height: top + PANEL.1 * names.len() as f64, marks }
 }
 
 fn curve(history: &History, number: &str, name: &'static str, colour: Colour) -> Curve {
@@ -220,7 +228,7 @@ mod tests {
     }
 
     fn texts(history: &History) -> Vec<String> {
-        let marks = draw(history).marks.into_iter();
+        let marks = draw("m", history).marks.into_iter();
         let text = |mark| match mark {
             Mark::Text { text, .. } => Some(text),
             Mark::Line { .. } => None,
@@ -250,7 +258,7 @@ mod tests {
     #[test]
     fn an_epoch_without_a_number_ends_a_line() {
         let losses = [3.0, 2.0, f64::NAN, 1.0, f64::INFINITY, 0.5, 0.4];
-        let drawn = draw(&history(&losses, &[0.5; 7])).marks;
+        let drawn = draw("m", &history(&losses, &[0.5; 7])).marks;
         let lengths = |marks: &[Mark]| -> Vec<usize> {
             let line = |mark: &Mark| match mark {
                 Mark::Line { places, colour: TRAINING, .. } => Some(places.len()),

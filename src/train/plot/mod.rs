@@ -9,14 +9,15 @@ use super::History;
 use crate::format::{self, FileError};
 
 /// Draws the loss and every metric over the epochs, of training and of validation, to an SVG file.
+/// `of` names the model and the data.
 ///
 /// # Errors
 /// If the name does not end in `.svg`, or the file cannot be written.
-pub(crate) fn write(path: &Path, history: &History) -> Result<(), FileError> {
+pub(crate) fn write(path: &Path, of: &str, history: &History) -> Result<(), FileError> {
     if path.extension().is_none_or(|extension| extension != "svg") {
         return Err(FileError::content(path, "curves are written as .svg"));
     }
-    format::write_text(path, &svg::text(&chart::draw(history)))
+    format::write_text(path, &svg::text(&chart::draw(of, history)))
 }
 
 #[cfg(test)]
@@ -43,12 +44,13 @@ mod tests {
     #[test]
     fn curves_are_drawn() {
         for epochs in [0, 1, 2, 7, 300] {
-            let drawing = chart::draw(&history(epochs));
+            let drawing = chart::draw("m.fan on d<e.npz", &history(epochs));
             let text = svg::text(&drawing);
             assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"), "{text}");
             assert!(!text.contains("NaN") && !text.contains("a<b"));
             assert_eq!(text.contains("a&lt;b"), epochs > 0);
             assert!(text.contains(">Loss and metrics "), "{text}");
+            assert!(text.contains(">m.fan on d&lt;e.npz</text>"), "{text}");
         }
     }
 
@@ -63,7 +65,7 @@ mod tests {
             }
         }
         for history in [history(0), history(1), history(40), long] {
-            let drawing = chart::draw(&history);
+            let drawing = chart::draw(&"m".repeat(300), &history);
             let boxes: Vec<(f64, f64, f64, &str)> = drawing
                 .marks
                 .iter()
@@ -93,7 +95,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (name, good) in [("a.svg", true), ("a.png", false), ("a", false)] {
             let path = folder.path().join(name);
-            assert_eq!(write(&path, &history(3)).is_ok(), good);
+            assert_eq!(write(&path, "", &history(3)).is_ok(), good);
             assert_eq!(path.exists(), good);
         }
     }

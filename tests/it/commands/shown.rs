@@ -131,7 +131,10 @@ fn command(page: &str, line: usize, text: &str) -> Shown {
     }
 }
 
-/// The commands in the prose of a page: code that begins with `fanwise`.
+/// How code in prose begins that is a command.
+const IN_PROSE: [&str; 3] = ["fanwise", "cargo", "pip"];
+
+/// The commands in the prose of a page: code that begins with one of [`IN_PROSE`].
 fn of_prose(page: &str, text: &str) -> Vec<Shown> {
     let (mut prose, mut is_code) = (String::new(), false);
     for line in text.lines() {
@@ -144,7 +147,8 @@ fn of_prose(page: &str, text: &str) -> Vec<Shown> {
     let mut line = 1;
     for paragraph in prose.split_inclusive("\n\n") {
         for (i, part) in paragraph.split('`').enumerate() {
-            if i % 2 == 1 && part.split_whitespace().next() == Some("fanwise") {
+            let first = part.split_whitespace().next();
+            if i % 2 == 1 && first.is_some_and(|first| IN_PROSE.contains(&first)) {
                 let words: Vec<&str> = part.split_whitespace().collect();
                 // Graphs begin with `fanwise 1`.
                 let is_graph = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
@@ -162,7 +166,7 @@ fn commands_of_blocks_of_help_and_of_prose_are_found() {
     let page = "A `fanwise zoo\nmlp` of `fanwise`.\n\n```text\nfanwise run a --gpus 2   # two\n\
         # more\nfanwise fit b \\\n  --epochs 3 | less\n```\n\n```text\n$ fanwise explain E1\nwhat\n\
         $ cargo x\n```\n\n```text\nUsage: fanwise check\n  fanwise check c > d\n  other\n```\n\
-        ```text\nfanwise 1\n```\n```rust\nfanwise x\n```\n`x` and `fanwise y`, `fanwise 1 z`\n";
+        ```text\nfanwise 1\n```\n```rust\nfanwise x\n```\n`x` and `fanwise y`, `fanwise 1 z`, `cargo\nz`\n";
     let (found, others) = of_page("p", page);
     let one = |line, text: &str, comment: &str, prints: &[&str]| Shown {
         page: "p".to_owned(),
@@ -181,6 +185,7 @@ fn commands_of_blocks_of_help_and_of_prose_are_found() {
             one(19, "fanwise check c", "", &[]),
             one(1, "fanwise zoo mlp", "", &[]),
             one(28, "fanwise y", "", &[]),
+            one(28, "cargo z", "", &[]),
         ]
     );
     assert_eq!(others, [(23, "fanwise 1".to_owned())]);

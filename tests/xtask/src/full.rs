@@ -196,5 +196,30 @@ fn package() -> Result<(), Failure> {
     Step::cargo(&["test", "--manifest-path", "tests/bindings/Cargo.toml"])
         .env("CARGO_TARGET_DIR", target())
         .run_tests()?;
-    Step::cargo(&["package", "--package", "fanwise", "--allow-dirty"]).run()
+    Step::cargo(&["package", "--package", "fanwise", "--allow-dirty"]).run()?;
+    installed()
+}
+
+/// The front page's ways to install the command line and to add the library, in the profile of the
+/// tests.
+fn installed() -> Result<(), Failure> {
+    let to = target().join("installed");
+    Step::cargo(&["install", "--locked", "--path", ".", "--force", "--profile", "checked"])
+        .args(&["--root", &to.to_string_lossy()])
+        .env("CARGO_TARGET_DIR", target())
+        .run()?;
+    Step::new(to.join("bin/fanwise"), &["check", "zoo:mlp", "--gpus", "3"]).run()?;
+    let user = target().join("user");
+    let manifest = user.join("Cargo.toml");
+    let written = fs::create_dir_all(user.join("src"))
+        .and_then(|()| {
+            fs::write(&manifest, "[package]\nname = \"user\"\nedition = \"2024\"\n[workspace]\n")
+        })
+        .and_then(|()| fs::write(user.join("src/main.rs"), "use fanwise as _;\nfn main() {}\n"));
+    written.map_err(|e| format!("{}: {e}", user.display()))?;
+    let manifest = manifest.to_string_lossy();
+    Step::cargo(&["add", "--manifest-path", &manifest, "--path"])
+        .args(&[&root().to_string_lossy()])
+        .run()?;
+    Step::cargo(&["check", "--manifest-path", &manifest]).env("CARGO_TARGET_DIR", target()).run()
 }

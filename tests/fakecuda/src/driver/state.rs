@@ -33,6 +33,8 @@ pub(super) struct Event {
     /// Where it was recorded last.
     pub(super) marker: Option<u64>,
     pub(super) timing: bool,
+    /// Whether who waits for it sleeps; else the driver looks again and again.
+    pub(super) blocking: bool,
 }
 
 /// A loaded module.

@@ -39,6 +39,10 @@ pub(crate) mod density {
     pub(crate) const CELL: f64 = 0.22;
 }
 
+/// Instructions that a multiprocessor issues in a cycle, for each lane of a warp: each of its four
+/// parts one. Where it has fewer lanes for `f32`, other instructions are issued while these work.
+const ISSUED: f64 = 128.0;
+
 /// What GPUs reach of the numbers of their data sheets: one share of each kind for all of them,
 /// that of the H200, on which 1.85 GHz, copies of 4.0 TB/s and a library's products of 780 TFLOP/s
 /// were published.
@@ -131,6 +135,8 @@ pub struct Machine {
     told: &'static str,
     /// Multiply-adds of `f32` at once: multiprocessors times lanes.
     pub lanes: f64,
+    /// Instructions at once: multiprocessors times [`ISSUED`].
+    issued: f64,
     /// Cycles a second under load.
     pub clock: f64,
     /// Bytes a second to and from memory, as a kernel that copies reaches them.
@@ -158,6 +164,7 @@ impl Machine {
             name: sheet.name,
             told: sheet.told,
             lanes: sheet.multiprocessors * sheet.lanes,
+            issued: sheet.multiprocessors * ISSUED,
             clock: sheet.clock * share::CLOCK,
             memory: sheet.memory * share::MEMORY,
             cache: sheet.cache,
@@ -181,7 +188,8 @@ impl Machine {
 
     /// Seconds for operations of which a kernel issues this part of its instructions.
     pub(crate) fn computes(&self, operations: f64, density: f64) -> f64 {
-        operations / (2.0 * self.lanes * self.clock * share::ISSUE * density)
+        let at_once = self.lanes.min(self.issued * density);
+        operations / (2.0 * at_once * self.clock * share::ISSUE)
     }
 }
 
@@ -223,6 +231,17 @@ mod tests {
     fn an_instruction_in_doubles_is_one_operation() {
         let h200 = &MACHINES[2];
         assert!((15.8e12..15.9e12).contains(&h200.doubles), "{}", h200.doubles);
+    }
+
+    /// A kernel half of whose instructions multiply keeps the 64 lanes of `sm_80` busy, and half of
+    /// the 128 of `sm_90`.
+    #[test]
+    fn lanes_are_fewer_than_what_is_issued() {
+        let seconds = |machine: &Machine, density| machine.computes(1e12, density);
+        let [a100, h200] = [&MACHINES[0], &MACHINES[2]];
+        assert!(seconds(a100, 0.5) <= seconds(a100, 1.0));
+        assert!((seconds(a100, 0.25) / seconds(a100, 0.5) - 2.0).abs() < 1e-9);
+        assert!((seconds(h200, 0.5) / seconds(h200, 1.0) - 2.0).abs() < 1e-9);
     }
 
     /// The shares are those of the H200.

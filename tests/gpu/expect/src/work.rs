@@ -215,7 +215,10 @@ impl<'a> Started<'a> {
             }
             "conv_weight_grad.cu" => {
                 let weights = get("TAPS") * get("C_EACH");
-                over(get("M_EACH"), get("BM")) * over(weights, get("BN"))
+                let (places, part) = (get("PLACES"), get("PART"));
+                let last = places % part;
+                let terms = (places - last) / part * up(part, get("BK")) + up(last, get("BK"));
+                over(get("M_EACH"), get("BM")) * over(weights, get("BN")) * terms / places
             }
             "few_weight_grad.cu" => {
                 let channels = get("M_EACH") * get("GROUPS");

@@ -72,7 +72,12 @@ exports! {
         }
         let id = d.handle();
         event.give(id)?;
-        d.events.insert(id, Event { context, marker: None, timing: flags & 2 == 0 });
+        d.events.insert(id, Event {
+            context,
+            marker: None,
+            timing: flags & 2 == 0,
+            blocking: flags & 1 != 0,
+        });
         Ok(Goal::Nothing)
     }
 
@@ -116,6 +121,9 @@ exports! {
     /// Waits for an event.
     fn cuEventSynchronize(Sync, event: u64) |d| {
         let marker = d.host_marker(event)?;
+        if !d.event(event)?.blocking {
+            d.report("a wait for an event without CU_EVENT_BLOCKING_SYNC, which keeps a core busy");
+        }
         d.unsafe_call("cuEventSynchronize")?;
         Ok(marker.map_or(Goal::Nothing, Goal::Marker))
     }
