@@ -83,7 +83,8 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
             read,
             Err(ModelError::Onnx(ImportError::Malformed { .. } | ImportError::Graphs { .. }))
         );
-        if let Some(kind) = kind::of_text(&head).filter(|_| unread) {
+        let kind = || kind::of_text(&head).or_else(|| kind::of_name(path));
+        if let Some(kind) = unread.then(kind).flatten() {
             return Err(kind.error(path));
         }
         let mut model = read?;
@@ -119,7 +120,7 @@ fn unused(options: &LoadOptions) -> Vec<Note> {
         (Setting::Assume, !assume.is_empty()),
     ];
     let given: Vec<Setting> = given.iter().filter(|(_, set)| *set).map(|(s, _)| *s).collect();
-    let why = "the model is not an ONNX file; its batch is N";
+    let why = "the model is not an ONNX file; its batch is N; leave out what only such files take";
     if given.is_empty() { Vec::new() } else { vec![Note::ignored(given, why)] }
 }
 

@@ -34,6 +34,33 @@ const FOLDERS: &[&str] = &["cache_dir", "checkpoint", "out", "resume", "tensorbo
 /// The kinds of `compile --emit` that write a folder, each files of its own.
 pub(crate) const KERNELS: [&str; 3] = ["cuda", "cubin", "ptx"];
 
+/// The endings by which other programs, and this one, know what a file is. Others say nothing.
+const OF_FORMS: &[&str] = &[
+    "csv",
+    "cu",
+    "cubin",
+    "dot",
+    "fan",
+    "gv",
+    "h5",
+    "hdf5",
+    "htm",
+    "html",
+    "jpeg",
+    "jpg",
+    "json",
+    "keras",
+    "npy",
+    "npz",
+    "onnx",
+    "pb",
+    "pdf",
+    "png",
+    "ptx",
+    "safetensors",
+    "svg",
+];
+
 /// Links behind one another that are followed.
 const LINKS: usize = 40;
 
@@ -47,6 +74,30 @@ fn to_write() -> MutexGuard<'static, Vec<Named>> {
 /// Whether an argument names a file or a folder.
 pub(crate) fn names_path(id: &str) -> bool {
     [READ, WRITTEN, FOLDERS].iter().any(|ids| ids.contains(&id))
+}
+
+/// Whether the name of a file ends in one of these, in capitals or not.
+pub(crate) fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    // A name without an ending, or with one that is no text, ends in none.
+    let own = path.extension().and_then(OsStr::to_str);
+    own.is_some_and(|own| endings.iter().any(|ending| ending.eq_ignore_ascii_case(own)))
+}
+
+/// Whether the name of a file says that it is of another form than those with these endings.
+pub(crate) fn is_of_other_form(path: &Path, fitting: &[&str]) -> bool {
+    has_ending(path, OF_FORMS) && !has_ending(path, fitting)
+}
+
+/// Fails where the name of the file of an option says that it is something else than what is
+/// written to it, whose names have this ending.
+pub(crate) fn check_form(option: &str, path: &Path, fitting: &str) -> anyhow::Result<()> {
+    if is_of_other_form(path, &[fitting]) {
+        bail!(
+            "`--{option} {}`: such a name is for a file of another form; use .{fitting}",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 /// What a path is to a command.
@@ -256,8 +307,21 @@ pub(crate) fn check_weights(spec: &str, graph: &Graph) -> anyhow::Result<()> {
 mod tests {
     use clap::CommandFactory as _;
 
-    use super::{FOLDERS, READ, WRITTEN, names_path};
+    use super::{FOLDERS, Path, READ, WRITTEN, check_form, names_path};
     use crate::cli::Cli;
+
+    #[test]
+    fn names_of_other_forms_are_refused() {
+        let told = |name: &str| check_form("log", Path::new(name), "csv").err();
+        for name in ["log.csv", "log.CSV", "log", "log.txt", "/dev/stdout", ".npz"] {
+            assert!(told(name).is_none(), "{name}");
+        }
+        for name in ["x.npz", "m.ONNX", "run/t.json"] {
+            let expected =
+                format!("`--log {name}`: such a name is for a file of another form; use .csv");
+            assert_eq!(told(name).unwrap().to_string(), expected);
+        }
+    }
 
     #[test]
     fn every_option_of_a_path_is_known() {

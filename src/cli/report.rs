@@ -75,11 +75,7 @@ fn refusal_hints(error: &crate::Error) -> Vec<Hint> {
 
 /// Reports an error and returns its exit code.
 pub(crate) fn report(error: &Error, as_json: bool) -> ExitCode {
-    let broken_pipe = |e: &(dyn std::error::Error + 'static)| {
-        e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
-    };
-    // A reader such as `head` has seen enough: that is no failure.
-    if error.chain().any(broken_pipe) {
+    if ui::is_unread(error) {
         return ExitCode::SUCCESS;
     }
     let Parts { code, mut text, message, hints } = Parts::of(error);

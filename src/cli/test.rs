@@ -90,7 +90,11 @@ pub(crate) fn test(args: &TestArgs) -> anyhow::Result<ExitCode> {
         find(folder, &mut cases)?;
         if cases.len() == before {
             let path = folder.display();
-            bail!("`{path}` has no ONNX model with a data set `test_data_set_0` beside it");
+            bail!(
+                "`{path}` has no ONNX model with a data set `test_data_set_0` beside it; name a \
+                 folder with a `model.onnx` and such folders, each with the tensors `input_0.pb` \
+                 and `output_0.pb`"
+            );
         }
     }
     args.replicate.note(runner.place())?;

@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::Error;
 use crate::backend::{Peak, Trace};
-use crate::cli::ui;
+use crate::cli::{paths, ui};
 use crate::format;
 
 /// The records of runs that are asked for.
@@ -45,10 +45,14 @@ impl TraceArgs {
         if let Some(path) = &self.timeline {
             PlanForm::of_timeline(path)?;
         }
+        self.trace.as_ref().map_or(Ok(()), |path| paths::check_form("trace", path, "json"))?;
         let profile = self.profile.clone().filter(|path| !is_printed(path));
         if let Some(path) = profile.iter().find(|path| path.extension().is_none_or(|e| e != "json"))
         {
-            bail!("cannot write a profile to {}: profiles are .json files", path.display());
+            bail!(
+                "cannot write a profile to {}: profiles are .json files; name one",
+                path.display()
+            );
         }
         let files = [("trace", &self.trace), ("timeline", &self.timeline), ("profile", &profile)];
         for (option, path) in files {

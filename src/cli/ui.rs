@@ -40,6 +40,16 @@ pub(crate) fn out(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// True for the error of a pipe that its reader has closed, such as `head`, which has seen enough:
+/// that is no failure.
+pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
+    let is_of_pipe = |cause: &(dyn std::error::Error + 'static)| {
+        let of_system = cause.downcast_ref::<io::Error>();
+        of_system.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(is_of_pipe)
+}
+
 /// So many rows, in words.
 pub(crate) fn rows(count: impl fmt::Display) -> String {
     let count = count.to_string();

@@ -106,8 +106,8 @@ impl Tile {
     }
 
     /// This tile, or, where more than half of what that computes is padding, the widest of those
-    /// with fewer columns that waste less; else the one that wastes least. `area` is what a tile
-    /// computes for so many elements.
+    /// with fewer columns that waste less; else one with half the columns, if that wastes less.
+    /// `area` is what a tile computes for so many elements.
     pub(super) fn narrower(self, area: impl Fn(Self) -> i64, elements: i64) -> Self {
         let columns = [self.columns, 64, 32, 16].into_iter().filter(|own| *own <= self.columns);
         let tile = |columns| match columns {
@@ -116,7 +116,8 @@ impl Tile {
         };
         let tiles = columns.map(tile);
         let little = tiles.clone().find(|tile| area(*tile) <= elements.saturating_mul(2));
-        little.or_else(|| tiles.min_by_key(|tile| area(*tile))).unwrap_or(self)
+        // Rows are filled by more samples; what then counts is how much a tile reuses.
+        little.or_else(|| tiles.take(2).min_by_key(|tile| area(*tile))).unwrap_or(self)
     }
 
     fn threads(self) -> u32 {

@@ -1,5 +1,8 @@
 //! Why a model cannot be loaded or saved.
 
+use std::path::Path;
+
+use super::kind;
 #[cfg(feature = "keras")]
 use crate::format::keras::KerasError;
 use crate::format::onnx::{self, ImportError};
@@ -160,6 +163,15 @@ pub enum ModelError {
     Pass(#[from] PassError),
 }
 
+/// What to do where there is no file of this name.
+fn missing(path: &str) -> Vec<Hint> {
+    if path.contains("://") {
+        return vec![Hint::advice("download it first, and name the file")];
+    }
+    let way = kind::of_name(Path::new(path)).map(kind::Kind::way);
+    [MODELS].into_iter().chain(way).map(Hint::advice).collect()
+}
+
 impl Diagnostic for ModelError {
     fn code(&self) -> &'static str {
         match self {
@@ -223,8 +235,8 @@ impl Diagnostic for ModelError {
             Self::NoTemplate => vec![Hint::set(Setting::Template, ["MODEL"], "name it")],
             #[cfg(feature = "keras")]
             Self::NotKeras(_) => vec![Hint::advice("save it as .fan or .onnx")],
-            Self::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
-                vec![Hint::advice(MODELS)]
+            Self::Io { path, error } if error.kind() == std::io::ErrorKind::NotFound => {
+                missing(path)
             }
             Self::NotAFile(_) => vec![Hint::advice(
                 "name a file; a folder is a model if it has a checkpoint of a training",

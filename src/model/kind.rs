@@ -33,6 +33,9 @@ const TENSORFLOW: &str = "export it as ONNX with tf2onnx: `python -m tf2onnx.con
 /// What can be done with a file of data.
 const DATA: &str = "name a model; data and inputs are separate arguments";
 
+/// What can be done with a file of weights that may be damaged.
+const WEIGHTS: &str = "name the model that has them; weights are a separate argument";
+
 /// What can be done with an archive.
 const UNPACK: &str = "unpack it, and name the model in it";
 
@@ -57,6 +60,11 @@ impl Kind {
     pub(super) fn error(self, path: &Path) -> ModelError {
         let Self { what, way, weights } = self;
         ModelError::Foreign { path: path.display().to_string(), what, way, weights }
+    }
+
+    /// What to do.
+    pub(super) const fn way(self) -> &'static str {
+        self.way
     }
 }
 
@@ -110,6 +118,18 @@ pub(super) fn of_file(path: &Path, head: &[u8]) -> Option<Kind> {
     ];
     let found = known.iter().find(|(is, _)| *is).map(|(_, kind)| *kind);
     found.or_else(|| tar(path))
+}
+
+/// The kind of a file by the ending of its name, where its content says nothing, or is not there.
+pub(super) fn of_name(path: &Path) -> Option<Kind> {
+    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+    Some(match &*ending {
+        "tflite" => kind("no ONNX file; by its name it is a TensorFlow Lite model", TENSORFLOW),
+        "pb" => kind("no ONNX file; by its name it may be a TensorFlow graph", TENSORFLOW),
+        "pt" | "pth" => kind("no ONNX file; by its name it is a PyTorch file", TORCH),
+        "safetensors" => kind("no ONNX file; by its name it has weights without a graph", WEIGHTS),
+        _ => return None,
+    })
 }
 
 /// A zip archive by the names in its directory.
@@ -213,6 +233,14 @@ mod tests {
         assert_eq!(kind(b"\x08\x09\x12\x07pytorch"), None);
         assert_eq!(kind(b"\x3a\x05abcde"), None);
         assert_eq!(kind(b"\x08"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_known_by_its_name() {
+        let way = |name: &str| super::of_name(Path::new(name)).map(super::Kind::way);
+        assert_eq!(way("m.PTH"), Some(super::TORCH));
+        assert_eq!(way("a/m.tflite"), Some(super::TENSORFLOW));
+        assert_eq!((way("m.onnx"), way("pt")), (None, None));
     }
 
     #[test]

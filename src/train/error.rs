@@ -43,7 +43,12 @@ pub enum TrainError {
         now: String,
     },
     /// A number is to be followed that no epoch tells.
-    #[error("unknown metric {}; an epoch has {}{}", Quoted(.name), .known.join(", "), way(.name))]
+    #[error(
+        "unknown metric {}; an epoch has {}{}",
+        Quoted(.name),
+        .known.join(", "),
+        way(.name, .known)
+    )]
     Number {
         /// Its name.
         name: String,
@@ -75,8 +80,20 @@ pub enum TrainError {
 }
 
 /// What gives a run a metric that it has not.
-fn way(name: &str) -> &'static str {
-    if name.starts_with("val_") { "; validation data give those of `val_`" } else { "" }
+fn way(name: &str, known: &[String]) -> String {
+    const VALIDATED: &str = "val_";
+    if let Some((name, settings)) = name.split_once(':') {
+        let (name, settings) = (Quoted(name), Quoted(settings));
+        return format!(
+            "; a metric has no settings: give {name} alone, and {settings} as a setting of its own"
+        );
+    }
+    let is_validated = known.iter().any(|own| own.starts_with(VALIDATED));
+    if name.starts_with(VALIDATED) && !is_validated {
+        "; give validation data, or split some off, for those of `val_`".to_owned()
+    } else {
+        String::new()
+    }
 }
 
 impl Diagnostic for TrainError {
@@ -187,6 +204,32 @@ impl Diagnostic for CheckpointError {
                 vec![Hint::advice("use the fanwise that wrote it, or a newer one")]
             }
             Self::State { .. } | Self::Io { .. } => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TrainError;
+
+    #[test]
+    fn an_unknown_metric_says_what_would_give_it() {
+        for (name, known, way) in [
+            ("val_loss", "loss", "; give validation data, or split some off, for those of `val_`"),
+            ("val_auc", "val_loss", ""),
+            ("auc", "loss", ""),
+            (
+                "val_loss:patience=2",
+                "loss",
+                "; a metric has no settings: give `val_loss` alone, and `patience=2` as a setting \
+                 of its own",
+            ),
+        ] {
+            let error = TrainError::Number { name: name.to_owned(), known: vec![known.to_owned()] };
+            assert_eq!(
+                error.to_string(),
+                format!("unknown metric `{name}`; an epoch has {known}{way}")
+            );
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{History, Monitor};
-use crate::types::{ParseValueError, Quoted};
+use crate::types::{ParseValueError, Quoted, closest};
 
 /// A schedule of the learning rate: a factor of the optimizer's own rate.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -239,54 +239,107 @@ impl fmt::Display for Plateau {
     }
 }
 
-/// The error for a text that does not fit.
-fn wrong(text: &str) -> ParseValueError {
+/// The names of schedules.
+const NAMES: [&str; 5] = ["constant", "step", "polynomial", "cosine", "plateau"];
+
+/// The error for a name that is that of no schedule.
+fn unknown(name: &str) -> ParseValueError {
+    let mut names = NAMES.into_iter();
+    let parts = names.find_map(|own| Some((own, name.strip_prefix(own)?.strip_prefix(',')?)));
+    let name = Quoted(name);
+    if let Some((own, settings)) = parts {
+        let text = format!("{own}:{settings}");
+        return ParseValueError::new(format!(
+            "{name} is not a schedule: write the settings behind a colon, {}",
+            Quoted(&text)
+        ));
+    }
     ParseValueError::new(format!(
-        "{} is not a schedule; write constant, step:every=10,factor=0.5, \
+        "{name} is not a schedule{}; write constant, step:every=10,factor=0.5, \
          polynomial:epochs=70,power=1, cosine:epochs=50,warmup=5, \
          cosine:steps=9000,warmup=500,per=step or \
          plateau:monitor=val_loss,factor=0.1,patience=10",
-        Quoted(text)
+        meant(name.0, &NAMES)
     ))
 }
 
-/// The settings of a schedule that were not read yet.
+/// The name that was meant, as a part of an error.
+fn meant(name: &str, known: &[&str]) -> String {
+    let closest = closest(name, known.iter().copied());
+    closest.map_or(String::new(), |own| format!(" (did you mean `{own}`?)"))
+}
+
+/// The settings of a schedule.
 struct Settings<'a> {
-    text: &'a str,
+    /// The name of the schedule.
+    name: &'a str,
+    /// Those that were not read yet.
     given: Vec<(&'a str, &'a str)>,
+    /// The names of those that were looked for.
+    known: Vec<&'static str>,
 }
 
 impl<'a> Settings<'a> {
-    fn wrong(&self) -> ParseValueError {
-        wrong(self.text)
-    }
-
-    fn take(&mut self, key: &str) -> Option<&'a str> {
+    fn take(&mut self, key: &'static str) -> Option<&'a str> {
+        self.known.push(key);
         let at = self.given.iter().position(|(k, _)| *k == key)?;
         Some(self.given.remove(at).1)
     }
 
-    fn whole(&mut self, key: &str, least: u64, or: Option<u64>) -> Result<u64, ParseValueError> {
-        let read = |text: &str| text.parse().ok().filter(|n| *n >= least);
-        self.take(key).map_or(or, read).ok_or_else(|| self.wrong())
+    /// A setting that is read by `read`, which takes what `expected` says.
+    fn read<T>(
+        &mut self,
+        key: &'static str,
+        or: Option<T>,
+        expected: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, ParseValueError> {
+        let Some(text) = self.take(key) else {
+            return or.ok_or_else(|| self.missing(key, expected));
+        };
+        read(text).ok_or_else(|| {
+            let text = Quoted(text);
+            ParseValueError::new(format!("{key} cannot be {text}: write {expected}"))
+        })
     }
 
-    fn number(&mut self, key: &str, most: f64, or: f64) -> Result<f64, ParseValueError> {
-        let read = |text: &str| {
+    fn missing(&self, key: &str, expected: &str) -> ParseValueError {
+        let name = self.name;
+        let is_length = [Per::Epoch, Per::Step].iter().any(|per| per.length() == key);
+        let keys = if is_length { "epochs`, or `steps` with `per=step" } else { key };
+        ParseValueError::new(format!("{name} requires `{keys}`: write {expected}"))
+    }
+
+    fn whole(
+        &mut self,
+        key: &'static str,
+        least: u64,
+        or: Option<u64>,
+    ) -> Result<u64, ParseValueError> {
+        let expected = format!("a whole number of at least {least}");
+        self.read(key, or, &expected, |text| text.parse().ok().filter(|n| *n >= least))
+    }
+
+    fn number(&mut self, key: &'static str, most: f64, or: f64) -> Result<f64, ParseValueError> {
+        let expected = if most < f64::MAX {
+            format!("a number from 0 to {most}")
+        } else {
+            "a finite number of at least 0".to_owned()
+        };
+        self.read(key, Some(or), &expected, |text| {
             text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0 && *x <= most)
-        };
-        self.take(key).map_or(Some(or), read).ok_or_else(|| self.wrong())
+        })
     }
 
-    fn curve(&mut self, name: &str) -> Result<Schedule, ParseValueError> {
-        let per = match self.take("per") {
-            None | Some("epoch") => Per::Epoch,
-            Some("step") => Per::Step,
-            Some(_) => return Err(self.wrong()),
-        };
+    fn curve(&mut self) -> Result<Schedule, ParseValueError> {
+        let per = self.read("per", Some(Per::Epoch), "epoch or step", |text| match text {
+            "epoch" => Some(Per::Epoch),
+            "step" => Some(Per::Step),
+            _ => None,
+        })?;
         let warmup = self.whole("warmup", 0, Some(0))?;
         let length = |settings: &mut Self| settings.whole(per.length(), 1, None);
-        let shape = match name {
+        let shape = match self.name {
             "constant" if warmup == 0 && per == Per::Epoch => return Ok(Schedule::Constant),
             "constant" => Shape::Constant,
             "step" => Shape::Step {
@@ -299,7 +352,7 @@ impl<'a> Settings<'a> {
                 end: self.number("end", 1.0, 0.0)?,
             },
             "cosine" => Shape::Cosine { length: length(self)?, end: self.number("end", 1.0, 0.0)? },
-            _ => return Err(self.wrong()),
+            other => return Err(unknown(other)),
         };
         Ok(Schedule::Curve(Curve { shape, warmup, per }))
     }
@@ -307,22 +360,41 @@ impl<'a> Settings<'a> {
     fn plateau(&mut self) -> Result<Plateau, ParseValueError> {
         let usual = Plateau::default();
         let monitor = self.take("monitor").map_or(usual.monitor, str::to_owned);
-        let largest = match self.take("mode") {
-            None | Some("auto") => Monitor::new(&*monitor).more,
-            Some("max") => true,
-            Some("min") => false,
-            Some(_) => return Err(self.wrong()),
-        };
-        let factor = self.number("factor", 1.0, usual.factor)?;
+        let auto = Monitor::new(&*monitor).more;
+        let largest = self.read("mode", Some(auto), "auto, max or min", |text| match text {
+            "auto" => Some(auto),
+            "max" => Some(true),
+            "min" => Some(false),
+            _ => None,
+        })?;
+        let factor =
+            self.read("factor", Some(usual.factor), "a number from 0 to below 1", |text| {
+                text.parse().ok().filter(|x| (0.0..1.0).contains(x))
+            })?;
         Ok(Plateau {
             monitor,
             largest,
-            factor: if factor < 1.0 { factor } else { return Err(self.wrong()) },
+            factor,
             patience: self.whole("patience", 0, Some(usual.patience))?,
             min_delta: self.number("min_delta", f64::MAX, usual.min_delta)?,
             cooldown: self.whole("cooldown", 0, Some(usual.cooldown))?,
             min_rate: self.number("min_rate", f64::MAX, usual.min_rate)?,
         })
+    }
+
+    /// Fails where a setting is left.
+    fn end(&self) -> Result<(), ParseValueError> {
+        let Self { name, given, known } = self;
+        let Some((key, _)) = given.first() else { return Ok(()) };
+        if known.contains(key) {
+            return Err(ParseValueError::new(format!("{key} is given twice: give it once")));
+        }
+        Err(ParseValueError::new(format!(
+            "{name} has no setting {}{}; it has {}",
+            Quoted(key),
+            meant(key, known),
+            known.join(", ")
+        )))
     }
 }
 
@@ -332,19 +404,20 @@ impl FromStr for Schedule {
     /// Reads a name and settings: `polynomial:epochs=70,power=1`,
     /// `plateau:monitor=val_loss,factor=0.5,patience=3`.
     fn from_str(text: &str) -> Result<Self, ParseValueError> {
-        let wrong = || wrong(text);
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let mut given: Vec<(&str, &str)> = Vec::new();
         for setting in settings.split(',').filter(|s| !s.is_empty()) {
-            given.push(setting.split_once('=').ok_or_else(wrong)?);
+            // Without a value it is that of no setting.
+            given.push(setting.split_once('=').unwrap_or((setting, "")));
         }
-        let mut settings = Settings { text, given };
+        let mut settings = Settings { name, given, known: Vec::new() };
         let schedule = if name == "plateau" {
             Self::Plateau(settings.plateau()?)
         } else {
-            settings.curve(name)?
+            settings.curve()?
         };
-        if settings.given.is_empty() { Ok(schedule) } else { Err(wrong()) }
+        settings.end()?;
+        Ok(schedule)
     }
 }
 
@@ -390,6 +463,39 @@ mod tests {
         ] {
             assert!(text.parse::<Schedule>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn errors_name_the_setting() {
+        for (text, said) in [
+            ("step:every=0,factor=.5", "every cannot be `0`: write a whole number of at least 1"),
+            ("step:every", "every cannot be ``: write a whole number of at least 1"),
+            ("step", "step requires `every`: write a whole number of at least 1"),
+            (
+                "cosine:epochs=50,epoch=3",
+                "cosine has no setting `epoch` (did you mean `epochs`?); it has per, warmup, \
+                 epochs, end",
+            ),
+            (
+                "cosine:steps=4",
+                "cosine requires `epochs`, or `steps` with `per=step`: write a whole number of at \
+                 least 1",
+            ),
+            ("cosine:epochs=5,end=2", "end cannot be `2`: write a number from 0 to 1"),
+            ("plateau:factor=1", "factor cannot be `1`: write a number from 0 to below 1"),
+            ("plateau:mode=best", "mode cannot be `best`: write auto, max or min"),
+            ("step:every=1,every=2", "every is given twice: give it once"),
+            (
+                "cosine,epochs=5",
+                "`cosine,epochs=5` is not a schedule: write the settings behind a colon, \
+                 `cosine:epochs=5`",
+            ),
+        ] {
+            assert_eq!(text.parse::<Schedule>().unwrap_err().to_string(), said, "{text}");
+        }
+        let error = "cosin:epochs=3".parse::<Schedule>().unwrap_err().to_string();
+        let said = "`cosin` is not a schedule (did you mean `cosine`?); write constant, step:";
+        assert!(error.starts_with(said), "{error}");
     }
 
     #[test]

@@ -277,6 +277,43 @@ fn large_cells_compile() {
     }
 }
 
+/// The products of queries, keys and values are one launch, of any size; equal parts of a kernel
+/// share what one of them takes of shared memory.
+#[test]
+#[ignore = "needs NVRTC; `cargo xtask test` runs it"]
+fn products_of_one_operand_are_one_launch() {
+    let compiler = compiler(None);
+    for (tokens, features) in [(128, 768), (197, 768), (512, 1024)] {
+        let products = |count: usize| -> Arc<Kernel> {
+            let each = |text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>();
+            let params = each(&|i| {
+                format!(
+                    "param @w{i} : f32[{features},{features}] = \"t#w{i}\" blake3:000000000000000{i}\n"
+                )
+            });
+            let ty = format!("f32[N,{tokens},{features}]");
+            let results = each(&|i| format!("y{i}: {ty}")).join(", ");
+            let lines = each(&|i| format!("  %y{i} : {ty} = matmul(%x, @w{i})\n")).concat();
+            let names = each(&|i| format!("%y{i}")).join(", ");
+            let text = format!(
+                "fanwise 1\nsymbol N >= 0\n{}graph @g(%x: {ty}) -> ({results}) {{\n{lines}  \
+                 return {names}\n}}\n",
+                params.concat()
+            );
+            let graph = parse(&text).unwrap_or_else(|e| panic!("{text}{e}"));
+            let kernels = of(&graph, 2);
+            assert_eq!(kernels.len(), 1, "{count} of {tokens} by {features}");
+            kernels[0].clone()
+        };
+        let [one, three] = [products(1), products(3)];
+        assert_eq!((one.file, three.parts.len()), ("matmul.cu", 3));
+        let units = units(&[one.clone(), three.clone()]).unwrap();
+        let found = resources(&compiler, &units, "sm_90a".parse().unwrap());
+        let shared = |kernel: &Kernel| found[&entry_name(kernel)].shared;
+        assert_eq!(shared(&three), shared(&one), "{found:?}");
+    }
+}
+
 /// The number of files in a folder.
 fn files(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count()

@@ -363,8 +363,8 @@ fn what_cannot_be_done_ends_a_training_with_a_reason() {
     let error = fit(Data::stream(Flow(waves(0))), &mut usual);
     assert_eq!(error.to_string(), "the data have no row for epoch 1");
     let mut stops = EarlyStopping::new("val_loss");
-    let expected = "unknown metric `val_loss`; an epoch has loss, learning_rate; validation data \
-        give those of `val_`";
+    let expected = "unknown metric `val_loss`; an epoch has loss, learning_rate; give \
+        validation data, or split some off, for those of `val_`";
     assert_eq!(fit(waves(12).into(), &mut stops).to_string(), expected);
     let folder = tempfile::tempdir().unwrap();
     let monitor = Monitor::new("val_loss");

@@ -124,15 +124,26 @@ fn a_checkpoint_is_a_model() {
     let at = |name: &str| path(folder.path(), name);
     let (train, test) = two_head(folder.path());
     let begin = ["fit", "zoo:two_head", "--data", &train, "--validation", &test, "--batch", "8"];
-    let aim = ["--loss", "score=mse", "--epochs", "2", "--format", "json"];
-    let kept = ["--checkpoint", &at("run"), "--save", &at("m.fan")];
-    let (out, _) = good(&[&begin[..], &aim, &kept].concat());
+    let aim = ["--loss", "score=mse", "--metrics", "mae", "--l2", "0.1", "--freeze", "logits*"];
+    let kept = ["--checkpoint", &at("run"), "--save", &at("m.fan"), "--epochs", "2"];
+    let (out, _) = good(&[&begin[..], &aim, &kept, &["--format", "json"]].concat());
     let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     let data = ["--data", &test, "--batch", "8"];
-    let loss = ["--loss", "score=mse", "--format", "json"];
-    let (out, _) = good(&[&["evaluate", &at("run")][..], &data, &loss].concat());
-    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(found["loss"], last["val_loss"]);
+    let evaluated = |more: &[&str]| {
+        let begin = ["evaluate", &at("run"), "--format", "json"];
+        let (out, said) = good(&[&begin[..], &data, more].concat());
+        (serde_json::from_str::<serde_json::Value>(&out).unwrap(), said)
+    };
+    // What it is to be told by is that of the run, unless a loss is given.
+    let (found, said) = evaluated(&[]);
+    assert!(said.contains("\n  as in its run: --loss score=mse --metrics mae --l2 0.1\n"));
+    let metric = ["mean_absolute_error", "val_mean_absolute_error"];
+    assert_eq!([&found["loss"], &found[metric[0]]], [&last["val_loss"], &last[metric[1]]]);
+    let (given, said) = evaluated(&["--metrics", "mse"]);
+    assert!(said.contains("\n  as in its run: --loss score=mse --l2 0.1\n"), "{said}");
+    assert_eq!(given["loss"], found["loss"]);
+    let (given, said) = evaluated(&["--loss", "score=mse"]);
+    assert!(!said.contains("as in its run") && given["loss"] != found["loss"], "{said}");
     // It computes what the saved model does.
     let outputs = |model: &str, name: &str| {
         let args = ["predict", model, "--outputs", &at(name)];
@@ -358,6 +369,24 @@ fn a_second_interruption_ends_a_run_at_once() {
     drop(reader);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_training_goes_on_when_nobody_reads_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, _) = two_head(folder.path());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let begin = ["fit", "zoo:two_head", "--data", &train, "--batch", "8", "--loss", "score=mse"];
+    let files = ["--checkpoint", "run", "--save", "w.safetensors", "--epochs", "9"];
+    let mut command = command(env!("CARGO_BIN_EXE_fanwise"), &[&begin[..], &files].concat());
+    command.current_dir(folder.path()).stdout(writer).stderr(Stdio::piped());
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    let said = texts(&output).1;
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.ends_with("run (checkpoint of epoch 9), w.safetensors\n"), "{said}");
+    assert!(folder.path().join("w.safetensors").exists());
+}
+
 /// The rows of a file so many times, in another file.
 #[cfg(unix)]
 fn repeated(from: &str, to: &str, times: usize) {
@@ -416,11 +445,11 @@ fn a_timeline_that_cannot_be_written_loses_no_training() {
     let saved = at("w.safetensors");
     let begin = ["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse"];
     let begin = [&begin[..], &["--target", "cpu", "--save", &saved]].concat();
-    for option in ["--timeline", "--trace"] {
-        let error = refused(&[&begin[..], &[option, &at("nowhere/t.svg")]].concat());
-        assert!(error.contains("nowhere does not exist"), "{error}");
-        let error = refused(&[&begin[..], &[option, "/dev/null/t.svg"]].concat());
-        assert!(error.contains("/dev/null does not exist"), "{error}");
+    for (option, name) in [("--timeline", "t.svg"), ("--trace", "t.json")] {
+        for nowhere in [&at("nowhere"), "/dev/null"] {
+            let error = refused(&[&begin[..], &[option, &format!("{nowhere}/{name}")]].concat());
+            assert!(error.contains(&format!("{nowhere} does not exist")), "{error}");
+        }
     }
     let error = refused(&[&begin[..], &["--trace", &at("")]].concat());
     assert!(error.contains("the file of `--trace` cannot be written"), "{error}");
@@ -430,6 +459,22 @@ fn a_timeline_that_cannot_be_written_loses_no_training() {
     let error = refused(&[&begin[..], &kept].concat());
     assert!(error.contains("error[E0110]: cannot write") && error.contains("run/best"), "{error}");
     assert!(error.contains("trained 1 epoch in") && Path::new(&saved).exists(), "{error}");
+}
+
+#[test]
+fn an_epoch_that_has_begun_is_one_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = path(folder.path(), "run");
+    let (train, _) = two_head(folder.path());
+    good(&["fit", "zoo:two_head", "--data", &train, "--loss", "score=mse", "--checkpoint", &run]);
+    // As it is left within the next epoch.
+    let state = path(folder.path(), "run/state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    assert!(text.contains("\"step\": 0,"), "{text}");
+    fs::write(&state, text.replace("\"step\": 0,", "\"step\": 1,")).unwrap();
+    let error = refused(&["fit", "--resume", &run]);
+    let begun = "has: epoch 2 has begun; give a number above 1 to go on";
+    assert!(error.contains("`--epochs 1` is less than the 2 epochs") && error.contains(begun));
 }
 
 #[test]
@@ -542,6 +587,10 @@ fn a_loss_that_is_no_number_names_where_it_began() {
             at its `exp`, whose result is not finite while its operands are; try";
         assert!(said.contains(expected), "{said}");
     }
+    let every = ["--batch", "1", "--checkpoint", &at("run"), "--checkpoint-every", "1"];
+    let (said, run) = (error(&at("steep.npz"), &every), at("run"));
+    let way = format!("`fanwise compile {run} --emit graph=restart.fan`, then `fanwise fit ");
+    assert!(said.contains("after batch 1 of epoch 1 stays in ") && said.contains(&way), "{said}");
     let good = rows("good.npz", [1.0, 2.0, 1.0, 1.0]);
     let said = error(&good, &["--learning-rate", "1e38"]);
     let expected =

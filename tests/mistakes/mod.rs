@@ -54,19 +54,20 @@ pub(crate) fn told(text: &str) -> String {
 /// Whether an answer says what to do, or what there is to choose from.
 fn has_way_out(answer: &str) -> bool {
     /// What a user is asked to do.
-    const VERBS: [&str; 16] = [
-        "copy", "correct", "give", "leave", "make", "name", "number", "put", "replace", "resume",
-        "save", "start", "train", "try", "use", "write",
+    const VERBS: [&str; 17] = [
+        "copy", "correct", "download", "give", "leave", "make", "name", "number", "put", "replace",
+        "resume", "save", "start", "train", "try", "use", "write",
     ];
     /// What tells of a choice, or of a command.
-    const MARKS: [&str; 13] = [
+    const MARKS: [&str; 14] = [
         "= help: ",
         "tip: ",
         "did you mean",
         "[possible values: ",
         " are required",
         "is required: ",
-        "Usage: ",
+        " were not provided",
+        " cannot be used with ",
         " is not in ",
         "`fanwise ",
         " require ",
@@ -124,6 +125,9 @@ fn prepare(folder: &Path) {
     }
     let named = BTreeMap::from([("images".to_owned(), x(12, 4))]);
     npz::write(&folder.join("named.npz"), &named).unwrap();
+    let parts =
+        BTreeMap::from([("x_train".to_owned(), x(12, 4)), ("y_train".to_owned(), classes(&usual))]);
+    npz::write(&folder.join("parts.npz"), &parts).unwrap();
     let whole = fs::read(folder.join("good.npz")).unwrap();
     fs::write(folder.join("cut.npz"), &whole[..whole.len() / 2]).unwrap();
     for name in ["empty", "pictures/cat", "pictures/dog"] {

@@ -129,7 +129,7 @@ def passes(criterion, memory):
     million = short(figure("1000000 nodes onto 4"))
     text = f"""### The pass
 
-Rewrite, verification of the result and its proof, without freeing graphs; medians of criterion (`cargo bench -p bench --bench
+Rewrite, verification of the result and its proof, without freeing graphs; medians of [criterion](https://docs.rs/criterion), a library for benchmarks (`cargo bench -p bench --bench
 passes`).
 
 {table(["what", *PARTS], rows)}

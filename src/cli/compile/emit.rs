@@ -9,6 +9,7 @@ use crate::types::{Quoted, closest};
 use anyhow::{anyhow, bail};
 
 use crate::cli::kernels::Kernels;
+use crate::cli::paths::{has_ending, is_of_other_form};
 use crate::cli::trace::PlanForm;
 
 /// One thing to print, and where.
@@ -65,32 +66,6 @@ pub(super) const KINDS: [(&str, Kind); 19] = [
 
 /// What makes a kind one of the training step.
 const OF_TRAINING: &str = ":training";
-
-/// The endings by which other programs, and this one, know what a file is. Others say nothing.
-const OF_FORMS: [&str; 22] = [
-    "cu",
-    "cubin",
-    "dot",
-    "fan",
-    "gv",
-    "h5",
-    "hdf5",
-    "htm",
-    "html",
-    "jpeg",
-    "jpg",
-    "json",
-    "keras",
-    "npy",
-    "npz",
-    "onnx",
-    "pb",
-    "pdf",
-    "png",
-    "ptx",
-    "safetensors",
-    "svg",
-];
 
 /// The error for an unknown kind.
 fn unknown(text: &str) -> anyhow::Error {
@@ -156,12 +131,8 @@ impl Emit {
         if matches!(self.kind, Kind::Memory | Kind::Timeline) {
             return self.form().map(drop);
         }
-        let shown = path.display();
-        // A name without an ending, or with one that is no text, is that of no form.
-        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        let is_one = |all: &[&str]| all.iter().any(|own| own.eq_ignore_ascii_case(ending));
-        let fitting = self.kind.endings();
-        if is_one(fitting) {
+        let (shown, fitting) = (path.display(), self.kind.endings());
+        if has_ending(path, fitting) {
             return Ok(());
         }
         match self.kind {
@@ -185,10 +156,10 @@ impl Emit {
             | Kind::Kernels(_)
             | Kind::Summary => {}
         }
-        if !is_one(&OF_FORMS) {
+        if !is_of_other_form(path, fitting) {
             return Ok(());
         }
-        let owner = KINDS.iter().find(|(_, other)| is_one(other.endings()));
+        let owner = KINDS.iter().find(|(_, other)| has_ending(path, other.endings()));
         let owner = owner.map_or("something else".to_owned(), |(name, _)| format!("`{name}`"));
         let way = match fitting {
             [] => "name a folder".to_owned(),

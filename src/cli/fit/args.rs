@@ -8,11 +8,12 @@ use crate::Error;
 use crate::ir::Graph;
 use crate::train::data::{self, LoaderOptions, Source};
 use crate::train::{
-    Checkpoint, CsvLog, EarlyStopping, EventLog, Finite, FitOptions, ModelCheckpoint, Monitor,
-    Observer, Plot, Schedule, Trainer, Validation,
+    Checkpoint, CsvLog, EarlyStopping, EventLog, FitOptions, ModelCheckpoint, Monitor, Observer,
+    Plot, Schedule, Trainer, Validation,
 };
 use clap::Args;
 
+use super::diverged::{FiniteLoss, FiniteWeights};
 use super::evaluate::BaseArgs;
 use super::files::FileArgs;
 use super::images::{self, Augment};
@@ -215,9 +216,9 @@ impl FitArgs {
     ) -> (Vec<Box<dyn Observer>>, Arc<OnceLock<String>>) {
         let interrupt = self.interrupt(keeper.as_ref(), settings, preparation);
         let ended = interrupt.ended();
-        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(Finite)];
+        let mut all: Vec<Box<dyn Observer>> = vec![Box::new(FiniteLoss { keeper: keeper.clone() })];
         all.extend(progress::bar().filter(|_| !ui::is_quiet()));
-        all.push(Box::new(Report { format: self.base.data.format.format }));
+        all.push(Box::new(Report::new(self.base.data.format.format)));
         let files = &self.files;
         if let Some(path) = files.log.clone() {
             all.push(Box::new(CsvLog { path }));
@@ -230,7 +231,7 @@ impl FitArgs {
             all.push(Box::new(EventLog::new(folder)));
         }
         if let Some(keeper) = keeper {
-            all.push(Box::new(keeper));
+            all.push(Box::new(FiniteWeights(keeper)));
         }
         if let Some(name) = &self.early_stopping {
             all.push(Box::new(EarlyStopping {

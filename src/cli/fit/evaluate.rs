@@ -21,6 +21,7 @@ use super::objective::ObjectiveArgs;
 use super::outputs::{self, Form, Predictions};
 use super::progress::summary_line;
 use super::rows::{self, Changes, DataArgs};
+use super::settings;
 use crate::cli::args::{Format, ModelArgs};
 use crate::cli::exec;
 use crate::cli::replicate::ReplicateArgs;
@@ -159,10 +160,15 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let file = Compiled::of(&model.file()?, limit).map_err(Error::from)?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
+    let aim = settings::aim(&args.objective, args.base.model.spec())?;
+    let objective = aim.as_ref().map_or(&args.objective, |aim| &aim.objective);
     // Nothing is updated: the optimizer is there because an objective is declared with one.
-    let mut training =
-        args.objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
-    args.objective.restrict(&mut training, file.as_ref())?;
+    let mut training = objective.training(&model.graph, Optimizer::default(), file.as_ref())?;
+    if let Some(aim) = &aim {
+        // Penalties are of the parameters that the run trained; nothing is drawn with the seed.
+        aim.optimizer.apply(&mut training, &model, 0);
+    }
+    objective.restrict(&mut training, file.as_ref())?;
     data.check_labels(&training, &*source)?;
     // No augmentation: the numbers are those of the data as they are.
     let images = data.images(&model.graph, &*source, &[], None, limit)?;
@@ -176,6 +182,9 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let doing = format!("evaluating {}", args.base.model.spec());
     let files: Vec<String> = target.trace.files().collect();
     lines::begin(&doing, &args.base.data, &on, count, classes, &files);
+    if let Some(aim) = aim.filter(|aim| !aim.options.is_empty()) {
+        ui::head(format_args!("  as in its run: {}", aim.options));
+    }
     let began = Instant::now();
     let work =
         |done: &AtomicU64| Ok(evaluator.evaluate(rows, data.batches(target.threads()), done)?);

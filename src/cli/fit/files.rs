@@ -7,6 +7,7 @@ use crate::train::{Checkpoint, Keep};
 use anyhow::{Context, bail};
 use clap::Args;
 
+use crate::cli::paths;
 use crate::cli::trace::check_written;
 
 /// Output files.
@@ -75,6 +76,7 @@ impl FileArgs {
         if let Some(path) = self.plot.as_ref().filter(|path| !ends(path, &["svg"])) {
             bail!("cannot plot to {}: name a file that ends in .svg", path.display());
         }
+        self.log.as_ref().map_or(Ok(()), |path| paths::check_form("log", path, "csv"))?;
         for (option, path) in [("save", &self.save), ("plot", &self.plot), ("log", &self.log)] {
             let Some(path) = path else { continue };
             check_written(option, path)?;

@@ -110,7 +110,9 @@ pub(super) fn layout(text: &str) -> anyhow::Result<Layout> {
 
 /// Reads the weight of a class.
 pub(super) fn class(text: &str) -> anyhow::Result<(i64, f64)> {
-    let (class, weight) = text.split_once('=').context("expected CLASS=WEIGHT")?;
+    let (class, weight) = text.split_once('=').with_context(|| {
+        format!("`{text}` is no weight of a class; write CLASS=WEIGHT, as in `0=1,1=2.5`")
+    })?;
     let class = class.parse().with_context(|| {
         format!("`{class}` is not a class index; number the classes from 0, as in `0=2.5`")
     })?;

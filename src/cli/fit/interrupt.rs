@@ -12,6 +12,7 @@ use signal_hook::flag;
 #[cfg(unix)]
 use anyhow::Context as _;
 
+use super::lines::after;
 use crate::Error;
 use crate::cli::ui;
 use crate::train::{ModelCheckpoint, Observer, TrainError, TrainState};
@@ -150,12 +151,10 @@ impl Interrupt {
         if !self.kept || watch.at.step > 0 {
             self.keeper.write(watch, None)?;
         }
-        let at = match (watch.at.epoch, watch.at.step) {
-            (epochs, 0) => format!("after epoch {epochs}"),
-            (epochs, step) if watch.steps == Some(step) => {
-                format!("in the validation of epoch {}", epochs + 1)
-            }
-            (epochs, step) => format!("after batch {step} of epoch {}", epochs + 1),
+        let at = if watch.at.step > 0 && watch.steps == Some(watch.at.step) {
+            format!("in the validation of epoch {}", watch.at.epoch + 1)
+        } else {
+            after(watch.at)
         };
         let text = format!(
             "interrupted {at}; the checkpoint is in {}\n{}to go on: fanwise fit --resume {}",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::rows::DataArgs;
 use crate::cli::replicate::AvailableDevices;
 use crate::cli::ui;
+use crate::train::data::Position;
 use crate::train::{Distribution, Epoch};
 
 /// The devices of a program, in words.
@@ -22,6 +23,14 @@ pub(super) fn devices(distribution: &Distribution, place: AvailableDevices) -> S
 pub(super) fn batches(count: u64, rows: impl std::fmt::Display) -> String {
     let batches = if count == 1 { "batch" } else { "batches" };
     format!("{count} {batches} of up to {}", ui::rows(rows))
+}
+
+/// The place behind which a training goes on, in words.
+pub(super) fn after(at: Position) -> String {
+    match (at.epoch, at.step) {
+        (epochs, 0) => format!("after epoch {epochs}"),
+        (epochs, step) => format!("after batch {step} of epoch {}", epochs + 1),
+    }
 }
 
 /// The number of classes that have names, in words.

@@ -1,6 +1,7 @@
 //! `fanwise fit`, `evaluate` and `predict`: training, evaluation and inference on datasets.
 
 mod args;
+mod diverged;
 mod evaluate;
 mod files;
 mod images;
@@ -150,10 +151,16 @@ fn checkpoint(folder: &Path, limit: u64) -> anyhow::Result<Checkpoint> {
 fn check_epochs(args: &FitArgs, folder: &Path, checkpoint: &Checkpoint) -> anyhow::Result<()> {
     let (asked, had) = (args.epochs, checkpoint.history.epochs.len() as u64);
     let shown = folder.display();
-    if asked < had {
+    // An epoch that has begun cannot be left out.
+    let is_begun = checkpoint.at.step > 0;
+    let with_begun = had + u64::from(is_begun);
+    if asked < with_begun {
+        let begun =
+            if is_begun { format!(": epoch {with_begun} has begun") } else { String::new() };
         bail!(
-            "`--epochs {asked}` is less than the {had} epochs that the run in {shown} has; give a \
-             number above {had} to go on"
+            "`--epochs {asked}` is less than the {} that the run in {shown} has{begun}; give a \
+             number above {had} to go on",
+            told::counted(with_begun)
         );
     }
     if asked == had {
@@ -214,7 +221,7 @@ fn fit_from(
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
     let mut trainer = ui::stage("prepare", || Trainer::new(model, &options, runner.backend()))?;
-    tell(&trainer, args.base.model.spec());
+    tell(&trainer, args, &options.training, &graph, source.classes());
     let changed = trainer.changed().map(str::to_owned).collect();
     let template = Template { spec: args.base.model.spec(), graph, changed, limit, file };
     let begun = template.file.as_ref().map_or(Ok(0), |file| file.begin(&mut trainer))?;
@@ -291,13 +298,19 @@ fn take_best(trainer: &mut Trainer, folder: &Path, limit: u64) -> anyhow::Result
     Ok(trainer.average()?)
 }
 
-/// Tells what should be known of the training of a model.
-fn tell(trainer: &Trainer, spec: &str) {
+/// Tells what should be known of the training of a model on data with these names of classes.
+fn tell(trainer: &Trainer, args: &FitArgs, training: &Training, graph: &Graph, classes: &[String]) {
     // Models of the zoo are as they are meant.
-    if !spec.starts_with("zoo:") {
+    if !args.base.model.spec().starts_with("zoo:") {
         trainer.notes().iter().for_each(ui::note);
     }
     note_untrained(trainer);
+    let is_idle = training.mode.momentum.is_some() && trainer.momentum().is_none();
+    let here = "without batch normalisation in training mode";
+    ui::note_idle(&[("--batch-norm-momentum", is_idle)], here);
+    if let Some(text) = outputs::fewer_classes(graph, &training.losses, classes) {
+        ui::note(text);
+    }
 }
 
 /// Tells which parameters stay as they are, but for running statistics, which move.

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::cli::ui;
 use crate::format::{self, npy, npz};
 use crate::ir::Graph;
-use crate::pass;
+use crate::pass::{self, OutputLoss};
 use crate::train::data::{Column, Source, is_image, listed_classes};
 use crate::types::{DType, Quoted, Tensor};
 
@@ -161,6 +161,24 @@ pub(super) fn unlike_classes(graph: &Graph, names: &[String]) -> Option<String> 
     };
     let listed = listed(graph);
     Some(format!("the model was trained on {count} classes, and the output {listed}: {what}"))
+}
+
+/// What there is to say of data to train on that name fewer classes than the only output with a
+/// loss has: predictions have numbers for the others, too.
+pub(super) fn fewer_classes(
+    graph: &Graph,
+    losses: &[OutputLoss],
+    names: &[String],
+) -> Option<String> {
+    let [loss] = losses else { return None };
+    let (_, width) = of_classes(graph).find(|(name, _)| *name == loss.output)?;
+    let count = names.len();
+    (0 < count && count < width).then(|| {
+        format!(
+            "the model has {width} classes, the data name {count}, {}: no row is of the others",
+            listed_classes(names)
+        )
+    })
 }
 
 /// True for a device that has no places to go back to, as the writer of an archive does.
@@ -417,7 +435,7 @@ fn nested(file: &mut impl Write, tensor: &Tensor, sizes: &[usize], at: usize) ->
 
 #[cfg(test)]
 mod tests {
-    use super::{Form, Path, unlike_classes};
+    use super::{Form, OutputLoss, Path, fewer_classes, unlike_classes};
     use crate::ir::{Builder, Graph};
     use crate::op::Unary;
 
@@ -440,6 +458,21 @@ mod tests {
             have these names, the others their numbers";
         assert_eq!(said(4).unwrap(), expected);
         assert!(said(2).unwrap().ends_with("classes are written as numbers"));
+    }
+
+    #[test]
+    fn fewer_classes_than_the_model_has_are_told() {
+        let names = ["a", "b"].map(str::to_owned);
+        let loss = |output: &str| OutputLoss::new(output, "scce".parse().unwrap());
+        let said = |width, losses: &[OutputLoss]| fewer_classes(&model(width), losses, &names);
+        assert_eq!(
+            said(10, &[loss("y")]).unwrap(),
+            "the model has 10 classes, the data name 2, 0 `a`, 1 `b`: no row is of the others"
+        );
+        // As many, one number for two classes, an output without a loss, several losses.
+        assert_eq!((said(2, &[loss("y")]), said(1, &[loss("y")])), (None, None));
+        assert_eq!((said(10, &[loss("z")]), said(10, &[loss("y"), loss("z")])), (None, None));
+        assert_eq!(fewer_classes(&model(10), &[loss("y")], &[]), None);
     }
 
     #[test]

@@ -29,21 +29,29 @@ fn numbers(epoch: &Epoch) -> serde_json::Value {
     all.into()
 }
 
-/// Prints a line for each epoch on standard output.
+/// Prints a line for each epoch on standard output, as long as somebody reads them.
 pub(super) struct Report {
-    pub(super) format: Format,
+    format: Format,
+    /// True once the reader has closed the pipe.
+    is_unread: bool,
 }
 
-impl Observer for Report {
-    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
+impl Report {
+    /// Prints lines of this form.
+    pub(super) const fn new(format: Format) -> Self {
+        Self { format, is_unread: false }
+    }
+
+    /// The line of the last epoch, if there is one.
+    fn line(&self, watch: &TrainState<'_>) -> Option<String> {
         let epochs = &watch.history().epochs;
-        let Some(epoch) = epochs.last() else { return Ok(true) };
+        let epoch = epochs.last()?;
         let changed = epochs
             .iter()
             .rev()
             .nth(1)
             .filter(|before| before.learning_rate.to_bits() != epoch.learning_rate.to_bits());
-        let line = match self.format {
+        Some(match self.format {
             Format::Json => numbers(epoch).to_string(),
             Format::Text => {
                 let validation = epoch.validation.as_ref();
@@ -62,8 +70,19 @@ impl Observer for Report {
                     epoch.seconds,
                 )
             }
-        };
-        ui::out(&line).map_err(|e| TrainError::Watch(e.to_string()))?;
+        })
+    }
+}
+
+impl Observer for Report {
+    fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
+        let Some(line) = self.line(watch).filter(|_| !self.is_unread) else { return Ok(true) };
+        match ui::out(&line) {
+            Ok(()) => {}
+            // What is trained and written to files is wanted all the same.
+            Err(error) if ui::is_unread(&error) => self.is_unread = true,
+            Err(error) => return Err(TrainError::Watch(error.to_string()).into()),
+        }
         Ok(true)
     }
 }

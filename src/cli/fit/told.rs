@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::ir::Graph;
+use crate::train::data::Position;
 use crate::train::{Epoch, History, Keep, ModelCheckpoint, Monitor, Observer, TrainState, Trainer};
 use crate::types::Quoted;
 
 use super::args::FitArgs;
 use super::files::FileArgs;
-use super::lines::{batches, in_classes, number, rate};
+use super::lines::{after, batches, in_classes, number, rate};
 use crate::cli::ui;
 
 /// The elements of the parameters that are trained, and of all.
@@ -77,11 +78,8 @@ impl Observer for Header {
         });
         let [steps, validation] = [steps, validation].map(Option::unwrap_or_default);
         let epochs = if watch.epochs == 1 { "epoch" } else { "epochs" };
-        let after = match (watch.at.epoch, watch.at.step) {
-            (0, 0) => String::new(),
-            (epochs, 0) => format!(", after epoch {epochs}"),
-            (epochs, step) => format!(", after batch {step} of epoch {}", epochs + 1),
-        };
+        let is_new = watch.at == Position::default();
+        let after = if is_new { String::new() } else { format!(", {}", after(watch.at)) };
         ui::head(format_args!("{first}, {} {epochs}{after}", watch.epochs));
         let classes = in_classes(self.classes);
         ui::head(format_args!("  data: {rows} of {}{classes}{steps}{validation}", self.data));
@@ -228,7 +226,7 @@ fn still(history: &History, batch: usize, momentum: f64) -> Option<String> {
 }
 
 /// So many epochs, in words.
-fn counted(epochs: u64) -> String {
+pub(super) fn counted(epochs: u64) -> String {
     if epochs == 1 { "1 epoch".to_owned() } else { format!("{epochs} epochs") }
 }
 

@@ -6,6 +6,7 @@ use petgraph::algo::tarjan_scc;
 use petgraph::graph::DiGraph;
 
 use super::fold::Folding;
+use super::titles::SEPARATORS;
 use crate::ir::{Graph, NodeId, NodeKind, NodeMap, Value};
 use crate::op::Traits;
 use crate::types::Device;
@@ -417,7 +418,7 @@ pub(super) fn backward(graph: &Graph, block: &Block) -> bool {
 
 /// What the names of layers that belong together begin with.
 fn stem(name: &str) -> &str {
-    name.split(['_', '.', '/', ':']).find(|part| !part.is_empty()).unwrap_or(name)
+    name.split(SEPARATORS).find(|part| !part.is_empty()).unwrap_or(name)
 }
 
 /// True for a layer whose operators change elements where they are, as an activation does.
@@ -439,11 +440,4 @@ fn is_weight(graph: &Graph, id: NodeId) -> bool {
     let is_param = |id: NodeId| matches!(graph.node(id).kind(), NodeKind::Param(_));
     let is_copy = graph.node(id).op().is_some_and(|op| op.name() == "copy");
     is_param(id) || is_copy && graph.operand_list(id).iter().all(|value| is_param(value.node))
-}
-
-/// What the names of all these layers begin with.
-pub(super) fn common(names: &[String]) -> Option<&str> {
-    let (first, rest) = names.split_first()?;
-    let first = stem(first);
-    rest.iter().all(|name| stem(name) == first).then_some(first)
 }

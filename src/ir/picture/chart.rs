@@ -13,7 +13,7 @@ use super::svg::{HEADING, escaped, push};
 const SCRIPT: &str = include_str!("chart.js");
 
 /// The room around everything, and between panels.
-const MARGIN: f64 = 16.0;
+pub(super) const MARGIN: f64 = 16.0;
 /// The room of a line of text.
 const LINE: f64 = 16.0;
 /// The room above the bars of a panel: its title, what is said of it, and its mark.
@@ -21,7 +21,7 @@ const HEAD: f64 = 3.0 * LINE;
 /// The room below them: numbers, and what they count.
 const FOOT: f64 = 2.0 * LINE;
 /// The least width of a panel, in pixels.
-const LEAST: f64 = 640.0;
+pub(super) const LEAST: f64 = 640.0;
 /// The height of a row.
 const ROW: f64 = 24.0;
 /// The height of a panel with an axis upwards.
@@ -32,9 +32,10 @@ const LABELLED: (f64, f64) = (34.0, 13.0);
 const LETTERS: usize = 6;
 
 /// A chart.
+#[derive(Clone)]
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// What it shows, a line each.
+    /// What it shows, a line each or more.
     pub(crate) notes: Vec<String>,
     /// The colours that have a meaning.
     pub(crate) legend: Vec<Look>,
@@ -44,6 +45,7 @@ pub(crate) struct Chart {
 }
 
 /// A panel: bars over an axis to the right.
+#[derive(Clone)]
 pub(crate) struct Panel {
     pub(crate) title: String,
     pub(crate) detail: String,
@@ -61,6 +63,7 @@ pub(crate) struct Panel {
 }
 
 /// What a panel has from its bottom to its top.
+#[derive(Clone)]
 pub(crate) enum Upwards {
     /// A size from 0, in a unit.
     Size(f64, Unit),
@@ -69,6 +72,7 @@ pub(crate) enum Upwards {
 }
 
 /// A bar, in the numbers of the axes; its top is below its bottom in rows.
+#[derive(Clone)]
 pub(crate) struct Bar {
     pub(crate) from: f64,
     pub(crate) to: f64,
@@ -163,14 +167,14 @@ struct Drawn {
 }
 
 impl Chart {
-    /// The chart as a file of SVG.
+    /// The chart as a file of SVG, which nothing zooms: wide panels go on below.
     pub(crate) fn to_svg(&self) -> String {
-        self.drawn().text()
+        self.continued().drawn().text()
     }
 
     /// The chart as a page of HTML that zooms, and needs nothing else.
     pub(crate) fn to_html(&self) -> String {
-        let (title, svg) = (escaped(&self.title), self.to_svg());
+        let (title, svg) = (escaped(&self.title), self.drawn().text());
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
@@ -191,8 +195,13 @@ impl Chart {
         lengths.fold(LEAST, f64::max)
     }
 
+    /// The room to the left of the panels.
+    pub(super) fn left(&self) -> f64 {
+        self.panels.iter().map(Panel::left).fold(0.0, f64::max) + MARGIN + 6.0
+    }
+
     fn drawn(&self) -> Drawn {
-        let left = self.panels.iter().map(Panel::left).fold(0.0, f64::max) + MARGIN + 6.0;
+        let left = self.left();
         let width = left + self.inner() + 2.0 * MARGIN;
         let mut drawn = Drawn {
             width: width.ceil(),
@@ -206,8 +215,9 @@ impl Chart {
         };
         drawn.line(&self.title, Class::Heading);
         drawn.height += 4.0;
-        for note in &self.notes {
-            drawn.line(note, Class::Detail);
+        let limit = drawn.width - 2.0 * MARGIN;
+        for line in self.notes.iter().flat_map(|note| glyphs::wrapped(note, DETAIL, limit)) {
+            drawn.line(&line, Class::Detail);
         }
         drawn.legend(&self.legend);
         for panel in &self.panels {
@@ -480,10 +490,18 @@ impl std::fmt::Display for Places<'_> {
 
 #[cfg(test)]
 impl Chart {
-    /// What is wrong with its places: bars that overlap or leave their panel, texts that overlap,
-    /// leave their bar or the chart, or are crossed by a mark.
+    /// What is wrong with its places, in a page and in a file.
     pub(crate) fn faults(&self) -> Vec<String> {
-        let drawn = self.drawn();
+        [self.drawn(), self.continued().drawn()].iter().flat_map(Drawn::faults).collect()
+    }
+}
+
+#[cfg(test)]
+impl Drawn {
+    /// Bars that overlap or leave their panel, texts that overlap, leave their bar or the chart, or
+    /// are crossed by a mark.
+    fn faults(&self) -> Vec<String> {
+        let drawn = self;
         let inside = |inner: &Rect, outer: &Rect| {
             inner.x >= outer.x - 0.01
                 && inner.y >= outer.y - 0.01

@@ -58,7 +58,8 @@ struct Drawing<'a> {
 impl<'a> Drawing<'a> {
     fn of(graph: &'a Graph, order: &'a [NodeId], folding: &'a Folding) -> Self {
         let mut drawn = graph.node_map(None);
-        for block in blocks::operators(graph, order, folding).blocks {
+        let made = blocks::operators(graph, order, folding);
+        for block in &made.blocks {
             let cluster = match block.band {
                 Band::Given | Band::Divided => Cluster::Above,
                 Band::Devices => Cluster::Lane(block.lane),
@@ -73,7 +74,7 @@ impl<'a> Drawing<'a> {
         for (number, id) in order.iter().enumerate() {
             numbers[*id] = number;
         }
-        let words = Words { graph, folding, level: super::Level::Operators };
+        let words = Words::of(graph, folding, super::Level::Operators, &made);
         let mut drawing = Self { graph, order, folding, words, numbers, drawn };
         drawing.draw_params();
         drawing

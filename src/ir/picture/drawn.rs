@@ -1,14 +1,16 @@
 //! What a picture of a graph consists of, and the words in it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use petgraph::unionfind::UnionFind;
 
 use super::blocks::{self, Block, Lane, Role};
 use super::fold::{self, Folding};
 use super::layout;
 use super::shapes::{Layout, Look, Texts};
+use super::titles::{Beginnings, FEW};
 use crate::ir::{Graph, NodeId, NodeKind, Param};
 use crate::op::Traits;
-use crate::types::invariant::invariant;
 use crate::types::{Device, Split};
 
 /// How much a box stands for.
@@ -65,7 +67,7 @@ impl<'a> Picture<'a> {
             Level::Layers => made.layers(graph),
             Level::Operators => made,
         };
-        let layout = layout::layout(&made, &Words { graph, folding: &folding, level });
+        let layout = layout::layout(&made, &Words::of(graph, &folding, level, &made));
         Self { graph, folding, level, made, layout }
     }
 
@@ -78,13 +80,24 @@ impl<'a> Picture<'a> {
         // A graph without a split has no replicas.
         let replicas = self.graph.split().map_or(0, Split::replicas);
         let replicas = match replicas {
-            0 => String::new(),
-            1 => " · 1 replica".to_owned(),
-            n => format!(" · {n} replicas"),
+            0 => None,
+            1 => Some("1 replica".to_owned()),
+            n => Some(format!("{n} replicas")),
         };
-        let step = if self.graph.updates().is_empty() { "" } else { " · training step" };
-        format!("{}{step}{replicas} · {level}", self.graph.name())
+        let rest = replicas.into_iter().chain([level.to_owned()]).collect();
+        title(self.graph.name(), !self.graph.updates().is_empty(), rest)
     }
+}
+
+/// The names that exporters give to the graph of every model.
+const EXPORTED: [&str; 5] = ["main", "main_graph", "tf2onnx", "torch-jit-export", "torch_jit"];
+
+/// The title of a picture: the name of the model, if the graph has it, and what is shown of it.
+pub(crate) fn title(name: &str, is_step: bool, rest: Vec<String>) -> String {
+    let name = (!EXPORTED.contains(&name)).then(|| name.to_owned());
+    let step = is_step.then(|| "training step".to_owned());
+    let parts: Vec<String> = name.into_iter().chain(step).chain(rest).collect();
+    parts.join(" · ")
 }
 
 /// The words of a picture.
@@ -92,9 +105,29 @@ pub(super) struct Words<'a> {
     pub(super) graph: &'a Graph,
     pub(super) folding: &'a Folding,
     pub(super) level: Level,
+    beginnings: Beginnings,
 }
 
-impl Words<'_> {
+impl<'a> Words<'a> {
+    pub(super) fn of(
+        graph: &'a Graph,
+        folding: &'a Folding,
+        level: Level,
+        made: &blocks::Blocks,
+    ) -> Self {
+        let mut words = Self { graph, folding, level, beginnings: Beginnings::default() };
+        let layers = made.blocks.iter().filter(|block| block.role == Role::Compute);
+        let layers = layers.map(|block| (block.flow(), words.names(block)));
+        words.beginnings = Beginnings::of(&layers.collect::<Vec<_>>());
+        words
+    }
+
+    /// The names of a box as they are shown.
+    fn names(&self, block: &Block) -> Vec<String> {
+        let count = self.count(&block.nodes);
+        block.names.iter().map(|name| name_of(name, count).to_owned()).collect()
+    }
+
     /// How many times what these nodes do is done: once by each replica that they stand for.
     pub(super) fn count(&self, nodes: &[NodeId]) -> usize {
         nodes.iter().map(|id| self.folding.count[*id]).fold(1, usize::max)
@@ -119,6 +152,42 @@ impl Words<'_> {
         Some(self.graph.node(*last).results().first()?.ty.to_string())
     }
 
+    /// How often the layers of a box are called: so many parts of it take nothing of each other, do
+    /// the same, and read the same parameters.
+    fn calls(&self, block: &Block) -> usize {
+        let nodes = &block.nodes;
+        if block.up || block.updates > 0 {
+            // What a step makes of layers is no call of them.
+            return 1;
+        }
+        let places: BTreeMap<NodeId, usize> = nodes.iter().copied().zip(0..).collect();
+        let mut joined = UnionFind::new(nodes.len());
+        for (id, at) in &places {
+            let operands = self.graph.operand_list(*id).iter();
+            for from in operands.filter_map(|value| places.get(&value.node)) {
+                joined.union(*at, *from);
+            }
+        }
+        let mut parts: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
+        for (id, part) in nodes.iter().zip(joined.into_labeling()) {
+            parts.entry(part).or_default().push(*id);
+        }
+        if parts.len() < 2 {
+            return parts.len();
+        }
+        let what = |part: &Vec<NodeId>| -> (Vec<&str>, Vec<&str>) {
+            let own = weights(self.graph, part).into_iter().map(|param| &*param.name);
+            let ops = part.iter().filter_map(|id| self.graph.node(*id).op().map(|op| op.name()));
+            let mut ops: Vec<&str> = ops.collect();
+            ops.sort_unstable();
+            (own.collect(), ops)
+        };
+        let mut all = parts.values().map(what);
+        let is_alike =
+            all.next().is_some_and(|first| !first.0.is_empty() && all.all(|other| other == first));
+        if is_alike { parts.len() } else { 1 }
+    }
+
     fn is_collective(&self, id: NodeId) -> bool {
         let op = self.graph.node(id).op();
         op.is_some_and(|op| op.traits().contains(Traits::COLLECTIVE))
@@ -133,31 +202,22 @@ impl Texts for Words<'_> {
         } else {
             String::new()
         };
-        let names: Vec<String> =
-            block.names.iter().map(|name| name_of(name, count).to_owned()).collect();
-        let first = invariant(names.first(), "that every box has a name").as_str();
-        let mut lines = match (block.role, names.len()) {
-            (Role::Input | Role::Output, _) | (Role::Compute, 1) => vec![first.to_owned()],
-            (Role::Compute, 2 | 3) => names.clone(),
-            (Role::Compute, count) => {
-                let last = invariant(names.last(), "that every box has a name").as_str();
-                match blocks::common(&names) {
-                    Some(stem) => vec![format!("{stem} · {count} layers")],
-                    None => vec![format!("{first} … {last}"), format!("{count} layers")],
-                }
-            }
-            (Role::Collective, _) | (_, 1) => {
-                vec![format!("{}{times}", self.operators(block)), first.to_owned()]
-            }
-            (_, count) => {
-                vec![
-                    format!("{}{times}", self.operators(block)),
-                    format!("{first} … {count} values"),
-                ]
+        let names = self.names(block);
+        let mut lines = match block.role {
+            Role::Input | Role::Output => names[..1].to_vec(),
+            Role::Compute => self.beginnings.lines(block.flow(), &names),
+            Role::Slice | Role::Copy | Role::Collective | Role::Merge => {
+                let is_one = names.len() == 1 || block.role == Role::Collective;
+                let more =
+                    if is_one { String::new() } else { format!(" … {} values", names.len()) };
+                vec![format!("{}{times}", self.operators(block)), format!("{}{more}", names[0])]
             }
         };
-        if block.role == Role::Compute && (names.len() != 2 && names.len() != 3) {
-            lines.push(self.operators(block));
+        if block.role == Role::Compute {
+            let calls = self.calls(block);
+            lines.extend((calls > 1).then(|| format!("{calls} calls")));
+            // Where all names are told, they fill the box.
+            lines.extend((names.len() == 1 || names.len() > FEW).then(|| self.operators(block)));
         }
         if block.role != Role::Copy || self.level == Level::Operators {
             lines.extend(self.ty(block));
@@ -207,11 +267,11 @@ impl Texts for Words<'_> {
     }
 }
 
-/// The parameters that a box reads, by way of what is made of them alone.
-pub(super) fn weights<'a>(graph: &'a Graph, block: &Block) -> Vec<&'a Param> {
-    let own: BTreeSet<NodeId> = block.nodes.iter().copied().collect();
+/// The parameters that nodes read, by way of what is made of them alone.
+pub(super) fn weights<'a>(graph: &'a Graph, nodes: &[NodeId]) -> Vec<&'a Param> {
+    let own: BTreeSet<NodeId> = nodes.iter().copied().collect();
     let mut seen = BTreeSet::new();
-    let mut open: Vec<NodeId> = block.nodes.clone();
+    let mut open: Vec<NodeId> = nodes.to_vec();
     let mut found = BTreeSet::new();
     while let Some(id) = open.pop() {
         for value in graph.operand_list(id) {
@@ -249,5 +309,45 @@ pub(crate) fn before_replication(name: &str) -> &str {
     match name.rfind(".r") {
         Some(at) if number(&name[at + 2..]) => &name[..at],
         Some(_) | None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Level, Picture, title};
+    use crate::ir::{Builder, Origin};
+    use crate::op::Binary;
+    use crate::types::Tensor;
+
+    #[test]
+    fn titles_have_no_name_that_every_model_has() {
+        let rest = || vec!["by layer".to_owned()];
+        assert_eq!(title("unet", true, rest()), "unet · training step · by layer");
+        assert_eq!(title("main_graph", false, rest()), "by layer");
+    }
+
+    /// The lines of a layer that two inputs go through, by way of these weights.
+    fn tower(weights: [&str; 2]) -> Vec<String> {
+        let mut b = Builder::new("siamese");
+        let numbers = || Tensor::new(&[2], &[0.5f32; 2]).unwrap();
+        let all = ["w", "v"].map(|name| (name, b.param(name, numbers())));
+        for (side, weight) in ["left", "right"].into_iter().zip(weights) {
+            let input = b.input(side, "f32[N,2]".parse().unwrap());
+            let (_, weight) = all.into_iter().find(|(name, _)| *name == weight).unwrap();
+            b.set_origin(Origin::new("tower"));
+            let scaled = b.op(&format!("{side}.scaled"), Binary::Mul, &[input, weight]).unwrap();
+            b.set_origin(Origin::default());
+            b.output(&format!("{side}.out"), scaled);
+        }
+        let graph = b.finish().0;
+        let picture = Picture::of(&graph, Level::Layers, true);
+        let boxes = picture.layout.boxes.into_iter().map(|placed| placed.lines);
+        boxes.into_iter().find(|lines| lines[0] == "tower").unwrap()
+    }
+
+    #[test]
+    fn calls_of_a_layer_are_counted() {
+        assert_eq!(tower(["w", "w"]), ["tower", "2 calls", "mul", "f32[N,2]"]);
+        assert_eq!(tower(["w", "v"]), ["tower", "mul", "f32[N,2]"]);
     }
 }

@@ -1,8 +1,12 @@
 //! What is wrong with a picture, by its numbers.
 
-use super::drawn::{Level, Picture};
+use std::collections::BTreeMap;
+
+use super::blocks::{Flow, Role};
+use super::drawn::{Level, Picture, before_replication};
 use super::glyphs;
 use super::shapes::{DETAIL, Ground, Layout, Part, Rect, TITLE};
+use super::titles::FEW;
 use crate::ir::Graph;
 
 /// The number of points of a bend that are looked at.
@@ -26,10 +30,33 @@ impl Rect {
 
 /// Boxes that touch or leave their lane, texts that leave their box, labels that leave or overlap,
 /// and wires that cross a box, a label, or the edge of the picture, or do not lead from the edge of
-/// the box that gives the value to the edge of the box that takes it.
+/// the box that gives the value to the edge of the box that takes it, or whose arrow does not point
+/// into that box. By layer, also boxes of a lane that do not tell their layers apart.
 pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
-    let Picture { layout, .. } = Picture::of(graph, level, folds);
-    [of_boxes(&layout), of_grounds(&layout), of_wires(&layout), of_ends(&layout)].concat()
+    let picture = Picture::of(graph, level, folds);
+    let layout = &picture.layout;
+    let titles = match level {
+        Level::Layers => of_titles(&picture),
+        // Long names of values are cut.
+        Level::Operators => Vec::new(),
+    };
+    let wires = [of_wires(layout), of_ends(layout), of_heads(layout)].concat();
+    [of_boxes(layout), of_grounds(layout), wires, titles].concat()
+}
+
+fn of_titles(picture: &Picture<'_>) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut seen: BTreeMap<(Flow, &[String]), Vec<&str>> = BTreeMap::new();
+    let boxes = picture.made.blocks.iter().zip(&picture.layout.boxes);
+    for (block, placed) in boxes.filter(|(block, _)| block.role == Role::Compute) {
+        let names: Vec<&str> = block.names.iter().map(|name| before_replication(name)).collect();
+        let title = &placed.lines[..if names.len() > FEW { 1 } else { names.len() }];
+        let first = seen.entry((block.flow(), title)).or_insert_with(|| names.clone());
+        if *first != names {
+            faults.push(format!("{title:?} stands for {first:?} and for {names:?}"));
+        }
+    }
+    faults
 }
 
 fn whole(layout: &Layout) -> Rect {
@@ -127,6 +154,24 @@ fn of_ends(layout: &Layout) -> Vec<String> {
     faults
 }
 
+fn of_heads(layout: &Layout) -> Vec<String> {
+    let mut faults = Vec::new();
+    for wire in &layout.wires {
+        let Rect { y, h, .. } = layout.boxes[wire.to].rect;
+        let is_outside = |barb: (f64, f64)| barb.1 < y || barb.1 > y + h;
+        let last = wire.parts().last();
+        let is_upright = last.is_some_and(|p| p.bend.is_some() || (p.from.0 - p.to.0).abs() < 0.5);
+        let points = wire.head().is_some_and(|[left, tip, right]| {
+            left.0 < tip.0 && tip.0 < right.0 && is_outside(left) && is_outside(right)
+        });
+        if !is_upright || !points {
+            let ends = [wire.from, wire.to].map(|at| layout.boxes[at].lines.join(", "));
+            faults.push(format!("the arrow from {} points past {}", ends[0], ends[1]));
+        }
+    }
+    faults
+}
+
 impl Part {
     /// Its point at `t`, 0 at its beginning and 1 at its end.
     fn point(&self, t: f64) -> (f64, f64) {
@@ -145,7 +190,6 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::picture::Role;
     use crate::ir::picture::shapes::{Placed, Wire};
 
     /// A lane with two boxes beside each other, and this wire from the first to the second.
@@ -179,6 +223,16 @@ mod tests {
         assert_eq!(ways(vec![one, (200.0, 112.0), two]), 0);
         assert_eq!([vec![two, one], vec![one], vec![one, (320.0, 80.0)]].map(ways), [1, 1, 1]);
         assert_eq!([vec![], vec![(90.0, 112.0), two]].map(ways), [1, 1]);
+    }
+
+    #[test]
+    fn arrows_that_point_past_their_box_are_found() {
+        let (foot, low, top) = ((320.0, 112.0), (320.0, 140.0), (320.0, 90.0));
+        let arrows = |points: Vec<(f64, f64)>| of_heads(&with_wire(points, true)).len();
+        assert_eq!([vec![low, foot], vec![(320.0, 60.0), top]].map(arrows), [0, 0]);
+        assert_eq!(of_heads(&with_wire(vec![(120.0, 140.0), foot], false)), [""; 0]);
+        // A last part without a length has no direction.
+        assert_eq!([vec![low, foot, foot], vec![(380.0, 112.0), foot]].map(arrows), [1, 1]);
     }
 
     #[test]

@@ -67,9 +67,38 @@ pub(crate) fn fitted(text: &str, size: f64, limit: f64) -> String {
     format!("{start}…{end}")
 }
 
+/// A text in lines that are at most `limit` pixels wide, broken between its words.
+pub(crate) fn wrapped(text: &str, size: f64, limit: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let joined = lines.last().map(|line| format!("{line} {word}"));
+        let joined = joined.filter(|joined| width(joined, size) <= limit);
+        if joined.is_some() {
+            lines.pop();
+        }
+        lines.push(joined.unwrap_or_else(|| word.to_owned()));
+    }
+    // A word may be wider.
+    lines.iter().map(|line| fitted(line, size, limit)).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{fitted, width};
+    use super::{fitted, width, wrapped};
+
+    #[test]
+    fn texts_are_broken_between_words() {
+        let text = "A rectangle is a region, in the colour of what writes it first.";
+        for limit in [90.0, 200.0, 1000.0] {
+            let lines = wrapped(text, 10.0, limit);
+            assert_eq!(lines.join(" "), text);
+            assert!(lines.iter().all(|line| width(line, 10.0) <= limit), "{lines:?}");
+        }
+        assert_eq!(wrapped(text, 10.0, 1000.0).len(), 1);
+        assert_eq!(wrapped("a conv2d_transpose", 10.0, 60.0).len(), 2);
+        assert!(wrapped("a conv2d_transpose", 10.0, 60.0)[1].contains('…'));
+        assert_eq!(wrapped("", 10.0, 60.0), [""; 0]);
+    }
 
     #[test]
     fn texts_fit_what_they_are_given() {

@@ -33,9 +33,7 @@ pub(super) fn page(graph: &Graph, level: Level, claims: &Claims) -> String {
             if picture.made.blocks.len() > MOST && !is_first {
                 continue;
             }
-            if is_first {
-                title = picture.title();
-            }
+            let heading = escaped(&picture.title());
             let name = if shown == Level::Layers { "layers" } else { "operators" };
             let (w, h) = (picture.layout.width, picture.layout.height);
             let hidden = if is_first { "" } else { " hidden" };
@@ -43,15 +41,18 @@ pub(super) fn page(graph: &Graph, level: Level, claims: &Claims) -> String {
             // Writing to a `String` cannot fail.
             let _ = writeln!(
                 drawings,
-                "<div class=\"view\" data-level=\"{name}\" data-fold=\"{way}\"{hidden}>\
+                "<div class=\"view\" data-level=\"{name}\" data-fold=\"{way}\" \
+                 data-title=\"{heading}\"{hidden}>\
                  <svg xmlns=\"http://www.w3.org/2000/svg\" data-w=\"{w:.0}\" data-h=\"{h:.0}\">"
             );
             drawings += &svg::drawing(&picture.layout);
             drawings += "</svg></div>\n";
             data.push(boxes(&picture, claims));
+            if is_first {
+                title = heading;
+            }
         }
     }
-    let title = escaped(&title);
     let legend: Vec<String> = Role::ALL.into_iter().map(legend).collect();
     let legend = legend.concat();
     let data = embedded(&Json::Array(data));
@@ -110,7 +111,7 @@ fn told(picture: &Picture<'_>, block: &Block, claims: &Claims) -> Json {
             ])
         })
     });
-    let weights = weights(graph, block);
+    let weights = weights(graph, &block.nodes);
     let size = |param: &&Param| param.ty.bytes().as_const();
     let bytes: i64 = weights.iter().filter_map(size).fold(0, i64::saturating_add);
     let weights: Vec<String> =

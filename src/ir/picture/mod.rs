@@ -15,16 +15,18 @@ mod fold;
 pub(crate) mod glyphs;
 mod html;
 mod layout;
+mod parts;
 mod route;
 mod shapes;
 mod svg;
+mod titles;
 mod training;
 
 pub(crate) use self::blocks::Role;
 use self::drawn::Picture;
 #[cfg(test)]
 pub(crate) use self::drawn::before_replication;
-pub(crate) use self::drawn::{Claims, Level};
+pub(crate) use self::drawn::{Claims, Level, title};
 #[cfg(test)]
 pub(crate) use self::faults::faults;
 pub(crate) use self::svg::escaped;

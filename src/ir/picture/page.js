@@ -94,7 +94,9 @@
   const other = (word, pair) => (word === pair[0] ? pair[1] : pair[0]);
   const has = (level, fold) => views.some((v) => v.dataset.level === level && v.dataset.fold === fold);
   const label = () => {
-    const { level, fold } = here();
+    const { level, fold, title } = here();
+    document.querySelector("h1").textContent = title;
+    document.title = title;
     id("level").textContent = `by ${other(level, ["layers", "operators"]).slice(0, -1)}`;
     id("level").disabled = !has(other(level, ["layers", "operators"]), fold);
     id("fold").textContent = fold === "folded" ? "unfold replicas" : "fold replicas";

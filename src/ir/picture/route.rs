@@ -71,10 +71,12 @@ pub(super) fn finish(
     places.doors = places.doors(&tracks);
     let wire = |edge: &(usize, usize)| {
         let square = tracks.get(edge).copied();
-        let points = match square {
+        let mut points = match square {
             Some((flow, track)) => places.around(edge.0, edge.1, columns[&flow].right, track),
             None => places.straight(edge.0, edge.1),
         };
+        // The highest box of a row ends where the row does.
+        points.dedup();
         Wire { from: edge.0, to: edge.1, points, square: square.is_some() }
     };
     let wires = made.edges.iter().map(wire).collect();

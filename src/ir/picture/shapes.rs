@@ -86,6 +86,15 @@ impl Wire {
             Some(Part { from, to, bend: (!is_line).then(|| f64::midpoint(from.1, to.1)) })
         })
     }
+
+    /// The head of its arrow: the left end, the tip and the right end. A wire arrives upright.
+    pub(crate) fn head(&self) -> Option<[(f64, f64); 3]> {
+        const LONG: f64 = 5.0;
+        const WIDE: f64 = 3.0;
+        let Part { from, to: (x, y), .. } = self.parts().last()?;
+        let back = y - LONG * (y - from.1).signum();
+        Some([(x - WIDE, back), (x, y), (x + WIDE, back)])
+    }
 }
 
 /// A picture, before it is written in a language.

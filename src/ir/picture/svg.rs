@@ -140,7 +140,6 @@ fn draw_label(out: &mut String, ground: &Ground) {
 fn draw_wire(out: &mut String, wire: &Wire) {
     let Some((x, y)) = wire.points.first() else { return };
     let mut path = format!("M{x:.1} {y:.1}");
-    let (mut before, mut last) = ((*x, *y), (*x, *y));
     for Part { from, to: (x, y), bend } in wire.parts() {
         // Writing to a `String` cannot fail.
         let _ = match bend {
@@ -149,9 +148,11 @@ fn draw_wire(out: &mut String, wire: &Wire) {
                 write!(path, "C{:.1} {middle:.1} {x:.1} {middle:.1} {x:.1} {y:.1}", from.0)
             }
         };
-        (before, last) = (from, (x, y));
     }
-    path += &head(before.into(), last.into());
+    if let Some([left, tip, right]) = wire.head() {
+        let ends = [('M', left), ('L', tip), ('L', right)];
+        path.extend(ends.map(|(to, (x, y))| format!("{to}{x:.1} {y:.1}")));
+    }
     push(
         out,
         format_args!(
@@ -159,18 +160,6 @@ fn draw_wire(out: &mut String, wire: &Wire) {
             wire.from, wire.to
         ),
     );
-}
-
-/// The head of an arrow at the end of a wire, as the rest of its path. A bent wire ends upright.
-fn head(before: [f64; 2], [x, y]: [f64; 2]) -> String {
-    const LONG: f64 = 5.0;
-    const WIDE: f64 = 3.0;
-    if (y - before[1]).abs() < 0.5 {
-        let back = x - LONG * (x - before[0]).signum();
-        return format!("M{back:.1} {:.1}L{x:.1} {y:.1}L{back:.1} {:.1}", y - WIDE, y + WIDE);
-    }
-    let back = y - LONG * (y - before[1]).signum();
-    format!("M{:.1} {back:.1}L{x:.1} {y:.1}L{:.1} {back:.1}", x - WIDE, x + WIDE)
 }
 
 fn draw_box(out: &mut String, at: usize, placed: &Placed) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::ir::picture::Role;
 use crate::ir::picture::chart::{Bar, Chart, Look, Panel, Upwards};
 use crate::lower::{Action, Bound, DeviceProgram, Lane, Launch, Program};
-use crate::types::KernelClass;
+use crate::op::Traits;
 use crate::types::invariant::invariant;
 
 /// What a stream does.
@@ -44,7 +44,8 @@ impl Kind {
     }
 
     fn of_launch(launch: &Launch) -> Self {
-        if launch.class == KernelClass::Collective { Self::Collective } else { Self::Compute }
+        let is_collective = launch.op.as_ref().is_some_and(|op| op.is(Traits::COLLECTIVE));
+        if is_collective { Self::Collective } else { Self::Compute }
     }
 }
 
@@ -238,5 +239,74 @@ impl Placing<'_> {
         let (name, start) = (name.to_owned(), self.now);
         self.stream.spans.push(Span { name, tells, start, end, kind });
         self.now = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plan;
+    use crate::backend::CPU;
+    use crate::ir::{parse, verify};
+    use crate::lower::lower;
+    use crate::lower::picture::memory;
+
+    /// A sum over rows, which the host combines.
+    const SUM: &str = "fanwise 1
+symbol N >= 0
+device cpu:0, gpu:0, gpu:1
+split @dp of N over [gpu:0, gpu:1] rule=remainder-last {
+  n = [N/2, N-(N/2)]
+  o = [0, N/2]
+}
+graph @main_graph(%x: f32[N]) -> (later: f32[], less: f32[]) {
+  on cpu:0 replica @dp[0] if n0@dp > 0 {
+    %a : f32[n0@dp] = slice(%x) {axes=[0], ends=[N/2], starts=[0], steps=[1]}
+  }
+  on cpu:0 replica @dp[1] if n1@dp > 0 {
+    %b : f32[n1@dp] = slice(%x) {axes=[0], ends=[N], starts=[N/2], steps=[1]}
+  }
+  on gpu:0 replica @dp[0] if n0@dp > 0 {
+    %ad : f32[n0@dp] = copy(%a)
+    %as : f32[] = reduce_sum(%ad) {axes=[0], keepdims=false}
+  }
+  on gpu:1 replica @dp[1] if n1@dp > 0 {
+    %bd : f32[n1@dp] = copy(%b)
+    %bs : f32[] = reduce_sum(%bd) {axes=[0], keepdims=false}
+  }
+  on cpu:0 replica @dp[0] if n0@dp > 0 {
+    %ah : f32[] = copy(%as)
+  }
+  on cpu:0 replica @dp[1] if n1@dp > 0 {
+    %bh : f32[] = copy(%bs)
+  }
+  on cpu:0 {
+    %sum : f32[] = all_reduce(%ah, %bh) {by=sum, rows=[N/2, N-(N/2)]}
+    %later : f32[] = exp(%sum)
+    %less : f32[] = neg(%sum)
+  }
+  return %later, %less
+}
+";
+
+    /// A collective has its colour where the reference computes it, too.
+    #[test]
+    fn collectives_have_a_colour_of_their_own() {
+        let graph = parse(SUM).unwrap_or_else(|e| panic!("{e}"));
+        let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
+        let bound = program.bind(4).unwrap();
+        let charts = [plan(&program, &bound), memory(&program, &bound)];
+        let legend = |at: usize| charts[at].legend.iter().map(|look| look.0).collect::<Vec<_>>();
+        assert_eq!(legend(0), ["compute", "copy", "collective", "wait"]);
+        assert_eq!(legend(1), ["compute", "copy", "collective"]);
+        for chart in &charts {
+            let bars = chart.panels.iter().flat_map(|panel| &panel.bars);
+            let own = bars.filter(|bar| bar.look.0 == "collective");
+            assert_eq!(own.map(|bar| &*bar.label).collect::<Vec<_>>(), ["sum"]);
+            // What a chart says of itself is not cut, and its name is not that of an exporter.
+            let svg = chart.to_svg();
+            let mut words = chart.notes.iter().flat_map(|note| note.split(' '));
+            assert!(words.all(|word| svg.contains(word)), "{svg}");
+            assert!(!chart.title.contains("main"), "{}", chart.title);
+        }
     }
 }

@@ -16,6 +16,14 @@ fn inside(at: &mut Backward<'_>, x: Term, a: impl Into<Expr>) -> Result<Term, Ru
     at.make(a.into().only(up).only(down))
 }
 
+impl Op {
+    /// Whether no element of its result is below 0, and its operand has no gradient where that is
+    /// 0, whatever gradient the result has.
+    pub(crate) fn is_masked(&self) -> bool {
+        matches!(self, Self::Unary(Unary::Relu))
+    }
+}
+
 impl Unary {
     /// The gradient of the operand: that of the result times the derivative. Where two slopes meet
     /// it is that of the side below, for `clip` 1.

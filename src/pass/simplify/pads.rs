@@ -2,7 +2,7 @@
 
 use super::options::SimplifyOptions;
 use crate::ir::{Graph, NodeId, Value, Weights};
-use crate::op::{Formula, Op, Unary};
+use crate::op::{Formula, Op};
 use crate::pass::PassError;
 use crate::types::Dim;
 
@@ -45,15 +45,15 @@ fn padding_itself(graph: &Graph, id: NodeId, for_training: bool) -> Option<(Op, 
     }
     // Integers wrap.
     let nonnegative = graph.ty(x).dtype.is_float()
-        && if for_training { is_relu(graph, x) } else { is_nonnegative(graph, x) };
+        && if for_training { is_masked(graph, x) } else { is_nonnegative(graph, x) };
     let op = graph.node(id).op()?.bordered(&border, nonnegative)?;
     operands[0] = x;
     Some((op, operands))
 }
 
-/// Whether a value is that of a ReLU.
-fn is_relu(graph: &Graph, value: Value) -> bool {
-    matches!(graph.node(value.node).op(), Some(Op::Unary(Unary::Relu)))
+/// Whether a value is not below 0 and has no gradient to pass on where it is 0.
+fn is_masked(graph: &Graph, value: Value) -> bool {
+    graph.node(value.node).op().is_some_and(Op::is_masked)
 }
 
 /// The operators in front of a value that are asked for its sign: a file may have a chain of any

@@ -1,3 +1,4 @@
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,7 +79,7 @@ fn kind(path: &Path) -> String {
 
 fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
     let mut budget = Budget::new(options.max_memory);
-    let found = path.metadata().map_err(|error| FileError::read(path, error))?;
+    let found = path.metadata().map_err(|error| missing(path, error))?;
     if found.is_dir() {
         return folder(path, options);
     }
@@ -100,6 +101,14 @@ fn source(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
             return Err(FileError::content(path, reason).into());
         }
     })
+}
+
+/// The error of data that cannot be looked at.
+fn missing(path: &Path, error: io::Error) -> FileError {
+    if path.to_string_lossy().contains("://") {
+        return FileError::content(path, "data are read from files; download it first");
+    }
+    FileError::read(path, error)
 }
 
 fn folder(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataError> {
@@ -159,7 +168,8 @@ fn images(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Source>, DataErr
     let sizes = || {
         let what = if path.is_dir() { "a folder of images" } else { "an image" };
         let reason = "but the model has no image input, one with three axes behind the rows and \
-            one or three channels; name arrays";
+            one or three channels; name a file of arrays (.npz, .npy, .safetensors or .csv), or \
+            use a model of images";
         FileError::content(path, format!("{what}, {reason}"))
     };
     let options = options.images.clone().ok_or_else(sizes)?;
@@ -197,9 +207,12 @@ mod tests {
         fs::write(path("data_batch_1.bin"), vec![1; 3073]).unwrap();
         assert_eq!(rows("").unwrap(), 1);
         fs::write(path("d.pkl"), "").unwrap();
-        for (name, reason) in
-            [("c.npy", "cannot read"), ("d.pkl", "data are"), ("e", "cannot read")]
-        {
+        for (name, reason) in [
+            ("c.npy", "cannot read"),
+            ("d.pkl", "data are"),
+            ("e", "cannot read"),
+            ("http://host/x.npz", "download it first"),
+        ] {
             let error = rows(name).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }

@@ -115,7 +115,11 @@ impl Loader {
                 format!("{rows} rows are less than one batch of {batch}; use smaller batches")
             }
             Some(asked) if asked > steps => {
-                format!("{rows} rows make {steps} batches of {batch}, not {asked}")
+                let batches = if steps == 1 { "batch" } else { "batches" };
+                format!(
+                    "{rows} rows make {steps} {batches} of {batch}, not {asked}; give an epoch at \
+                     most {steps}, or use smaller batches"
+                )
             }
             _ => return Ok(()),
         };

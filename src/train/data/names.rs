@@ -47,26 +47,80 @@ fn listed(columns: &[Column]) -> String {
     format!("{}{more}", all.join(", "))
 }
 
-/// What to do where none of the names is that of a column. Names that differ in their case alone
-/// were meant to be the same.
-fn as_named(columns: &[Column], names: [Option<&str>; 2]) -> String {
-    let alike = names.into_iter().flatten().find_map(|name| {
-        let column = columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))?;
-        Some((&column.name, name))
-    });
-    alike.map_or_else(
-        || "name it so".to_owned(),
-        |(found, name)| format!("write {} as {}", Quoted(found), Quoted(name)),
-    )
+/// What columns are for: the inputs of a model, or the targets of its outputs.
+struct Use<'a> {
+    what: &'static str,
+    /// The name that serves for the only one.
+    usual: &'static str,
+    names: &'a [&'a str],
 }
 
-/// The columns of `names`; `usual` serves for the only one.
+impl Use<'_> {
+    /// True for a column that is for it.
+    fn has(&self, column: &str) -> bool {
+        column == self.usual || self.names.contains(&column)
+    }
+
+    /// The name that a column gets.
+    fn own<'n>(&self, name: &'n str) -> &'n str {
+        if self.names.len() == 1 { self.usual } else { name }
+    }
+
+    /// What to do where a name is that of no column.
+    fn way(&self, columns: &[Column], name: &str, other: &Use<'_>) -> String {
+        let own = self.own(name);
+        // Names that differ in their case alone were meant to be the same.
+        for name in [name, own] {
+            if let Some(found) = columns.iter().find(|c| c.name.eq_ignore_ascii_case(name)) {
+                return written(&found.name, name);
+            }
+        }
+        if columns.len() == 1 && self.names.len() > 1 {
+            let names: Vec<String> = self.names.iter().map(|n| Quoted(n).to_string()).collect();
+            return format!("give an array for each of {}, such as in an .npz", names.join(", "));
+        }
+        let parts = ["x", "y"].into_iter().filter_map(|usual| Some((part(columns, usual)?, usual)));
+        let parts: Vec<(&str, &str)> = parts.collect();
+        if parts.iter().any(|(_, usual)| *usual == own) {
+            let all: Vec<String> = parts.iter().map(|(found, own)| written(found, own)).collect();
+            return all.join(", ");
+        }
+        let is_free =
+            |c: &&Column| !self.has(&c.name) && !other.has(&c.name) && !is_weight(&c.name);
+        let free: Vec<&Column> = columns.iter().filter(is_free).collect();
+        match &free[..] {
+            [] => format!("add it as an array {}", Quoted(own)),
+            [one] if self.names.len() == 1 => written(&one.name, own),
+            _ => "name it so".to_owned(),
+        }
+    }
+}
+
+/// The only column that is a part of some data, such as `x_train` or `train_x` of `x`, where there
+/// is none of the whole.
+fn part<'c>(columns: &'c [Column], usual: &str) -> Option<&'c str> {
+    let is_part = |name: &str| {
+        let mut words = name.split('_');
+        let ends = [words.next(), words.next_back()];
+        ends[1].is_some() && ends.into_iter().flatten().any(|end| end.eq_ignore_ascii_case(usual))
+    };
+    let mut names = columns.iter().map(|column| &*column.name).filter(|name| is_part(name));
+    let found = names.next()?;
+    (names.next().is_none() && columns.iter().all(|c| c.name != usual)).then_some(found)
+}
+
+/// Advice to rename a column.
+fn written(found: &str, own: &str) -> String {
+    format!("write {} as {}", Quoted(found), Quoted(own))
+}
+
+/// The columns of one use; `other` is that of the other columns.
 fn bind(
     columns: &[Column],
-    names: &[&str],
-    usual: &str,
-    what: &str,
+    own: &Use<'_>,
+    other: &Use<'_>,
 ) -> Result<BTreeMap<String, String>, DataError> {
+    let Use { what, usual, names } = *own;
     let has = |name: &str| columns.iter().any(|column| column.name == name);
     let mut found = BTreeMap::new();
     for name in names {
@@ -76,10 +130,9 @@ fn bind(
             usual
         } else {
             let only = names.len() == 1 && *name != usual;
-            let own = [Some(*name), only.then_some(usual)];
             let only = if only { format!(", and no `{usual}`") } else { String::new() };
             let reason = format!("the data have no array for the {what} {}{only}", Quoted(name));
-            let (known, way) = (listed(columns), as_named(columns, own));
+            let (known, way) = (listed(columns), own.way(columns, name, other));
             return Err(DataError::Columns(format!("{reason}; they have {known}; {way}")));
         };
         found.insert((*name).to_owned(), column.to_owned());
@@ -121,8 +174,10 @@ impl Names {
         inputs: &[&str],
         outputs: &[&str],
     ) -> Result<Self, DataError> {
-        let targets = bind(columns, outputs, "y", "output")?;
-        let inputs = bind(columns, inputs, "x", "input")?;
+        let of_inputs = Use { what: "input", usual: "x", names: inputs };
+        let of_outputs = Use { what: "output", usual: "y", names: outputs };
+        let targets = bind(columns, &of_outputs, &of_inputs)?;
+        let inputs = bind(columns, &of_inputs, &of_outputs)?;
         let (mut weights, mut masks) = (BTreeMap::new(), BTreeMap::new());
         for output in outputs {
             if let Some(column) = Self::mask(columns, output) {
@@ -167,6 +222,18 @@ pub(crate) struct CastColumns {
     pub(crate) wanted: Vec<Column>,
 }
 
+/// What to do with classes that come as numbers and are wanted as vectors.
+const CLASSES: &str = "; if it has classes, numbered from 0, use the loss \
+    `sparse_categorical_crossentropy`";
+
+/// True for a column that may have the class of each row, where a number for each class is wanted.
+/// The only input is none.
+fn is_class(found: &Column, wanted: &Column) -> bool {
+    let [one, many] = [found, wanted].map(Column::elements);
+    let has_classes = found.dtype.is_integer() && wanted.dtype.is_float();
+    has_classes && one == Some(1) && many.is_some_and(|many| many > 1) && found.name != "x"
+}
+
 impl Change for CastColumns {
     fn columns(&self, before: &[Column]) -> Result<Vec<Column>, DataError> {
         let mut columns = before.to_vec();
@@ -175,7 +242,8 @@ impl Change for CastColumns {
             if !before[place].has_sizes(&wanted.dims) {
                 let (name, found) = (Quoted(&wanted.name), before[place].row_type());
                 let expected = wanted.row_type();
-                let reason = format!("a row of {name} is {found}; give it as {expected}");
+                let classes = if is_class(&before[place], wanted) { CLASSES } else { "" };
+                let reason = format!("a row of {name} is {found}; give it as {expected}{classes}");
                 return Err(DataError::Columns(reason));
             }
             columns[place] = wanted.clone();
@@ -328,5 +396,42 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let error = of(&many).unwrap_err().to_string();
         assert!(error.ends_with("`c6`, `c7` and 12 more; name it so"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_array_says_what_to_do() {
+        let way = |names: &[&str], inputs: &[&str], outputs: &[&str]| {
+            let error = Names::of(&columns(names), inputs, outputs).unwrap_err().to_string();
+            error.rsplit("; ").next().unwrap().to_owned()
+        };
+        let of = |names: &[&str]| way(names, &["image"], &["class"]);
+        assert_eq!(of(&["x"]), "add it as an array `y`");
+        assert_eq!(of(&["x", "sample_weight"]), "add it as an array `y`");
+        assert_eq!(of(&["image", "kind"]), "write `kind` as `y`");
+        assert_eq!(of(&["x", "a", "b"]), "name it so");
+        let both = "write `x_train` as `x`, write `y_train` as `y`";
+        assert_eq!(of(&["x_train", "y_train"]), both);
+        assert_eq!(way(&["x_train", "y_train"], &["image"], &[]), both);
+        assert_eq!(of(&["x", "test_Y"]), "write `test_Y` as `y`");
+        // Of several parts none is the one.
+        assert_eq!(of(&["x_train", "x_test", "y_train", "y_test"]), "name it so");
+        let each = "give an array for each of `a`, `b`, such as in an .npz";
+        assert_eq!(way(&["x"], &["a", "b"], &[]), each);
+        assert_eq!(way(&["a", "b"], &["a", "b"], &["p", "q"]), "add it as an array `p`");
+        assert_eq!(way(&["images"], &["image"], &[]), "write `images` as `x`");
+    }
+
+    #[test]
+    fn classes_where_vectors_are_wanted_are_told_of_the_loss_for_them() {
+        let said = |name: &str, dtype| {
+            let fit = CastColumns { wanted: vec![Column::new(name, DType::F32, &[3])] };
+            fit.columns(&[Column::new(name, dtype, &[])]).unwrap_err().to_string()
+        };
+        let classes = said("y", DType::I64);
+        let way = "; if it has classes, numbered from 0, use the loss \
+            `sparse_categorical_crossentropy`";
+        assert_eq!(classes, format!("a row of `y` is i64[]; give it as f32[3]{way}"));
+        assert_eq!(said("x", DType::I64), "a row of `x` is i64[]; give it as f32[3]");
+        assert_eq!(said("y", DType::F32), "a row of `y` is f32[]; give it as f32[3]");
     }
 }

@@ -18,6 +18,9 @@ window.addEventListener("load", () => {
   const look = () => {
     const view = shown();
     const name = `${view.dataset.level}, ${view.dataset.fold}`;
+    const words = document.querySelector("h1").textContent;
+    if (!words.endsWith(`by ${view.dataset.level.slice(0, -1)}`)) fault(name, `the heading is ${words}`);
+    if (document.title !== words) fault(name, `the title is ${document.title}`);
     const whole = { x: 0, y: 0, width: Number(view.firstElementChild.dataset.w), height: Number(view.firstElementChild.dataset.h) };
     // Letters of less than a pixel have other widths: they are measured at their own size.
     view.firstElementChild.setAttribute("viewBox", `0 0 ${id("main").clientWidth} ${id("main").clientHeight}`);

@@ -166,7 +166,8 @@ fn commands_of_blocks_of_help_and_of_prose_are_found() {
     let page = "A `fanwise zoo\nmlp` of `fanwise`.\n\n```text\nfanwise run a --gpus 2   # two\n\
         # more\nfanwise fit b \\\n  --epochs 3 | less\n```\n\n```text\n$ fanwise explain E1\nwhat\n\
         $ cargo x\n```\n\n```text\nUsage: fanwise check\n  fanwise check c > d\n  other\n```\n\
-        ```text\nfanwise 1\n```\n```rust\nfanwise x\n```\n`x` and `fanwise y`, `fanwise 1 z`, `cargo\nz`\n";
+        ```text\nfanwise 1\n```\n```rust\nfanwise x\n```\n`x` and `fanwise y`, `fanwise 1 z`, \
+        `cargo\nz`\n";
     let (found, others) = of_page("p", page);
     let one = |line, text: &str, comment: &str, prints: &[&str]| Shown {
         page: "p".to_owned(),
