@@ -64,7 +64,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     }
     let path = Path::new(spec);
     if let Some(kind) = kind::of_folder(path) {
-        return Err(kind.error(path));
+        return Err(ModelError::foreign(kind, path));
     }
     let head = head(path)?;
     #[cfg(feature = "keras")]
@@ -76,7 +76,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     let is_json = head.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     if !head.starts_with(b"fanwise ") && !is_json {
         if let Some(kind) = kind::of_file(path, &head) {
-            return Err(kind.error(path));
+            return Err(ModelError::foreign(kind, path));
         }
         let read = open::read(path, options);
         let unread = matches!(
@@ -85,7 +85,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
         );
         let kind = || kind::of_text(&head).or_else(|| kind::of_name(path));
         if let Some(kind) = unread.then(kind).flatten() {
-            return Err(kind.error(path));
+            return Err(ModelError::foreign(kind, path));
         }
         let mut model = read?;
         model.notes.extend(unchecked(options));

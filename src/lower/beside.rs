@@ -28,7 +28,7 @@ struct Kind {
     /// True for products, whose blocks take most of a multiprocessor.
     product: bool,
     /// Of products of any size, such as queries, keys and values, the operand that they share and
-    /// of which each reads all, and the elements of their results.
+    /// of which each reads all, and the bytes of a row of their results.
     shared: Option<(BufferId, i64)>,
 }
 

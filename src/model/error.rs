@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::kind;
+use super::kind::{self, Kind};
 #[cfg(feature = "keras")]
 use crate::format::keras::KerasError;
 use crate::format::onnx::{self, ImportError};
@@ -168,8 +168,15 @@ fn missing(path: &str) -> Vec<Hint> {
     if path.contains("://") {
         return vec![Hint::advice("download it first, and name the file")];
     }
-    let way = kind::of_name(Path::new(path)).map(kind::Kind::way);
+    let way = kind::of_name(Path::new(path)).map(|kind| kind.way);
     [MODELS].into_iter().chain(way).map(Hint::advice).collect()
+}
+
+impl ModelError {
+    /// The error for a file or folder of another kind.
+    pub(super) fn foreign(Kind { what, way, weights }: Kind, path: &Path) -> Self {
+        Self::Foreign { path: path.display().to_string(), what, way, weights }
+    }
 }
 
 impl Diagnostic for ModelError {

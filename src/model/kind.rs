@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::error::ModelError;
 use crate::format::head as magic;
 
 /// The bytes of a zip archive's end in which names of its files are looked for.
@@ -43,29 +42,16 @@ const UNPACK: &str = "unpack it, and name the model in it";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     /// What it is, with its article.
-    what: &'static str,
+    pub(super) what: &'static str,
     /// What to do.
-    way: &'static str,
+    pub(super) way: &'static str,
     /// Whether it holds weights that a model can be given.
-    weights: bool,
+    pub(super) weights: bool,
 }
 
 /// A kind without weights that a model can be given.
 const fn kind(what: &'static str, way: &'static str) -> Kind {
     Kind { what, way, weights: false }
-}
-
-impl Kind {
-    /// The error for a model at this path.
-    pub(super) fn error(self, path: &Path) -> ModelError {
-        let Self { what, way, weights } = self;
-        ModelError::Foreign { path: path.display().to_string(), what, way, weights }
-    }
-
-    /// What to do.
-    pub(super) const fn way(self) -> &'static str {
-        self.way
-    }
 }
 
 /// The kind of a folder that is a model of another kind.
@@ -237,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_known_by_its_name() {
-        let way = |name: &str| super::of_name(Path::new(name)).map(super::Kind::way);
+        let way = |name: &str| super::of_name(Path::new(name)).map(|kind| kind.way);
         assert_eq!(way("m.PTH"), Some(super::TORCH));
         assert_eq!(way("a/m.tflite"), Some(super::TENSORFLOW));
         assert_eq!((way("m.onnx"), way("pt")), (None, None));

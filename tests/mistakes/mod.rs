@@ -54,9 +54,9 @@ pub(crate) fn told(text: &str) -> String {
 /// Whether an answer says what to do, or what there is to choose from.
 fn has_way_out(answer: &str) -> bool {
     /// What a user is asked to do.
-    const VERBS: [&str; 17] = [
-        "copy", "correct", "download", "give", "leave", "make", "name", "number", "put", "replace",
-        "resume", "save", "start", "train", "try", "use", "write",
+    const VERBS: [&str; 18] = [
+        "add", "copy", "correct", "download", "give", "leave", "make", "name", "number", "put",
+        "replace", "resume", "save", "start", "train", "try", "use", "write",
     ];
     /// What tells of a choice, or of a command.
     const MARKS: [&str; 14] = [

@@ -16,12 +16,12 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
+use super::aim;
 use super::lines;
 use super::objective::ObjectiveArgs;
 use super::outputs::{self, Form, Predictions};
 use super::progress::summary_line;
 use super::rows::{self, Changes, DataArgs};
-use super::settings;
 use crate::cli::args::{Format, ModelArgs};
 use crate::cli::exec;
 use crate::cli::replicate::ReplicateArgs;
@@ -160,7 +160,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let file = Compiled::of(&model.file()?, limit).map_err(Error::from)?;
     let model = model.load_for_training()?;
     let source = args.open(&model.graph, limit)?;
-    let aim = settings::aim(&args.objective, args.base.model.spec())?;
+    let aim = aim::of_run(&args.objective, args.base.model.spec())?;
     let objective = aim.as_ref().map_or(&args.objective, |aim| &aim.objective);
     // Nothing is updated: the optimizer is there because an objective is declared with one.
     let mut training = objective.training(&model.graph, Optimizer::default(), file.as_ref())?;

@@ -1,5 +1,6 @@
 //! `fanwise fit`, `evaluate` and `predict`: training, evaluation and inference on datasets.
 
+mod aim;
 mod args;
 mod diverged;
 mod evaluate;

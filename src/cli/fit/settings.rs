@@ -9,12 +9,11 @@ use crate::train::data::Source;
 use crate::train::{Checkpoint, Schedule};
 use anyhow::{Context, bail};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use super::args::{FitArgs, Settings};
-use super::objective::{Metrics, ObjectiveArgs, OptimizerArgs};
-use crate::cli::kept::{self, CLASSES, MODEL, named};
-use crate::cli::report::quoted;
+use super::objective::Metrics;
+use crate::cli::kept::{CLASSES, MODEL, named};
 use crate::cli::{paths, ui};
 
 /// Options of one run alone.
@@ -70,13 +69,6 @@ const WRITTEN: &[&str] = &["log", "plot", "save", "tensorboard"];
 
 /// Options that name data which are read.
 const READ: &[&str] = &["data", "validation", "normalize_by"];
-
-/// Options that say what a run makes less, and what it tells of it.
-const AIMS: &[&str] =
-    &["loss", "loss_weight", "class_axis", "metrics", "weighted_metrics", "l2", "l1"];
-
-/// Options that say which parameters penalties are of.
-const TRAINED: &[&str] = &["freeze", "train"];
 
 /// State besides options: the number of rows of the data, and their types.
 const ROWS: &str = "rows of the data";
@@ -337,40 +329,4 @@ pub(super) fn resumed(
     let matches = parsed(all, &completed(all, line, Some(kept))?)?;
     paths::check(&matches)?;
     Ok(FitArgs::from_arg_matches(&matches)?)
-}
-
-/// What the run of a checkpoint made less, for its evaluation.
-pub(super) struct Aim {
-    pub(super) objective: ObjectiveArgs,
-    pub(super) optimizer: OptimizerArgs,
-    /// The options of the run, as a command line has them.
-    pub(super) options: String,
-}
-
-/// What the run of a checkpoint made less, where a MODEL argument names one and no loss is given:
-/// what is given counts, and the rest is that of the run.
-pub(super) fn aim(given: &ObjectiveArgs, spec: &str) -> anyhow::Result<Option<Aim>> {
-    let Some(checkpoint) = kept::state(spec)? else { return Ok(None) };
-    let own = given.given();
-    let is_given = |name: &str| own.iter().any(|(own, is_given)| *is_given && *own == name);
-    if is_given("--loss") {
-        return Ok(None);
-    }
-    let command = OptimizerArgs::augment_args(ObjectiveArgs::augment_args(Command::new(NAME)));
-    let (mut line, mut options) = (vec![NAME.to_owned()], Vec::new());
-    for id in [AIMS, TRAINED].concat() {
-        let name = format!("--{}", id.replace('_', "-"));
-        let values = checkpoint.settings.get(id).filter(|_| !is_given(&name));
-        let Some(values) = values.filter(|values| !values.is_empty()) else { continue };
-        line.extend(values.iter().map(|value| format!("{name}={value}")));
-        if AIMS.contains(&id) {
-            options.push(format!("{name} {}", quoted(&values.join(","))));
-        }
-    }
-    let wrong = || format!("the settings of the checkpoint in {spec} are damaged");
-    let matches = command.try_get_matches_from(line).with_context(wrong)?;
-    let mut objective = given.clone();
-    objective.update_from_arg_matches(&matches).with_context(wrong)?;
-    let optimizer = OptimizerArgs::from_arg_matches(&matches).with_context(wrong)?;
-    Ok(Some(Aim { objective, optimizer, options: options.join(" ") }))
 }

@@ -6,7 +6,6 @@ use petgraph::algo::tarjan_scc;
 use petgraph::graph::DiGraph;
 
 use super::fold::Folding;
-use super::titles::SEPARATORS;
 use crate::ir::{Graph, NodeId, NodeKind, NodeMap, Value};
 use crate::op::Traits;
 use crate::types::Device;
@@ -415,6 +414,9 @@ pub(super) fn backward(graph: &Graph, block: &Block) -> bool {
     let first = block.nodes.first().and_then(|id| graph.node(*id).results().first());
     first.is_some_and(|result| result.name.contains(".grad"))
 }
+
+/// What is between the words of a name.
+pub(super) const SEPARATORS: [char; 4] = ['_', '.', '/', ':'];
 
 /// What the names of layers that belong together begin with.
 fn stem(name: &str) -> &str {

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::blocks::Flow;
+use super::blocks::{Flow, SEPARATORS};
 
 /// The most layers whose names a box has, each on a line of its own.
 pub(super) const FEW: usize = 3;
-
-/// What is between the words of a name.
-pub(super) const SEPARATORS: [char; 4] = ['_', '.', '/', ':'];
 
 /// What the names of more layers begin with, where it says which layers they are.
 #[derive(Default)]
