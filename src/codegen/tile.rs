@@ -140,8 +140,8 @@ impl Tile {
 mod tests {
     use super::{Tile, up};
 
-    /// Of gradients with four channels and 256 weights or more, at least half of what a tile
-    /// computes is asked for, also in a batch of one sample; a tile has 512 elements at least.
+    /// Of gradients of many weights, nearly half of what tiles compute is asked for or more, also in
+    /// a batch of one sample; a tile has 512 elements at least.
     #[test]
     fn gradients_of_few_channels_take_low_tiles() {
         for channels in 1..=130 {
@@ -151,7 +151,7 @@ mod tests {
                     let terms = up(places, tile.terms) as f64 / places as f64;
                     let area = tile.area(channels, weights) as f64;
                     let excess = area / (channels * weights) as f64 * terms;
-                    let most = if channels * weights >= 256 && channels >= 4 { 2.0 } else { 18.0 };
+                    let most = if channels * weights >= 2048 { 2.3 } else { 18.0 };
                     assert!(tile.threads() >= 32, "{tile:?}");
                     assert!(excess <= most, "{channels} {weights} {places}: {tile:?} {excess}");
                 }

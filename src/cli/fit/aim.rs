@@ -1,4 +1,4 @@
-//! What the run of a checkpoint makes less, for its evaluation.
+//! What the run of a checkpoint minimises, for its evaluation.
 
 use anyhow::Context;
 use clap::{Args as _, Command, FromArgMatches};
@@ -7,7 +7,7 @@ use super::objective::{ObjectiveArgs, OptimizerArgs};
 use crate::cli::kept;
 use crate::cli::report::quoted;
 
-/// Options that say what a run makes less, and what it tells of it.
+/// Options that say what a run minimises, and what it tells of it.
 const AIMS: &[&str] =
     &["loss", "loss_weight", "class_axis", "metrics", "weighted_metrics", "l2", "l1"];
 
@@ -17,7 +17,7 @@ const TRAINED: &[&str] = &["freeze", "train"];
 /// The name that a parser wants in front of options.
 const PROGRAM: &str = "fit";
 
-/// What the run of a checkpoint made less, for its evaluation.
+/// What the run of a checkpoint minimises, for its evaluation.
 pub(super) struct Aim {
     pub(super) objective: ObjectiveArgs,
     pub(super) optimizer: OptimizerArgs,
@@ -25,7 +25,7 @@ pub(super) struct Aim {
     pub(super) options: String,
 }
 
-/// What the run of a checkpoint made less, where a MODEL argument names one and no loss is given:
+/// What the run of a checkpoint minimises, where a MODEL argument names one and no loss is given:
 /// what is given counts, and the rest is that of the run.
 pub(super) fn of_run(given: &ObjectiveArgs, spec: &str) -> anyhow::Result<Option<Aim>> {
     let Some(checkpoint) = kept::state(spec)? else { return Ok(None) };
