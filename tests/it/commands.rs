@@ -183,7 +183,11 @@ fn run(all: &Path, command: &Shown, how: How) {
     let place = place(all, &command.page, &words);
     let folder = place.folder.display().to_string();
     let here = |word: &String| word.replace("/tmp", &folder).replace('~', &folder);
-    let words: Vec<String> = words.iter().map(here).collect();
+    let mut words: Vec<String> = words.iter().map(here).collect();
+    if how == How::OnFake {
+        // It executes the text of instructions, and no machine code.
+        words.extend(["--code", "ptx"].map(str::to_owned));
+    }
     for (i, word) in words.iter().enumerate().skip(1) {
         let option = words[i - 1].as_str();
         if option == "--checkpoint" {
