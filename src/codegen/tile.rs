@@ -140,8 +140,8 @@ impl Tile {
 mod tests {
     use super::{Tile, up};
 
-    /// Of gradients of many weights, nearly half of what tiles compute is asked for or more, also in
-    /// a batch of one sample; a tile has 512 elements at least.
+    /// Of gradients of many weights, nearly half of what tiles compute is asked for or more, also
+    /// in a batch of one sample; a tile has 512 elements at least.
     #[test]
     fn gradients_of_few_channels_take_low_tiles() {
         for channels in 1..=130 {

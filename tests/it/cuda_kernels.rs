@@ -286,10 +286,9 @@ fn products_of_one_operand_are_one_launch() {
     for (tokens, features) in [(128, 768), (197, 768), (512, 1024)] {
         let products = |count: usize| -> Arc<Kernel> {
             let each = |text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>();
+            let weight = format!("f32[{features},{features}]");
             let params = each(&|i| {
-                format!(
-                    "param @w{i} : f32[{features},{features}] = \"t#w{i}\" blake3:000000000000000{i}\n"
-                )
+                format!("param @w{i} : {weight} = \"t#w{i}\" blake3:000000000000000{i}\n")
             });
             let ty = format!("f32[N,{tokens},{features}]");
             let results = each(&|i| format!("y{i}: {ty}")).join(", ");

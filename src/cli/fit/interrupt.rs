@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+#[cfg(unix)]
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -29,6 +31,10 @@ pub(super) fn told(text: &str) -> ExitCode {
 /// The folder of the checkpoint of a run without `--checkpoint`; where it is taken, a number
 /// follows.
 const FOLDER: &str = "fanwise-interrupted";
+
+/// How often it is tried to remove a folder that an interrupted preparation has made.
+#[cfg(unix)]
+const TRIES: u32 = 200;
 
 /// What a run does until its training begins, which a signal ends at once. What it makes and does
 /// not fill goes with it.
@@ -192,7 +198,14 @@ fn answer(prepared: Arc<AtomicBool>, made: Vec<PathBuf>) -> std::io::Result<()> 
             ui::note("training ends after this batch; press Ctrl-C again to end it at once");
             return;
         }
-        remove_empty(&made);
+        // The folder may hold a file for a moment, by which it is tried whether it takes some.
+        for _ in 0..TRIES {
+            remove_empty(&made);
+            if made.first().is_none_or(|folder| !folder.exists()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         ui::talk("interrupted before training began: nothing was trained, and no file written");
         signal_hook::low_level::exit(CODE.into());
     };
