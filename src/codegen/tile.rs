@@ -106,7 +106,7 @@ impl Tile {
     }
 
     /// This tile, or, where more than half of what that computes is padding, the widest of those
-    /// with fewer columns that waste less; else one with half the columns, if that wastes less.
+    /// with fewer columns that waste less; else half of a wide one, if that wastes less.
     /// `area` is what a tile computes for so many elements.
     pub(super) fn narrower(self, area: impl Fn(Self) -> i64, elements: i64) -> Self {
         let columns = [self.columns, 64, 32, 16].into_iter().filter(|own| *own <= self.columns);

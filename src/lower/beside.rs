@@ -28,7 +28,7 @@ struct Kind {
     /// True for products, whose blocks take most of a multiprocessor.
     product: bool,
     /// Of products of any size, such as queries, keys and values, the operand that they share and
-    /// of which each reads all, and the bytes of a row of their results.
+    /// of which each reads all, and the bytes of their results, or of a row of these.
     shared: Option<(BufferId, i64)>,
 }
 
@@ -211,7 +211,7 @@ fn kind(device: &DeviceProgram, step: &Step) -> Option<Kind> {
         return Some(kind);
     }
     let [result] = launch.results[..] else { return None };
-    let each = bytes_of_row(&device.buffer(result).ty)?;
+    let each = known_bytes(&device.buffer(result).ty);
     let operand = launch.operands.first().filter(|_| launch.class == KernelClass::MatMul)?;
     Some(Kind { shared: Some((device.root(*operand), each)), ..kind })
 }
@@ -225,9 +225,13 @@ fn bytes_of_row(ty: &TensorType) -> Option<i64> {
     if more.is_some() {
         return None;
     }
+    Some(if first.is_some() { known_bytes(ty) } else { 0 })
+}
+
+/// The bytes for one entry of the axes that are not constant.
+fn known_bytes(ty: &TensorType) -> i64 {
     let known = ty.shape.iter().filter_map(Dim::as_const);
-    let bytes = known.fold(int::<i64>(ty.dtype.bytes()), i64::saturating_mul);
-    Some(if first.is_some() { bytes } else { 0 })
+    known.fold(int::<i64>(ty.dtype.bytes()), i64::saturating_mul)
 }
 
 impl DeviceProgram {

@@ -49,8 +49,8 @@ impl Preparation {
     /// preparation if this run makes it.
     pub(super) fn new(checkpoint: Option<&Path>) -> anyhow::Result<Self> {
         let ended = Arc::new(AtomicBool::new(false));
-        // A run without checkpoints makes no folder before it begins.
-        let made = checkpoint.map(unmade).unwrap_or_default();
+        // None: a run without checkpoints makes no folder before it begins.
+        let made = checkpoint.map_or_else(Vec::new, unmade);
         #[cfg(unix)]
         answer(Arc::clone(&ended), made.clone()).context("no handler for Ctrl-C")?;
         Ok(Self { ended, made })

@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use crate::ir::{Graph, Model};
 use crate::pass::{
-    Constraint, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training,
-    class_axis, gradient::names,
+    Constraint, Loss, Metric, Mode, Optimizer, OutputLoss, Penalty, Recompute, Training, class_axis,
 };
 use crate::train::keras::{Compiled, Decay};
 use crate::types::{ParseValueError, Quoted};
@@ -194,8 +193,6 @@ impl ObjectiveArgs {
     ) -> anyhow::Result<Training> {
         let mut losses = self.losses(graph, file)?;
         losses.iter().try_for_each(|loss| check_axis(graph, loss))?;
-        check_penalties("--l1", graph, &self.l1)?;
-        check_penalties("--l2", graph, &self.l2)?;
         check_metrics("metrics", graph, &losses, &self.metrics)?;
         check_metrics("weighted-metrics", graph, &losses, &self.weighted_metrics)?;
         for (weighted, given, option) in [
@@ -273,21 +270,6 @@ fn check_axis(graph: &Graph, loss: &OutputLoss) -> anyhow::Result<()> {
     }
     let known = known.join(" or ");
     bail!("`--class-axis {axis}`: {output}, {ty}, has no such axis of classes; give {known}")
-}
-
-/// Fails where a penalty is of parameters that a model does not have.
-fn check_penalties(option: &str, graph: &Graph, penalties: &[Penalty]) -> anyhow::Result<()> {
-    const SHOWN: usize = 5;
-    let is_known = |pattern: &&str| graph.params().iter().any(|own| names(pattern, &own.name));
-    let mut patterns = penalties.iter().filter_map(|penalty| penalty.params.as_deref());
-    let Some(pattern) = patterns.find(|pattern| !is_known(pattern)) else { return Ok(()) };
-    let all = graph.params().iter().take(SHOWN).map(|own| Quoted(&own.name).to_string());
-    let more = if graph.params().len() > SHOWN { ", …" } else { "" };
-    bail!(
-        "`{option} {pattern}=…`: no trained parameter `{pattern}` exists for a penalty; the model \
-         has {}{more}",
-        all.collect::<Vec<_>>().join(", ")
-    )
 }
 
 /// The number of classes of an output with a loss, where it is known.
@@ -466,7 +448,7 @@ impl OptimizerArgs {
     /// The optimizer.
     pub(crate) fn optimizer(&self) -> anyhow::Result<Optimizer> {
         let text = self.optimizer.as_deref().unwrap_or("rmsprop"); // as the help says
-        let mut optimizer = text.parse::<Optimizer>().map_err(|error| no_optimizer(text, error))?;
+        let mut optimizer = text.parse::<Optimizer>()?;
         if let Some(rate) = self.learning_rate {
             optimizer.learning_rate = rate;
         }
@@ -485,18 +467,6 @@ impl OptimizerArgs {
         training.mode = Mode { momentum: self.batch_norm_momentum, seed: seed.into() };
         // By default all activations are kept.
         training.recompute = self.recompute.unwrap_or_default();
-    }
-}
-
-/// The error of an optimizer that cannot be read, with the way out where its settings do not follow
-/// a colon.
-fn no_optimizer(text: &str, error: ParseValueError) -> anyhow::Error {
-    let parts = text.split_once(',').filter(|(name, _)| name.parse::<Optimizer>().is_ok());
-    match parts.filter(|(name, _)| !name.contains(':')) {
-        Some((name, settings)) => anyhow!(
-            "`--optimizer {text}`: settings follow a colon; write `--optimizer {name}:{settings}`"
-        ),
-        None => error.into(),
     }
 }
 

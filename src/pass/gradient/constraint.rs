@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use super::error::TrainingError;
 use super::names::{self, DidYouMean};
-use super::penalty::names as matches;
+use super::penalty::{known, names as matches};
 use super::writer::{Writer, emit_formula};
 use crate::ir::{Builder, Value};
 use crate::op::{Formula, RuleError};
@@ -164,7 +164,8 @@ pub(super) fn assert_used(
 ) -> Result<(), TrainingError> {
     let unused = |c: &&Constraint| !trained.iter().any(|name| matches(&c.params, name));
     let Some(unused) = constraints.iter().find(unused) else { return Ok(()) };
-    Err(TrainingError::NoConstraint(unused.params.clone()))
+    let known = known(trained.iter().copied());
+    Err(TrainingError::NoConstraint { pattern: unused.params.clone(), known })
 }
 
 /// The last constraint that names a parameter.

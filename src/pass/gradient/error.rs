@@ -60,11 +60,21 @@ pub enum TrainingError {
         verb: &'static str,
     },
     /// A penalty names no trained parameter.
-    #[error("no trained parameter `{0}` exists for a penalty")]
-    NoPenalty(String),
+    #[error("no trained parameter `{pattern}` exists for a penalty; {known}")]
+    NoPenalty {
+        /// What names none.
+        pattern: String,
+        /// The trained parameters, as a clause.
+        known: String,
+    },
     /// A constraint names no trained parameter.
-    #[error("no trained parameter `{0}` exists for a constraint")]
-    NoConstraint(String),
+    #[error("no trained parameter `{pattern}` exists for a constraint; {known}")]
+    NoConstraint {
+        /// What names none.
+        pattern: String,
+        /// The trained parameters, as a clause.
+        known: String,
+    },
     /// There is nothing to train.
     #[error("the loss depends on no trained parameter{0}; train one at least")]
     Nothing(String),

@@ -308,6 +308,15 @@ impl FromStr for Optimizer {
     fn from_str(text: &str) -> Result<Self, ParseValueError> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let mut optimizer = Self::with_defaults(name).ok_or_else(|| {
+            let parts = name.split_once(',').filter(|(own, _)| Self::with_defaults(own).is_some());
+            if let Some((own, settings)) = parts {
+                let written = format!("{own}:{settings}");
+                return ParseValueError::new(format!(
+                    "{} is not an optimizer: write the settings behind a colon, {}",
+                    Quoted(name),
+                    Quoted(&written)
+                ));
+            }
             ParseValueError::new(format!(
                 "{} is not an optimizer{}; the optimizers are {}",
                 Quoted(name),

@@ -88,7 +88,7 @@ pub(super) fn named(
             .filter(|n| names(pattern, n))
             .collect();
         if all.is_empty() {
-            let (name, known) = (pattern.clone(), known(model));
+            let (name, known) = (pattern.clone(), known(model.params().iter().map(|p| &*p.name)));
             return Err(TrainingError::NoParam { name, known, verb });
         }
         found.extend(all);
@@ -96,12 +96,11 @@ pub(super) fn named(
     Ok(found)
 }
 
-/// The first parameters of a model, as a clause.
-fn known(model: &Graph) -> String {
+/// The first of some parameters of a model, as a clause.
+pub(super) fn known<'n>(all: impl ExactSizeIterator<Item = &'n str>) -> String {
     const SHOWN: usize = 5;
-    let names = model.params().iter().map(|p| format!("`{}`", p.name));
-    let shown = names.take(SHOWN).collect::<Vec<_>>().join(", ");
-    let more = if model.params().len() > SHOWN { ", …" } else { "" };
+    let more = if all.len() > SHOWN { ", …" } else { "" };
+    let shown = all.take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     if shown.is_empty() {
         "the model has none".to_owned()
     } else {
@@ -136,7 +135,8 @@ pub(super) fn penalties(
     let patterns = l1.iter().chain(l2).filter_map(|p| p.params.as_deref());
     for pattern in patterns {
         if !trained.iter().any(|(name, _)| names(pattern, name)) {
-            return Err(TrainingError::NoPenalty(pattern.to_owned()));
+            let known = known(trained.iter().map(|(name, _)| &**name));
+            return Err(TrainingError::NoPenalty { pattern: pattern.to_owned(), known });
         }
     }
     let mut loss = loss;
