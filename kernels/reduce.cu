@@ -6,12 +6,16 @@
 // exponentials, 9 sum of squares, 10 wide sum, 11 wide product. ELEMENT is float or double. Sums that cancel, and products,
 // are wide (see wide.cuh): of COMPONENTS doubles. Wide results are [COMPONENTS, COUNT].
 //
-// A long line is folded in two launches. The first (GIVES_PARTS) folds PART elements at a time and writes a double for
-// each: y is [PARTS, COUNT], of wide numbers [COMPONENTS, PARTS, COUNT], of kind 8 [2, PARTS, COUNT]: the largest elements
-// and the sums behind. The second (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
+// A line is taken apart into parts of PART elements. Element i of a part joins lane i % 32, the lanes are joined in halves, and
+// so are the parts, as if each were an element: see src/op/reduce/fold.rs. A line of at most LANES elements needs no more
+// lanes. With WHOLE a line is one part.
 //
-// Geometry: a block folds LINES lines, or parts of them, at a time with LANES threads each, grid x takes them in strides;
-// see lines.cuh.
+// A long line is folded in two launches. The first (GIVES_PARTS) folds a part at a time and writes doubles for each: y is
+// [PARTS, COUNT], of wide numbers [COMPONENTS, PARTS, COUNT], of kind 8 [2, PARTS, COUNT]: the largest elements and the sums
+// behind. The second (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
+//
+// Geometry: a block folds LINES lines, or parts of them, at a time, of each GROUPS parts with LANES threads each, grid x takes
+// them in strides; see lines.cuh.
 // Bytes: those of each element of x (twice for kind 8) and of y. Operations: one or two in f64 for each element of x, 7 of
 // wide sums.
 // Invariant: each element of y is written by one thread; x is not written meanwhile. The order of a fold depends on the
@@ -22,7 +26,8 @@
 #include "lines.cuh"
 #include "wide.cuh"
 
-typedef Place<LINES, LANES, ALONG> Own;
+constexpr int SLOTS = LINES * GROUPS, SUMS = 32;
+typedef Place<SLOTS, LANES, ALONG> Own;
 
 constexpr bool EXTREME = KIND == 2 || KIND == 3, LOG_EXP = KIND == 8;
 
@@ -69,34 +74,72 @@ __device__ __forceinline__ double with_part(double sum, double part, double larg
     return sum + (part == 0.0 ? 0.0 : part * exp(shift_of(largest) - shift));
 }
 
+// What all groups of a line have, joined in halves; every thread of the block must come.
+template <class T, class J>
+__device__ __forceinline__ T over_groups(T (&shared)[SLOTS * LANES], T mine, J join) {
+    const T all = Own::join(shared, mine, join);
+    if (GROUPS == 1) return all;
+    const int slot = Own::line();
+    if (Own::lane() == 0) shared[slot] = all;
+    __syncthreads();
+#pragma unroll
+    for (int half = GROUPS / 2; half > 0; half /= 2) {
+        if (Own::lane() == 0 && slot < half * LINES) shared[slot] = join(shared[slot], shared[slot + half * LINES]);
+        __syncthreads();
+    }
+    const T whole = shared[slot % LINES];
+    __syncthreads();
+    return whole;
+}
+
+// Folds the elements of a line from `begin` to `end` by what `step` makes of one more; every thread of the block must come.
+template <class T, class Step, class J>
+__device__ __forceinline__ T fold(T (&shared)[SLOTS * LANES], i64 begin, i64 end, T empty, Step step, J join) {
+    if (WHOLE) {
+        T mine = empty;
+        for (i64 j = begin + Own::lane(); j < end; j += LANES) mine = step(mine, j);
+        return Own::join(shared, mine, join);
+    }
+    // Part k belongs to lane k % SUMS of the parts, which are dealt to the groups.
+    T parts = empty;
+    const int group = Own::line() / LINES;
+    for (i64 k = 0; k * PART < SIZE; k += GROUPS) {
+        const i64 from = (k + group) * PART, to = least(end, from + PART);
+        T mine = empty;
+        for (i64 j = from + Own::lane(); j < to; j += LANES) mine = step(mine, j);
+        mine = Own::join(shared, mine, join);
+        if (Own::lane() == k / GROUPS % (SUMS / GROUPS)) parts = join(parts, mine);
+    }
+    return over_groups(shared, parts, join);
+}
+
 GLOBAL(THREADS) ENTRY(const Params p) {
 #if COMPONENTS
-    __shared__ Wide wides[LINES * LANES];
+    __shared__ Wide wides[SLOTS * LANES];
 #else
-    __shared__ ELEMENT extremes[LINES * LANES];
-    __shared__ double sums[LINES * LANES];
+    __shared__ ELEMENT extremes[SLOTS * LANES];
+    __shared__ double sums[SLOTS * LANES];
 #endif
     const i64 kept[] = KEPT_SIZES, kept_steps[] = KEPT_STEPS, reduced[] = REDUCED_SIZES, steps[] = REDUCED_STEPS;
     const i64 lines = COUNT, size = SIZE, all = lines * PARTS;
     for (i64 first = blockIdx.x * (i64)LINES; first < all; first += gridDim.x * (i64)LINES) {
-        const i64 number = first + Own::line();
+        const i64 number = first + Own::line() % LINES;
         const bool has = number < all;
         const i64 part = has ? number / lines : 0, line = has ? number - part * lines : 0;
         const ELEMENT* x = p.x + strided(line, kept, kept_steps);
         const i64 begin = GIVES_PARTS ? part * PART : 0;
         const i64 end = has ? (GIVES_PARTS ? least(size, begin + PART) : size) : 0;
+        const bool writes = has && Own::lane() == 0 && Own::line() < LINES;
 #if COMPONENTS
-        Wide wide = Wide::empty();
-        for (i64 j = begin + Own::lane(); j < end; j += LANES) {
+        const Wide wide = fold(wides, begin, end, Wide::empty(), [&](Wide sum, i64 j) {
             const i64 at = strided(j, reduced, steps);
 #if TAKES_PARTS
-            wide = wide.join(Wide::read(x + at, size * lines));
+            return sum.join(Wide::read(x + at, size * lines));
 #else
-            wide = wide.with((double)x[at]);
+            return sum.with((double)x[at]);
 #endif
-        }
-        wide = Own::join(wides, wide, Join());
-        if (!has || Own::lane() != 0) continue;
+        }, Join());
+        if (!writes) continue;
 #if GIVES_PARTS
         wide.write(p.y + number, all);
 #elif KIND >= 10
@@ -108,20 +151,20 @@ GLOBAL(THREADS) ENTRY(const Params p) {
 #else
         ELEMENT shift = 0, extreme = KIND == 3 ? infinity() : -infinity();
         if (EXTREME || LOG_EXP) {
-            for (i64 j = begin + Own::lane(); j < end; j += LANES) extreme = Extreme()(extreme, x[strided(j, reduced, steps)]);
-            extreme = Own::join(extremes, extreme, Extreme());
+            extreme = fold(extremes, begin, end, extreme, [&](ELEMENT most, i64 j) {
+                return Extreme()(most, x[strided(j, reduced, steps)]);
+            }, Extreme());
             shift = shift_of(extreme);
         }
         double sum = 0.0;
         if (!EXTREME) {
-            for (i64 j = begin + Own::lane(); j < end; j += LANES) {
+            sum = fold(sums, begin, end, 0.0, [&](double sum, i64 j) {
                 const i64 at = strided(j, reduced, steps);
-                if (LOG_EXP && TAKES_PARTS) sum = with_part(sum, x[size * lines + at], x[at], shift);
-                else sum = with(sum, x[at], shift);
-            }
-            sum = Own::join(sums, sum, Add());
+                if (LOG_EXP && TAKES_PARTS) return with_part(sum, x[size * lines + at], x[at], shift);
+                return with(sum, x[at], shift);
+            }, Add());
         }
-        if (!has || Own::lane() != 0) continue;
+        if (!writes) continue;
 #if GIVES_PARTS
         p.y[number] = EXTREME || LOG_EXP ? (double)extreme : sum;
         if (LOG_EXP) p.y[all + number] = sum;

@@ -34,17 +34,16 @@ pub(super) struct ReductionShape {
     /// Threads of a block, and threads (lanes) of a line.
     threads: i64,
     lanes: i64,
+    /// Groups of lanes that share a line.
+    groups: i64,
     /// True if adjacent elements in memory belong to one line.
     along: bool,
 }
 
 impl ReductionShape {
-    /// Chooses the shape for lines of `size` elements. `whole` means that a line spans the batch:
-    /// then its size must not matter, even if it is constant, because replicas have other sizes and
-    /// the number of lanes decides the order of summation.
-    pub(super) fn new(size: &Dim, along: bool, whole: bool) -> Self {
-        let size = size.as_const().filter(|_| !whole);
-        let (threads, lanes) = match (along, size) {
+    /// Chooses the shape for lines of `size` elements, in any order.
+    fn new(size: &Dim, along: bool) -> Self {
+        let (threads, lanes) = match (along, size.as_const()) {
             // Contiguous lines: a warp for a short line, a whole block for a long one.
             (true, Some(size)) if size < LONG => (THREADS, 32),
             (true, Some(size)) if size >= VERY_LONG => (4 * THREADS, 4 * THREADS),
@@ -54,7 +53,21 @@ impl ReductionShape {
             (false, Some(size)) if size <= SHORT => (THREADS, 1),
             (false, _) => (THREADS, 8),
         };
-        Self { threads, lanes, along }
+        Self { threads, lanes, groups: 1, along }
+    }
+
+    /// Chooses the shape for lines of `size` elements that are folded as the parts of
+    /// `op::reduce::fold` are: by as many lanes, or as many as there are elements. The parts of one
+    /// line are dealt to `groups` groups.
+    pub(super) fn of_parts(size: &Dim, along: bool, groups: i64) -> Self {
+        let most = int::<i64>(rows::LANES);
+        let size = size.as_const();
+        let few = size.filter(|size| (1..=most).contains(size));
+        let lanes = few.map_or(most, |size| int(int::<u64>(size).next_power_of_two()));
+        // Long lines are few: smaller blocks reach more multiprocessors.
+        let is_long = along && groups == 1 && size.is_none_or(|size| size >= LONG);
+        let threads = if is_long { THREADS / 4 } else { THREADS };
+        Self { threads, lanes, groups, along }
     }
 
     /// Chooses the shape for the sums of lines of `size` elements, and how many partial sums each
@@ -73,7 +86,7 @@ impl ReductionShape {
             (false, Some(_)) => (4 * THREADS, 32, long_sums),
             (false, None) => (4 * THREADS, 32, 0),
         };
-        (Self { threads, lanes, along }, sums)
+        (Self { threads, lanes, groups: 1, along }, sums)
     }
 
     /// Defines the macros of the shape, and finishes the call for `lines` lines of `parts` parts
@@ -85,12 +98,12 @@ impl ReductionShape {
         lines: &Dim,
         parts: &Dim,
     ) -> Call {
-        let side = self.threads / self.lanes;
+        let side = self.threads / (self.lanes * self.groups);
         b.define("LINES", side);
         b.define("LANES", self.lanes);
         b.flag("ALONG", self.along);
         b.size("COUNT", lines);
-        // A block processes `threads / lanes` lines at once; the grid covers all lines and parts.
+        // A block processes so many lines at once; the grid covers all lines and parts.
         let threads = int::<u32>(self.threads);
         let all = lines.clone() * parts.clone();
         b.finish(file, threads, String::new(), grid_x(block_count(&all, side)))
@@ -121,7 +134,7 @@ impl Lines {
     pub(super) fn finish(self, mut b: Builder<'_>, file: &'static str) -> Call {
         b.size("SIZE", &self.size);
         b.size("INNER", &self.inner);
-        let form = ReductionShape::new(&self.size, self.inner == Dim::ONE, false);
+        let form = ReductionShape::new(&self.size, self.inner == Dim::ONE);
         form.finish(b, file, &self.count, &Dim::ONE)
     }
 
@@ -158,7 +171,8 @@ impl Lines {
         // A block processes the elements of a part and combines as many partial results.
         let along = self.inner == Dim::ONE;
         let lanes = if along { THREADS } else { 8 };
-        ReductionShape { threads: THREADS, lanes, along }.finish(b, file, &self.count, &slices)
+        let form = ReductionShape { threads: THREADS, lanes, groups: 1, along };
+        form.finish(b, file, &self.count, &slices)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use support::exported;
 use support::turn::part;
 
 /// Models with every kind of kernel, small enough for instructions without vectors.
@@ -29,11 +30,13 @@ fn fanwise(args: &[&str]) -> (bool, String) {
 
 #[test]
 fn all_instructions_give_the_same_bits() {
-    for model in part(MODELS.into_iter(), 2, 0) {
-        let model = format!("zoo:{model}");
-        let options = ["--gpus", "3", "--batch", "7", "--target", "cpu", "--isa", "all"];
-        let (equal, said) =
-            fanwise(&[&["check", &model][..], &options, &["--format", "json"]].concat());
+    let zoo = MODELS.into_iter().map(|model| format!("zoo:{model}"));
+    let files = exported::supported().into_iter().map(|path| path.to_str().unwrap().to_owned());
+    for (i, model) in part(zoo.chain(files).enumerate(), 3, 0) {
+        let [gpus, threads] = [i % 8 + 1, i % 4 + 1].map(|count| count.to_string());
+        let sizes = ["--gpus", &gpus, "--threads", &threads, "--batch", ["1", "7", "10"][i % 3]];
+        let options = ["--target", "cpu", "--isa", "all", "--format", "json"];
+        let (equal, said) = fanwise(&[&["check", &model][..], &sizes, &options].concat());
         assert!(equal, "{model}: {said}");
         let told: serde_json::Value = serde_json::from_str(&said).unwrap();
         let each = told["others"].as_object().unwrap();

@@ -7,6 +7,7 @@ use std::process::Command;
 use fanwise::format::onnx::{ImportError, ImportOptions, import};
 use fanwise::format::{Budget, npz};
 use fanwise::types::Tensor;
+use support::exported::{self, models};
 use support::turn::part;
 
 use crate::python::{python, set};
@@ -65,15 +66,6 @@ fn assert_near(model: &Path, expected: &BTreeMap<String, Tensor>, many: &BTreeMa
         let error = got.iter().zip(&want).fold(0.0f64, |m, (a, b)| m.max((a - b).abs()));
         assert!(error <= TOLERANCE * largest, "{}: {name}: {error} of {largest}", model.display());
     }
-}
-
-fn models(folder: &Path) -> Vec<PathBuf> {
-    let entries =
-        std::fs::read_dir(folder).expect("the models").map(|e| e.expect("an entry").path());
-    let mut models: Vec<PathBuf> =
-        entries.filter(|p| p.extension().is_some_and(|e| e == "onnx")).collect();
-    models.sort();
-    models
 }
 
 /// Those of the package's models that run with random weights, which show more than their own, all
@@ -138,22 +130,9 @@ fn operators_that_need_all_rows() {
     }
 }
 
-/// Exported models that hold what is not supported, and the operator that is named.
-const REFUSED: [(&str, &str); 1] = [("keras_erfc", "Erfc")];
-
-/// The models that exporters wrote: those that are supported, and those that are not.
-fn exported() -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/exported");
-    let refused = |p: &PathBuf| REFUSED.iter().any(|(name, _)| p.file_stem().unwrap() == *name);
-    let (refused, supported) = models(&folder).into_iter().partition(refused);
-    (supported, refused)
-}
-
-#[test]
-#[ignore = "needs Python and the command line: cargo xtask test"]
-fn models_of_the_zoo_are_written_as_onnx() {
-    let binary = set("FANWISE_BIN");
-    let small = [
+/// The models of the zoo, the large ones in parts.
+fn of_zoo() -> impl Iterator<Item = PathBuf> {
+    let models = [
         "gru",
         "lstm",
         "mini_googlenet",
@@ -164,14 +143,18 @@ fn models_of_the_zoo_are_written_as_onnx() {
         "two_head",
         "unet",
         "video",
-    ];
-    let scaled = [
         "mobilenet_v2:narrow=4,pixels=64",
         "resnet50:narrow=8,pixels=64",
         "xception:narrow=8,pixels=71",
     ];
-    let specs: Vec<PathBuf> =
-        small.iter().chain(&scaled).map(|name| PathBuf::from(format!("zoo:{name}"))).collect();
+    models.into_iter().map(|name| PathBuf::from(format!("zoo:{name}")))
+}
+
+#[test]
+#[ignore = "needs Python and the command line: cargo xtask test"]
+fn models_of_the_zoo_are_written_as_onnx() {
+    let binary = set("FANWISE_BIN");
+    let specs: Vec<PathBuf> = of_zoo().collect();
     let args: Vec<&Path> =
         [binary.as_path()].into_iter().chain(specs.iter().map(PathBuf::as_path)).collect();
     python("compare.py", &args);
@@ -179,10 +162,17 @@ fn models_of_the_zoo_are_written_as_onnx() {
 
 #[test]
 #[ignore = "needs Python and the command line: cargo xtask test"]
+fn errors_are_those_of_onnx_runtime() {
+    let files = part(of_zoo().chain(exported::supported()), 4, 0);
+    let args: Vec<PathBuf> = std::iter::once(set("FANWISE_BIN")).chain(files).collect();
+    let args: Vec<&Path> = args.iter().map(PathBuf::as_path).collect();
+    python("errors.py", &args);
+}
+
+#[test]
+#[ignore = "needs Python and the command line: cargo xtask test"]
 fn models_that_exporters_wrote() {
-    let (supported, _) = exported();
-    assert!(supported.len() >= 49, "{supported:?}");
-    let files: Vec<PathBuf> = part(supported.into_iter(), 2, 0).collect();
+    let files: Vec<PathBuf> = part(exported::supported().into_iter(), 2, 0).collect();
     let binary = set("FANWISE_BIN");
     let args: Vec<&Path> =
         [binary.as_path()].into_iter().chain(files.iter().map(PathBuf::as_path)).collect();
@@ -199,10 +189,9 @@ fn classical_models() {
 
 #[test]
 fn what_exporters_wrote_and_is_not_supported_is_refused_by_name() {
-    let (_, refused) = exported();
-    assert_eq!(refused.len(), REFUSED.len());
-    for (path, (_, operator)) in refused.iter().zip(REFUSED) {
-        let error = import(path, &ImportOptions::default()).unwrap_err();
+    for (name, operator) in exported::REFUSED {
+        let path = support::root("tests/models/exported").join(name).with_extension("onnx");
+        let error = import(&path, &ImportOptions::default()).unwrap_err();
         let ImportError::Unsupported(ops) = &error else { panic!("{error}") };
         let ops: Vec<&str> = ops.iter().map(|o| o.op.as_str()).collect();
         assert_eq!(ops, [operator], "{}", path.display());

@@ -8,7 +8,8 @@ use crate::lower::{BufferId, Images, Partials};
 use crate::op::Reduce;
 use crate::types::{DType, Dim, Shape, TensorType};
 
-/// The elements of a line that the first pass of a reduction combines into one partial result.
+/// The elements of a part of a line, which the first of two passes combines into one result. It is
+/// the definition's (`op::reduce::fold`).
 pub(super) const PART: i64 = 4096;
 
 /// The elements of a line from which on it takes two passes.
@@ -27,7 +28,7 @@ pub(super) fn parts(op: &Reduce, x: &TensorType) -> Option<Partials> {
     };
     let (size, lines) = (product(true), product(false));
     // The size of a line across the batch must not decide, even if it is constant: the replicas
-    // have other sizes and would sum in another order.
+    // have other sizes, and the logarithm of a sum of exponentials has other bits in two passes.
     let known = size.as_const().filter(|_| reduced.first() != Some(&true));
     let long = match known {
         Some(size) => size >= LONG,
@@ -54,9 +55,23 @@ impl CudaOp for Reduce {
         let lines = self.is_over(x.rank(), 2..x.rank()) || self.is_over_all_but(x.rank(), 1);
         let one = self.components(x.dtype).is_none() && lines;
         let images = if one { Images::First } else { Images::RowMajor };
-        // Threads share the sums of a line, in double precision or wider.
-        let own_bits = !matches!(self, Self::Max { .. } | Self::Min { .. });
         let parts = parts(self, x);
+        // Logarithms and exponentials of `f64` are CUDA's, and so are those that join sums of two
+        // passes, each shifted by the largest element of a part.
+        let own_bits = match self {
+            Self::LogSum { .. } => true,
+            Self::LogSumExp { .. } => parts.is_some() || x.dtype == DType::F64,
+            Self::Sum { .. }
+            | Self::Mean { .. }
+            | Self::Max { .. }
+            | Self::Min { .. }
+            | Self::Prod { .. }
+            | Self::L1 { .. }
+            | Self::L2 { .. }
+            | Self::SumSquare { .. }
+            | Self::WideSum { .. }
+            | Self::WideProd { .. } => false,
+        };
         let support = Support { parts, images, ..Support::by(KernelClass::Reduce) };
         // A wide result is `f64`.
         support.with_own_bits(own_bits).when(matches!(x.dtype, DType::F32 | DType::F64))
@@ -113,8 +128,16 @@ pub(super) fn lines(
     b.list("KEPT_STEPS", &kept.strides(0));
     b.list("REDUCED_SIZES", &gone.sizes());
     b.list("REDUCED_STEPS", &gone.strides(0));
-    let whole = gives_parts || reduced.first() == Some(&true);
-    Ok(ReductionShape::new(&size, along, whole).finish(b, "reduce.cu", &count, &parts))
+    let known = size.as_const();
+    // The parts of a line that one pass folds are folded side by side, unless neighbouring threads
+    // are those of neighbouring lines.
+    let several = |size: i64| along && !gives_parts && size > PART && size < LONG;
+    let groups = if known.is_some_and(several) { LONG / PART } else { 1 };
+    b.flag("WHOLE", gives_parts || known.is_some_and(|size| size <= PART));
+    b.define("GROUPS", groups);
+    let of_threads = if gives_parts { Dim::from(PART) } else { size };
+    let form = ReductionShape::of_parts(&of_threads, along, groups);
+    Ok(form.finish(b, "reduce.cu", &count, &parts))
 }
 
 /// The second pass, which combines the partial results of each line of `x`.
@@ -143,7 +166,9 @@ fn last(
     b.list("REDUCED_SIZES", std::slice::from_ref(count));
     b.list("REDUCED_STEPS", std::slice::from_ref(lines));
     let along = *lines == Dim::ONE;
-    Ok(ReductionShape::new(count, along, true).finish(b, "reduce.cu", lines, &Dim::ONE))
+    b.flag("WHOLE", true);
+    b.define("GROUPS", 1);
+    Ok(ReductionShape::of_parts(count, along, 1).finish(b, "reduce.cu", lines, &Dim::ONE))
 }
 
 /// Sums `parts: [PARTS, ...]` over the first axis, in the memory order of `y`.
@@ -169,7 +194,9 @@ pub(super) fn sum(
     b.list("KEPT_STEPS", &[Dim::ONE]);
     b.list("REDUCED_SIZES", std::slice::from_ref(size));
     b.list("REDUCED_STEPS", std::slice::from_ref(&count));
-    Ok(ReductionShape::new(size, false, true).finish(b, "reduce.cu", &count, &Dim::ONE))
+    b.flag("WHOLE", true);
+    b.define("GROUPS", 1);
+    Ok(ReductionShape::of_parts(size, false, 1).finish(b, "reduce.cu", &count, &Dim::ONE))
 }
 
 /// Defines the operand, the result and the accumulator: wide numbers of `components` components, or

@@ -1,20 +1,26 @@
-//! The loops of a reduction: the operand is read once, in order, into one accumulator for each
-//! result.
+//! The loops of a reduction.
+//!
+//! A line, the elements of a result in row-major order, is taken apart into parts of [`PART`]
+//! elements. Element `i` of a part joins lane `i` modulo [`LANES`], and the lanes are then joined
+//! in halves; the parts of a line are joined likewise, as if each were an element. So the length of
+//! a line alone fixes the order. The kernels of GPUs have the same (`kernels/reduce.cu`).
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::Reduce;
 use crate::op::OpError;
 use crate::op::broadcast::Broadcast;
 use crate::op::element::{Float, Int, reals};
 use crate::op::real::Real;
+use crate::op::rows::{LANES, SHORT as PART, fold_by};
 use crate::op::wide::{LargeSum, Product, Sum, Wide};
 use crate::types::{DType, Element};
 
-/// Rows that are reduced side by side: each in its own order, none waiting for another.
-const ROWS: usize = 8;
+/// Neighbouring lines that are reduced side by side: each in its own order, none waiting for
+/// another.
+const COLUMNS: usize = 8;
 
 /// How the elements of an operand with these sizes meet the results: as if these were broadcast to
 /// it.
@@ -24,53 +30,170 @@ pub(super) fn plan(dims: &[usize], reduced: &[bool]) -> Broadcast<1> {
     Broadcast::new(dims, [&results])
 }
 
-/// Takes every element of `x` into the accumulator of its result.
-fn fold<X: Copy, A: Copy>(
-    plan: &Broadcast<1>,
-    x: &[X],
-    into: &mut [A],
-    step: impl Fn(A, X) -> A + Copy,
-) {
-    // One accumulator is a chain of dependent additions: `ROWS` chains side by side hide their
-    // latency. The order within each row stays, and so does the result.
-    if let [(rows, [1]), (len, [0])] = *plan.axes() {
-        return fold_rows(rows, len, x, into, step);
+/// Sizes, outermost first, and the distance of elements along each.
+type Axes = SmallVec<[(usize, usize); 4]>;
+
+/// The place of element `i` of those along some axes, in row-major order.
+fn place(axes: &[(usize, usize)], i: usize) -> usize {
+    if let [(_, step)] = axes {
+        return i * step;
     }
-    plan.runs(|run| {
-        let x = &x[run.out..run.out + run.len];
-        let into = &mut into[run.starts[0]..];
-        if run.steps == [0] {
-            if let Some(a) = into.first_mut() {
-                *a = x.iter().fold(*a, |a, x| step(a, *x));
-            }
-        } else {
-            into.iter_mut().zip(x).for_each(|(a, x)| *a = step(*a, *x));
-        }
-    });
+    let (mut at, mut rest) = (0, i);
+    for (size, step) in axes.iter().rev() {
+        at += rest % size * step;
+        rest /= size;
+    }
+    at
 }
 
-/// The same where each accumulator takes one contiguous row.
-fn fold_rows<X: Copy, A: Copy>(
-    rows: usize,
-    len: usize,
-    x: &[X],
-    into: &mut [A],
-    step: impl Fn(A, X) -> A + Copy,
-) {
-    let (blocks, rest) = into[..rows].as_chunks_mut::<ROWS>();
-    for (i, block) in blocks.iter_mut().enumerate() {
-        let x: [&[X]; ROWS] = std::array::from_fn(|r| &x[(i * ROWS + r) * len..][..len]);
-        // A local copy, so that the accumulators can stay in registers for the whole row.
-        let mut a = *block;
-        for j in 0..len {
-            for (a, x) in a.iter_mut().zip(x) {
-                *a = step(*a, x[j]);
+/// Joins lanes in halves; `None` if there is none. Those that their number lacks to a power of two
+/// would be empty, and change nothing.
+fn halves<A: Copy>(lanes: &mut [A], join: impl Fn(A, A) -> A) -> Option<A> {
+    let mut lanes = lanes;
+    while lanes.len() > 1 {
+        let half = lanes.len().next_power_of_two() / 2;
+        let (low, high) = lanes.split_at_mut(half);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = join(*low, *high);
+        }
+        lanes = low;
+    }
+    lanes.first().copied()
+}
+
+/// The lines of an operand: where their elements lie, and where lines do.
+struct Lines {
+    size: usize,
+    along: Axes,
+    across: Axes,
+}
+
+/// What is done with elements of type `X`.
+struct Steps<E, S, J> {
+    /// What there is before the first element of each result, given by its number.
+    empty: E,
+    /// What there is with one more element.
+    step: S,
+    /// What two parts are together.
+    join: J,
+}
+
+impl Lines {
+    fn new(plan: &Broadcast<1>) -> Self {
+        let (mut along, mut across) = (Axes::new(), Axes::new());
+        let mut pitch = 1;
+        for (size, [step]) in plan.axes().iter().rev() {
+            let axes = if *step == 0 { &mut along } else { &mut across };
+            axes.insert(0, (*size, pitch));
+            pitch *= size;
+        }
+        Self { size: along.iter().map(|(size, _)| size).product(), along, across }
+    }
+
+    /// Reduces all lines, each to one of the results.
+    fn fold<X: Copy, A: Copy>(
+        &self,
+        x: &[X],
+        results: usize,
+        steps: &Steps<impl Fn(usize) -> A, impl Fn(A, X) -> A, impl Fn(A, A) -> A>,
+    ) -> Vec<A> {
+        if x.is_empty() {
+            return (0..results).map(&steps.empty).collect();
+        }
+        let mut into = Vec::with_capacity(results);
+        let Some(((width, 1), outer)) = self.across.split_last() else {
+            for line in 0..results {
+                into.push(self.row(x, place(&self.across, line), (steps.empty)(line), steps));
+            }
+            return into;
+        };
+        for block in 0..results / width {
+            let begin = place(outer, block);
+            let whole = width / COLUMNS * COLUMNS;
+            for column in (0..whole).step_by(COLUMNS) {
+                into.extend(self.columns::<COLUMNS, _, _>(x, begin + column, into.len(), steps));
+            }
+            for column in whole..*width {
+                into.extend(self.columns::<1, _, _>(x, begin + column, into.len(), steps));
             }
         }
-        *block = a;
+        into
     }
-    for (a, x) in rest.iter_mut().zip(x[rows / ROWS * ROWS * len..].chunks(len.max(1))) {
-        *a = x.iter().fold(*a, |a, x| step(a, *x));
+
+    /// Joins what the parts of a line give, of which `part` takes some elements.
+    fn joined<A: Copy>(
+        &self,
+        part: impl Fn(Range<usize>) -> A,
+        join: impl Fn(A, A) -> A,
+    ) -> Option<A> {
+        let mut lanes: SmallVec<[A; 1]> = smallvec![];
+        for (k, begin) in (0..self.size).step_by(PART).enumerate() {
+            let given = part(begin..self.size.min(begin + PART));
+            match lanes.get_mut(k % LANES) {
+                Some(lane) => *lane = join(*lane, given),
+                None => lanes.push(given),
+            }
+        }
+        halves(&mut lanes, join)
+    }
+
+    /// Reduces the line whose first element is at `begin`.
+    fn row<X: Copy, A: Copy>(
+        &self,
+        x: &[X],
+        begin: usize,
+        empty: A,
+        steps: &Steps<impl Fn(usize) -> A, impl Fn(A, X) -> A, impl Fn(A, A) -> A>,
+    ) -> A {
+        let Steps { step, join, .. } = steps;
+        let fold = |x: &[X]| {
+            // Most lanes of a short line would be empty.
+            if x.len() <= COLUMNS {
+                fold_by::<COLUMNS, _, _>(x, empty, step, join)
+            } else {
+                fold_by::<LANES, _, _>(x, empty, step, join)
+            }
+        };
+        let all = if let [(_, 1)] = self.along[..] {
+            self.joined(|part| fold(&x[begin + part.start..begin + part.end]), join)
+        } else {
+            let gathered = |part: Range<usize>| -> Vec<X> {
+                part.map(|i| x[begin + place(&self.along, i)]).collect()
+            };
+            self.joined(|part| fold(&gathered(part)), join)
+        };
+        all.unwrap_or(empty)
+    }
+
+    /// Reduces `WIDTH` neighbouring lines; the first element of the first of them is at `begin`,
+    /// and its result has the number `first`.
+    fn columns<const WIDTH: usize, X: Copy, A: Copy>(
+        &self,
+        x: &[X],
+        begin: usize,
+        first: usize,
+        steps: &Steps<impl Fn(usize) -> A, impl Fn(A, X) -> A, impl Fn(A, A) -> A>,
+    ) -> [A; WIDTH] {
+        let empty: [A; WIDTH] = std::array::from_fn(|i| (steps.empty)(first + i));
+        let join = |a: [A; WIDTH], b: [A; WIDTH]| -> [A; WIDTH] {
+            std::array::from_fn(|i| (steps.join)(a[i], b[i]))
+        };
+        let lane = |elements: Range<usize>| {
+            let mut lane = empty;
+            for i in elements.step_by(LANES) {
+                let x = &x[begin + place(&self.along, i)..][..WIDTH];
+                for (lane, x) in lane.iter_mut().zip(x) {
+                    *lane = (steps.step)(*lane, *x);
+                }
+            }
+            lane
+        };
+        let part = |part: Range<usize>| {
+            let lanes = part.clone().take(LANES).map(|i| lane(i..part.end));
+            let mut lanes: SmallVec<[[A; WIDTH]; LANES]> = lanes.collect();
+            halves(&mut lanes, join).unwrap_or(empty)
+        };
+        self.joined(part, join).unwrap_or(empty)
     }
 }
 
@@ -83,26 +206,30 @@ struct Job<'a, R> {
 }
 
 impl<R: Real + Element> Job<'_, R> {
-    /// Picks one of the elements.
-    fn pick(&self, first: f64, step: impl Fn(R, R) -> R + Copy) -> Vec<f64> {
-        let mut into = vec![R::of(first); self.results];
-        fold(self.plan, self.x, &mut into, step);
-        into.into_iter().map(R::to_f64).collect()
+    /// Reduces all lines, each from `empty` on.
+    fn fold<A: Copy>(
+        &self,
+        empty: A,
+        step: impl Fn(A, R) -> A,
+        join: impl Fn(A, A) -> A,
+    ) -> Vec<A> {
+        let steps = Steps { empty: |_| empty, step, join };
+        Lines::new(self.plan).fold(self.x, self.results, &steps)
     }
 
-    /// Sums of numbers of one sign, in `f64`: one after the other, millions of `f32` lose no digit
-    /// of an `f32`.
-    fn run(&self, step: impl Fn(f64, f64) -> f64 + Copy) -> Vec<f64> {
-        let mut into = vec![0.0; self.results];
-        fold(self.plan, self.x, &mut into, |a, x| step(a, x.to_f64()));
-        into
+    /// Picks one of the elements.
+    fn pick(&self, first: f64, step: impl Fn(R, R) -> R + Copy) -> Vec<f64> {
+        self.fold(R::of(first), step, step).into_iter().map(R::to_f64).collect()
+    }
+
+    /// Sums of numbers of one sign, in `f64`: millions of `f32` lose no digit of an `f32`.
+    fn run(&self, step: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+        self.fold(0.0, |sum, x| step(sum, x.to_f64()), |a, b| a + b)
     }
 
     /// Sums and products of which nothing is lost on the way.
     fn accumulate<W: Wide>(&self) -> Vec<W> {
-        let mut into = vec![W::EMPTY; self.results];
-        fold(self.plan, self.x, &mut into, |a, x| a.with(x.to_f64()));
-        into
+        self.fold(W::EMPTY, |sum: W, x| sum.with(x.to_f64()), W::join)
     }
 
     /// Sums that cancel, divided by `count`.
@@ -117,12 +244,15 @@ impl<R: Real + Element> Job<'_, R> {
     /// The logarithm of the sum of `e^(x - m)` plus `m`, where `m` is the largest element; an
     /// infinite `m` is the result.
     fn log_sum_exp(&self) -> Vec<f64> {
-        let mut most = vec![R::of(f64::NEG_INFINITY); self.results];
-        fold(self.plan, self.x, &mut most, larger);
+        let most = self.fold(R::of(f64::NEG_INFINITY), larger, larger);
         let shift = |m: R| if m.abs() == R::of(f64::INFINITY) { R::of(0.0) } else { m };
-        let mut into: Vec<(R, f64)> = most.into_iter().map(|m| (shift(m), 0.0)).collect();
-        fold(self.plan, self.x, &mut into, |(m, s), x| (m, s + (x - m).exp().to_f64()));
-        into.into_iter().map(|(m, s)| (R::of(s).ln() + m).to_f64()).collect()
+        let steps = Steps {
+            empty: |result: usize| (shift(most[result]), 0.0),
+            step: |(m, sum): (R, f64), x: R| (m, sum + (x - m).exp().to_f64()),
+            join: |(m, a): (R, f64), (_, b): (R, f64)| (m, a + b),
+        };
+        let sums = Lines::new(self.plan).fold(self.x, self.results, &steps);
+        sums.into_iter().map(|(m, s)| (R::of(s).ln() + m).to_f64()).collect()
     }
 }
 
@@ -193,6 +323,8 @@ pub(super) fn wide<F: Float>(op: &Reduce, plan: &Broadcast<1>, x: &[F], y: &mut 
     }
 }
 
+type Step = fn(i128, i128) -> i128;
+
 /// Reduces integers; `count` of them make one result, `bounds` are the least and the greatest of
 /// the type. One loop serves all reductions: it takes the step by its address.
 pub(super) fn ints<I: Int>(
@@ -206,7 +338,8 @@ pub(super) fn ints<I: Int>(
     if matches!(op, Reduce::Mean { .. }) && count == 0 && !y.is_empty() {
         return Err(OpError::value(0, "the mean of zero integers is undefined"));
     }
-    let (first, step): (i128, fn(i128, i128) -> i128) = match op {
+    let add: Step = i128::wrapping_add;
+    let (empty, step, join): (i128, Step, Step) = match op {
         Reduce::LogSumExp { .. } => {
             let wide: Vec<f64> = x.iter().map(|x| x.wide() as f64).collect();
             let logs = Job { plan, x: &wide, results: y.len() }.log_sum_exp();
@@ -216,17 +349,19 @@ pub(super) fn ints<I: Int>(
         Reduce::Sum { .. }
         | Reduce::WideSum { .. }
         | Reduce::Mean { .. }
-        | Reduce::LogSum { .. } => (0, i128::wrapping_add),
-        Reduce::Max { .. } => (*bounds.start(), i128::max),
-        Reduce::Min { .. } => (*bounds.end(), i128::min),
-        Reduce::Prod { .. } | Reduce::WideProd { .. } => (1, i128::wrapping_mul),
-        Reduce::L1 { .. } => (0, |a, x| a.wrapping_add(x.abs())),
+        | Reduce::LogSum { .. } => (0, add, add),
+        Reduce::Max { .. } => (*bounds.start(), i128::max, i128::max),
+        Reduce::Min { .. } => (*bounds.end(), i128::min, i128::min),
+        Reduce::Prod { .. } | Reduce::WideProd { .. } => {
+            (1, i128::wrapping_mul, i128::wrapping_mul)
+        }
+        Reduce::L1 { .. } => (0, |a, x| a.wrapping_add(x.abs()), add),
         Reduce::L2 { .. } | Reduce::SumSquare { .. } => {
-            (0, |a, x| a.wrapping_add(x.wrapping_mul(x)))
+            (0, |a, x| a.wrapping_add(x.wrapping_mul(x)), add)
         }
     };
-    let mut into = vec![first; y.len()];
-    fold(plan, x, &mut into, |a, x| step(a, x.wide()));
+    let steps = Steps { empty: |_| empty, step: |a, x: I| step(a, x.wide()), join };
+    let into = Lines::new(plan).fold(x, y.len(), &steps);
     let count = i128::try_from(count.max(1)).unwrap_or(i128::MAX);
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others are integers already")]
     let of = |a: i128| match op {

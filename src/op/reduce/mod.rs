@@ -23,8 +23,8 @@ family! {
     /// The axes are listed, each once, negative ones from the end; with an empty list every element
     /// is reduced on its own. They keep the size 1 with `keepdims`, else they vanish.
     ///
-    /// Elements are taken one after the other in row-major order; floats are summed and multiplied
-    /// in `f64` and the result is rounded, integers are taken without loss before the result wraps.
+    /// Floats are summed and multiplied in `f64` or wider, in an order that the number of elements
+    /// fixes, and the result is rounded; integers are taken without loss before the result wraps.
     /// Roots, logarithms and means of integers are cut to their integral part. A NaN among the
     /// elements gives a NaN.
     pub enum Reduce is FOLLOWS_BLOCKS | REDUCES with [

@@ -116,3 +116,54 @@ fn values_follow_the_formulas() {
         }
     }
 }
+
+/// The sum of squares of a line, in the order of the definition.
+fn squares_in_order(line: &[f64]) -> f64 {
+    fn halves(lanes: [f64; 32]) -> f64 {
+        let mut lanes = lanes.to_vec();
+        while lanes.len() > 1 {
+            let high = lanes.split_off(lanes.len() / 2);
+            lanes.iter_mut().zip(high).for_each(|(low, high)| *low += high);
+        }
+        lanes[0]
+    }
+    let mut parts = [0.0; 32];
+    for (k, part) in line.chunks(4096).enumerate() {
+        let mut lanes = [0.0; 32];
+        for (i, x) in part.iter().enumerate() {
+            lanes[i % 32] += x * x;
+        }
+        parts[k % 32] += halves(lanes);
+    }
+    halves(parts)
+}
+
+#[test]
+fn the_order_follows_from_the_length() {
+    let mut rng = rng(2);
+    let mut told_apart = false;
+    for size in [1, 2, 7, 8, 9, 31, 32, 33, 100, 4095, 4096, 4097, 13_000, 4096 * 33 + 5] {
+        let wide = if size > 20_000 { 1 } else { 19 };
+        for (dims, axes) in [
+            (vec![3, size], vec![1]),
+            (vec![size, wide], vec![0]),
+            (vec![2, size, 8], vec![1]),
+            (vec![2, 2, size], vec![0, 2]),
+            (vec![2, 3, size, wide], vec![0, 2]),
+        ] {
+            // Magnitudes far apart, so that sums are rounded.
+            let x = random(&mut rng, DType::F64, &dims).to_f64();
+            let x: Vec<f64> = x.iter().enumerate().map(|(i, x)| x * [1.0, 1e-6][i % 2]).collect();
+            let x = tensor(DType::F64, &dims, &x);
+            let listed: Vec<i64> = axes.iter().map(|a| i64::try_from(*a).unwrap()).collect();
+            let y = eval(&op("reduce_sum_square", &listed, false), &x).to_f64();
+            for (line, y) in groups(&x, &axes).iter().zip(y) {
+                let in_order = squares_in_order(line);
+                assert_eq!(y.to_bits(), in_order.to_bits(), "{dims:?} over {axes:?}");
+                let one_by_one = line.iter().map(|x| x * x).sum::<f64>();
+                told_apart |= in_order.to_bits() != one_by_one.to_bits();
+            }
+        }
+    }
+    assert!(told_apart, "some other order has another sum");
+}
