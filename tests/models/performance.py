@@ -129,8 +129,8 @@ def passes(criterion, memory):
     million = short(figure("1000000 nodes onto 4"))
     text = f"""### The pass
 
-Rewrite, verification of the result and its proof, without freeing graphs; medians of [criterion](https://docs.rs/criterion), a library for benchmarks (`cargo bench -p bench --bench
-passes`).
+Rewrite, verification of the result and its proof, without freeing graphs; medians of
+[criterion](https://docs.rs/criterion), a library for benchmarks (`cargo bench -p bench --bench passes`).
 
 {table(["what", *PARTS], rows)}
 {table(["what grows", "sizes", "times of all three"], grows)}
