@@ -12,8 +12,12 @@ use std::{env, fs};
 static INSTALLED: LazyLock<PathBuf> = LazyLock::new(install);
 
 /// The interpreter with the packages that the tests compare with.
+fn interpreter() -> PathBuf {
+    env::var_os("FANWISE_PYTHON").expect("FANWISE_PYTHON names an interpreter").into()
+}
+
 fn python() -> Command {
-    Command::new(env::var_os("FANWISE_PYTHON").expect("FANWISE_PYTHON names an interpreter"))
+    Command::new(interpreter())
 }
 
 /// What a command prints; it has to succeed.
@@ -29,7 +33,10 @@ fn install() -> PathBuf {
     let built = env::current_exe().unwrap();
     let built = built.parent().unwrap();
     let library = built.join(format!("{}fanwise_python.so", env::consts::DLL_PREFIX));
-    let folder = built.join("../python");
+    // Tests with other interpreters may run at the same time.
+    let environment =
+        interpreter().ancestors().nth(2).and_then(Path::file_name).unwrap().to_owned();
+    let folder = built.join("../python").join(environment);
     drop(fs::remove_dir_all(&folder));
     fs::create_dir_all(&folder).unwrap();
     let script = tests().join("wheel.py");
@@ -72,7 +79,7 @@ macro_rules! modules {
 
 /// What a script of R runs with: the interpreter of these tests, and the package for it.
 fn install_for_r() -> PathBuf {
-    let folder = INSTALLED.join("../../r");
+    let folder = INSTALLED.join("../library");
     drop(fs::remove_dir_all(&folder));
     fs::create_dir_all(&folder).unwrap();
     let package = tests().join("../../r");
@@ -87,7 +94,7 @@ fn r_package() {
     for script in ["pages.R", "functions.R", "page.R", "snippets.R"] {
         let mut command = Command::new("Rscript");
         command.arg(script).current_dir(tests().join("../../r/tests")).env("R_LIBS", &library);
-        command.env("RETICULATE_PYTHON", env::var_os("FANWISE_PYTHON").unwrap());
+        command.env("RETICULATE_PYTHON", interpreter());
         command.env("PYTHONPATH", &*INSTALLED).env("KERAS_BACKEND", "jax");
         printed(&mut command);
     }

@@ -15,18 +15,14 @@ use crate::{
 type Part = (&'static str, fn() -> Result<(), Failure>);
 
 /// All parts, in two lanes that run at the same time, since most parts keep one core busy. The
-/// parts of a lane follow one another, the cheapest first: those of the first install the Python
-/// package or run the fake driver, each in one folder.
+/// parts of a lane follow one another, the cheapest first. Parts that run device tests on the fake
+/// driver share a folder, and so do those that install the Python package for one interpreter: they
+/// are in the first lane.
 const LANES: [&[Part]; 2] = [
+    &[("whole", whole), ("torch", torch), ("matrices", matrices), ("keras", keras)],
     &[
         ("r", r),
         ("backends", backends),
-        ("whole", whole),
-        ("torch", torch),
-        ("matrices", matrices),
-        ("keras", keras),
-    ],
-    &[
         ("fuzz", fuzz),
         ("package", package),
         ("browser", browser),
