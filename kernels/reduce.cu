@@ -92,9 +92,10 @@ __device__ __forceinline__ T over_groups(T (&shared)[SLOTS * LANES], T mine, J j
     return whole;
 }
 
-// Folds the elements of a line from `begin` to `end` by what `step` makes of one more; every thread of the block must come.
+// Folds the elements of a line, of `size` in all, from `begin` to `end` by what `step` makes of one more; every thread of the
+// block must come.
 template <class T, class Step, class J>
-__device__ __forceinline__ T fold(T (&shared)[SLOTS * LANES], i64 begin, i64 end, T empty, Step step, J join) {
+__device__ __forceinline__ T fold(T (&shared)[SLOTS * LANES], i64 size, i64 begin, i64 end, T empty, Step step, J join) {
     if (WHOLE) {
         T mine = empty;
         for (i64 j = begin + Own::lane(); j < end; j += LANES) mine = step(mine, j);
@@ -103,7 +104,7 @@ __device__ __forceinline__ T fold(T (&shared)[SLOTS * LANES], i64 begin, i64 end
     // Part k belongs to lane k % SUMS of the parts, which are dealt to the groups.
     T parts = empty;
     const int group = Own::line() / LINES;
-    for (i64 k = 0; k * PART < SIZE; k += GROUPS) {
+    for (i64 k = 0; k * PART < size; k += GROUPS) {
         const i64 from = (k + group) * PART, to = least(end, from + PART);
         T mine = empty;
         for (i64 j = from + Own::lane(); j < to; j += LANES) mine = step(mine, j);
@@ -131,7 +132,7 @@ GLOBAL(THREADS) ENTRY(const Params p) {
         const i64 end = has ? (GIVES_PARTS ? least(size, begin + PART) : size) : 0;
         const bool writes = has && Own::lane() == 0 && Own::line() < LINES;
 #if COMPONENTS
-        const Wide wide = fold(wides, begin, end, Wide::empty(), [&](Wide sum, i64 j) {
+        const Wide wide = fold(wides, size, begin, end, Wide::empty(), [&](Wide sum, i64 j) {
             const i64 at = strided(j, reduced, steps);
 #if TAKES_PARTS
             return sum.join(Wide::read(x + at, size * lines));
@@ -151,14 +152,14 @@ GLOBAL(THREADS) ENTRY(const Params p) {
 #else
         ELEMENT shift = 0, extreme = KIND == 3 ? infinity() : -infinity();
         if (EXTREME || LOG_EXP) {
-            extreme = fold(extremes, begin, end, extreme, [&](ELEMENT most, i64 j) {
+            extreme = fold(extremes, size, begin, end, extreme, [&](ELEMENT most, i64 j) {
                 return Extreme()(most, x[strided(j, reduced, steps)]);
             }, Extreme());
             shift = shift_of(extreme);
         }
         double sum = 0.0;
         if (!EXTREME) {
-            sum = fold(sums, begin, end, 0.0, [&](double sum, i64 j) {
+            sum = fold(sums, size, begin, end, 0.0, [&](double sum, i64 j) {
                 const i64 at = strided(j, reduced, steps);
                 if (LOG_EXP && TAKES_PARTS) return with_part(sum, x[size * lines + at], x[at], shift);
                 return with(sum, x[at], shift);

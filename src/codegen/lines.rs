@@ -61,13 +61,9 @@ impl ReductionShape {
     /// line are dealt to `groups` groups.
     pub(super) fn of_parts(size: &Dim, along: bool, groups: i64) -> Self {
         let most = int::<i64>(rows::LANES);
-        let size = size.as_const();
-        let few = size.filter(|size| (1..=most).contains(size));
+        let few = size.as_const().filter(|size| (1..=most).contains(size));
         let lanes = few.map_or(most, |size| int(int::<u64>(size).next_power_of_two()));
-        // Long lines are few: smaller blocks reach more multiprocessors.
-        let is_long = along && groups == 1 && size.is_none_or(|size| size >= LONG);
-        let threads = if is_long { THREADS / 4 } else { THREADS };
-        Self { threads, lanes, groups, along }
+        Self { threads: THREADS, lanes, groups, along }
     }
 
     /// Chooses the shape for the sums of lines of `size` elements, and how many partial sums each

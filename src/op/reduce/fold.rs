@@ -7,20 +7,19 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::Reduce;
 use crate::op::OpError;
 use crate::op::broadcast::Broadcast;
 use crate::op::element::{Float, Int, reals};
 use crate::op::real::Real;
-use crate::op::rows::{LANES, SHORT as PART, fold_by};
+use crate::op::rows::{LANES, SHORT as PART};
 use crate::op::wide::{LargeSum, Product, Sum, Wide};
 use crate::types::{DType, Element};
 
-/// Neighbouring lines that are reduced side by side: each in its own order, none waiting for
-/// another.
-const COLUMNS: usize = 8;
+/// The most lines that are reduced side by side: each in its own order, none waiting for another.
+const COLUMNS: usize = 64;
 
 /// How the elements of an operand with these sizes meet the results: as if these were broadcast to
 /// it.
@@ -46,19 +45,17 @@ fn place(axes: &[(usize, usize)], i: usize) -> usize {
     at
 }
 
-/// Joins lanes in halves; `None` if there is none. Those that their number lacks to a power of two
+/// Joins lanes of `width` numbers each in halves. Those that their number lacks to a power of two
 /// would be empty, and change nothing.
-fn halves<A: Copy>(lanes: &mut [A], join: impl Fn(A, A) -> A) -> Option<A> {
+fn halves<A: Copy>(lanes: &mut [A], width: usize, join: impl Fn(A, A) -> A) -> &[A] {
     let mut lanes = lanes;
-    while lanes.len() > 1 {
-        let half = lanes.len().next_power_of_two() / 2;
-        let (low, high) = lanes.split_at_mut(half);
-        for (low, high) in low.iter_mut().zip(high) {
-            *low = join(*low, *high);
-        }
+    while lanes.len() > width {
+        let half = (lanes.len() / width).next_power_of_two() / 2;
+        let (low, high) = lanes.split_at_mut(half * width);
+        low.iter_mut().zip(high).for_each(|(low, high)| *low = join(*low, *high));
         lanes = low;
     }
-    lanes.first().copied()
+    lanes
 }
 
 /// The lines of an operand: where their elements lie, and where lines do.
@@ -69,13 +66,21 @@ struct Lines {
 }
 
 /// What is done with elements of type `X`.
-struct Steps<E, S, J> {
-    /// What there is before the first element of each result, given by its number.
-    empty: E,
-    /// What there is with one more element.
+struct Steps<A, S, J> {
+    /// What there is before the first element.
+    empty: A,
+    /// What there is with one more element of the line of this number.
     step: S,
     /// What two parts are together.
     join: J,
+}
+
+/// Lines that are reduced side by side.
+struct Block {
+    /// Where the first element of the first line is, how far the lines are apart, and their number.
+    begin: usize,
+    apart: usize,
+    width: usize,
 }
 
 impl Lines {
@@ -95,105 +100,75 @@ impl Lines {
         &self,
         x: &[X],
         results: usize,
-        steps: &Steps<impl Fn(usize) -> A, impl Fn(A, X) -> A, impl Fn(A, A) -> A>,
+        steps: &Steps<A, impl Fn(usize, A, X) -> A, impl Fn(A, A) -> A>,
     ) -> Vec<A> {
+        let Steps { empty, step, join } = steps;
         if x.is_empty() {
-            return (0..results).map(&steps.empty).collect();
+            return vec![*empty; results];
         }
+        let (&(lines, apart), outer) = self.across.split_last().unwrap_or((&(1, 0), &[]));
+        // Elements of one line are taken side by side where they lie so, and are enough.
+        let is_row = matches!(self.along[..], [(_, 1)]) && self.size > LANES;
+        let most = if is_row { 1 } else { COLUMNS };
         let mut into = Vec::with_capacity(results);
-        let Some(((width, 1), outer)) = self.across.split_last() else {
-            for line in 0..results {
-                into.push(self.row(x, place(&self.across, line), (steps.empty)(line), steps));
-            }
-            return into;
-        };
-        for block in 0..results / width {
-            let begin = place(outer, block);
-            let whole = width / COLUMNS * COLUMNS;
-            for column in (0..whole).step_by(COLUMNS) {
-                into.extend(self.columns::<COLUMNS, _, _>(x, begin + column, into.len(), steps));
-            }
-            for column in whole..*width {
-                into.extend(self.columns::<1, _, _>(x, begin + column, into.len(), steps));
+        let (mut lanes, mut parts) = (Vec::new(), Vec::new());
+        for outermost in 0..results / lines {
+            for first in (0..lines).step_by(most) {
+                let begin = place(outer, outermost) + first * apart;
+                let width = most.min(lines - first);
+                let line = into.len();
+                parts.clear();
+                for (k, start) in (0..self.size).step_by(PART).enumerate() {
+                    let part = start..self.size.min(start + PART);
+                    lanes.clear();
+                    lanes.resize(part.len().min(LANES) * width, *empty);
+                    if is_row {
+                        let x = &x[begin + part.start..begin + part.end];
+                        take_row(x, &mut lanes, |a, x| step(line, a, x));
+                    } else {
+                        let block = Block { begin, apart, width };
+                        self.take(x, &block, part, &mut lanes, |c, a, x| step(line + c, a, x));
+                    }
+                    let given = halves(&mut lanes, width, join);
+                    if k < LANES {
+                        parts.extend_from_slice(given);
+                    } else {
+                        let lane = parts[k % LANES * width..].iter_mut().zip(given);
+                        lane.for_each(|(a, b)| *a = join(*a, *b));
+                    }
+                }
+                into.extend_from_slice(halves(&mut parts, width, join));
             }
         }
         into
     }
 
-    /// Joins what the parts of a line give, of which `part` takes some elements.
-    fn joined<A: Copy>(
+    /// Takes the elements `part` of each line of a block into its lanes.
+    fn take<X: Copy, A: Copy>(
         &self,
-        part: impl Fn(Range<usize>) -> A,
-        join: impl Fn(A, A) -> A,
-    ) -> Option<A> {
-        let mut lanes: SmallVec<[A; 1]> = smallvec![];
-        for (k, begin) in (0..self.size).step_by(PART).enumerate() {
-            let given = part(begin..self.size.min(begin + PART));
-            match lanes.get_mut(k % LANES) {
-                Some(lane) => *lane = join(*lane, given),
-                None => lanes.push(given),
+        x: &[X],
+        block: &Block,
+        part: Range<usize>,
+        lanes: &mut [A],
+        take: impl Fn(usize, A, X) -> A,
+    ) {
+        let Block { begin, apart, width } = *block;
+        for (k, i) in part.enumerate() {
+            let x = &x[begin + place(&self.along, i)..];
+            let lane = lanes[k % LANES * width..][..width].iter_mut().enumerate();
+            if apart == 1 {
+                lane.zip(x).for_each(|((c, a), x)| *a = take(c, *a, *x));
+            } else {
+                lane.for_each(|(c, a)| *a = take(c, *a, x[c * apart]));
             }
         }
-        halves(&mut lanes, join)
     }
+}
 
-    /// Reduces the line whose first element is at `begin`.
-    fn row<X: Copy, A: Copy>(
-        &self,
-        x: &[X],
-        begin: usize,
-        empty: A,
-        steps: &Steps<impl Fn(usize) -> A, impl Fn(A, X) -> A, impl Fn(A, A) -> A>,
-    ) -> A {
-        let Steps { step, join, .. } = steps;
-        let fold = |x: &[X]| {
-            // Most lanes of a short line would be empty.
-            if x.len() <= COLUMNS {
-                fold_by::<COLUMNS, _, _>(x, empty, step, join)
-            } else {
-                fold_by::<LANES, _, _>(x, empty, step, join)
-            }
-        };
-        let all = if let [(_, 1)] = self.along[..] {
-            self.joined(|part| fold(&x[begin + part.start..begin + part.end]), join)
-        } else {
-            let gathered = |part: Range<usize>| -> Vec<X> {
-                part.map(|i| x[begin + place(&self.along, i)]).collect()
-            };
-            self.joined(|part| fold(&gathered(part)), join)
-        };
-        all.unwrap_or(empty)
-    }
-
-    /// Reduces `WIDTH` neighbouring lines; the first element of the first of them is at `begin`,
-    /// and its result has the number `first`.
-    fn columns<const WIDTH: usize, X: Copy, A: Copy>(
-        &self,
-        x: &[X],
-        begin: usize,
-        first: usize,
-        steps: &Steps<impl Fn(usize) -> A, impl Fn(A, X) -> A, impl Fn(A, A) -> A>,
-    ) -> [A; WIDTH] {
-        let empty: [A; WIDTH] = std::array::from_fn(|i| (steps.empty)(first + i));
-        let join = |a: [A; WIDTH], b: [A; WIDTH]| -> [A; WIDTH] {
-            std::array::from_fn(|i| (steps.join)(a[i], b[i]))
-        };
-        let lane = |elements: Range<usize>| {
-            let mut lane = empty;
-            for i in elements.step_by(LANES) {
-                let x = &x[begin + place(&self.along, i)..][..WIDTH];
-                for (lane, x) in lane.iter_mut().zip(x) {
-                    *lane = (steps.step)(*lane, *x);
-                }
-            }
-            lane
-        };
-        let part = |part: Range<usize>| {
-            let lanes = part.clone().take(LANES).map(|i| lane(i..part.end));
-            let mut lanes: SmallVec<[[A; WIDTH]; LANES]> = lanes.collect();
-            halves(&mut lanes, join).unwrap_or(empty)
-        };
-        self.joined(part, join).unwrap_or(empty)
+/// Takes neighbouring elements into the lanes of a line.
+fn take_row<X: Copy, A: Copy>(x: &[X], lanes: &mut [A], take: impl Fn(A, X) -> A) {
+    for x in x.chunks(LANES) {
+        lanes.iter_mut().zip(x).for_each(|(a, x)| *a = take(*a, *x));
     }
 }
 
@@ -213,7 +188,7 @@ impl<R: Real + Element> Job<'_, R> {
         step: impl Fn(A, R) -> A,
         join: impl Fn(A, A) -> A,
     ) -> Vec<A> {
-        let steps = Steps { empty: |_| empty, step, join };
+        let steps = Steps { empty, step: |_, a, x| step(a, x), join };
         Lines::new(self.plan).fold(self.x, self.results, &steps)
     }
 
@@ -246,13 +221,14 @@ impl<R: Real + Element> Job<'_, R> {
     fn log_sum_exp(&self) -> Vec<f64> {
         let most = self.fold(R::of(f64::NEG_INFINITY), larger, larger);
         let shift = |m: R| if m.abs() == R::of(f64::INFINITY) { R::of(0.0) } else { m };
+        let shifts: Vec<R> = most.into_iter().map(shift).collect();
         let steps = Steps {
-            empty: |result: usize| (shift(most[result]), 0.0),
-            step: |(m, sum): (R, f64), x: R| (m, sum + (x - m).exp().to_f64()),
-            join: |(m, a): (R, f64), (_, b): (R, f64)| (m, a + b),
+            empty: 0.0,
+            step: |line: usize, sum: f64, x: R| sum + (x - shifts[line]).exp().to_f64(),
+            join: |a, b| a + b,
         };
         let sums = Lines::new(self.plan).fold(self.x, self.results, &steps);
-        sums.into_iter().map(|(m, s)| (R::of(s).ln() + m).to_f64()).collect()
+        sums.into_iter().zip(&shifts).map(|(s, m)| (R::of(s).ln() + *m).to_f64()).collect()
     }
 }
 
@@ -360,7 +336,7 @@ pub(super) fn ints<I: Int>(
             (0, |a, x| a.wrapping_add(x.wrapping_mul(x)), add)
         }
     };
-    let steps = Steps { empty: |_| empty, step: |a, x: I| step(a, x.wide()), join };
+    let steps = Steps { empty, step: |_, a, x: I| step(a, x.wide()), join };
     let into = Lines::new(plan).fold(x, y.len(), &steps);
     let count = i128::try_from(count.max(1)).unwrap_or(i128::MAX);
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others are integers already")]

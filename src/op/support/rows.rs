@@ -43,10 +43,9 @@ fn fold<T: Copy, A: Copy>(
     }
 }
 
-/// As [`fold`], by so many lanes: whatever their number is, a row that has no more elements gives
-/// the same if joining an empty lane changes nothing.
+/// As [`fold`], by so many lanes.
 #[inline(always)]
-pub(in crate::op) fn fold_by<const LANES: usize, T: Copy, A: Copy>(
+fn fold_by<const LANES: usize, T: Copy, A: Copy>(
     x: &[T],
     first: A,
     step: impl Fn(A, T) -> A,

@@ -54,17 +54,24 @@ pub(super) fn reduce(net: &mut Net, i: usize) -> Vec<Value> {
 
 /// Lines that are folded in parts, and lines through the batch.
 pub(super) fn long(net: &mut Net, i: usize) -> Vec<Value> {
-    let dims = [vec![33_000], vec![3, 11_000], vec![11_000, 3]][i % 3].clone();
-    let dims = if i < 6 { dims } else { net.sizes(2, 9) };
-    let x = net.input(&dims);
-    let whole = i >= 6;
-    let axes: Vec<i64> = match (whole, i % 3) {
-        (true, 0) => vec![0],
-        (true, 1) => vec![0, 1],
-        (true, _) => vec![0, 1, 2],
-        (false, 2) => vec![1, 2],
-        (false, _) => (1..=dims.len()).map(signed).collect(),
+    // In one launch and in two, along the elements of memory and across them.
+    let long: [(&[usize], &[i64]); 6] = [
+        (&[33_000], &[1]),
+        (&[3, 11_000], &[1, 2]),
+        (&[11_000, 3], &[1, 2]),
+        (&[2, 9_000], &[2]),
+        (&[5_000, 3], &[1]),
+        (&[4_097], &[1]),
+    ];
+    let whole = i >= long.len();
+    let (dims, axes) = match (whole, i % 3) {
+        (false, _) => (long[i].0.to_vec(), long[i].1.to_vec()),
+        (true, 0) => (net.sizes(2, 9), vec![0]),
+        // More lines than two launches would share.
+        (true, 1) => (vec![2, 5_000], vec![0, 1]),
+        (true, _) => (net.sizes(2, 9), vec![0, 1, 2]),
     };
+    let x = net.input(&dims);
     let keepdims = net.chance();
     let kinds = [
         Reduce::Sum { axes: Vec::new(), keepdims },
