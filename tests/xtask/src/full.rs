@@ -28,6 +28,7 @@ const LANES: [&[Part]; 2] = [
         ("browser", browser),
         ("features", features),
         ("drawn", drawn),
+        ("benches", benches),
         ("peers", || peers(None)),
     ],
 ];
@@ -165,6 +166,15 @@ fn r() -> Result<(), Failure> {
     let python = environment(&target().join("r"), listed, &[], |_| Ok(()))?;
     let step = cargo_test(&["--test", "python", "--", "--ignored", R]);
     step.env("FANWISE_PYTHON", &python).run_tests().map(drop)
+}
+
+/// What every bench measures, once.
+fn benches() -> Result<(), Failure> {
+    for name in ["passes", "kernels", "data"] {
+        let bench = ["bench", "--package", "bench", "--bench", name, "--", "--test"];
+        Step::cargo(&bench).run()?;
+    }
+    Step::cargo(&["bench", "--package", "bench", "--bench", "pass_memory"]).run()
 }
 
 /// Pictures in a real browser.

@@ -23,7 +23,8 @@ Commands:
   test    run every check that a change must pass
   full [PART]
           run what takes long as well, each part once for a commit, or one part again:
-          matrices, drawn, keras, whole, r, backends, browser, fuzz, features, package, peers
+          matrices, drawn, keras, whole, r, backends, browser, fuzz, features, package, benches,
+          peers
   peers [FOLDER]
           export models by PyTorch and compare with ONNX Runtime; takes 10 GiB of disk outside
           target/, by default in the user's cache
