@@ -6,16 +6,16 @@
 // exponentials, 9 sum of squares, 10 wide sum, 11 wide product. ELEMENT is float or double. Sums that cancel, and products,
 // are wide (see wide.cuh): of COMPONENTS doubles. Wide results are [COMPONENTS, COUNT].
 //
-// A line is taken apart into parts of PART elements. Element i of a part joins lane i % 32, the lanes are joined in halves, and
-// so are the parts, as if each were an element: see src/op/reduce/fold.rs. A line of at most LANES elements needs no more
-// lanes. With WHOLE a line is one part.
+// A line is taken apart into parts of PART elements. Element i of a part joins sum i % 32, the sums are joined in halves, and so
+// are the parts, as if each were an element: see src/op/reduce/fold.rs. A line of fewer elements has SUMS sums, as many as they
+// are or the next power of two: those that are left out would be empty, and change nothing. With WHOLE a line is one part.
 //
 // A long line is folded in two launches. The first (GIVES_PARTS) folds a part at a time and writes doubles for each: y is
 // [PARTS, COUNT], of wide numbers [COMPONENTS, PARTS, COUNT], of kind 8 [2, PARTS, COUNT]: the largest elements and the sums
 // behind. The second (TAKES_PARTS) folds these; its lines are those of x: [PARTS, COUNT].
 //
-// Geometry: a block folds LINES lines, or parts of them, at a time, of each GROUPS parts with LANES threads each, grid x takes
-// them in strides; see lines.cuh.
+// Geometry: a block folds LINES lines, or parts of them, at a time, of each GROUPS parts with LANES threads each, which have
+// the sums of every LANES-th number; grid x takes them in strides; see lines.cuh.
 // Bytes: those of each element of x (twice for kind 8) and of y. Operations: one or two in f64 for each element of x, 7 of
 // wide sums.
 // Invariant: each element of y is written by one thread; x is not written meanwhile. The order of a fold depends on the
@@ -26,8 +26,10 @@
 #include "lines.cuh"
 #include "wide.cuh"
 
-constexpr int SLOTS = LINES * GROUPS, SUMS = 32;
+constexpr int SLOTS = LINES * GROUPS, EACH = SUMS / LANES;
 typedef Place<SLOTS, LANES, ALONG> Own;
+static_assert(SLOTS * LANES == THREADS && SUMS % LANES == 0, "each thread has a place and sums");
+static_assert(WHOLE || SUMS == 32, "parts have all sums");
 
 constexpr bool EXTREME = KIND == 2 || KIND == 3, LOG_EXP = KIND == 8;
 
@@ -74,13 +76,23 @@ __device__ __forceinline__ double with_part(double sum, double part, double larg
     return sum + (part == 0.0 ? 0.0 : part * exp(shift_of(largest) - shift));
 }
 
+// The sums of each slot joined in halves: first those that a thread has, then those of neighbours. Every thread of the block
+// must come.
+template <class T, class J>
+__device__ __forceinline__ T over_sums(T (&shared)[THREADS], T (&mine)[EACH], J join) {
+#pragma unroll
+    for (int half = EACH / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int s = 0; s < half; ++s) mine[s] = join(mine[s], mine[s + half]);
+    return Own::join(shared, mine[0], join);
+}
+
 // What all groups of a line have, joined in halves; every thread of the block must come.
 template <class T, class J>
-__device__ __forceinline__ T over_groups(T (&shared)[SLOTS * LANES], T mine, J join) {
-    const T all = Own::join(shared, mine, join);
-    if (GROUPS == 1) return all;
+__device__ __forceinline__ T over_groups(T (&shared)[THREADS], T mine, J join) {
+    if (GROUPS == 1) return mine;
     const int slot = Own::line();
-    if (Own::lane() == 0) shared[slot] = all;
+    if (Own::lane() == 0) shared[slot] = mine;
     __syncthreads();
 #pragma unroll
     for (int half = GROUPS / 2; half > 0; half /= 2) {
@@ -92,34 +104,49 @@ __device__ __forceinline__ T over_groups(T (&shared)[SLOTS * LANES], T mine, J j
     return whole;
 }
 
-// Folds the elements of a line, of `size` in all, from `begin` to `end` by what `step` makes of one more; every thread of the
-// block must come.
+// Folds the elements from `begin` to `end`, of one part, by what `step` makes of one more.
 template <class T, class Step, class J>
-__device__ __forceinline__ T fold(T (&shared)[SLOTS * LANES], i64 size, i64 begin, i64 end, T empty, Step step, J join) {
-    if (WHOLE) {
-        T mine = empty;
-        for (i64 j = begin + Own::lane(); j < end; j += LANES) mine = step(mine, j);
-        return Own::join(shared, mine, join);
+__device__ __forceinline__ T fold_part(T (&shared)[THREADS], i64 begin, i64 end, T empty, Step step, J join) {
+    T mine[EACH];
+#pragma unroll
+    for (int s = 0; s < EACH; ++s) mine[s] = empty;
+#pragma unroll 4
+    for (i64 first = begin + Own::lane(); first < end; first += SUMS) {
+#pragma unroll
+        for (int s = 0; s < EACH; ++s) {
+            const i64 j = first + s * LANES;
+            if (j < end) mine[s] = step(mine[s], j);
+        }
     }
-    // Part k belongs to lane k % SUMS of the parts, which are dealt to the groups.
-    T parts = empty;
+    return over_sums(shared, mine, join);
+}
+
+// The same of all parts of a line of `size` elements; `end` is 0 for threads without a line.
+template <class T, class Step, class J>
+__device__ __forceinline__ T fold(T (&shared)[THREADS], i64 size, i64 begin, i64 end, T empty, Step step, J join) {
+    if (WHOLE) return fold_part(shared, begin, end, empty, step, join);
+    // Part k belongs to sum k % SUMS of the parts, which are dealt to the groups.
+    T parts[EACH];
+#pragma unroll
+    for (int s = 0; s < EACH; ++s) parts[s] = empty;
     const int group = Own::line() / LINES;
     for (i64 k = 0; k * PART < size; k += GROUPS) {
-        const i64 from = (k + group) * PART, to = least(end, from + PART);
-        T mine = empty;
-        for (i64 j = from + Own::lane(); j < to; j += LANES) mine = step(mine, j);
-        mine = Own::join(shared, mine, join);
-        if (Own::lane() == k / GROUPS % (SUMS / GROUPS)) parts = join(parts, mine);
+        const i64 from = (k + group) * PART;
+        const T part = fold_part(shared, from, least(end, from + PART), empty, step, join);
+        const int own = k / GROUPS % (SUMS / GROUPS);
+#pragma unroll
+        for (int s = 0; s < EACH; ++s)
+            if (own == Own::lane() + s * LANES) parts[s] = join(parts[s], part);
     }
-    return over_groups(shared, parts, join);
+    return over_groups(shared, over_sums(shared, parts, join), join);
 }
 
 GLOBAL(THREADS) ENTRY(const Params p) {
 #if COMPONENTS
-    __shared__ Wide wides[SLOTS * LANES];
+    __shared__ Wide wides[THREADS];
 #else
-    __shared__ ELEMENT extremes[SLOTS * LANES];
-    __shared__ double sums[SLOTS * LANES];
+    __shared__ ELEMENT extremes[THREADS];
+    __shared__ double sums[THREADS];
 #endif
     const i64 kept[] = KEPT_SIZES, kept_steps[] = KEPT_STEPS, reduced[] = REDUCED_SIZES, steps[] = REDUCED_STEPS;
     const i64 lines = COUNT, size = SIZE, all = lines * PARTS;

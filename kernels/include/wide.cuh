@@ -64,7 +64,8 @@ struct Product {
     static __device__ __forceinline__ Product empty() { return {0.5, 1.0}; }
     static __device__ __forceinline__ Product read(const double* x, i64 step) { return {x[0], x[step]}; }
     static __device__ __forceinline__ Product of(double digits, double power) {
-        if (digits == 0.0 || !(fabs(digits) < infinity())) return {digits, power};
+        // Of what has no power it is 0, so that joining an empty product changes nothing.
+        if (digits == 0.0 || !(fabs(digits) < infinity())) return {digits, 0.0};
         int by;
         digits = frexp(digits, &by);
         return {digits, power + by};

@@ -322,6 +322,11 @@ impl Diagnostic for RunError {
     }
 
     fn hints(&self) -> Vec<Hint> {
+        if matches!(self, Self::UnknownInput { .. }) {
+            let advice =
+                "leave it out: give one tensor for each input, under the name of the input";
+            return vec![Hint::advice(advice)];
+        }
         let limited = matches!(self, Self::InputMemory { .. } | Self::Memory { .. });
         let raise = || Hint::turn_on(Setting::MaxMemory, "raise the memory limit");
         if limited { vec![raise()] } else { Vec::new() }

@@ -158,7 +158,10 @@ impl PlanForm {
         match Self::of(path) {
             Some(form @ (Self::Svg | Self::Html)) => Ok(form),
             Some(Self::Table) | None => {
-                bail!("cannot draw to {}: timelines are .svg or .html files", path.display())
+                bail!(
+                    "cannot draw to {}: timelines are .svg or .html files; name one",
+                    path.display()
+                )
             }
         }
     }

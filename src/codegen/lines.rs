@@ -56,14 +56,16 @@ impl ReductionShape {
         Self { threads, lanes, groups: 1, along }
     }
 
-    /// Chooses the shape for lines of `size` elements that are folded as the parts of
-    /// `op::reduce::fold` are: by as many lanes, or as many as there are elements. The parts of one
+    /// Chooses the shape for parts of `size` elements, and how many sums each has, as
+    /// `op::reduce::fold` says: as many as there are elements if those are few. The parts of one
     /// line are dealt to `groups` groups.
-    pub(super) fn of_parts(size: &Dim, along: bool, groups: i64) -> Self {
+    pub(super) fn of_parts(size: &Dim, along: bool, groups: i64) -> (Self, i64) {
         let most = int::<i64>(rows::LANES);
         let few = size.as_const().filter(|size| (1..=most).contains(size));
-        let lanes = few.map_or(most, |size| int(int::<u64>(size).next_power_of_two()));
-        Self { threads: THREADS, lanes, groups, along }
+        let sums = few.map_or(most, |size| int(int::<u64>(size).next_power_of_two()));
+        // Across lines that lie side by side, threads of a warp load neighbouring elements.
+        let lanes = if along { sums } else { sums.min(8) };
+        (Self { threads: THREADS, lanes, groups, along }, sums)
     }
 
     /// Chooses the shape for the sums of lines of `size` elements, and how many partial sums each

@@ -12,7 +12,7 @@ use crate::pass::PassError;
 use crate::types::hint::with_hints;
 use crate::types::{Diagnostic, Escaped, Hint, Quoted, Setting};
 #[cfg(feature = "zoo")]
-use crate::zoo::ZooError;
+use crate::zoo::{self, ZooError};
 
 /// What a model is.
 const MODELS: &str = "name an ONNX or Keras file, a graph that fanwise wrote, or a built-in model, \
@@ -169,7 +169,22 @@ fn missing(path: &str) -> Vec<Hint> {
         return vec![Hint::advice("download it first, and name the file")];
     }
     let way = kind::of_name(Path::new(path)).map(|kind| kind.way);
-    [MODELS].into_iter().chain(way).map(Hint::advice).collect()
+    let others = [MODELS].into_iter().chain(way).map(Hint::advice);
+    built_in(path).into_iter().chain(others).collect()
+}
+
+/// The built-in model that a name without `zoo:` means.
+#[cfg(feature = "zoo")]
+fn built_in(path: &str) -> Option<Hint> {
+    let name = path.split(':').next()?;
+    let is_known = zoo::names().any(|known| known.eq_ignore_ascii_case(name));
+    is_known.then(|| Hint::advice(format!("to use the built-in model, name it `zoo:{path}`")))
+}
+
+/// None: this build has no built-in models.
+#[cfg(not(feature = "zoo"))]
+fn built_in(_: &str) -> Option<Hint> {
+    None
 }
 
 impl ModelError {

@@ -2,6 +2,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::format::{FileError, said};
+use crate::pass::Metric;
 use crate::types::{Diagnostic, Escaped, Hint, Quoted};
 
 /// Why training failed, where it is not a layer below that did.
@@ -88,12 +89,17 @@ fn way(name: &str, known: &[String]) -> String {
             "; a metric has no settings: give {name} alone, and {settings} as a setting of its own"
         );
     }
+    let own = name.strip_prefix(VALIDATED);
     let is_validated = known.iter().any(|own| own.starts_with(VALIDATED));
-    if name.starts_with(VALIDATED) && !is_validated {
-        "; give validation data, or split some off, for those of `val_`".to_owned()
-    } else {
-        String::new()
+    if own.is_some() && !is_validated {
+        return "; give validation data, or split some off, for those of `val_`".to_owned();
     }
+    let Ok(metric) = own.unwrap_or(name).parse::<Metric>() else { return String::new() };
+    let metric = metric.name();
+    if known.iter().any(|known| *known == *metric) {
+        return format!("; name it `{}{metric}`", if own.is_some() { VALIDATED } else { "" });
+    }
+    format!("; ask for the metric `{metric}` to have it")
 }
 
 impl Diagnostic for TrainError {
@@ -216,8 +222,11 @@ mod tests {
     fn an_unknown_metric_says_what_would_give_it() {
         for (name, known, way) in [
             ("val_loss", "loss", "; give validation data, or split some off, for those of `val_`"),
-            ("val_auc", "val_loss", ""),
-            ("auc", "loss", ""),
+            ("val_auc", "val_loss", "; ask for the metric `auc` to have it"),
+            ("auc", "loss", "; ask for the metric `auc` to have it"),
+            ("val_acc", "val_loss", "; ask for the metric `accuracy` to have it"),
+            ("acc", "accuracy", "; name it `accuracy`"),
+            ("val_x", "val_loss", ""),
             (
                 "val_loss:patience=2",
                 "loss",

@@ -83,6 +83,7 @@ def error(found, truth):
     shares = [0.0]
     for name, want in truth.items():
         if want.dtype == np.float64 and want.size:
+            assert (np.isfinite(found[name]) == np.isfinite(want)).all(), f"{name}: other numbers are infinite, or none"
             shares.append(np.abs(found[name].astype(np.float64) - want).max() / max(np.abs(want).max(), 1e-300))
     return max(shares)
 
@@ -151,6 +152,7 @@ def worst_product(fanwise, model, feed, folder):
         name = node.output[0]
         allowed = np.sqrt(terms(node, operands)) * 2.0**-23 * magnitudes[name]
         errors = np.abs(found[name] - exact[name])
+        assert np.isfinite(errors).all(), f"{name}: no number"
         with np.errstate(divide="ignore", invalid="ignore"):
             worst = max(worst, float(np.where(errors > 0, errors / allowed, 0).max(initial=0)))
     return worst, len(nodes)

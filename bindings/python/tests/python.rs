@@ -34,9 +34,8 @@ fn install() -> PathBuf {
     let built = built.parent().unwrap();
     let library = built.join(format!("{}fanwise_python.so", env::consts::DLL_PREFIX));
     // Tests with other interpreters may run at the same time.
-    let environment =
-        interpreter().ancestors().nth(2).and_then(Path::file_name).unwrap().to_owned();
-    let folder = built.join("../python").join(environment);
+    let interpreter = interpreter().to_string_lossy().replace(['/', '\\'], "_");
+    let folder = built.join("../python").join(interpreter);
     drop(fs::remove_dir_all(&folder));
     fs::create_dir_all(&folder).unwrap();
     let script = tests().join("wheel.py");

@@ -94,12 +94,17 @@ pub struct Proof {
 
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { replicas, slices, clones, copies, merges } = self;
+        let Self { replicas, slices, clones, copies, merges } = *self;
+        let counted =
+            |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
         write!(
             f,
-            "{replicas} replicas compute what the template does: {slices} slices, {clones} \
-             operators, \
-             {copies} copies, {merges} merges"
+            "{} what the template does: {}, {}, {}, {}",
+            counted(replicas, "replica computes", "replicas compute"),
+            counted(slices, "slice", "slices"),
+            counted(clones, "operator", "operators"),
+            counted(copies, "copy", "copies"),
+            counted(merges, "merge", "merges"),
         )
     }
 }

@@ -67,8 +67,13 @@ pub(super) fn end(did: &str, rows: impl Into<u64>, time: Duration, files: &[Stri
     let rate = rows as f64 / time.as_secs_f64().max(1e-9);
     let wrote =
         if files.is_empty() { String::new() } else { format!("; wrote {}", files.join(", ")) };
-    let time = time.as_secs_f64();
-    ui::head(format_args!("{did} {} in {time:.2} s, {rate:.0} rows/s{wrote}", ui::rows(rows)));
+    let time = seconds(time.as_secs_f64());
+    ui::head(format_args!("{did} {} in {time} s, {rate:.0} rows/s{wrote}", ui::rows(rows)));
+}
+
+/// Seconds, of a short time with more digits.
+pub(super) fn seconds(time: f64) -> String {
+    if time < 0.1 { format!("{time:.4}") } else { format!("{time:.2}") }
 }
 
 /// A number with so many digits behind the point; one that is huge has a power of ten.

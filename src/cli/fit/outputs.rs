@@ -1,6 +1,7 @@
 //! The files of predictions: arrays, or a line for each row with its classes and numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, LowerExp};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek as _, Write};
 use std::path::{Path, is_separator};
@@ -397,10 +398,10 @@ fn line(file: &mut impl Write, cells: &[String]) -> io::Result<()> {
 /// An element with all its digits.
 fn text(tensor: &Tensor, at: usize) -> String {
     match tensor.dtype() {
-        DType::F64 => tensor.as_slice::<f64>()[at].to_string(),
-        DType::F32 => tensor.as_slice::<f32>()[at].to_string(),
-        DType::F16 => tensor.as_slice::<half::f16>()[at].to_string(),
-        DType::Bf16 => tensor.as_slice::<half::bf16>()[at].to_string(),
+        DType::F64 => float(tensor.as_slice::<f64>()[at]),
+        DType::F32 => float(tensor.as_slice::<f32>()[at]),
+        DType::F16 => float(tensor.as_slice::<half::f16>()[at]),
+        DType::Bf16 => float(tensor.as_slice::<half::bf16>()[at]),
         DType::I64 => tensor.as_slice::<i64>()[at].to_string(),
         DType::I32 => tensor.as_slice::<i32>()[at].to_string(),
         DType::I16 => tensor.as_slice::<i16>()[at].to_string(),
@@ -411,6 +412,13 @@ fn text(tensor: &Tensor, at: usize) -> String {
         DType::U8 => tensor.as_slice::<u8>()[at].to_string(),
         DType::Bool => (tensor.as_slice::<u8>()[at] != 0).to_string(),
     }
+}
+
+/// A float with all its digits; one that is very small or large has a power of ten.
+fn float(x: impl Copy + Into<f64> + Display + LowerExp) -> String {
+    let size: f64 = x.into().abs();
+    let is_plain = size == 0.0 || !size.is_finite() || (1e-4..=1e15).contains(&size);
+    if is_plain { x.to_string() } else { format!("{x:e}") }
 }
 
 /// An element as JSON has it: one that is not finite is a text.
@@ -435,7 +443,7 @@ fn nested(file: &mut impl Write, tensor: &Tensor, sizes: &[usize], at: usize) ->
 
 #[cfg(test)]
 mod tests {
-    use super::{Form, OutputLoss, Path, fewer_classes, unlike_classes};
+    use super::{Form, OutputLoss, Path, fewer_classes, float, unlike_classes};
     use crate::ir::{Builder, Graph};
     use crate::op::Unary;
 
@@ -473,6 +481,20 @@ mod tests {
         assert_eq!((said(2, &[loss("y")]), said(1, &[loss("y")])), (None, None));
         assert_eq!((said(10, &[loss("z")]), said(10, &[loss("y"), loss("z")])), (None, None));
         assert_eq!(fewer_classes(&model(10), &[loss("y")], &[]), None);
+    }
+
+    #[test]
+    fn floats_have_all_their_digits() {
+        let exact = 2.493_365_8e-20f32;
+        assert_eq!(float(exact), "2.4933658e-20");
+        assert_eq!(float(exact).parse::<f32>().unwrap().to_bits(), exact.to_bits());
+        assert_eq!(
+            [0.0, -0.5, 0.0002, 1e15].map(float),
+            ["0", "-0.5", "0.0002", "1000000000000000"]
+        );
+        assert_eq!([-5e-324, 1e300].map(float), ["-5e-324", "1e300"]);
+        assert_eq!([f64::NAN, f64::NEG_INFINITY].map(float), ["NaN", "-inf"]);
+        assert_eq!(float(half::f16::from_f32(0.00005)), "5.0008297e-5");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::train::{Epoch, Logs, Observer, Progress, ProgressMeter, TrainError, TrainState};
-use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
+use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::lines;
@@ -63,11 +63,11 @@ impl Report {
                     format!("  learning_rate {}", lines::rate(epoch))
                 });
                 format!(
-                    "epoch {}/{}  {}{validation}{changed}  {:.2} s, {rate:.0} rows/s",
+                    "epoch {}/{}  {}{validation}{changed}  {} s, {rate:.0} rows/s",
                     epoch.epoch + 1,
                     watch.epochs,
                     summary_line(&epoch.training, ""),
-                    epoch.seconds,
+                    lines::seconds(epoch.seconds),
                 )
             }
         })
@@ -96,19 +96,24 @@ pub(super) fn bar() -> Option<Box<dyn Observer>> {
     if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len}  {msg}") {
         bar.set_style(style);
     }
+    // Every change draws the bar, so it is hidden until all of it is known.
+    bar.set_draw_target(ProgressDrawTarget::hidden());
     let show = move |at: &Progress| {
         if at.ended {
             bar.finish_and_clear();
+            bar.set_draw_target(ProgressDrawTarget::hidden());
             return;
         }
         // One bar serves all epochs.
         if bar.is_finished() {
             bar.reset();
         }
-        // A bar of no length is shown as full, so that comes first.
         bar.set_length(at.steps.unwrap_or(at.step));
         bar.set_position(at.step);
         bar.set_prefix(format!("epoch {}/{}", at.epoch + 1, at.epochs));
+        if bar.is_hidden() {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
         let rate = at.rows_per_second.map_or(String::new(), |rate| format!("  {rate:.0} rows/s"));
         let left = at.seconds_left.and_then(|left| Duration::try_from_secs_f64(left).ok());
         let left = left.map_or(String::new(), |left| {

@@ -5,12 +5,14 @@ use crate::codegen::builder::{Builder, c_type};
 use crate::codegen::lines::{ReductionShape, product};
 use crate::codegen::strides::LoopNest;
 use crate::lower::{BufferId, Images, Partials};
-use crate::op::Reduce;
+use crate::op::{Reduce, rows};
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, Shape, TensorType};
 
 /// The elements of a part of a line, which the first of two passes combines into one result. It is
 /// the definition's (`op::reduce::fold`).
-pub(super) const PART: i64 = 4096;
+#[expect(clippy::cast_possible_wrap, reason = "it is small")]
+pub(super) const PART: i64 = rows::SHORT as i64;
 
 /// The elements of a line from which on it takes two passes.
 const LONG: i64 = 8 * PART;
@@ -128,16 +130,17 @@ pub(super) fn lines(
     b.list("KEPT_STEPS", &kept.strides(0));
     b.list("REDUCED_SIZES", &gone.sizes());
     b.list("REDUCED_STEPS", &gone.strides(0));
-    let known = size.as_const();
+    let known = size.as_const().map(|size| (size + (PART - 1)) / PART);
     // The parts of a line that one pass folds are folded side by side, unless neighbouring threads
     // are those of neighbouring lines.
-    let several = |size: i64| along && !gives_parts && size > PART && size < LONG;
-    let groups = if known.is_some_and(several) { LONG / PART } else { 1 };
-    b.flag("WHOLE", gives_parts || known.is_some_and(|size| size <= PART));
-    b.define("GROUPS", groups);
-    let of_threads = if gives_parts { Dim::from(PART) } else { size };
-    let form = ReductionShape::of_parts(&of_threads, along, groups);
-    Ok(form.finish(b, "reduce.cu", &count, &parts))
+    let groups = match known {
+        _ if gives_parts || !along => 1,
+        Some(parts) => (LONG / PART).min(int(int::<u64>(parts.max(1)).next_power_of_two())),
+        None => LONG / PART,
+    };
+    let whole = gives_parts || known.is_some_and(|parts| parts <= 1);
+    let one = if gives_parts { Dim::from(PART) } else { size };
+    Ok(finish(b, &Lines { size: one, along, groups, whole }, &count, &parts))
 }
 
 /// The second pass, which combines the partial results of each line of `x`.
@@ -166,9 +169,8 @@ fn last(
     b.list("REDUCED_SIZES", std::slice::from_ref(count));
     b.list("REDUCED_STEPS", std::slice::from_ref(lines));
     let along = *lines == Dim::ONE;
-    b.flag("WHOLE", true);
-    b.define("GROUPS", 1);
-    Ok(ReductionShape::of_parts(count, along, 1).finish(b, "reduce.cu", lines, &Dim::ONE))
+    let form = Lines { size: count.clone(), along, groups: 1, whole: true };
+    Ok(finish(b, &form, lines, &Dim::ONE))
 }
 
 /// Sums `parts: [PARTS, ...]` over the first axis, in the memory order of `y`.
@@ -194,9 +196,29 @@ pub(super) fn sum(
     b.list("KEPT_STEPS", &[Dim::ONE]);
     b.list("REDUCED_SIZES", std::slice::from_ref(size));
     b.list("REDUCED_STEPS", std::slice::from_ref(&count));
-    b.flag("WHOLE", true);
-    b.define("GROUPS", 1);
-    Ok(ReductionShape::of_parts(size, false, 1).finish(b, "reduce.cu", &count, &Dim::ONE))
+    let form = Lines { size: size.clone(), along: false, groups: 1, whole: true };
+    Ok(finish(b, &form, &count, &Dim::ONE))
+}
+
+/// How the threads of a block fold lines.
+struct Lines {
+    /// The elements of a line, or of a part.
+    size: Dim,
+    /// Whether neighbouring threads are those of one line.
+    along: bool,
+    /// The parts of a line that are folded side by side.
+    groups: i64,
+    /// Whether a line is one part.
+    whole: bool,
+}
+
+/// Defines the macros of the shape, and finishes the call for `count` lines of `parts` parts each.
+fn finish(mut b: Builder<'_>, lines: &Lines, count: &Dim, parts: &Dim) -> Call {
+    let (shape, sums) = ReductionShape::of_parts(&lines.size, lines.along, lines.groups);
+    b.flag("WHOLE", lines.whole);
+    b.define("GROUPS", lines.groups);
+    b.define("SUMS", sums);
+    shape.finish(b, "reduce.cu", count, parts)
 }
 
 /// Defines the operand, the result and the accumulator: wide numbers of `components` components, or

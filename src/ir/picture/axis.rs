@@ -17,16 +17,28 @@ pub(crate) fn ticks(low: f64, high: f64, step: f64) -> Vec<f64> {
         .collect()
 }
 
-/// A number on an axis whose marks are so far apart.
+/// A number on an axis whose marks are so far apart, with as many digits as tell it from the marks
+/// beside it.
 pub(crate) fn label(x: f64, step: f64) -> String {
-    let digits = (-step.log10() - 1e-9).ceil().clamp(0.0, 99.0);
-    if digits > 5.0 || x.abs() >= 1e6 {
-        return if x == 0.0 { "0".to_owned() } else { format!("{x:.1e}") };
+    let digits = (-step.log10() - 1e-9).ceil();
+    let size = x.abs();
+    if size >= 1e6 || digits > 5.0 && size < 0.1 {
+        if x == 0.0 {
+            return "0".to_owned();
+        }
+        let power = (size.log10() + 1e-9).floor();
+        let digits = whole(power + digits, 1.0);
+        return format!("{x:.digits$e}");
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 5")]
-    let digits = digits as usize;
+    let digits = whole(digits, 0.0);
     // No zero has a sign.
     format!("{:.digits$}", x + 0.0)
+}
+
+/// A number of digits, at least so many, and no more than a float has.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 15")]
+fn whole(digits: f64, least: f64) -> usize {
+    digits.clamp(least, 15.0) as usize
 }
 
 /// A unit: its name, and what it is of the smallest.
@@ -75,12 +87,25 @@ mod tests {
             (0.0, 1.0, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"].as_slice()),
             (-1.0, 250.0, &["0", "50", "100", "150", "200", "250"]),
             (0.0123, 0.0141, &["0.0125", "0.0130", "0.0135", "0.0140"]),
-            (2.0e9, 2.2e9, &["2.0e9", "2.0e9", "2.1e9", "2.2e9", "2.2e9"]),
+            (2.0e9, 2.2e9, &["2.00e9", "2.05e9", "2.10e9", "2.15e9", "2.20e9"]),
         ] {
             let step = step(high - low, 6.0);
             let found: Vec<String> =
                 ticks(low, high, step).into_iter().map(|x| label(x, step)).collect();
             assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn marks_of_an_axis_have_labels_of_their_own() {
+        for (low, high) in [(2.29e6, 2.30e6), (2.4, 2.4 + 1e-6), (0.0, 1.0), (-3e-7, 5e-7)] {
+            let step = step(high - low, 6.0);
+            let mut labels: Vec<String> =
+                ticks(low, high, step).into_iter().map(|x| label(x, step)).collect();
+            let count = labels.len();
+            assert!(count > 3, "{labels:?}");
+            labels.dedup();
+            assert_eq!(labels.len(), count, "{labels:?}");
         }
     }
 

@@ -159,7 +159,7 @@ pub(super) fn role(graph: &Graph, id: NodeId) -> Role {
     match (op.name(), place.replica) {
         ("copy", _) => Role::Copy,
         ("slice", Some(_)) if on_host => Role::Slice,
-        ("concat", None) if takes_of_replicas(graph, id) => Role::Merge,
+        ("concat" | "first", None) if takes_of_replicas(graph, id) => Role::Merge,
         _ => Role::Compute,
     }
 }

@@ -184,8 +184,11 @@ impl Chart {
              svg{{width:100%;flex:1;min-height:0;cursor:grab}}\
              #map{{flex:none;height:96px;cursor:pointer;border-top:1px solid #d5dce6}}\
              #map text{{display:none}}\
-             #seen{{fill:#3f4a5c;fill-opacity:.12;stroke:none}}</style></head>\n\
-             <body>\n{svg}<script>{FRAME}{SCRIPT}</script>\n</body></html>\n"
+             #seen{{fill:#3f4a5c;fill-opacity:.12;stroke:none}}\
+             p{{flex:none;margin:0;padding:4px 16px;font:12px 'DejaVu Sans',Verdana,sans-serif;\
+             color:#3f4a5c}}</style></head>\n\
+             <body>\n{svg}<p>Point at a bar. Drag to move, turn the wheel to zoom, double-click to \
+             go back.</p>\n<script>{FRAME}{SCRIPT}</script>\n</body></html>\n"
         )
     }
 

@@ -65,7 +65,8 @@ pub(super) fn page(graph: &Graph, level: Level, claims: &Claims) -> String {
          <header><h1>{title}</h1>\
          <button id=\"level\">operators</button><button id=\"fold\">unfold replicas</button>\
          <button id=\"fit\">fit</button>\
-         <input id=\"find\" type=\"search\" placeholder=\"search: name, operator, type\">\
+         <input id=\"find\" type=\"search\" size=\"28\" \
+         placeholder=\"search: name, operator, type\">\
          <output id=\"found\"></output><span class=\"legend\">{legend}</span></header>\n\
          <main id=\"main\">{drawings}</main>\n\
          <aside id=\"side\">Point at a box. Click to keep it. Drag to move, turn the wheel to \

@@ -106,29 +106,31 @@
   id("fold").addEventListener("click", () => turn(here().level, other(here().fold, ["folded", "unfolded"])));
   id("fit").addEventListener("click", () => fit(true));
 
-  const find = () => {
+  // Shows one of what is found: the first, or the one at a place behind it.
+  let shown = 0;
+  const find = (place = 0) => {
+    shown = place;
     const wanted = id("find").value.toLowerCase();
-    let first = null;
-    let count = 0;
+    const hits = [];
     svg().querySelectorAll(".b").forEach((box) => {
       const of = data[current][box.dataset.i];
       const text = [of.role, ...of.names, ...of.weights, ...of.values.flatMap((v) => v.slice(0, 3))];
       const hit = wanted !== "" && text.some((part) => String(part).toLowerCase().includes(wanted));
       box.classList.toggle("hit", hit);
-      if (hit) {
-        count += 1;
-        first = first || box;
-      }
+      if (hit) hits.push(box);
     });
-    id("found").textContent = wanted === "" ? "" : `${count} found`;
-    if (first) {
-      const at = first.firstElementChild;
+    id("found").textContent = wanted === "" ? "" : `${hits.length} found`;
+    if (hits.length) {
+      const at = hits[place % hits.length].firstElementChild;
       const f = seen[current];
       const middle = Number(at.getAttribute("x")) + Number(at.getAttribute("width")) / 2;
       show({ ...f, x: middle - f.w / 2, y: Number(at.getAttribute("y")) - f.h / 3 });
     }
   };
-  id("find").addEventListener("input", find);
+  id("find").addEventListener("input", () => find());
+  id("find").addEventListener("keydown", (event) => {
+    if (event.key === "Enter") find(shown + 1);
+  });
   window.addEventListener("resize", () => show(framing.resized(seen[current], room())));
   fit(false);
   label();

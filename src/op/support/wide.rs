@@ -156,6 +156,10 @@ impl Wide for Product {
     #[inline]
     fn join(self, other: Self) -> Self {
         let (digits, more) = libm::frexp(self.digits * other.digits);
+        // Of what has no power it is 0, so that joining an empty product changes nothing.
+        if digits == 0.0 || !digits.is_finite() {
+            return Self { digits, power: 0.0 };
+        }
         Self { digits, power: self.power + other.power + f64::from(more) }
     }
 

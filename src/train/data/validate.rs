@@ -51,9 +51,16 @@ impl Change for RowValidator {
             let labels = cell(column)?.to_i64().unwrap_or_default();
             if let Some(class) = labels.iter().find(|class| !in_range(class)) {
                 let last = classes.saturating_sub(1);
+                // As the last class has it that is counted from 1.
+                let is_next = usize::try_from(*class).is_ok_and(|class| class == *classes);
+                let way = if is_next {
+                    "; if the classes are numbered from 1, number them from 0"
+                } else {
+                    ""
+                };
                 let what = format!(
-                    "has the class {class}; the model has the classes 0 to \
-                    {last}; number the classes from 0"
+                    "has the class {class}; the model has the classes 0 to {last}; correct the \
+                    label, or use a model with more outputs{way}"
                 );
                 return wrong(column, what);
             }
@@ -125,8 +132,10 @@ mod tests {
                 assert!(said.contains(text), "{said}");
             }
         };
-        with(said(1.0, 3, [0.0, 1.0]), ["row 7", "class 3", "0 to 2"]);
+        with(said(1.0, 3, [0.0, 1.0]), ["row 7", "class 3", "number them from 0"]);
         with(said(1.0, -2, [0.0, 1.0]), ["row 7", "class -2", "0 to 2"]);
+        let far = said(1.0, 99, [0.0, 1.0]).unwrap();
+        assert!(far.ends_with("correct the label, or use a model with more outputs"), "{far}");
         with(said(f32::NAN, 0, [0.0, 1.0]), ["row 7", "NaN", "place 0"]);
         with(said(f32::INFINITY, 0, [0.0, 1.0]), ["row 7", "inf", "finite"]);
         with(said(1.0, 0, [0.0, 0.0]), ["row 7", "`z`", "every class"]);

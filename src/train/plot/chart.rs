@@ -13,6 +13,8 @@ const EDGES: (f64, f64, f64, f64) = (80.0, 20.0, 40.0, 45.0);
 const TITLE: f64 = 20.0;
 /// The space above and below the title.
 const AROUND: f64 = 8.0;
+/// The space between an axis and its numbers.
+const BESIDE: f64 = 8.0;
 /// The size of the font.
 pub(super) const FONT: f64 = 13.0;
 
@@ -102,15 +104,20 @@ fn curve(history: &History, number: &str, name: &'static str, colour: Colour) ->
     Curve { name, colour, pieces: pieces.filter(|piece: &Vec<_>| !piece.is_empty()).collect() }
 }
 
-/// The least and the largest of some numbers, and at least so far apart.
-fn range(values: impl Iterator<Item = f64>, least: f64) -> (f64, f64) {
+/// The least and the largest of some numbers. Equal ones lie in the middle of a range whose length
+/// `around` gives for their size.
+fn range(values: impl Iterator<Item = f64>, around: impl Fn(f64) -> f64) -> (f64, f64) {
     let (low, high) =
         values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
     if low > high {
         return (0.0, 1.0);
     }
-    let apart = least.max(1e-9 * low.abs().max(high.abs()));
-    if high - low >= apart { (low, high) } else { (low - apart / 2.0, low + apart / 2.0) }
+    let size = low.abs().max(high.abs());
+    if high - low > 1e-9 * size {
+        return (low, high);
+    }
+    let apart = around(size);
+    (low - apart / 2.0, low + apart / 2.0)
 }
 
 /// The range that an axis shows, with ticks at its ends, and how far these are apart. It begins at
@@ -125,7 +132,10 @@ fn shown([low, high]: [f64; 2], count: f64) -> ((f64, f64), f64) {
 /// change looks small.
 fn upright(title: &str, values: impl Iterator<Item = f64> + Clone) -> ((f64, f64), f64) {
     const TICKS: f64 = 6.0;
-    let (least, most) = range(values.clone(), 1e-9);
+    // The part of its value that an axis shows around a series that is constant.
+    const AROUND_ONE: f64 = 0.05;
+    let around = |size: f64| if size < 1e-300 { 1.0 } else { AROUND_ONE * size };
+    let (least, most) = range(values.clone(), around);
     let is_share = Monitor::new(title).more && values.into_iter().all(|x| (0.0..=1.0).contains(&x));
     shown(if is_share { [0.0, 1.0] } else { [least, most] }, TICKS)
 }
@@ -140,11 +150,18 @@ fn interrupted(marks: &mut Vec<Mark>, (left, lower): Coordinate) {
     marks.push(Mark::Text { at: (left, lower + 32.0), text, anchor: Anchor::Start });
 }
 
+/// Where an axis upwards is, whose labels have room to the left of it.
+fn left_edge<'a>(labels: impl Iterator<Item = &'a str>) -> f64 {
+    labels.map(|label| width(label, FONT) + BESIDE + AROUND).fold(EDGES.0, f64::max)
+}
+
 fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
     let all = || curves.iter().flat_map(|curve| curve.pieces.iter().flatten());
-    let x_range = range(all().map(|(x, _)| *x), 1.0);
+    let x_range = range(all().map(|(x, _)| *x), |_| 1.0);
     let (y_range, up) = upright(title, all().map(|(_, y)| *y));
-    let (left, right) = (EDGES.0, PANEL.0 - EDGES.1);
+    let numbers: Vec<(f64, String)> =
+        ticks(y_range.0, y_range.1, up).into_iter().map(|y| (y, label(y, up))).collect();
+    let (left, right) = (left_edge(numbers.iter().map(|(_, label)| &**label)), PANEL.0 - EDGES.1);
     let (upper, lower) = (top + EDGES.2, top + PANEL.1 - EDGES.3);
     let part = |value: f64, (low, high): (f64, f64)| (value - low) / (high - low);
     let at_x = |x: f64| left + (right - left) * part(x, x_range);
@@ -161,9 +178,9 @@ fn panel(marks: &mut Vec<Mark>, top: f64, title: &str, curves: &[Curve]) {
         marks.push(line((at_x(x), upper), (at_x(x), lower), GRID));
         marks.push(text((at_x(x), lower + 14.0), label(x, across), Anchor::Middle));
     }
-    for y in ticks(y_range.0, y_range.1, up) {
+    for (y, number) in numbers {
         marks.push(line((left, at_y(y)), (right, at_y(y)), GRID));
-        marks.push(text((left - 8.0, at_y(y)), label(y, up), Anchor::End));
+        marks.push(text((left - BESIDE, at_y(y)), number, Anchor::End));
     }
     marks.push(line((left, upper), (left, lower), INK));
     marks.push(line((left, lower), (right, lower), INK));
@@ -213,8 +230,18 @@ mod tests {
 
     #[test]
     fn an_axis_has_a_length() {
-        assert_eq!(range([].into_iter(), 1.0), (0.0, 1.0));
-        assert_eq!(range([3.0].into_iter(), 1.0), (2.5, 3.5));
+        assert_eq!(range([].into_iter(), |_| 1.0), (0.0, 1.0));
+        assert_eq!(range([3.0].into_iter(), |_| 1.0), (2.5, 3.5));
+        assert_eq!(range([3.0, 3.5].into_iter(), |_| 1.0), (3.0, 3.5));
+    }
+
+    #[test]
+    fn an_axis_of_a_constant_shows_what_is_near() {
+        for (value, most) in [(2.4, 0.25), (0.0, 1.5), (-3e-7, 3e-8), (5e6, 5e5)] {
+            let ((low, high), step) = upright("loss", [value; 3].into_iter());
+            assert!(low < value && value < high && high - low <= most, "{low} {high}");
+            assert!((2.5..=8.5).contains(&((high - low) / step)), "{low} {high} {step}");
+        }
     }
 
     /// A history of these losses and accuracies.

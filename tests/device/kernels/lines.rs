@@ -56,7 +56,8 @@ pub(super) fn reduce(net: &mut Net, i: usize) -> Vec<Value> {
 pub(super) fn long(net: &mut Net, i: usize) -> Vec<Value> {
     // In one launch and in two, along the elements of memory and across them.
     let long: [(&[usize], &[i64]); 6] = [
-        (&[33_000], &[1]),
+        // More parts than sums.
+        (&[33 * PART + 5], &[1]),
         (&[3, 11_000], &[1, 2]),
         (&[11_000, 3], &[1, 2]),
         (&[2, 9_000], &[2]),
@@ -88,9 +89,14 @@ pub(super) fn long(net: &mut Net, i: usize) -> Vec<Value> {
         own.map(|k| net.op(kinds[k].with_axes(axes.clone(), keepdims), &[x])).into();
     if !whole {
         let wide = net.op(Cast { to: DType::F64 }, &[x]);
-        let wide = net.op(kinds[6].with_axes(axes, keepdims), &[wide]);
-        results.push(net.op(Cast { to: DType::F32 }, &[wide]));
-        results.push(net.op(Softmax::Softmax { axis: 1 }, &[x]));
+        for kind in [&kinds[6], &kinds[i % 2]] {
+            let wide = net.op(kind.with_axes(axes.clone(), keepdims), &[wide]);
+            results.push(net.op(Cast { to: DType::F32 }, &[wide]));
+        }
+        // Distributions of longer lines have an order of their own on a GPU.
+        if dims[0] < LONG {
+            results.push(net.op(Softmax::Softmax { axis: 1 }, &[x]));
+        }
     }
     results
 }
@@ -236,17 +242,19 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The reference evaluation's results on one device, and the same bits on two and three.
+/// The reference evaluation's results on one device, within `tolerance`, and the same bits on two
+/// and three.
 pub(super) fn compare(
     net: Net,
     results: &[Value],
     batch: impl FnOnce(&Graph) -> Tensors,
+    tolerance: f64,
     what: &str,
 ) {
     let (graph, weights) = net.finish(results);
     let inputs = batch(&graph);
     let alone = outputs(&on_gpus(&graph, &weights, 1, 1), &inputs);
-    assert_close(&alone, &expected(&graph, &weights, &inputs, false), 2e-5, what);
+    assert_close(&alone, &expected(&graph, &weights, &inputs, false), tolerance, what);
     for count in [2, 3] {
         let variant = u64::from(count);
         let many = outputs(&on_gpus(&graph, &weights, count, variant), &inputs);
@@ -285,7 +293,7 @@ fn products_of_far_numbers() {
             }
             inputs
         };
-        compare(net, &results, batch, &format!("products over {dims:?}"));
+        compare(net, &results, batch, 0.0, &format!("products over {dims:?}"));
     }
 }
 
@@ -320,7 +328,7 @@ fn ends_of_shared_lines() {
                 x[3 * line - 1] = end;
                 inputs
             };
-            compare(net, &results, batch, &format!("{end} in lines of {dims:?}"));
+            compare(net, &results, batch, 2e-5, &format!("{end} in lines of {dims:?}"));
         }
     }
 }
@@ -339,6 +347,6 @@ fn shared_groups() {
             results.push(net.op(GroupNorm::Instance { epsilon: 0.1 }, &[x, scale, bias]));
         }
         let batch = |graph: &Graph| inputs(graph, 3, &mut ChaCha8Rng::seed_from_u64(8));
-        compare(net, &results, batch, &format!("{groups} groups of {dims:?}"));
+        compare(net, &results, batch, 2e-5, &format!("{groups} groups of {dims:?}"));
     }
 }

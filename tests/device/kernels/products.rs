@@ -252,7 +252,7 @@ fn wide_tiles() {
         let (rows, right) = (net.input(&[80, 9 * c]), net.param(&[9 * c, m]));
         let product = net.op(MatMul {}, &[rows, right]);
         let results = [net.chain(y), net.chain(product)];
-        compare(net, &results, batch, &format!("{c} to {m} channels, kernel {kernel}"));
+        compare(net, &results, batch, 2e-5, &format!("{c} to {m} channels, kernel {kernel}"));
     }
 }
 
@@ -276,7 +276,7 @@ fn repeated_norms() {
     let moved = net.op(Binary::Add, &[last, vector]);
     let plain = net.op(norm(), &[moved, scale, bias, given, var]);
     let end = net.op(Binary::Sub, &[plain, vector]);
-    compare(net, &[end], batch, "repeated operands");
+    compare(net, &[end], batch, 2e-5, "repeated operands");
 }
 
 /// Images of which convolutions and pools write some channels each, at whole vectors or not.
@@ -313,7 +313,7 @@ fn joined_channels() {
         let all = net.op(Concat { axis: 1 }, &parts);
         let w = net.param(&[5, 3 * a + b + c, 1, 1]);
         let next = net.op(conv(0), &[all, w]);
-        compare(net, &[next], batch, &format!("{c} channels, {a} and {b} of {c}"));
+        compare(net, &[next], batch, 2e-5, &format!("{c} channels, {a} and {b} of {c}"));
     }
 }
 
@@ -329,6 +329,6 @@ fn taps_that_are_far_apart() {
         let (strides, dilations) = (vec![signed(stride)], vec![signed(dilation)]);
         let y = net.op(Conv { strides, dilations, pads, groups: 8 }, &[x, w]);
         let results = [net.chain(y)];
-        compare(net, &results, batch, &format!("kernel {kernel}, dilation {dilation}"));
+        compare(net, &results, batch, 2e-5, &format!("kernel {kernel}, dilation {dilation}"));
     }
 }
