@@ -26,12 +26,13 @@
 #include "lines.cuh"
 #include "wide.cuh"
 
-constexpr int SLOTS = LINES * GROUPS, EACH = SUMS / LANES;
+// No variables: those take memory of the device.
+enum { SLOTS = LINES * GROUPS, EACH = SUMS / LANES };
 typedef Place<SLOTS, LANES, ALONG> Own;
 static_assert(SLOTS * LANES == THREADS && SUMS % LANES == 0, "each thread has a place and sums");
 static_assert(WHOLE || SUMS == 32, "parts have all sums");
 
-constexpr bool EXTREME = KIND == 2 || KIND == 3, LOG_EXP = KIND == 8;
+enum { EXTREME = KIND == 2 || KIND == 3, LOG_EXP = KIND == 8 };
 
 #if KIND == 4 || KIND == 11
 typedef Product Wide;
