@@ -53,7 +53,7 @@ fn loaders(c: &mut Criterion) {
     let change = augmented(source.as_ref());
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("class")).expect("a folder");
-    let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/images/subsampled.jpg");
+    let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/images/subsampled.jpg");
     for i in 0..FILES {
         let to = folder.path().join(format!("class/{i}.jpg"));
         fs::copy(&image, to).expect("a copy");
