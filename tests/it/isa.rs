@@ -31,10 +31,8 @@ fn fanwise(args: &[&str]) -> (bool, String) {
 #[test]
 fn all_instructions_give_the_same_bits() {
     let zoo = MODELS.into_iter().map(|model| format!("zoo:{model}"));
-    let files = exported::supported().into_iter().map(|path| path.to_str().unwrap().to_owned());
-    for (i, model) in part(zoo.chain(files).enumerate(), 3, 0) {
-        let [gpus, threads] = [i % 8 + 1, i % 4 + 1].map(|count| count.to_string());
-        let sizes = ["--gpus", &gpus, "--threads", &threads, "--batch", ["1", "7", "10"][i % 3]];
+    for (model, [gpus, rows, threads]) in part(exported::with_counts(zoo), 3, 0) {
+        let sizes = ["--gpus", &gpus, "--batch", &rows, "--threads", &threads];
         let options = ["--target", "cpu", "--isa", "all", "--format", "json"];
         let (equal, said) = fanwise(&[&["check", &model][..], &sizes, &options].concat());
         assert!(equal, "{model}: {said}");

@@ -19,6 +19,20 @@ pub fn models(folder: &Path) -> Vec<PathBuf> {
     models
 }
 
+/// These models and the supported files, each with counts of devices, of rows and of threads.
+///
+/// # Panics
+/// If a file is missing, or its path is no text.
+pub fn with_counts(
+    models: impl Iterator<Item = String>,
+) -> impl Iterator<Item = (String, [String; 3])> {
+    let files = supported().into_iter().map(|path| path.to_str().expect("a text").to_owned());
+    models.chain(files).enumerate().map(|(i, model)| {
+        let counts = [i % 8 + 1, [7, 1, 10][i % 3], i % 4 + 1];
+        (model, counts.map(|count| count.to_string()))
+    })
+}
+
 /// The models that are supported.
 ///
 /// # Panics
