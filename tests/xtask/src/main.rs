@@ -192,7 +192,10 @@ fn fake_driver() -> Result<PathBuf, Failure> {
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     fs::create_dir_all(&folder).map_err(failed)?;
-    fs::copy(built("deps/libfakecuda.so"), folder.join("libcuda.so")).map_err(failed)?;
+    // Another part may run with the one that is there, which must not change under it.
+    let new = folder.join("libcuda.so.new");
+    fs::copy(built("deps/libfakecuda.so"), &new).map_err(failed)?;
+    fs::rename(new, folder.join("libcuda.so")).map_err(failed)?;
     Ok(folder)
 }
 
