@@ -3,9 +3,10 @@
 //! For each sample and group the output `[filters, windows]` is the product of the weights
 //! `[filters, terms]` with the input unfolded to `[terms, windows]`, computed in tiles. The terms
 //! are the taps, and the channels under each, as the operator orders its sums. A pointwise
-//! convolution takes its input as it is. The tiles of large inputs are unfolded where they are
-//! used; a small input is unfolded once, for all filters. With one input channel to a group there
-//! is no product: taps are added up plane by plane.
+//! convolution takes its input as it is, and most others take a band of rows as it is, too. What
+//! is left is unfolded: the tiles of large inputs where they are used, a small input once, for all
+//! filters. With one input channel to a group there is no product: taps are added up plane by
+//! plane.
 
 use std::ops::Range;
 
@@ -15,15 +16,19 @@ use smallvec::SmallVec;
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::depthwise::Depthwise;
 use super::elementwise::Epilogue;
-use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply};
+use super::gemm::{MAX_TERMS, Matrix, MatrixMut, accumulate, chunks, multiply};
 use super::im2col::{SeenAxis, Term, Unfold};
+use super::isa;
 use super::scratch::{self, LINE};
-use super::simd::vectorised;
+use super::simd::{map, vectorised};
 use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
 use crate::backend::host::Unsuited;
 use crate::lower::{Images, Support, Types};
 use crate::op::{Conv, OpError};
 use crate::types::{DType, KernelClass, Order, Shape, TensorType};
+use direct::Direct;
+
+mod direct;
 
 /// The sizes of a convolution, and how it is computed: a function of everything but the batch size.
 #[derive(Debug)]
@@ -39,8 +44,8 @@ pub struct ConvPlan {
     /// Whether windows reach outside of the image.
     reaches_outside: bool,
     method: Method,
-    /// The filters and windows of a tile; the windows are a multiple of a cache line.
-    tile: Extent,
+    /// The windows of a tile.
+    width: usize,
 }
 
 /// The channels of a convolution.
@@ -59,6 +64,8 @@ enum Method {
     Planes(Box<Depthwise>),
     /// One tap: the input is the operand of the product.
     Pointwise,
+    /// Bands of the input are the operand.
+    Direct(Box<Direct>),
     /// The operand is unfolded once for a sample and group, then multiplied tile by tile.
     Once,
     /// The operand is unfolded for each tile.
@@ -67,6 +74,12 @@ enum Method {
 
 /// Elements of an operand that is unfolded once.
 const UNFOLDED: usize = 1 << 20;
+
+/// Tiles for each thread, so that none waits long for the last one.
+const TILES: usize = 4;
+
+/// Elements of the operand of a tile that is not unfolded.
+const OPERAND: usize = 1 << 16;
 
 /// Elements of the result of a tile.
 const RESULT: usize = 1 << 17;
@@ -100,11 +113,11 @@ impl ConvPlan {
             terms: channels.own * taps,
             reaches_outside: axes.iter().any(SeenAxis::reaches_outside),
             method: Method::ForEachTile,
-            tile: Extent { rows: 0, columns: 0 },
+            width: 0,
             axes,
         };
         plan.method = plan.product();
-        plan.tile = plan.tile();
+        plan.width = plan.width();
         plan
     }
 
@@ -135,31 +148,44 @@ impl ConvPlan {
         if self.axes.iter().all(SeenAxis::is_plain) && !copied {
             return Method::Pointwise;
         }
+        if let Some(direct) = Direct::new(&self.axes, self.channels.own) {
+            return Method::Direct(Box::new(direct));
+        }
         let operand = self.terms.saturating_mul(self.windows.next_multiple_of(LINE));
         let Channels { groups, filters, .. } = self.channels;
         let alone = groups == 1 && operand.saturating_mul(filters) > WORTH;
         if alone && operand <= UNFOLDED { Method::Once } else { Method::ForEachTile }
     }
 
-    fn tile(&self) -> Extent {
+    /// The windows of a tile: rows of them, or whole cache lines.
+    fn width(&self) -> usize {
         let lines = self.windows.div_ceil(LINE);
-        let most = match lines {
-            0..128 => 4,
-            128..512 => 8,
+        let most = match (&self.method, lines) {
+            (Method::Direct(direct), _) => return direct.windows(),
+            // Long pieces of a row are written quickly.
+            (Method::Pointwise, _) => (OPERAND / LINE / self.terms.max(1)).clamp(4, 64),
+            (_, 0..128) => 4,
+            (_, 128..512) => 8,
             _ => 16,
         };
-        let count = lines.div_ceil(most);
-        let width = lines.div_ceil(count).max(1) * LINE;
-        // Filters are multiplied six at a time. Eight tiles are enough for some threads.
-        let (most, filters) = ((RESULT / width).max(6), self.channels.filters);
-        let height = if matches!(self.method, Method::ForEachTile) {
-            filters
+        lines.div_ceil(lines.div_ceil(most)).max(1) * LINE
+    }
+
+    /// The tiles of a group, where so many groups are computed at the same time: few, as each has
+    /// to take its operand apart, but some for each thread.
+    fn tile(&self, groups: usize) -> Extent {
+        let (width, filters) = (self.width, self.channels.filters);
+        let threads = rayon::current_num_threads();
+        let wanted = if threads > 1 { TILES * threads } else { 1 };
+        let blocks = if matches!(self.method, Method::ForEachTile) {
+            1
         } else {
-            let each = self.terms.saturating_mul(width).max(1);
-            let blocks = (8usize.div_ceil(count)).min(filters * each / WORTH).max(1);
-            filters.div_ceil(blocks).next_multiple_of(6)
+            let worth = self.terms.saturating_mul(width).saturating_mul(filters) / WORTH;
+            wanted.div_ceil(self.windows.div_ceil(width) * groups).min(worth).max(1)
         };
-        Extent { rows: height.min(most), columns: width }
+        // Filters are multiplied six at a time.
+        let rows = filters.div_ceil(blocks).next_multiple_of(6).min((RESULT / width).max(6));
+        Extent { rows, columns: width }
     }
 
     /// These terms, with the taps outside.
@@ -206,19 +232,24 @@ impl ConvPlan {
                     self.group(operands, i).unfolded_once(y);
                 }
             }
-            Method::Pointwise | Method::ForEachTile => {
-                y.par_chunks_mut(group).enumerate().for_each(|(i, y)| {
-                    let group = self.group(operands, i);
-                    tiles(y, self.windows, self.tile).into_par_iter().for_each(|tile| {
-                        if matches!(self.method, Method::Pointwise) {
-                            group.pointwise(tile);
-                        } else {
-                            group.unfolded(tile);
-                        }
-                    });
-                });
+            Method::Pointwise | Method::Direct(_) | Method::ForEachTile => {
+                self.by_tiles(operands, y);
             }
         }
+    }
+
+    /// All tiles of all groups.
+    fn by_tiles(&self, operands: ConvOperands<'_>, y: &mut [f32]) {
+        let group = self.channels.filters * self.windows;
+        let extent = self.tile(y.len() / group);
+        y.par_chunks_mut(group).enumerate().for_each(|(i, y)| {
+            let group = self.group(operands, i);
+            tiles(y, self.windows, extent).into_par_iter().for_each(|tile| match &self.method {
+                Method::Pointwise => group.pointwise(tile),
+                Method::Direct(direct) => group.direct(direct, tile),
+                Method::Planes(_) | Method::Once | Method::ForEachTile => group.unfolded(tile),
+            });
+        });
     }
 
     /// All output planes of groups with one input channel.
@@ -234,6 +265,21 @@ impl ConvPlan {
             operands.epilogue.apply(y, i * self.windows);
         });
     }
+}
+
+/// Writes sums and a bias; every NaN becomes the same one. Returns whether there was any.
+fn end<'a>(rows: impl Iterator<Item = (&'a mut [f32], &'a [f32])>, bias: f32) -> bool {
+    vectorised!({
+        let (bias, mut any) = (bias, 0u32);
+        for (y, sums) in rows {
+            map(sums, y, |sum: f32| {
+                any |= u32::from(sum.is_nan());
+                let sum = if sum.is_nan() { f32::NAN } else { sum };
+                sum + bias
+            });
+        }
+        any > 0
+    })
 }
 
 /// One group of channels of one sample.
@@ -273,15 +319,20 @@ impl Group<'_> {
     fn store(&self, tile: Tile<'_>, result: &[f32], stride: usize) {
         let origin = Origin { first: self.first, columns: self.plan.windows };
         let computed = Computed { data: result, stride };
-        store(tile, computed, origin, self.epilogue, |row, y, sums| match self.bias {
-            Some(bias) => {
-                let bias = bias[row];
-                vectorised!(for (y, sum) in y.iter_mut().zip(sums) {
-                    *y = sum + bias;
-                });
-            }
-            None => y.copy_from_slice(sums),
+        store(tile, computed, origin, self.epilogue, |row, y, sums| {
+            end(std::iter::once((y, sums)), self.bias_of(row));
         });
+    }
+
+    /// The bias of a filter; 0 if there is none, which changes no sum: none is a negative zero.
+    fn bias_of(&self, filter: usize) -> f32 {
+        self.bias.map_or(0.0, |bias| bias[filter])
+    }
+
+    /// Whether all weights of these filters are finite.
+    fn is_finite(&self, filters: Range<usize>) -> bool {
+        let weights = self.weights.block(filters, 0..self.plan.terms);
+        (0..weights.rows()).all(|i| weights.row(i).iter().all(|w| w.is_finite()))
     }
 
     /// A tile of a pointwise convolution. The last one reaches back, so that it has whole lines.
@@ -293,8 +344,8 @@ impl Group<'_> {
         let columns = start..(start + stride).min(windows);
         scratch::own(tile.pieces.len() * stride, |result| {
             let weights = self.weights.block(tile.rows(), 0..terms);
-            let product = MatrixMut::new(result, tile.pieces.len(), columns.len(), stride);
-            multiply(weights, x.block(0..terms, columns), product, false);
+            let mut product = MatrixMut::new(result, tile.pieces.len(), columns.len(), stride);
+            accumulate(isa::arch(), weights, x.block(0..terms, columns), &mut product, false);
             let skipped = tile.columns.start - start;
             self.store(tile, &result[skipped..], stride);
         });
@@ -331,8 +382,7 @@ impl Group<'_> {
     fn leave_out(&self, unfold: &Unfold, to: &mut Product<'_>) {
         let plan = self.plan;
         let weights = self.weights.block(to.rows.clone(), 0..plan.terms);
-        let is_finite = |i| weights.row(i).iter().all(|w| w.is_finite());
-        if !(plan.reaches_outside && to.has_nan) || (0..weights.rows()).all(is_finite) {
+        if !(plan.reaches_outside && to.has_nan) || self.is_finite(to.rows.clone()) {
             return;
         }
         let (inside, mut seen) = (vec![1.0; plan.plane], vec![0.0; to.stride]);
@@ -357,7 +407,7 @@ impl Group<'_> {
     /// the other.
     fn unfolded_once(&self, y: &mut [f32]) {
         let (plan, terms) = (self.plan, self.plan.terms);
-        let width = plan.tile.columns;
+        let width = plan.width;
         let operands: Vec<(usize, Unfold)> = (0..plan.windows)
             .step_by(width)
             .map(|start| {
@@ -376,7 +426,7 @@ impl Group<'_> {
                     });
                 },
             );
-            tiles(y, plan.windows, plan.tile).into_par_iter().for_each(|tile| {
+            tiles(y, plan.windows, plan.tile(1)).into_par_iter().for_each(|tile| {
                 let operand = &memory[tile.columns.start * terms..];
                 let (stride, unfold) = &operands[tile.columns.start / width];
                 scratch::own(tile.pieces.len() * stride, |result| {

@@ -2,7 +2,7 @@
 
 use super::phases::Phases;
 use super::scratch;
-use super::simd::vectorised;
+use super::simd::{map, vectorised};
 use crate::op::window::{WindowAxis, Windows};
 
 /// A convolution of planes.
@@ -36,25 +36,18 @@ impl Depthwise {
         // Phases turn a strided convolution into one of stride 1, whose rows are contiguous.
         scratch::own(apart + windows, |memory| {
             let (apart, windows) = memory.split_at_mut(apart);
-            phases.fill(x, 0.0, apart);
+            phases.fill(x, 0.0, 0, apart);
             vectorised!(phases.slide(
                 apart,
                 windows,
                 0.0,
                 // Inlined with few optimisations as well, where it is no call for each element.
                 #[inline(always)]
-                |tap, y, x| {
-                    let w = w[tap];
-                    for (y, x) in y.iter_mut().zip(x) {
-                        *y = x.mul_add(w, *y);
-                    }
-                }
+                |tap, sum, x: f32| x.mul_add(w[tap], sum)
             ));
             let width = y.len() / phases.rows(windows).count();
             vectorised!(for (y, sums) in y.chunks_exact_mut(width).zip(phases.rows(windows)) {
-                for (y, sum) in y.iter_mut().zip(sums) {
-                    *y = (*sum + 0.0) + bias;
-                }
+                map(sums, y, |sum| (sum + 0.0) + bias);
             });
         });
     }

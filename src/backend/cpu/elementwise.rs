@@ -145,15 +145,19 @@ impl Step<'_> {
 }
 
 /// The loop of a function of one number.
-struct Each<'a>(&'a mut [f32]);
+pub(super) struct Each<'a>(pub(super) &'a mut [f32]);
 
 impl Apply<f32> for Each<'_> {
     type Output = ();
 
     #[inline]
     fn apply(self, f: impl Fn(f32) -> f32) {
-        vectorised!(for x in self.0.iter_mut() {
-            *x = f(*x);
+        vectorised!({
+            // Moved into the loop's own function, where its parameters stay in registers.
+            let f = f;
+            for x in self.0.iter_mut() {
+                *x = f(*x);
+            }
         });
     }
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut};
+pub(super) use super::micro::Rows;
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
 use super::scratch;
 
@@ -25,21 +26,25 @@ pub(crate) fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
-pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, c: MatrixMut<'_>, add: bool) -> bool {
-    multiply_by(isa::arch(), a, b, c, add)
+pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) -> bool {
+    accumulate(isa::arch(), a, b, &mut c, add);
+    c.unify_nans()
 }
 
-/// As [`multiply`], by these instructions.
-fn multiply_by(
+/// As [`multiply`], by these instructions, with a NaN of any bits where an element is no number.
+///
+/// # Panics
+/// If the sizes do not fit: a bug in the caller.
+pub(super) fn accumulate(
     arch: pulp::Arch,
     a: Matrix<'_>,
     b: Matrix<'_>,
-    mut c: MatrixMut<'_>,
+    c: &mut MatrixMut<'_>,
     add: bool,
-) -> bool {
-    check(a, b, &c);
+) {
+    check(a, b, c);
     if c.is_empty() {
-        return false;
+        return;
     }
     if a.columns == 0 && !add {
         c.clear();
@@ -48,17 +53,34 @@ fn multiply_by(
         let add = add || part.start > 0;
         for m in steps(0..a.rows, ROWS) {
             let (a, b) = (a.block(m.clone(), part.clone()), b.block(part.clone(), 0..b.columns));
-            multiply_part(arch, a, b, &mut c.block(m, 0..b.columns), add);
+            accumulate_part(arch, a, b, &mut c.block(m, 0..b.columns), add);
         }
     }
-    c.unify_nans()
+}
+
+/// As [`accumulate`], for a right operand of which each row has a place of its own.
+///
+/// # Panics
+/// If the sizes do not fit, or there are more than [`MAX_TERMS`] terms or none: a bug in the
+/// caller.
+pub(super) fn accumulate_rows(a: Matrix<'_>, b: Rows<'_>, c: &mut MatrixMut<'_>, add: bool) {
+    let (terms, columns) = (b.places.len(), b.columns);
+    let fits = (a.rows, a.columns, columns) == (c.rows, terms, c.columns);
+    assert!(fits && (1..=MAX_TERMS).contains(&terms), "{terms} rows of {columns} into {c:?}");
+    scratch::panels(MEMORY, |memory| isa::arch().dispatch(Block { a, b, c, add, memory }));
 }
 
 /// The rows that are multiplied in one go, at most.
 const ROWS: usize = 512;
 
 /// The part of a product that has at most [`ROWS`] rows and [`MAX_TERMS`] terms.
-fn multiply_part(arch: pulp::Arch, a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixMut<'_>, add: bool) {
+fn accumulate_part(
+    arch: pulp::Arch,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    c: &mut MatrixMut<'_>,
+    add: bool,
+) {
     let apart = if a.has_contiguous_rows() { 0 } else { a.rows * a.columns };
     scratch::panels(apart + TERMS * COLUMNS + MEMORY, |memory| {
         let (left, memory) = memory.split_at_mut(apart);
@@ -70,12 +92,17 @@ fn multiply_part(arch: pulp::Arch, a: Matrix<'_>, b: Matrix<'_>, c: &mut MatrixM
             a
         };
         if b.has_contiguous_rows() {
+            let places = Rows::places(b.rows, b.row_stride);
+            let (columns, stride) = (b.columns, b.row_stride);
+            let b = Rows { data: b.data, places: &places, columns, stride };
             arch.dispatch(Block { a, b, c, add, memory });
             return;
         }
         for n in steps(0..c.columns, COLUMNS) {
-            b.block(0..b.rows, n.clone()).pack_rows(right, n.len());
-            let b = Matrix::contiguous(right, b.rows, n.len());
+            let (columns, stride) = (n.len(), n.len());
+            b.block(0..b.rows, n.clone()).pack_rows(right, columns);
+            let places = Rows::places(b.rows, stride);
+            let b = Rows { data: right, places: &places, columns, stride };
             arch.dispatch(Block { a, b, c: &mut c.block(0..a.rows, n), add, memory });
         }
     });
@@ -102,7 +129,7 @@ mod tests {
 
     use super::super::isa::Isa;
     use super::super::testing::assert_bits;
-    use super::{Matrix, MatrixMut, chunks, multiply, multiply_by};
+    use super::{Matrix, MatrixMut, accumulate, chunks, multiply};
 
     const ROWS: usize = 27;
     const COLUMNS: usize = 70;
@@ -243,8 +270,11 @@ mod tests {
             for right in [right, Matrix::contiguous(&rows, k, n + apart).block(0..k, 0..n)] {
                 for arch in Isa::available().filter_map(Isa::arch) {
                     let (mut plain, mut added) = (vec![0.0; m * n], vec![1.0; m * n]);
-                    multiply_by(arch, left, right, MatrixMut::new(&mut plain, m, n, n), false);
-                    multiply_by(arch, left, right, MatrixMut::new(&mut added, m, n, n), true);
+                    for (c, add) in [(&mut plain, false), (&mut added, true)] {
+                        let mut c = MatrixMut::new(c, m, n, n);
+                        accumulate(arch, left, right, &mut c, add);
+                        c.unify_nans();
+                    }
                     assert_bits(&plain, &expected_plain, &format!("{what}, {arch:?}"));
                     assert_bits(&added, &expected_added, &format!("1 + {what}, {arch:?}"));
                 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::phases::PhaseAxis;
 use super::simd::take;
 use crate::op::window::WindowAxis;
 
@@ -96,6 +97,19 @@ impl SeenAxis {
     /// True if some windows reach outside of the input.
     pub(super) fn reaches_outside(&self) -> bool {
         self.taps.iter().any(|tap| tap.windows != (0..self.windows))
+    }
+
+    /// The axis for windows that are taken apart; `None` if a tap meets nothing.
+    pub(super) fn as_phases(&self) -> Option<PhaseAxis> {
+        // What the first window meets, or would if the input went on.
+        let first = |Reach { windows, from }: &Reach| {
+            let skipped = windows.start.checked_mul(self.step)?.cast_signed();
+            (!windows.is_empty()).then(|| from.cast_signed() - skipped)
+        };
+        let taps: Vec<isize> = self.taps.iter().map(first).collect::<Option<_>>()?;
+        let before = taps.iter().min()?.min(&0).unsigned_abs();
+        let taps = taps.iter().map(|tap| before.wrapping_add_signed(*tap)).collect();
+        Some(PhaseAxis { input: self.input, stride: self.step, before, output: self.windows, taps })
     }
 
     /// The position that a window meets under a tap that lies inside of the input for it.

@@ -7,8 +7,9 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Dims, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
-use super::gemm::{MAX_TERMS, Matrix, MatrixMut, chunks, multiply};
+use super::gemm::{Matrix, MatrixMut, multiply};
 use super::scratch::{self, LINE};
+use super::simd::vectorised;
 use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
@@ -24,14 +25,14 @@ pub struct View<'a> {
     pub data: &'a [f32],
 }
 
-/// The columns of a tile.
-const WIDTH: usize = 128;
+/// The columns of a tile, at most.
+const WIDTH: usize = 256;
+
+/// The columns of a tile are a multiple of those that are multiplied side by side, or all.
+const NARROW: usize = 64;
 
 /// The rows of a tile, at most.
 const HEIGHT: usize = 512;
-
-/// From this number of rows on, a tile copies its part of the right operand.
-const PACKED_ROWS: usize = 8;
 
 /// Multiplications for which a task is worth its cost.
 const WORTH: usize = 1 << 18;
@@ -147,12 +148,14 @@ impl Product<'_> {
             return;
         }
         // The shape of a tile changes no result: an element is the same chain of sums in every
-        // tile.
-        let width = WIDTH.min(columns.next_multiple_of(LINE));
-        let across = columns.div_ceil(width);
-        let each = rows.saturating_mul(width).saturating_mul(terms.max(1));
-        // About eight tiles at least, unless their work would not be worth a task each.
-        let blocks = 8usize.div_ceil(across).min(each / WORTH).max(1);
+        // tile. About eight tiles, unless their work would not be worth a task each: side by side
+        // first, as each tile reads all of its part of the right operand.
+        let work = rows.saturating_mul(columns).saturating_mul(terms);
+        let wanted = (work / WORTH).clamp(1, 8);
+        let across = columns.div_ceil(WIDTH).max(wanted.min(columns.div_ceil(NARROW)));
+        let width = columns.div_ceil(across).next_multiple_of(NARROW);
+        let width = width.min(columns.next_multiple_of(LINE));
+        let blocks = wanted.div_ceil(columns.div_ceil(width));
         let height = rows.div_ceil(blocks).next_multiple_of(6).min(HEIGHT);
         tiles(y, columns, Extent { rows: height, columns: width })
             .into_par_iter()
@@ -162,30 +165,10 @@ impl Product<'_> {
     fn tile(&self, tile: Tile<'_>, first: usize) {
         let (rows, columns) = (tile.pieces.len(), tile.columns.len());
         let stride = columns.next_multiple_of(LINE);
-        // A copy pays off once several rows read it.
-        let packed = rows >= PACKED_ROWS;
-        let operand = if packed { MAX_TERMS.min(self.a.columns()) * stride } else { 0 };
-        scratch::own(operand + rows * stride, |memory| {
-            let (operand, result) = memory.split_at_mut(operand);
-            if self.a.columns() == 0 {
-                result.fill(0.0);
-            }
-            // Columns behind the last one are multiplied too, and left out.
-            if columns < stride {
-                operand.fill(0.0);
-            }
-            // Chunks of the terms follow from their number alone; all but the first add to what is
-            // there.
-            for part in chunks(self.a.columns()) {
-                let a = self.a.block(tile.rows(), part.clone());
-                let mut b = self.b.block(part.clone(), tile.columns.clone());
-                if packed {
-                    b.pack_rows(operand, stride);
-                    b = Matrix::contiguous(operand, part.len(), stride);
-                }
-                let product = MatrixMut::new(result, rows, b.columns(), stride);
-                multiply(a, b, product, part.start > 0);
-            }
+        scratch::own(rows * stride, |result| {
+            let a = self.a.block(tile.rows(), 0..self.a.columns());
+            let b = self.b.block(0..self.b.rows(), tile.columns.clone());
+            multiply(a, b, MatrixMut::new(result, rows, columns, stride), false);
             self.store(tile, Computed { data: result, stride }, first);
         });
     }
@@ -197,13 +180,21 @@ impl Product<'_> {
             y.copy_from_slice(sums);
             // Multiplied after the sum, as the reference does; a factor of 1 changes no bit.
             if self.alpha.to_bits() != 1.0f32.to_bits() {
-                for y in y.iter_mut() {
+                vectorised!(for y in y.iter_mut() {
                     *y *= self.alpha;
-                }
+                });
             }
             let Some(Addend { data, factor, down, across }) = self.addend else { return };
-            for (j, y) in (start..).zip(y.iter_mut()) {
-                *y += factor * data[row * down + j * across];
+            let data = &data[row * down + start * across..];
+            if across == 0 {
+                let addend = factor * data[0];
+                vectorised!(for y in y.iter_mut() {
+                    *y += addend;
+                });
+            } else {
+                vectorised!(for (y, x) in y.iter_mut().zip(data) {
+                    *y += factor * x;
+                });
             }
         });
     }

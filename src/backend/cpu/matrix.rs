@@ -1,7 +1,6 @@
 //! Matrices of `f32` in memory, to read and to write, and their blocks.
 
 use std::ops::Range;
-use std::slice::ChunksExact;
 
 use super::simd::vectorised;
 
@@ -162,53 +161,11 @@ impl<'a> Matrix<'a> {
             && (self.row_stride >= self.columns || self.rows < 2)
     }
 
-    /// Whether every row begins at a multiple of the size of vectors of so many elements.
-    pub(super) fn is_aligned(&self, lanes: usize) -> bool {
-        let size = lanes * size_of::<f32>();
-        self.row_stride.is_multiple_of(lanes) && self.data.as_ptr().addr().is_multiple_of(size)
-    }
-
-    /// The distance between rows.
-    pub(super) fn row_stride(&self) -> usize {
-        self.row_stride
-    }
-
     /// The elements of a row, which are neighbours.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(super) fn row(&self, i: usize) -> &'a [f32] {
         &self.data[i * self.row_stride..][..self.columns]
-    }
-
-    /// The elements of each row from a column on, and those behind them.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub(super) fn rows_from(&self, column: usize) -> impl Iterator<Item = &'a [f32]> {
-        // The stride of a single row means nothing.
-        let stride = if self.rows < 2 { self.data.len() } else { self.row_stride };
-        self.data[column..].chunks(stride.max(1))
-    }
-
-    /// All rows but the last, each with what lies behind it, and the last.
-    ///
-    /// # Panics
-    /// If there is none: a bug in the caller.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub(super) fn rows_and_last(&self) -> (ChunksExact<'a, f32>, &'a [f32]) {
-        let (above, last) = self.data.split_at((self.rows - 1) * self.row_stride);
-        (above.chunks_exact(self.row_stride.max(1)), last)
-    }
-
-    /// The same matrix, whose rows have at least one element, with rows that lie in `memory`, one
-    /// behind the other and zeros up to `width` at the end of each.
-    pub(super) fn padded<'b>(&self, memory: &'b mut [f32], width: usize) -> Matrix<'b> {
-        for (to, from) in memory.chunks_exact_mut(width).zip(self.rows_from(0)).take(self.rows) {
-            let (to, rest) = to.split_at_mut(self.columns);
-            to.copy_from_slice(&from[..self.columns]);
-            rest.fill(0.0);
-        }
-        Matrix::contiguous(memory, self.rows, width)
     }
 }
 

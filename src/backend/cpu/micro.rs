@@ -8,6 +8,7 @@
 #![expect(clippy::inline_always, reason = "loops are compiled for the vectors of their caller")]
 
 use pulp::{NullaryFnOnce, Simd, WithSimd};
+use smallvec::SmallVec;
 
 use super::matrix::{Matrix, MatrixMut};
 
@@ -26,11 +27,51 @@ const PAGE: usize = 1024;
 /// The elements that a block works with beside its operands.
 pub(super) const MEMORY: usize = (TERMS + ROWS) * COLUMNS;
 
-/// `c = a b`, or `c += a b` if `add`, for at most [`TERMS`] terms and rows of `b` that are
-/// contiguous.
+/// Where the rows of a right operand begin, at most [`TERMS`].
+pub(super) type Places = SmallVec<[usize; TERMS]>;
+
+/// A right operand, a row for each term: the `columns` elements from its place on.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) data: &'a [f32],
+    pub(super) places: &'a [usize],
+    pub(super) columns: usize,
+    /// The distance between places if it is always the same, else 0.
+    pub(super) stride: usize,
+}
+
+impl Rows<'_> {
+    /// The places of rows at this distance.
+    pub(super) fn places(rows: usize, stride: usize) -> Places {
+        (0..rows).map(|row| row * stride).collect()
+    }
+
+    /// These columns.
+    fn columns(self, from: usize, columns: usize) -> Self {
+        Self { data: &self.data[from..], columns, ..self }
+    }
+
+    /// Copies the rows to `memory`, one behind the other and zeros up to `width` at the end of
+    /// each.
+    fn copy(&self, memory: &mut [f32], width: usize) {
+        for (to, at) in memory.chunks_exact_mut(width).zip(self.places) {
+            let (to, rest) = to.split_at_mut(self.columns);
+            to.copy_from_slice(&self.data[*at..][..self.columns]);
+            rest.fill(0.0);
+        }
+    }
+
+    /// Whether every row begins at a multiple of the size of vectors of so many elements.
+    fn is_aligned(&self, lanes: usize) -> bool {
+        let size = lanes * size_of::<f32>();
+        self.stride.is_multiple_of(lanes) && self.data.as_ptr().addr().is_multiple_of(size)
+    }
+}
+
+/// `c = a b`, or `c += a b` if `add`, for at most [`TERMS`] terms.
 pub(super) struct Block<'a, 'b> {
     pub(super) a: Matrix<'a>,
-    pub(super) b: Matrix<'a>,
+    pub(super) b: Rows<'a>,
     pub(super) c: &'a mut MatrixMut<'b>,
     pub(super) add: bool,
     /// Room for [`MEMORY`] elements.
@@ -55,8 +96,8 @@ impl WithSimd for Block<'_, '_> {
             (true, _) => 2,
         };
         let mut at = 0;
-        while at < b.columns() {
-            let left = b.columns() - at;
+        while at < b.columns {
+            let left = b.columns - at;
             let mut vectors = left.div_ceil(lanes).min(most);
             let copied = left < vectors * lanes || is_copied(a.rows(), b, lanes);
             if copied {
@@ -66,9 +107,12 @@ impl WithSimd for Block<'_, '_> {
                 vectors = 4;
             }
             let width = left.min(vectors * lanes);
-            let mut right = b.block(0..b.rows(), at..at + width);
+            let mut right = b.columns(at, width);
+            let close: Places;
             if copied {
-                right = right.padded(memory, vectors * lanes);
+                right.copy(memory, vectors * lanes);
+                close = Rows::places(b.places.len(), vectors * lanes);
+                right = Rows { data: memory, places: &close, ..right };
             }
             for i in 0..blocks {
                 let rows = i * a.rows() / blocks..(i + 1) * a.rows() / blocks;
@@ -95,23 +139,23 @@ impl WithSimd for Block<'_, '_> {
 /// Whether so many rows of the left operand are worth a copy of the right one, in which its rows
 /// are neighbours.
 #[inline(always)]
-fn is_copied(rows: usize, b: Matrix<'_>, lanes: usize) -> bool {
-    if b.row_stride() <= 4 * COLUMNS {
+fn is_copied(rows: usize, b: Rows<'_>, lanes: usize) -> bool {
+    if b.stride <= 4 * COLUMNS {
         return false;
     }
     // Vectors that cross pages are slow, and rows at a distance of pages share a few places of a
     // cache. What is read of few rows stays in the cache as it is.
-    match (b.is_aligned(lanes), b.row_stride().is_multiple_of(PAGE)) {
+    match (b.is_aligned(lanes), b.stride.is_multiple_of(PAGE)) {
         (false, _) => rows >= 48,
-        (true, true) => rows >= 24 && b.rows() > TERMS / 2,
-        (true, false) => rows >= 192 && b.rows() > TERMS / 4,
+        (true, true) => rows >= 24 && b.places.len() > TERMS / 2,
+        (true, false) => rows >= 192 && b.places.len() > TERMS / 4,
     }
 }
 
 #[derive(Clone, Copy)]
 struct Operands<'a> {
     a: Matrix<'a>,
-    b: Matrix<'a>,
+    b: Rows<'a>,
 }
 
 /// The first row and column of a block.
@@ -171,11 +215,10 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
             }
         }
         let rows: [&[f32]; M] = std::array::from_fn(|i| a.row(i));
-        let (mut above, last) = b.rows_and_last();
         // Loops over indices: where tests are built, iterators are calls that keep sums in memory.
         macro_rules! add_term {
-            ($b:expr, $p:expr) => {
-                let b: [S::f32s; V] = *array(S::as_simd_f32s(&$b[..width]).0);
+            ($at:expr, $p:expr) => {
+                let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[$at..][..width]).0);
                 let mut i = 0;
                 while i < M {
                     let x = simd.splat_f32s(rows[i][$p]);
@@ -190,20 +233,18 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
         }
         // Several terms to a turn of the loop: where vectors of `b` cross cache lines, what a turn
         // costs beside its sums counts.
-        let turns = (a.columns() - 1) / 4;
-        for turn in 0..turns {
-            // Each term of `a` has a row of `b`.
-            let Some(b) = above.next() else { break };
-            add_term!(b, 4 * turn);
-            let Some(b) = above.next() else { break };
-            add_term!(b, 4 * turn + 1);
-            let Some(b) = above.next() else { break };
-            add_term!(b, 4 * turn + 2);
-            let Some(b) = above.next() else { break };
-            add_term!(b, 4 * turn + 3);
+        let (turns, rest) = b.places.as_chunks::<4>();
+        let mut p = 0;
+        for [first, second, third, fourth] in turns {
+            add_term!(*first, p);
+            add_term!(*second, p + 1);
+            add_term!(*third, p + 2);
+            add_term!(*fourth, p + 3);
+            p += 4;
         }
-        for (p, b) in (4 * turns..).zip(above.chain([last])) {
-            add_term!(b, p);
+        for at in rest {
+            add_term!(*at, p);
+            p += 1;
         }
         for (i, sums) in sums.iter().enumerate() {
             let to = S::as_mut_simd_f32s(&mut c.row(row + i)[column..][..width]).0;

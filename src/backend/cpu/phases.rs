@@ -14,8 +14,8 @@ use super::scratch::LINE;
 use super::simd::take;
 use crate::op::window::WindowAxis;
 
-/// The windows that are computed in one go: their 2 KiB of sums stay in the L1 cache over all taps.
-const BLOCK: usize = 512;
+/// The windows that are computed in one go: what they take stays in registers over all taps.
+const BLOCK: usize = 64;
 
 /// A plane taken apart has at most this many times the elements of the plane, beside [`SMALL`].
 const GROWTH: usize = 4;
@@ -23,10 +23,60 @@ const GROWTH: usize = 4;
 /// The number of elements up to which any growth is allowed.
 const SMALL: usize = 1 << 14;
 
+/// An axis of windows that is taken apart.
+#[derive(Clone, Debug)]
+pub(super) struct PhaseAxis {
+    /// Elements of the input.
+    pub(super) input: usize,
+    /// Elements between neighbouring windows.
+    pub(super) stride: usize,
+    /// Elements of padding before the input.
+    pub(super) before: usize,
+    /// Windows.
+    pub(super) output: usize,
+    /// What the first window meets under each tap, counted from the padding on.
+    pub(super) taps: Vec<usize>,
+}
+
+impl PhaseAxis {
+    /// The axis of windows that adds nothing to a plane of one axis.
+    fn unit() -> Self {
+        Self { input: 1, stride: 1, before: 0, output: 1, taps: vec![0] }
+    }
+
+    /// The elements of a phase.
+    fn extent(&self) -> Option<usize> {
+        self.output.checked_add(self.taps.iter().max()? / self.stride)
+    }
+
+    /// For each tap the position of its phase and the steps in it; and the phases.
+    fn split(&self) -> (Vec<(usize, usize)>, SmallVec<[usize; 4]>) {
+        let mut phases: SmallVec<[usize; 4]> = SmallVec::new();
+        let at = |tap: &usize| {
+            let (steps, phase) = (tap / self.stride, tap % self.stride);
+            let known = phases.iter().position(|p| *p == phase);
+            let i = known.unwrap_or_else(|| {
+                phases.push(phase);
+                phases.len() - 1
+            });
+            (i, steps)
+        };
+        (self.taps.iter().map(at).collect(), phases)
+    }
+}
+
+impl From<&WindowAxis> for PhaseAxis {
+    fn from(axis: &WindowAxis) -> Self {
+        let WindowAxis { input, stride, before, output, .. } = *axis;
+        let taps = (0..axis.kernel).map(|tap| tap * axis.dilation).collect();
+        Self { input, stride, before, output, taps }
+    }
+}
+
 /// The plan that splits planes of one size.
 #[derive(Debug)]
 pub(super) struct Phases {
-    axes: [WindowAxis; 2],
+    axes: [PhaseAxis; 2],
     /// The phases of each axis that a tap meets.
     met: [SmallVec<[usize; 4]>; 2],
     /// The rows and columns of a phase.
@@ -36,47 +86,35 @@ pub(super) struct Phases {
     taps: Vec<usize>,
 }
 
-/// The axis of windows that adds nothing to a plane of one axis.
-const UNIT: WindowAxis =
-    WindowAxis { input: 1, kernel: 1, stride: 1, dilation: 1, before: 0, after: 0, output: 1 };
-
-/// For each tap of an axis the position of its phase and the steps in it; and the phases.
-fn split(axis: &WindowAxis) -> (Vec<(usize, usize)>, SmallVec<[usize; 4]>) {
-    let mut phases: SmallVec<[usize; 4]> = SmallVec::new();
-    let at = |tap: usize| {
-        let (steps, phase) = (tap * axis.dilation / axis.stride, tap * axis.dilation % axis.stride);
-        let known = phases.iter().position(|p| *p == phase);
-        let i = known.unwrap_or_else(|| {
-            phases.push(phase);
-            phases.len() - 1
-        });
-        (i, steps)
-    };
-    ((0..axis.kernel).map(at).collect(), phases)
-}
-
 impl Phases {
     /// For windows over one or two axes; `None` for more, or where padding or a wide kernel would
     /// make it costly.
     pub(super) fn new(axes: &[WindowAxis]) -> Option<Self> {
+        // A wide kernel, which may have no weights, is refused before its taps are listed.
+        let taps = axes.iter().map(|a| a.kernel).try_fold(1usize, usize::checked_mul)?;
+        let inputs = axes.iter().map(|a| a.input).try_fold(1usize, usize::checked_mul)?;
+        if taps > inputs.saturating_mul(GROWTH) + SMALL {
+            return None;
+        }
+        Self::of(&axes.iter().map(PhaseAxis::from).collect::<SmallVec<[PhaseAxis; 3]>>())
+    }
+
+    /// For windows over such axes, in the same way.
+    pub(super) fn of(axes: &[PhaseAxis]) -> Option<Self> {
         let axes = match axes {
-            [columns] => [UNIT, *columns],
-            [rows, columns] => [*rows, *columns],
+            [columns] => [PhaseAxis::unit(), columns.clone()],
+            [rows, columns] => [rows.clone(), columns.clone()],
             _ => return None,
         };
-        let extent = |axis: &WindowAxis| {
-            let steps = (axis.kernel - 1).checked_mul(axis.dilation)? / axis.stride;
-            axis.output.checked_add(steps)
-        };
-        let (rows, columns) = (extent(&axes[0])?, extent(&axes[1])?);
+        let (rows, columns) = (axes[0].extent()?, axes[1].extent()?);
         let most = axes[0].input.saturating_mul(axes[1].input).saturating_mul(GROWTH) + SMALL;
-        let phases = |a: &WindowAxis| a.stride.min(a.kernel);
+        let phases = |a: &PhaseAxis| a.stride.min(a.taps.len());
         let each = rows.checked_mul(columns)?.checked_mul(phases(&axes[0]))?;
         if each.checked_mul(phases(&axes[1]))? > most {
             return None;
         }
         let ((row_taps, row_phases), (column_taps, column_phases)) =
-            (split(&axes[0]), split(&axes[1]));
+            (axes[0].split(), axes[1].split());
         let place = |(row_phase, down): (usize, usize), (column_phase, along): (usize, usize)| {
             let phase = row_phase * column_phases.len() + column_phase;
             (phase * rows + down) * columns + along
@@ -86,20 +124,36 @@ impl Phases {
         Some(Self { axes, met: [row_phases, column_phases], rows, columns, taps })
     }
 
-    /// The elements of a plane taken apart, and those that its windows take with what lies between
-    /// them.
-    pub(super) fn memory(&self) -> (usize, usize) {
+    /// The elements of a plane taken apart.
+    pub(super) fn apart(&self) -> usize {
         let phases = self.met[0].len() * self.met[1].len();
-        let apart = phases * self.rows * self.columns;
-        (apart.next_multiple_of(LINE), self.windows())
+        (phases * self.rows * self.columns).next_multiple_of(LINE)
     }
 
-    fn windows(&self) -> usize {
+    /// The windows of a plane with those that lie between its rows and do not exist.
+    pub(super) fn windows(&self) -> usize {
         (self.axes[0].output - 1) * self.columns + self.axes[1].output
     }
 
-    /// Takes the plane `x` apart, with `pad` for what lies beside it.
-    pub(super) fn fill(&self, x: &[f32], pad: f32, to: &mut [f32]) {
+    /// The elements of a plane taken apart and of its windows, as [`Self::slide`] takes them.
+    pub(super) fn memory(&self) -> (usize, usize) {
+        (self.apart() + BLOCK, self.windows().next_multiple_of(BLOCK))
+    }
+
+    /// Where the elements lie in a plane taken apart that the first window meets, one for each tap
+    /// in row-major order.
+    pub(super) fn taps(&self) -> &[usize] {
+        &self.taps
+    }
+
+    /// The distance between rows of windows.
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Takes the plane `x` apart, with `pad` for what lies beside it; its first row of windows is
+    /// the one with number `from`.
+    pub(super) fn fill(&self, x: &[f32], pad: f32, from: usize, to: &mut [f32]) {
         let [rows, columns] = &self.axes;
         let mut all = to.chunks_exact_mut(self.columns);
         for row_phase in &self.met[0] {
@@ -107,7 +161,7 @@ impl Phases {
                 let seen = inside(columns, *column_phase, self.columns);
                 let first = seen.start * columns.stride + column_phase;
                 for (i, to) in all.by_ref().take(self.rows).enumerate() {
-                    let row = (i * rows.stride + row_phase).checked_sub(rows.before);
+                    let row = ((from + i) * rows.stride + row_phase).checked_sub(rows.before);
                     match row.filter(|r| *r < rows.input && !seen.is_empty()) {
                         Some(row) => {
                             to[..seen.start].fill(pad);
@@ -122,8 +176,8 @@ impl Phases {
         }
     }
 
-    /// Sets what all windows take to `start`, then calls `f` for each tap in row-major order with
-    /// some consecutive ones of them and with the elements that they meet under that tap.
+    /// Folds what each window meets, from `start` on, by `f` with the number of the tap, in
+    /// row-major order of the taps.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
     pub(super) fn slide(
@@ -131,25 +185,30 @@ impl Phases {
         apart: &[f32],
         windows: &mut [f32],
         start: f32,
-        f: impl Fn(usize, &mut [f32], &[f32]),
+        f: impl Fn(usize, f32, f32) -> f32,
     ) {
-        for (i, windows) in windows.chunks_mut(BLOCK).enumerate() {
-            windows.fill(start);
+        for (i, windows) in windows.chunks_exact_mut(BLOCK).enumerate() {
+            let mut block = [start; BLOCK];
             for (tap, at) in self.taps.iter().enumerate() {
-                f(tap, windows, &apart[at + i * BLOCK..][..windows.len()]);
+                let x = &apart[at + i * BLOCK..][..BLOCK];
+                for (y, x) in block.iter_mut().zip(x) {
+                    *y = f(tap, *y, *x);
+                }
             }
+            windows.copy_from_slice(&block);
         }
     }
 
     /// The windows of each row, of those that [`Self::slide`] gives.
     pub(super) fn rows<'a>(&self, windows: &'a [f32]) -> impl Iterator<Item = &'a [f32]> {
-        let width = self.axes[1].output;
-        windows.chunks(self.columns).map(move |row| &row[..width])
+        let [rows, columns] = &self.axes;
+        let width = columns.output;
+        windows.chunks(self.columns).take(rows.output).map(move |row| &row[..width])
     }
 }
 
 /// The elements of a phase of `len` elements that lie in the input.
-fn inside(axis: &WindowAxis, phase: usize, len: usize) -> Range<usize> {
+fn inside(axis: &PhaseAxis, phase: usize, len: usize) -> Range<usize> {
     let first = axis.before.saturating_sub(phase).div_ceil(axis.stride).min(len);
     let end = (axis.before + axis.input).saturating_sub(phase).div_ceil(axis.stride).min(len);
     first..end.max(first)

@@ -112,12 +112,14 @@ fn slide(phases: &Phases, x: &[f32], y: &mut [f32], start: f32, f: impl Fn(f32, 
     let (apart, windows) = phases.memory();
     scratch::own(apart + windows, |memory| {
         let (apart, windows) = memory.split_at_mut(apart);
-        phases.fill(x, start, apart);
-        vectorised!(phases.slide(apart, windows, start, |_, y, x| {
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = f(*y, *x);
-            }
-        }));
+        phases.fill(x, start, 0, apart);
+        vectorised!(phases.slide(
+            apart,
+            windows,
+            start,
+            #[inline(always)]
+            |_, y, x| f(y, x)
+        ));
         let width = y.len() / phases.rows(windows).count();
         for (y, row) in y.chunks_exact_mut(width).zip(phases.rows(windows)) {
             y.copy_from_slice(row);

@@ -8,14 +8,14 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
-use super::elementwise::Epilogue;
+use super::elementwise::{Each, Epilogue};
 use super::isa;
 use super::matmul::{View, matmul};
 use super::matrix::Matrix;
 use super::simd::vectorised;
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
-use crate::op::{Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
+use crate::op::{Activation, Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
 use crate::types::KernelClass;
 
 /// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
@@ -100,7 +100,12 @@ impl Panels {
             let part = Columns { data: data.as_chunks::<PANEL>().0, at, pairs: &self.pairs };
             let width = WIDTH.min(columns - first);
             let mut write = |row: usize, sums: &[f32; WIDTH]| {
-                y[row * columns + first..][..width].copy_from_slice(&sums[..width]);
+                let y = &mut y[row * columns + first..][..width];
+                // A copy of a known length is no call.
+                match y.first_chunk_mut() {
+                    Some(y) => *y = *sums,
+                    None => y.copy_from_slice(&sums[..width]),
+                }
             };
             // Two rows at a time read the weights once.
             for (i, a) in a.chunks(2 * terms).enumerate() {
@@ -236,6 +241,10 @@ impl Engine<f32> for Packed {
     #[inline]
     fn elements(&self, loops: impl FnOnce()) {
         vectorised!(loops());
+    }
+
+    fn apply(&self, function: &Activation, x: &mut [f32]) {
+        function.visit(Each(x));
     }
 }
 

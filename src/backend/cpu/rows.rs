@@ -163,7 +163,7 @@ fn reduce_channels(op: &Reduce, channels: usize, width: usize, x: &[f32], y: &mu
                 let from = x.chunks_exact(width).skip(channel).step_by(channels);
                 to.chunks_exact_mut(width).zip(from).for_each(|(to, x)| to.copy_from_slice(x));
             }
-            op.reduce(&[y.len(), row], rows, y);
+            vectorised!(op.reduce(&[y.len(), row], rows, y));
         });
     });
 }
@@ -188,7 +188,7 @@ pub fn reduce(plan: &ReducePlan, x: &[f32], y: &mut [f32]) {
     tasks.for_each(|(y, x)| {
         let mut dims = plan.dims.clone();
         dims[0] = x.len() / part;
-        plan.op.reduce(&dims, x, y);
+        vectorised!(plan.op.reduce(&dims, x, y));
     });
 }
 

@@ -80,20 +80,28 @@ impl Activation {
         }
     }
 
-    /// Applies the function to every element of a row.
-    #[inline(always)]
-    pub(in crate::op) fn row<R: Real>(&self, x: &mut [R]) {
-        match self {
-            Self::Unary(op) => op.visit(Row(x)),
+    /// Hands the function to `v`.
+    pub(crate) fn visit<R: Real, V: Apply<R>>(&self, v: V) -> V::Output {
+        let of = |parameter: f32| R::of(parameter.into());
+        match *self {
+            Self::Unary(ref op) => op.visit(v),
             Self::Affine(a, b) => {
-                let (a, b) = (R::of((*a).into()), R::of((*b).into()));
-                Row(x).apply(|x| a * x + b);
+                let (a, b) = (of(a), of(b));
+                v.apply(move |x| a * x + b)
             }
             Self::ScaledTanh(a, b) => {
-                let (a, b) = (R::of((*a).into()), R::of((*b).into()));
-                Row(x).apply(|x| a * (b * x).tanh());
+                let (a, b) = (of(a), of(b));
+                v.apply(
+                    #[inline(always)]
+                    move |x: R| a * (b * x).tanh(),
+                )
             }
         }
+    }
+
+    /// Applies the function to every element of a row.
+    pub(in crate::op) fn row<R: Real>(&self, x: &mut [R]) {
+        self.visit(Row(x));
     }
 }
 

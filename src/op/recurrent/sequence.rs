@@ -183,6 +183,14 @@ pub(crate) trait Engine<R> {
     fn elements(&self, loops: impl FnOnce()) {
         loops();
     }
+
+    /// Applies a function to each of these elements.
+    fn apply(&self, function: &Activation, x: &mut [R])
+    where
+        R: Real,
+    {
+        function.row(x);
+    }
 }
 
 impl<'a, R: Real> Sequence<'a, R> {
@@ -308,12 +316,14 @@ impl<'a, R: Real> Sequence<'a, R> {
                     let own = row * hidden..(row + 1) * hidden;
                     let state = &mut states.hidden[own.clone()];
                     match kind {
-                        CellKind::Lstm => self.lstm(gates, recurrent, state, &mut states.cell[own]),
-                        CellKind::Gru if resets_first => {
-                            self.reset(gates, recurrent, state, &mut work.reset[own]);
+                        CellKind::Lstm => {
+                            self.lstm(gates, recurrent, state, &mut states.cell[own], engine);
                         }
-                        CellKind::Gru => self.gru(gates, recurrent, state),
-                        CellKind::Rnn => self.rnn(gates, recurrent, state),
+                        CellKind::Gru if resets_first => {
+                            self.reset(gates, recurrent, state, &mut work.reset[own], engine);
+                        }
+                        CellKind::Gru => self.gru(gates, recurrent, state, engine),
+                        CellKind::Rnn => self.rnn(gates, recurrent, state, engine),
                     }
                 }
             },
@@ -326,7 +336,8 @@ impl<'a, R: Real> Sequence<'a, R> {
                     for row in active {
                         let candidate = &work.recurrent[row * hidden..][..hidden];
                         let state = &mut states.hidden[row * hidden..][..hidden];
-                        self.update(&mut gates[row * width..][..width], candidate, state);
+                        let gates = &mut gates[row * width..][..width];
+                        self.update(gates, candidate, state, engine);
                     }
                 },
             );
@@ -348,20 +359,32 @@ impl<'a, R: Real> Sequence<'a, R> {
         }
     }
 
+    /// One of the cell's functions, after the bound of what it takes.
+    #[inline]
+    pub(in crate::op) fn functions(&self, function: usize) -> impl Iterator<Item = Activation> {
+        let bound = self.cell.clip.map(|bound| {
+            let bound = f64::from(bound);
+            Activation::Unary(Unary::Clip { min: Some(-bound), max: Some(bound) })
+        });
+        bound.into_iter().chain([self.cell.functions[function].clone()])
+    }
+
     /// Applies one of the cell's functions.
     #[inline(always)]
-    pub(in crate::op) fn apply(&self, function: usize, x: &mut [R]) {
-        if let Some(bound) = self.cell.clip {
-            let bound = f64::from(bound);
-            let clip = Unary::Clip { min: Some(-bound), max: Some(bound) };
-            Activation::Unary(clip).row(x);
-        }
-        self.cell.functions[function].row(x);
+    fn apply(&self, function: usize, x: &mut [R], engine: &impl Engine<R>) {
+        self.functions(function).for_each(|f| engine.apply(&f, x));
     }
 
     /// `i, o = f(gates)`, `f = f(gate)` or `1 - i`, `c' = f c + i g(gate)`, `h' = o h(c')`.
     #[inline(always)]
-    fn lstm(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], cell: &mut [R]) {
+    fn lstm(
+        &self,
+        gates: &mut [R],
+        recurrent: &[R],
+        state: &mut [R],
+        cell: &mut [R],
+        engine: &impl Engine<R>,
+    ) {
         let hidden = state.len();
         self.add_bias(gates, 0, false);
         gates.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
@@ -374,33 +397,33 @@ impl<'a, R: Real> Sequence<'a, R> {
         let (output, gates) = gates.split_at_mut(hidden);
         let (forget, candidate) = gates.split_at_mut(hidden);
         peep(input, 0, cell);
-        self.apply(0, input);
+        self.apply(0, input, engine);
         if self.cell.coupled {
             forget.iter_mut().zip(&*input).for_each(|(f, i)| *f = R::of(1.0) - *i);
         } else {
             peep(forget, 2, cell);
-            self.apply(0, forget);
+            self.apply(0, forget, engine);
         }
-        self.apply(1, candidate);
+        self.apply(1, candidate, engine);
         for (((c, f), i), g) in cell.iter_mut().zip(forget).zip(input).zip(candidate) {
             *c = *f * *c + *i * *g;
         }
         peep(output, 1, cell);
-        self.apply(0, output);
+        self.apply(0, output, engine);
         state.copy_from_slice(cell);
-        self.cell.functions[2].row(state);
+        engine.apply(&self.cell.functions[2], state);
         state.iter_mut().zip(output).for_each(|(h, o)| *h = *o * *h);
     }
 
     /// `z, r = f(gates)` and the candidate `g(x + r (h R + b))`, in the place of its gate.
     #[inline(always)]
-    fn gru(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
+    fn gru(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], engine: &impl Engine<R>) {
         let hidden = state.len();
         let (both, candidate) = gates.split_at_mut(2 * hidden);
         self.add_bias(both, 0, false);
         self.add_bias(candidate, 2 * hidden, true);
         both.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
-        self.apply(0, both);
+        self.apply(0, both, engine);
         let reset = &both[hidden..];
         let recurrent = &recurrent[2 * hidden..];
         let parts = candidate.iter_mut().zip(recurrent).zip(reset);
@@ -409,33 +432,40 @@ impl<'a, R: Real> Sequence<'a, R> {
         } else {
             parts.for_each(|((x, h), r)| *x = *x + *r * *h);
         }
-        self.mix(both, candidate, state);
+        self.mix(both, candidate, state, engine);
     }
 
     /// `z, r = f(gates)`; what the candidate's product takes is `r h`.
     #[inline(always)]
-    fn reset(&self, gates: &mut [R], recurrent: &[R], state: &[R], reset: &mut [R]) {
+    fn reset(
+        &self,
+        gates: &mut [R],
+        recurrent: &[R],
+        state: &[R],
+        reset: &mut [R],
+        engine: &impl Engine<R>,
+    ) {
         let both = &mut gates[..2 * state.len()];
         self.add_bias(both, 0, false);
         both.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
-        self.apply(0, both);
+        self.apply(0, both, engine);
         let r = &both[state.len()..];
         reset.iter_mut().zip(r).zip(state).for_each(|((y, r), h)| *y = *r * *h);
     }
 
     /// The second half of a step in which the reset gate comes before the product.
     #[inline(always)]
-    fn update(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
+    fn update(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], engine: &impl Engine<R>) {
         let (both, candidate) = gates.split_at_mut(2 * state.len());
         self.add_bias(candidate, 2 * state.len(), false);
         candidate.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
-        self.mix(both, candidate, state);
+        self.mix(both, candidate, state, engine);
     }
 
     /// `h' = (1 - z) g(candidate) + z h`.
     #[inline(always)]
-    fn mix(&self, update: &[R], candidate: &mut [R], state: &mut [R]) {
-        self.apply(1, candidate);
+    fn mix(&self, update: &[R], candidate: &mut [R], state: &mut [R], engine: &impl Engine<R>) {
+        self.apply(1, candidate, engine);
         for ((h, z), c) in state.iter_mut().zip(update).zip(candidate) {
             *h = (R::of(1.0) - *z) * *c + *z * *h;
         }
@@ -443,12 +473,12 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// `h' = f(gate)`.
     #[inline(always)]
-    fn rnn(&self, gates: &mut [R], recurrent: &[R], state: &mut [R]) {
+    fn rnn(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], engine: &impl Engine<R>) {
         self.add_bias(gates, 0, false);
         for ((y, x), h) in state.iter_mut().zip(gates).zip(recurrent) {
             *y = *x + *h;
         }
-        self.apply(0, state);
+        self.apply(0, state, engine);
     }
 }
 

@@ -5,6 +5,8 @@
 //! in halves; the parts of a line are joined likewise, as if each were an element. So the length of
 //! a line alone fixes the order. The kernels of GPUs have the same (`kernels/reduce.cu`).
 
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
 use std::ops::{Range, RangeInclusive};
 
 use smallvec::SmallVec;
@@ -47,6 +49,7 @@ fn place(axes: &[(usize, usize)], i: usize) -> usize {
 
 /// Joins lanes of `width` numbers each in halves. Those that their number lacks to a power of two
 /// would be empty, and change nothing.
+#[inline(always)]
 fn halves<A: Copy>(lanes: &mut [A], width: usize, join: impl Fn(A, A) -> A) -> &[A] {
     let mut lanes = lanes;
     while lanes.len() > width {
@@ -96,6 +99,7 @@ impl Lines {
     }
 
     /// Reduces all lines, each to one of the results.
+    #[inline(always)]
     fn fold<X: Copy, A: Copy>(
         &self,
         x: &[X],
@@ -106,7 +110,7 @@ impl Lines {
         if x.is_empty() {
             return vec![*empty; results];
         }
-        let (&(lines, apart), outer) = self.across.split_last().unwrap_or((&(1, 0), &[]));
+        let (&(lines, apart), outer) = self.across.split_last().unwrap_or((&(1, 1), &[]));
         // Elements of one line are taken side by side where they lie so, and are enough.
         let is_row = matches!(self.along[..], [(_, 1)]) && self.size > LANES;
         let most = if is_row { 1 } else { COLUMNS };
@@ -144,6 +148,7 @@ impl Lines {
     }
 
     /// Takes the elements `part` of each line of a block into its lanes.
+    #[inline(always)]
     fn take<X: Copy, A: Copy>(
         &self,
         x: &[X],
@@ -153,21 +158,27 @@ impl Lines {
         take: impl Fn(usize, A, X) -> A,
     ) {
         let Block { begin, apart, width } = *block;
+        let mut neighbours = [x[begin]; COLUMNS];
         for (k, i) in part.enumerate() {
-            let x = &x[begin + place(&self.along, i)..];
-            let lane = lanes[k % LANES * width..][..width].iter_mut().enumerate();
-            if apart == 1 {
-                lane.zip(x).for_each(|((c, a), x)| *a = take(c, *a, *x));
-            } else {
-                lane.for_each(|(c, a)| *a = take(c, *a, x[c * apart]));
+            let mut x = &x[begin + place(&self.along, i)..];
+            if apart != 1 {
+                // Brought together, so that the loop over lines has vectors of them.
+                for (to, x) in neighbours[..width].iter_mut().zip(x.iter().step_by(apart)) {
+                    *to = *x;
+                }
+                x = &neighbours;
             }
+            let lane = lanes[k % LANES * width..][..width].iter_mut().enumerate();
+            lane.zip(x).for_each(|((c, a), x)| *a = take(c, *a, *x));
         }
     }
 }
 
 /// Takes neighbouring elements into the lanes of a line.
+#[inline(always)]
 fn take_row<X: Copy, A: Copy>(x: &[X], lanes: &mut [A], take: impl Fn(A, X) -> A) {
-    for x in x.chunks(LANES) {
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for x in blocks.iter().map(<[X; LANES]>::as_slice).chain([rest]) {
         lanes.iter_mut().zip(x).for_each(|(a, x)| *a = take(*a, *x));
     }
 }
@@ -182,6 +193,7 @@ struct Job<'a, R> {
 
 impl<R: Real + Element> Job<'_, R> {
     /// Reduces all lines, each from `empty` on.
+    #[inline(always)]
     fn fold<A: Copy>(
         &self,
         empty: A,
@@ -193,21 +205,25 @@ impl<R: Real + Element> Job<'_, R> {
     }
 
     /// Picks one of the elements.
+    #[inline(always)]
     fn pick(&self, first: f64, step: impl Fn(R, R) -> R + Copy) -> Vec<f64> {
         self.fold(R::of(first), step, step).into_iter().map(R::to_f64).collect()
     }
 
     /// Sums of numbers of one sign, in `f64`: millions of `f32` lose no digit of an `f32`.
+    #[inline(always)]
     fn run(&self, step: impl Fn(f64, f64) -> f64) -> Vec<f64> {
         self.fold(0.0, |sum, x| step(sum, x.to_f64()), |a, b| a + b)
     }
 
     /// Sums and products of which nothing is lost on the way.
+    #[inline(always)]
     fn accumulate<W: Wide>(&self) -> Vec<W> {
         self.fold(W::EMPTY, |sum: W, x| sum.with(x.to_f64()), W::join)
     }
 
     /// Sums that cancel, divided by `count`.
+    #[inline(always)]
     fn sum(&self, count: f64) -> Vec<f64> {
         if R::DTYPE == DType::F64 {
             self.accumulate::<LargeSum>().into_iter().map(|a| a.over(count)).collect()
@@ -218,6 +234,7 @@ impl<R: Real + Element> Job<'_, R> {
 
     /// The logarithm of the sum of `e^(x - m)` plus `m`, where `m` is the largest element; an
     /// infinite `m` is the result.
+    #[inline(always)]
     fn log_sum_exp(&self) -> Vec<f64> {
         let most = self.fold(R::of(f64::NEG_INFINITY), larger, larger);
         let shift = |m: R| if m.abs() == R::of(f64::INFINITY) { R::of(0.0) } else { m };
@@ -246,6 +263,7 @@ pub(in crate::op) fn smaller<R: Real>(a: R, x: R) -> R {
 }
 
 /// Reduces floats; `count` of them make one result.
+#[inline(always)]
 pub(super) fn floats<F: Float>(
     op: &Reduce,
     plan: &Broadcast<1>,
@@ -258,6 +276,7 @@ pub(super) fn floats<F: Float>(
 }
 
 /// The results of a reduction of numbers, each to be rounded to the type of the elements.
+#[inline(always)]
 fn numbers<R: Real + Element>(op: &Reduce, count: usize, job: &Job<'_, R>) -> Vec<f64> {
     let each = |results: Vec<f64>, f: fn(f64) -> f64| results.into_iter().map(f).collect();
     match op {

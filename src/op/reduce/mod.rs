@@ -234,6 +234,8 @@ impl Reduce {
     ///
     /// # Panics
     /// If a slice has not the size that follows from `dims`: a bug in the caller.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
     pub(crate) fn reduce(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
         let Ok(reduced) = self.reduced(dims.len()) else { return };
         let plan = fold::plan(dims, &reduced);

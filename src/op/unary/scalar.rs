@@ -9,10 +9,11 @@ use crate::op::real::Real;
 use crate::types::{DType, Dim};
 
 /// A closure that becomes part of the loop around it, and is compiled for the vectors of that loop.
+/// It owns its parameters, so that a loop reads them once.
 macro_rules! inlined {
     (|$x:ident| $f:expr) => {{
         #[inline(always)]
-        |$x: R| $f
+        move |$x: R| $f
     }};
 }
 
@@ -38,7 +39,7 @@ impl Unary {
             Self::Relu => v.apply(positive_part),
             Self::Clip { min, max } => {
                 let (low, high) = (bound(min, f64::NEG_INFINITY), bound(max, f64::INFINITY));
-                v.apply(|x| clip(x, low, high))
+                v.apply(inlined!(|x| clip(x, low, high)))
             }
             Self::Exp => v.apply(inlined!(|x| x.exp())),
             Self::Log => v.apply(inlined!(|x| x.ln())),
@@ -61,7 +62,9 @@ impl Unary {
             Self::Acosh => v.apply(inlined!(|x| x.acosh())),
             Self::Atanh => v.apply(inlined!(|x| x.atanh())),
             Self::Sigmoid => v.apply(inlined!(|x| x.sigmoid())),
-            Self::HardSigmoid { alpha, beta } => v.apply(|x| ramp(x, of(alpha), of(beta))),
+            Self::HardSigmoid { alpha, beta } => {
+                v.apply(inlined!(|x| ramp(x, of(alpha), of(beta))))
+            }
             Self::Swish { alpha } => v.apply(inlined!(|x| x.times_sigmoid(of(alpha) * x))),
             Self::HardSwish => v.apply(|x| x * ramp(x, R::of(1.0 / 6.0), R::of(0.5))),
             Self::Mish => v.apply(inlined!(|x| x.mish())),
@@ -71,9 +74,9 @@ impl Unary {
             // what is small.
             Self::Softplus => v.apply(inlined!(|x| positive_part(x) + (-x.abs()).exp().ln_1p())),
             Self::Softsign => v.apply(|x| x / (R::of(1.0) + x.abs())),
-            Self::LeakyRelu { alpha } => v.apply(|x| below_zero(x, |x| of(alpha) * x)),
-            Self::ThresholdedRelu { alpha } => v.apply(|x| threshold(x, of(alpha))),
-            Self::Shrink { bias, lambd } => v.apply(|x| shrink(x, of(lambd), of(bias))),
+            Self::LeakyRelu { alpha } => v.apply(inlined!(|x| below_zero(x, |x| of(alpha) * x))),
+            Self::ThresholdedRelu { alpha } => v.apply(inlined!(|x| threshold(x, of(alpha)))),
+            Self::Shrink { bias, lambd } => v.apply(inlined!(|x| shrink(x, of(lambd), of(bias)))),
             // `e^x - 1` by one function: near 0 the difference would lose its digits.
             Self::Elu { alpha } => v.apply(inlined!(|x| below_zero(x, |x| of(alpha) * x.exp_m1()))),
             Self::Selu { alpha, gamma } => {

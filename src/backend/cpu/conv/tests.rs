@@ -17,6 +17,7 @@ impl Method {
         match self {
             Self::Planes(_) => "planes",
             Self::Pointwise => "pointwise",
+            Self::Direct(_) => "direct",
             Self::Once => "once",
             Self::ForEachTile => "for each tile",
         }
@@ -113,11 +114,14 @@ fn every_method() {
         (op(2, 1, 9), [9, 7, 7], [9, 1, 5, 5], "planes"),
         (op(0, 1, 1), [40, 17, 13], [70, 40, 1, 1], "pointwise"),
         (op(0, 1, 2), [600, 16, 10], [12, 300, 1, 1], "pointwise"),
-        (op(1, 1, 1), [130, 7, 7], [64, 130, 3, 3], "once"),
-        (op(0, 1, 1), [530, 7, 7], [62, 530, 1, 1], "once"),
-        (op(3, 2, 1), [3, 65, 61], [20, 3, 7, 7], "once"),
-        (op(1, 1, 1), [64, 50, 45], [14, 64, 3, 3], "for each tile"),
-        (op(1, 2, 2), [128, 30, 33], [24, 64, 3, 3], "for each tile"),
+        (op(1, 1, 1), [130, 7, 7], [64, 130, 3, 3], "direct"),
+        (op(0, 1, 1), [530, 7, 7], [62, 530, 1, 1], "direct"),
+        (op(3, 2, 1), [3, 65, 61], [20, 3, 7, 7], "direct"),
+        (op(1, 1, 1), [64, 50, 45], [14, 64, 3, 3], "direct"),
+        (op(1, 2, 2), [128, 30, 33], [24, 64, 3, 3], "direct"),
+        (op(1, 1, 2), [12, 90, 70], [10, 6, 3, 3], "direct"),
+        (op(0, 1, 1), [130, 60, 4], [64, 130, 3, 3], "once"),
+        (op(0, 1, 2), [128, 60, 4], [64, 64, 3, 3], "for each tile"),
     ];
     for (op, x, w, method) in cases {
         for wild in [false, true] {

@@ -149,7 +149,7 @@ fn steps<R: Real>(sequence: &Sequence<'_, R>, row: usize) -> Vec<Step<R>> {
 /// The function of the cell, after the bound, of some sums.
 fn applied<R: Real>(sequence: &Sequence<'_, R>, function: usize, sums: &[R]) -> Vec<R> {
     let mut gates = sums.to_vec();
-    sequence.apply(function, &mut gates);
+    sequence.functions(function).for_each(|f| f.row(&mut gates));
     gates
 }
 
