@@ -3,9 +3,9 @@
 //! For each sample and group the output `[filters, windows]` is the product of the weights
 //! `[filters, terms]` with the input unfolded to `[terms, windows]`, computed in tiles. The terms
 //! are the taps, and the channels under each, as the operator orders its sums. A pointwise
-//! convolution takes its input as it is, and most others take a band of rows as it is, too. What
-//! is left is unfolded: the tiles of large inputs where they are used, a small input once, for all
-//! filters. With one input channel to a group there is no product: taps are added up plane by
+//! convolution takes its input as it is; most others copy a band of rows once, not for each tap.
+//! What is left is unfolded: the tiles of large inputs where they are used, a small input once, for
+//! all filters. With one input channel to a group there is no product: taps are added up plane by
 //! plane.
 
 use std::ops::Range;
@@ -64,7 +64,7 @@ enum Method {
     Planes(Box<Depthwise>),
     /// One tap: the input is the operand of the product.
     Pointwise,
-    /// Bands of the input are the operand.
+    /// The operand is a band of the input, copied for each tile.
     Direct(Box<Direct>),
     /// The operand is unfolded once for a sample and group, then multiplied tile by tile.
     Once,
@@ -95,15 +95,25 @@ impl ConvPlan {
         let axes = op.windows(&ty(x), &ty(w))?;
         let groups = x[1] / w[1];
         let channels = Channels { groups, own: w[1], filters: w[0] / groups };
-        let mut plan = Self::of(channels, axes.iter().map(SeenAxis::from).collect());
+        let seen = axes.iter().map(SeenAxis::from).collect();
         if channels.own == 1 && (groups > 1 || channels.filters < 8) {
-            plan.method = Method::Planes(Box::new(Depthwise::new(&axes)));
+            let planes = Method::Planes(Box::new(Depthwise::new(&axes)));
+            return Ok(Self::by(channels, seen, |_| planes));
         }
-        Ok(plan)
+        Ok(Self::of(channels, seen))
     }
 
     /// The plan for windows that move so over the channels.
     pub(super) fn of(channels: Channels, axes: SmallVec<[SeenAxis; 3]>) -> Self {
+        Self::by(channels, axes, Self::product)
+    }
+
+    /// The same, computed by this method.
+    fn by(
+        channels: Channels,
+        axes: SmallVec<[SeenAxis; 3]>,
+        method: impl FnOnce(&Self) -> Method,
+    ) -> Self {
         let size = |f: fn(&SeenAxis) -> usize| axes.iter().map(f).product::<usize>();
         let (plane, windows, taps) = (size(|a| a.input), size(|a| a.windows), size(SeenAxis::taps));
         let mut plan = Self {
@@ -116,7 +126,7 @@ impl ConvPlan {
             width: 0,
             axes,
         };
-        plan.method = plan.product();
+        plan.method = method(&plan);
         plan.width = plan.width();
         plan
     }
@@ -171,8 +181,8 @@ impl ConvPlan {
         lines.div_ceil(lines.div_ceil(most)).max(1) * LINE
     }
 
-    /// The tiles of a group, where so many groups are computed at the same time: few, as each has
-    /// to take its operand apart, but some for each thread.
+    /// The tiles of a group, where so many groups are computed at the same time: few, as each may
+    /// have to copy its operand, but some for each thread.
     fn tile(&self, groups: usize) -> Extent {
         let (width, filters) = (self.width, self.channels.filters);
         let threads = rayon::current_num_threads();
@@ -324,8 +334,9 @@ impl Group<'_> {
         });
     }
 
-    /// The bias of a filter; 0 if there is none, which changes no sum: none is a negative zero.
+    /// The bias of a filter.
     fn bias_of(&self, filter: usize) -> f32 {
+        // Without a bias a 0, which changes no sum: none is a negative zero.
         self.bias.map_or(0.0, |bias| bias[filter])
     }
 
@@ -349,6 +360,29 @@ impl Group<'_> {
             let skipped = tile.columns.start - start;
             self.store(tile, &result[skipped..], stride);
         });
+    }
+
+    /// A tile that is a band of the image.
+    fn direct(&self, direct: &Direct, mut tile: Tile<'_>) {
+        let (plan, width) = (self.plan, direct.width());
+        let rows = tile.columns.start / width..tile.columns.end / width;
+        let (filters, stride) = (tile.rows(), direct.stride(rows.len()));
+        let has_nan = scratch::own(direct.band() + filters.len() * stride, |memory| {
+            let (band, result) = memory.split_at_mut(direct.band());
+            let weights = self.weights.block(filters.clone(), 0..plan.terms);
+            direct.multiply(self.x, weights, &rows, band, result);
+            let mut has_nan = false;
+            for ((row, y), sums) in filters.zip(&mut tile.pieces).zip(result.chunks_exact(stride)) {
+                let sums = sums.chunks(direct.distance()).map(|sums| &sums[..width]);
+                has_nan |= end(y.chunks_exact_mut(width).zip(sums), self.bias_of(row));
+                self.epilogue.apply(y, self.first + row * plan.windows + tile.columns.start);
+            }
+            has_nan
+        });
+        // What lies outside of the image is no term, but was multiplied as a 0.
+        if has_nan && plan.reaches_outside && !self.is_finite(tile.rows()) {
+            self.unfolded(tile);
+        }
     }
 
     /// A tile whose operand is unfolded here, part by part.

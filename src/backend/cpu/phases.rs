@@ -51,15 +51,13 @@ impl PhaseAxis {
 
     /// For each tap the position of its phase and the steps in it; and the phases.
     fn split(&self) -> (Vec<(usize, usize)>, SmallVec<[usize; 4]>) {
-        let mut phases: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut phases: SmallVec<[usize; 4]> =
+            self.taps.iter().map(|tap| tap % self.stride).collect();
+        phases.sort_unstable();
+        phases.dedup();
         let at = |tap: &usize| {
-            let (steps, phase) = (tap / self.stride, tap % self.stride);
-            let known = phases.iter().position(|p| *p == phase);
-            let i = known.unwrap_or_else(|| {
-                phases.push(phase);
-                phases.len() - 1
-            });
-            (i, steps)
+            let i = phases.partition_point(|phase| *phase < tap % self.stride);
+            (i, tap / self.stride)
         };
         (self.taps.iter().map(at).collect(), phases)
     }
@@ -90,10 +88,10 @@ impl Phases {
     /// For windows over one or two axes; `None` for more, or where padding or a wide kernel would
     /// make it costly.
     pub(super) fn new(axes: &[WindowAxis]) -> Option<Self> {
-        // A wide kernel, which may have no weights, is refused before its taps are listed.
+        // Windows without weights, as those of pools, may have taps beyond number.
         let taps = axes.iter().map(|a| a.kernel).try_fold(1usize, usize::checked_mul)?;
         let inputs = axes.iter().map(|a| a.input).try_fold(1usize, usize::checked_mul)?;
-        if taps > inputs.saturating_mul(GROWTH) + SMALL {
+        if taps > inputs.saturating_mul(GROWTH).saturating_add(SMALL) {
             return None;
         }
         Self::of(&axes.iter().map(PhaseAxis::from).collect::<SmallVec<[PhaseAxis; 3]>>())
@@ -107,7 +105,8 @@ impl Phases {
             _ => return None,
         };
         let (rows, columns) = (axes[0].extent()?, axes[1].extent()?);
-        let most = axes[0].input.saturating_mul(axes[1].input).saturating_mul(GROWTH) + SMALL;
+        let inputs = axes[0].input.saturating_mul(axes[1].input);
+        let most = inputs.saturating_mul(GROWTH).saturating_add(SMALL);
         let phases = |a: &PhaseAxis| a.stride.min(a.taps.len());
         let each = rows.checked_mul(columns)?.checked_mul(phases(&axes[0]))?;
         if each.checked_mul(phases(&axes[1]))? > most {

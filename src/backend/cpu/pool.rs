@@ -117,6 +117,7 @@ fn slide(phases: &Phases, x: &[f32], y: &mut [f32], start: f32, f: impl Fn(f32, 
             apart,
             windows,
             start,
+            // Inlined with few optimisations as well, where it is no call for each element.
             #[inline(always)]
             |_, y, x| f(y, x)
         ));

@@ -28,7 +28,9 @@ pub(super) struct Ticket;
 /// The last block reaches back over the one before: so a short row is a few blocks of a known size,
 /// without a call and without a rest. `f` may meet an element twice.
 #[inline(always)]
+#[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
 pub(super) fn map(x: &[f32], to: &mut [f32], mut f: impl FnMut(f32) -> f32) {
+    debug_assert_eq!(x.len(), to.len(), "elements of a row");
     macro_rules! by_blocks_of {
         ($size:literal) => {
             if x.len() >= $size {
