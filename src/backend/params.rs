@@ -1,6 +1,6 @@
 //! The parameters that devices hold, and those that a run changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
@@ -47,25 +47,86 @@ pub(super) fn updates(device: &DeviceProgram) -> impl Iterator<Item = (u32, Buff
     })
 }
 
-/// The parameters that a device holds with the channels last, by number.
-pub(super) fn channels_last_of(device: &DeviceProgram) -> BTreeSet<u32> {
-    let held = device.buffers.iter().filter(|b| b.order == Order::ChannelsLast);
-    let param = |b: &Buffer| if let Storage::Param(i) = b.storage { Some(i) } else { None };
+/// The orders of the parameters that a device holds otherwise than row-major, by number.
+pub(super) fn orders_of(device: &DeviceProgram) -> BTreeMap<u32, Order> {
+    let held = device.buffers.iter().filter(|b| b.order != Order::RowMajor);
+    let param =
+        |b: &Buffer| if let Storage::Param(i) = b.storage { Some((i, b.order)) } else { None };
     held.filter_map(param).collect()
 }
 
-/// Writes the elements of a tensor in the order [`Order::ChannelsLast`]: axis 1 varies fastest,
-/// then the axes behind it as they were, axis 0 slowest.
-pub(super) fn channels_last(tensor: &Tensor, to: &mut [u8]) {
-    let (channels, plane) = planes(tensor);
-    exchange(tensor, [channels, plane], to);
+/// Writes the elements of a tensor, which lie row-major, in an order.
+pub(super) fn write(order: Order, tensor: &Tensor, to: &mut [u8]) {
+    let (from, size) = (tensor.bytes(), tensor.dtype().bytes());
+    match order {
+        Order::RowMajor => to.copy_from_slice(from),
+        Order::ChannelsLast => {
+            let (channels, plane) = planes(tensor);
+            exchange(from, size, [channels, plane], to);
+        }
+        Order::ColumnPanels => {
+            let [rows, columns] = matrix(tensor);
+            each_matrix(from, to, rows * columns * size, |from, to| {
+                let panels = to.par_chunks_mut((Order::PANEL * rows * size).max(1)).enumerate();
+                panels.for_each(|(i, panel)| {
+                    let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
+                    let rows = panel.chunks_exact_mut(width).zip(from.chunks_exact(columns * size));
+                    rows.for_each(|(to, row)| to.copy_from_slice(&row[at..][..width]));
+                });
+            });
+        }
+        Order::RowPanels => {
+            let [rows, columns] = matrix(tensor);
+            each_matrix(from, to, rows * columns * size, |from, to| {
+                each_matrix(from, to, Order::PANEL * columns * size, |from, to| {
+                    exchange(from, size, [from.len() / (columns * size), columns], to);
+                });
+            });
+        }
+    }
 }
 
-/// Writes the elements of a tensor whose elements lie in the order [`Order::ChannelsLast`],
-/// row-major.
-pub(super) fn channels_first(tensor: &Tensor, to: &mut [u8]) {
-    let (channels, plane) = planes(tensor);
-    exchange(tensor, [plane, channels], to);
+/// Writes the elements of a tensor, which lie in an order, row-major.
+pub(super) fn read(order: Order, tensor: &Tensor, to: &mut [u8]) {
+    let (from, size) = (tensor.bytes(), tensor.dtype().bytes());
+    match order {
+        Order::RowMajor => to.copy_from_slice(from),
+        Order::ChannelsLast => {
+            let (channels, plane) = planes(tensor);
+            exchange(from, size, [plane, channels], to);
+        }
+        Order::ColumnPanels => {
+            let [rows, columns] = matrix(tensor);
+            each_matrix(from, to, rows * columns * size, |from, to| {
+                let panels = from.chunks(Order::PANEL * rows * size);
+                for (i, panel) in panels.enumerate() {
+                    let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
+                    let rows = to.chunks_exact_mut(columns * size).zip(panel.chunks_exact(width));
+                    rows.for_each(|(to, row)| to[at..][..width].copy_from_slice(row));
+                }
+            });
+        }
+        Order::RowPanels => {
+            let [rows, columns] = matrix(tensor);
+            each_matrix(from, to, rows * columns * size, |from, to| {
+                each_matrix(from, to, Order::PANEL * columns * size, |from, to| {
+                    exchange(from, size, [columns, from.len() / (columns * size)], to);
+                });
+            });
+        }
+    }
+}
+
+/// The sizes of the last two axes.
+fn matrix(tensor: &Tensor) -> [usize; 2] {
+    *invariant(tensor.dims().last_chunk(), "that panels are of matrices")
+}
+
+/// Does it with pieces of so many bytes, the last one shorter.
+fn each_matrix(from: &[u8], to: &mut [u8], bytes: usize, f: impl Fn(&[u8], &mut [u8]) + Sync) {
+    // `max(1)`: sizes of 0 have no pieces.
+    let pieces = to.par_chunks_mut(bytes.max(1)).zip(from.par_chunks(bytes.max(1)));
+    pieces.for_each(|(to, from)| f(from, to));
 }
 
 /// The channels of a tensor, and the places of each.
@@ -77,10 +138,9 @@ fn planes(tensor: &Tensor) -> (usize, usize) {
     }
 }
 
-/// Writes matrices of these rows and columns, each transposed.
-fn exchange(tensor: &Tensor, sizes: [usize; 2], to: &mut [u8]) {
-    let from = tensor.bytes();
-    match tensor.dtype().bytes() {
+/// Writes matrices of these rows and columns, of elements of `size` bytes, each transposed.
+fn exchange(from: &[u8], size: usize, sizes: [usize; 2], to: &mut [u8]) {
+    match size {
         1 => exchange_words::<1>(from, sizes, to),
         2 => exchange_words::<2>(from, sizes, to),
         4 => exchange_words::<4>(from, sizes, to),
@@ -212,12 +272,12 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
-    use super::{channels_first, channels_last, of};
+    use super::{of, read, write};
     use crate::backend::CPU;
     use crate::ir::verify;
     use crate::lower::testing::template;
     use crate::lower::{Storage, lower};
-    use crate::types::Tensor;
+    use crate::types::{DType, Order, Tensor};
 
     #[test]
     fn channels_vary_fastest() {
@@ -228,10 +288,10 @@ mod tests {
         };
         let check = |dims: &[usize], expected: &[u8]| {
             let mut turned = vec![0; expected.len()];
-            channels_last(&tensor(dims), &mut turned);
+            write(Order::ChannelsLast, &tensor(dims), &mut turned);
             assert_eq!(turned, expected, "{dims:?}");
             let mut back = turned.clone();
-            channels_first(&Tensor::new(dims, &turned).unwrap(), &mut back);
+            read(Order::ChannelsLast, &Tensor::new(dims, &turned).unwrap(), &mut back);
             assert_eq!(back, tensor(dims).bytes(), "{dims:?}");
         };
         // Samples of three channels of two places.
@@ -242,8 +302,42 @@ mod tests {
         check(&[2, 0, 2], &[]);
         let wide = Tensor::new(&[1, 2, 2], &[1u16, 2, 3, 4]).unwrap();
         let mut turned = [0; 8];
-        channels_last(&wide, &mut turned);
+        write(Order::ChannelsLast, &wide, &mut turned);
         assert_eq!(turned, bytemuck::cast_slice::<u16, u8>(&[1, 3, 2, 4]));
+    }
+
+    #[test]
+    fn panels_have_the_columns_or_rows_of_matrices() {
+        for dims in
+            [&[2, 5, 130][..], &[130, 5], &[64, 64], &[1, 3], &[0, 70], &[70, 0], &[2, 0, 3]]
+        {
+            let count: usize = dims.iter().product();
+            let data: Vec<f32> = (0..count).map(|i| i as f32).collect();
+            let tensor = Tensor::new(dims, &data).unwrap();
+            let [rows, columns] = *dims.last_chunk().unwrap();
+            for order in [Order::ColumnPanels, Order::RowPanels] {
+                let mut turned = Tensor::zeros(DType::F32, dims).unwrap();
+                write(order, &tensor, turned.bytes_mut());
+                let (long, short) =
+                    if order == Order::RowPanels { (columns, rows) } else { (rows, columns) };
+                let mut expected = Vec::new();
+                for matrix in data.chunks((rows * columns).max(1)) {
+                    for first in (0..short).step_by(Order::PANEL) {
+                        for term in 0..long {
+                            for i in first..short.min(first + Order::PANEL) {
+                                let (row, column) =
+                                    if order == Order::RowPanels { (i, term) } else { (term, i) };
+                                expected.push(matrix[row * columns + column]);
+                            }
+                        }
+                    }
+                }
+                assert_eq!(turned.as_slice::<f32>(), expected, "{order:?} {dims:?}");
+                let mut back = Tensor::zeros(DType::F32, dims).unwrap();
+                read(order, &turned, back.bytes_mut());
+                assert_eq!(back.as_slice::<f32>(), data, "{order:?} {dims:?}");
+            }
+        }
     }
 
     #[test]

@@ -286,19 +286,29 @@ fn over(own: &Named, read: &str) -> anyhow::Error {
     )
 }
 
+/// Fails where the command would write over what it reads.
+fn check_read(read: &Named) -> anyhow::Result<()> {
+    // What is beside an emitted graph is written only if it is not the model's.
+    let replaces = |own: &&Named| own.role == Role::File && own.file == read.file;
+    to_write().iter().find(replaces).map_or(Ok(()), |own| Err(over(own, &read.given)))
+}
+
+/// Fails where the command would write over the model that the checkpoint in `folder` is of.
+pub(crate) fn check_kept(model: &str, folder: &str) -> anyhow::Result<()> {
+    let given = format!("{model}, of which the checkpoint in {folder} is");
+    let own = Named::new(given, Path::new(model), Role::File);
+    check_read(&own)?;
+    own.beside().iter().try_for_each(check_read)
+}
+
 /// Fails where the command would write over a file of weights that its model names.
 pub(crate) fn check_weights(spec: &str, graph: &Graph) -> anyhow::Result<()> {
-    let to_write = to_write();
     let mut files: Vec<&str> = graph.params().iter().map(|param| &*param.source.file).collect();
     files.sort_unstable();
     files.dedup();
     for file in files.into_iter().filter(|file| !file.is_empty()) {
-        let read = one_name(Path::new(file));
-        // What is beside an emitted graph is written only if it is not the model's.
-        let is_file = |own: &&Named| own.role == Role::File && own.file == read;
-        if let Some(own) = to_write.iter().find(is_file) {
-            return Err(over(own, &format!("`{file}`, the weights of {spec}")));
-        }
+        let given = format!("`{file}`, the weights of {spec}");
+        check_read(&Named::new(given, Path::new(file), Role::File))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::kernel::{Arg, Call, Kernel, ParamDecl};
 use crate::lower::{BufferId, DeviceProgram, Storage};
-use crate::types::invariant::int;
+use crate::types::invariant::{int, invariant};
 use crate::types::{DType, Dim, Order, Shape, TensorType};
 
 /// The most blocks of a kernel with a grid-stride loop.
@@ -39,6 +39,7 @@ impl<'a> Builder<'a> {
                 std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).collect()
             }
             Order::ChannelsLast | Order::RowMajor => (0..rank).collect(),
+            Order::ColumnPanels | Order::RowPanels => invariant(None, "that GPUs have no panels"),
         }
     }
 

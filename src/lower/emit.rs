@@ -269,7 +269,8 @@ impl Emitter<'_> {
             product: matches!(support.class(), KernelClass::Conv | KernelClass::MatMul),
             prologue,
             chain: match order {
-                Order::RowMajor => chain,
+                // Panels are of parameters alone, and no result of a launch.
+                Order::RowMajor | Order::ColumnPanels | Order::RowPanels => chain,
                 Order::ChannelsLast => {
                     order::in_channels_last(&chain, &graph.node(id).results()[0].ty)
                         .unwrap_or(chain)

@@ -156,7 +156,7 @@ impl Fuser<'_> {
         // The kernel may write its result channels last; then the chain must be expressible in that
         // order too, or the epilogue could not index its operands.
         let is_row_major = |head| match self.support(head).images {
-            Images::RowMajor | Images::Weights => true,
+            Images::RowMajor => true,
             Images::ChannelsLast | Images::First | Images::All | Images::Any => false,
         };
         if !group.head.is_none_or(is_row_major)

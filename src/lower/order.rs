@@ -7,7 +7,7 @@ use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::{Op, Traits};
 use crate::types::invariant::{int, invariant};
-use crate::types::{Dim, FastSet, Order, TensorType};
+use crate::types::{Dim, FastMap, Order, TensorType};
 
 /// The memory orders of launches and values.
 pub(super) struct Orders {
@@ -51,17 +51,22 @@ impl Orders {
         orders
     }
 
-    /// Stores a parameter channels last, and what is a copy of it, if every launch reads or can
-    /// read it so. Variables stay row-major, because an update writes them row-major.
+    /// Stores a parameter, and what is a copy of it, in the order in which every launch reads or can
+    /// read it. Variables stay row-major, because an update writes them row-major.
     fn assign_params(&mut self, layout: &Layout<'_>, fixed: &ValueMap<bool>) {
         let graph = layout.graph;
-        let mut row_major = fixed.clone();
+        let mut wanted = ValueMap::new(graph, &None);
         for id in &layout.order {
+            for output in 0..int::<u32>(graph.node(*id).results().len()) {
+                let value = Value { node: *id, output };
+                wanted.set(value, fixed.get(value).then_some(Order::RowMajor));
+            }
+        }
+        for id in layout.order.iter().filter(|id| !copied_param(layout, **id)) {
             for (slot, operand) in layout.operands(*id).into_iter().enumerate() {
-                let is_either = copied_param(layout, *id) || reads_weights(layout, *id, slot);
-                if !is_either && self.operand(layout, *id, slot) == Order::RowMajor {
-                    row_major.set(operand, true);
-                }
+                let of_launch = || self.operand(layout, *id, slot);
+                let order = of_weights(layout, *id, slot).unwrap_or_else(of_launch);
+                wanted.set(operand, Some(agreed(*wanted.get(operand), order)));
             }
         }
         let own = |id: NodeId| Value { node: id, output: 0 };
@@ -69,19 +74,24 @@ impl Orders {
         for id in layout.order.iter().filter(|id| copied_param(layout, **id)) {
             let Some(param) = layout.operands(*id).first().copied() else { continue };
             copies.push((own(*id), param));
-            if *row_major.get(own(*id)) {
-                row_major.set(param, true);
+            if let Some(order) = *wanted.get(own(*id)) {
+                wanted.set(param, Some(agreed(*wanted.get(param), order)));
             }
         }
         // A device holds a parameter once, even where several nodes stand for it.
         let held = |id: &NodeId| layout.param(*id).map(|param| (layout.device(*id), param));
         let nodes = || layout.order.iter().filter_map(|id| Some((*id, held(id)?)));
-        let is_row_major = |(id, _): &(NodeId, _)| *row_major.get(own(*id));
-        let fixed: FastSet<_> = nodes().filter(is_row_major).map(|(_, held)| held).collect();
+        let mut orders = FastMap::default();
         for (id, held) in nodes() {
-            let stays = !layout.variables.contains(&held.1) && !fixed.contains(&held);
-            if stays && differs(graph.ty(own(id))) {
-                self.values.set(own(id), Order::ChannelsLast);
+            if let Some(order) = *wanted.get(own(id)) {
+                let all = orders.entry(held).or_insert(order);
+                *all = agreed(Some(*all), order);
+            }
+        }
+        for (id, held) in nodes() {
+            let order = orders.get(&held).filter(|_| !layout.variables.contains(&held.1));
+            if let Some(order) = order.filter(|order| moves(**order, graph.ty(own(id)))) {
+                self.values.set(own(id), *order);
             }
         }
         for (copy, param) in copies {
@@ -90,12 +100,12 @@ impl Orders {
     }
 
     /// The order in which the launch of a node reads an operand: the order of the launch for
-    /// images, the weights of convolutions, and operands of a chain with the full shape; otherwise
+    /// images and operands of a chain with the full shape, that in which weights lie; otherwise
     /// row-major.
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
-        if reads_weights(layout, id, slot) {
-            let weights = invariant(operands.get(slot), "that a convolution has weights");
+        if of_weights(layout, id, slot).is_some() {
+            let weights = invariant(operands.get(slot), "that a kernel has its weights");
             return self.value(*weights);
         }
         let chain = layout.groups.get(&id).map(|g| &g.chain);
@@ -152,7 +162,7 @@ impl Orders {
                 && in_channels_last(chain, &result.ty).is_some();
         }
         match layout.support(id).images {
-            Images::RowMajor | Images::Weights => false,
+            Images::RowMajor => false,
             Images::ChannelsLast => {
                 is_image(&result.ty) && operands.first().is_some_and(|v| is_image(graph.ty(*v)))
             }
@@ -166,13 +176,19 @@ impl Orders {
     }
 }
 
-/// True if the launch of a node takes an operand in both orders: the weights of a convolution of
-/// row-major images.
-fn reads_weights(layout: &Layout<'_>, id: NodeId, slot: usize) -> bool {
-    slot == 1
-        && layout.role(id) == Role::Launch
-        && !layout.kernels.target().channels_last
-        && layout.support(id).images == Images::Weights
+/// The order in which the launch of a node takes an operand, too, which else is row-major: weights
+/// on a target whose images are row-major.
+fn of_weights(layout: &Layout<'_>, id: NodeId, slot: usize) -> Option<Order> {
+    let is_weights =
+        slot == 1 && layout.role(id) == Role::Launch && !layout.kernels.target().channels_last;
+    let support = is_weights.then(|| layout.support(id))?;
+    let order = support.kernel.map(|_| support.weights)?;
+    (order != Order::RowMajor).then_some(order)
+}
+
+/// The order that suits both who wanted an operand so far, if somebody did, and another.
+fn agreed(so_far: Option<Order>, other: Order) -> Order {
+    if so_far.is_none_or(|order| order == other) { other } else { Order::RowMajor }
 }
 
 /// True of a copy of a parameter, on targets whose images are row-major: there the host holds
@@ -224,6 +240,19 @@ fn is_aligned(graph: &Graph, id: NodeId, operand: Value) -> bool {
 pub(super) fn differs(ty: &TensorType) -> bool {
     let wide = |d: &Dim| *d != Dim::ONE;
     ty.rank() >= 3 && wide(&ty.shape[1]) && ty.shape[2..].iter().any(wide)
+}
+
+/// True if the elements of a parameter lie in an order otherwise than row-major.
+fn moves(order: Order, ty: &TensorType) -> bool {
+    let sizes = ty.shape.last_chunk::<2>().map(|sizes| sizes.each_ref().map(Dim::as_const));
+    let panel = i64::try_from(Order::PANEL).ok();
+    match (order, sizes) {
+        (Order::RowMajor, _) => false,
+        (Order::ChannelsLast, _) => differs(ty),
+        (Order::ColumnPanels, Some([_, columns])) => columns > panel,
+        (Order::RowPanels, Some([rows, columns])) => rows != Some(1) && columns != Some(1),
+        (Order::ColumnPanels | Order::RowPanels, None) => false,
+    }
 }
 
 /// Returns the chain with its accesses for a running value of this type in channels-last order;

@@ -4,7 +4,6 @@ use std::fmt;
 
 use super::chain::print_attrs;
 use crate::op::OpText;
-use crate::types::Order;
 
 use super::program::{
     Action, Buffer, Derived, DeviceProgram, Guard, Lane, Launch, Program, Step, Storage,
@@ -123,8 +122,8 @@ fn print_kernel(f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
 impl fmt::Display for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.ty)?;
-        if self.order == Order::ChannelsLast {
-            f.write_str(" channels_last")?;
+        if let Some(order) = self.order.name() {
+            write!(f, " {order}")?;
         }
         match &self.storage {
             Storage::Input(i) => write!(f, " input {i}"),

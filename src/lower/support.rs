@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::ir::{Graph, NodeId};
 use crate::op::Op;
-use crate::types::{DType, Device, KernelClass, Target, TensorType};
+use crate::types::{DType, Device, KernelClass, Order, Target, TensorType};
 
 /// The kernels of a target. This trait is the only source from which lowering decides whether and
 /// how an operator is computed; every backend implements it.
@@ -87,6 +87,9 @@ pub struct Support {
     pub(crate) parts: Option<Partials>,
     /// The memory order of its images.
     pub(crate) images: Images,
+    /// An order in which the kernel takes its second operand, too, if that is a parameter, on a
+    /// target whose images are row-major.
+    pub(crate) weights: Order,
     /// The operands that its kernel can read through a function of their elements.
     pub(crate) reads_through: Through,
     /// True if the kernel can write an image with the channels last as some of the channels of a
@@ -190,15 +193,12 @@ pub(crate) struct Partials {
 }
 
 /// The memory order of the images that a kernel reads and writes, on a target that supports
-/// channels last, and of the weights.
+/// channels last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Images {
     /// Row-major, always.
     #[default]
     RowMajor,
-    /// Row-major; on a target whose images are all row-major its second operand, the weights, may
-    /// have the channels last.
-    Weights,
     /// The channels last, if the first operand and the result are images.
     ChannelsLast,
     /// The order of the first operand.

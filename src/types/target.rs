@@ -120,4 +120,24 @@ pub enum Order {
     /// Of a weight `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with
     /// one element for each channel, has the same bytes in both orders and counts as row-major.
     ChannelsLast,
+    /// Matrices, of the last two axes, one behind the other; each in panels of 64 columns, and a
+    /// last one of what is left: of a panel the elements of the first row, then of the second.
+    ColumnPanels,
+    /// As [`Self::ColumnPanels`], of the transposed matrices: in panels of rows.
+    RowPanels,
+}
+
+impl Order {
+    /// The rows or columns of a panel.
+    pub(crate) const PANEL: usize = 64;
+
+    /// The name in the text of programs; row-major has none.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::RowMajor => None,
+            Self::ChannelsLast => Some("channels_last"),
+            Self::ColumnPanels => Some("column_panels"),
+            Self::RowPanels => Some("row_panels"),
+        }
+    }
 }

@@ -32,8 +32,8 @@ fn products(c: &mut Criterion) {
         let name = format!("{m}x{k}x{n}{}", if trans_b { "_transposed" } else { "" });
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
             bench.iter(|| {
-                let a = View { dims: &[m, k], data: &a };
-                let b = View { dims: &b_dims, data: &b };
+                let a = View::new(&[m, k], &a);
+                let b = View::new(&b_dims, &b);
                 gemm(&op, a, b, None, black_box(&mut y), &Epilogue::default());
             });
         });

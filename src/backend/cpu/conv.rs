@@ -13,17 +13,17 @@ use std::ops::Range;
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
-use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
+use super::cpu_op::{CpuKernel, CpuOp, Sizes, ending_in_chain, of_f32};
 use super::depthwise::Depthwise;
 use super::elementwise::Epilogue;
+use super::ending::Ending;
 use super::gemm::{MAX_TERMS, Matrix, MatrixMut, accumulate, chunks, multiply};
 use super::im2col::{SeenAxis, Term, Unfold};
 use super::isa;
 use super::scratch::{self, LINE};
-use super::simd::{map, vectorised};
-use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
+use super::tile::{Extent, Tile, tiles};
 use crate::backend::host::Unsuited;
-use crate::lower::{Images, Support, Types};
+use crate::lower::{Support, Types};
 use crate::op::{Conv, OpError};
 use crate::types::{DType, KernelClass, Order, Shape, TensorType};
 use direct::Direct;
@@ -265,31 +265,17 @@ impl ConvPlan {
     /// All output planes of groups with one input channel.
     fn planes(&self, kernel: &Depthwise, operands: ConvOperands<'_>, y: &mut [f32]) {
         let Channels { groups, filters, .. } = self.channels;
+        let ending = self.ending(&operands);
         let each = (WORTH / 8 / (self.windows * self.terms)).max(1);
         y.par_chunks_mut(self.windows).with_min_len(each).enumerate().for_each(|(i, y)| {
             let channel = i % (groups * filters);
             let x = &operands.x[i / filters * self.plane..][..self.plane];
             let w = &operands.w[channel * self.terms..][..self.terms];
-            // The bias may be left out.
-            kernel.plane(x, w, operands.bias.map_or(0.0, |b| b[channel]), y);
-            operands.epilogue.apply(y, i * self.windows);
+            let at = i * self.windows;
+            kernel.plane(x, w, ending.of(at), y);
+            ending.rest(y, at);
         });
     }
-}
-
-/// Writes sums and a bias; every NaN becomes the same one. Returns whether there was any.
-fn end<'a>(rows: impl Iterator<Item = (&'a mut [f32], &'a [f32])>, bias: f32) -> bool {
-    vectorised!({
-        let (bias, mut any) = (bias, 0u32);
-        for (y, sums) in rows {
-            map(sums, y, |sum: f32| {
-                any |= u32::from(sum.is_nan());
-                let sum = if sum.is_nan() { f32::NAN } else { sum };
-                sum + bias
-            });
-        }
-        any > 0
-    })
 }
 
 /// One group of channels of one sample.
@@ -299,11 +285,9 @@ struct Group<'a> {
     x: &'a [f32],
     /// `[filters, terms]`.
     weights: Matrix<'a>,
-    /// `[filters]`.
-    bias: Option<&'a [f32]>,
     /// The position of the group's first element in the output.
     first: usize,
-    epilogue: &'a Epilogue<'a>,
+    ending: Ending<'a>,
 }
 
 impl ConvPlan {
@@ -317,27 +301,27 @@ impl ConvPlan {
             plan: self,
             x: &operands.x[i * input..][..input],
             weights: Matrix::contiguous(w, filters, self.terms),
-            bias: operands.bias.map(|b| &b[g * filters..][..filters]),
             first: i * filters * self.windows,
-            epilogue: operands.epilogue,
+            ending: self.ending(&operands),
         }
+    }
+
+    /// What the sums of all channels end with.
+    fn ending<'a>(&self, operands: &ConvOperands<'a>) -> Ending<'a> {
+        Ending::new(operands.bias, operands.epilogue, self.windows)
     }
 }
 
 impl Group<'_> {
     /// Ends a tile whose product, `stride` floats to a row, is `result`.
     fn store(&self, tile: Tile<'_>, result: &[f32], stride: usize) {
-        let origin = Origin { first: self.first, columns: self.plan.windows };
-        let computed = Computed { data: result, stride };
-        store(tile, computed, origin, self.epilogue, |row, y, sums| {
-            end(std::iter::once((y, sums)), self.bias_of(row));
-        });
-    }
-
-    /// The bias of a filter.
-    fn bias_of(&self, filter: usize) -> f32 {
-        // Without a bias a 0, which changes no sum: none is a negative zero.
-        self.bias.map_or(0.0, |bias| bias[filter])
+        let rows = tile.rows().zip(tile.pieces).zip(result.chunks(stride));
+        for ((row, y), sums) in rows {
+            let at = self.first + row * self.plan.windows + tile.columns.start;
+            let sums = &sums[..y.len()];
+            self.ending.of(at).end(std::iter::once((&mut *y, sums)));
+            self.ending.rest(y, at);
+        }
     }
 
     /// Whether all weights of these filters are finite.
@@ -356,7 +340,8 @@ impl Group<'_> {
         scratch::own(tile.pieces.len() * stride, |result| {
             let weights = self.weights.block(tile.rows(), 0..terms);
             let mut product = MatrixMut::new(result, tile.pieces.len(), columns.len(), stride);
-            accumulate(isa::arch(), weights, x.block(0..terms, columns), &mut product, false);
+            let x = x.block(0..terms, columns).into();
+            accumulate(isa::arch(), weights, x, &mut product, false);
             let skipped = tile.columns.start - start;
             self.store(tile, &result[skipped..], stride);
         });
@@ -374,8 +359,9 @@ impl Group<'_> {
             let mut has_nan = false;
             for ((row, y), sums) in filters.zip(&mut tile.pieces).zip(result.chunks_exact(stride)) {
                 let sums = sums.chunks(direct.distance()).map(|sums| &sums[..width]);
-                has_nan |= end(y.chunks_exact_mut(width).zip(sums), self.bias_of(row));
-                self.epilogue.apply(y, self.first + row * plan.windows + tile.columns.start);
+                let at = self.first + row * plan.windows + tile.columns.start;
+                has_nan |= self.ending.of(at).end(y.chunks_exact_mut(width).zip(sums));
+                self.ending.rest(y, at);
             }
             has_nan
         });
@@ -498,10 +484,8 @@ struct Ordered {
 
 impl CpuOp for Conv {
     fn supports(&self, types: &Types<'_>) -> Support {
-        let support = of_f32(KernelClass::Conv, types);
-        let ends_in_chain = support.kernel.is_some();
-        let images = if ends_in_chain { Images::Weights } else { Images::RowMajor };
-        Support { ends_in_chain, images, ..support }
+        let support = ending_in_chain(of_f32(KernelClass::Conv, types));
+        Support { weights: Order::ChannelsLast, ..support }
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {

@@ -12,15 +12,16 @@ use crate::types::{DType, KernelClass, Order};
 /// The sizes of the axes of some values.
 pub(super) type Dims = SmallVec<[SmallVec<[usize; 4]>; 3]>;
 
+/// The orders in which the elements of some values lie.
+pub(super) type Orders = SmallVec<[Order; 3]>;
+
 /// The sizes of a launch at one batch size, and how its operands lie in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     /// The sizes of the operands, none 0.
     pub(super) operands: Dims,
-    /// The orders of the operands: row-major but for the weights of [`Images::Weights`].
-    ///
-    /// [`Images::Weights`]: crate::lower::Images::Weights
-    pub(super) orders: SmallVec<[Order; 3]>,
+    /// The orders of the operands: row-major but for [`Support::weights`].
+    pub(super) orders: Orders,
     /// The sizes of the results.
     pub(super) results: Dims,
 }

@@ -1,8 +1,9 @@
 //! Convolution of one input channel by one filter.
 
+use super::ending::OfChannel;
 use super::phases::Phases;
 use super::scratch;
-use super::simd::{map, vectorised};
+use super::simd::vectorised;
 use crate::op::window::{WindowAxis, Windows};
 
 /// A convolution of planes.
@@ -18,18 +19,18 @@ impl Depthwise {
         Self { phases: Phases::new(axes), axes: axes.clone() }
     }
 
-    /// Writes to `y` the sum of each window and `bias`: a chain of fused multiply-adds over the
+    /// Writes to `y` the sum of each window with its ending: a chain of fused multiply-adds over the
     /// taps in row-major order, a zero at its end positive.
-    pub(super) fn plane(&self, x: &[f32], w: &[f32], bias: f32, y: &mut [f32]) {
+    pub(super) fn plane(&self, x: &[f32], w: &[f32], ending: OfChannel, y: &mut [f32]) {
         // What lies outside the plane is no term: a 0 in its place changes nothing while the
         // weights are finite.
         let finite = w.iter().all(|w| w.is_finite());
         let Some(phases) = self.phases.as_ref().filter(|_| finite) else {
-            y.fill(0.0);
-            add_taps(&self.axes, y, x, w);
-            for y in y.iter_mut() {
-                *y = (*y + 0.0) + bias;
-            }
+            scratch::own(y.len(), |sums| {
+                sums.fill(0.0);
+                add_taps(&self.axes, sums, x, w);
+                ending.end(std::iter::once((y, &*sums)));
+            });
             return;
         };
         let (apart, windows) = phases.memory();
@@ -46,9 +47,7 @@ impl Depthwise {
                 |tap, sum, x: f32| x.mul_add(w[tap], sum)
             ));
             let width = y.len() / phases.rows(windows).count();
-            vectorised!(for (y, sums) in y.chunks_exact_mut(width).zip(phases.rows(windows)) {
-                map(sums, y, |sum| (sum + 0.0) + bias);
-            });
+            ending.end(y.chunks_exact_mut(width).zip(phases.rows(windows)));
         });
     }
 }

@@ -97,13 +97,55 @@ impl<'a> Epilogue<'a> {
     /// # Panics
     /// If an operand with the shape of the value ends before: a bug in the caller.
     pub fn apply(&self, x: &mut [f32], at: usize) {
-        for (i, x) in x.chunks_mut(BLOCK).enumerate() {
-            // All steps on one block before the next block: it stays in the nearest cache between
-            // them.
-            for step in &self.steps {
-                step.apply(x, at + i * BLOCK);
-            }
+        apply(&self.steps, x, at);
+    }
+}
+
+fn apply(steps: &[Step<'_>], x: &mut [f32], at: usize) {
+    if steps.is_empty() {
+        return;
+    }
+    for (i, x) in x.chunks_mut(BLOCK).enumerate() {
+        // All steps on one block before the next block: it stays in the nearest cache between
+        // them.
+        for step in steps {
+            step.apply(x, at + i * BLOCK);
         }
+    }
+}
+
+/// The steps at the beginning of a chain that do the same to all elements of a channel, and those
+/// behind them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ByChannel<'a> {
+    /// Factors and addends, in turn for channels.
+    pub(super) scale_shift: Option<[&'a [f32]; 2]>,
+    /// The least and the largest number, as [`Unary::bounds`] has them.
+    pub(super) bounds: Option<[f32; 2]>,
+    rest: &'a [Step<'a>],
+}
+
+impl<'a> Epilogue<'a> {
+    /// The chain on channels of so many elements.
+    pub(super) fn by_channel(&'a self, elements: usize) -> ByChannel<'a> {
+        let (scale_shift, rest) = match self.steps.as_slice() {
+            [Step::ScaleShift { scale, shift, inner }, rest @ ..] if *inner == elements => {
+                (Some([&**scale, &**shift]), rest)
+            }
+            all => (None, all),
+        };
+        let bounds = match rest {
+            [Step::Unary(op), ..] => op.bounds(),
+            _ => None,
+        };
+        ByChannel { scale_shift, bounds, rest: &rest[usize::from(bounds.is_some())..] }
+    }
+}
+
+impl ByChannel<'_> {
+    /// Applies the steps behind, as [`Epilogue::apply`] does all.
+    pub(super) fn rest(&self, x: &mut [f32], at: usize) {
+        apply(self.rest, x, at);
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::isa;
 use super::matrix::steps;
-pub(crate) use super::matrix::{Matrix, MatrixMut};
+pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
 pub(super) use super::micro::Rows;
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
 use super::scratch;
@@ -26,8 +26,13 @@ pub(crate) fn chunks(k: usize) -> impl Iterator<Item = Range<usize>> {
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
-pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: bool) -> bool {
-    accumulate(isa::arch(), a, b, &mut c, add);
+pub(crate) fn multiply<'a>(
+    a: Matrix<'_>,
+    b: impl Into<Right<'a>>,
+    mut c: MatrixMut<'_>,
+    add: bool,
+) -> bool {
+    accumulate(isa::arch(), a, b.into(), &mut c, add);
     c.unify_nans()
 }
 
@@ -38,7 +43,7 @@ pub(crate) fn multiply(a: Matrix<'_>, b: Matrix<'_>, mut c: MatrixMut<'_>, add: 
 pub(super) fn accumulate(
     arch: pulp::Arch,
     a: Matrix<'_>,
-    b: Matrix<'_>,
+    b: Right<'_>,
     c: &mut MatrixMut<'_>,
     add: bool,
 ) {
@@ -52,8 +57,8 @@ pub(super) fn accumulate(
     for part in chunks(a.columns) {
         let add = add || part.start > 0;
         for m in steps(0..a.rows, ROWS) {
-            let (a, b) = (a.block(m.clone(), part.clone()), b.block(part.clone(), 0..b.columns));
-            accumulate_part(arch, a, b, &mut c.block(m, 0..b.columns), add);
+            let (a, b) = (a.block(m.clone(), part.clone()), b.block(part.clone(), 0..b.columns()));
+            accumulate_part(arch, a, b, &mut c.block(m, 0..b.columns()), add);
         }
     }
 }
@@ -77,7 +82,7 @@ const ROWS: usize = 512;
 fn accumulate_part(
     arch: pulp::Arch,
     a: Matrix<'_>,
-    b: Matrix<'_>,
+    b: Right<'_>,
     c: &mut MatrixMut<'_>,
     add: bool,
 ) {
@@ -91,29 +96,48 @@ fn accumulate_part(
         } else {
             a
         };
+        let mut multiply = |b: Rows<'_>, c: &mut MatrixMut<'_>| {
+            arch.dispatch(Block { a, b, c, add, memory });
+        };
+        let b = match b {
+            Right::Panels(panels) => {
+                for (n, data, stride) in panels.panels() {
+                    let places = Rows::places(a.columns, stride);
+                    let (columns, stride) = (n.len(), Some(stride));
+                    let b = Rows { data, places: &places, columns, stride };
+                    multiply(b, &mut c.block(0..a.rows, n));
+                }
+                return;
+            }
+            Right::Matrix(matrix) => matrix,
+        };
         if b.has_contiguous_rows() {
             let places = Rows::places(b.rows, b.row_stride);
-            let (columns, stride) = (b.columns, b.row_stride);
-            let b = Rows { data: b.data, places: &places, columns, stride };
-            arch.dispatch(Block { a, b, c, add, memory });
+            let (columns, stride) = (b.columns, Some(b.row_stride));
+            multiply(Rows { data: b.data, places: &places, columns, stride }, c);
             return;
         }
         for n in steps(0..c.columns, COLUMNS) {
             let (columns, stride) = (n.len(), n.len());
             b.block(0..b.rows, n.clone()).pack_rows(right, columns);
             let places = Rows::places(b.rows, stride);
-            let b = Rows { data: right, places: &places, columns, stride };
-            arch.dispatch(Block { a, b, c: &mut c.block(0..a.rows, n), add, memory });
+            let b = Rows { data: right, places: &places, columns, stride: Some(stride) };
+            multiply(b, &mut c.block(0..a.rows, n));
         }
     });
 }
 
-fn check(a: Matrix<'_>, b: Matrix<'_>, c: &MatrixMut<'_>) {
-    let fits = a.rows == c.rows && a.columns == b.rows && b.columns == c.columns;
+fn check(a: Matrix<'_>, b: Right<'_>, c: &MatrixMut<'_>) {
+    let fits = a.rows == c.rows && a.columns == b.rows() && b.columns() == c.columns;
     assert!(
         fits,
         "{} x {} by {} x {} into {} x {}",
-        a.rows, a.columns, b.rows, b.columns, c.rows, c.columns
+        a.rows,
+        a.columns,
+        b.rows(),
+        b.columns(),
+        c.rows,
+        c.columns
     );
 }
 
@@ -150,18 +174,15 @@ mod tests {
         random(n, seed).into_iter().map(&mut number).collect()
     }
 
-    fn product(f: Multiply, a: Matrix<'_>, b: Matrix<'_>, c: &mut [f32]) {
-        let stride = b.columns;
-        f(a, b, MatrixMut::new(c, a.rows, b.columns, stride), false);
+    fn product(a: Matrix<'_>, b: Matrix<'_>, c: &mut [f32]) {
+        multiply(a, b, MatrixMut::new(c, a.rows, b.columns, b.columns), false);
     }
-
-    type Multiply = fn(Matrix<'_>, Matrix<'_>, MatrixMut<'_>, bool) -> bool;
 
     /// Every block of a product of [`ROWS`] by [`COLUMNS`] elements is the product of its rows and
     /// its columns; of long sums one size in sixteen is tried, and all narrow ones.
-    fn blocks(f: Multiply, a: Matrix<'_>, b: Matrix<'_>) {
+    fn blocks(a: Matrix<'_>, b: Matrix<'_>) {
         let mut whole = vec![0.0; ROWS * COLUMNS];
-        product(f, a, b, &mut whole);
+        product(a, b, &mut whole);
         let mut part = vec![0.0; ROWS * COLUMNS + 1];
         for m in 1..=ROWS {
             for n in 1..=COLUMNS {
@@ -171,7 +192,7 @@ mod tests {
                 let (i, j) = (m * 7 % (ROWS - m + 1), n * 5 % (COLUMNS - n + 1));
                 let a = a.block(i..i + m, 0..a.columns);
                 let part = &mut part[n % 2..][..m * n];
-                product(f, a, b.block(0..b.rows, j..j + n), part);
+                product(a, b.block(0..b.rows, j..j + n), part);
                 for (i, row) in (i..).zip(part.chunks_exact(n)) {
                     let expected = &whole[i * COLUMNS + j..][..n];
                     let equal = bytemuck::cast_slice::<f32, u8>(row)
@@ -187,7 +208,7 @@ mod tests {
         for k in TERMS {
             let (a, b) = (random(ROWS * k + 1, 1), random(COLUMNS * k, 2));
             let a = Matrix::contiguous(&a[k % 2..], ROWS, k);
-            blocks(multiply, a, Matrix::contiguous(&b, k, COLUMNS));
+            blocks(a, Matrix::contiguous(&b, k, COLUMNS));
         }
     }
 
@@ -196,8 +217,8 @@ mod tests {
         for k in [1, 2, 7, 30] {
             let (a, b) = (spiced(ROWS * k, 1), spiced(COLUMNS * k, 2));
             let a = Matrix::contiguous(&a, ROWS, k);
-            blocks(multiply, a, Matrix::contiguous(&b, k, COLUMNS));
-            blocks(multiply, a, Matrix::contiguous(&b, COLUMNS, k).transposed());
+            blocks(a, Matrix::contiguous(&b, k, COLUMNS));
+            blocks(a, Matrix::contiguous(&b, COLUMNS, k).transposed());
         }
     }
 
@@ -206,7 +227,7 @@ mod tests {
         for k in TERMS {
             let (a, b) = (random(ROWS * k, 1), random(COLUMNS * k + 1, 2));
             let b = Matrix::contiguous(&b[k % 2..], COLUMNS, k).transposed();
-            blocks(multiply, Matrix::contiguous(&a, ROWS, k), b);
+            blocks(Matrix::contiguous(&a, ROWS, k), b);
         }
     }
 
@@ -219,7 +240,7 @@ mod tests {
             a.transposed().pack(&mut a_t, m);
             b.transposed().pack(&mut b_t, k);
             let mut expected = vec![0.0; m * n];
-            product(multiply, a, b, &mut expected);
+            product(a, b, &mut expected);
             for a in [a, Matrix::contiguous(&a_t, k, m).transposed()] {
                 for b in [b, Matrix::contiguous(&b_t, n, k).transposed()] {
                     let mut c = vec![0.0; m * (n + 3)];
@@ -272,7 +293,7 @@ mod tests {
                     let (mut plain, mut added) = (vec![0.0; m * n], vec![1.0; m * n]);
                     for (c, add) in [(&mut plain, false), (&mut added, true)] {
                         let mut c = MatrixMut::new(c, m, n, n);
-                        accumulate(arch, left, right, &mut c, add);
+                        accumulate(arch, left, right.into(), &mut c, add);
                         c.unify_nans();
                     }
                     assert_bits(&plain, &expected_plain, &format!("{what}, {arch:?}"));

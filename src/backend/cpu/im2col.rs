@@ -6,7 +6,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::phases::PhaseAxis;
-use super::simd::take;
+use super::simd::{take, vectorised};
 use crate::op::window::WindowAxis;
 
 /// One spatial axis of a convolution, as its windows see it.
@@ -193,9 +193,9 @@ impl Unfold {
         for (Term { channel, tap }, to) in terms.zip(to.chunks_mut(distance)) {
             let x = &x[channel * self.plane..][..self.plane];
             let tap = &self.taps[tap];
-            for Run { from, to: range } in &tap.runs {
+            vectorised!(for Run { from, to: range } in &tap.runs {
                 take(&x[*from..], self.step, &mut to[range.clone()]);
-            }
+            });
             for zeros in &tap.zeros {
                 to[zeros.clone()].fill(0.0);
             }

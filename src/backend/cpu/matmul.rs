@@ -5,24 +5,34 @@
 
 use rayon::prelude::*;
 
-use super::cpu_op::{CpuKernel, CpuOp, Dims, Sizes, ending_in_chain, of_f32};
+use super::cpu_op::{CpuKernel, CpuOp, Dims, Orders, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
-use super::gemm::{Matrix, MatrixMut, multiply};
+use super::gemm::{Matrix, MatrixMut, Panels, Right, multiply};
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
 use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
-use crate::types::KernelClass;
+use crate::types::{KernelClass, Order};
 
-/// A row-major tensor to read.
+/// A tensor to read.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The sizes of its axes.
     pub dims: &'a [usize],
     /// Its elements.
     pub data: &'a [f32],
+    /// The order in which they lie: a right operand may lie in panels, of columns if it is taken
+    /// as it is, of rows if it is transposed.
+    pub(crate) order: Order,
+}
+
+impl<'a> View<'a> {
+    /// A tensor whose elements lie row-major.
+    pub fn new(dims: &'a [usize], data: &'a [f32]) -> Self {
+        Self { dims, data, order: Order::RowMajor }
+    }
 }
 
 /// The columns of a tile, at most.
@@ -50,7 +60,7 @@ struct Addend<'a> {
 /// A product of two matrices, and what becomes of it.
 struct Product<'a> {
     a: Matrix<'a>,
-    b: Matrix<'a>,
+    b: Right<'a>,
     alpha: f32,
     addend: Option<Addend<'a>>,
     epilogue: &'a Epilogue<'a>,
@@ -71,14 +81,20 @@ pub fn gemm(
     let matrix = |x: View<'_>| (x.dims[0], x.dims[1]);
     let (rows, columns) = matrix(a);
     let mut left = Matrix::contiguous(a.data, rows, columns);
-    let (rows, columns) = matrix(b);
-    let mut right = Matrix::contiguous(b.data, rows, columns);
     if op.trans_a {
         left = left.transposed();
     }
-    if op.trans_b {
-        right = right.transposed();
-    }
+    let (rows, columns) = matrix(b);
+    let right = match (b.order, op.trans_b) {
+        (Order::RowMajor | Order::ChannelsLast, false) => {
+            Matrix::contiguous(b.data, rows, columns).into()
+        }
+        (Order::RowMajor | Order::ChannelsLast, true) => {
+            Matrix::contiguous(b.data, rows, columns).transposed().into()
+        }
+        (Order::ColumnPanels, _) => Right::Panels(Panels::new(b.data, rows, columns)),
+        (Order::RowPanels, _) => Right::Panels(Panels::new(b.data, columns, rows)),
+    };
     let addend = c.map(|c| {
         // The distance between elements along an axis, counted from the last.
         let size = |axis: usize| size(c.dims, axis);
@@ -103,7 +119,12 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
         _ => (&[][..], 1),
     };
     let product = |a, b| Product { a, b, alpha: 1.0, addend: None, epilogue };
-    let matrix_b = |at: usize| Matrix::contiguous(&right.data[at * k * n..], k, n);
+    let matrix_b = |at: usize| match right.order {
+        Order::ColumnPanels => Right::Panels(Panels::new(&right.data[at * k * n..][..k * n], k, n)),
+        Order::RowMajor | Order::ChannelsLast | Order::RowPanels => {
+            Matrix::contiguous(&right.data[at * k * n..], k, n).into()
+        }
+    };
     if outer_b.iter().all(|d| *d == 1) {
         // The rows of all matrices on the left meet the same matrix.
         let rows = y.len() / n.max(1);
@@ -205,6 +226,7 @@ impl Product<'_> {
 struct ProductPlan {
     scaled: Option<Gemm>,
     sizes: Dims,
+    orders: Orders,
 }
 
 impl CpuKernel for ProductPlan {
@@ -215,7 +237,8 @@ impl CpuKernel for ProductPlan {
         chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited> {
         let [y] = results else { return Err(Unsuited) };
-        let mut views = self.sizes.iter().zip(operands).map(|(dims, data)| View { dims, data });
+        let of = self.sizes.iter().zip(&self.orders).zip(operands);
+        let mut views = of.map(|((dims, order), data)| View { dims, data, order: *order });
         let (Some(a), Some(b)) = (views.next(), views.next()) else { return Err(Unsuited) };
         match &self.scaled {
             Some(op) => gemm(op, a, b, views.next(), y, chain),
@@ -229,23 +252,32 @@ impl CpuKernel for ProductPlan {
     }
 }
 
+/// Support by products whose right operand may lie in this order, if it is one matrix.
+fn product(types: &Types<'_>, order: Order) -> Support {
+    let one = types.operands.get(1).is_some_and(|ty| ty.rank() == 2);
+    let weights = if one { order } else { Order::RowMajor };
+    Support { weights, ..ending_in_chain(of_f32(KernelClass::MatMul, types)) }
+}
+
 impl CpuOp for MatMul {
     fn supports(&self, types: &Types<'_>) -> Support {
-        ending_in_chain(of_f32(KernelClass::MatMul, types))
+        product(types, Order::ColumnPanels)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
-        Some(Box::new(ProductPlan { scaled: None, sizes: at.operands.clone() }))
+        let (sizes, orders) = (at.operands.clone(), at.orders.clone());
+        Some(Box::new(ProductPlan { scaled: None, sizes, orders }))
     }
 }
 
 impl CpuOp for Gemm {
     fn supports(&self, types: &Types<'_>) -> Support {
-        ending_in_chain(of_f32(KernelClass::MatMul, types))
+        product(types, if self.trans_b { Order::RowPanels } else { Order::ColumnPanels })
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
-        Some(Box::new(ProductPlan { scaled: Some(self.clone()), sizes: at.operands.clone() }))
+        let (sizes, orders) = (at.operands.clone(), at.orders.clone());
+        Some(Box::new(ProductPlan { scaled: Some(self.clone()), sizes, orders }))
     }
 }
 
@@ -256,15 +288,23 @@ mod tests {
     use super::{View, gemm, matmul};
     use crate::backend::cpu::elementwise::Epilogue;
     use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
+    use crate::backend::params;
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{Binary, Gemm, MatMul, OpDef, Unary};
-    use crate::types::Tensor;
+    use crate::types::{DType, Order, Tensor};
 
     fn reference(op: &impl OpDef, operands: &[(&[usize], &[f32])]) -> Vec<f32> {
         let tensors: Vec<Tensor> =
             operands.iter().map(|(dims, data)| Tensor::new(dims, data).unwrap()).collect();
         let y = op.eval(&tensors.iter().collect::<Vec<_>>()).unwrap().remove(0);
         y.as_slice::<f32>().to_vec()
+    }
+
+    /// The elements of a row-major tensor in another order.
+    fn in_order(order: Order, dims: &[usize], data: &[f32]) -> Vec<f32> {
+        let mut turned = Tensor::zeros(DType::F32, dims).unwrap();
+        params::write(order, &Tensor::new(dims, data).unwrap(), turned.bytes_mut());
+        turned.as_slice().to_vec()
     }
 
     const SIZES: [[usize; 3]; 12] = [
@@ -302,8 +342,8 @@ mod tests {
             let epilogue = Epilogue::new(&chain, &[]).unwrap();
             let run = |a: &[f32], b: &[f32], with: bool| {
                 let mut y = vec![f32::NAN; m * n];
-                let (a, b) = (View { dims: &a_dims, data: a }, View { dims: &b_dims, data: b });
-                let c = View { dims: c_dims, data: &c };
+                let (a, b) = (View::new(&a_dims, a), View::new(&b_dims, b));
+                let c = View::new(c_dims, &c);
                 gemm(&op, a, b, with.then_some(c), &mut y, &epilogue);
                 y
             };
@@ -316,6 +356,15 @@ mod tests {
             let mut expected = reference(&op, &[(&a_dims, &a), (&b_dims, &b)]);
             epilogue.apply(&mut expected, 0);
             assert_bits(&run(&a, &b, false), &expected, &what);
+            let order = if op.trans_b { Order::RowPanels } else { Order::ColumnPanels };
+            let turned = in_order(order, &b_dims, &b);
+            let panels = View { order, ..View::new(&b_dims, &turned) };
+            let of_panels = in_pools(|| {
+                let mut y = vec![f32::NAN; m * n];
+                gemm(&op, View::new(&a_dims, &a), panels, None, &mut y, &epilogue);
+                y
+            });
+            assert_bits(&of_panels, &expected, &what);
         }
     }
 
@@ -330,8 +379,8 @@ mod tests {
                 let run = |rows: std::ops::Range<usize>| {
                     let mut y = vec![f32::NAN; rows.len() * n];
                     let dims = [rows.len(), k];
-                    let a = View { dims: &dims, data: &a[rows.start * k..rows.end * k] };
-                    let b = View { dims: &b_dims, data: &b };
+                    let a = View::new(&dims, &a[rows.start * k..rows.end * k]);
+                    let b = View::new(&b_dims, &b);
                     gemm(&op, a, b, None, &mut y, &Epilogue::default());
                     if !trans_b {
                         let mut other = vec![f32::NAN; y.len()];
@@ -357,7 +406,7 @@ mod tests {
             for case in 0..4 {
                 let op = Gemm { trans_a: case % 2 == 1, trans_b: case > 1, ..Gemm::default() };
                 let a_dims = if op.trans_a { [k, m] } else { [m, k] };
-                let a = View { dims: &a_dims, data: &a };
+                let a = View::new(&a_dims, &a);
                 let run = |columns: std::ops::Range<usize>| {
                     let width = columns.len();
                     let (dims, own) = if op.trans_b {
@@ -366,7 +415,7 @@ mod tests {
                         let rows = b.chunks(n).flat_map(|row| &row[columns.clone()]);
                         ([k, width], rows.copied().collect())
                     };
-                    let b = View { dims: &dims, data: &own };
+                    let b = View::new(&dims, &own);
                     let mut y = vec![f32::NAN; m * width];
                     gemm(&op, a, b, None, &mut y, &Epilogue::default());
                     if case == 0 {
@@ -375,8 +424,8 @@ mod tests {
                         assert_bits(&y, &other, "gemm and matmul");
                         let (a_dims, b_dims) = ([2, 1, m, k], [1, 2, k, width]);
                         let [a, b] = [a, b].map(|x| x.data.repeat(2));
-                        let a = View { dims: &a_dims, data: &a };
-                        let b = View { dims: &b_dims, data: &b };
+                        let a = View::new(&a_dims, &a);
+                        let b = View::new(&b_dims, &b);
                         let mut stack = vec![f32::NAN; 4 * y.len()];
                         matmul(a, b, &mut stack, &Epilogue::default());
                         assert_bits(&y.repeat(4), &stack, "a matrix and a stack");
@@ -396,8 +445,9 @@ mod tests {
     #[test]
     fn stacks_are_broadcast() {
         let mut rng = rng(3);
-        let cases: [(&[usize], &[usize]); 9] = [
+        let cases: [(&[usize], &[usize]); 10] = [
             (&[3, 4, 5, 6], &[6, 7]),
+            (&[2, 5, 6], &[6, 140]),
             (&[3, 4, 5, 6], &[1, 1, 6, 7]),
             (&[3, 4, 5, 6], &[4, 6, 7]),
             (&[3, 1, 5, 6], &[1, 4, 6, 7]),
@@ -419,11 +469,18 @@ mod tests {
             epilogue.apply(&mut expected, 0);
             let y = in_pools(|| {
                 let mut y = vec![f32::NAN; expected.len()];
-                let (a, b) = (View { dims: a_dims, data: &a }, View { dims: b_dims, data: &b });
+                let (a, b) = (View::new(a_dims, &a), View::new(b_dims, &b));
                 matmul(a, b, &mut y, &epilogue);
                 y
             });
             assert_bits(&y, &expected, &format!("{a_dims:?} {b_dims:?}"));
+            if b_dims.len() == 2 {
+                let (order, mut y) = (Order::ColumnPanels, vec![f32::NAN; expected.len()]);
+                let b = in_order(order, b_dims, &b);
+                let b = View { order, ..View::new(b_dims, &b) };
+                matmul(View::new(a_dims, &a), b, &mut y, &epilogue);
+                assert_bits(&y, &expected, &format!("{a_dims:?} {b_dims:?} in panels"));
+            }
         }
     }
 }

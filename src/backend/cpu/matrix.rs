@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::simd::vectorised;
+use crate::types::Order;
 
 /// A matrix to read: element `(i, j)` is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +13,91 @@ pub(crate) struct Matrix<'a> {
     pub(super) columns: usize,
     pub(super) row_stride: usize,
     pub(super) column_stride: usize,
+}
+
+/// A matrix to read that lies in panels of its columns, as [`Order::ColumnPanels`] has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panels<'a> {
+    data: &'a [f32],
+    /// The rows and columns of the whole matrix.
+    whole: [usize; 2],
+    /// The first row, and the rows from it on.
+    first_row: usize,
+    rows: usize,
+    /// The first column, which begins a panel, and the columns from it on.
+    first_column: usize,
+    columns: usize,
+}
+
+impl<'a> Panels<'a> {
+    /// The matrix of so many rows and columns whose elements are `data`.
+    ///
+    /// # Panics
+    /// If `data` has not so many: a bug in the caller.
+    pub(crate) fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        assert_eq!(data.len(), rows * columns, "elements of panels");
+        Self { data, whole: [rows, columns], first_row: 0, rows, first_column: 0, columns }
+    }
+
+    /// The elements in these rows and columns, of which the first begins a panel.
+    fn block(self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        assert!(rows.end <= self.rows && columns.end <= self.columns, "{rows:?} {columns:?}");
+        assert!(columns.start.is_multiple_of(Order::PANEL), "column {}", columns.start);
+        let (first_row, first_column) =
+            (self.first_row + rows.start, self.first_column + columns.start);
+        Self { first_row, first_column, rows: rows.len(), columns: columns.len(), ..self }
+    }
+
+    /// For each panel its columns, counted from the first, the elements from the first row on, and
+    /// the distance between rows.
+    pub(super) fn panels(self) -> impl Iterator<Item = (Range<usize>, &'a [f32], usize)> {
+        let Self { data, whole: [rows, columns], first_row, first_column, .. } = self;
+        steps(0..self.columns, Order::PANEL).map(move |own| {
+            let first = first_column + own.start;
+            let stride = Order::PANEL.min(columns - first);
+            (own, &data[first * rows + first_row * stride..], stride)
+        })
+    }
+}
+
+/// The right operand of a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Right<'a> {
+    Matrix(Matrix<'a>),
+    Panels(Panels<'a>),
+}
+
+impl<'a> From<Matrix<'a>> for Right<'a> {
+    fn from(matrix: Matrix<'a>) -> Self {
+        Self::Matrix(matrix)
+    }
+}
+
+impl Right<'_> {
+    /// The number of rows.
+    pub(super) fn rows(&self) -> usize {
+        match self {
+            Self::Matrix(matrix) => matrix.rows,
+            Self::Panels(panels) => panels.rows,
+        }
+    }
+
+    /// The number of columns.
+    pub(super) fn columns(&self) -> usize {
+        match self {
+            Self::Matrix(matrix) => matrix.columns,
+            Self::Panels(panels) => panels.columns,
+        }
+    }
+
+    /// The elements in these rows and columns; of panels the first column begins one.
+    #[must_use]
+    pub(super) fn block(self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        match self {
+            Self::Matrix(matrix) => Self::Matrix(matrix.block(rows, columns)),
+            Self::Panels(panels) => Self::Panels(panels.block(rows, columns)),
+        }
+    }
 }
 
 /// A matrix to write, whose rows are contiguous: element `(i, j)` is `data[i * row_stride + j]`.

@@ -36,8 +36,8 @@ pub(super) struct Rows<'a> {
     pub(super) data: &'a [f32],
     pub(super) places: &'a [usize],
     pub(super) columns: usize,
-    /// The distance between places if it is always the same, else 0.
-    pub(super) stride: usize,
+    /// The distance between places if it is always the same.
+    pub(super) stride: Option<usize>,
 }
 
 impl Rows<'_> {
@@ -59,12 +59,6 @@ impl Rows<'_> {
             to.copy_from_slice(&self.data[*at..][..self.columns]);
             rest.fill(0.0);
         }
-    }
-
-    /// Whether every row begins at a multiple of the size of vectors of so many elements.
-    fn is_aligned(&self, lanes: usize) -> bool {
-        let size = lanes * size_of::<f32>();
-        self.stride.is_multiple_of(lanes) && self.data.as_ptr().addr().is_multiple_of(size)
     }
 }
 
@@ -140,12 +134,12 @@ impl WithSimd for Block<'_, '_> {
 /// are neighbours.
 #[inline(always)]
 fn is_copied(rows: usize, b: Rows<'_>, lanes: usize) -> bool {
-    if b.stride <= 4 * COLUMNS {
-        return false;
-    }
+    let Some(stride) = b.stride.filter(|stride| *stride > 4 * COLUMNS) else { return false };
+    let size = lanes * size_of::<f32>();
+    let is_aligned = stride.is_multiple_of(lanes) && b.data.as_ptr().addr().is_multiple_of(size);
     // Vectors that cross pages are slow, and rows at a distance of pages share a few places of a
     // cache. What is read of few rows stays in the cache as it is.
-    match (b.is_aligned(lanes), b.stride.is_multiple_of(PAGE)) {
+    match (is_aligned, stride.is_multiple_of(PAGE)) {
         (false, _) => rows >= 48,
         (true, true) => rows >= 24 && b.places.len() > TERMS / 2,
         (true, false) => rows >= 192 && b.places.len() > TERMS / 4,

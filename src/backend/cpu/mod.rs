@@ -14,6 +14,7 @@ mod cpu_op;
 mod depthwise;
 mod dft;
 pub(crate) mod elementwise;
+mod ending;
 mod events;
 mod executable;
 pub(crate) mod gemm;

@@ -11,8 +11,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::scratch::LINE;
-use super::simd::take;
+use super::simd::{take, vectorised};
 use crate::op::window::WindowAxis;
+use crate::types::invariant::invariant;
 
 /// The windows that are computed in one go: what they take stays in registers over all taps.
 const BLOCK: usize = 64;
@@ -154,25 +155,30 @@ impl Phases {
     /// the one with number `from`.
     pub(super) fn fill(&self, x: &[f32], pad: f32, from: usize, to: &mut [f32]) {
         let [rows, columns] = &self.axes;
-        let mut all = to.chunks_exact_mut(self.columns);
-        for row_phase in &self.met[0] {
-            for column_phase in &self.met[1] {
-                let seen = inside(columns, *column_phase, self.columns);
-                let first = seen.start * columns.stride + column_phase;
-                for (i, to) in all.by_ref().take(self.rows).enumerate() {
-                    let row = ((from + i) * rows.stride + row_phase).checked_sub(rows.before);
-                    match row.filter(|r| *r < rows.input && !seen.is_empty()) {
-                        Some(row) => {
-                            to[..seen.start].fill(pad);
-                            let x = &x[row * columns.input + first - columns.before..];
-                            take(x, columns.stride, &mut to[seen.clone()]);
-                            to[seen.end..].fill(pad);
-                        }
-                        None => to.fill(pad),
+        vectorised!({
+            let mut all = to.chunks_exact_mut(self.rows * self.columns);
+            for row_phase in &self.met[0] {
+                let met = inside(rows, *row_phase, from + self.rows);
+                let met = met.start.max(from) - from..met.end.max(from) - from;
+                for column_phase in &self.met[1] {
+                    let phase = invariant(all.next(), "that a plane apart has all its phases");
+                    let seen = inside(columns, *column_phase, self.columns);
+                    let met = if seen.is_empty() { 0..0 } else { met.clone() };
+                    let (before, others) = phase.split_at_mut(met.start * self.columns);
+                    let (phase, behind) = others.split_at_mut(met.len() * self.columns);
+                    before.fill(pad);
+                    behind.fill(pad);
+                    let first = seen.start * columns.stride + column_phase;
+                    for (i, to) in met.zip(phase.chunks_exact_mut(self.columns)) {
+                        let row = (from + i) * rows.stride + row_phase - rows.before;
+                        let x = &x[row * columns.input + first - columns.before..];
+                        to[..seen.start].fill(pad);
+                        take(x, columns.stride, &mut to[seen.clone()]);
+                        to[seen.end..].fill(pad);
                     }
                 }
             }
-        }
+        });
     }
 
     /// Folds what each window meets, from `start` on, by `f` with the number of the tap, in

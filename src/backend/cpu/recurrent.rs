@@ -230,7 +230,7 @@ impl Engine<f32> for Packed {
             Part::Input => {
                 let (data, terms) = &self.input;
                 let (left, right) = ([a.len() / terms, *terms], [*terms, data.len() / terms]);
-                let (left, right) = (View { dims: &left, data: a }, View { dims: &right, data });
+                let (left, right) = (View::new(&left, a), View::new(&right, data));
                 matmul(left, right, y, &Epilogue::default());
             }
             Part::State => state_product(&self.state, a, y),

@@ -23,25 +23,21 @@ pub(super) use vectorised;
 /// vectors.
 pub(super) struct Ticket;
 
-/// Writes what `f` makes of the elements of `x` to as many of `to`.
-///
-/// The last block reaches back over the one before: so a short row is a few blocks of a known size,
-/// without a call and without a rest. `f` may meet an element twice.
+/// The elements from which on a copy is a call.
+const LONG: usize = 256;
+
+/// Copies a short row to another. The last block reaches back over the one before: so it is a few
+/// moves of a known size, without a call and without a rest.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
-pub(super) fn map(x: &[f32], to: &mut [f32], mut f: impl FnMut(f32) -> f32) {
-    debug_assert_eq!(x.len(), to.len(), "elements of a row");
+fn copy(x: &[f32], to: &mut [f32]) {
     macro_rules! by_blocks_of {
         ($size:literal) => {
-            if x.len() >= $size {
-                let (blocks, rest) = x.as_chunks::<$size>();
-                for (to, x) in to.as_chunks_mut::<$size>().0.iter_mut().zip(blocks) {
-                    *to = x.map(&mut f);
-                }
-                if let (false, Some(x), Some(to)) =
-                    (rest.is_empty(), x.last_chunk::<$size>(), to.last_chunk_mut())
-                {
-                    *to = x.map(&mut f);
+            if let (Some(last), Some(to_last)) = (x.last_chunk::<$size>(), to.last_chunk_mut()) {
+                *to_last = *last;
+                let blocks = to.as_chunks_mut::<$size>().0.iter_mut().zip(x.as_chunks().0);
+                for (to, x) in blocks {
+                    *to = *x;
                 }
                 return;
             }
@@ -50,26 +46,25 @@ pub(super) fn map(x: &[f32], to: &mut [f32], mut f: impl FnMut(f32) -> f32) {
     by_blocks_of!(16);
     by_blocks_of!(4);
     for (to, x) in to.iter_mut().zip(x) {
-        *to = f(*x);
+        *to = *x;
     }
 }
 
-/// The elements from which on a copy is a call.
-const LONG: usize = 256;
-
 /// Fills `to` with elements of `x` at a distance of `step`, from the first on.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
 pub(super) fn take(x: &[f32], step: usize, to: &mut [f32]) {
     match step {
-        1 if to.len() < LONG => map(&x[..to.len()], to, |x| x),
+        1 if to.len() < LONG => copy(&x[..to.len()], to),
         1 => to.copy_from_slice(&x[..to.len()]),
         2 => {
             // The last element apart: `x` may end right after it, and `chunks_exact` would drop the
             // incomplete pair.
             let (last, to) = to.split_last_mut().expect("invariant: a run has elements");
             *last = x[2 * to.len()];
-            vectorised!(for (to, x) in to.iter_mut().zip(x.chunks_exact(2)) {
+            for (to, x) in to.iter_mut().zip(x.chunks_exact(2)) {
                 *to = x[0];
-            });
+            }
         }
         _ => {
             for (to, x) in to.iter_mut().zip(x.iter().step_by(step)) {

@@ -1,6 +1,6 @@
 //! The parameters of a program on virtual devices: before a run, and what a run makes of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::backend::host::lock;
@@ -25,15 +25,15 @@ pub(super) struct Variables {
 }
 
 /// The elements of the parameters on each device: the host shares the caller's, another device has
-/// its own, and each has those that lie with the channels last.
+/// its own, and each has those that lie otherwise than row-major.
 fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileError> {
     let mut devices = Vec::with_capacity(program.devices.len());
     for device in &program.devices {
         let all = program.params.len() + program.derived.len();
         let mut held: Vec<Option<Tensor>> = vec![None; all];
-        let last = params::channels_last_of(device);
+        let orders = params::orders_of(device);
         for (i, tensor) in params::of(program, device, weights)? {
-            let order = order_of(&last, i);
+            let order = order_of(&orders, i);
             held[i as usize] =
                 Some(place(program, &Held { device: device.device, i, order }, &tensor)?);
         }
@@ -42,9 +42,10 @@ fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileE
     Ok(devices)
 }
 
-/// The order of a parameter on a device that holds these with the channels last.
-fn order_of(last: &BTreeSet<u32>, i: u32) -> Order {
-    if last.contains(&i) { Order::ChannelsLast } else { Order::RowMajor }
+/// The order of a parameter on a device that holds these otherwise than row-major.
+fn order_of(orders: &BTreeMap<u32, Order>, i: u32) -> Order {
+    // All others lie row-major.
+    orders.get(&i).copied().unwrap_or_default()
 }
 
 /// A parameter on a device.
@@ -61,14 +62,14 @@ fn place(program: &Program, held: &Held, tensor: &Tensor) -> Result<Tensor, Comp
     let own = match (order, device) {
         (Order::RowMajor, Device::HOST) => return Ok(tensor.clone()),
         (Order::RowMajor, _) => Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()),
-        (Order::ChannelsLast, _) => turned(tensor, params::channels_last),
+        (order, _) => turned(tensor, |tensor, to| params::write(order, tensor, to)),
     };
     let name = || invariant(program.param(i), "that devices hold parameters").name.to_string();
     own.map_err(|error| CompileError::Param { name: name(), device, error })
 }
 
 /// A tensor with its elements in the order in which `write` writes them.
-fn turned(tensor: &Tensor, write: fn(&Tensor, &mut [u8])) -> Result<Tensor, TensorError> {
+fn turned(tensor: &Tensor, write: impl Fn(&Tensor, &mut [u8])) -> Result<Tensor, TensorError> {
     let mut turned = Tensor::zeros(tensor.dtype(), tensor.dims())?;
     write(tensor, turned.bytes_mut());
     Ok(turned)
@@ -152,16 +153,16 @@ impl Variables {
     pub(super) fn current(&self, program: &Program) -> Result<Weights, TensorError> {
         let held = self.held();
         let mut weights = Weights::default();
-        let last: Vec<_> = program.devices.iter().map(params::channels_last_of).collect();
+        let orders: Vec<_> = program.devices.iter().map(params::orders_of).collect();
         for (i, port) in (0..).zip(&program.params) {
-            let mut all = last.iter().zip(held.iter());
-            let own = all.find_map(|(last, held)| {
-                Some((order_of(last, i), held.get(i as usize)?.as_ref()?))
+            let mut all = orders.iter().zip(held.iter());
+            let own = all.find_map(|(orders, held)| {
+                Some((order_of(orders, i), held.get(i as usize)?.as_ref()?))
             });
             let Some((order, tensor)) = own else { continue };
             let tensor = match order {
                 Order::RowMajor => tensor.clone(),
-                Order::ChannelsLast => turned(tensor, params::channels_first)?,
+                order => turned(tensor, |tensor, to| params::read(order, tensor, to))?,
             };
             weights.insert(port.name.clone(), tensor);
         }
@@ -179,10 +180,10 @@ impl Variables {
         let mut new: Vec<(usize, u32, Tensor)> = Vec::new();
         let held = self.held();
         for (d, program_device) in program.devices.iter().enumerate() {
-            let (device, last) = (program_device.device, params::channels_last_of(program_device));
+            let (device, orders) = (program_device.device, params::orders_of(program_device));
             for (i, tensor) in &given {
                 if held[d][*i as usize].is_some() {
-                    let held = Held { device, i: *i, order: order_of(&last, *i) };
+                    let held = Held { device, i: *i, order: order_of(&orders, *i) };
                     new.push((d, *i, place(program, &held, tensor)?));
                 }
             }

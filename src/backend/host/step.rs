@@ -194,7 +194,7 @@ impl<'a> HostSteps<'a> {
         let mut operands = Vec::with_capacity(launch.operands.len());
         for buffer in &launch.operands {
             if self.program.buffer(*buffer).order != Order::RowMajor {
-                return Err(internal("the reference evaluation reads channels last"));
+                return Err(internal("the reference evaluation reads what is not row-major"));
             }
             operands.push(self.tensor(dtype(buffer), self.location(*buffer), memory)?);
         }

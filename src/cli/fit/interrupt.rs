@@ -1,5 +1,5 @@
-//! Ctrl-C: a training ends after the batch that it computes, and keeps a checkpoint; before it has
-//! begun there is nothing to keep.
+//! Ctrl-C: a training ends after the batch that it computes, and keeps a checkpoint; at the second
+//! one it ends at once. Before it has begun there is nothing to keep.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,15 +8,17 @@ use std::sync::{Arc, OnceLock};
 #[cfg(unix)]
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-
 #[cfg(unix)]
 use anyhow::Context as _;
 
 use super::lines::after;
+#[cfg(unix)]
+use super::signals;
 use crate::Error;
+use crate::cli::report::quoted;
 use crate::cli::ui;
+#[cfg(unix)]
+use crate::train::Checkpoint;
 use crate::train::{ModelCheckpoint, Observer, TrainError, TrainState};
 
 /// The exit code of a program that Ctrl-C ends.
@@ -40,6 +42,8 @@ const TRIES: u32 = 200;
 /// not fill goes with it.
 pub(super) struct Preparation {
     ended: Arc<AtomicBool>,
+    /// Whether the training is asked to end.
+    asked: Arc<AtomicBool>,
     /// The folders that were not there before, the innermost first.
     made: Vec<PathBuf>,
 }
@@ -48,12 +52,17 @@ impl Preparation {
     /// Listens to signals from now on. The folder of checkpoints goes with an interrupted
     /// preparation if this run makes it.
     pub(super) fn new(checkpoint: Option<&Path>) -> anyhow::Result<Self> {
-        let ended = Arc::new(AtomicBool::new(false));
+        let (ended, asked) = (Arc::default(), Arc::default());
         // None: a run without checkpoints makes no folder before it begins.
         let made = checkpoint.map_or_else(Vec::new, unmade);
         #[cfg(unix)]
-        answer(Arc::clone(&ended), made.clone()).context("no handler for Ctrl-C")?;
-        Ok(Self { ended, made })
+        {
+            let (prepared, asked) = (Arc::clone(&ended), Arc::clone(&asked));
+            let (made, checkpoint) = (made.clone(), checkpoint.map(Path::to_owned));
+            let answers = Answers { prepared, asked, made, checkpoint };
+            signals::listen(move || answers.answer()).context("no handler for Ctrl-C")?;
+        }
+        Ok(Self { ended, asked, made })
     }
 }
 
@@ -72,6 +81,11 @@ fn remove_empty(folders: &[PathBuf]) {
     }
 }
 
+/// The command that goes on from the checkpoint in a folder.
+fn to_go_on(folder: &Path) -> String {
+    format!("to go on: fanwise fit --resume {}", quoted(&folder.display().to_string()))
+}
+
 /// The folders of a path that do not exist yet, the innermost first.
 fn unmade(folder: &Path) -> Vec<PathBuf> {
     let all = folder.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists());
@@ -81,7 +95,6 @@ fn unmade(folder: &Path) -> Vec<PathBuf> {
 /// Ends a training that Ctrl-C, or a request to terminate, interrupts. A second one ends the
 /// process at once.
 pub(super) struct Interrupt {
-    asked: Arc<AtomicBool>,
     ended: Arc<OnceLock<String>>,
     keeper: ModelCheckpoint,
     /// Whether another callback keeps the checkpoints of epochs in the same folder.
@@ -130,7 +143,7 @@ impl Interrupt {
         files: Pending,
         preparation: Preparation,
     ) -> Self {
-        Self { asked: Arc::default(), ended: Arc::default(), keeper, kept, files, preparation }
+        Self { ended: Arc::default(), keeper, kept, files, preparation }
     }
 
     /// What there is to say if the training was interrupted.
@@ -138,15 +151,9 @@ impl Interrupt {
         Arc::clone(&self.ended)
     }
 
-    /// Listens to signals from now on.
-    fn listen(&self) -> std::io::Result<()> {
-        for signal in [SIGINT, SIGTERM] {
-            // The first sets the flag, with which the second ends the process.
-            flag::register_conditional_shutdown(signal, CODE.into(), Arc::clone(&self.asked))?;
-            flag::register(signal, Arc::clone(&self.asked))?;
-        }
-        self.preparation.ended.store(true, Ordering::Relaxed);
-        Ok(())
+    /// Whether the training is to end.
+    fn is_asked(&self) -> bool {
+        self.preparation.asked.load(Ordering::Relaxed)
     }
 
     /// Keeps what there is, and says how to go on.
@@ -163,10 +170,10 @@ impl Interrupt {
             after(watch.at)
         };
         let text = format!(
-            "interrupted {at}; the checkpoint is in {}\n{}to go on: fanwise fit --resume {}",
+            "interrupted {at}; the checkpoint is in {}\n{}{}",
             self.keeper.folder.display(),
             self.files.missing(watch.history().epochs.len()),
-            quoted(&self.keeper.folder)
+            to_go_on(&self.keeper.folder)
         );
         // Nobody else sets it.
         drop(self.ended.set(text));
@@ -180,47 +187,81 @@ impl Interrupt {
     }
 }
 
-/// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
-    crate::cli::report::quoted(&path.display().to_string())
+/// What is done at a signal.
+#[cfg(unix)]
+struct Answers {
+    /// Whether training has begun.
+    prepared: Arc<AtomicBool>,
+    /// Whether the training is asked to end.
+    asked: Arc<AtomicBool>,
+    /// The folders that were not there before, the innermost first.
+    made: Vec<PathBuf>,
+    /// The folder of checkpoints.
+    checkpoint: Option<PathBuf>,
 }
 
-/// Tells at the first signal that it was heard; one before the preparation has ended ends the
-/// process, which leaves no folder that it made.
 #[cfg(unix)]
-fn answer(prepared: Arc<AtomicBool>, made: Vec<PathBuf>) -> std::io::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
-    let said = move || {
-        if signals.forever().next().is_none() {
+impl Answers {
+    /// Asks a training to end; ends a preparation, and a training that is asked already.
+    fn answer(&self) {
+        let text = if !self.prepared.load(Ordering::Relaxed) {
+            self.leave_nothing();
+            "interrupted before training began: nothing was trained, and no file written".to_owned()
+        } else if self.asked.swap(true, Ordering::Relaxed) {
+            remove_empty(&self.made);
+            self.left()
+        } else {
+            signals::say(|| {
+                ui::note("training ends after this batch; press Ctrl-C again to end it at once");
+            });
             return;
-        }
-        if prepared.load(Ordering::Relaxed) {
-            ui::note("training ends after this batch; press Ctrl-C again to end it at once");
-            return;
-        }
-        // The folder may hold a file for a moment, by which it is tried whether it takes some.
+        };
+        signals::say(move || ui::talk(&text));
+        signal_hook::low_level::exit(CODE.into());
+    }
+
+    /// Removes the folders of an interrupted preparation. One may hold a file for a moment, by
+    /// which it is tried whether it takes some.
+    fn leave_nothing(&self) {
         for _ in 0..TRIES {
-            remove_empty(&made);
-            if made.first().is_none_or(|folder| !folder.exists()) {
+            remove_empty(&self.made);
+            if self.made.first().is_none_or(|folder| !folder.exists()) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        ui::talk("interrupted before training began: nothing was trained, and no file written");
-        signal_hook::low_level::exit(CODE.into());
-    };
-    std::thread::Builder::new().name("fanwise-signals".to_owned()).spawn(said).map(drop)
+    }
+
+    /// What a training leaves that ends at once.
+    fn left(&self) -> String {
+        match self.checkpoint.as_ref().filter(|folder| Checkpoint::is_in(folder)) {
+            Some(folder) => format!(
+                "ended at once; the last checkpoint is in {}\n{}",
+                folder.display(),
+                to_go_on(folder)
+            ),
+            None => "ended at once: no checkpoint was kept".to_owned(),
+        }
+    }
 }
 
 impl Observer for Interrupt {
     fn begin(&mut self, _: &TrainState<'_>) -> Result<bool, Error> {
-        self.listen().map_err(|e| TrainError::Watch(format!("no handler for Ctrl-C: {e}")))?;
+        #[cfg(not(unix))]
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // The first sets the flag, with which the second ends the process.
+            let asked = || Arc::clone(&self.preparation.asked);
+            signal_hook::flag::register_conditional_shutdown(signal, CODE.into(), asked())
+                .and_then(|_| signal_hook::flag::register(signal, asked()))
+                .map_err(|e| TrainError::Watch(format!("no handler for Ctrl-C: {e}")))?;
+        }
+        self.preparation.ended.store(true, Ordering::Relaxed);
         Ok(true)
     }
 
     fn batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         // What is behind the last batch of an epoch belongs to its end.
-        if !self.asked.load(Ordering::Relaxed) || watch.steps == Some(watch.at.step) {
+        if !self.is_asked() || watch.steps == Some(watch.at.step) {
             return Ok(());
         }
         self.stop(watch)
@@ -228,12 +269,12 @@ impl Observer for Interrupt {
 
     fn validation_batch(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         // What goes on validates the epoch anew.
-        if self.asked.load(Ordering::Relaxed) { self.stop(watch) } else { Ok(()) }
+        if self.is_asked() { self.stop(watch) } else { Ok(()) }
     }
 
     fn epoch(&mut self, watch: &TrainState<'_>) -> Result<bool, Error> {
         // The last epoch ends the run by itself, with all its files.
-        if !self.asked.load(Ordering::Relaxed) || watch.at.epoch >= watch.epochs {
+        if !self.is_asked() || watch.at.epoch >= watch.epochs {
             return Ok(true);
         }
         self.end(watch)?;

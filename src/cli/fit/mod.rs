@@ -14,6 +14,8 @@ mod outputs;
 mod progress;
 mod rows;
 mod settings;
+#[cfg(unix)]
+mod signals;
 mod told;
 
 pub(crate) use args::FitArgs;

@@ -26,6 +26,19 @@ pub(crate) trait Apply<R> {
 }
 
 impl Unary {
+    /// The bounds of a function that is `clip` on `f32`.
+    pub(crate) fn bounds(&self) -> Option<[f32; 2]> {
+        match *self {
+            Self::Relu => Some([0.0, f32::INFINITY]),
+            // A bound that is absent changes nothing.
+            Self::Clip { min, max } => Some([
+                min.map_or(f32::NEG_INFINITY, |min| min as f32),
+                max.map_or(f32::INFINITY, |max| max as f32),
+            ]),
+            _ => None,
+        }
+    }
+
     /// Hands the function to `v`. This is the one definition for floats: the reference and every
     /// CPU kernel compute by it, so that they agree in bits.
     #[inline]

@@ -7,9 +7,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time that a run may take: five seconds in a build that is optimised, eight times as long in
-/// that of the tests.
+/// The processor time that a run may take: five seconds in a build that is optimised, eight times as
+/// long in that of the tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
+
+/// How much longer than the processor's time a run may last, on however busy a machine.
+const BUSY: u32 = 10;
 
 /// How a run ended.
 pub(crate) struct End {
@@ -25,7 +28,7 @@ pub(crate) fn watch(folder: &Path, args: &[String]) -> Option<End> {
     watch_binary(Path::new(env!("CARGO_BIN_EXE_fanwise")), folder, args, LIMIT)
 }
 
-/// Runs `binary` in `folder`; none where it takes longer than `limit`.
+/// Runs `binary` in `folder`; none where it takes longer than `limit` of a processor, or waits.
 pub(crate) fn watch_binary(
     binary: &Path,
     folder: &Path,
@@ -49,7 +52,7 @@ pub(crate) fn watch_binary(
         if let Some(status) = child.try_wait().expect("a child") {
             break status.code();
         }
-        if start.elapsed() > limit {
+        if processor_time(child.id()) > limit || start.elapsed() > BUSY * limit {
             child.kill().expect("a child");
             child.wait().expect("a child");
             return None;
@@ -64,6 +67,17 @@ fn text(from: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     from.expect("a pipe").read_to_end(&mut bytes).expect("read");
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The time that processors worked for a process; 0 where the system does not tell.
+fn processor_time(process: u32) -> Duration {
+    /// What the system counts in a second.
+    const TICKS: u64 = 100;
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name of the program may have spaces; behind it come the 3rd field and the others.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|own| own.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS)
 }
 
 /// The most memory that a process had, in bytes. Until it has become another program it shows that

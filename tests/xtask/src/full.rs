@@ -7,7 +7,7 @@ use crate::peers::peers;
 use crate::python::{Python, environment};
 use crate::step::Step;
 use crate::{
-    BROWSER, Failure, LONG, MANY, PROFILE, R, TF_KERAS, TORCH, beside, cargo_test, fake_driver,
+    BROWSER, Failure, LONG, MANY, R, TF_KERAS, TORCH, beside, cargo_test, complain, fake_driver,
     root, run_device_tests, run_tests, say, step_with, target, turn, unit_tests,
 };
 
@@ -70,7 +70,11 @@ fn run_parts(parts: &[Part], only: Option<&str>, folder: Option<&Path>) -> Resul
         if only.is_some_and(|only| only != *name) || (only.is_none() && done) {
             continue;
         }
-        run().map_err(|error| format!("part {name}: {error}"))?;
+        if let Err(error) = run() {
+            // The other lane goes on for long.
+            complain(&format!("part {name} failed"));
+            return Err(format!("part {name}: {error}"));
+        }
         if let Some(mark) = mark {
             fs::write(&mark, "").map_err(|e| format!("{}: {e}", mark.display()))?;
         }
@@ -100,7 +104,6 @@ fn matrices() -> Result<(), Failure> {
 /// Mutants and numbers in thousands, and the long commands of the book.
 fn drawn() -> Result<(), Failure> {
     let python = Python::prepare(&target())?;
-    Step::new("cargo", &["build", "--profile", PROFILE, "-p", "fakecuda"]).run()?;
     let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY, LONG]);
     let drawn = step_with(&python, drawn).env("FANWISE_SEED", turn());
     drawn.env("FANWISE_FAKE", fake_driver()?).run_tests()?;

@@ -187,8 +187,9 @@ fn beside<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B)
     })
 }
 
-/// The folder that has the fake driver under the name of the driver.
+/// The folder that has the fake driver, built here, under the name of the driver.
 fn fake_driver() -> Result<PathBuf, Failure> {
+    Step::new("cargo", &["build", "--profile", PROFILE, "-p", "fakecuda"]).run()?;
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     fs::create_dir_all(&folder).map_err(failed)?;

@@ -124,7 +124,8 @@ impl Direct {
         let mut product = MatrixMut::new(result, filters, columns, columns);
         for part in chunks(weights.columns()) {
             let add = part.start > 0;
-            let rows = Rows { data: band, places: &self.places[part.clone()], columns, stride: 0 };
+            let places = &self.places[part.clone()];
+            let rows = Rows { data: band, places, columns, stride: None };
             accumulate_rows(weights.block(0..filters, part), rows, &mut product, add);
         }
     }

@@ -38,17 +38,25 @@ fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) 
     let bias = rng.random_bool(0.7).then(|| random(rng, w[0]));
     let bias = bias.as_deref();
     let residual = random(rng, BATCH * plan.sample());
-    let chain = Chain {
-        steps: vec![
-            ChainStep::Binary { op: Binary::Add, operand: 0, access: Access::Full, swapped: true },
-            ChainStep::Unary(Unary::Relu),
-        ],
+    let [scale, shift] = [random(rng, w[0]), random(rng, w[0])];
+    let add =
+        ChainStep::Binary { op: Binary::Add, operand: 0, access: Access::Full, swapped: true };
+    let by_channel = Access::Axis { inner: plan.windows, size: w[0] };
+    let scaled = ChainStep::ScaleShift { operands: [1, 2], access: by_channel };
+    let clip = ChainStep::Unary(Unary::Clip { min: Some(-0.5), max: Some(0.25) });
+    let relu = ChainStep::Unary(Unary::Relu);
+    let steps = match rng.random_range(0..4) {
+        0 => vec![add, relu],
+        1 => vec![scaled, clip, add],
+        2 => vec![scaled, add, clip],
+        _ => vec![relu],
     };
+    let chain = Chain { steps };
     let (sample, method) = (plan.sample(), plan.method.name());
     let mut kernel = Ordered { plan, order: Order::RowMajor };
     let run_by = |kernel: &Ordered, x: &[f32], w: &[f32], rows: std::ops::Range<usize>| {
         let residual = &residual[rows.start * sample..rows.end * sample];
-        let epilogue = Epilogue::new(&chain, &[residual]).unwrap();
+        let epilogue = Epilogue::new(&chain, &[residual, &scale, &shift]).unwrap();
         let mut y = vec![f32::NAN; rows.len() * sample];
         let operands: Vec<&[f32]> = [x, w].into_iter().chain(bias).collect();
         kernel.run(&operands, &mut [&mut y], &epilogue).unwrap();
@@ -66,14 +74,15 @@ fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) 
     }
     kernel.order = Order::ChannelsLast;
     let mut turned = Tensor::zeros(DType::F32, w).unwrap();
-    params::channels_last(&Tensor::new(w, &weights).unwrap(), turned.bytes_mut());
+    params::write(Order::ChannelsLast, &Tensor::new(w, &weights).unwrap(), turned.bytes_mut());
     assert_bits(&y, &run_by(&kernel, &data, turned.as_slice(), 0..BATCH), &what);
     let mut operands =
         vec![Tensor::new(&x_dims, &data).unwrap(), Tensor::new(w, &weights).unwrap()];
     operands.extend(bias.map(|b| Tensor::new(&w[..1], b).unwrap()));
     let expected = op.eval(&operands.iter().collect::<Vec<_>>()).unwrap().remove(0);
     let mut expected = expected.as_slice::<f32>().to_vec();
-    Epilogue::new(&chain, &[&residual]).unwrap().apply(&mut expected, 0);
+    let epilogue = Epilogue::new(&chain, &[&residual, &scale, &shift]).unwrap();
+    epilogue.apply(&mut expected, 0);
     assert_bits(&y, &expected, &what);
     method
 }

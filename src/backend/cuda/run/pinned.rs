@@ -118,9 +118,9 @@ impl Staging {
         let mut turned;
         let data = match elements.order {
             Order::RowMajor => tensor.bytes(),
-            Order::ChannelsLast => {
+            order => {
                 turned = vec![0; tensor.bytes().len()];
-                params::channels_last(tensor, &mut turned);
+                params::write(order, tensor, &mut turned);
                 &turned
             }
         };
