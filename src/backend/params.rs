@@ -66,21 +66,17 @@ pub(super) fn write(order: Order, tensor: &Tensor, to: &mut [u8]) {
         }
         Order::ColumnPanels => {
             let [rows, columns] = matrix(tensor);
-            each_matrix(from, to, rows * columns * size, |from, to| {
-                let panels = to.par_chunks_mut((Order::PANEL * rows * size).max(1)).enumerate();
-                panels.for_each(|(i, panel)| {
-                    let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
-                    let rows = panel.chunks_exact_mut(width).zip(from.chunks_exact(columns * size));
-                    rows.for_each(|(to, row)| to.copy_from_slice(&row[at..][..width]));
-                });
+            let panels = to.par_chunks_mut((Order::PANEL * rows * size).max(1)).enumerate();
+            panels.for_each(|(i, panel)| {
+                let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
+                let rows = panel.chunks_exact_mut(width).zip(from.chunks_exact(columns * size));
+                rows.for_each(|(to, row)| to.copy_from_slice(&row[at..][..width]));
             });
         }
         Order::RowPanels => {
-            let [rows, columns] = matrix(tensor);
-            each_matrix(from, to, rows * columns * size, |from, to| {
-                each_matrix(from, to, Order::PANEL * columns * size, |from, to| {
-                    exchange(from, size, [from.len() / (columns * size), columns], to);
-                });
+            let [_, columns] = matrix(tensor);
+            each_panel(from, to, columns * size, |rows, from, to| {
+                exchange(from, size, [rows, columns], to);
             });
         }
     }
@@ -97,36 +93,34 @@ pub(super) fn read(order: Order, tensor: &Tensor, to: &mut [u8]) {
         }
         Order::ColumnPanels => {
             let [rows, columns] = matrix(tensor);
-            each_matrix(from, to, rows * columns * size, |from, to| {
-                let panels = from.chunks(Order::PANEL * rows * size);
-                for (i, panel) in panels.enumerate() {
-                    let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
-                    let rows = to.chunks_exact_mut(columns * size).zip(panel.chunks_exact(width));
-                    rows.for_each(|(to, row)| to[at..][..width].copy_from_slice(row));
-                }
-            });
+            // `max(1)`: sizes of 0 have no panels.
+            for (i, panel) in from.chunks((Order::PANEL * rows * size).max(1)).enumerate() {
+                let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
+                let rows = to.chunks_exact_mut(columns * size).zip(panel.chunks_exact(width));
+                rows.for_each(|(to, row)| to[at..][..width].copy_from_slice(row));
+            }
         }
         Order::RowPanels => {
-            let [rows, columns] = matrix(tensor);
-            each_matrix(from, to, rows * columns * size, |from, to| {
-                each_matrix(from, to, Order::PANEL * columns * size, |from, to| {
-                    exchange(from, size, [columns, from.len() / (columns * size)], to);
-                });
+            let [_, columns] = matrix(tensor);
+            each_panel(from, to, columns * size, |rows, from, to| {
+                exchange(from, size, [columns, rows], to);
             });
         }
     }
 }
 
-/// The sizes of the last two axes.
+/// The sizes of a matrix.
 fn matrix(tensor: &Tensor) -> [usize; 2] {
-    *invariant(tensor.dims().last_chunk(), "that panels are of matrices")
+    let sizes = <[usize; 2]>::try_from(tensor.dims());
+    invariant(sizes.ok(), "that panels are of matrices")
 }
 
-/// Does it with pieces of so many bytes, the last one shorter.
-fn each_matrix(from: &[u8], to: &mut [u8], bytes: usize, f: impl Fn(&[u8], &mut [u8]) + Sync) {
-    // `max(1)`: sizes of 0 have no pieces.
-    let pieces = to.par_chunks_mut(bytes.max(1)).zip(from.par_chunks(bytes.max(1)));
-    pieces.for_each(|(to, from)| f(from, to));
+/// Does it with each panel of rows of so many bytes: their number, and their bytes in both orders.
+fn each_panel(from: &[u8], to: &mut [u8], row: usize, f: impl Fn(usize, &[u8], &mut [u8]) + Sync) {
+    // `max(1)`: sizes of 0 have no panels.
+    let bytes = (Order::PANEL * row).max(1);
+    let panels = to.par_chunks_mut(bytes).zip(from.par_chunks(bytes));
+    panels.for_each(|(to, from)| f(from.len() / row, from, to));
 }
 
 /// The channels of a tensor, and the places of each.
@@ -308,32 +302,27 @@ mod tests {
 
     #[test]
     fn panels_have_the_columns_or_rows_of_matrices() {
-        for dims in
-            [&[2, 5, 130][..], &[130, 5], &[64, 64], &[1, 3], &[0, 70], &[70, 0], &[2, 0, 3]]
-        {
-            let count: usize = dims.iter().product();
-            let data: Vec<f32> = (0..count).map(|i| i as f32).collect();
-            let tensor = Tensor::new(dims, &data).unwrap();
-            let [rows, columns] = *dims.last_chunk().unwrap();
+        for dims in [[5, 130], [130, 5], [64, 64], [1, 3], [0, 70], [70, 0]] {
+            let [rows, columns] = dims;
+            let data: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+            let tensor = Tensor::new(&dims, &data).unwrap();
             for order in [Order::ColumnPanels, Order::RowPanels] {
-                let mut turned = Tensor::zeros(DType::F32, dims).unwrap();
+                let mut turned = Tensor::zeros(DType::F32, &dims).unwrap();
                 write(order, &tensor, turned.bytes_mut());
                 let (long, short) =
                     if order == Order::RowPanels { (columns, rows) } else { (rows, columns) };
                 let mut expected = Vec::new();
-                for matrix in data.chunks((rows * columns).max(1)) {
-                    for first in (0..short).step_by(Order::PANEL) {
-                        for term in 0..long {
-                            for i in first..short.min(first + Order::PANEL) {
-                                let (row, column) =
-                                    if order == Order::RowPanels { (i, term) } else { (term, i) };
-                                expected.push(matrix[row * columns + column]);
-                            }
+                for first in (0..short).step_by(Order::PANEL) {
+                    for term in 0..long {
+                        for i in first..short.min(first + Order::PANEL) {
+                            let by_rows = order == Order::RowPanels;
+                            let (row, column) = if by_rows { (i, term) } else { (term, i) };
+                            expected.push(data[row * columns + column]);
                         }
                     }
                 }
                 assert_eq!(turned.as_slice::<f32>(), expected, "{order:?} {dims:?}");
-                let mut back = Tensor::zeros(DType::F32, dims).unwrap();
+                let mut back = Tensor::zeros(DType::F32, &dims).unwrap();
                 read(order, &turned, back.bytes_mut());
                 assert_eq!(back.as_slice::<f32>(), data, "{order:?} {dims:?}");
             }

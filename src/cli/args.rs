@@ -269,7 +269,7 @@ impl ModelArgs {
         }
         let mut own = Self::of_checkpoint(model, &checkpoint)?;
         own.options.add(&self.options);
-        paths::check_kept(own.spec(), model)?;
+        paths::check_kept(own.spec(), own.options.params.as_deref(), model)?;
         // As it was trained, so that it gives the numbers that the training told.
         let read = own.read_file(own.spec(), true);
         kept::trained(model, &checkpoint, read).map(Some)

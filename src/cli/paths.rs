@@ -293,12 +293,16 @@ fn check_read(read: &Named) -> anyhow::Result<()> {
     to_write().iter().find(replaces).map_or(Ok(()), |own| Err(over(own, &read.given)))
 }
 
-/// Fails where the command would write over the model that the checkpoint in `folder` is of.
-pub(crate) fn check_kept(model: &str, folder: &str) -> anyhow::Result<()> {
-    let given = format!("{model}, of which the checkpoint in {folder} is");
-    let own = Named::new(given, Path::new(model), Role::File);
-    check_read(&own)?;
-    own.beside().iter().try_for_each(check_read)
+/// Fails where the command would write over the model that the checkpoint in `folder` is of, or the
+/// file of its weights.
+pub(crate) fn check_kept(model: &str, params: Option<&Path>, folder: &str) -> anyhow::Result<()> {
+    let named = |path: &Path, what: &str| {
+        let given = format!("{}, the {what} of the checkpoint in {folder}", path.display());
+        Named::new(given, path, Role::File)
+    };
+    let own = named(Path::new(model), "model");
+    let weights = params.map(|params| named(params, "weights before training"));
+    std::iter::once(&own).chain(&own.beside()).chain(&weights).try_for_each(check_read)
 }
 
 /// Fails where the command would write over a file of weights that its model names.

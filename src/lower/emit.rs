@@ -354,6 +354,9 @@ impl Emitter<'_> {
         let ty = self.graph.ty(value);
         let (own, is_here) = (self.orders.value(value), self.device(value.node) == device);
         let order = if order::differs(ty) { order } else { own };
+        // Only row-major elements are put in another order here.
+        let suits = order == own || matches!(own, Order::RowMajor | Order::ChannelsLast);
+        invariant(suits.then_some(()), "that who reads panels takes them");
         if is_here {
             let name = &self.graph.info(value).name;
             self.wait(name, device, self.defined[value.node]);

@@ -244,14 +244,17 @@ pub(super) fn differs(ty: &TensorType) -> bool {
 
 /// True if the elements of a parameter lie in an order otherwise than row-major.
 fn moves(order: Order, ty: &TensorType) -> bool {
-    let sizes = ty.shape.last_chunk::<2>().map(|sizes| sizes.each_ref().map(Dim::as_const));
-    let panel = i64::try_from(Order::PANEL).ok();
-    match (order, sizes) {
-        (Order::RowMajor, _) => false,
+    // A product without terms is evaluated by reference, which reads what is row-major.
+    let is_empty = ty.shape.contains(&Dim::ZERO);
+    match (order, &ty.shape[..]) {
         (Order::ChannelsLast, _) => differs(ty),
-        (Order::ColumnPanels, Some([_, columns])) => columns > panel,
-        (Order::RowPanels, Some([rows, columns])) => rows != Some(1) && columns != Some(1),
-        (Order::ColumnPanels | Order::RowPanels, None) => false,
+        (Order::ColumnPanels, [_, columns]) if !is_empty => {
+            columns.as_const() > i64::try_from(Order::PANEL).ok()
+        }
+        (Order::RowPanels, [rows, columns]) if !is_empty => {
+            *rows != Dim::ONE && *columns != Dim::ONE
+        }
+        (Order::RowMajor | Order::ColumnPanels | Order::RowPanels, _) => false,
     }
 }
 

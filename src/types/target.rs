@@ -120,10 +120,10 @@ pub enum Order {
     /// Of a weight `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with
     /// one element for each channel, has the same bytes in both orders and counts as row-major.
     ChannelsLast,
-    /// Matrices, of the last two axes, one behind the other; each in panels of 64 columns, and a
-    /// last one of what is left: of a panel the elements of the first row, then of the second.
+    /// A matrix in panels of 64 columns, and a last one of what is left: of a panel the elements of
+    /// the first row, then of the second.
     ColumnPanels,
-    /// As [`Self::ColumnPanels`], of the transposed matrices: in panels of rows.
+    /// As [`Self::ColumnPanels`], of the transposed matrix: in panels of rows.
     RowPanels,
 }
 

@@ -10,7 +10,7 @@ use fanwise::internal::{ConvOperands, ConvPlan};
 use fanwise::internal::{LayerNormPlan, ReducePlan, SoftmaxPlan, layer_norm, reduce, softmax};
 use fanwise::internal::{View, gemm};
 use fanwise::op::{Binary, Conv, GeluForm, Gemm, LayerNorm, Op, Reduce, Softmax, Transpose, Unary};
-use fanwise::types::Tensor;
+use fanwise::types::{Order, Tensor};
 
 fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i % 101) as f32 / 101.0 - 0.5).collect()
@@ -27,13 +27,15 @@ fn products(c: &mut Criterion) {
     ] {
         let op = Gemm { trans_b, ..Gemm::default() };
         let (a, b, mut y) = (numbers(m * k), numbers(k * n), vec![0.0; m * n]);
-        let b_dims = if trans_b { [n, k] } else { [k, n] };
+        let (a_dims, b_dims) = ([m, k], if trans_b { [n, k] } else { [k, n] });
         group.throughput(Throughput::Elements(2 * (m * k * n) as u64));
         let name = format!("{m}x{k}x{n}{}", if trans_b { "_transposed" } else { "" });
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
             bench.iter(|| {
-                let a = View::new(&[m, k], &a);
-                let b = View::new(&b_dims, &b);
+                let a = View::new(&a_dims, &a);
+                // As a model holds it.
+                let order = if trans_b { Order::RowPanels } else { Order::ColumnPanels };
+                let b = View { order, ..View::new(&b_dims, &b) };
                 gemm(&op, a, b, None, black_box(&mut y), &Epilogue::default());
             });
         });

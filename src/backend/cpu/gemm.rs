@@ -142,11 +142,7 @@ fn check(a: Matrix<'_>, b: Right<'_>, c: &MatrixMut<'_>) {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::float_cmp,
-    clippy::many_single_char_names,
-    reason = "bits are compared, of matrices"
-)]
+#[expect(clippy::float_cmp, reason = "bits are compared")]
 mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;

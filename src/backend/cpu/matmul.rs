@@ -14,6 +14,7 @@ use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
+use crate::types::invariant::invariant;
 use crate::types::{KernelClass, Order};
 
 /// A tensor to read.
@@ -25,7 +26,7 @@ pub struct View<'a> {
     pub data: &'a [f32],
     /// The order in which they lie: a right operand may lie in panels, of columns if it is taken
     /// as it is, of rows if it is transposed.
-    pub(crate) order: Order,
+    pub order: Order,
 }
 
 impl<'a> View<'a> {
@@ -86,14 +87,13 @@ pub fn gemm(
     }
     let (rows, columns) = matrix(b);
     let right = match (b.order, op.trans_b) {
-        (Order::RowMajor | Order::ChannelsLast, false) => {
-            Matrix::contiguous(b.data, rows, columns).into()
+        (Order::RowMajor, false) => Matrix::contiguous(b.data, rows, columns).into(),
+        (Order::RowMajor, true) => Matrix::contiguous(b.data, rows, columns).transposed().into(),
+        (Order::ColumnPanels, false) => Right::Panels(Panels::new(b.data, rows, columns)),
+        (Order::RowPanels, true) => Right::Panels(Panels::new(b.data, columns, rows)),
+        (Order::ChannelsLast | Order::ColumnPanels | Order::RowPanels, _) => {
+            invariant(None, "that weights lie as their product takes them")
         }
-        (Order::RowMajor | Order::ChannelsLast, true) => {
-            Matrix::contiguous(b.data, rows, columns).transposed().into()
-        }
-        (Order::ColumnPanels, _) => Right::Panels(Panels::new(b.data, rows, columns)),
-        (Order::RowPanels, _) => Right::Panels(Panels::new(b.data, columns, rows)),
     };
     let addend = c.map(|c| {
         // The distance between elements along an axis, counted from the last.
@@ -120,9 +120,10 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
     };
     let product = |a, b| Product { a, b, alpha: 1.0, addend: None, epilogue };
     let matrix_b = |at: usize| match right.order {
-        Order::ColumnPanels => Right::Panels(Panels::new(&right.data[at * k * n..][..k * n], k, n)),
-        Order::RowMajor | Order::ChannelsLast | Order::RowPanels => {
-            Matrix::contiguous(&right.data[at * k * n..], k, n).into()
+        Order::RowMajor => Matrix::contiguous(&right.data[at * k * n..], k, n).into(),
+        Order::ColumnPanels if at == 0 => Right::Panels(Panels::new(right.data, k, n)),
+        Order::ColumnPanels | Order::ChannelsLast | Order::RowPanels => {
+            invariant(None, "that weights lie as their product takes them")
         }
     };
     if outer_b.iter().all(|d| *d == 1) {

@@ -29,7 +29,6 @@ const LONG: usize = 256;
 /// Copies a short row to another. The last block reaches back over the one before: so it is a few
 /// moves of a known size, without a call and without a rest.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
 fn copy(x: &[f32], to: &mut [f32]) {
     macro_rules! by_blocks_of {
         ($size:literal) => {

@@ -6,7 +6,7 @@ use crate::backend::{CPU, Executable, RunError, RunOptions, Trace};
 use crate::ir::{Builder, Graph, Placement, Weights, verify};
 use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
 use crate::lower::{Access, Action, BufferId, ChainStep, lower};
-use crate::op::{Binary, Cast, Conv, Op};
+use crate::op::{Binary, Cast, Conv, Gemm, MatMul, Op};
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
 
 fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
@@ -95,31 +95,43 @@ fn views_and_repeated_outputs() {
 /// The kernel reads the weights of `f32` with the channels last, the reference evaluation those of
 /// other types as they are.
 #[test]
-fn parameters_of_convolutions_are_those_that_were_given() {
+fn parameters_in_another_order_are_those_that_were_given() {
     let tensor = |dtype: DType, dims: &[usize], from: f64| {
         let count = dims.iter().product::<usize>();
         let data: Vec<f64> = (0..count).map(|i| (i % 23) as f64 * 0.25 - from).collect();
         let tensor = Tensor::new(dims, &data).unwrap();
         Op::from(Cast { to: dtype }).eval(&[&tensor]).unwrap().remove(0)
     };
-    let conv = Conv { pads: vec![1; 4], ..Conv::default() };
-    for dtype in [DType::F32, DType::F64, DType::F16] {
+    let conv = Op::from(Conv { pads: vec![1; 4], ..Conv::default() });
+    let product = |trans_b| Op::from(Gemm { trans_b, ..Gemm::default() });
+    let cases: [(Op, &[usize], &[usize]); 5] = [
+        (conv, &[4, 2, 5, 5], &[3, 2, 3, 3]),
+        (product(false), &[4, 7], &[7, 70]),
+        (product(true), &[4, 7], &[70, 7]),
+        (product(true), &[4, 0], &[70, 0]),
+        (MatMul {}.into(), &[4, 0], &[0, 70]),
+    ];
+    let all = [DType::F32, DType::F64, DType::F16];
+    for ((op, x_dims, w_dims), dtype) in
+        cases.iter().flat_map(|case| all.map(|dtype| (case, dtype)))
+    {
         let mut build = Builder::new("net");
-        let dims: [Dim; 4] = [Dim::n(), 2.into(), 5.into(), 5.into()];
+        let sizes = x_dims[1..].iter().map(|size| Dim::from(i64::try_from(*size).unwrap()));
+        let dims: Vec<Dim> = std::iter::once(Dim::n()).chain(sizes).collect();
         let x = build.input("x", TensorType::new(dtype, Shape::from(dims.as_slice())));
         let mut weights = Weights::default();
-        weights.insert("w", tensor(dtype, &[3, 2, 3, 3], 1.0));
+        weights.insert("w", tensor(dtype, w_dims, 1.0));
         let w = build.param("w", weights.get("w").unwrap().clone());
-        let y = build.op("y", conv.clone(), &[x, w]).unwrap();
+        let y = build.op("y", op.clone(), &[x, w]).unwrap();
         build.output("y", y);
         let graph = build.finish().0;
         let run = executable(&graph, &weights, 2);
-        let inputs = BTreeMap::from([("x".to_owned(), tensor(dtype, &[4, 2, 5, 5], 2.0))]);
+        let inputs = BTreeMap::from([("x".to_owned(), tensor(dtype, x_dims, 2.0))]);
         for from in [1.0, 3.0] {
-            weights.insert("w", tensor(dtype, &[3, 2, 3, 3], from));
+            weights.insert("w", tensor(dtype, w_dims, from));
             run.set_weights(&weights).unwrap();
             let given = run.weights().unwrap();
-            assert_eq!(given.get("w").unwrap(), weights.get("w").unwrap(), "{dtype}");
+            assert_eq!(given.get("w").unwrap(), weights.get("w").unwrap(), "{op:?} {dtype}");
             let got = run.run(&inputs, &RunOptions::default()).unwrap();
             assert_eq!(vec![got.outputs[0].1.clone()], naive(&graph, &weights, &inputs, 4));
         }

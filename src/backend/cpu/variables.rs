@@ -160,9 +160,10 @@ impl Variables {
                 Some((order_of(orders, i), held.get(i as usize)?.as_ref()?))
             });
             let Some((order, tensor)) = own else { continue };
-            let tensor = match order {
-                Order::RowMajor => tensor.clone(),
-                order => turned(tensor, |tensor, to| params::read(order, tensor, to))?,
+            let tensor = if order == Order::RowMajor {
+                tensor.clone()
+            } else {
+                turned(tensor, |tensor, to| params::read(order, tensor, to))?
             };
             weights.insert(port.name.clone(), tensor);
         }

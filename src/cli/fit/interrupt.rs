@@ -46,23 +46,29 @@ pub(super) struct Preparation {
     asked: Arc<AtomicBool>,
     /// The folders that were not there before, the innermost first.
     made: Vec<PathBuf>,
+    /// The folder that the interruption makes, where the run has none.
+    own: Arc<OnceLock<PathBuf>>,
 }
 
 impl Preparation {
     /// Listens to signals from now on. The folder of checkpoints goes with an interrupted
     /// preparation if this run makes it.
     pub(super) fn new(checkpoint: Option<&Path>) -> anyhow::Result<Self> {
-        let (ended, asked) = (Arc::default(), Arc::default());
+        let (ended, asked, own) = (Arc::default(), Arc::default(), Arc::default());
         // None: a run without checkpoints makes no folder before it begins.
         let made = checkpoint.map_or_else(Vec::new, unmade);
         #[cfg(unix)]
         {
-            let (prepared, asked) = (Arc::clone(&ended), Arc::clone(&asked));
-            let (made, checkpoint) = (made.clone(), checkpoint.map(Path::to_owned));
-            let answers = Answers { prepared, asked, made, checkpoint };
+            let answers = Answers {
+                prepared: Arc::clone(&ended),
+                asked: Arc::clone(&asked),
+                made: made.clone(),
+                checkpoint: checkpoint.map(Path::to_owned),
+                own: Arc::clone(&own),
+            };
             signals::listen(move || answers.answer()).context("no handler for Ctrl-C")?;
         }
-        Ok(Self { ended, asked, made })
+        Ok(Self { ended, asked, made, own })
     }
 }
 
@@ -160,6 +166,8 @@ impl Interrupt {
     fn end(&mut self, watch: &TrainState<'_>) -> Result<(), Error> {
         if !self.kept {
             self.keeper.folder = folder();
+            // Nobody else sets it.
+            drop(self.preparation.own.set(self.keeper.folder.clone()));
         }
         if !self.kept || watch.at.step > 0 {
             self.keeper.write(watch, None)?;
@@ -196,8 +204,10 @@ struct Answers {
     asked: Arc<AtomicBool>,
     /// The folders that were not there before, the innermost first.
     made: Vec<PathBuf>,
-    /// The folder of checkpoints.
+    /// The folder of checkpoints, if the run has one.
     checkpoint: Option<PathBuf>,
+    /// The folder that the interruption makes, where the run has none.
+    own: Arc<OnceLock<PathBuf>>,
 }
 
 #[cfg(unix)]
@@ -209,6 +219,9 @@ impl Answers {
             "interrupted before training began: nothing was trained, and no file written".to_owned()
         } else if self.asked.swap(true, Ordering::Relaxed) {
             remove_empty(&self.made);
+            if let Some(folder) = self.own.get() {
+                remove_empty(std::slice::from_ref(folder));
+            }
             self.left()
         } else {
             signals::say(|| {
@@ -234,7 +247,8 @@ impl Answers {
 
     /// What a training leaves that ends at once.
     fn left(&self) -> String {
-        match self.checkpoint.as_ref().filter(|folder| Checkpoint::is_in(folder)) {
+        let folder = self.checkpoint.as_ref().or(self.own.get());
+        match folder.filter(|folder| Checkpoint::is_in(folder)) {
             Some(folder) => format!(
                 "ended at once; the last checkpoint is in {}\n{}",
                 folder.display(),

@@ -93,7 +93,8 @@ pub(crate) fn fit(
     all: &clap::Command,
     line: &[OsString],
 ) -> anyhow::Result<ExitCode> {
-    let preparation = Preparation::new(args.files.checkpoint.as_deref())?;
+    let folder = args.files.checkpoint.as_deref().or(args.files.resume.as_deref());
+    let preparation = Preparation::new(folder)?;
     let Some(folder) = &args.files.resume else {
         return fit_from(args, None, settings::of_this_run(all, line, None)?, preparation);
     };

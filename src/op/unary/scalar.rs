@@ -28,15 +28,13 @@ pub(crate) trait Apply<R> {
 impl Unary {
     /// The bounds of a function that is `clip` on `f32`.
     pub(crate) fn bounds(&self) -> Option<[f32; 2]> {
-        match *self {
-            Self::Relu => Some([0.0, f32::INFINITY]),
+        let [low, high] = if let Self::Clip { min, max } = *self {
             // A bound that is absent changes nothing.
-            Self::Clip { min, max } => Some([
-                min.map_or(f32::NEG_INFINITY, |min| min as f32),
-                max.map_or(f32::INFINITY, |max| max as f32),
-            ]),
-            _ => None,
-        }
+            [min.unwrap_or(f64::NEG_INFINITY), max.unwrap_or(f64::INFINITY)]
+        } else {
+            matches!(self, Self::Relu).then_some([0.0, f64::INFINITY])?
+        };
+        Some([f32::of(low), f32::of(high)])
     }
 
     /// Hands the function to `v`. This is the one definition for floats: the reference and every

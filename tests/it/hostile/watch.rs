@@ -52,7 +52,8 @@ pub(crate) fn watch_binary(
         if let Some(status) = child.try_wait().expect("a child") {
             break status.code();
         }
-        if processor_time(child.id()) > limit || start.elapsed() > BUSY * limit {
+        let lasts = start.elapsed();
+        if lasts > limit && (processor_time(child.id()) > limit || lasts > BUSY * limit) {
             child.kill().expect("a child");
             child.wait().expect("a child");
             return None;

@@ -116,13 +116,12 @@ impl Staging {
     ) -> Result<Self, DriverError> {
         let tensor = elements.tensor;
         let mut turned;
-        let data = match elements.order {
-            Order::RowMajor => tensor.bytes(),
-            order => {
-                turned = vec![0; tensor.bytes().len()];
-                params::write(order, tensor, &mut turned);
-                &turned
-            }
+        let data = if elements.order == Order::RowMajor {
+            tensor.bytes()
+        } else {
+            turned = vec![0; tensor.bytes().len()];
+            params::write(elements.order, tensor, &mut turned);
+            &turned
         };
         let stream =
             invariant(self.streams.get(&context.ordinal()), "that each GPU has its stream");
