@@ -64,15 +64,6 @@ pub(super) fn write(order: Order, tensor: &Tensor, to: &mut [u8]) {
             let (channels, plane) = planes(tensor);
             exchange(from, size, [channels, plane], to);
         }
-        Order::ColumnPanels => {
-            let [rows, columns] = matrix(tensor);
-            let panels = to.par_chunks_mut((Order::PANEL * rows * size).max(1)).enumerate();
-            panels.for_each(|(i, panel)| {
-                let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
-                let rows = panel.chunks_exact_mut(width).zip(from.chunks_exact(columns * size));
-                rows.for_each(|(to, row)| to.copy_from_slice(&row[at..][..width]));
-            });
-        }
         Order::RowPanels => {
             let [_, columns] = matrix(tensor);
             each_panel(from, to, columns * size, |rows, from, to| {
@@ -90,15 +81,6 @@ pub(super) fn read(order: Order, tensor: &Tensor, to: &mut [u8]) {
         Order::ChannelsLast => {
             let (channels, plane) = planes(tensor);
             exchange(from, size, [plane, channels], to);
-        }
-        Order::ColumnPanels => {
-            let [rows, columns] = matrix(tensor);
-            // `max(1)`: sizes of 0 have no panels.
-            for (i, panel) in from.chunks((Order::PANEL * rows * size).max(1)).enumerate() {
-                let (width, at) = (panel.len() / rows, i * Order::PANEL * size);
-                let rows = to.chunks_exact_mut(columns * size).zip(panel.chunks_exact(width));
-                rows.for_each(|(to, row)| to[at..][..width].copy_from_slice(row));
-            }
         }
         Order::RowPanels => {
             let [_, columns] = matrix(tensor);
@@ -301,31 +283,24 @@ mod tests {
     }
 
     #[test]
-    fn panels_have_the_columns_or_rows_of_matrices() {
+    fn panels_have_the_rows_of_matrices() {
         for dims in [[5, 130], [130, 5], [64, 64], [1, 3], [0, 70], [70, 0]] {
             let [rows, columns] = dims;
             let data: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
             let tensor = Tensor::new(&dims, &data).unwrap();
-            for order in [Order::ColumnPanels, Order::RowPanels] {
-                let mut turned = Tensor::zeros(DType::F32, &dims).unwrap();
-                write(order, &tensor, turned.bytes_mut());
-                let (long, short) =
-                    if order == Order::RowPanels { (columns, rows) } else { (rows, columns) };
-                let mut expected = Vec::new();
-                for first in (0..short).step_by(Order::PANEL) {
-                    for term in 0..long {
-                        for i in first..short.min(first + Order::PANEL) {
-                            let by_rows = order == Order::RowPanels;
-                            let (row, column) = if by_rows { (i, term) } else { (term, i) };
-                            expected.push(data[row * columns + column]);
-                        }
-                    }
+            let mut turned = Tensor::zeros(DType::F32, &dims).unwrap();
+            write(Order::RowPanels, &tensor, turned.bytes_mut());
+            let mut expected = Vec::new();
+            for first in (0..rows).step_by(Order::PANEL) {
+                for column in 0..columns {
+                    let panel = first..rows.min(first + Order::PANEL);
+                    expected.extend(panel.map(|row| data[row * columns + column]));
                 }
-                assert_eq!(turned.as_slice::<f32>(), expected, "{order:?} {dims:?}");
-                let mut back = Tensor::zeros(DType::F32, &dims).unwrap();
-                read(order, &turned, back.bytes_mut());
-                assert_eq!(back.as_slice::<f32>(), data, "{order:?} {dims:?}");
             }
+            assert_eq!(turned.as_slice::<f32>(), expected, "{dims:?}");
+            let mut back = Tensor::zeros(DType::F32, &dims).unwrap();
+            read(Order::RowPanels, &turned, back.bytes_mut());
+            assert_eq!(back.as_slice::<f32>(), data, "{dims:?}");
         }
     }
 

@@ -4,10 +4,11 @@
 //! The only place where files are mapped.
 #![allow(unsafe_code, reason = "a file as a slice; each block says why it may")]
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -21,6 +22,37 @@ const SMALL: u64 = 1 << 16;
 
 /// Parts below this size are not given back one by one.
 pub(super) const PART: usize = 1 << 16;
+
+/// The mappings that are there, by the addresses of their first bytes.
+static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new());
+
+/// Lets the system take back the memory of bytes that were copied, if they are of a mapped file;
+/// reading them again reads the file.
+pub(crate) fn release(part: &[u8]) {
+    let mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A mapping that is gone has no bytes, and none is where another one lies.
+    let before = mappings.range(..=part.as_ptr() as usize).next_back();
+    if let Some(map) = before.and_then(|(_, map)| map.upgrade()) {
+        release_in(&map, part);
+    }
+}
+
+/// As [`release`], if the bytes lie in this mapping.
+fn release_in(map: &Mmap, part: &[u8]) {
+    let from = (part.as_ptr() as usize).wrapping_sub(map.as_ptr() as usize);
+    let inside = from.checked_add(part.len()).is_some_and(|end| end <= map.len());
+    if part.len() < PART || !inside {
+        return;
+    }
+    #[cfg(unix)]
+    // SAFETY: the range lies in the mapping. Its pages were never written to (the mapping is
+    // read-only), so they hold what the file does, and are filled from it again at the next
+    // access: no byte changes.
+    let released =
+        unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, part.len()) };
+    // The memory is only needed more sparingly; without the system's help all is as right.
+    drop(released);
+}
 
 /// The bytes of a regular file.
 pub(super) struct Map {
@@ -79,6 +111,9 @@ impl Map {
         // gets its name when it is complete. `Map::check` tells of both while a file is read, and a
         // file that is replaced by another is no change: the mapping is that of the old one.
         let map = Arc::new(unsafe { MmapOptions::new().len(len).map_copy_read_only(&file) }?);
+        let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        mappings.retain(|_, map| map.strong_count() > 0);
+        mappings.insert(map.as_ptr() as usize, Arc::downgrade(&map));
         Ok(Self { bytes: Bytes::from_owner(Owner(map.clone())), mapped: Some(map), state })
     }
 
@@ -90,20 +125,9 @@ impl Map {
     /// Lets the system take back the memory of a part of the bytes that was copied; reading it
     /// again reads the file.
     pub(super) fn release(&self, part: &[u8]) {
-        let Some(map) = &self.mapped else { return };
-        let from = (part.as_ptr() as usize).wrapping_sub(map.as_ptr() as usize);
-        let inside = from.checked_add(part.len()).is_some_and(|end| end <= map.len());
-        if part.len() < PART || !inside {
-            return;
+        if let Some(map) = &self.mapped {
+            release_in(map, part);
         }
-        #[cfg(unix)]
-        // SAFETY: the range lies in the mapping. Its pages were never written to (the mapping is
-        // read-only), so they hold what the file does, and are filled from it again at the next
-        // access: no byte changes.
-        let released =
-            unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, part.len()) };
-        // The memory is only needed more sparingly; without the system's help all is as right.
-        drop(released);
     }
 
     /// Fails if the file at `path` is no longer as it was when it was mapped.
@@ -119,7 +143,7 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::super::FileError;
-    use super::Map;
+    use super::{Map, release};
 
     fn open(path: &std::path::Path) -> Result<Map, FileError> {
         Map::open(path, |_| Ok(()))
@@ -136,6 +160,8 @@ mod tests {
             assert_eq!(map.bytes(), &data);
             map.release(&map.bytes()[size / 7..]);
             map.release(&data);
+            release(&map.bytes()[size / 5..]);
+            release(&data);
             map.check(&path).unwrap();
             let (bytes, part) = (map.bytes().clone(), map.bytes().slice(size / 3..));
             drop(map);

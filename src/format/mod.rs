@@ -16,7 +16,7 @@ mod budget;
 mod error;
 pub(crate) mod head;
 mod limited;
-mod mmap;
+pub(crate) mod mmap;
 mod windows;
 
 pub use array::Array;

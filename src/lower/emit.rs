@@ -270,7 +270,7 @@ impl Emitter<'_> {
             prologue,
             chain: match order {
                 // Panels are of parameters alone, and no result of a launch.
-                Order::RowMajor | Order::ColumnPanels | Order::RowPanels => chain,
+                Order::RowMajor | Order::RowPanels => chain,
                 Order::ChannelsLast => {
                     order::in_channels_last(&chain, &graph.node(id).results()[0].ty)
                         .unwrap_or(chain)

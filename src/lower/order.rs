@@ -51,8 +51,8 @@ impl Orders {
         orders
     }
 
-    /// Stores a parameter, and what is a copy of it, in the order in which every launch reads or can
-    /// read it. Variables stay row-major, because an update writes them row-major.
+    /// Stores a parameter, and what is a copy of it, in the order in which every launch reads or
+    /// can read it. Variables stay row-major, because an update writes them row-major.
     fn assign_params(&mut self, layout: &Layout<'_>, fixed: &ValueMap<bool>) {
         let graph = layout.graph;
         let mut wanted = ValueMap::new(graph, &None);
@@ -248,13 +248,10 @@ fn moves(order: Order, ty: &TensorType) -> bool {
     let is_empty = ty.shape.contains(&Dim::ZERO);
     match (order, &ty.shape[..]) {
         (Order::ChannelsLast, _) => differs(ty),
-        (Order::ColumnPanels, [_, columns]) if !is_empty => {
-            columns.as_const() > i64::try_from(Order::PANEL).ok()
-        }
         (Order::RowPanels, [rows, columns]) if !is_empty => {
             *rows != Dim::ONE && *columns != Dim::ONE
         }
-        (Order::RowMajor | Order::ColumnPanels | Order::RowPanels, _) => false,
+        (Order::RowMajor | Order::RowPanels, _) => false,
     }
 }
 

@@ -120,15 +120,13 @@ pub enum Order {
     /// Of a weight `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with
     /// one element for each channel, has the same bytes in both orders and counts as row-major.
     ChannelsLast,
-    /// A matrix in panels of 64 columns, and a last one of what is left: of a panel the elements of
-    /// the first row, then of the second.
-    ColumnPanels,
-    /// As [`Self::ColumnPanels`], of the transposed matrix: in panels of rows.
+    /// A matrix in panels of 64 rows, and a last one of what is left: of a panel the elements of the
+    /// first column, then of the second.
     RowPanels,
 }
 
 impl Order {
-    /// The rows or columns of a panel.
+    /// The rows of a panel.
     pub(crate) const PANEL: usize = 64;
 
     /// The name in the text of programs; row-major has none.
@@ -136,7 +134,6 @@ impl Order {
         match self {
             Self::RowMajor => None,
             Self::ChannelsLast => Some("channels_last"),
-            Self::ColumnPanels => Some("column_panels"),
             Self::RowPanels => Some("row_panels"),
         }
     }

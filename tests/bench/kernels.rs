@@ -34,7 +34,7 @@ fn products(c: &mut Criterion) {
             bench.iter(|| {
                 let a = View::new(&a_dims, &a);
                 // As a model holds it.
-                let order = if trans_b { Order::RowPanels } else { Order::ColumnPanels };
+                let order = if trans_b { Order::RowPanels } else { Order::RowMajor };
                 let b = View { order, ..View::new(&b_dims, &b) };
                 gemm(&op, a, b, None, black_box(&mut y), &Epilogue::default());
             });

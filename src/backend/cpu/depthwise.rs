@@ -19,8 +19,8 @@ impl Depthwise {
         Self { phases: Phases::new(axes), axes: axes.clone() }
     }
 
-    /// Writes to `y` the sum of each window with its ending: a chain of fused multiply-adds over the
-    /// taps in row-major order, a zero at its end positive.
+    /// Writes to `y` the sum of each window with its ending: a chain of fused multiply-adds over
+    /// the taps in row-major order, a zero at its end positive.
     pub(super) fn plane(&self, x: &[f32], w: &[f32], ending: OfChannel, y: &mut [f32]) {
         // What lies outside the plane is no term: a 0 in its place changes nothing while the
         // weights are finite.

@@ -15,7 +15,8 @@ pub(crate) struct Matrix<'a> {
     pub(super) column_stride: usize,
 }
 
-/// A matrix to read that lies in panels of its columns, as [`Order::ColumnPanels`] has them.
+/// A matrix to read that lies in panels of its columns, which are the rows of
+/// [`Order::RowPanels`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Panels<'a> {
     data: &'a [f32],

@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use crate::backend::host::lock;
 use crate::backend::params::Sources;
 use crate::backend::{CompileError, params};
+#[cfg(feature = "onnx")]
+use crate::format::mmap;
 use crate::ir::Weights;
 use crate::lower::{BoundDevice, BufferId, DeviceProgram, Program};
 use crate::types::invariant::{int, invariant};
@@ -62,7 +64,13 @@ fn place(program: &Program, held: &Held, tensor: &Tensor) -> Result<Tensor, Comp
     let own = match (order, device) {
         (Order::RowMajor, Device::HOST) => return Ok(tensor.clone()),
         (Order::RowMajor, _) => Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()),
-        (order, _) => turned(tensor, |tensor, to| params::write(order, tensor, to)),
+        (order, _) => {
+            let own = turned(tensor, |tensor, to| params::write(order, tensor, to));
+            // Nothing else here reads it, and it is large.
+            #[cfg(feature = "onnx")]
+            mmap::release(tensor.bytes());
+            own
+        }
     };
     let name = || invariant(program.param(i), "that devices hold parameters").name.to_string();
     own.map_err(|error| CompileError::Param { name: name(), device, error })
