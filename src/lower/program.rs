@@ -1,6 +1,6 @@
 //! The program: for each device its buffers and its steps, as plain data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -387,6 +387,30 @@ impl Program {
     /// The port of an updated parameter, by its position among the updates.
     pub(crate) fn update(&self, i: u32) -> Option<&Port> {
         self.params.get(*self.updates.get(i as usize)? as usize)
+    }
+
+    /// The parameters that runs on the CPU read where the caller has them, and so see changed in
+    /// place: those that the host alone holds, row-major, and of which no other is derived.
+    pub fn shared_params(&self) -> impl Iterator<Item = &Port> {
+        let mut own: BTreeSet<u32> = self.updates.iter().copied().collect();
+        own.extend(self.derived.iter().flat_map(|derived| derived.operands));
+        for device in &self.devices {
+            let is_elsewhere =
+                |b: &&Buffer| device.device != Device::HOST || b.order != Order::RowMajor;
+            own.extend(device.buffers.iter().filter(is_elsewhere).filter_map(
+                |b| match b.storage {
+                    Storage::Param(i) => Some(i),
+                    Storage::Input(_)
+                    | Storage::Output(_)
+                    | Storage::Update(_)
+                    | Storage::Arena
+                    | Storage::Part { .. }
+                    | Storage::Strip { .. }
+                    | Storage::Reuse { .. } => None,
+                },
+            ));
+        }
+        (0..).zip(&self.params).filter(move |(i, _)| !own.contains(i)).map(|(_, port)| port)
     }
 
     /// The number of steps, summed over the devices.

@@ -238,6 +238,13 @@ impl PyProgram {
         params.map(|port| (port.name.to_string(), of_type(&port.ty))).collect()
     }
 
+    /// The parameters that a run on the CPU reads where the caller has them.
+    #[getter]
+    fn shared(&self) -> BTreeSet<String> {
+        let shared = self.executable.program().shared_params();
+        shared.map(|port| port.name.to_string()).collect()
+    }
+
     /// Of each output with a loss: its name and the inputs of its target and weights.
     #[getter]
     fn targets(&self) -> Vec<Target> {

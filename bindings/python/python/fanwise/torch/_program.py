@@ -21,11 +21,12 @@ class Program:
         # The parameters that were given anew, and those of them whose elements were copied.
         self.given = self.copied = 0
         self._native = native
-        self._host = host
+        # The parameters that a run reads where they are; of others the program has copies.
+        self._shared = native.shared if host else set[str]()
         own = (name for name, _ in native.params)
         self._params = [(name, held[name]) for name in own if name in held]
         # Each parameter as it was when the program got it.
-        self._seen = {name: self._stamp(of.tensor()) for name, of in self._params}
+        self._seen = {name: self._stamp(name, of.tensor()) for name, of in self._params}
 
     def run(
         self,
@@ -45,25 +46,25 @@ class Program:
         given = {}
         for name, of in self._params:
             tensor = before[name] if name in before else of.tensor()
-            stamp = self._stamp(tensor)
+            stamp = self._stamp(name, tensor)
             if stamp != self._seen[name]:
                 self._seen[name] = stamp
                 given[name] = shared(tensor)
-                self.copied += not self._is_shared(tensor)
+                self.copied += not self._is_shared(name, tensor)
         if given:
             self._native.set_weights(given)
             self.given += len(given)
 
-    def _is_shared(self, tensor: torch.Tensor) -> bool:
+    def _is_shared(self, name: str, tensor: torch.Tensor) -> bool:
         """Whether the program reads the memory of the tensor itself."""
-        return self._host and tensor.device.type == "cpu" and tensor.is_contiguous()
+        return name in self._shared and tensor.device.type == "cpu" and tensor.is_contiguous()
 
-    def _stamp(self, tensor: torch.Tensor) -> tuple[int, ...]:
+    def _stamp(self, name: str, tensor: torch.Tensor) -> tuple[int, ...]:
         """What tells that the program lacks elements of the tensor.
 
         Those that it copied may change without a new version: through `.data`.
         """
-        if self._is_shared(tensor):
+        if self._is_shared(name, tensor):
             return (tensor.data_ptr(),)
         return tensor.data_ptr(), tensor._version, _fanwise.fingerprint(shared(tensor))
 
@@ -118,6 +119,6 @@ class Call:
             native = _fanwise.traced_program(
                 model, set(of), set(wanted), options, self._reproducible
             )
-            host = options["target"] == "cpu" and options["weights"] != "mirrored"
+            host = options["target"] == "cpu"
             self._programs[key] = Program(native, self.exported.held, host=host)
         return self._programs[key]
