@@ -120,8 +120,8 @@ pub enum Order {
     /// Of a weight `[out, in, ...]` axis 1 is the input channel. A tensor with one channel, or with
     /// one element for each channel, has the same bytes in both orders and counts as row-major.
     ChannelsLast,
-    /// A matrix in panels of 64 rows, and a last one of what is left: of a panel the elements of the
-    /// first column, then of the second.
+    /// A matrix in panels of 64 rows, and a last one of what is left: of a panel the elements of
+    /// the first column, then of the second.
     RowPanels,
 }
 
