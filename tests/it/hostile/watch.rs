@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The processor time that a run may take: five seconds in a build that is optimised, eight times as
-/// long in that of the tests.
+/// The processor time that a run may take: five seconds in a build that is optimised, eight times
+/// as long in that of the tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// How much longer than the processor's time a run may last, on however busy a machine.
