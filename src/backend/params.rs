@@ -57,35 +57,30 @@ pub(super) fn orders_of(device: &DeviceProgram) -> BTreeMap<u32, Order> {
 
 /// Writes the elements of a tensor, which lie row-major, in an order.
 pub(super) fn write(order: Order, tensor: &Tensor, to: &mut [u8]) {
-    let (from, size) = (tensor.bytes(), tensor.dtype().bytes());
-    match order {
-        Order::RowMajor => to.copy_from_slice(from),
-        Order::ChannelsLast => {
-            let (channels, plane) = planes(tensor);
-            exchange(from, size, [channels, plane], to);
-        }
-        Order::RowPanels => {
-            let [_, columns] = matrix(tensor);
-            each_panel(from, to, columns * size, |rows, from, to| {
-                exchange(from, size, [rows, columns], to);
-            });
-        }
-    }
+    reorder(order, tensor, to, |sizes| sizes);
 }
 
 /// Writes the elements of a tensor, which lie in an order, row-major.
 pub(super) fn read(order: Order, tensor: &Tensor, to: &mut [u8]) {
+    reorder(order, tensor, to, |[rows, columns]| [columns, rows]);
+}
+
+/// Transposes what an order transposes; `as_they_lie` gives the sizes of a matrix from those that it
+/// has row-major.
+fn reorder(
+    order: Order,
+    tensor: &Tensor,
+    to: &mut [u8],
+    as_they_lie: impl Fn([usize; 2]) -> [usize; 2] + Sync,
+) {
     let (from, size) = (tensor.bytes(), tensor.dtype().bytes());
     match order {
         Order::RowMajor => to.copy_from_slice(from),
-        Order::ChannelsLast => {
-            let (channels, plane) = planes(tensor);
-            exchange(from, size, [plane, channels], to);
-        }
+        Order::ChannelsLast => exchange(from, size, as_they_lie(planes(tensor)), to),
         Order::RowPanels => {
             let [_, columns] = matrix(tensor);
             each_panel(from, to, columns * size, |rows, from, to| {
-                exchange(from, size, [columns, rows], to);
+                exchange(from, size, as_they_lie([rows, columns]), to);
             });
         }
     }
@@ -106,11 +101,11 @@ fn each_panel(from: &[u8], to: &mut [u8], row: usize, f: impl Fn(usize, &[u8], &
 }
 
 /// The channels of a tensor, and the places of each.
-fn planes(tensor: &Tensor) -> (usize, usize) {
+fn planes(tensor: &Tensor) -> [usize; 2] {
     match tensor.dims() {
-        [_, channels, places @ ..] => (*channels, places.iter().product()),
+        [_, channels, places @ ..] => [*channels, places.iter().product()],
         // One order has the same bytes as the other.
-        [] | [_] => (1, 1),
+        [] | [_] => [1, 1],
     }
 }
 

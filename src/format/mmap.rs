@@ -21,7 +21,7 @@ use super::error::open;
 const SMALL: u64 = 1 << 16;
 
 /// Parts below this size are not given back one by one.
-pub(super) const PART: usize = 1 << 16;
+const PART: usize = 1 << 16;
 
 /// The mappings that are there, by the addresses of their first bytes.
 static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new());
@@ -32,15 +32,10 @@ pub(crate) fn release(part: &[u8]) {
     let mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
     // A mapping that is gone has no bytes, and none is where another one lies.
     let before = mappings.range(..=part.as_ptr() as usize).next_back();
-    if let Some(map) = before.and_then(|(_, map)| map.upgrade()) {
-        release_in(&map, part);
-    }
-}
-
-/// As [`release`], if the bytes lie in this mapping.
-fn release_in(map: &Mmap, part: &[u8]) {
+    let Some(map) = before.and_then(|(_, map)| map.upgrade()) else { return };
     let from = (part.as_ptr() as usize).wrapping_sub(map.as_ptr() as usize);
     let inside = from.checked_add(part.len()).is_some_and(|end| end <= map.len());
+    // Below that, pages hold the elements of other tensors, too.
     if part.len() < PART || !inside {
         return;
     }
@@ -57,8 +52,6 @@ fn release_in(map: &Mmap, part: &[u8]) {
 /// The bytes of a regular file.
 pub(super) struct Map {
     bytes: Bytes,
-    /// The mapping that `bytes` lie in; none where they were read.
-    mapped: Option<Arc<Mmap>>,
     state: State,
 }
 
@@ -100,7 +93,7 @@ impl Map {
         if size <= SMALL {
             let mut data = Vec::new();
             Read::by_ref(&mut file).take(size).read_to_end(&mut data)?;
-            return Ok(Self { bytes: data.into(), mapped: None, state });
+            return Ok(Self { bytes: data.into(), state });
         }
         let len = usize::try_from(size).map_err(io::Error::other)?;
         // SAFETY: the mapping is private and read-only, so nothing here writes to it or to the
@@ -114,20 +107,12 @@ impl Map {
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
         mappings.retain(|_, map| map.strong_count() > 0);
         mappings.insert(map.as_ptr() as usize, Arc::downgrade(&map));
-        Ok(Self { bytes: Bytes::from_owner(Owner(map.clone())), mapped: Some(map), state })
+        Ok(Self { bytes: Bytes::from_owner(Owner(map)), state })
     }
 
     /// The bytes, which keep the mapping.
     pub(super) fn bytes(&self) -> &Bytes {
         &self.bytes
-    }
-
-    /// Lets the system take back the memory of a part of the bytes that was copied; reading it
-    /// again reads the file.
-    pub(super) fn release(&self, part: &[u8]) {
-        if let Some(map) = &self.mapped {
-            release_in(map, part);
-        }
     }
 
     /// Fails if the file at `path` is no longer as it was when it was mapped.
@@ -158,8 +143,6 @@ mod tests {
             std::fs::write(&path, &data).unwrap();
             let map = open(&path).unwrap();
             assert_eq!(map.bytes(), &data);
-            map.release(&map.bytes()[size / 7..]);
-            map.release(&data);
             release(&map.bytes()[size / 5..]);
             release(&data);
             map.check(&path).unwrap();

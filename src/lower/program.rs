@@ -397,18 +397,8 @@ impl Program {
         for device in &self.devices {
             let is_elsewhere =
                 |b: &&Buffer| device.device != Device::HOST || b.order != Order::RowMajor;
-            own.extend(device.buffers.iter().filter(is_elsewhere).filter_map(
-                |b| match b.storage {
-                    Storage::Param(i) => Some(i),
-                    Storage::Input(_)
-                    | Storage::Output(_)
-                    | Storage::Update(_)
-                    | Storage::Arena
-                    | Storage::Part { .. }
-                    | Storage::Strip { .. }
-                    | Storage::Reuse { .. } => None,
-                },
-            ));
+            let param = |b: &Buffer| if let Storage::Param(i) = b.storage { Some(i) } else { None };
+            own.extend(device.buffers.iter().filter(is_elsewhere).filter_map(param));
         }
         (0..).zip(&self.params).filter(move |(i, _)| !own.contains(i)).map(|(_, port)| port)
     }

@@ -116,6 +116,8 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
         [outer @ .., _, n] => (outer, *n),
         _ => (&[][..], 1),
     };
+    let is_row_major = right.order == Order::RowMajor;
+    invariant(is_row_major.then_some(()), "that weights lie as their product takes them");
     let product = |a, b| Product { a, b, alpha: 1.0, addend: None, epilogue };
     let matrix_b = |at: usize| Matrix::contiguous(&right.data[at * k * n..], k, n).into();
     if outer_b.iter().all(|d| *d == 1) {

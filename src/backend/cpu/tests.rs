@@ -92,8 +92,8 @@ fn views_and_repeated_outputs() {
     }
 }
 
-/// The kernel reads the weights of `f32` with the channels last, the reference evaluation those of
-/// other types as they are.
+/// Kernels read some weights of `f32` in an order of their own, the reference evaluation those of
+/// other types, and of products without terms, as they are.
 #[test]
 fn parameters_in_another_order_are_those_that_were_given() {
     let tensor = |dtype: DType, dims: &[usize], from: f64| {
@@ -104,7 +104,7 @@ fn parameters_in_another_order_are_those_that_were_given() {
     };
     let conv = Op::from(Conv { pads: vec![1; 4], ..Conv::default() });
     let product = |trans_b| Op::from(Gemm { trans_b, ..Gemm::default() });
-    // Whether the kernel has its own order follows.
+    // Last, whether the kernel has an order of its own.
     let cases: [(Op, &[usize], &[usize], bool); 5] = [
         (conv, &[4, 2, 5, 5], &[3, 2, 3, 3], true),
         (product(false), &[4, 7], &[7, 70], false),

@@ -46,8 +46,8 @@ fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileE
 
 /// The order of a parameter on a device that holds these otherwise than row-major.
 fn order_of(orders: &BTreeMap<u32, Order>, i: u32) -> Order {
-    // All others lie row-major.
-    orders.get(&i).copied().unwrap_or_default()
+    // `orders_of` names every parameter that lies otherwise.
+    orders.get(&i).copied().unwrap_or(Order::RowMajor)
 }
 
 /// A parameter on a device.

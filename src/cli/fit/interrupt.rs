@@ -295,3 +295,29 @@ impl Observer for Interrupt {
         Ok(false)
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::Answers;
+
+    #[test]
+    fn a_run_that_ends_at_once_names_the_checkpoint_that_there_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let [given, own] = ["given", "own"].map(|name| folder.path().join(name));
+        let answers = |checkpoint: Option<&std::path::Path>| Answers {
+            prepared: std::sync::Arc::default(),
+            asked: std::sync::Arc::default(),
+            made: Vec::new(),
+            checkpoint: checkpoint.map(Into::into),
+            own: std::sync::Arc::new(own.clone().into()),
+        };
+        let none = "ended at once: no checkpoint was kept";
+        assert_eq!([answers(None).left(), answers(Some(&given)).left()], [none, none]);
+        for (at, checkpoint) in [(&own, None), (&given, Some(&*given))] {
+            std::fs::create_dir(at).unwrap();
+            std::fs::write(at.join("state.json"), "").unwrap();
+            let left = answers(checkpoint).left();
+            assert!(left.contains(&format!("is in {}\nto go on: ", at.display())), "{left}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::super::mmap::{Map, PART};
+use super::super::mmap::Map;
 use super::super::{FileError, Quoted};
 use super::proto::StringStringEntryProto;
 use super::store::Store;
@@ -46,16 +46,6 @@ impl Folder {
     /// The elements that lie in the model's file, where they do.
     pub(super) fn elements(&self, raw: &Bytes) -> Bytes {
         self.model.elements(raw)
-    }
-
-    /// Gives back the memory of elements that were copied.
-    pub(super) fn release(&self, elements: &[u8]) {
-        // Below that, pages hold the elements of other tensors, too.
-        if elements.len() < PART {
-            return;
-        }
-        self.model.release(elements);
-        self.files.values().for_each(|file| file.release(elements));
     }
 
     /// Fails if a file was changed while it was read.

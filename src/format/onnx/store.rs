@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::super::mmap::Map;
+use super::super::mmap::{Map, release};
 use super::super::{Budget, FileError};
 use super::ImportError;
 use super::wire::{Content, Fields, Span, WireError};
@@ -57,7 +57,7 @@ impl Store {
             structure[at..part.start].copy_from_slice(&data[at..part.start]);
             at = part.end;
         }
-        map.release(data);
+        release(data);
         Ok(Self { structure: structure.into(), file: Some((path.to_owned(), map)) })
     }
 
@@ -73,13 +73,6 @@ impl Store {
         match (&self.file, inside) {
             (Some((_, map)), Some(end)) if raw.len() >= LARGE => map.bytes().slice(from..end),
             _ => raw.clone(),
-        }
-    }
-
-    /// Gives back the memory of elements that were copied.
-    pub(super) fn release(&self, elements: &[u8]) {
-        if let Some((_, map)) = &self.file {
-            map.release(elements);
         }
     }
 

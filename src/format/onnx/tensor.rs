@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::super::mmap::release;
 use super::super::{Budget, npy};
 use super::ImportError;
 use super::external::Folder;
@@ -61,7 +62,7 @@ pub(super) fn read(
         budget.charge(name, bytes as u64)?;
         let tensor = of_raw(dtype, &dims, &raw).map_err(|e| wrong(e.to_string()))?;
         if !std::ptr::eq(tensor.bytes().as_ptr(), raw.as_ptr()) {
-            folder.release(&raw);
+            release(&raw);
         }
         return Ok(tensor);
     }

@@ -11,7 +11,7 @@ use support::proto::NodeProto;
 use super::onnx::models::{graph, model, value};
 use super::watch_binary;
 
-/// The processor time after which a run hangs.
+/// The processor time after which a run counts as one that hangs.
 const HANGS: Duration = Duration::from_secs(100);
 
 /// A chain of so many nodes, as bytes of a file.
