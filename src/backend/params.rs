@@ -65,8 +65,8 @@ pub(super) fn read(order: Order, tensor: &Tensor, to: &mut [u8]) {
     reorder(order, tensor, to, |[rows, columns]| [columns, rows]);
 }
 
-/// Transposes what an order transposes; `as_they_lie` gives the sizes of a matrix from those that it
-/// has row-major.
+/// Transposes what an order transposes; `as_they_lie` gives the sizes of a matrix from those that
+/// it has row-major.
 fn reorder(
     order: Order,
     tensor: &Tensor,
