@@ -106,7 +106,7 @@ pub struct RunOptions {
     /// An output that must be finite for the run to change parameters: if it is not, they stay as
     /// they were, and the outputs are given all the same.
     pub finite: Option<Arc<str>>,
-    /// Counts the steps that are done, of the [`Program::steps`] of all devices.
+    /// Counts the [steps](crate::lower::DeviceProgram::steps) that are done, of all devices.
     pub progress: Option<Arc<AtomicU64>>,
 }
 

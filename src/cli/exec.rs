@@ -141,7 +141,8 @@ pub(crate) fn run(
         progress: Some(Arc::clone(&progress)),
         ..RunOptions::default()
     };
-    let total = executable.program().steps() * u64::from(times);
+    let steps: usize = executable.program().devices.iter().map(|device| device.steps.len()).sum();
+    let total = steps as u64 * u64::from(times);
     let state = || (progress.load(Ordering::Relaxed), total);
     watched("running", &state, || repeat(executable, inputs, times, &options))
 }

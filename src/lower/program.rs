@@ -402,9 +402,4 @@ impl Program {
         }
         (0..).zip(&self.params).filter(move |(i, _)| !own.contains(i)).map(|(_, port)| port)
     }
-
-    /// The number of steps, summed over the devices.
-    pub fn steps(&self) -> u64 {
-        self.devices.iter().map(|d| d.steps.len() as u64).sum()
-    }
 }
