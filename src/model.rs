@@ -104,6 +104,7 @@ pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     if let Err(errors) = ir::verify(&graph) {
         return Err(ModelError::Invalid { path: name(), errors: errors.to_string() });
     }
+    // Only what is no file has no parent.
     let folder = path.parent().unwrap_or(Path::new(""));
     let weights = find_weights(&mut graph, folder, options)?;
     Ok(Model { notes: unused(options), ..Model::new(graph, weights) })
@@ -158,6 +159,7 @@ pub fn save(
     form: GraphForm,
 ) -> Result<(), ModelError> {
     let mut graph = Cow::Borrowed(graph);
+    // Only what is no file has no parent.
     let folder = path.parent().unwrap_or(Path::new(""));
     let all: Vec<ParamId> = (0u32..).map(ParamId).take(graph.params().len()).collect();
     for id in &all {

@@ -290,10 +290,10 @@ pub(crate) fn judge(
         x.claim == Claim::Invariant && x.ty.shape.iter().any(Dim::depends_on_batch)
     };
     // A replica that computes on its own rows must not meet the rows of the whole batch: sizes and
-    // positions would not match. Only `gather` may look up a whole table beside its rows, and
-    // `own_rows` is the operator that cuts rows out of a whole value.
+    // positions would not match. Exempt is what looks up in a whole table beside its rows, or cuts
+    // its rows out of a whole value.
     if local
-        && !matches!(op, Op::Gather(_) | Op::OwnRows(_))
+        && !op.is(Traits::MEETS_WHOLE)
         && let Some(i) = operands.iter().position(global)
     {
         let reason =

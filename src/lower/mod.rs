@@ -38,7 +38,7 @@ pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 pub(crate) use program::{Derived, Factor};
-pub(crate) use support::{Images, Partials, Through, own_bits};
+pub(crate) use support::{Images, OwnBits, Partials, Through, own_bits};
 pub use support::{Kernels, Support, Types};
 
 use crate::ir::Verified;
@@ -75,20 +75,37 @@ pub fn lower(graph: &Verified<'_>, kernels: &dyn Kernels) -> Result<Program, Low
 }
 
 /// Checks the memory plans of a program at an empty, a few small and one large batch. A batch that
-/// the program refuses has no plan, for example one with fewer rows than an operator needs.
+/// the program refuses has no plan, for example one with fewer rows than an operator needs: where
+/// it needs more than all of these have, a larger one is checked.
 pub(crate) fn check_batches(program: &Program) -> Result<(), MemoryError> {
     // Batches of 0 and 1 rows leave replicas empty, which exercises the guards; `2 * devices + 1`
     // rows give replicas of different sizes.
     let devices = int::<i64>(program.devices.len());
+    let mut is_too_small = true;
     for rows in [0, 1, devices, devices.saturating_mul(2) + 1, MANY] {
-        if let Ok(bound) = program.bind(rows) {
-            check(program, &bound)?;
-        }
+        is_too_small &= !has_plan(program, rows)?;
+    }
+    let mut rows = MANY;
+    while is_too_small && let Some(more) = rows.checked_mul(2) {
+        rows = more;
+        is_too_small = !has_plan(program, rows)?;
     }
     Ok(())
 }
 
-/// Rows of a batch that is large enough for every operator.
+/// Checks the memory plan of a batch; false if it has too few rows for one.
+fn has_plan(program: &Program, rows: i64) -> Result<bool, MemoryError> {
+    match program.bind(rows) {
+        Ok(bound) => check(program, &bound).map(|()| true),
+        Err(BindError::TooFew { .. }) => Ok(false),
+        // Larger batches have none, either.
+        Err(BindError::TooLarge { .. } | BindError::ArenaTooLarge(_) | BindError::Negative(_)) => {
+            Ok(true)
+        }
+    }
+}
+
+/// Rows of a batch that is large enough for most operators.
 const MANY: i64 = 1000;
 
 #[cfg(test)]

@@ -2,10 +2,13 @@ use std::collections::BTreeSet;
 
 use super::program::Region;
 use super::testing::{Replication, block, template, views};
-use super::{Action, Bound, Buffer, BufferId, Guard, Lane, Program, Step, Storage, check, lower};
+use super::{
+    Action, Bound, Buffer, BufferId, Guard, Lane, Program, Step, Storage, check, check_batches,
+    lower,
+};
 use crate::backend::{CPU, CUDA};
 use crate::ir::{Builder, Graph, Placement, Value, parse, verify};
-use crate::op::{Concat, Slice, Softmax, Unary};
+use crate::op::{Concat, Slice, Softmax, TopK, Unary};
 use crate::pass::{Repair, Replicate, WeightPlacement, replicate};
 use crate::snap;
 use crate::types::{Device, Dim, ShardRule};
@@ -271,6 +274,23 @@ fn a_joined_axis_in_front_is_written_in_place() {
     let text = program.to_string();
     assert!(text.contains("low: f32[N-(N/2),4] in %4 at 0"), "{text}");
     assert_eq!(text.matches("copy").count(), 2, "{text}");
+}
+
+/// A plan that only large batches have is checked, too.
+#[test]
+fn a_program_for_many_rows_is_checked() {
+    let mut build = Builder::new("many");
+    let input = build.input("x", super::testing::rows(4));
+    let first = build.op("a", Softmax::Softmax { axis: 1 }, &[input]).unwrap();
+    let best = TopK { axis: 0, k: Dim::from(5000), largest: true, local: false };
+    let found = build.all("b", best, &[first]).unwrap();
+    build.output("y", found[0]);
+    let mut program = program(&build.finish().0);
+    assert!(program.bind(4999).is_err());
+    check_batches(&program).unwrap();
+    program.devices[0].steps.remove(0);
+    let error = check_batches(&program).unwrap_err();
+    assert_eq!(error.step, 0, "{error}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::options::{FreeBatch, LoadOptions, simplified};
 use super::params;
 use crate::Error;
 use crate::format::keras::{
-    Architecture, BuildOptions, KerasError, Learned, Reader, architecture_of,
+    Architecture, BuildOptions, KerasError, Learned, Reader, WeightsFile, architecture_of,
 };
 use crate::format::{self, Budget};
 use crate::ir::{ContentHash, Model, Open, ParamId, Specialize, Weights};
@@ -210,7 +210,8 @@ fn with_sizes(
     };
     let first = head(from)?;
     if format::keras::is_keras(from, &first) {
-        let model = reader.model(&build, Some((from.as_path(), first.as_slice())), budget)?;
+        let weights = WeightsFile { path: from, head: &first };
+        let model = reader.model(&build, Some(weights), budget)?;
         return simplified(model, options);
     }
     let mut model = reader.named(&build, budget)?;

@@ -10,7 +10,7 @@ op! {
     ///
     /// It is computed as `x * s + t` with the factors of `BatchNorm::scale_shift`, rounded after
     /// the product; `f16` and `bf16` in `f32`.
-    pub struct BatchNorm = "batch_norm" is CHEAP | FOLLOWS_BLOCKS {
+    pub struct BatchNorm = "batch_norm" is CHEAP | FOLLOWS_BLOCKS | READS_ONCE {
         /// Epsilon, added to the variance.
         pub epsilon: f64 = 1e-5,
         /// The part of the mean and variance that a step of training keeps; it changes nothing

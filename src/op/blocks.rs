@@ -7,6 +7,7 @@ use super::infer::{exactly, result, sizes_of};
 use super::prelude::*;
 use super::strided::{self, Axis, distances};
 use crate::types::MAX_SIZE;
+use crate::types::invariant::invariant;
 
 names! {
     /// How the places in a block and the deep channels make up the channels of the image that is
@@ -118,13 +119,13 @@ impl OpDef for Blocks {
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let (Shard { axis, inner, .. }, (&block, &mode)) = (shard, self.common());
-        let b = u64::try_from(block).unwrap_or(0);
-        let entries = if axis == 1 { b.checked_mul(b) } else { Some(b) };
+        let b = u64::try_from(block).ok();
+        let entries = if axis == 1 { b.and_then(|b| b.checked_mul(b)) } else { b };
         let shrinks = matches!(self, Self::DepthToSpace { .. }) == (axis == 1);
         let inner = match (axis, entries) {
             (0, _) => Some(inner),
             // The batch must stay outermost among the channels.
-            (1, _) if mode == BlockOrder::Dcr && b != 1 => None,
+            (1, _) if mode == BlockOrder::Dcr && block != 1 => None,
             (_, Some(by)) if shrinks => (by > 0 && inner % by == 0).then(|| inner / by),
             (_, Some(by)) => inner.checked_mul(by),
             (_, None) => None,
@@ -141,8 +142,13 @@ impl OpDef for Blocks {
         let [x] = exactly(operands)?;
         let ty = x.tensor_type();
         let inferred = self.infer(&[Operand { ty: &ty, ints: None }])?;
-        let dims = inferred.first().and_then(|r| r.ty.shape.as_const()).unwrap_or_default();
-        Ok(vec![strided::taken(x, 0, &self.reading(x.dims()).unwrap_or_default(), &dims)?])
+        let dims = inferred.first().and_then(|r| r.ty.shape.as_const());
+        let dims = invariant(dims, "that the sizes of a tensor are known");
+        if x.is_empty() {
+            return Ok(vec![Tensor::zeros(x.dtype(), &dims)?]);
+        }
+        let axes = invariant(self.reading(x.dims()), "that an image consists of blocks");
+        Ok(vec![strided::taken(x, 0, &axes, &dims)?])
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {

@@ -5,7 +5,7 @@ use super::prelude::*;
 
 op! {
     /// The tensor `value`.
-    pub struct Constant = "constant" {
+    pub struct Constant = "constant" is NONE {
         /// The result.
         pub value: Tensor,
     }

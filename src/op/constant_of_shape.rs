@@ -8,7 +8,7 @@ use super::strided;
 
 op! {
     /// A tensor of `shape` whose elements are all the one element of `value`.
-    pub struct ConstantOfShape = "constant_of_shape" {
+    pub struct ConstantOfShape = "constant_of_shape" is NONE {
         /// The sizes of the result.
         pub shape: Vec<Dim>,
         /// The element, as a tensor with one.

@@ -20,10 +20,8 @@ pub trait OpText {
     fn at_rows(&mut self, rows: &Dim);
     /// True if an attribute depends on the batch size, so that `at_rows` may change it.
     fn depends_on_batch(&self) -> bool;
-    /// The facts that the declaration states.
-    fn facts(&self) -> Traits {
-        Traits::empty()
-    }
+    /// The facts that the declaration states, [`Traits::NONE`] at least.
+    fn facts(&self) -> Traits;
 }
 
 /// Reader of an operator's text form; implemented by the macros that declare one.
@@ -40,7 +38,8 @@ pub trait OpRead: Sized {
 /// Elsewhere: opcode (XLA); `ATen` operator (PyTorch); operation (MLIR); `NodeProto` (ONNX); layer
 /// (Keras).
 pub trait OpDef: OpText {
-    /// Facts that passes need, whichever operator it is.
+    /// Facts that passes need, whichever operator it is: those of the declaration, and those that
+    /// hold of some attributes only.
     fn traits(&self) -> Traits {
         self.facts()
     }

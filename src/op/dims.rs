@@ -9,7 +9,7 @@ op! {
     ///
     /// Every replica gets the same integers: in `values`, `N` is the whole batch wherever the
     /// operator runs.
-    pub struct Dims = "dims" {
+    pub struct Dims = "dims" is NONE {
         /// Whether the result has no axis; there is one value then.
         pub scalar: bool = false,
         /// The elements.

@@ -3,11 +3,12 @@
 use super::dropout_train::DropoutTrain;
 use super::infer::{exactly, results};
 use super::prelude::*;
+use super::view;
 
 op! {
     /// Its operand, of which nothing is dropped; where `mask` is set, also the mask of what is
     /// kept: `true` for every element. In training `dropout_train` takes its place.
-    pub struct Dropout = "dropout" {
+    pub struct Dropout = "dropout" is FOLLOWS_BLOCKS {
         /// Whether the mask is a second result.
         pub mask: bool = false,
         /// The part of the elements that training drops, at least 0 and below 1.
@@ -27,7 +28,7 @@ impl OpDef for Dropout {
     fn traits(&self) -> Traits {
         let moves = if self.mask { Traits::empty() } else { Traits::VIEW };
         let trains = if self.rate > 0.0 { Traits::TRAINS } else { Traits::empty() };
-        Traits::FOLLOWS_BLOCKS | moves | trains
+        self.facts() | moves | trains
     }
 
     fn drawn(&self, seed: i64) -> Option<Op> {
@@ -58,10 +59,9 @@ impl OpDef for Dropout {
     }
 
     fn eval(&self, operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let [x] = exactly(operands)?;
-        let mut results = vec![x.clone()];
+        let mut results = view::unchanged(operands)?;
         if self.mask {
-            let mut mask = Tensor::zeros(DType::Bool, x.dims())?;
+            let mut mask = Tensor::zeros(DType::Bool, results[0].dims())?;
             mask.bytes_mut().fill(1);
             results.push(mask);
         }
@@ -69,7 +69,6 @@ impl OpDef for Dropout {
     }
 
     fn backward(&self, at: &mut Backward<'_>) -> Result<(), RuleError> {
-        let dy = at.dy()?;
-        at.give(0, dy)
+        view::passed_on(at)
     }
 }

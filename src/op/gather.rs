@@ -2,14 +2,15 @@
 
 use smallvec::SmallVec;
 
-use super::index::place;
+use super::index::{entry, place};
 use super::infer::{axis, dtype, exactly, result_with_ints};
 use super::prelude::*;
+use crate::types::invariant::invariant;
 
 op! {
     /// The entries of the first operand along `axis` whose numbers are the second operand; the axes
     /// of the second stand in the place of that axis. Negative numbers count from the end.
-    pub struct Gather = "gather" is FOLLOWS_BLOCKS {
+    pub struct Gather = "gather" is FOLLOWS_BLOCKS | READS_ONCE | MEETS_WHOLE {
         /// The axis of the first operand, negative from its end.
         pub axis: i64 = 0,
     }
@@ -51,7 +52,7 @@ impl OpDef for Gather {
 
     fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
         let [data, indices] = at.operands else { return at.whole() };
-        let picked = axis("axis", self.axis, data.ty.rank()).unwrap_or(0);
+        let picked = at.checked(axis("axis", self.axis, data.ty.rank()))?;
         match (data.claim.shard(), indices.claim.shard()) {
             // A number counts rows of the whole batch, of which a replica holds a part.
             (Some(s), _) if s.axis == picked => {
@@ -79,12 +80,8 @@ impl OpDef for Gather {
         let [data, indices] = exactly(operands)?;
         let axis = axis("axis", self.axis, data.rank())?;
         let size = data.dims()[axis];
-        let limit = i64::try_from(size).unwrap_or(i64::MAX);
-        let places = indices
-            .to_i64()
-            .unwrap_or_default()
-            .into_iter()
-            .map(|i| place(i, limit).map(|at| usize::try_from(at).unwrap_or(0)));
+        let numbers = invariant(indices.to_i64(), "that indices are integers");
+        let places = numbers.into_iter().map(|i| entry(i, size));
         let places = places.collect::<Result<Vec<usize>, _>>()?;
         let (before, after) = (&data.dims()[..axis], &data.dims()[axis + 1..]);
         let mut y = Tensor::zeros(data.dtype(), &[before, indices.dims(), after].concat())?;

@@ -3,6 +3,7 @@
 use super::index::{Named, row_length};
 use super::infer::{axis, dtype, exactly, result};
 use super::prelude::*;
+use crate::types::invariant::{int, invariant};
 
 family! {
     /// Elements of the first operand that the second one, `i64` or `i32`, names. Negative numbers
@@ -70,13 +71,13 @@ impl GatherAt {
 
     fn split_nd(batch: usize, [data, indices]: [&SplitOperand<'_>; 2]) -> Result<Claim, Refusal> {
         let rows = indices.ty.rank().saturating_sub(1);
-        let picked = batch + row_length(indices.ty);
+        let reason = "takes the coordinates of an element from several samples";
+        let several = rules::refuse(Code::NotPerSample, 1, reason);
+        // Their number is known unless it is that of the samples.
+        let Some(count) = row_length(indices.ty) else { return Err(several) };
+        let picked = batch + count;
         match (data.claim.shard(), indices.claim.shard()) {
-            (_, Some(i)) if i.axis == rows => Err(rules::refuse(
-                Code::NotPerSample,
-                1,
-                "takes the coordinates of an element from several samples",
-            )),
+            (_, Some(i)) if i.axis == rows => Err(several),
             (Some(s), Some(i)) if s == i && s.axis < batch => Ok(Claim::Shard(s)),
             (Some(s), _) if (batch..picked).contains(&s.axis) => Err(picks(0)),
             // The rows lie within the blocks: whichever block is named, a replica has its own rows
@@ -107,11 +108,11 @@ impl OpDef for GatherAt {
         let [data, indices] = at.operands else { return at.whole() };
         at.give(match *self {
             Self::Elements { axis: listed } => {
-                let own = axis("axis", listed, data.ty.rank()).unwrap_or(0);
+                let own = at.checked(axis("axis", listed, data.ty.rank()))?;
                 Self::split_elements(own, data.claim, indices.claim)?
             }
             Self::Nd { batch_dims } => {
-                Self::split_nd(leading(batch_dims).unwrap_or(0), [data, indices])?
+                Self::split_nd(at.checked(leading(batch_dims))?, [data, indices])?
             }
         })
     }
@@ -152,7 +153,8 @@ impl OpDef for GatherAt {
 fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let (data, indices, dy) = (at.operand(0)?, at.operand(1)?, at.dy()?);
     let (from, tuples) = (at.shape(data), at.shape(indices));
-    let behind = batch + row_length(at.ty(indices));
+    let count = row_length(at.ty(indices));
+    let behind = batch + invariant(count, "that the number of coordinates is known");
     let elements = |dims: &[Dim]| dims.iter().fold(Dim::ONE, |n, d| n * d.clone());
     let picked = &from[batch..behind];
     let block = elements(&from[behind..]);
@@ -174,7 +176,7 @@ fn numbered(at: &mut Backward<'_>, batch: usize) -> Result<(), RuleError> {
     let number = at.expand(number, &with(rows.clone(), &block))?;
     let updates = at.reshape(dy, &with(rows, &block))?;
     let zeros = at.zeros(dy, &with(elements(picked), &block))?;
-    let axis = i64::try_from(batch).unwrap_or(i64::MAX);
+    let axis = int::<i64>(batch);
     let sums = at.scatter_add(zeros, number, updates, axis)?;
     let dx = at.reshape(sums, &from)?;
     at.give(0, dx)

@@ -1,10 +1,10 @@
 //! The operators: what each takes and gives, what it means, and how a split batch passes through
 //! it.
 //!
-//! An operator is one file (an elementwise family one file, a large one a folder) and one line in
-//! the list below; its file says everything about it. Its name is the same everywhere: the file,
-//! the text form, its cases, its kernel. `grad` has the operators that gradients are made of,
-//! `support` what operators share.
+//! An operator is one file (an elementwise family one file, a large one a folder) and two lines
+//! below: its module, and its place in the list. The file says everything about it. Its name is
+//! the same everywhere: the file, the text form, its cases, its kernel. `grad` has the operators
+//! that gradients are made of, `support` what operators share.
 
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;

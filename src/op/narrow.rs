@@ -11,7 +11,7 @@ op! {
     /// The `f64` nearest to each wide sum or product, of which the first axis has the components.
     ///
     /// It is divided by `count` before it is rounded; the logarithm is taken of the rounded one.
-    pub struct Narrow = "narrow" {
+    pub struct Narrow = "narrow" is NONE {
         /// The combiner of its operand: `wide_sum` or `wide_prod`.
         pub by: Combine,
         /// The divisor of each.

@@ -2,6 +2,7 @@
 
 use super::infer::{axis, dtype, exactly, known_sizes, result, sizes};
 use super::prelude::*;
+use crate::types::invariant::{int, invariant};
 
 op! {
     /// One-hot encoding: for each element of the first operand, an integer, a vector of `depth`
@@ -44,7 +45,7 @@ impl OpDef for OneHot {
             let reason = format!("gives each sample {} entries", self.depth);
             return at.refuse(Code::BakedBatch, reason);
         }
-        let own = self.own(at.rank()).unwrap_or(0);
+        let own = at.checked(self.own(at.rank()))?;
         // The new axis moves the rows where it comes before them.
         let axis = shard.axis + usize::from(own <= shard.axis);
         at.keep(Shard { axis, ..shard })
@@ -64,10 +65,11 @@ impl OpDef for OneHot {
         for element in y.bytes_mut().chunks_exact_mut(width) {
             element.copy_from_slice(off);
         }
-        let limit = i64::try_from(depth).unwrap_or(i64::MAX);
+        let limit = int::<i64>(depth);
         // Unsigned numbers beyond the range of i64 have no position.
         let unsigned = numbers.dtype() == DType::U64;
-        for (i, number) in numbers.to_i64().unwrap_or_default().into_iter().enumerate() {
+        let all = invariant(numbers.to_i64(), "that numbers of entries are integers");
+        for (i, number) in all.into_iter().enumerate() {
             let from_end = number < 0 && !unsigned;
             let at = if from_end { number.saturating_add(limit) } else { number };
             if let Some(at) = usize::try_from(at).ok().filter(|at| *at < depth) {

@@ -26,7 +26,7 @@ names! {
 op! {
     /// Its operand with `pads[i]` entries before and `pads[rank + i]` after each axis `i`; negative
     /// numbers take entries away, in the mode `constant`.
-    pub struct Pad = "pad" is FOLLOWS_BLOCKS {
+    pub struct Pad = "pad" is FOLLOWS_BLOCKS | READS_ONCE {
         /// The padding mode.
         pub mode: PadMode = PadMode::Constant,
         /// The number of entries before each axis, then the number after each.

@@ -4,11 +4,12 @@ use smallvec::SmallVec;
 
 use super::infer::{MAX_INTS, count, known, result_with_ints};
 use super::prelude::*;
+use crate::types::invariant::int;
 
 op! {
     /// The integers `start, start + delta, …` before `limit`; none where `limit` is not beyond
     /// `start`.
-    pub struct Range = "range" {
+    pub struct Range = "range" is NONE {
         /// Their distance, not 0; where it is negative they descend.
         pub delta: i64 = 1,
         /// `i64` or `i32`.
@@ -98,12 +99,12 @@ impl OpDef for Range {
 
     fn eval(&self, _: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
         self.check_ends()?;
-        let length = usize::try_from(known("the length", &self.length()?)?).unwrap_or(0);
+        let length = int::<usize>(known("the length", &self.length()?)?);
         let mut next = known("the start", &self.start)?;
         let mut y = Tensor::zeros(self.dtype, &[length])?;
         if self.dtype == DType::I32 {
             for out in y.as_mut_slice::<i32>() {
-                *out = i32::try_from(next).unwrap_or(i32::MAX);
+                *out = int::<i32>(next);
                 // The number behind the last may be beyond the type; it is not written.
                 next = next.saturating_add(self.delta);
             }

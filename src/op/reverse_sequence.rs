@@ -48,8 +48,8 @@ impl OpDef for ReverseSequence {
     }
 
     fn rows(&self, at: &Splitting<'_>, _: Shard) -> Result<Claims, Refusal> {
-        let rank = at.operands.first().map_or(0, |x| x.ty.rank());
-        let (batch, time) = self.axes(rank).unwrap_or((0, 0));
+        let [x, _] = at.operands else { return at.whole() };
+        let (batch, time) = at.checked(self.axes(x.ty.rank()))?;
         match (at.shard(0), at.shard(1)) {
             (Some(s), _) if s.axis == time => {
                 at.refuse(Code::Reorders, "reverses the order of the samples")

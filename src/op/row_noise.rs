@@ -17,7 +17,7 @@ family! {
     ///
     /// Without a seed it has one operand and is 0 everywhere; training gives it a seed, the numbers
     /// of rows and the step.
-    pub enum RowNoise with [
+    pub enum RowNoise is NONE with [
         /// The seed.
         seed: Option<i64> = None,
     ] {

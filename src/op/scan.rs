@@ -31,6 +31,14 @@ family! {
     }
 }
 
+/// What each column begins with.
+#[derive(Clone, Copy)]
+struct Start<'a> {
+    values: &'a Tensor,
+    /// Whether they are components of wide numbers.
+    is_wide: bool,
+}
+
 /// An operand and its result as blocks of lines.
 struct Lines<'a, T> {
     /// The elements of the operand.
@@ -78,16 +86,18 @@ impl Scan {
         Some(wide_type(components, &first.shape))
     }
 
-    /// Scans floats. `start` has what each column begins with, in components where it is wide.
-    fn floats<F: Float, W: Wide>(&self, lines: Lines<'_, F>, start: Option<(&Tensor, bool)>) {
+    /// Scans floats.
+    fn floats<F: Float, W: Wide>(&self, lines: Lines<'_, F>, start: Option<Start<'_>>) {
         let columns = lines.x.len() / lines.size;
         let first: Vec<W> = match start {
             None => vec![W::EMPTY; columns],
-            Some((start, true)) => {
-                let parts = start.as_slice::<f64>();
+            Some(Start { values, is_wide: true }) => {
+                let parts = values.as_slice::<f64>();
                 (0..columns).map(|i| W::read(|part| parts[part * columns + i])).collect()
             }
-            Some((start, false)) => start.to_f64().into_iter().map(|s| W::EMPTY.with(s)).collect(),
+            Some(Start { values, is_wide: false }) => {
+                values.to_f64().into_iter().map(|s| W::EMPTY.with(s)).collect()
+            }
         };
         let join = |a: W, x: F| a.with(x.real().to_f64());
         self.run(lines, &first, join, |a| F::of_f64(a.value()));
@@ -188,7 +198,8 @@ impl OpDef for Scan {
         let (size, inner) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
         let columns = x.len() / size;
         let sum = self.by() == Combine::Sum;
-        let start = start.first().map(|start| (*start, start.rank() > x.rank()));
+        let start = start.first();
+        let start = start.map(|start| Start { values: start, is_wide: start.rank() > x.rank() });
         for_dtype!(
             x.dtype(),
             float F => {
@@ -205,7 +216,7 @@ impl OpDef for Scan {
                 let lines = Lines { x: x.as_slice::<I>(), y: y.as_mut_slice::<I>(), size, inner };
                 let neutral = vec![i128::from(!sum); columns];
                 let wide = |t: &Tensor| t.as_slice::<I>().iter().map(|x| x.wide()).collect();
-                let first = start.map_or(neutral, |(start, _)| wide(start));
+                let first = start.map_or(neutral, |start| wide(start.values));
                 let join = |a: i128, x: I| {
                     let x = x.wide();
                     I::wrap(if sum { a.wrapping_add(x) } else { a.wrapping_mul(x) }).wide()

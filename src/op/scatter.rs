@@ -240,11 +240,14 @@ impl OpDef for Scatter {
         let (index, update) = (indices.claim.shard(), updates.claim.shard());
         let (written, same) = match *self {
             Self::Elements { axis: listed, .. } => {
-                let own = axis("axis", listed, data.ty.rank()).unwrap_or(0);
+                let own = at.checked(axis("axis", listed, data.ty.rank()))?;
                 (s.axis == own, index == Some(s) && update == Some(s))
             }
             Self::Nd { .. } => {
-                let count = row_length(indices.ty);
+                let reason = "takes the coordinates of an element from several samples";
+                let Some(count) = row_length(indices.ty) else {
+                    return at.refuse_at(1, Code::NotPerSample, reason);
+                };
                 let rows = indices.ty.rank().saturating_sub(1);
                 // The axes behind the coordinates move along: a batch there is the same in the data
                 // and in the updates.

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::infer::{exactly, known, result_with_ints};
 use super::prelude::*;
 use super::strided;
+use crate::types::invariant::int;
 
 op! {
     /// The elements `starts, starts + steps, …` before `ends` of each axis named.
@@ -139,9 +140,9 @@ impl OpDef for Slice {
         let mut axes = strided::axes_of(x.dims());
         let mut first = 0usize;
         for (axis, start, end, step) in self.bounds() {
-            let count =
-                usize::try_from(known("the bound", &length(start, end, step))?).unwrap_or(0);
-            let start = isize::try_from(known("the bound", start)?).unwrap_or(0);
+            let count = int::<usize>(known("the bound", &length(start, end, step))?);
+            let start = int::<isize>(known("the bound", start)?);
+            // A step beyond the type takes one element at most.
             let (step, distance) = (isize::try_from(step).unwrap_or(isize::MAX), axes[axis].1);
             first = first.wrapping_add_signed(start.wrapping_mul(distance));
             axes[axis] = (count, step.wrapping_mul(distance));

@@ -1,7 +1,8 @@
 //! Defaults that might stand where a broken invariant should stop the program.
 //!
-//! `unwrap_or`, `unwrap_or_default` and `map_or` with a constant need a reason, in a comment on
-//! their line or on the one above. What cannot be absent goes through `types::invariant`.
+//! `unwrap_or`, `unwrap_or_else`, `unwrap_or_default` and `map_or` with a constant need a reason,
+//! in a comment on their line or on the one above. What cannot be absent goes through
+//! `types::invariant`.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,7 @@ use super::layering::is_test;
 use super::source::{self, files, without_tests};
 
 /// Where a wrong value becomes a wrong program.
-const HELD: [&str; 11] = [
+const HELD: [&str; 19] = [
     "src/analysis/",
     "src/backend/",
     "src/codegen/",
@@ -18,13 +19,21 @@ const HELD: [&str; 11] = [
     "src/ir/",
     "src/lower/",
     "src/model",
+    "src/op/blocks.rs",
+    "src/op/gather",
+    "src/op/one_hot.rs",
+    "src/op/range.rs",
+    "src/op/reduce/",
+    "src/op/scatter.rs",
+    "src/op/slice.rs",
+    "src/op/support/index.rs",
     "src/pass/",
     "src/session.rs",
     "src/train/keras/",
 ];
 
 /// The calls that take a default first.
-const CALLS: [&str; 3] = [".unwrap_or(", ".unwrap_or_default(", ".map_or("];
+const CALLS: [&str; 4] = [".unwrap_or(", ".unwrap_or_else(", ".unwrap_or_default(", ".map_or("];
 
 /// The first argument of a call whose bracket ends before byte `at`.
 fn argument(code: &str, at: usize) -> &str {
@@ -45,7 +54,10 @@ fn argument(code: &str, at: usize) -> &str {
 fn is_constant(expression: &str) -> bool {
     let starts = |(_, word): (usize, &str)| !word.starts_with(|c: char| c.is_lowercase());
     let known = |word: &str| matches!(word, "true" | "false" | "f64" | "i64" | "u64" | "usize");
-    source::words(expression).all(|(line, word)| starts((line, word)) || known(word))
+    // What makes an empty value.
+    let made = ["::new", "::default", "vec!"].into_iter();
+    let rest = made.fold(expression.to_owned(), |rest, word| rest.replace(word, ""));
+    source::words(&rest).all(|(line, word)| starts((line, word)) || known(word))
 }
 
 /// The lines, from 1, with a default and without a reason.
@@ -88,6 +100,9 @@ fn the_check_sees_defaults() {
                 let d = x.map_or(\"\", |x| x); // a name is for people\n\
                 let e = x.map_or(&[][..], |x| x).map_or(f(x), g);\n\
                 /// Documented.\n\
-                let f = x.unwrap_or_default();\n";
-    assert_eq!(unexplained(&source::code(text), text), [2, 6, 8]);
+                let f = x.unwrap_or_default();\n\
+                let g = x.unwrap_or(Vec::new()).unwrap_or(default);\n\
+                let h = x.unwrap_or_else(|| vec![1; 2]);\n\
+                let i = x.unwrap_or_else(|| f(1));\n";
+    assert_eq!(unexplained(&source::code(text), text), [2, 6, 8, 9, 10]);
 }

@@ -48,6 +48,7 @@ const UNSAFE: &[&str] = &[
     "src/backend/cuda/driver/stream.rs",
     "src/backend/cuda/driver/sys.rs",
     "src/format/mmap.rs",
+    "src/types/subnormals.rs",
 ];
 
 /// The crate that stands in for a C library: what it exports takes pointers.
@@ -62,7 +63,8 @@ const FILE_LINES: usize = 600;
 /// The columns of a line, tabs and all.
 const COLUMNS: usize = 100;
 
-/// The tests with lines of JSON and of assembler that cannot be broken.
+/// The tests with lines of JSON and of assembler that cannot be broken: literals may end there
+/// behind the last column.
 const UNBROKEN: [&str; 3] = ["tests/it/hostile/", "tests/memory.rs", "tests/fakecuda/tests/"];
 
 /// The lines of a function, from its `fn` to its closing brace.
@@ -180,6 +182,7 @@ fn files_and_functions_fit_in_one_reading() {
 fn takes_a_tuple(signature: &str) -> bool {
     signature.split(": ").skip(1).any(|ty| {
         let ty = ty.trim_start_matches('&').trim_start_matches("mut ");
+        let ty = ty.strip_prefix("Option<").unwrap_or(ty);
         ty.starts_with('(') && !["()", "(dyn ", "(impl "].iter().any(|p| ty.starts_with(p))
     })
 }
@@ -199,24 +202,37 @@ fn parameters_have_names() {
     assert!(found.is_empty(), "parameters in tuples:\n{}", found.join("\n"));
     assert!(takes_a_tuple("fn f(size: (usize, usize)) "));
     assert!(takes_a_tuple("fn f((a, b): &(i64, f64)) "));
+    assert!(takes_a_tuple("fn f(size: Option<(usize, usize)>) "));
     assert!(!takes_a_tuple("fn f(g: &(dyn Fn() -> (u64, u64) + Sync)) -> (u8, u8) "));
+}
+
+/// Whether only a literal, with what closes behind it, reaches beyond the last column of a line;
+/// `code` is the line without literals and comments.
+fn is_long_literal(text: &str, code: &str) -> bool {
+    let code = code.trim_end_matches([' ', ',', ')', ';', '{', '}']);
+    code.chars().count() <= COLUMNS && text.contains('"') && !text.contains("// ")
 }
 
 #[test]
 fn lines_fit_in_columns() {
     let mut wrong = String::new();
-    for file in files(&["src", "tests", "examples", "bindings"]) {
-        if file.path == GENERATED || UNBROKEN.iter().any(|p| file.path.starts_with(p)) {
-            continue;
-        }
-        for (line, text) in (1..).zip(file.text.lines()) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/build.rs");
+    let script = std::fs::read_to_string(script).unwrap();
+    let script =
+        source::File { path: "build.rs".to_owned(), code: source::code(&script), text: script };
+    let others = files(&["src", "tests", "examples", "bindings"]);
+    for file in others.into_iter().chain([script]).filter(|file| file.path != GENERATED) {
+        let may = UNBROKEN.iter().any(|p| file.path.starts_with(p));
+        for (line, (text, code)) in (1..).zip(file.text.lines().zip(file.code.lines())) {
             let columns = text.chars().count();
-            if columns > COLUMNS {
+            if columns > COLUMNS && !(may && is_long_literal(text, code)) {
                 writeln!(wrong, "{}:{line}: {columns} columns", file.path).unwrap();
             }
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(is_long_literal("let x = \"{}\",", "let x =     ,"));
+    assert!(!is_long_literal("let x = 1; // \"so\"", "let x = 1;"));
 }
 
 #[test]

@@ -21,7 +21,7 @@ const NAMED: &[(&str, usize, &str)] = &[
     ("ExclusiveScan", 10, "a collective"),
     (
         "BatchNorm",
-        10,
+        9,
         "a step of chains with vectors of its own; training makes it another operator",
     ),
     ("Concat", 9, "what joins the rows of replicas, and the coordinates of elements"),

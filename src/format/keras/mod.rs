@@ -38,5 +38,5 @@ pub(crate) use error::KerasError;
 pub(crate) use file::is_keras;
 pub use layers::supported;
 pub(crate) use options::BuildOptions;
-pub(crate) use read::{Architecture, Reader, architecture_of};
+pub(crate) use read::{Architecture, Reader, WeightsFile, architecture_of};
 pub(crate) use slots::{Learned, Slots};

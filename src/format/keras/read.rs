@@ -28,6 +28,13 @@ pub(crate) struct Reader {
     is_before_3: bool,
 }
 
+/// A file that has weights, and what it begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WeightsFile<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) head: &'a [u8],
+}
+
 /// A graph and the variables of Keras that are its parameters; these have no elements yet. The
 /// other parameters are large constants.
 #[derive(Debug)]
@@ -143,13 +150,14 @@ impl Reader {
     pub(crate) fn model(
         &self,
         options: &BuildOptions,
-        from: Option<(&Path, &[u8])>,
+        from: Option<WeightsFile<'_>>,
         budget: &mut Budget,
     ) -> Result<Model, KerasError> {
         let built = self.architecture(options)?;
         let label = self.path.display().to_string();
-        let own = self.has_weights().then_some((self.path.as_path(), self.head.as_slice()));
-        let (path, head) = from.or(own).ok_or(KerasError::NoWeights(label))?;
+        let own = || WeightsFile { path: &self.path, head: &self.head };
+        let from = from.or_else(|| self.has_weights().then(own));
+        let WeightsFile { path, head } = from.ok_or(KerasError::NoWeights(label))?;
         let label = path.display().to_string();
         let bytes = built.variables.bytes(&label)?;
         let file = weights(path, head, bytes, budget)?;

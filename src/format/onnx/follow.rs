@@ -12,7 +12,7 @@ use crate::ir::Value;
 use crate::op::broadcast::Broadcast;
 use crate::op::infer::MAX_INTS;
 use crate::op::{Emit, Formula, MOST_FOLLOWED, Op, Operand, Ratio, Traits, converted};
-use crate::types::{DType, Dim, Tensor, TensorType};
+use crate::types::{DType, Dim, Tensor, TensorType, subnormals};
 
 /// An element that is known before the run.
 #[derive(Clone, Debug)]
@@ -168,6 +168,7 @@ fn moved(op: &Op, operands: &[KnownOperand<'_>], ty: &TensorType) -> Option<Vec<
 
 /// The first result on tensors; none where the operator refuses them, which the run will say.
 fn evaluated(op: &Op, operands: &[Tensor]) -> Option<Tensor> {
+    let _kept = subnormals::kept();
     op.eval(&operands.iter().collect::<Vec<_>>()).ok()?.into_iter().next()
 }
 

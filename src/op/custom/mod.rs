@@ -298,6 +298,11 @@ impl OpText for Custom {
         self.attrs.to_vec()
     }
 
+    // A callback may do anything.
+    fn facts(&self) -> Traits {
+        Traits::NONE
+    }
+
     // No attribute depends on the batch.
     fn at_rows(&mut self, _: &Dim) {}
 

@@ -17,7 +17,7 @@ op! {
     /// `v = (x - mean) / sqrt(var + epsilon)` of the channel that of `x` is
     /// `scale / sqrt(var + epsilon) * (dy - mean of dy - v * mean of dy * v)`, that of the scale
     /// the sum of `dy * v`, that of the bias the sum of `dy`.
-    pub struct BatchNormGrad = "batch_norm_train_grad" {
+    pub struct BatchNormGrad = "batch_norm_train_grad" is NONE {
         /// Epsilon, added to the variance.
         pub epsilon: f64 = 1e-5,
         /// Whether each replica normalised by the statistics of its own rows.

@@ -16,7 +16,7 @@ family! {
     /// windows. Windows are those of the pool.
     ///
     /// `f16` and `bf16` are summed in `f32`.
-    pub enum PoolGrad with [
+    pub enum PoolGrad is NONE with [
         /// Taps of a window.
         kernel: Vec<i64>,
         /// Distance between windows.

@@ -18,6 +18,7 @@ use crate::op::element::{Float, Int, reals};
 use crate::op::real::Real;
 use crate::op::rows::{LANES, SHORT as PART};
 use crate::op::wide::{LargeSum, Product, Sum, Wide};
+use crate::types::invariant::int;
 use crate::types::{DType, Element};
 
 /// The most lines that are reduced side by side: each in its own order, none waiting for another.
@@ -110,6 +111,7 @@ impl Lines {
         if x.is_empty() {
             return vec![*empty; results];
         }
+        // Where nothing lies across there is one line.
         let (&(lines, apart), outer) = self.across.split_last().unwrap_or((&(1, 1), &[]));
         // Elements of one line are taken side by side where they lie so, and are enough.
         let is_row = matches!(self.along[..], [(_, 1)]) && self.size > LANES;
@@ -357,7 +359,7 @@ pub(super) fn ints<I: Int>(
     };
     let steps = Steps { empty, step: |_, a, x: I| step(a, x.wide()), join };
     let into = Lines::new(plan).fold(x, y.len(), &steps);
-    let count = i128::try_from(count.max(1)).unwrap_or(i128::MAX);
+    let count = int::<i128>(count.max(1));
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others are integers already")]
     let of = |a: i128| match op {
         Reduce::Mean { .. } => I::wrap(a / count),

@@ -298,7 +298,7 @@ impl OpDef for Reduce {
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
         let axis = shard.axis;
-        let reduced = self.reduced(at.rank()).unwrap_or_default();
+        let reduced = at.checked(self.reduced(at.rank()))?;
         if reduced.get(axis) != Some(&false) {
             let float = at.operands.first().is_some_and(|x| x.ty.dtype.is_float());
             let reason = "gives for all samples what its parts do not give together";

@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use super::super::testing::{self, random, rng, tensor};
 use super::super::{Attr, Op, OpRead};
 use super::Reduce;
-use crate::types::{DType, Dim, Tensor};
+use crate::types::{Claim, DType, Dim, Tensor};
 
 fn op(name: &str, axes: &[i64], keepdims: bool) -> Reduce {
     let attrs = vec![
@@ -166,4 +166,13 @@ fn the_order_follows_from_the_length() {
         }
     }
     assert!(told_apart, "some other order has another sum");
+}
+
+#[test]
+fn rules_refuse_axes_that_inference_refuses() {
+    let x = random(&mut rng(9), DType::F32, &[3, 2]);
+    for axes in [&[2i64][..], &[1, 1]] {
+        let op = Op::from(op("reduce_sum", axes, true));
+        assert_eq!(testing::refusal(&op, &[(&x, Claim::rows(0))]), "R0199");
+    }
 }

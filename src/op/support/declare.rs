@@ -35,10 +35,11 @@ macro_rules! optional {
 }
 pub(crate) use optional;
 
-/// Declares an operator: its name in the text form, the facts that hold of it, and its attributes,
-/// printed in alphabetical order, those with a default only where they differ from it.
+/// Declares an operator: its name in the text form, the facts that hold of it, `NONE` at least, and
+/// its attributes, printed in alphabetical order, those with a default only where they differ from
+/// it.
 macro_rules! op {
-    ($(#[$meta:meta])* pub struct $op:ident = $name:literal $(is $($fact:ident)|+)? {
+    ($(#[$meta:meta])* pub struct $op:ident = $name:literal is $($fact:ident)|+ {
         $($(#[$fmeta:meta])* pub $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
         $(; pub $settings:ident: $settings_ty:ty)?
     }) => {
@@ -55,9 +56,10 @@ macro_rules! op {
             fn name(&self) -> &'static str {
                 $name
             }
-            $(fn facts(&self) -> $crate::op::Traits {
-                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
-            })?
+
+            fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::NONE$(.union($crate::op::Traits::$fact))+
+            }
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 let own = [$($crate::op::declare::printed(
@@ -161,12 +163,12 @@ pub(crate) use equal_as_printed;
 /// lacks some.
 macro_rules! family {
     (
-        $(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)? with [$($shared:tt)*] {
+        $(#[$meta:meta])* pub enum $op:ident is $($fact:ident)|+ with [$($shared:tt)*] {
             $($variants:tt)*
         }
     ) => {
         $crate::op::declare::family!(
-            @next [$($shared)*] [$(#[$meta])* pub enum $op $(is $($fact)|+)?] {} {} $($variants)*
+            @next [$($shared)*] [$(#[$meta])* pub enum $op is $($fact)|+] {} {} $($variants)*
         );
     };
     // One variant after the other: with the shared attributes, and the pattern that takes these.
@@ -189,11 +191,11 @@ macro_rules! family {
     };
     (
         @next [$($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?,)*]
-        [$(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)?]
+        [$(#[$meta:meta])* pub enum $op:ident is $($fact:ident)|+]
         { $($done:tt)* } { $($patterns:tt)* }
     ) => {
         $crate::op::declare::family! {
-            $(#[$meta])* pub enum $op $(is $($fact)|+)? { $($done)* }
+            $(#[$meta])* pub enum $op is $($fact)|+ { $($done)* }
         }
         #[allow(dead_code, clippy::match_same_arms, reason = "a variant each, read or changed")]
         impl $op {
@@ -207,7 +209,7 @@ macro_rules! family {
             }
         }
     };
-    ($(#[$meta:meta])* pub enum $op:ident $(is $($fact:ident)|+)? {
+    ($(#[$meta:meta])* pub enum $op:ident is $($fact:ident)|+ {
         $($(#[$vmeta:meta])* $variant:ident = $name:literal $({
             $($(#[$fmeta:meta])* $field:ident: $ty:ty $(= $default:expr)?),* $(,)?
         })?),* $(,)?
@@ -222,9 +224,10 @@ macro_rules! family {
             fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $name),* }
             }
-            $(fn facts(&self) -> $crate::op::Traits {
-                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
-            })?
+
+            fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::NONE$(.union($crate::op::Traits::$fact))+
+            }
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 #[allow(clippy::match_same_arms, reason = "some variants have no attributes")]
@@ -277,7 +280,7 @@ macro_rules! family {
         }
     };
     (
-        $(#[$meta:meta])* pub struct $op:ident $(is $($fact:ident)|+)?
+        $(#[$meta:meta])* pub struct $op:ident is $($fact:ident)|+
         of $kind:ident with $settings:ident {
             $($(#[$vmeta:meta])* $variant:ident = $name:literal without [$($other:ident),*]),*
             $(,)?
@@ -305,9 +308,10 @@ macro_rules! family {
             fn name(&self) -> &'static str {
                 self.kind.name()
             }
-            $(fn facts(&self) -> $crate::op::Traits {
-                $crate::op::Traits::empty()$(.union($crate::op::Traits::$fact))+
-            })?
+
+            fn facts(&self) -> $crate::op::Traits {
+                $crate::op::Traits::NONE$(.union($crate::op::Traits::$fact))+
+            }
 
             fn attrs(&self) -> Vec<(&'static str, $crate::op::attr::Attr)> {
                 self.settings.attrs()

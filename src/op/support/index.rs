@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::op::infer::{axis, equal};
 use crate::op::strided::{Axis, Walk, distances};
 use crate::op::{Lookup, OpError, Operand};
+use crate::types::invariant::{int, invariant};
 use crate::types::{Dim, Shape, Tensor, TensorType};
 
 /// The number of steps that `length`, an element of an operand, says of sequences of `steps`.
@@ -27,9 +28,19 @@ pub(in crate::op) fn place(index: i64, size: i64) -> Result<i64, OpError> {
 }
 
 /// [`place`] for a tensor's size.
-fn entry(index: i64, size: usize) -> Result<usize, OpError> {
-    let at = place(index, i64::try_from(size).unwrap_or(i64::MAX))?;
-    Ok(usize::try_from(at).unwrap_or(0))
+pub(in crate::op) fn entry(index: i64, size: usize) -> Result<usize, OpError> {
+    Ok(int::<usize>(place(index, int::<i64>(size))?))
+}
+
+/// The elements of indices, which inference found to be integers.
+fn integers(indices: &Tensor) -> Vec<i64> {
+    invariant(indices.to_i64(), "that indices are integers")
+}
+
+/// The sizes of indices: the coordinates in a row, then the axes of the rows.
+fn by_rows(indices: &Tensor) -> (usize, &[usize]) {
+    let (length, rows) = invariant(indices.dims().split_last(), "that indices have an axis");
+    (*length, rows)
 }
 
 /// For each element of `indices` the position in a tensor with the sizes `dims` that has the same
@@ -45,21 +56,21 @@ fn along(dims: &[usize], axis: usize, indices: &Tensor) -> Result<Vec<usize>, Op
         .collect();
     let mut walk = Walk::new(0, &axes);
     let at = |index: i64| Ok(walk.next() + entry(index, dims[axis])? * steps[axis].unsigned_abs());
-    indices.to_i64().unwrap_or_default().into_iter().map(at).collect()
+    integers(indices).into_iter().map(at).collect()
 }
 
 /// For each row of `indices` the position of the first element in a tensor with the sizes `dims`
 /// that has the row as its coordinates behind the first `batch` ones, which are those of the row.
 fn tuples(dims: &[usize], batch: usize, indices: &Tensor) -> Result<Vec<usize>, OpError> {
     let steps = distances(dims);
-    let Some((length, rows)) = indices.dims().split_last() else { return Ok(Vec::new()) };
+    let (length, rows) = by_rows(indices);
     let count: usize = rows.iter().product();
     let each = (count / rows[..batch].iter().product::<usize>().max(1)).max(1);
     let axes: SmallVec<[Axis; 6]> =
         dims[..batch].iter().copied().zip(steps.iter().copied()).collect();
     let mut walk = Walk::new(0, &axes);
     let mut first = 0;
-    let values = indices.to_i64().unwrap_or_default();
+    let values = integers(indices);
     let mut places = Vec::with_capacity(count);
     for row in 0..count {
         if row % each == 0 {
@@ -164,7 +175,7 @@ impl Named {
                 (indices.dims().to_vec(), along(data.dims(), axis, indices)?, 1)
             }
             Self::Blocks(batch) => {
-                let (count, rows) = indices.dims().split_last().unwrap_or((&0, &[]));
+                let (count, rows) = by_rows(indices);
                 let block = &data.dims()[batch + count..];
                 let places = tuples(data.dims(), batch, indices)?;
                 ([rows, block].concat(), places, block.iter().product())
@@ -173,10 +184,10 @@ impl Named {
     }
 }
 
-/// The coordinates that each row of indices gives, as [`coordinates`] found them.
-pub(in crate::op) fn row_length(indices: &TensorType) -> usize {
-    let last = indices.shape.last().and_then(Dim::as_const);
-    last.and_then(|c| usize::try_from(c).ok()).unwrap_or(0)
+/// The coordinates that each row of indices gives, as [`coordinates`] found them; `None` for
+/// indices that it refuses.
+pub(in crate::op) fn row_length(indices: &TensorType) -> Option<usize> {
+    usize::try_from(indices.shape.last()?.as_const()?).ok()
 }
 
 /// Fails where a known index names no entry of an axis of known size.

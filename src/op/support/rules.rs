@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::op::infer::axis;
-use crate::op::{Claims, Op, SplitOperand, Splitting, Traits};
+use crate::op::{Claims, Op, OpError, SplitOperand, Splitting, Traits};
 use crate::types::{Claim, Code, Combine, Dim, Refusal, Shard, TensorType};
 
 /// The refusal of a split that reaches the operator through `operand`.
@@ -30,6 +30,13 @@ impl Splitting<'_> {
     /// The axes of that operand.
     pub(in crate::op) fn rank(&self) -> usize {
         self.operands.get(self.carrier()).map_or(0, |x| x.ty.rank())
+    }
+
+    /// What a check of the attributes gives, which inference made before. A rule may be asked of
+    /// operands that inference refuses, and refuses them, too.
+    pub(in crate::op) fn checked<T>(&self, found: Result<T, OpError>) -> Result<T, Refusal> {
+        let wrong = |e| refuse(Code::NoRule, self.carrier(), format!("has wrong attributes: {e}"));
+        found.map_err(wrong)
     }
 
     /// How operand `i` is split, if it is.

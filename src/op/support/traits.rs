@@ -7,7 +7,7 @@ bitflags! {
     /// only `UNREPEATABLE`, `COLLECTIVE`, `REDUCES`, `SUMS_NARROW` and `JUMPS` warn, and must be
     /// stated.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Traits: u16 {
+    pub struct Traits: u32 {
         /// Every element of the results is an element of an operand, unchanged; which one, the
         /// elements do not decide.
         const MOVES = 1;
@@ -45,7 +45,17 @@ bitflags! {
         const JUMPS = 1 << 14;
         /// Training gives it another meaning: what prepares a graph for training keeps it.
         const TRAINS = 1 << 15;
+        /// Its time grows with the elements that it reads and writes, not with their product. Said
+        /// of what is neither `MOVES` nor `ELEMENTWISE`, of which it holds anyway.
+        const READS_ONCE = 1 << 16;
+        /// A replica that computes on its own rows may take a value of the whole batch beside them.
+        const MEETS_WHOLE = 1 << 17;
     }
+}
+
+impl Traits {
+    /// What is said of an operator of which none of them holds whatever its attributes are.
+    pub const NONE: Self = Self::empty();
 }
 
 /// The rows whose statistics an operator normalises by.

@@ -13,6 +13,18 @@ pub(in crate::op) trait View: OpText {
     fn shape(&self, x: &TensorType) -> Result<Shape, OpError>;
 }
 
+/// The operand, of which nothing changes.
+pub(in crate::op) fn unchanged(operands: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+    let [x] = exactly(operands)?;
+    Ok(vec![x.clone()])
+}
+
+/// The gradient of the result as that of the first operand.
+pub(in crate::op) fn passed_on(at: &mut Backward<'_>) -> Result<(), RuleError> {
+    let dy = at.dy()?;
+    at.give(0, dy)
+}
+
 impl<V: View> OpDef for V {
     fn traits(&self) -> Traits {
         Traits::VIEW | self.facts()

@@ -10,7 +10,7 @@ use crate::ir::{
 };
 use crate::op::{Formula, Op, Traits};
 use crate::pass::PassError;
-use crate::types::{FastMap, FastSet, Tensor};
+use crate::types::{FastMap, FastSet, Tensor, subnormals};
 
 /// Integer results up to this number of elements become a `constant` rather than a parameter, so
 /// that inference still knows their elements: shapes and axes depend on them.
@@ -38,6 +38,8 @@ pub(super) fn run(
     weights: &mut Weights,
     options: SimplifyOptions,
 ) -> Result<(), PassError> {
+    // What is computed here has the bits of a run.
+    let _kept = subnormals::kept();
     let file = graph.params().first().map_or_else(|| Arc::from(""), |p| p.source.file.clone());
     let held = weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.len() as u64));
     let mut fold = Fold {
@@ -132,9 +134,8 @@ impl Fold {
             let len = t.len() as u64;
             (sum.saturating_add(len), len.max(most))
         });
-        let once = op.is(Traits::ELEMENTWISE)
-            || op.is(Traits::MOVES)
-            || matches!(op, Op::BatchNorm(_) | Op::Gather(_) | Op::Pad(_));
+        let once = Traits::ELEMENTWISE | Traits::MOVES | Traits::READS_ONCE;
+        let once = op.traits().intersects(once);
         // An element of any other result is a sum of at most as many products as its largest
         // operand has elements.
         let cost = if once { read } else { bytes.saturating_mul(most) };

@@ -69,13 +69,23 @@ fn main() -> ExitCode {
 /// All checks: the format, then lints and documentation beside the tests, which leave a core idle
 /// now and then.
 fn test() -> Result<(), Failure> {
-    Step::cargo(&["fmt", "--all", "--check"]).run()?;
+    format()?;
     let turn = turn();
     let (linted, counts) = beside(lint, || run_tests("no", &turn, &[]));
     linted?;
     let counts = counts?;
     say(&format!("{} passed, {} failed", counts.passed, counts.failed));
     Ok(())
+}
+
+/// The format of every file. Those of the crates outside of the workspace, which cargo passes over,
+/// are named.
+fn format() -> Result<(), Failure> {
+    let outside = ["ls-files", "tests/bindings/*.rs", "tests/fuzz/*.rs"];
+    let outside = Step::new("git", &outside).lines()?;
+    let outside: Vec<&str> = outside.iter().map(String::as_str).collect();
+    Step::cargo(&["fmt", "--all", "--check"]).run()?;
+    Step::new("rustfmt", &["--check", "--edition", "2024"]).args(&outside).run()
 }
 
 /// Lints and the documentation, with warnings as errors, in a folder of their own: cargo lets one

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::step::Step;
-use crate::{Failure, say};
+use crate::{Failure, format, say};
 
 /// Format, lints, the unit tests of the rooms of `src` that changed, cases, what holds the house
 /// (layering, circles, mentions, defaults) and documentation, in the profile that `cargo test` has
 /// by itself.
 pub(crate) fn quick() -> Result<(), Failure> {
-    Step::cargo(&["fmt", "--all", "--check"]).run()?;
+    format()?;
     Step::cargo(&["clippy", "--lib", "--bins", "--tests", "--", "-D", "warnings"]).run()?;
     let changed = changed()?;
     let rooms = rooms(&changed);

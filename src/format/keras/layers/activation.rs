@@ -267,6 +267,7 @@ pub(super) fn of_elements(at: &mut At<'_, '_>, x: Value) -> Read<Vec<i64>> {
 fn softmax<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = args.tensor()?;
     let mut x = at.as_is(x)?;
+    // Keras's default.
     let axes = at.config.one_or_more("axis")?.unwrap_or_else(|| vec![-1]);
     let mask = args.opt_tensor(1, "mask")?;
     if mask.is_some() {

@@ -365,6 +365,7 @@ fn norm<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 }
 
 fn normalize<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    // Keras's default.
     let axes = at.config.one_or_more("axis")?.unwrap_or_else(|| vec![-1]);
     let least = at.config.number("epsilon", 1e-7)?;
     if at.config.int("order", 2)? != 2 {

@@ -52,6 +52,7 @@ fn floats<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<(Value, Format)> {
 
 /// Means of neighbours, with the weights of a normal distribution.
 fn blur<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
+    // Keras's default.
     let sizes = at.config.ints("kernel_size", 2)?.unwrap_or_else(|| vec![3; 2]);
     if let Some(wrong) = sizes.iter().find(|size| !(1..=MOST).contains(*size)) {
         return Err(Fault::field("kernel_size", format!("has {wrong}, not from 1 to {MOST}")));

@@ -40,6 +40,7 @@ layers! {
     "LayerNorm" Dropped => layer_norm;
     "RMSNorm" Dropped => |at, args| {
         let epsilon = at.config.number("epsilon", LEAST)?;
+        // Keras's default.
         let axes = at.config.one_or_more("axis")?.unwrap_or_else(|| vec![-1]);
         let (x, own) = wide(at, args)?;
         let scale = value_of(at, args, 1, "scale", at.ty_of(x))?;
@@ -170,6 +171,7 @@ fn batch_norm<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 fn layer_norm<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let epsilon = at.config.number("epsilon", LEAST)?;
     let is_rms = at.config.flag("rms_scaling", false)?;
+    // Keras's default.
     let given = at.config.one_or_more("axis")?.unwrap_or_else(|| vec![-1]);
     let (x, own) = wide(at, args)?;
     let axes = given.iter().map(|axis| at.axis(x, *axis)).collect::<Read<Vec<usize>>>()?;

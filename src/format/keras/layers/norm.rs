@@ -183,6 +183,7 @@ fn frozen(at: &mut At<'_, '_>, operands: [Value; 5], epsilon: f64) -> Read<Value
 
 /// The axes of a field, ascending, and the sizes along them.
 fn axes(at: &At<'_, '_>, x: Value) -> Read<(Vec<usize>, Vec<i64>)> {
+    // Keras's default.
     let given = at.config.one_or_more("axis")?.unwrap_or_else(|| vec![-1]);
     let axes = given.iter().map(|axis| at.axis(x, *axis)).collect::<Read<Vec<usize>>>()?;
     let sizes = axes.iter().map(|axis| at.extent(x, *axis)).collect::<Read<Vec<i64>>>()?;
@@ -293,6 +294,7 @@ fn group<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
 fn unit<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let x = args.tensor()?;
     let x = at.floats(x)?;
+    // Keras's default.
     let given = at.config.one_or_more("axis")?.unwrap_or_else(|| vec![-1]);
     let axes = given.iter().map(|axis| at.axis(x, *axis).map(int)).collect::<Read<Vec<i64>>>()?;
     Ok(normalized(at, x, axes)?.into())

@@ -311,12 +311,15 @@ fn unfold<'c>(at: &mut At<'_, 'c>, args: &Args<'c>) -> Read<Arg<'c>> {
     let windows = Windows {
         rank: 2,
         kernel: kernel.ok_or_else(|| Fault::field("kernel_size", "is missing"))?,
+        // Keras's default.
         strides: at.config.ints("stride", 2)?.unwrap_or_else(|| vec![1; 2]),
+        // Keras's default.
         dilations: at.config.ints("dilation", 2)?.unwrap_or_else(|| vec![1; 2]),
         padding: Padding::Valid,
         format: Format::ChannelsFirst,
     };
     let windows = windows.check()?;
+    // Keras's default.
     let edge = at.config.ints("padding", 2)?.unwrap_or_else(|| vec![0; 2]);
     if edge.iter().any(|width| *width < 0) {
         return Err(Fault::field("padding", "is below 0"));

@@ -10,6 +10,7 @@ pub(super) fn imports(all: &mut Imports) {
 /// `(x - mean) / (deviation + 1e-9)`.
 fn mean_variance(n: &mut Node<'_, '_>) -> Done {
     let x = n.operand(0)?;
+    // ONNX's default.
     let axes = n.opt_ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
     let mean = n.reduce_mean(x, axes.clone(), true)?;
     let distance = n.sub(x, mean)?;

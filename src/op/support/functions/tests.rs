@@ -12,6 +12,7 @@ const NAN: f32 = f32::NAN;
 const LEAST: f32 = f32::from_bits(1);
 
 type Function = (&'static str, fn(f32) -> f32);
+type Exact = fn(f64) -> f64;
 
 fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
@@ -83,6 +84,42 @@ fn whole_powers_that_are_numbers_are_exact() {
                 assert!(same(pow(a, b), exact as f32), "{x}^{y}");
                 assert!(same(pow(-a, b), if y % 2 == 1 { -(exact as f32) } else { exact as f32 }));
             }
+        }
+    }
+}
+
+/// The distance of `y` from `exact` in units of the last place of `exact` as an `f32`, no number
+/// where only one of them is a number, and infinite where the sign of a zero differs.
+fn ulps(y: f32, exact: f64) -> f64 {
+    #[expect(clippy::cast_possible_truncation, reason = "rounding is meant")]
+    let nearest = exact as f32;
+    if same(y, nearest) {
+        return 0.0;
+    }
+    if y == 0.0 && nearest == 0.0 {
+        return f64::INFINITY;
+    }
+    // An infinity stands for the number behind the last one.
+    let end = f64::from(f32::MAX) + libm::ldexp(1.0, 103);
+    let (y, exact) = (f64::from(y).clamp(-end, end), exact.clamp(-end, end));
+    let magnitude = exact.abs().clamp(f32::MIN_POSITIVE.into(), f32::MAX.into());
+    let (_, power) = libm::frexp(magnitude);
+    (y - exact).abs() / libm::ldexp(1.0, power - 24)
+}
+
+/// Two that other functions are made of, and powers of two: samples of all bit patterns, those of
+/// negative operands among them.
+#[test]
+fn parts_of_other_functions_are_within_two_units() {
+    let table: [(Function, Exact); 3] = [
+        (("ln_1p", ln_1p), f64::ln_1p),
+        (("exp_m1", exp_m1), f64::exp_m1),
+        (("pow of 2", |x| pow(2.0, x)), f64::exp2),
+    ];
+    for ((name, f), exact) in table {
+        for x in (0..=u32::MAX).step_by(4099).map(f32::from_bits) {
+            let far = ulps(f(x), exact(f64::from(x)));
+            assert!(far <= 2.0, "{name}({x:e}) is {:e}: {far} units", f(x));
         }
     }
 }
