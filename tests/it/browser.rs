@@ -33,6 +33,10 @@ struct Picture {
 #[ignore = "needs Chromium: cargo xtask full browser"]
 fn browser_shows_every_picture() {
     let bert = support::root("tests/models/exported/torch_dynamo_bert.onnx");
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("deep.fan");
+    let encoder = fanwise::zoo::build("transformer").unwrap().0.to_string();
+    fs::write(&deep, support::deep::encoder(&encoder, 12)).unwrap();
     let of = |model: &str, args| Picture { model: model.to_owned(), args };
     let mut pictures: Vec<Picture> = fanwise::zoo::names()
         .map(|name| of(&format!("zoo:{name}"), "compile MODEL --gpus 3 --emit html"))
@@ -43,6 +47,7 @@ fn browser_shows_every_picture() {
         of("zoo:mini_googlenet", STEP_TIMELINE),
         of("zoo:xception", "compile MODEL --gpus 8 --emit html"),
         of(bert.to_str().unwrap(), "compile MODEL --gpus 3 --emit html"),
+        of(deep.to_str().unwrap(), "compile MODEL --gpus 3 --emit html"),
         of("zoo:mini_googlenet", "compile MODEL --gpus 4 --emit timeline=page.html"),
         of("zoo:mini_googlenet", "compile MODEL --gpus 4 --emit timeline=page.svg"),
         of("zoo:xception", "compile MODEL --gpus 8 --emit memory=page.svg"),

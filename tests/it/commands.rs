@@ -29,11 +29,11 @@ const EXCUSED: [(&str, &str); 21] = [
     ("cargo run -p expect", "a test compares what it prints"),
     ("FANWISE_BIN=", "runs the tests"),
     ("FANWISE_PYTHON=", "runs the tests"),
-    ("pip install", "installs; the tests of the package do so"),
-    ("maturin build", "installs; the tests of the package do so"),
-    ("python3 -m venv", "installs; the tests of the package for R do so"),
+    ("pip install", "installs; `cargo xtask full package` and environments of tests do so"),
+    ("maturin build", "builds a wheel; `cargo xtask full package` does so"),
+    ("python3 -m venv", "installs; the tests make environments in this way"),
     ("python3 examples/digits.py", "needs scikit-learn; a test of its own runs it"),
-    ("~/fanwise/bin/pip", "installs; the tests of the package for R do so"),
+    ("~/fanwise/bin/pip", "installs; `cargo xtask full package` and `full r` do so"),
     ("R CMD INSTALL", "installs; the tests of the package for R do so"),
     ("export RETICULATE_PYTHON=", "a shell keeps it"),
     ("tests/gpu/check.sh pack", "packs the tests on a GPU"),
@@ -41,10 +41,9 @@ const EXCUSED: [(&str, &str); 21] = [
 ];
 
 /// Blocks of text that show no command, by page and beginning, and what they are.
-const OTHERS: [(&str, &str, &str); 10] = [
+const OTHERS: [(&str, &str, &str); 9] = [
     ("docs/architecture.md", " front ends", "a drawing"),
     ("docs/claims.md", "%", "claims, which the tests of the examples compare"),
-    ("docs/coming-from-keras.md", "memory of sequential", "the plan of 826 MB of weights"),
     ("docs/data.md", "impl Source for Mine", "Rust"),
     ("docs/data.md", "let mean", "Rust"),
     ("docs/ir.md", "file      =", "a grammar"),
@@ -124,24 +123,28 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// The words of a command that is done in seconds; none if it is that already.
-fn shortened(words: &[String], long: bool) -> Vec<String> {
+/// The words of a command that is done in seconds: with a model of [`SMALLER`] and settings of
+/// [`SHORTER`].
+fn shortened(words: &[String]) -> Vec<String> {
     let trains = words[0] == "fit" && words.iter().any(|word| word.starts_with("zoo:mini"));
     let mut short = words.to_vec();
-    if words[0] == "bench" && !words.iter().any(|word| word == "--help") {
-        short.extend(["--rounds".to_owned(), "1".to_owned()]);
-    }
     for i in 1..short.len() {
         let of = |(option, from, _): &&(&str, &str, &str)| {
             trains && short[i - 1] == *option && short[i] == *from
         };
         let shorter = SHORTER.iter().find(of).map(|(_, _, to)| *to);
         let smaller = SMALLER.iter().find(|(from, _)| short[i] == *from).map(|(_, to)| *to);
-        if let Some(to) = shorter.or(smaller.filter(|_| trains || !long)) {
+        if let Some(to) = shorter.or(smaller) {
             to.clone_into(&mut short[i]);
         }
     }
     short
+}
+
+/// The words of a command of a page.
+fn words_of(command: &Shown) -> Vec<String> {
+    let text = command.text.replace("cargo run --release -- ", "fanwise ");
+    words(text.strip_prefix("fanwise ").unwrap())
 }
 
 /// Where a command of a page runs: those of a page share a folder, but for what is of other data.
@@ -174,20 +177,31 @@ enum How {
     OnFake,
 }
 
-/// Runs a command.
-fn run(all: &Path, command: &Shown, how: How) {
-    let at = format!("{}:{}: `{}`", command.page, command.line, command.text);
-    let text = command.text.replace("cargo run --release -- ", "fanwise ");
-    let words = words(text.strip_prefix("fanwise ").unwrap());
-    let words = shortened(&words, how == How::AsShown);
-    let place = place(all, &command.page, &words);
-    let folder = place.folder.display().to_string();
-    let here = |word: &String| word.replace("/tmp", &folder).replace('~', &folder);
-    let mut words: Vec<String> = words.iter().map(here).collect();
+/// The words of a command of a page as it runs.
+fn words_that_run(command: &Shown, how: How) -> Vec<String> {
+    let words = words_of(command);
+    let mut words = if how == How::AsShown { words } else { shortened(&words) };
+    if words[0] == "bench" && !words.iter().any(|word| word == "--help") {
+        words.extend(["--rounds", "1"].map(str::to_owned));
+    }
     if how == How::OnFake {
         // It executes the text of instructions, and no machine code.
         words.extend(["--code", "ptx"].map(str::to_owned));
     }
+    words
+}
+
+/// Runs a command.
+fn run(all: &Path, command: &Shown, how: How) {
+    let at = format!("{}:{}: `{}`", command.page, command.line, command.text);
+    let words = words_that_run(command, how);
+    let place = place(all, &command.page, &words);
+    if how == How::AsShown && words.iter().any(|word| word.starts_with("digits/")) {
+        place.digits();
+    }
+    let folder = place.folder.display().to_string();
+    let here = |word: &String| word.replace("/tmp", &folder).replace('~', &folder);
+    let words: Vec<String> = words.iter().map(here).collect();
     for (i, word) in words.iter().enumerate().skip(1) {
         let option = words[i - 1].as_str();
         if option == "--checkpoint" {
@@ -330,9 +344,8 @@ fn long_commands_of_the_pages_run() {
     let folder = tempfile::tempdir().unwrap();
     let mut lasting = BTreeSet::new();
     for command in commands() {
-        let is_long = |(from, _): &(&str, &str)| command.text.split(' ').any(|word| word == *from);
-        let is_long = SMALLER.iter().any(is_long) || needs_gpu(&command.text);
-        if !is_long {
+        let words = words_of(&command);
+        if shortened(&words) == words && !needs_gpu(&command.text) {
             continue;
         }
         let known = LASTING.iter().position(|(begin, _)| command.text.starts_with(begin));
@@ -393,12 +406,9 @@ fn every_kind_of_file_gets_from_the_front_page_to_replicas_in_three_commands() {
 #[ignore = "needs Python: cargo xtask test"]
 fn the_digits_of_the_experiment_are_images() {
     let folder = tempfile::tempdir().unwrap();
-    let mut process = Command::new(set("FANWISE_PYTHON"));
-    let script = support::root("examples/digits.py");
-    let output = process.arg(script).arg(folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", texts(&output).1);
+    Place { folder: folder.path().to_path_buf(), of: Of::Digits }.digits();
     for (name, rows) in [("train.npz", 1437), ("test.npz", 360)] {
-        let file = folder.path().join(name);
+        let file = folder.path().join("digits").join(name);
         let arrays = npz::read(&file, &mut Budget::new(1 << 30)).unwrap();
         assert_eq!((arrays["x"].dims(), arrays["y"].dims()), (&[rows, 32, 32, 3][..], &[rows][..]));
     }

@@ -4,6 +4,7 @@
 
 pub mod damage;
 pub mod data_set;
+pub mod deep;
 pub mod exported;
 pub mod snap;
 pub mod turn;

@@ -34,7 +34,12 @@ fn kinds_that_write_folders_are_known() {
 }
 
 fn replicas(model: &str, gpus: &str) -> Graph {
-    let args = args(&[model, "--gpus", gpus]);
+    divided(&[model, "--gpus", gpus])
+}
+
+/// The replicas of a model, by the arguments of a command.
+fn divided(line: &[&str]) -> Graph {
+    let args = args(line);
     let model = args.model.load_open().unwrap();
     args.replicate.apply(&args.model, &model.graph, args.place()).unwrap().graph.into_owned()
 }
@@ -97,6 +102,35 @@ fn boxes_and_labels_do_not_overlap() {
     let many = pass::replicate(&b.finish().0, &Replicate::over((0..2).map(Device::gpu).collect()))
         .unwrap();
     assert_readable("many inputs", &many, true);
+}
+
+/// The numbers of rows differ, of all replicas or of some.
+#[test]
+fn lanes_of_unequal_replicas_are_readable() {
+    for (rule, told) in [
+        ("balanced", "replicas 0–7, rows by balanced"),
+        ("weighted:3,1,1,1,1,1,1,1", "replicas 0–7, rows by weighted:3,1,1,1,1,1,1,1"),
+    ] {
+        let graph = divided(&["zoo:mlp", "--gpus", "8", "--shards", rule]);
+        assert_readable(rule, &graph, true);
+        let svg = picture::to_svg(&graph, Level::Layers);
+        assert!(svg.contains("gpu:0 … gpu:7 ×8</text>"), "{rule}");
+        assert!(svg.contains(&format!(">{told}</text>")), "{rule}");
+    }
+}
+
+#[test]
+fn an_encoder_as_deep_as_bert_is_readable() {
+    let text = zoo::build("transformer").unwrap().0.to_string();
+    let model = ir::parse(&support::deep::encoder(&text, 12)).unwrap();
+    let three = Replicate::over((0..3).map(Device::gpu).collect());
+    let graph = pass::replicate(&model, &three).unwrap();
+    assert_readable("12 blocks", &graph, true);
+    let svg = picture::to_svg(&graph, Level::Layers);
+    let titles: BTreeSet<&str> = seen(&svg).iter().map(|own| own.texts[0]).collect();
+    for at in 1..=12 {
+        assert!(titles.contains(&*format!("block_{at}.attention")), "{at} in {titles:?}");
+    }
 }
 
 /// A box of a picture: its left edge, its top, and its texts.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::Error;
 use crate::cli::args::ModelArgs;
 use crate::cli::fit::{ObjectiveArgs, OptimizerArgs};
-use crate::cli::replicate::{AvailableDevices, ReplicateArgs};
+use crate::cli::replicate::{AvailableDevices, ReplicateArgs, note_sent};
 use crate::ir::{self, Graph, Weights};
 use crate::pass::{self, TrainingGraph};
 use crate::train::keras::Compiled;
@@ -43,10 +43,12 @@ impl Step {
         let TrainingGraph { graph: template, weights, .. } =
             pass::training(&model.graph, &model.weights, &training).map_err(Error::from)?;
         let place = Distribution {
-            replicate: args.replicate.choice(&model.graph, args.place, false)?,
+            replicate: args.replicate.choice(args.place, false)?,
             batch_norm: args.replicate.statistics(),
             ..Distribution::default()
         };
+        let changed = template.updates().iter().map(|update| &*template.param(update.param).name);
+        note_sent(place.replicate.as_ref(), args.place, &model.graph, changed);
         let graph = train::replicated(&template, &place)?.into_owned();
         // Before anything is written: a file that exists reads back.
         ir::verify(&graph).map_err(Error::from)?;

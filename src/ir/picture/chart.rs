@@ -6,8 +6,8 @@ use super::axis::{self, Unit};
 use super::glyphs;
 use super::html::FRAME;
 pub(crate) use super::shapes::Look;
-use super::shapes::{DETAIL, Rect, TITLE};
-use super::svg::{HEADING, escaped, push};
+use super::shapes::{Class, DETAIL, HEADING, Rect, TITLE};
+use super::svg::{escaped, push};
 
 /// Zooms and moves a chart in a page.
 const SCRIPT: &str = include_str!("chart.js");
@@ -90,50 +90,6 @@ struct Text {
     words: String,
     class: Class,
     anchor: &'static str,
-}
-
-/// The size of a text.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Heading,
-    Title,
-    Detail,
-}
-
-impl Class {
-    fn size(self) -> f64 {
-        match self {
-            Self::Heading => HEADING,
-            Self::Title => TITLE,
-            Self::Detail => DETAIL,
-        }
-    }
-
-    /// The width of a text; a heading is bold.
-    fn width(self, text: &str) -> f64 {
-        glyphs::width(text, self.size()) * self.weight()
-    }
-
-    /// A text that is at most so wide.
-    fn fitted(self, text: &str, limit: f64) -> String {
-        glyphs::fitted(text, self.size(), limit / self.weight())
-    }
-
-    /// How much wider its letters are than others of their size.
-    fn weight(self) -> f64 {
-        match self {
-            Self::Heading => 1.15,
-            Self::Title | Self::Detail => 1.0,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Heading => "h",
-            Self::Title => "t",
-            Self::Detail => "d",
-        }
-    }
 }
 
 /// A line upwards or to the right: a rectangle without a height or a width.

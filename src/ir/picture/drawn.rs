@@ -6,8 +6,9 @@ use petgraph::unionfind::UnionFind;
 
 use super::blocks::{self, Block, Lane, Role};
 use super::fold::{self, Folding};
+use super::glyphs;
 use super::layout;
-use super::shapes::{Layout, Look, Texts};
+use super::shapes::{DETAIL, Layout, Look, TITLE, Texts};
 use super::titles::{Beginnings, FEW};
 use crate::ir::{Graph, NodeId, NodeKind, Param};
 use crate::op::Traits;
@@ -20,8 +21,19 @@ pub(crate) enum Level {
     Operators,
 }
 
+/// The widest list of devices, or of weights, in the label of a lane.
+const LISTED: f64 = 190.0;
+
 /// The claims of values by their names before replication.
 pub(crate) type Claims = HashMap<String, String>;
+
+/// What a picture shows, before its boxes have places.
+pub(super) struct Outline<'a> {
+    graph: &'a Graph,
+    folding: Folding,
+    level: Level,
+    made: blocks::Blocks,
+}
 
 /// A picture of a graph.
 pub(super) struct Picture<'a> {
@@ -57,7 +69,7 @@ impl Role {
     }
 }
 
-impl<'a> Picture<'a> {
+impl<'a> Outline<'a> {
     pub(super) fn of(graph: &'a Graph, level: Level, folds: bool) -> Self {
         // A graph that was not verified may have a cycle; it is drawn all the same.
         let order = graph.order().unwrap_or_else(|_| graph.ids().collect());
@@ -67,8 +79,25 @@ impl<'a> Picture<'a> {
             Level::Layers => made.layers(graph),
             Level::Operators => made,
         };
+        Self { graph, folding, level, made }
+    }
+
+    /// How many boxes it has.
+    pub(super) fn boxes(&self) -> usize {
+        self.made.blocks.len()
+    }
+
+    /// The picture, whose boxes have places.
+    pub(super) fn placed(self) -> Picture<'a> {
+        let Self { graph, folding, level, made } = self;
         let layout = layout::layout(&made, &Words::of(graph, &folding, level, &made));
-        Self { graph, folding, level, made, layout }
+        Picture { graph, folding, level, made, layout }
+    }
+}
+
+impl<'a> Picture<'a> {
+    pub(super) fn of(graph: &'a Graph, level: Level, folds: bool) -> Self {
+        Outline::of(graph, level, folds).placed()
     }
 
     /// The picture's title.
@@ -188,6 +217,44 @@ impl<'a> Words<'a> {
         if is_alike { parts.len() } else { 1 }
     }
 
+    /// The title of the lane of some replicas, and what is said of their rows: that all have the
+    /// same number, or all but the last, else the rule that divides them.
+    fn group(&self, replicas: &[u32]) -> (String, String) {
+        let split = self.graph.split();
+        let device = |replica: &u32| {
+            let device = split.and_then(|split| split.devices().get(*replica as usize));
+            device.map_or_else(|| format!("replica {replica}"), Device::to_string)
+        };
+        let rows = |replica: &u32| split.and_then(|split| split.rows(*replica as usize));
+        let [first, middle @ .., last] = replicas else {
+            let Some(one) = replicas.first() else { return (String::new(), String::new()) };
+            let rows = rows(one).map_or_else(String::new, |rows| format!(", {rows} rows"));
+            return (device(one), format!("replica {one}{rows}"));
+        };
+        let count = replicas.len();
+        let (title, which) = if replicas.iter().copied().eq(*first..=*last) {
+            (format!("{} … {}", device(first), device(last)), format!("replicas {first}–{last}"))
+        } else {
+            let devices: Vec<String> = replicas.iter().map(device).collect();
+            (glyphs::fitted(&devices.join(", "), TITLE, LISTED), format!("{count} replicas"))
+        };
+        let is_even = middle.iter().all(|replica| rows(replica) == rows(first));
+        let detail = match (split, rows(first), rows(last)) {
+            (Some(_), Some(own), Some(end)) if is_even && own == end => {
+                format!("{which}, {own} rows each")
+            }
+            (Some(_), Some(own), Some(end)) if is_even => {
+                format!("{own} rows, the last {end} rows")
+            }
+            (Some(split), ..) => {
+                let rule = glyphs::fitted(&split.rule().to_string(), DETAIL, LISTED);
+                format!("{which}, rows by {rule}")
+            }
+            (None, ..) => which,
+        };
+        (format!("{title} ×{count}"), detail)
+    }
+
     fn is_collective(&self, id: NodeId) -> bool {
         let op = self.graph.node(id).op();
         op.is_some_and(|op| op.traits().contains(Traits::COLLECTIVE))
@@ -234,31 +301,7 @@ impl Texts for Words<'_> {
         match lane {
             Lane::All => (String::new(), String::new()),
             Lane::Device(device) => (device.to_string(), "all rows".to_owned()),
-            Lane::Group(group) => {
-                let replicas = &self.folding.groups[group];
-                let split = self.graph.split();
-                let device = |replica: u32| {
-                    let device = split.and_then(|s| s.devices().get(replica as usize));
-                    device.map_or_else(|| format!("replica {replica}"), Device::to_string)
-                };
-                let rows = |replica: u32| {
-                    let rows = split.and_then(|split| split.rows(replica as usize));
-                    rows.map_or_else(String::new, |rows| format!("{rows} rows"))
-                };
-                match replicas[..] {
-                    [first, .., last] => {
-                        let even = if rows(first) == rows(last) {
-                            format!("replicas {first}–{last}, {} each", rows(first))
-                        } else {
-                            format!("{}, the last {}", rows(first), rows(last))
-                        };
-                        let count = replicas.len();
-                        (format!("{} … {} ×{count}", device(first), device(last)), even)
-                    }
-                    [one] => (device(one), format!("replica {one}, {}", rows(one))),
-                    [] => (String::new(), String::new()),
-                }
-            }
+            Lane::Group(group) => self.group(&self.folding.groups[group]),
         }
     }
 
@@ -314,10 +357,12 @@ pub(crate) fn before_replication(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Level, Picture, title};
-    use crate::ir::{Builder, Origin};
+    use super::{Folding, Level, Picture, Words, blocks, title};
+    use crate::ir::picture::blocks::Lane;
+    use crate::ir::picture::shapes::Texts as _;
+    use crate::ir::{Builder, Graph, NodeId, Origin};
     use crate::op::Binary;
-    use crate::types::Tensor;
+    use crate::types::{Device, ShardRule, Split, Tensor};
 
     #[test]
     fn titles_have_no_name_that_every_model_has() {
@@ -349,5 +394,45 @@ mod tests {
     fn calls_of_a_layer_are_counted() {
         assert_eq!(tower(["w", "w"]), ["tower", "2 calls", "mul", "f32[N,2]"]);
         assert_eq!(tower(["w", "v"]), ["tower", "mul", "f32[N,2]"]);
+    }
+
+    /// The label of a lane of these replicas, of eight whose rows this rule divides.
+    fn label(rule: &str, replicas: &[u32]) -> (String, String) {
+        let mut graph = Graph::new("net");
+        let rule: ShardRule = rule.parse().unwrap();
+        graph.set_split(Some(Split::new((0..8).map(Device::gpu).collect(), rule).unwrap()));
+        let groups = vec![replicas.to_vec()];
+        let (shown, count) = (graph.node_map(NodeId(0)), graph.node_map(1));
+        let folding = Folding { groups, shown, count };
+        let made = blocks::Blocks { blocks: Vec::new(), edges: [].into() };
+        Words::of(&graph, &folding, Level::Layers, &made).lane(Lane::Group(0))
+    }
+
+    #[test]
+    fn lanes_tell_the_rows_of_all_their_replicas() {
+        let all: Vec<u32> = (0..8).collect();
+        for (rule, replicas, expected) in [
+            ("remainder-last", &all[..], "N/8 rows, the last N-7*(N/8) rows"),
+            ("remainder-last", &all[1..7], "replicas 1–6, N/8 rows each"),
+            ("remainder-last", &all[7..], "replica 7, N-7*(N/8) rows"),
+            ("balanced", &all, "replicas 0–7, rows by balanced"),
+            ("balanced", &[0, 2, 5], "3 replicas, rows by balanced"),
+            ("ceil", &all, "replicas 0–7, rows by ceil"),
+            ("weighted:3,1,1,1,1,1,1,1", &all, "replicas 0–7, rows by weighted:3,1,1,1,1,1,1,1"),
+        ] {
+            assert_eq!(label(rule, replicas).1, expected, "{rule} {replicas:?}");
+        }
+        let long = label("weighted:30000,10000,10000,10000,10000,10000,10000,10001", &all).1;
+        assert!(long.starts_with("replicas 0–7, rows by weighted:30000,"), "{long}");
+        assert!(long.contains('…') && long.ends_with(",10001"), "{long}");
+    }
+
+    #[test]
+    fn lanes_name_devices_that_do_not_follow_one_another() {
+        let title = |replicas: &[u32]| label("remainder-last", replicas).0;
+        assert_eq!(title(&[0, 1, 2]), "gpu:0 … gpu:2 ×3");
+        assert_eq!(title(&[0, 2]), "gpu:0, gpu:2 ×2");
+        assert_eq!(title(&[0, 2, 3, 4, 5, 7]), "gpu:0, gpu:2, gpu:3, gpu:4, … ×6");
+        assert_eq!(title(&[3]), "gpu:3");
     }
 }

@@ -6,6 +6,7 @@ use super::blocks::{Flow, Role};
 use super::drawn::{Level, Picture, before_replication};
 use super::glyphs;
 use super::shapes::{DETAIL, Ground, Layout, Part, Rect, TITLE};
+use super::svg::Head;
 use super::titles::FEW;
 use crate::ir::Graph;
 
@@ -28,10 +29,11 @@ impl Rect {
     }
 }
 
-/// Boxes that touch or leave their lane, texts that leave their box, labels that leave or overlap,
-/// and wires that cross a box, a label, or the edge of the picture, or do not lead from the edge of
-/// the box that gives the value to the edge of the box that takes it, or whose arrow does not point
-/// into that box. By layer, also boxes of a lane that do not tell their layers apart.
+/// Boxes that touch or leave their lane, texts that leave their box, labels that leave their lane or
+/// overlap a box or each other, a title or a legend that overlap or leave the file, and wires that
+/// cross a box, a label, or the edge of the picture, or do not lead from the edge of the box that
+/// gives the value to the edge of the box that takes it, or whose arrow does not point into that
+/// box. By layer, also boxes of a lane that do not tell their layers apart.
 pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
     let picture = Picture::of(graph, level, folds);
     let layout = &picture.layout;
@@ -41,7 +43,8 @@ pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
         Level::Operators => Vec::new(),
     };
     let wires = [of_wires(layout), of_ends(layout), of_heads(layout)].concat();
-    [of_boxes(layout), of_grounds(layout), wires, titles].concat()
+    let texts = [of_labels(layout), of_head(&Head::of(&picture))].concat();
+    [of_boxes(layout), of_grounds(layout), texts, wires, titles].concat()
 }
 
 fn of_titles(picture: &Picture<'_>) -> Vec<String> {
@@ -97,14 +100,52 @@ fn of_grounds(layout: &Layout) -> Vec<String> {
     faults
 }
 
+/// The labels of the lanes, a line each.
+fn labels(layout: &Layout) -> Vec<(String, Rect)> {
+    let labels = layout.grounds.iter().flat_map(Ground::label);
+    labels.map(|(text, rect, _)| (text.to_owned(), rect)).collect()
+}
+
+fn boxes(layout: &Layout) -> impl Iterator<Item = (String, Rect)> {
+    layout.boxes.iter().map(|placed| (placed.lines.join(", "), placed.rect))
+}
+
+/// Those of some texts that touch one behind them, or one of some others.
+fn overlaps(texts: &[(String, Rect)], others: &[(String, Rect)]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (at, (text, rect)) in texts.iter().enumerate() {
+        // The lines of a label adjoin, and places are rounded.
+        let own = smaller(*rect, 0.01);
+        let behind = texts[at + 1..].iter().chain(others);
+        let met = behind.filter(|(_, other)| own.touches(other));
+        faults.extend(met.map(|(other, _)| format!("{text} and {other} overlap")));
+    }
+    faults
+}
+
+fn of_labels(layout: &Layout) -> Vec<String> {
+    overlaps(&labels(layout), &boxes(layout).collect::<Vec<_>>())
+}
+
+fn of_head(head: &Head) -> Vec<String> {
+    let parts = head.legend.iter().flat_map(|entry| [entry.colour, entry.name]);
+    let parts = parts.map(|rect| ("the legend".to_owned(), rect));
+    let texts: Vec<_> = std::iter::once(head.title.clone()).chain(parts).collect();
+    let leave = texts.iter().filter(|(_, rect)| !head.room().holds(rect));
+    let leave = leave.map(|(text, _)| format!("{text} leaves the file"));
+    leave.chain(overlaps(&texts, &[])).collect()
+}
+
+/// A rectangle that is so much smaller on each side.
+fn smaller(Rect { x, y, w, h }: Rect, by: f64) -> Rect {
+    Rect { x: x + by, y: y + by, w: w - 2.0 * by, h: h - 2.0 * by }
+}
+
 fn of_wires(layout: &Layout) -> Vec<String> {
     let mut faults = Vec::new();
-    let labels = layout.grounds.iter().flat_map(Ground::label);
-    let labels: Vec<_> = labels.map(|(text, rect, _)| (text.to_owned(), rect)).collect();
-    let boxes = layout.boxes.iter().map(|placed| (placed.lines.join(", "), placed.rect));
     // Wires begin and end at the edge of a box.
-    let smaller = |r: Rect| Rect { x: r.x + 1.0, y: r.y + 1.0, w: r.w - 2.0, h: r.h - 2.0 };
-    let obstacles: Vec<_> = boxes.map(|(text, rect)| (text, smaller(rect))).chain(labels).collect();
+    let boxes = boxes(layout).map(|(text, rect)| (text, smaller(rect, 1.0)));
+    let obstacles: Vec<_> = boxes.chain(labels(layout)).collect();
     for wire in &layout.wires {
         let mut last = None;
         for part in wire.parts() {
@@ -191,6 +232,7 @@ impl Part {
 mod tests {
     use super::*;
     use crate::ir::picture::shapes::{Placed, Wire};
+    use crate::ir::picture::svg::Entry;
 
     /// A lane with two boxes beside each other, and this wire from the first to the second.
     fn with_wire(points: Vec<(f64, f64)>, square: bool) -> Layout {
@@ -245,5 +287,35 @@ mod tests {
         assert_eq!(met(20.0, false), [&crosses("lane")[..], &crosses("one")].concat());
         assert_eq!(met(130.0, false), [""; 0]);
         assert_eq!(met(500.0, true), ["the wire 0 1 leaves the picture"]);
+    }
+
+    #[test]
+    fn labels_and_heads_that_overlap_are_found() {
+        // The label of the lane is at its left, as high as two lines.
+        let label_and_box = |x: f64, y: f64| {
+            let mut layout = with_wire(Vec::new(), true);
+            layout.boxes[0].rect = Rect { x, y, ..layout.boxes[0].rect };
+            of_labels(&layout)
+        };
+        assert_eq!(label_and_box(10.0, 10.0), ["lane and one overlap"]);
+        assert_eq!([label_and_box(100.0, 10.0), label_and_box(10.0, 34.0)], [[""; 0]; 2]);
+        let mut layout = with_wire(Vec::new(), true);
+        let (rect, title) = (layout.grounds[0].rect, layout.grounds[0].title.clone());
+        layout.grounds.push(Ground { rect, title, detail: "all rows".to_owned() });
+        assert_eq!(of_labels(&layout), ["lane and lane overlap"]);
+
+        let rect = |x: f64, w: f64| Rect { x, y: 40.0, w, h: 14.0 };
+        let head = |width: f64, x: f64| Head {
+            width,
+            title: ("title".to_owned(), Rect { x: 16.0, y: 12.0, w: 60.0, h: 20.0 }),
+            legend: vec![Entry {
+                role: Role::Input,
+                colour: rect(16.0, 14.0),
+                name: rect(x, 50.0),
+            }],
+        };
+        assert_eq!(of_head(&head(100.0, 35.0)), [""; 0]);
+        assert_eq!(of_head(&head(80.0, 35.0)), ["the legend leaves the file"]);
+        assert_eq!(of_head(&head(60.0, 28.0)).len(), 3);
     }
 }

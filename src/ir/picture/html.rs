@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value as Json, json};
 
 use super::blocks::{Block, Lane, Role};
-use super::drawn::{Claims, Level, Picture, before_replication, weights};
+use super::drawn::{Claims, Level, Outline, Picture, before_replication, weights};
 use super::svg::{self, escaped};
 use crate::ir::{Graph, Param};
 
@@ -28,11 +28,12 @@ pub(super) fn page(graph: &Graph, level: Level, claims: &Claims) -> String {
             if !folded && graph.split().is_none_or(|split| split.replicas() < 2) {
                 continue;
             }
-            let picture = Picture::of(graph, shown, folded);
+            let outline = Outline::of(graph, shown, folded);
             let is_first = folded && shown == level;
-            if picture.made.blocks.len() > MOST && !is_first {
+            if outline.boxes() > MOST && !is_first {
                 continue;
             }
+            let picture = outline.placed();
             let heading = escaped(&picture.title());
             let name = if shown == Level::Layers { "layers" } else { "operators" };
             let (w, h) = (picture.layout.width, picture.layout.height);

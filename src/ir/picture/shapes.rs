@@ -8,7 +8,8 @@ use super::glyphs;
 /// The name of a colour, the colour of an area, and that of its border.
 pub(crate) type Look = (&'static str, &'static str, &'static str);
 
-/// The font sizes of titles and of what is below them.
+/// The font sizes of headings, of titles and of what is below them.
+pub(super) const HEADING: f64 = 16.0;
 pub(crate) const TITLE: f64 = 12.0;
 pub(crate) const DETAIL: f64 = 10.0;
 /// The distance between boxes of a row, and between rows.
@@ -24,6 +25,50 @@ pub(super) const MARGIN: f64 = 16.0;
 /// The distance of edges beside each other, and how many there are at most.
 pub(super) const TRACK: f64 = 6.0;
 pub(super) const TRACKS: usize = 12;
+
+/// The size of a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    Heading,
+    Title,
+    Detail,
+}
+
+impl Class {
+    pub(super) fn size(self) -> f64 {
+        match self {
+            Self::Heading => HEADING,
+            Self::Title => TITLE,
+            Self::Detail => DETAIL,
+        }
+    }
+
+    /// The width of a text; a heading is bold.
+    pub(super) fn width(self, text: &str) -> f64 {
+        glyphs::width(text, self.size()) * self.weight()
+    }
+
+    /// A text that is at most so wide.
+    pub(super) fn fitted(self, text: &str, limit: f64) -> String {
+        glyphs::fitted(text, self.size(), limit / self.weight())
+    }
+
+    /// How much wider its letters are than others of their size.
+    fn weight(self) -> f64 {
+        match self {
+            Self::Heading => 1.15,
+            Self::Title | Self::Detail => 1.0,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Heading => "h",
+            Self::Title => "t",
+            Self::Detail => "d",
+        }
+    }
+}
 
 /// A rectangle.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

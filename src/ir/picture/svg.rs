@@ -4,13 +4,12 @@ use std::fmt::Write as _;
 
 use super::blocks::Role;
 use super::drawn::Picture;
-use super::glyphs;
-use super::shapes::{DETAIL, Ground, Layout, Part, Placed, Rect, TITLE, Wire};
+use super::shapes::{
+    Class, DETAIL, Ground, HEADING, Layout, MARGIN, Part, Placed, Rect, TITLE, Wire,
+};
 
 /// The height of the title and the legend.
 const TOP: f64 = 64.0;
-pub(super) const HEADING: f64 = 16.0;
-const MARGIN: f64 = 16.0;
 
 /// A text that XML may have.
 pub(crate) fn escaped(text: &str) -> String {
@@ -35,12 +34,70 @@ pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
+/// What stands above the drawing of a file.
+pub(super) struct Head {
+    /// The whole width of the file.
+    pub(super) width: f64,
+    pub(super) title: (String, Rect),
+    /// The roles that the picture has, with their colours and names.
+    pub(super) legend: Vec<Entry>,
+}
+
+/// A role in a legend: the room of its colour, and that of its name.
+pub(super) struct Entry {
+    pub(super) role: Role,
+    pub(super) colour: Rect,
+    pub(super) name: Rect,
+}
+
+impl Head {
+    pub(super) fn of(picture: &Picture<'_>) -> Self {
+        let mut legend = Vec::new();
+        let mut x = MARGIN;
+        let used = |role: &Role| picture.made.blocks.iter().any(|block| block.role == *role);
+        for role in Role::ALL.into_iter().filter(used) {
+            let (colour, w) = (14.0, Class::Detail.width(role.look().0));
+            legend.push(Entry {
+                role,
+                colour: Rect { x, y: 42.0, w: colour, h: colour },
+                name: Rect { x: x + colour + 5.0, y: 53.0 - DETAIL, w, h: DETAIL + 3.0 },
+            });
+            x += colour + 5.0 + w + MARGIN;
+        }
+        let width = picture.layout.width.max(x);
+        let title = Class::Heading.fitted(&picture.title(), width - 2.0 * MARGIN);
+        let w = Class::Heading.width(&title);
+        let room = Rect { x: MARGIN, y: 28.0 - HEADING, w, h: HEADING + 4.0 };
+        Self { width, title: (title, room), legend }
+    }
+
+    /// The room that all of it may take.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> Rect {
+        Rect { x: 0.0, y: 0.0, w: self.width, h: TOP }
+    }
+
+    fn draw(&self, out: &mut String) {
+        let title = escaped(&self.title.0);
+        push(out, format_args!("<text x=\"{MARGIN}\" y=\"28\" class=\"h\">{title}</text>"));
+        for Entry { role, colour, name: place } in &self.legend {
+            let (name, ..) = role.look();
+            push(
+                out,
+                format_args!(
+                    "<rect class=\"{name}\" x=\"{:.1}\" y=\"42\" width=\"14\" height=\"14\" \
+                     rx=\"3\"/><text class=\"d\" x=\"{:.1}\" y=\"53\">{name}</text>",
+                    colour.x, place.x
+                ),
+            );
+        }
+    }
+}
+
 /// A file of its own, with a title and a legend.
 pub(super) fn file(picture: &Picture<'_>) -> String {
-    let legend = legend(picture);
-    let width = picture.layout.width.max(legend.1);
-    let title = glyphs::fitted(&picture.title(), HEADING, width - 2.0 * MARGIN);
-    let (w, h) = (width.ceil(), (picture.layout.height + TOP).ceil());
+    let head = Head::of(picture);
+    let (w, h) = (head.width.ceil(), (picture.layout.height + TOP).ceil());
     let mut out = String::new();
     push(
         &mut out,
@@ -51,37 +108,12 @@ pub(super) fn file(picture: &Picture<'_>) -> String {
     );
     push(&mut out, format_args!("<style>{}</style>", style()));
     push(&mut out, format_args!("<rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>"));
-    push(
-        &mut out,
-        format_args!("<text x=\"{MARGIN}\" y=\"28\" class=\"h\">{}</text>", escaped(&title)),
-    );
-    out.push_str(&legend.0);
-    let shift = ((width - picture.layout.width) / 2.0).max(0.0);
+    head.draw(&mut out);
+    let shift = ((head.width - picture.layout.width) / 2.0).max(0.0);
     push(&mut out, format_args!("<g transform=\"translate({shift:.1} {TOP})\">"));
     out.push_str(&drawing(&picture.layout));
     out.push_str("</g>\n</svg>\n");
     out
-}
-
-/// The legend of the roles that the picture has, and how wide it is.
-fn legend(picture: &Picture<'_>) -> (String, f64) {
-    let mut out = String::new();
-    let mut x = MARGIN;
-    for role in Role::ALL {
-        if picture.made.blocks.iter().any(|block| block.role == role) {
-            let (name, ..) = role.look();
-            push(
-                &mut out,
-                format_args!(
-                    "<rect class=\"{name}\" x=\"{x:.1}\" y=\"42\" width=\"14\" height=\"14\" \
-                     rx=\"3\"/><text class=\"d\" x=\"{:.1}\" y=\"53\">{name}</text>",
-                    x + 19.0
-                ),
-            );
-            x += 19.0 + glyphs::width(name, DETAIL) + 16.0;
-        }
-    }
-    (out, x)
 }
 
 /// The colours and fonts.

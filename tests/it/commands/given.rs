@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::process::Command;
 
 use fanwise::format::npz;
 use fanwise::ir::Builder;
@@ -21,6 +22,7 @@ use support::proto::{
 use zip::ZipArchive;
 
 use crate::fit_cli::{command, texts};
+use crate::python::set;
 use crate::{data_sets, embed, predictions};
 
 /// What the model of some commands takes, and their data are.
@@ -194,6 +196,14 @@ impl Place {
         predictions::images(&self.folder);
         fs::copy(self.at("flat/baseline.png"), self.at("cat.png")).unwrap();
         fs::rename(self.at("flat"), self.at("pictures")).unwrap();
+    }
+
+    /// The images of digits of the experiment, by its script.
+    pub(super) fn digits(&self) {
+        let script = support::root("examples/digits.py");
+        let mut process = Command::new(set("FANWISE_PYTHON"));
+        let output = process.arg(script).arg(self.at("digits")).output().unwrap();
+        assert!(output.status.success(), "{}", texts(&output).1);
     }
 
     /// Images of digits, which are those of the experiment in kind only.

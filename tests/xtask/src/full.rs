@@ -101,13 +101,24 @@ fn matrices() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The first seed of a commit. Tests count up from it, at most tens of thousands, so that no two
+/// commits draw the same.
+fn seed() -> String {
+    /// Odd, so that what has its turn by the rest of the seed has it at one of as many commits.
+    const EACH: u64 = 100_003;
+    // What is no number is of no repository, where each run draws the same.
+    let turn: u64 = turn().parse().unwrap_or(0);
+    (turn * EACH).to_string()
+}
+
 /// Mutants and numbers in thousands, and the long commands of the book.
 fn drawn() -> Result<(), Failure> {
     let python = Python::prepare(&target())?;
     let drawn = cargo_test(&["--test", "it", "--", "--ignored", MANY, LONG]);
-    let drawn = step_with(&python, drawn).env("FANWISE_SEED", turn());
+    let drawn = step_with(&python, drawn).env("FANWISE_SEED", seed());
     drawn.env("FANWISE_FAKE", fake_driver()?).run_tests()?;
-    unit_tests().args(&["--", "--ignored", MANY]).run_tests().map(drop)
+    let unit = unit_tests().args(&["--", "--ignored", MANY]);
+    unit.env("FANWISE_SEED", seed()).run_tests().map(drop)
 }
 
 /// Models at their full size on the fake driver.
@@ -188,10 +199,10 @@ fn browser() -> Result<(), Failure> {
 /// Every reader, for longer than the checks of a change.
 fn fuzz() -> Result<(), Failure> {
     let step = cargo_test(&["--test", "it", "--", "fuzz::"]);
-    step.env("FANWISE_FUZZ_TIMES", FUZZ_TIMES).env("FANWISE_SEED", turn()).run_tests().map(drop)
+    step.env("FANWISE_FUZZ_TIMES", FUZZ_TIMES).env("FANWISE_SEED", seed()).run_tests().map(drop)
 }
 
-/// The library with every combination of features.
+/// The library without features, and with each of them alone.
 fn features() -> Result<(), Failure> {
     for features in FEATURES {
         let step = Step::cargo(&["clippy", "--no-default-features", "--features", features]);
@@ -200,13 +211,36 @@ fn features() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The package builds from its own archive, and the bindings in it are what their generator gives.
+/// The package builds from its own archive, the bindings in it are what their generator gives, and
+/// the pages' ways to install it work, from Python, too.
 fn package() -> Result<(), Failure> {
     Step::cargo(&["test", "--manifest-path", "tests/bindings/Cargo.toml"])
         .env("CARGO_TARGET_DIR", target())
         .run_tests()?;
     Step::cargo(&["package", "--package", "fanwise", "--allow-dirty"]).run()?;
-    installed()
+    installed()?;
+    installed_by_pip()
+}
+
+/// The ways of the pages to install the Python package and to make its wheel, in the profile of the
+/// tests, and what they install.
+fn installed_by_pip() -> Result<(), Failure> {
+    let folder = target().join("package");
+    let python = environment(&folder, "bindings/python/tests/package.txt", &[], |_| Ok(()))?;
+    let bin = python.parent().ok_or("an interpreter is in a folder")?;
+    let profile = ["--profile", "checked"];
+    Step::new(bin.join("pip"), &["install", "--disable-pip-version-check"])
+        .args(&["./bindings/python[keras]"])
+        .env("CARGO_TARGET_DIR", target())
+        .env("MATURIN_PEP517_ARGS", profile.join(" "))
+        .run()?;
+    Step::new(bin.join("fanwise"), &["check", "zoo:mlp", "--gpus", "3"]).run()?;
+    let wheels = folder.join("wheels");
+    Step::new(bin.join("maturin"), &["build", "--manifest-path", "bindings/python/Cargo.toml"])
+        .args(&profile)
+        .args(&["--out", &wheels.to_string_lossy()])
+        .env("CARGO_TARGET_DIR", target())
+        .run()
 }
 
 /// The front page's ways to install the command line and to add the library, in the profile of the
