@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use crate::Error;
 use crate::backend::CUDA;
 use crate::ir::{Graph, NodeId};
-use crate::lower;
+use crate::lower::{self, OwnBits};
 use crate::pass::PassError;
 use crate::types::invariant::invariant;
 use clap::Args;
 use serde_json::json;
 
 use crate::cli::args::{BatchArgs, Format, FormatArgs, ModelArgs};
-use crate::cli::compare::{self, Beside, Comparison, Row};
+use crate::cli::compare::{self, Beside, Comparison, Row, Unpromised};
 use crate::cli::exec::{self, InputArgs};
 use crate::cli::replicate::ReplicateArgs;
 use crate::cli::target::{Other, TargetArgs};
@@ -103,15 +103,15 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The operators because of which outputs may have other bits on a GPU than on a CPU, one for each
-/// output.
-fn with_own_bits(graph: &Graph) -> Vec<Option<String>> {
+/// Why outputs may have other bits on a GPU than on a CPU, for each output.
+fn with_own_bits(graph: &Graph) -> Vec<Option<Unpromised>> {
     let named = |id: NodeId| {
         let node = graph.node(id);
-        let op = invariant(node.op(), "that what has bits of its own is an operator");
+        let op = invariant(node.op(), "that what has bits of its own, or jumps, is an operator");
         format!("`{}` ({})", node.label(), op.name())
     };
-    lower::own_bits(graph, &CUDA).into_iter().map(|first| first.map(named)).collect()
+    let why = |own: OwnBits| Unpromised { operator: named(own.first), jump: own.jump.map(named) };
+    lower::own_bits(graph, &CUDA).into_iter().map(|own| own.map(why)).collect()
 }
 
 /// What the comparison found.
@@ -167,23 +167,31 @@ impl Outcome<'_> {
                         (beside.name.to_owned(), json!(same))
                     });
                     all["others"] = each.collect();
-                    // Of each target the outputs with other bits, or that may have them.
-                    let told = self.others.iter().map(|beside| {
-                        let outputs = beside.outputs.iter().flatten();
-                        let outputs = outputs.filter(|o| !same(o) || o.unpromised.is_some());
-                        let outputs = outputs.map(|o| {
-                            let told =
-                                json!({ "difference": o.difference, "behind": o.unpromised });
-                            (o.name.clone(), told)
-                        });
-                        (beside.name.to_owned(), outputs.collect::<serde_json::Value>())
-                    });
-                    all["apart"] = told.collect();
+                    all["apart"] = self.apart();
                 }
                 ui::out(&all.to_string())?;
             }
         }
         Ok(())
+    }
+
+    /// Of each of the others the outputs with other bits, or that may have them.
+    fn apart(&self) -> serde_json::Value {
+        let told = self.others.iter().map(|beside| {
+            let outputs = beside.outputs.iter().flatten();
+            let outputs = outputs.filter(|o| o.difference.is_some() || o.unpromised.is_some());
+            let outputs = outputs.map(|o| {
+                let (difference, why) = (o.difference, o.unpromised.as_ref());
+                let behind = why.map(|why| &why.operator);
+                let mut told = json!({ "difference": difference, "behind": behind });
+                if let Some(jump) = why.and_then(|why| why.jump.as_ref()) {
+                    told["jumps_at"] = json!(jump);
+                }
+                (o.name.clone(), told)
+            });
+            (beside.name.to_owned(), outputs.collect::<serde_json::Value>())
+        });
+        told.collect()
     }
 
     /// A line for each of the others that were compared, and for each output with other bits, or of
@@ -199,9 +207,7 @@ impl Outcome<'_> {
             lines.push(format!("{name}: {said}\n"));
             for output in outputs.iter().flatten() {
                 let by = output.difference.map(|by| format!("differs by {by:.1e}"));
-                let why = output.unpromised.as_ref().map(|operator| {
-                    format!("{operator} before it may have other bits on each kind of device")
-                });
+                let why = output.unpromised.as_ref().map(ToString::to_string);
                 let said: Vec<String> = [by, why].into_iter().flatten().collect();
                 if !said.is_empty() {
                     lines.push(format!("  {}: {}\n", output.name, said.join("; ")));

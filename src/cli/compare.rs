@@ -1,6 +1,7 @@
 //! Outputs of one device beside those of many, and beside those that a file expects.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::Error;
@@ -159,24 +160,42 @@ pub(crate) struct Beside {
 /// An output by its name.
 type Named = (Arc<str>, Tensor);
 
+/// Why the same bits are not promised of an output.
+#[derive(Clone)]
+pub(crate) struct Unpromised {
+    /// The operator before it that may have other bits.
+    pub(crate) operator: String,
+    /// The operator behind that which may turn other bits into quite another value.
+    pub(crate) jump: Option<String>,
+}
+
+impl fmt::Display for Unpromised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operator, jump } = self;
+        write!(f, "{operator} before it may have other bits on each kind of device")?;
+        let Some(jump) = jump else { return Ok(()) };
+        write!(f, ", and {jump} may jump there")
+    }
+}
+
 /// An output that another backend gave.
 pub(crate) struct Other {
     pub(crate) name: String,
     /// `None` where it has the same bits; a NaN equals a NaN.
     pub(crate) difference: Option<f64>,
-    /// The operator because of which the same bits are not promised.
-    pub(crate) unpromised: Option<String>,
+    /// Why the same bits are not promised, where they are not.
+    pub(crate) unpromised: Option<Unpromised>,
     /// Whether the difference is one that orders of summation make.
     is_near: bool,
 }
 
 impl Other {
-    /// Pairs the outputs of two backends. Those behind operators of `own`, by the place of the
-    /// output, are promised to be near alone.
+    /// Pairs the outputs of two backends. Of those with an entry in `own`, by the place of the
+    /// output, it is promised that they are near alone, and of those that may jump nothing.
     pub(crate) fn all(
         ran: &RunOutput,
         other: &RunOutput,
-        own: &[Option<String>],
+        own: &[Option<Unpromised>],
     ) -> anyhow::Result<Vec<Self>> {
         /// Sums of many terms that cancel, relative to the largest element.
         const NEAR: f64 = 1e-4;
@@ -195,7 +214,8 @@ impl Other {
 
     /// Whether it keeps what is promised of it.
     pub(crate) fn is_kept(&self) -> bool {
-        self.difference.is_none() || (self.unpromised.is_some() && self.is_near)
+        let is_kept = |why: &Unpromised| why.jump.is_some() || self.is_near;
+        self.difference.is_none() || self.unpromised.as_ref().is_some_and(is_kept)
     }
 }
 

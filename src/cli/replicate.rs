@@ -9,7 +9,7 @@ use crate::Error;
 use crate::backend;
 use crate::cli::args::{ModelArgs, StatisticsArgs};
 use crate::cli::ui;
-use crate::ir::{self, Graph, Param};
+use crate::ir::{self, Graph, NodeId, NodeKind};
 use crate::pass::{
     self, AppliedRepair, BatchStatistics, DeviceError, Gpus, PassError, RepairOptions, Repaired,
     Replicate,
@@ -66,9 +66,9 @@ enum MergeArg {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum WeightsArg {
-    /// Where the model has them; copied to the GPUs in each run
+    /// Where the model has them; copied to the GPUs, in training before each step
     Template,
-    /// On the host; copied to the GPUs in each run
+    /// On the host; copied to the GPUs, in training before each step
     Cpu,
     /// On every GPU
     Mirrored,
@@ -113,17 +113,45 @@ fn note_virtual(count: usize) {
     ui::note(format_args!("{why}{devices} on the CPU"));
 }
 
-/// Notes the bytes of weights that the host sends to these GPUs in each run.
-fn note_sent(graph: &Graph, gpus: &BTreeSet<Device>) {
-    let size = |param: &Param| param.ty.bytes().as_const();
-    let held = graph.params().iter().filter_map(size).fold(0i64, i64::saturating_add);
-    let bytes = held.unsigned_abs().saturating_mul(gpus.len() as u64);
+/// Notes the bytes of weights that the host sends to GPUs in each step of training, of a model of
+/// which a step has these parameters `changed`. What no step changes stays on the GPUs.
+pub(crate) fn note_sent<'a>(
+    replicate: Option<&Replicate>,
+    place: AvailableDevices,
+    model: &Graph,
+    changed: impl Iterator<Item = &'a str>,
+) {
+    let Some(replicate) = replicate.filter(|of| of.weights != pass::WeightPlacement::Mirrored)
+    else {
+        return;
+    };
+    if !place.cuda {
+        return;
+    }
+    let changed: BTreeSet<&str> = changed.collect();
+    let sizes = model.ids().filter_map(|id| {
+        let NodeKind::Param(param) = *model.node(id).kind() else { return None };
+        let param = model.param(param);
+        let is_sent = changed.contains(&*param.name) && !is_running(model, id);
+        is_sent.then(|| param.ty.bytes().as_const())?
+    });
+    let gpus: BTreeSet<Device> = replicate.devices.iter().copied().collect();
+    let each = sizes.fold(0i64, i64::saturating_add).unsigned_abs();
+    let bytes = each.saturating_mul(gpus.len() as u64);
     if bytes > 0 {
         ui::note(format_args!(
-            "{} of weights go to the GPUs in each run; `--weights mirrored` keeps them there",
+            "{} of weights go to the GPUs in each step; `--weights mirrored` keeps them there",
             ui::bytes(bytes)
         ));
     }
+}
+
+/// True of a running statistic: a step moves it where it lies, and no GPU reads it.
+fn is_running(model: &Graph, param: NodeId) -> bool {
+    model
+        .users(param)
+        .iter()
+        .any(|(user, slot, _)| model.node(*user).op().is_some_and(|op| op.is_running(*slot)))
 }
 
 impl ReplicateArgs {
@@ -252,9 +280,7 @@ impl ReplicateArgs {
         devices: Vec<Device>,
         cuda: bool,
     ) -> anyhow::Result<Replicated<'a>> {
-        let on = devices.clone();
         let replicated = self.proved(model, template, devices, cuda)?;
-        self.note_weights(template, &on, cuda);
         for repair in &replicated.repairs {
             ui::note(repair);
         }
@@ -322,7 +348,6 @@ impl ReplicateArgs {
     /// the result is to be `n-invariant`, because the shards determine the order of the sums.
     pub(crate) fn choice(
         &self,
-        template: &Graph,
         place: AvailableDevices,
         invariant: bool,
     ) -> anyhow::Result<Option<Replicate>> {
@@ -341,7 +366,6 @@ impl ReplicateArgs {
                 return Ok(None);
             }
         };
-        self.note_weights(template, &devices, place.cuda);
         let repair = self.repair(pass::Repair::Comm);
         Ok(Some(Replicate { repair, ..self.over_devices(devices, place.cuda) }))
     }
@@ -351,13 +375,6 @@ impl ReplicateArgs {
         let repair = self.repair(pass::Repair::Comm);
         let on_gpu = || self.over_devices(vec![Device::gpu(0)], true);
         place.cuda.then(|| Replicate { repair, ..on_gpu() })
-    }
-
-    /// Notes what weights that do not stay on GPUs cost.
-    fn note_weights(&self, template: &Graph, devices: &[Device], cuda: bool) {
-        if cuda && self.weights.is_some_and(|of| of != WeightsArg::Mirrored) {
-            note_sent(template, &devices.iter().copied().collect());
-        }
     }
 
     /// The options of repairs.

@@ -275,6 +275,23 @@ fn row(text: &str, behind: &str, device: &str) -> Vec<u64> {
     row.split_whitespace().skip(1).filter_map(|cell| cell.parse().ok()).collect()
 }
 
+/// A step changes parameters, so no other run is beside it.
+#[test]
+fn memory_of_training_is_that_of_one_run() {
+    let args = ["compile", "zoo:mlp", "--gpus", "2", "--batch", "8", "--target", "cuda"];
+    let step = ["--loss", "mse", "--optimizer", "adam", "--emit", "memory:training"];
+    let text = good(&[&args[..], &step[..]].concat());
+    let behind = "one run at a time";
+    for device in ["gpu:0", "gpu:1"] {
+        let [_, arena, ..] = row(&text, "memory of", device)[..] else { panic!("{text}") };
+        let [arenas, inputs, held, all] = row(&text, behind, device)[..] else { panic!("{text}") };
+        assert_eq!((arenas, all), (arena, arenas + inputs + held), "{text}");
+        // The inputs of the next come while one computes.
+        assert!(inputs >= 2 * 4 * 4 && held > 0, "{text}");
+    }
+    assert!(!text.contains("may be in flight"), "{text}");
+}
+
 #[test]
 fn memory_is_that_of_all_runs_in_flight() {
     let args = ["compile", "zoo:mlp", "--gpus", "2", "--batch", "8", "--emit", "memory"];
@@ -290,8 +307,8 @@ fn memory_is_that_of_all_runs_in_flight() {
     }
 }
 
-/// Weights stay on GPUs, but where they are asked to go there from the host in each run, which a
-/// note tells; virtual devices take those of the template.
+/// Weights stay on GPUs, but for those that steps of training change and that are asked to go there
+/// from the host each time, which a note tells; virtual devices take those of the template.
 #[test]
 fn weights_are_mirrored_on_gpus() {
     let compile = |more: &[&str]| {
@@ -301,16 +318,23 @@ fn weights_are_mirrored_on_gpus() {
         (text(&output.stdout), text(&output.stderr))
     };
     let gpus = |weights| compile(&["--target", "cuda", "--weights", weights]);
-    let told = "note: 1.9 MiB of weights go to the GPUs in each run; `--weights mirrored` keeps";
     assert_eq!(compile(&["--target", "cuda"]), gpus("mirrored"));
-    assert!(!gpus("mirrored").1.contains("in each run"));
     let (template, note) = gpus("template");
-    assert!(note.contains(told), "{note}");
+    assert!(!note.contains("of weights"), "what no run changes stays on GPUs: {note}");
     assert_ne!(template, gpus("mirrored").0);
-    // A step of training tells it, too.
-    let step = ["--target", "cuda", "--weights", "cpu", "--loss", "mse", "--emit", "claims"];
-    let (_, note) = compile(&[&step[..], &["--emit", "graph:training"]].concat());
-    assert!(note.contains("in each run"), "{note}");
     let (virtual_devices, note) = compile(&["--target", "cpu"]);
-    assert!(virtual_devices == template && !note.contains("in each run"), "{note}");
+    assert!(virtual_devices == template && !note.contains("of weights"), "{note}");
+    let step = |weights: &str, frozen: &[&str]| {
+        let step = ["--target", "cuda", "--weights", weights, "--loss", "mse"];
+        compile(&[&step[..], &["--emit", "graph:training"], frozen].concat()).1
+    };
+    let told = "note: 1.9 MiB of weights go to the GPUs in each step; `--weights mirrored` keeps";
+    for weights in ["cpu", "template"] {
+        let note = step(weights, &[]);
+        assert!(note.contains(told), "{weights}: {note}");
+    }
+    assert!(!step("mirrored", &[]).contains("of weights"));
+    // The first layer has nearly all of them.
+    let note = step("cpu", &["--freeze", "dense_1.kernel"]);
+    assert!(note.contains("note: 328.6 KiB of weights go to the GPUs in each step"), "{note}");
 }

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::backend::{Executable, operations};
 use crate::cli::args::ModelArgs;
 use crate::cli::exec;
-use crate::cli::replicate::ReplicateArgs;
+use crate::cli::replicate::{ReplicateArgs, note_sent};
 use crate::cli::target::Runner;
 use crate::ir::Model;
 use crate::pass::{Loss, OutputLoss, Training};
@@ -142,8 +142,7 @@ fn trainer(setting: &Setting<'_>, loss: Loss) -> anyhow::Result<Trainer> {
     let losses: Vec<OutputLoss> = floats.map(|o| OutputLoss::new(&o.name, loss)).collect();
     let optimizer = optimizer.parse()?;
     let training = Training { losses, ..Training::new("", loss, optimizer) };
-    let replicate =
-        if on_many { how.choice(graph, place, false)? } else { how.choice_of_one(place) };
+    let replicate = if on_many { how.choice(place, false)? } else { how.choice_of_one(place) };
     let distribution = Distribution {
         replicate,
         batch_norm: how.statistics(),
@@ -151,5 +150,10 @@ fn trainer(setting: &Setting<'_>, loss: Loss) -> anyhow::Result<Trainer> {
         ..Distribution::default()
     };
     let options = TrainerOptions { training, distribution };
-    Ok(Trainer::new(model.clone(), &options, runner.backend())?)
+    let trainer = Trainer::new(model.clone(), &options, runner.backend())?;
+    if on_many {
+        let replicate = options.distribution.replicate.as_ref();
+        note_sent(replicate, place, graph, trainer.changed());
+    }
+    Ok(trainer)
 }

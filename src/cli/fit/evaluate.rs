@@ -172,7 +172,7 @@ pub(crate) fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     data.check_labels(&training, &*source)?;
     // No augmentation: the numbers are those of the data as they are.
     let images = data.images(&model.graph, &*source, &[], None, limit)?;
-    let distribution = distribution(replicate, &runner, limit, false, &model.graph, &images)?;
+    let distribution = distribution(replicate, &runner, limit, false, &images)?;
     let on = lines::devices(&distribution, runner.place());
     let options = TrainerOptions { training, distribution }.for_columns(source.columns());
     let prepare = || Evaluator::new(&model, &options, runner.backend());
@@ -217,7 +217,7 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     let model = rows::sized(&model, source.columns())?;
     let classes = args.classes(form, &model.graph, limit)?;
     let images = data.images(&model.graph, &*source, &[], None, limit)?;
-    let distribution = distribution(replicate, &runner, limit, false, &model.graph, &images)?;
+    let distribution = distribution(replicate, &runner, limit, false, &images)?;
     let on = lines::devices(&distribution, runner.place());
     let prepare = || Predictor::new(&model, &distribution, runner.backend());
     let predictor = ui::stage("prepare", prepare)?;
@@ -256,11 +256,10 @@ pub(super) fn distribution(
     runner: &Runner,
     limit: u64,
     invariant: bool,
-    graph: &Graph,
     images: &Changes,
 ) -> anyhow::Result<Distribution> {
     Ok(Distribution {
-        replicate: replicate.choice(graph, runner.place(), invariant)?,
+        replicate: replicate.choice(runner.place(), invariant)?,
         batch_norm: replicate.statistics(),
         invariant,
         max_memory: Some(limit),

@@ -11,8 +11,14 @@ use super::objective::amount;
 #[derive(Clone)]
 pub(super) struct Augment {
     steps: Vec<Step>,
-    /// The sizes to which images are cut.
-    cut: Option<(usize, usize)>,
+    cut: Option<Cut>,
+}
+
+/// The sizes to which images are cut.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    height: usize,
+    width: usize,
 }
 
 /// `8` or `8x6`: a height and a width.
@@ -61,7 +67,7 @@ impl FromStr for Augment {
                 ("flip", "vertical") => Step::FlipVertical,
                 ("crop", size) => {
                     let (height, width) = sizes(size)?;
-                    cut = Some((height, width));
+                    cut = Some(Cut { height, width });
                     Step::RandomCrop { height, width, padding: pad, fill: edge }
                 }
                 ("fill" | "pad", _) => continue,
@@ -127,11 +133,12 @@ impl Augment {
 
     /// The steps of other images, which have the same sizes and no chance.
     pub(super) fn others(&self) -> Vec<Step> {
-        self.cut.into_iter().map(|(height, width)| Step::CentreCrop { height, width }).collect()
+        let step = |Cut { height, width }| Step::CentreCrop { height, width };
+        self.cut.into_iter().map(step).collect()
     }
 
     /// The height and width that images get.
-    pub(super) fn cut(&self) -> Option<(usize, usize)> {
+    pub(super) fn cut(&self) -> Option<Cut> {
         self.cut
     }
 }
@@ -141,7 +148,7 @@ impl Augment {
 pub(super) fn layouts(
     column: &Column,
     wanted: &[usize],
-    cut: Option<(usize, usize)>,
+    cut: Option<Cut>,
     given: Option<Layout>,
 ) -> anyhow::Result<(Layout, Layout)> {
     let (first, last) = (Layout::ChannelsFirst, Layout::ChannelsLast);
@@ -152,7 +159,7 @@ pub(super) fn layouts(
     let sizes = |from| if from == first { (a, b, c) } else { (c, a, b) };
     let fits = |from: Layout, to: Layout| {
         let (channels, height, width) = sizes(from);
-        let (height, width) = cut.unwrap_or((height, width));
+        let Cut { height, width } = cut.unwrap_or(Cut { height, width });
         to.dims(channels, height, width)[..] == *wanted
     };
     let guesses = match given {
@@ -176,7 +183,7 @@ mod tests {
     use crate::train::data::{Column, Layout, Step};
     use crate::types::DType;
 
-    use super::{Augment, layouts};
+    use super::{Augment, Cut, layouts};
 
     #[test]
     fn augmentations_are_read() {
@@ -204,7 +211,8 @@ mod tests {
         };
         assert_eq!(found(&[3, 32, 32], &[32, 32, 3], None, None), Some((first, last)));
         assert_eq!(found(&[3, 32, 32], &[3, 32, 32], None, None), Some((first, first)));
-        assert_eq!(found(&[32, 32, 3], &[3, 28, 28], Some((28, 28)), None), Some((last, first)));
+        let cut = Some(Cut { height: 28, width: 28 });
+        assert_eq!(found(&[32, 32, 3], &[3, 28, 28], cut, None), Some((last, first)));
         assert_eq!(found(&[8, 8, 2], &[2, 8, 8], None, None), Some((last, first)));
         assert_eq!(found(&[8, 8, 2], &[8, 8, 2], None, Some(last)), Some((last, last)));
         assert_eq!(found(&[3, 3, 3], &[3, 3, 3], None, None), None);

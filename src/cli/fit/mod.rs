@@ -42,6 +42,7 @@ use anyhow::{Context, bail};
 
 use crate::cli::args::ModelArgs;
 use crate::cli::kept::{MODEL, check_file, check_there, run_of};
+use crate::cli::replicate::{AvailableDevices, note_sent};
 use crate::cli::ui;
 use args::Settings;
 use evaluate::{BaseArgs, distribution};
@@ -220,12 +221,12 @@ fn fit_from(
     let other = validation.as_ref().map_or(&[][..], |other| other.columns());
     let images = data.images(&model.graph, &*source, other, args.augment.as_ref(), limit)?;
     let invariant = args.reproducible.is_some();
-    let distribution = distribution(replicate, &runner, limit, invariant, &model.graph, &images)?;
+    let distribution = distribution(replicate, &runner, limit, invariant, &images)?;
     let options = TrainerOptions { training, distribution };
     let options = options.for_columns(source.columns()).for_columns(other);
     let graph = model.graph.clone();
     let mut trainer = ui::stage("prepare", || Trainer::new(model, &options, runner.backend()))?;
-    tell(&trainer, args, &options.training, &graph, source.classes());
+    tell(&trainer, args, &options, runner.place(), &graph, source.classes());
     let changed = trainer.changed().map(str::to_owned).collect();
     let template = Template { spec: args.base.model.spec(), graph, changed, limit, file };
     let begun = template.file.as_ref().map_or(Ok(0), |file| file.begin(&mut trainer))?;
@@ -303,7 +304,16 @@ fn take_best(trainer: &mut Trainer, folder: &Path, limit: u64) -> anyhow::Result
 }
 
 /// Tells what should be known of the training of a model on data with these names of classes.
-fn tell(trainer: &Trainer, args: &FitArgs, training: &Training, graph: &Graph, classes: &[String]) {
+fn tell(
+    trainer: &Trainer,
+    args: &FitArgs,
+    options: &TrainerOptions,
+    place: AvailableDevices,
+    graph: &Graph,
+    classes: &[String],
+) {
+    let TrainerOptions { training, distribution } = options;
+    note_sent(distribution.replicate.as_ref(), place, graph, trainer.changed());
     // Models of the zoo are as they are meant.
     if !args.base.model.spec().starts_with("zoo:") {
         trainer.notes().iter().for_each(ui::note);

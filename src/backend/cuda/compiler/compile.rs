@@ -57,18 +57,24 @@ pub struct Modules {
     pub cache_error: Option<String>,
 }
 
-/// The bounds of heavy kernels: their threads, and how many blocks a multiprocessor shall hold.
-const BOUNDS: &str = "THREADS, resident(THREADS)";
+/// The bounds of heavy kernels, as their files have them: their threads, and how many blocks a
+/// multiprocessor shall hold. Beside each the same for one block.
+const BOUNDS: [[&str; 2]; 2] =
+    [["THREADS, resident(THREADS)", "THREADS, 1"], ["(THREADS, 2)", "(THREADS, 1)"]];
 
 /// True for a unit of a heavy kernel, whose registers bound how many blocks a multiprocessor holds.
+/// A kernel that shares its unit with others is none: those would be compiled again with it.
 pub(super) fn is_heavy(unit: &Unit) -> bool {
-    unit.entries.len() == 1 && unit.text.contains(BOUNDS)
+    unit.entries.len() == 1 && BOUNDS.iter().any(|[bounds, _]| unit.text.contains(bounds))
 }
 
 /// The same kernel, if it is heavy, for one block on a multiprocessor, which leaves it the most
 /// registers. It computes the same bits: nothing else of its text depends on them.
-fn alone(unit: &Unit) -> Option<Unit> {
-    let text = || unit.text.replace(BOUNDS, "THREADS, 1");
+pub(super) fn alone(unit: &Unit) -> Option<Unit> {
+    let text = || {
+        let replaced = |text: String, [bounds, one]: &[&str; 2]| text.replace(bounds, one);
+        BOUNDS.iter().fold(unit.text.clone(), replaced)
+    };
     is_heavy(unit).then(|| Unit { text: text(), entries: unit.entries.clone() })
 }
 

@@ -226,14 +226,9 @@ impl Nvrtc {
     ) -> Result<(Arch, CodeFormat), KernelError> {
         let found = self.for_device(arch, form)?;
         let version = self.version();
-        if is_loaded(version, driver, found.1) {
-            return Ok(found);
-        }
-        let instead = self.for_device(arch, CodeFormat::Cubin);
-        let is_machine_code = |(_, form): &(Arch, CodeFormat)| *form == CodeFormat::Cubin;
-        let instead =
-            instead.ok().filter(is_machine_code).filter(|_| version.major <= driver.major);
-        instead.ok_or(KernelError::Newer { arch, version, driver })
+        let machine_code = nearest(&self.archs, version, arch, CodeFormat::Cubin);
+        let loaded = loaded(found, machine_code, version, driver);
+        loaded.ok_or(KernelError::Newer { arch, version, driver })
     }
 
     /// Compiles a unit.
@@ -336,6 +331,21 @@ fn is_loaded(version: Version, driver: Version, form: CodeFormat) -> bool {
     }
 }
 
+/// What a driver loads: `found`, or machine code where PTX is of a later version than the driver's.
+/// None where machine code is of a later major version, too, or the device has none.
+fn loaded(
+    found: (Arch, CodeFormat),
+    machine_code: Option<(Arch, CodeFormat)>,
+    version: Version,
+    driver: Version,
+) -> Option<(Arch, CodeFormat)> {
+    if is_loaded(version, driver, found.1) {
+        return Some(found);
+    }
+    let instead = machine_code.filter(|(_, form)| *form == CodeFormat::Cubin);
+    instead.filter(|_| version.major <= driver.major)
+}
+
 /// The compiler's log of a unit that it rejects.
 fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
     let mut kernels = unit.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>();
@@ -349,7 +359,7 @@ fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
 
 #[cfg(test)]
 mod tests {
-    use super::{CodeFormat, Version, is_loaded, nearest};
+    use super::{CodeFormat, Version, is_loaded, loaded, nearest};
     use crate::codegen::Arch;
 
     #[test]
@@ -368,6 +378,33 @@ mod tests {
             assert_eq!(of(version, driver, CodeFormat::Ptx), is_ptx, "{version:?} {driver:?}");
             assert!(of(version, driver, CodeFormat::Cubin));
         }
+    }
+
+    #[test]
+    fn machine_code_is_taken_where_ptx_is_of_a_later_minor_version() {
+        let [h100, newer] = [(9, 0), (12, 0)].map(|(major, minor)| Arch::of_device(major, minor));
+        let known: Vec<Arch> = [80, 90].map(Arch::of_number).to_vec();
+        let given = |arch, version: [i32; 2], driver: [i32; 2], form| {
+            let [version, driver] =
+                [version, driver].map(|[major, minor]| Version { major, minor });
+            let of = |form| nearest(&known, version, arch, form);
+            let given = loaded(of(form).unwrap(), of(CodeFormat::Cubin), version, driver);
+            given.map(|(arch, form)| format!("{arch} {form}"))
+        };
+        let ptx = |arch, version, driver| given(arch, version, driver, CodeFormat::Ptx);
+        let told = |text: &str| Some(text.to_owned());
+        assert_eq!(ptx(h100, [13, 0], [13, 0]), told("sm_90a ptx"));
+        assert_eq!(ptx(h100, [12, 9], [13, 0]), told("sm_90a ptx"));
+        // The backend notes that the form is another than that which was asked for.
+        assert_eq!(ptx(h100, [13, 2], [13, 0]), told("sm_90a cubin"));
+        assert_eq!(ptx(h100, [12, 9], [12, 8]), told("sm_90a cubin"));
+        assert_eq!(ptx(h100, [13, 0], [12, 9]), None, "nor machine code of a later major version");
+        // A device that has PTX alone.
+        let cubin = |version, driver| given(newer, version, driver, CodeFormat::Cubin);
+        assert_eq!(cubin([13, 0], [13, 1]), told("sm_90 ptx"));
+        assert_eq!(cubin([13, 2], [13, 1]), None);
+        let cubin = |version, driver| given(h100, version, driver, CodeFormat::Cubin);
+        assert_eq!(cubin([13, 2], [13, 0]), told("sm_90a cubin"));
     }
 
     #[test]

@@ -5,12 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::cache::{self, Cache};
-use super::compile::{Compiler, Module, is_heavy};
+use super::compile::{Compiler, Module, alone, is_heavy};
 use super::nvrtc::{KernelError, Nvrtc};
+use crate::backend::CUDA;
 use crate::backend::cuda::NvrtcSearch;
 use crate::codegen::testing::copy;
 use crate::codegen::unit::entry_name;
-use crate::codegen::{Arch, CodeFormat, Kernel, Unit, units};
+use crate::codegen::{Arch, CodeFormat, Kernel, Unit, kernels, units};
+use crate::ir::{Builder, verify};
+use crate::lower::lower;
+use crate::op::{Conv, Unary};
+use crate::pass::{Replicate, WeightPlacement, replicate};
+use crate::types::{DType, Device, Dim, Shape, Tensor, TensorType};
 
 fn compiler(cache: Option<Cache>) -> Compiler {
     let folder = std::env::var_os("FANWISE_NVRTC").map(PathBuf::from);
@@ -52,26 +58,72 @@ fn a_unit_becomes_machine_code_and_ptx() {
     assert_eq!(progress.into_inner(), 4);
 }
 
-/// The bounds that are changed for one that spills are in the text of each.
+/// The bounds that are changed for one that spills are in the text of each, and of no other: a
+/// kernel is heavy that says how many blocks a multiprocessor shall hold.
 #[test]
 fn heavy_kernels_are_known_by_their_bounds() {
     let entries = of(vec![copy("float")])[0].entries.clone();
-    let heavy = |name: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join(name);
-        let text = std::fs::read_to_string(path).unwrap();
-        is_heavy(&Unit { text, entries: entries.clone() })
-    };
-    assert!(["conv.cu", "conv_weight_grad.cu", "matmul.cu"].into_iter().all(heavy));
-    assert!(!heavy("scan.cu") && !heavy("update.cu"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    let mut heavy = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "cu") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let bounded = text.lines().any(|line| line.starts_with("GLOBAL(THREADS, "));
+        let unit = Unit { text, entries: entries.clone() };
+        assert_eq!(is_heavy(&unit), bounded, "{}", path.display());
+        let Some(alone) = alone(&unit) else { continue };
+        assert!(alone.text.contains("GLOBAL(THREADS, 1) ENTRY("), "{}", path.display());
+        heavy.push(path.file_name().unwrap().to_str().unwrap().to_owned());
+    }
+    heavy.sort();
+    let known =
+        ["conv.cu", "conv_weight_grad.cu", "depthwise.cu", "few_weight_grad.cu", "matmul.cu"];
+    assert_eq!(heavy, known);
 }
 
-/// A unit of a kernel that needs as many registers as it has numbers at a time.
-fn wide(numbers: u32) -> Unit {
+/// A depthwise convolution with a long chain behind it is one kernel, alone in its unit, which is
+/// compiled again for one block where it spills.
+#[test]
+fn a_depthwise_convolution_with_a_long_chain_is_heavy() {
+    const CHAIN: usize = 24;
+    let mut b = Builder::new("chain");
+    let shape: Shape = [Dim::n(), 8.into(), 16.into(), 16.into()].into_iter().collect();
+    let x = b.input("x", TensorType::new(DType::F32, shape));
+    let weights = b.param("w", Tensor::zeros(DType::F32, &[8, 1, 3, 3]).unwrap());
+    let conv = Conv { groups: 8, pads: vec![1; 4], ..Conv::default() };
+    let mut y = b.op("y", conv, &[x, weights]).unwrap();
+    for k in 0..CHAIN {
+        y = b.op(&format!("y{k}"), Unary::Tanh, &[y]).unwrap();
+    }
+    b.output("y", y);
+    let on = Replicate::over(vec![Device::gpu(0)]);
+    let on = Replicate { weights: WeightPlacement::Mirrored, ..on };
+    let graph = replicate(&b.finish().0, &on).unwrap();
+    let program = lower(&verify(&graph).unwrap(), &CUDA).unwrap();
+    let units = units(&kernels(&program).unwrap()).unwrap();
+    let direct = |unit: &&Unit| unit.entries.iter().any(|e| e.kernel.file == "depthwise.cu");
+    let unit = units.iter().find(direct).unwrap();
+    let chain = &unit.entries[0].kernel.expression;
+    assert!(chain.matches("tanh_of").count() >= CHAIN, "{chain}");
+    assert!(is_heavy(unit));
+    let alone = alone(unit).unwrap().text;
+    assert!(unit.text.contains("GLOBAL(THREADS, 2)") && alone.contains("GLOBAL(THREADS, 1)"));
+    assert_eq!(alone.replace("GLOBAL(THREADS, 1)", "GLOBAL(THREADS, 2)"), unit.text);
+}
+
+/// The bounds of the two kinds of heavy kernels.
+const BOUNDS: [&str; 2] = ["THREADS, resident(THREADS)", "THREADS, 2"];
+
+/// A unit of a kernel with these bounds that needs as many registers as it has numbers at a time.
+fn wide(numbers: u32, bounds: &str) -> Unit {
     let text = format!(
         "#define THREADS 256\n\
          __host__ __device__ constexpr int resident(int n) {{ return n > 128 ? 2 : 3; }}\n\
          extern \"C\" __global__ void\n\
-         __launch_bounds__(THREADS, resident(THREADS)) wide(float *x) {{\n\
+         __launch_bounds__({bounds}) wide(float *x) {{\n\
          float held[{numbers}];\n\
          #pragma unroll\n\
          for (int i = 0; i < {numbers}; ++i) held[i] = x[i * THREADS + threadIdx.x];\n\
@@ -91,9 +143,15 @@ fn wide(numbers: u32) -> Unit {
 fn a_heavy_kernel_that_spills_gets_more_registers() {
     let folder = tempfile::tempdir().unwrap();
     let compiler = compiler(Some(Cache::new(folder.path(), cache::DEFAULT_LIMIT)));
+    for bounds in BOUNDS {
+        spills_are_avoided(&compiler, bounds);
+    }
+}
+
+fn spills_are_avoided(compiler: &Compiler, bounds: &str) {
     let (target, form) = (arch("sm_80"), CodeFormat::Cubin);
     let compiled = |numbers| {
-        let units = [wide(numbers)];
+        let units = [wide(numbers, bounds)];
         let modules = compiler.compile(&units, target, form, &AtomicU64::new(0)).unwrap();
         let given = compiler.nvrtc().compile(&units[0], target, form).unwrap();
         let module = modules.modules.into_iter().next().unwrap();

@@ -116,7 +116,7 @@ pub(super) fn advice(code: Number) -> Option<&'static str> {
     if is(&[Code::CUDA_ERROR_CONTEXT_IS_DESTROYED, Code::CUDA_ERROR_INVALID_CONTEXT]) {
         return Some(
             "something in this process has reset the GPU (`cudaDeviceReset`, \
-             `cuDevicePrimaryCtxReset`): prepare the program again",
+             `cuDevicePrimaryCtxReset`), with all that fanwise had there: start this process again",
         );
     }
     [
@@ -166,6 +166,10 @@ mod tests {
         let mps = |code| advice(code).is_some_and(|text| text.contains("MPS"));
         assert!((805..=810).all(mps) && !mps(911) && !mps(2));
         assert_eq!(advice(Code::CUDA_ERROR_OUT_OF_MEMORY as Number), None);
+        // A backend keeps its contexts, also one that something has destroyed: another program of
+        // the same backend would fail as well.
+        let begins_anew = |text: &str| text.ends_with("start this process again");
+        assert!([201, 709].into_iter().all(|code| advice(code).is_some_and(begins_anew)));
     }
 
     /// No driver has the code 4321 yet.

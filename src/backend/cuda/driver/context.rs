@@ -222,6 +222,14 @@ impl Context {
         Ok(Arc::new(Self { gpu, raw, deferred_free, reclaimable }))
     }
 
+    /// The context of a device that nobody has opened.
+    #[cfg(test)]
+    pub(super) fn unopened() -> Arc<Self> {
+        let (gpu, raw) = (Gpu { raw: 0, ordinal: 0 }, ptr::null_mut());
+        let (deferred_free, reclaimable) = (DeferredFree::new(WATCHDOG), Mutex::default());
+        Arc::new(Self { gpu, raw, deferred_free, reclaimable })
+    }
+
     /// The queue for memory that is no longer used.
     pub(crate) fn deferred_free(&self) -> &DeferredFree {
         &self.deferred_free

@@ -114,9 +114,14 @@ impl Pinned {
     /// So many bytes, with anything in them. An error where the control group of this process does
     /// not leave as many: the system ends a process that takes more.
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
+        Self::on(Path::new("/"), context, bytes)
+    }
+
+    /// As [`Self::new`], on a system with this root folder, whose files tell of control groups.
+    fn on(root: &Path, context: &Arc<Context>, bytes: usize) -> Result<Self, DriverError> {
         let mut start = ptr::null_mut();
         if bytes >= LARGE {
-            within(bytes, memory::left(Path::new("/")))?;
+            within(bytes, memory::left(root))?;
         }
         if bytes > 0 {
             let _current = context.enter()?;
@@ -356,15 +361,39 @@ fn superfluous(blocks: &[(usize, bool)], most_blocks: usize, most_bytes: usize) 
 
 #[cfg(test)]
 mod tests {
-    use super::{available, suiting, superfluous, within};
+    use super::{LARGE, PIN, Pinned, available, suiting, superfluous, within};
+    use crate::backend::cuda::driver::context::Context;
 
     #[test]
     fn what_a_control_group_does_not_leave_is_not_asked_for() {
         assert_eq!(within(1 << 30, None), Ok(()));
         assert_eq!(within(1 << 30, Some(1 << 30)), Ok(()));
         let error = within(1 << 30, Some(4096)).unwrap_err();
-        assert!(error.is_out_of_memory() && error.call == super::PIN);
+        assert!(error.is_out_of_memory() && error.call == PIN);
         assert!(error.to_string().contains("control group of this process leaves 4096"));
+    }
+
+    /// The driver is not started here, so it gives no memory: what reaches it has another error.
+    #[test]
+    fn pinned_memory_stays_within_the_control_group() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("sys/fs/cgroup/group");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        std::fs::write(root.path().join("proc/self/cgroup"), "0::/group\n").unwrap();
+        std::fs::write(group.join("memory.max"), format!("{}\n", 4 * LARGE)).unwrap();
+        std::fs::write(group.join("memory.current"), format!("{}\n", 2 * LARGE)).unwrap();
+        let context = Context::unopened();
+        let pinned = |bytes| Pinned::on(root.path(), &context, bytes).unwrap_err();
+        let refused = pinned(2 * LARGE + 1);
+        assert!(refused.is_out_of_memory() && refused.call == PIN);
+        let told = format!("the control group of this process leaves {} bytes", 2 * LARGE);
+        assert!(refused.to_string().contains(&told), "{refused}");
+        for bytes in [2 * LARGE, LARGE - 1] {
+            assert!(!pinned(bytes).to_string().contains("control group"), "{bytes}");
+        }
+        // It was never retained, so nothing may release it.
+        std::mem::forget(context);
     }
 
     #[test]

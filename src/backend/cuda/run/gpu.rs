@@ -395,18 +395,19 @@ impl Gpu {
         if mode != Mode::Replayed || unit.tasks.len() < 2 || !self.has_graph(job, plan, unit)? {
             return self.one_by_one(job, plan, unit.tasks, mode);
         }
-        let graph = self.graphs.get(unit.at);
-        let missing = || StepError::Internal("the graph is not kept".to_owned());
-        let launched =
-            self.stream(plan.tasks[unit.tasks.start].lane).replay(graph.ok_or_else(missing)?);
-        match launched {
-            // Nothing of it is on the stream then.
-            Err(error) if is_short_of_graph(&error) => {
-                self.graphs.refuse(unit.at);
-                self.one_by_one(job, plan, unit.tasks, mode)
+        loop {
+            let graph = self.graphs.get(unit.at);
+            let missing = || StepError::Internal("the graph is not kept".to_owned());
+            let stream = self.stream(plan.tasks[unit.tasks.start].lane);
+            match stream.replay(graph.ok_or_else(missing)?) {
+                // Nothing of it is on the stream. Other batch sizes give up their graphs for it.
+                Err(error) if is_short_of_graph(&error) && self.graphs.give_way() => {}
+                Err(error) if is_short_of_graph(&error) => break,
+                launched => return Ok(launched?),
             }
-            launched => Ok(launched?),
         }
+        self.graphs.refuse(unit.at);
+        self.one_by_one(job, plan, unit.tasks, mode)
     }
 
     /// Puts the tasks of a unit on the stream of its lane.

@@ -32,16 +32,23 @@ impl InFlight<'_> {
 
 impl fmt::Display for InFlight<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A run that changes parameters is alone, but for the inputs of the next.
+        let runs = if self.program.updates.is_empty() { IN_FLIGHT } else { 1 };
+        let told = match runs {
+            1 => "one run at a time: the inputs of the next come while it computes".to_owned(),
+            _ => format!(
+                "{runs} runs may be in flight: the inputs of one come while another computes"
+            ),
+        };
         writeln!(
             f,
-            "\n{IN_FLIGHT} runs may be in flight: the inputs of one come while another computes\n\n\
-             {:<8} {:>14} {:>14} {:>14} {:>14}",
+            "\n{told}\n\n{:<8} {:>14} {:>14} {:>14} {:>14}",
             "device", "arenas", "inputs", "parameters", "all"
         )?;
         let devices: BTreeMap<_, _> =
             self.program.devices.iter().enumerate().skip(1).map(|(d, of)| (of.device, d)).collect();
         for (device, d) in devices {
-            let arenas = u64::from(IN_FLIGHT) * self.bound.devices[d].planned as u64;
+            let arenas = u64::from(runs) * self.bound.devices[d].planned as u64;
             let inputs = KEPT_STAGINGS as u64 * self.staged(d);
             let held = planned(self.program, &self.program.devices[d]);
             let (name, all) = (device.to_string(), arenas + inputs + held);

@@ -253,6 +253,7 @@ impl PoolState {
         pinned: &BTreeMap<u32, Arc<Pinned>>,
         devices: &Devices<'_>,
     ) -> Result<Option<StagedInputs>, StagingError> {
+        // Buffers are made for it below.
         let mut staged_inputs = self.free.pop().unwrap_or(StagedInputs(Vec::new()));
         if let Err((d, error)) = staged_inputs.reserve(plan, devices.contexts) {
             self.free.push(staged_inputs);
