@@ -6,7 +6,7 @@ use super::{Arg, Call, Kernel, units};
 use crate::backend::{CPU, CUDA};
 use crate::ir::{Builder, Graph, Value, verify};
 use crate::lower::{Action, Program, lower, own_bits};
-use crate::op::{Binary, Cast, Reduce, Softmax, Unary};
+use crate::op::{self, Binary, Cast, Reduce, Softmax, Unary};
 use crate::pass::{Replicate, WeightPlacement, replicate};
 use crate::types::{DType, Device, Dim, Shape, Tensor, TensorType};
 
@@ -210,8 +210,12 @@ fn what_has_bits_of_its_own_is_known_behind_it() {
     let keepdims = true;
     let sum = b.op("sum", Reduce::Sum { axes: axes.clone(), keepdims }, &[short]).unwrap();
     let logs = b.op("logs", Reduce::LogSum { axes: axes.clone(), keepdims }, &[short]).unwrap();
-    let ends: [(&str, Value); 10] = [
-        ("long", b.op("long", Softmax::Softmax { axis: 1 }, &[x]).unwrap()),
+    let long = b.op("long", Softmax::Softmax { axis: 1 }, &[x]).unwrap();
+    let most = op::Arg::Max { axis: 1, keepdims, select_last_index: false };
+    let ends: [(&str, Value); 12] = [
+        ("long", long),
+        ("class", b.op("class", most.clone(), &[long]).unwrap()),
+        ("largest", b.op("largest", most, &[x]).unwrap()),
         ("hardmax", b.op("hardmax", Softmax::Hardmax { axis: 1 }, &[x]).unwrap()),
         ("softmax", b.op("softmax", Softmax::Softmax { axis: 1 }, &[short]).unwrap()),
         ("most", b.op("most", Reduce::Max { axes, keepdims: false }, &[short]).unwrap()),
@@ -231,8 +235,10 @@ fn what_has_bits_of_its_own_is_known_behind_it() {
     let graph = replicate(&model, &Replicate::over(vec![Device::gpu(0)])).unwrap();
     let own = own_bits(&graph, &CUDA);
     let label = |id| graph.node(id).label().trim_end_matches(".r0");
-    let labels: Vec<_> = own.iter().map(|id| id.map(label)).collect();
-    let (early, late) = ([Some("long"), None, None, None, None, None], [None, Some("logs")]);
-    assert_eq!(labels, [&early[..], &[Some("exp64"), Some("power")], &late].concat());
+    let labels: Vec<_> = own.iter().map(|own| own.map(|own| label(own.first))).collect();
+    let (long, late) = ([Some("long"); 2], [None, Some("logs")]);
+    assert_eq!(labels, [&long[..], &[None; 6], &[Some("exp64"), Some("power")], &late].concat());
+    let jumps: Vec<_> = own.iter().map(|own| own.and_then(|own| own.jump).map(label)).collect();
+    assert_eq!(jumps, [&[None, Some("class")][..], &[None; 10]].concat());
     assert!(own_bits(&graph, &CPU).iter().all(Option::is_none));
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::ir::{Graph, NodeId};
+use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::Op;
 use crate::types::{DType, Device, KernelClass, Order, Target, TensorType};
 
@@ -129,18 +129,35 @@ impl Support {
     }
 }
 
-/// For each output of a graph, the first operator on its way whose kernel has bits of its own, if
-/// there is one. None of a graph with a cycle.
-pub(crate) fn own_bits(graph: &Graph, kernels: &dyn Kernels) -> Vec<Option<NodeId>> {
+/// Why an output may have other bits than those of the reference evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnBits {
+    /// The first operator on its way whose kernel has bits of its own.
+    pub(crate) first: NodeId,
+    /// The first operator behind that at which such floats make it jump, if there is one.
+    pub(crate) jump: Option<NodeId>,
+}
+
+/// For each output of a graph, why it may have bits of its own, if it may. None of a graph with a
+/// cycle.
+pub(crate) fn own_bits(graph: &Graph, kernels: &dyn Kernels) -> Vec<Option<OwnBits>> {
     let Ok(order) = graph.order() else { return Vec::new() };
-    let mut first = graph.node_map(None);
+    let mut found: NodeMap<Option<OwnBits>> = graph.node_map(None);
     for id in order {
-        let before = graph.operands(id).into_iter().find_map(|value| first[value.node]);
+        let operands = graph.operands(id);
+        let before = operands.iter().filter_map(|value| found[value.node]);
+        let before = before.reduce(|a, b| OwnBits { jump: a.jump.or(b.jump), ..a });
+        let Some(op) = graph.node(id).op() else { continue };
+        let differs = |v: &Value| found[v.node].is_some() && graph.ty(*v).dtype.is_float();
+        let jump = (op.jumps() && operands.iter().any(differs)).then_some(id);
         let on = kernels.on(graph.node(id).place().device);
-        let own = |op| on.supports(op, &Types::of(graph, id)).bits == Bits::Own;
-        first[id] = before.or_else(|| graph.node(id).op().filter(|op| own(op)).map(|_| id));
+        let own = || on.supports(op, &Types::of(graph, id)).bits == Bits::Own;
+        found[id] = match before {
+            Some(before) => Some(OwnBits { jump: before.jump.or(jump), ..before }),
+            None => own().then_some(OwnBits { first: id, jump: None }),
+        };
     }
-    graph.outputs().iter().map(|output| first[output.value.node]).collect()
+    graph.outputs().iter().map(|output| found[output.value.node]).collect()
 }
 
 /// The bits of a kernel's results.

@@ -15,6 +15,7 @@ mod quoted;
 mod shape;
 mod spelling;
 mod split;
+pub(crate) mod subnormals;
 mod target;
 mod tensor;
 mod tensor_type;

@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 pub(crate) fn disturbed_trials() -> Vec<Trial> {
     vec![
         trial("graphs_without_memory_are_launched_one_by_one", graphs_without_memory),
+        trial("graphs_of_other_batch_sizes_give_way", graphs_of_others_give_way),
         trial("a_kernel_without_memory_for_its_code_is_told", a_kernel_without_memory),
         trial("code_takes_memory_that_is_kept_for_later", code_takes_memory_that_is_kept),
         trial("peers_that_copy_wrongly_are_not_trusted", peers_that_copy_wrongly),
@@ -52,6 +53,7 @@ pub(crate) fn scenario(name: &str) {
     match name.split_once('/') {
         Some(("loop", rounds)) => steady(rounds.parse().unwrap()),
         Some(("steps", runs)) => steps(runs.parse().unwrap()),
+        Some(("sizes", rows)) => sizes(rows.parse().unwrap()),
         Some(("downloads", runs)) => downloads(runs.parse().unwrap()),
         _ => panic!("no scenario {name}"),
     }
@@ -125,6 +127,38 @@ fn graphs_without_memory() {
         let ended = disturbed(scenario, &variables);
         assert_right(&ended, &right, &format!("{memory} bytes for graphs of {graph}"));
     }
+}
+
+/// One process: batches of eight rows, of so many, and of eight again, on one GPU.
+fn sizes(rows: i64) {
+    let (graph, weights) = small("two_head");
+    let run = on_gpus(&graph, &weights, 1, 1);
+    let found = |n| outputs(&run, &inputs(&graph, n, &mut ChaCha8Rng::seed_from_u64(3)));
+    let first = found(8);
+    for n in [8, rows, rows, 8] {
+        let again = found(n);
+        assert!(n != 8 || again == first);
+    }
+}
+
+/// Where there is no memory to launch a graph, those of other batch sizes are given up, and it is
+/// launched again: kernels are not launched one by one.
+fn graphs_of_others_give_way() {
+    let process = |fails: &[(&str, &str)]| {
+        let ended = disturbed("hardware/sizes/3", fails);
+        assert!(ended.success && ended.report.is_empty(), "{fails:?}: {ended:?}");
+        ended
+    };
+    let calm = process(&[]);
+    let (graphs, kernels) = (calm.count("cuGraphLaunch"), calm.count("cuLaunchKernel"));
+    let fail = format!("cuGraphLaunch@{graphs}:out_of_memory");
+    let last = process(&[("FAKECUDA_FAIL", &fail)]);
+    assert!(last.failed.is_some(), "{last:?}");
+    assert_eq!(last.count("cuGraphLaunch"), graphs + 1, "{last:?}");
+    assert_eq!(last.count("cuLaunchKernel"), kernels, "{last:?}");
+    // The first has no others beside it.
+    let first = process(&[("FAKECUDA_FAIL", "cuGraphLaunch@1:out_of_memory")]);
+    assert!(first.count("cuGraphLaunch") < graphs, "{first:?}");
 }
 
 /// Its first launch fails for want of memory: once, as where something else gives memory back

@@ -76,8 +76,7 @@ const SMALL: [&str; 13] = [
 
 /// What the CPU and GPUs give, by the command line.
 fn compared() {
-    let zoo = SMALL.into_iter().map(|model| format!("zoo:{model}"));
-    for (model, [gpus, rows, threads]) in part(exported::with_counts(zoo), 4, 0) {
+    for (model, [gpus, rows, threads]) in part(exported::with_counts(&SMALL), 4, 0) {
         let said = said(
             &[
                 ["check", &model, "--gpus", &gpus, "--batch", &rows, "--threads", &threads],

@@ -7,10 +7,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use fanwise::internal::keras_architecture;
 use fanwise::op::{Binary, GeluForm, Op, Unary};
 use fanwise::types::Tensor;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::programs::evaluate;
 
 /// A function: its name in the book, the operator, the exact result, and the magnitudes between
 /// which it is neither constant nor a multiple of its operand.
@@ -191,7 +194,37 @@ fn functions_are_as_exact_as_the_book_says() {
         check(&function, bound, 32, near);
     }
     let others: Vec<_> = stated.keys().filter(|name| !names.contains(&name.as_str())).collect();
-    assert_eq!(others, ["pow"]);
+    assert_eq!(others, ["expm1 of Keras", "log1p of Keras", "pow"]);
+}
+
+/// What `log1p` and `expm1` of a file of Keras are read as: several operators.
+#[test]
+fn functions_of_keras_are_as_exact_as_the_book_says() {
+    let stated = stated();
+    let log1p: fn(f64) -> f64 = libm::log1p;
+    let functions = [("Log1p", "log1p of Keras", log1p), ("Expm1", "expm1 of Keras", libm::expm1)];
+    // All patterns, and where most of the digits could be lost.
+    let all = (0..u32::MAX).step_by(4099).map(f32::from_bits);
+    let near = (1..1 << 17).flat_map(|i| [i as f32, -(i as f32)]).map(|x| x / 65_536.0);
+    let mut x: Vec<f32> = all.chain(near).collect();
+    x.truncate(x.len() / 4 * 4);
+    let rows = x.len() / 4;
+    let inputs = BTreeMap::from([("x".to_owned(), Tensor::new(&[rows, 4], &x).unwrap())]);
+    for (class, name, exact) in functions {
+        let text = format!(
+            r#"{{"class_name": "Sequential", "config": {{"name": "m", "layers": [
+            {{"class_name": "InputLayer", "config": {{"name": "x", "batch_shape": [null, 4]}}}},
+            {{"module": "keras.src.ops.numeric", "class_name": "{class}",
+            "config": {{"name": "y"}}}}]}}}}"#
+        );
+        let model = keras_architecture(&text, "m.json", BTreeMap::new()).unwrap();
+        let n = i64::try_from(rows).unwrap();
+        let y = evaluate(&model.graph, &model.weights, &inputs, n).unwrap().remove(0);
+        for (x, y) in x.iter().zip(y.as_slice::<f32>()) {
+            let far = ulps(*y, exact(f64::from(*x)));
+            assert!(far <= stated[name], "{name}: {x:e} gives {y:e}, by {far} units");
+        }
+    }
 }
 
 #[test]
@@ -223,15 +256,15 @@ fn powers_are_as_exact_as_the_book_says() {
 }
 
 /// How many functions `cargo xtask full` tests at one commit: one of so many.
-const TURNS: usize = 8;
+const TURNS: u64 = 8;
 
 #[test]
 #[ignore = "every operand of some functions: cargo xtask full"]
 fn thousands_of_millions_of_operands() {
     const BLOCK: u32 = 1 << 16;
     let stated = stated();
-    let seed = std::env::var("FANWISE_SEED").ok().and_then(|seed| seed.parse::<usize>().ok());
-    for (i, function) in functions().iter().enumerate() {
+    let seed = support::turn::seed();
+    for (i, function) in (0..).zip(functions().iter()) {
         if seed.is_some_and(|seed| (seed + i) % TURNS != 0) {
             continue;
         }

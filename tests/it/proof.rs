@@ -212,11 +212,17 @@ graph @extremes(%x: f32[N,4], %y: f32[N,4]) -> (a: f32[4], b: f32[4]) {
 }
 ";
 
+/// That of `FANWISE_SEED`.
+fn first_seed() -> u64 {
+    // Without one each run has the same mutants.
+    support::turn::seed().unwrap_or(0)
+}
+
 /// Mutants of this many random graphs, half of them with operators that need all samples, which
 /// have more of them; `FANWISE_SEED` gives others.
 fn mutants_of_random_graphs(graphs: u64, times: usize) -> Fates {
     let extremes = parse(EXTREMES).unwrap_or_else(|e| panic!("{e}"));
-    let first = std::env::var("FANWISE_SEED").map_or(0, |seed| seed.parse().unwrap());
+    let first = first_seed();
     each(first..first + graphs / 2, |seed, fates| {
         if seed < first + graphs / 10 {
             mutate(MUTATIONS, (&extremes, &Weights::default()), seed, 3 * times, fates);
@@ -370,12 +376,15 @@ fn draws_of_other_rows_are_refuted() {
     }
 }
 
-/// Mutants of every model of the zoo, fewer of those with many operators; returns how many there
+/// Mutants of every model of the zoo, fewer of those with many operators, from the first seed on;
+/// returns how many there
 /// were.
 fn mutants_of_the_zoo(nodes: usize) -> usize {
     let names: Vec<&str> = zoo::names().collect();
-    let fates = each(0..4 * names.len() as u64, |seed, fates| {
-        let (model, weights) = zoo::build(names[usize::try_from(seed / 4).unwrap()]).unwrap();
+    let first = first_seed();
+    let fates = each(first..first + 4 * names.len() as u64, |seed, fates| {
+        let name = names[usize::try_from((seed - first) / 4).unwrap()];
+        let (model, weights) = zoo::build(name).unwrap();
         let times = (nodes / model.len()).max(4);
         mutate(MUTATIONS, (&model, &weights), seed, times / 4, fates);
     });

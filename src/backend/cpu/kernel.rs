@@ -10,7 +10,7 @@ use crate::lower::{
 };
 use crate::op::{BatchNorm, LpNorm, Op, RecurrentGrad, Reverse, SplitOp, Tile, Unary};
 use crate::types::invariant::invariant;
-use crate::types::{DType, Dim, KernelClass, Target};
+use crate::types::{DType, Dim, KernelClass, Target, subnormals};
 
 /// The registry: the operators that have a kernel, or are steps of chains.
 macro_rules! kernels {
@@ -106,6 +106,8 @@ pub(crate) struct StepKernels(Vec<Option<Kernel>>);
 impl StepKernels {
     /// The kernels of a device at a batch of `n` rows.
     pub(crate) fn new(device: &DeviceProgram, bound: &BoundDevice, n: i64) -> Self {
+        // Their tables are made on the thread of the caller.
+        let _kept = subnormals::kept();
         let kernel = |(step, active): (&Step, &bool)| {
             let Action::Launch(launch) = &step.action else { return None };
             let empty = |b: &BufferId| bound.locations[*b].bytes == 0;

@@ -51,6 +51,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::{Backend, CompileError, Executable, Trace};
 use crate::ir::Weights;
 use crate::lower::{self, Program};
+use crate::types::subnormals;
 pub use executable::CpuExecutable;
 pub(crate) use isa::Isa;
 pub use kernel::CPU;
@@ -79,7 +80,10 @@ impl Cpu {
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads.max(1))
             .thread_name(|i| format!("fanwise-{i}"))
-            .start_handler(move |_| arch.into_iter().for_each(isa::choose))
+            .start_handler(move |_| {
+                subnormals::keep();
+                arch.into_iter().for_each(isa::choose);
+            })
             .build()
             .map_err(|e| CompileError::Threads(e.to_string()))?;
         Ok(Self { pool: Arc::new(pool), trace: None })

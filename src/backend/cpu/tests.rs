@@ -7,7 +7,7 @@ use crate::ir::{Builder, Graph, Placement, Weights, verify};
 use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
 use crate::lower::{Access, Action, BufferId, ChainStep, lower};
 use crate::op::{Binary, Cast, Conv, Gemm, MatMul, Op};
-use crate::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType};
+use crate::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType, subnormals};
 
 fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
     let verified = verify(graph).unwrap_or_else(|e| panic!("{e}"));
@@ -174,6 +174,35 @@ fn inputs_are_checked_before_the_run() {
     let options = RunOptions { max_memory: Some(100), ..RunOptions::default() };
     let refused = run.run(&batch(2), &options).unwrap_err();
     assert!(matches!(refused, RunError::Memory { n: 2, limit: 100, .. }), "{refused}");
+}
+
+/// What the caller's process made of its threads changes no bit.
+#[test]
+fn subnormal_numbers_are_kept_where_the_caller_takes_them_for_zeros() {
+    let mut b = Builder::new("small");
+    let rows: Shape = [Dim::n(), 2.into()].into_iter().collect();
+    let x = b.input("x", TensorType::new(DType::F32, rows));
+    let shares = b.param("shares", Tensor::new(&[2, 2], &[0.5f32, 0.0, 0.0, 0.25]).unwrap());
+    let half = b.param("half", Tensor::scalar(0.5f32));
+    let y = b.op("y", MatMul {}, &[x, shares]).unwrap();
+    let z = b.op("z", Binary::Mul, &[y, half]).unwrap();
+    b.output("y", y);
+    b.output("z", z);
+    let (graph, weights) = b.finish();
+    // The smallest normal number, and a subnormal one.
+    let x = Tensor::new(&[3, 2], &[f32::MIN_POSITIVE, f32::from_bits(1 << 21)].repeat(3)).unwrap();
+    let given = BTreeMap::from([("x".to_owned(), x)]);
+    for threads in [1, 3] {
+        let found = subnormals::flushed(|| {
+            let own = executable(&graph, &weights, threads);
+            own.run(&given, &RunOptions::default()).unwrap().outputs
+        });
+        let bits = |i: usize| -> Vec<u32> {
+            found[i].1.as_slice::<f32>().iter().map(|x| x.to_bits()).collect()
+        };
+        assert_eq!(bits(0), [1 << 22, 1 << 19].repeat(3), "{threads} threads");
+        assert_eq!(bits(1), [1 << 21, 1 << 18].repeat(3), "{threads} threads");
+    }
 }
 
 #[test]

@@ -20,10 +20,11 @@ pub enum Merge {
 /// Elsewhere: mirrored variable (Keras).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightPlacement {
-    /// The devices of the template; other devices copy the parameters in each run.
+    /// The devices of the template; other devices copy the parameters in each run, but GPUs keep
+    /// their copies of those that no run changes.
     #[default]
     Template,
-    /// The host; devices copy them in each run. Shared parameters stay shared.
+    /// The host; devices copy them as above. Shared parameters stay shared.
     Cpu,
     /// Every device has a copy of its own.
     Mirrored,
@@ -47,6 +48,11 @@ pub struct Replicate {
 impl Replicate {
     /// The defaults on these devices: the last takes the remainder of the rows, the host merges
     /// outputs, weights stay on their devices.
+    ///
+    /// What the devices are is not known here, so `weights` is [`WeightPlacement::Template`]. On
+    /// GPUs choose [`WeightPlacement::Mirrored`], as the command line and the Python package do: a
+    /// step of training then updates the weights where their gradients are, and sends none to the
+    /// GPUs. Inference costs the same with both, for GPUs keep a copy of what no run changes.
     pub fn over(devices: Vec<Device>) -> Self {
         Self {
             devices,

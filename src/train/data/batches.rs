@@ -8,6 +8,7 @@ use std::thread::{Builder, JoinHandle};
 use super::DataError;
 use super::loader::{Batch, Loader, Position};
 use super::produce::{self, Item};
+use crate::types::subnormals;
 
 impl Loader {
     /// The batches from `from` up to the beginning of epoch `end`. They are made on threads of the
@@ -31,7 +32,10 @@ impl Loader {
         let (sender, receiver) = sync_channel(self.options.ahead - 1);
         let stop = Arc::new(AtomicBool::new(false));
         let (loader, stopped) = (self.clone(), stop.clone());
-        let work = move || produce::run(&loader, from, end, &sender, &stopped);
+        let work = move || {
+            subnormals::keep();
+            produce::run(&loader, from, end, &sender, &stopped);
+        };
         let thread = Builder::new().name("fanwise-data".to_owned()).spawn(work);
         let thread = thread.map_err(|e| DataError::Threads(e.to_string()))?;
         Ok(Batches { receiver: Some(receiver), thread: Some(thread), stop })

@@ -5,7 +5,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::source::Input;
 use super::{Change, Column, Data, DataError};
-use crate::types::Tensor;
+use crate::types::{Tensor, subnormals};
 
 /// Options of batching; the defaults are Keras'.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +99,7 @@ impl Loader {
         let pool = ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|i| format!("fanwise-data-{i}"))
+            .start_handler(|_| subnormals::keep())
             .build()
             .map_err(|e| DataError::Threads(e.to_string()))?;
         let loader = Self { input, changes, columns, options, pool };

@@ -107,11 +107,18 @@ impl Scope {
     }
 }
 
-/// Measures; the process fails where a model, or one of its numbers of replicas, was not measured,
-/// also for want of time.
+/// The exit status where nothing failed, but time ran out before all was measured.
+const LATE: u8 = 3;
+
+/// Measures; the process fails where a model could not be measured, and has a status of its own
+/// where time ran out before it, or before one of its numbers of replicas.
 pub(crate) fn main(path: &str, args: &[String]) -> ExitCode {
     match Scope::read(args).and_then(|scope| measure(path, &scope)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(late) if late.is_empty() => ExitCode::SUCCESS,
+        Ok(late) => {
+            complain(&format!("not measured, for time ran out: {}", late.join(", ")));
+            ExitCode::from(LATE)
+        }
         Err(error) => {
             complain(&format!("error: {error}"));
             ExitCode::FAILURE
@@ -119,15 +126,16 @@ pub(crate) fn main(path: &str, args: &[String]) -> ExitCode {
     }
 }
 
-fn measure(path: &str, scope: &Scope) -> Result<(), String> {
+/// Measures; what was not measured because time ran out.
+fn measure(path: &str, scope: &Scope) -> Result<Vec<String>, String> {
     let mut found = head(scope)?;
     write(path, &found)?;
     if scope.models.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let ceilings = guarded(|| Ceilings::measure(scope))?;
     found.insert("ceilings".to_owned(), ceilings.json());
-    let (mut models, mut failed) = (Map::new(), Vec::new());
+    let (mut models, mut failed, mut late) = (Map::new(), Vec::new(), Vec::new());
     for subject in scope.subjects() {
         if scope.is_over() {
             break;
@@ -137,7 +145,7 @@ fn measure(path: &str, scope: &Scope) -> Result<(), String> {
             model.insert("error".to_owned(), json!(error));
             failed.push(name.clone());
         } else if let Some(left) = model.get("replicas_not_measured") {
-            failed.push(format!("{name} on {left} replicas"));
+            late.push(format!("{name} on {left} replicas"));
         }
         models.insert(name, Value::Object(model));
         found.insert("models".to_owned(), Value::Object(models.clone()));
@@ -147,8 +155,8 @@ fn measure(path: &str, scope: &Scope) -> Result<(), String> {
     let left: Vec<String> = names.filter(|name| !models.contains_key(name)).collect();
     found.insert("not_measured".to_owned(), json!(left));
     write(path, &found)?;
-    failed.extend(left.into_iter().map(|name| format!("{name}, for time ran out")));
-    if failed.is_empty() { Ok(()) } else { Err(format!("not measured: {}", failed.join(", "))) }
+    late.extend(left);
+    if failed.is_empty() { Ok(late) } else { Err(format!("not measured: {}", failed.join(", "))) }
 }
 
 /// What something gives, or the text with which it panics.

@@ -12,7 +12,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::products::{Windows, windows};
-use super::{Net, signed};
+use super::{Net, assert_within, signed};
 use crate::results::trial;
 use crate::setup::{
     Tensors, assert_bits, assert_close, expected, inputs, on_gpus, outputs, replicas,
@@ -254,7 +254,7 @@ pub(super) fn compare(
     let (graph, weights) = net.finish(results);
     let inputs = batch(&graph);
     let alone = outputs(&on_gpus(&graph, &weights, 1, 1), &inputs);
-    assert_close(&alone, &expected(&graph, &weights, &inputs, false), tolerance, what);
+    assert_within(&alone, &expected(&graph, &weights, &inputs, false), tolerance, what);
     for count in [2, 3] {
         let variant = u64::from(count);
         let many = outputs(&on_gpus(&graph, &weights, count, variant), &inputs);

@@ -101,8 +101,8 @@ pub(crate) fn forbidden() -> Done {
     Ok(())
 }
 
-/// A thread that heeds fewer captures makes each call beside one in global mode: in thread-local mode
-/// beside that of another thread, in relaxed mode beside its own, too.
+/// A thread that heeds fewer captures makes each call beside one in global mode: in thread-local
+/// mode beside that of another thread, in relaxed mode beside its own, too.
 pub(crate) fn heeded() -> Done {
     let modes =
         [(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false), (CU_STREAM_CAPTURE_MODE_RELAXED, true)];
