@@ -29,11 +29,11 @@ impl Rect {
     }
 }
 
-/// Boxes that touch or leave their lane, texts that leave their box, labels that leave their lane or
-/// overlap a box or each other, a title or a legend that overlap or leave the file, and wires that
-/// cross a box, a label, or the edge of the picture, or do not lead from the edge of the box that
-/// gives the value to the edge of the box that takes it, or whose arrow does not point into that
-/// box. By layer, also boxes of a lane that do not tell their layers apart.
+/// Boxes that touch or leave their lane, texts that leave their box, labels that leave their lane
+/// or overlap a box or each other, a title or a legend that overlap or leave the file, and wires
+/// that cross a box, a label, or the edge of the picture, or do not lead from the edge of the box
+/// that gives the value to the edge of the box that takes it, or whose arrow does not point into
+/// that box. By layer, also boxes of a lane that do not tell their layers apart.
 pub(crate) fn faults(graph: &Graph, level: Level, folds: bool) -> Vec<String> {
     let picture = Picture::of(graph, level, folds);
     let layout = &picture.layout;

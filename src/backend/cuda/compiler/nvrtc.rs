@@ -226,9 +226,11 @@ impl Nvrtc {
     ) -> Result<(Arch, CodeFormat), KernelError> {
         let found = self.for_device(arch, form)?;
         let version = self.version();
-        let machine_code = nearest(&self.archs, version, arch, CodeFormat::Cubin);
-        let loaded = loaded(found, machine_code, version, driver);
-        loaded.ok_or(KernelError::Newer { arch, version, driver })
+        if is_loaded(version, driver, found.1) {
+            return Ok(found);
+        }
+        let instead = instead(&self.archs, version, arch, driver);
+        instead.ok_or(KernelError::Newer { arch, version, driver })
     }
 
     /// Compiles a unit.
@@ -331,19 +333,17 @@ fn is_loaded(version: Version, driver: Version, form: CodeFormat) -> bool {
     }
 }
 
-/// What a driver loads: `found`, or machine code where PTX is of a later version than the driver's.
-/// None where machine code is of a later major version, too, or the device has none.
-fn loaded(
-    found: (Arch, CodeFormat),
-    machine_code: Option<(Arch, CodeFormat)>,
+/// What a driver loads instead of PTX of a later version than its own: machine code. None where
+/// that is of a later major version, too, or the device has none.
+fn instead(
+    known: &[Arch],
     version: Version,
+    arch: Arch,
     driver: Version,
 ) -> Option<(Arch, CodeFormat)> {
-    if is_loaded(version, driver, found.1) {
-        return Some(found);
-    }
-    let instead = machine_code.filter(|(_, form)| *form == CodeFormat::Cubin);
-    instead.filter(|_| version.major <= driver.major)
+    let (arch, form) = nearest(known, version, arch, CodeFormat::Cubin)?;
+    let is_loaded = form == CodeFormat::Cubin && version.major <= driver.major;
+    is_loaded.then_some((arch, form))
 }
 
 /// The compiler's log of a unit that it rejects.
@@ -359,7 +359,7 @@ fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
 
 #[cfg(test)]
 mod tests {
-    use super::{CodeFormat, Version, is_loaded, loaded, nearest};
+    use super::{CodeFormat, Version, instead, is_loaded, nearest};
     use crate::codegen::Arch;
 
     #[test]
@@ -387,8 +387,10 @@ mod tests {
         let given = |arch, version: [i32; 2], driver: [i32; 2], form| {
             let [version, driver] =
                 [version, driver].map(|[major, minor]| Version { major, minor });
-            let of = |form| nearest(&known, version, arch, form);
-            let given = loaded(of(form).unwrap(), of(CodeFormat::Cubin), version, driver);
+            let found = nearest(&known, version, arch, form).unwrap();
+            let is_loaded = is_loaded(version, driver, found.1);
+            let given =
+                if is_loaded { Some(found) } else { instead(&known, version, arch, driver) };
             given.map(|(arch, form)| format!("{arch} {form}"))
         };
         let ptx = |arch, version, driver| given(arch, version, driver, CodeFormat::Ptx);
