@@ -26,7 +26,7 @@ use crate::format::onnx::{self, ImportError};
 use crate::format::{self, Budget, FileError, safetensors};
 use crate::ir::{self, ContentHash, Graph, Param, ParamId, Source, Weights};
 use crate::pass::without_training;
-use crate::types::{Note, Quoted, Setting, Tensor};
+use crate::types::{Note, Quoted, Setting, Tensor, subnormals};
 #[cfg(feature = "zoo")]
 use crate::zoo;
 
@@ -51,6 +51,8 @@ pub enum GraphForm {
 
 /// Loads a model and simplifies it. A graph in text or JSON form is not simplified.
 pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
+    // Readers compute constants.
+    let _kept = subnormals::kept();
     if let Some(name) = spec.strip_prefix("zoo:") {
         let Model { graph, weights, .. } = built_in(name)?;
         let bytes = weights.iter().map(|(_, tensor)| tensor.bytes().len() as u64).sum();

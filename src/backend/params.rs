@@ -8,7 +8,7 @@ use super::CompileError;
 use crate::ir::Weights;
 use crate::lower::{Buffer, BufferId, Derived, DeviceProgram, Factor, Port, Program, Storage};
 use crate::types::invariant::{int, invariant};
-use crate::types::{Order, Tensor};
+use crate::types::{Order, Tensor, subnormals};
 
 /// The parameter whose elements, or new elements, a buffer holds, by number.
 ///
@@ -229,6 +229,7 @@ impl Sources {
 
     /// The elements of a derived parameter.
     fn compute(&self, derived: &Derived) -> Result<Tensor, CompileError> {
+        let _kept = subnormals::kept();
         let operands = derived.operands.map(|i| {
             invariant(self.0.get(&i), "that sources are all that derived parameters need")
         });

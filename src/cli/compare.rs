@@ -174,7 +174,7 @@ impl fmt::Display for Unpromised {
         let Self { operator, jump } = self;
         write!(f, "{operator} before it may have other bits on each kind of device")?;
         let Some(jump) = jump else { return Ok(()) };
-        write!(f, ", and {jump} may jump there")
+        write!(f, ", which {jump} may turn into another value")
     }
 }
 
@@ -191,7 +191,7 @@ pub(crate) struct Other {
 
 impl Other {
     /// Pairs the outputs of two backends. Of those with an entry in `own`, by the place of the
-    /// output, it is promised that they are near alone, and of those that may jump nothing.
+    /// output, it is promised that they are near alone.
     pub(crate) fn all(
         ran: &RunOutput,
         other: &RunOutput,
@@ -214,8 +214,7 @@ impl Other {
 
     /// Whether it keeps what is promised of it.
     pub(crate) fn is_kept(&self) -> bool {
-        let is_kept = |why: &Unpromised| why.jump.is_some() || self.is_near;
-        self.difference.is_none() || self.unpromised.as_ref().is_some_and(is_kept)
+        self.difference.is_none() || self.unpromised.is_some() && self.is_near
     }
 }
 

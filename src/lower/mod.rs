@@ -81,29 +81,36 @@ pub(crate) fn check_batches(program: &Program) -> Result<(), MemoryError> {
     // Batches of 0 and 1 rows leave replicas empty, which exercises the guards; `2 * devices + 1`
     // rows give replicas of different sizes.
     let devices = int::<i64>(program.devices.len());
-    let mut is_too_small = true;
+    let (mut is_too_small, mut more) = (true, None);
     for rows in [0, 1, devices, devices.saturating_mul(2) + 1, MANY] {
-        is_too_small &= !has_plan(program, rows)?;
+        more = too_few(program, rows)?;
+        is_too_small &= more.is_some();
     }
-    let mut rows = MANY;
-    while is_too_small && let Some(more) = rows.checked_mul(2) {
-        rows = more;
-        is_too_small = !has_plan(program, rows)?;
+    for _ in 0..TRIES {
+        let Some(rows) = more.filter(|_| is_too_small) else { break };
+        more = too_few(program, rows)?;
     }
     Ok(())
 }
 
-/// Checks the memory plan of a batch; false if it has too few rows for one.
-fn has_plan(program: &Program, rows: i64) -> Result<bool, MemoryError> {
+/// Checks the memory plan of a batch. If it has too few rows for one, how many would do if the
+/// entries that are too few grow with the rows.
+fn too_few(program: &Program, rows: i64) -> Result<Option<i64>, MemoryError> {
     match program.bind(rows) {
-        Ok(bound) => check(program, &bound).map(|()| true),
-        Err(BindError::TooFew { .. }) => Ok(false),
-        // Larger batches have none, either.
+        Ok(bound) => check(program, &bound).map(|()| None),
+        Err(BindError::TooFew { takes, entries, .. }) => {
+            let needed = rows.max(1).checked_mul(takes).map(|all| all / entries.max(1));
+            Ok(needed.and_then(|rows| rows.checked_add(1)))
+        }
+        // It has no plan, nor has a larger one.
         Err(BindError::TooLarge { .. } | BindError::ArenaTooLarge(_) | BindError::Negative(_)) => {
-            Ok(true)
+            Ok(None)
         }
     }
 }
+
+/// Batches that are tried where the others have too few rows.
+const TRIES: usize = 8;
 
 /// Rows of a batch that is large enough for most operators.
 const MANY: i64 = 1000;

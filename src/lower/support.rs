@@ -134,7 +134,7 @@ impl Support {
 pub(crate) struct OwnBits {
     /// The first operator on its way whose kernel has bits of its own.
     pub(crate) first: NodeId,
-    /// The first operator behind that at which such floats make it jump, if there is one.
+    /// That operator, or the first behind it, that such floats make jump, if there is one.
     pub(crate) jump: Option<NodeId>,
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn own_bits(graph: &Graph, kernels: &dyn Kernels) -> Vec<Option<OwnBi
         let own = || on.supports(op, &Types::of(graph, id)).bits == Bits::Own;
         found[id] = match before {
             Some(before) => Some(OwnBits { jump: before.jump.or(jump), ..before }),
-            None => own().then_some(OwnBits { first: id, jump: None }),
+            None => own().then_some(OwnBits { first: id, jump: op.jumps().then_some(id) }),
         };
     }
     graph.outputs().iter().map(|output| found[output.value.node]).collect()

@@ -73,7 +73,7 @@ impl GatherAt {
         let rows = indices.ty.rank().saturating_sub(1);
         let reason = "takes the coordinates of an element from several samples";
         let several = rules::refuse(Code::NotPerSample, 1, reason);
-        // Their number is known unless it is that of the samples.
+        // Inference refuses an unknown number; a rule may be asked of such operands.
         let Some(count) = row_length(indices.ty) else { return Err(several) };
         let picked = batch + count;
         match (data.claim.shard(), indices.claim.shard()) {

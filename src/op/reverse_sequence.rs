@@ -3,6 +3,7 @@
 use super::index::steps_of;
 use super::infer::{axis, dtype, equal, exactly, result, sizes_of};
 use super::prelude::*;
+use crate::types::invariant::{int, invariant};
 
 op! {
     /// The first operand with the first entries of every sequence in reverse; the second operand,
@@ -69,9 +70,9 @@ impl OpDef for ReverseSequence {
         let [x, lengths] = exactly(operands)?;
         let (batch, time) = self.axes(x.rank())?;
         let dims = x.dims();
-        let steps = i64::try_from(dims[time]).unwrap_or(i64::MAX);
-        let lengths =
-            lengths.to_i64().unwrap_or_default().into_iter().map(|l| steps_of(1, l, steps));
+        let steps = int::<i64>(dims[time]);
+        let lengths = invariant(lengths.to_i64(), "that lengths are integers");
+        let lengths = lengths.into_iter().map(|l| steps_of(1, l, steps));
         let lengths = lengths.collect::<Result<Vec<usize>, _>>()?;
         let mut y = (*x).clone();
         if x.is_empty() {

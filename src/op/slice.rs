@@ -141,6 +141,11 @@ impl OpDef for Slice {
         let mut first = 0usize;
         for (axis, start, end, step) in self.bounds() {
             let count = int::<usize>(known("the bound", &length(start, end, step))?);
+            if count == 0 {
+                // Its start may be any number.
+                axes[axis].0 = 0;
+                continue;
+            }
             let start = int::<isize>(known("the bound", start)?);
             // A step beyond the type takes one element at most.
             let (step, distance) = (isize::try_from(step).unwrap_or(isize::MAX), axes[axis].1);

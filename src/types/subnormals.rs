@@ -1,7 +1,8 @@
 //! Subnormal numbers are kept, whatever the process of the caller made of its threads.
 //!
-//! Threads inherit the mode of the thread that starts them: a process that takes subnormal numbers
-//! for zeros, as some libraries make it, would change results.
+//! Threads may inherit the mode of the thread that starts them: a process that takes subnormal
+//! numbers for zeros, as some libraries make it, would change results. What is computed while the
+//! mode is kept stands in functions of its own: a compiler may move what it sees across.
 //!
 //! The only place where the mode of floating-point numbers is read and set. The registers of other
 //! processors than these are left as they are.
@@ -14,7 +15,7 @@ use std::marker::PhantomData;
 const OTHER: u64 = (1 << 15) | (1 << 6) | (3 << 13);
 /// Subnormal operands and results are 0, another rounding than to the nearest.
 #[cfg(target_arch = "aarch64")]
-const OTHER: u64 = (1 << 24) | (3 << 22);
+const OTHER: u64 = (1 << 24) | (3 << 22) | (1 << 19) | 1;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const OTHER: u64 = 0;
 
@@ -89,7 +90,7 @@ pub(crate) fn kept() -> Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if self.before & OTHER != 0 {
-            set_mode(self.before);
+            set_mode((mode() & !OTHER) | (self.before & OTHER));
         }
     }
 }
@@ -109,8 +110,8 @@ pub(crate) fn keep() {
 /// As `f` does.
 #[cfg(test)]
 pub(crate) fn flushed<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    // Without the two bits that choose how to round.
-    const FLUSH: u64 = OTHER & !(if cfg!(target_arch = "x86_64") { 3 << 13 } else { 3 << 22 });
+    const FLUSH: u64 =
+        OTHER & if cfg!(target_arch = "x86_64") { (1 << 15) | (1 << 6) } else { 1 << 24 };
     let flush = || {
         set_mode(mode() | FLUSH);
         f()

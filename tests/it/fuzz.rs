@@ -13,7 +13,7 @@ fn run(target: &str, times: usize, check: fn(&[u8])) {
         check(seed);
     }
     let more = std::env::var("FANWISE_FUZZ_TIMES").map_or(1, |times| times.parse().unwrap());
-    let seed = std::env::var("FANWISE_SEED").map_or(11, |seed| seed.parse().unwrap());
+    let seed = support::turn::seed().unwrap_or(11);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for i in 0..times * more {
         let mut data = seeds[i % seeds.len()].clone();

@@ -377,8 +377,7 @@ fn draws_of_other_rows_are_refuted() {
 }
 
 /// Mutants of every model of the zoo, fewer of those with many operators, from the first seed on;
-/// returns how many there
-/// were.
+/// returns how many there were.
 fn mutants_of_the_zoo(nodes: usize) -> usize {
     let names: Vec<&str> = zoo::names().collect();
     let first = first_seed();

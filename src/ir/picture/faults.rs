@@ -128,8 +128,10 @@ fn of_labels(layout: &Layout) -> Vec<String> {
 }
 
 fn of_head(head: &Head) -> Vec<String> {
-    let parts = head.legend.iter().flat_map(|entry| [entry.colour, entry.name]);
-    let parts = parts.map(|rect| ("the legend".to_owned(), rect));
+    let parts = head.legend.iter().flat_map(|entry| {
+        let (name, ..) = entry.role.look();
+        [(format!("the colour of {name}"), entry.colour), (name.to_owned(), entry.name)]
+    });
     let texts: Vec<_> = std::iter::once(head.title.clone()).chain(parts).collect();
     let leave = texts.iter().filter(|(_, rect)| !head.room().holds(rect));
     let leave = leave.map(|(text, _)| format!("{text} leaves the file"));

@@ -78,16 +78,22 @@ impl Head {
     }
 
     fn draw(&self, out: &mut String) {
-        let title = escaped(&self.title.0);
-        push(out, format_args!("<text x=\"{MARGIN}\" y=\"28\" class=\"h\">{title}</text>"));
+        let (title, room) = (escaped(&self.title.0), &self.title.1);
+        let (x, y) = (room.x, room.y + HEADING);
+        push(out, format_args!("<text x=\"{x}\" y=\"{y}\" class=\"h\">{title}</text>"));
         for Entry { role, colour, name: place } in &self.legend {
             let (name, ..) = role.look();
             push(
                 out,
                 format_args!(
-                    "<rect class=\"{name}\" x=\"{:.1}\" y=\"42\" width=\"14\" height=\"14\" \
-                     rx=\"3\"/><text class=\"d\" x=\"{:.1}\" y=\"53\">{name}</text>",
-                    colour.x, place.x
+                    "<rect class=\"{name}\" x=\"{:.1}\" y=\"{}\" width=\"{}\" height=\"{}\" \
+                     rx=\"3\"/><text class=\"d\" x=\"{:.1}\" y=\"{}\">{name}</text>",
+                    colour.x,
+                    colour.y,
+                    colour.w,
+                    colour.h,
+                    place.x,
+                    place.y + DETAIL
                 ),
             );
         }

@@ -253,7 +253,8 @@ fn number(variable: &str, default: u64) -> u64 {
 
 /// Checks the cases of `count` seeds, and reports all that fail.
 fn check_all(count: u64) {
-    let (first, count) = (number("FANWISE_SEED", 1), number("FANWISE_CASES", count));
+    let first = support::turn::seed().unwrap_or(1);
+    let count = number("FANWISE_CASES", count);
     let cpu = Cpu::new(2).unwrap();
     let (mut failed, mut empty) = (Vec::new(), 0);
     for seed in first..first + count {

@@ -224,13 +224,10 @@ impl Nvrtc {
         form: CodeFormat,
         driver: Version,
     ) -> Result<(Arch, CodeFormat), KernelError> {
-        let found = self.for_device(arch, form)?;
+        self.for_device(arch, form)?;
         let version = self.version();
-        if is_loaded(version, driver, found.1) {
-            return Ok(found);
-        }
-        let instead = instead(&self.archs, version, arch, driver);
-        instead.ok_or(KernelError::Newer { arch, version, driver })
+        let loaded = loaded(&self.archs, version, Wanted { arch, form }, driver);
+        loaded.ok_or(KernelError::Newer { arch, version, driver })
     }
 
     /// Compiles a unit.
@@ -333,14 +330,26 @@ fn is_loaded(version: Version, driver: Version, form: CodeFormat) -> bool {
     }
 }
 
-/// What a driver loads instead of PTX of a later version than its own: machine code. None where
-/// that is of a later major version, too, or the device has none.
-fn instead(
+/// For what kernels are compiled, and to which form.
+#[derive(Clone, Copy)]
+struct Wanted {
+    arch: Arch,
+    form: CodeFormat,
+}
+
+/// As [`nearest`], but only what a driver of this version loads: machine code instead of PTX of a
+/// later version than its own. None where that is of a later major version, too.
+fn loaded(
     known: &[Arch],
     version: Version,
-    arch: Arch,
+    wanted: Wanted,
     driver: Version,
 ) -> Option<(Arch, CodeFormat)> {
+    let Wanted { arch, form } = wanted;
+    let found = nearest(known, version, arch, form)?;
+    if is_loaded(version, driver, found.1) {
+        return Some(found);
+    }
     let (arch, form) = nearest(known, version, arch, CodeFormat::Cubin)?;
     let is_loaded = form == CodeFormat::Cubin && version.major <= driver.major;
     is_loaded.then_some((arch, form))
@@ -359,7 +368,7 @@ fn wrong(unit: &Unit, arch: Arch, log: &str) -> KernelError {
 
 #[cfg(test)]
 mod tests {
-    use super::{CodeFormat, Version, instead, is_loaded, nearest};
+    use super::{CodeFormat, Version, Wanted, is_loaded, loaded, nearest};
     use crate::codegen::Arch;
 
     #[test]
@@ -387,10 +396,7 @@ mod tests {
         let given = |arch, version: [i32; 2], driver: [i32; 2], form| {
             let [version, driver] =
                 [version, driver].map(|[major, minor]| Version { major, minor });
-            let found = nearest(&known, version, arch, form).unwrap();
-            let is_loaded = is_loaded(version, driver, found.1);
-            let given =
-                if is_loaded { Some(found) } else { instead(&known, version, arch, driver) };
+            let given = loaded(&known, version, Wanted { arch, form }, driver);
             given.map(|(arch, form)| format!("{arch} {form}"))
         };
         let ptx = |arch, version, driver| given(arch, version, driver, CodeFormat::Ptx);

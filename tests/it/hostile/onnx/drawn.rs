@@ -222,7 +222,7 @@ fn drawn_branches_and_loops_end_in_time_and_memory() {
         let file = Draw { rng, next: 0, left: 60, known: Vec::new() }.file();
         Case::new(&format!("seed {seed}"), "m.onnx", file).declares(MEMORY)
     };
-    let first = std::env::var("FANWISE_SEED").map_or(0, |seed| seed.parse().expect("a number"));
+    let first = support::turn::seed().unwrap_or(0);
     let cases: Vec<Case> = (first..first + FILES).map(case).collect();
     let text = table(&cases);
     let works = text.lines().filter(|line| line.trim() == "works").count();
