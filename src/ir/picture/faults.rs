@@ -317,7 +317,7 @@ mod tests {
             }],
         };
         assert_eq!(of_head(&head(100.0, 35.0)), [""; 0]);
-        assert_eq!(of_head(&head(80.0, 35.0)), ["the legend leaves the file"]);
+        assert_eq!(of_head(&head(80.0, 35.0)), ["input leaves the file"]);
         assert_eq!(of_head(&head(60.0, 28.0)).len(), 3);
     }
 }
