@@ -49,20 +49,25 @@ pub enum GraphForm {
     Json,
 }
 
+/// Loads the built-in model of this name.
+fn of_zoo(name: &str, options: &LoadOptions) -> Result<Model, ModelError> {
+    let Model { graph, weights, .. } = built_in(name)?;
+    let bytes = weights.iter().map(|(_, tensor)| tensor.bytes().len() as u64).sum();
+    if bytes > options.max_memory {
+        let (path, limit) = (format!("zoo:{name}"), options.max_memory);
+        return Err(ModelError::TooLarge { path, bytes, limit });
+    }
+    let mut notes = unused(options);
+    notes.extend(unchecked(options));
+    parameterised(Model { notes, ..Model::new(graph, weights) }, options)
+}
+
 /// Loads a model and simplifies it. A graph in text or JSON form is not simplified.
 pub fn load(spec: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     // Readers compute constants.
     let _kept = subnormals::kept();
     if let Some(name) = spec.strip_prefix("zoo:") {
-        let Model { graph, weights, .. } = built_in(name)?;
-        let bytes = weights.iter().map(|(_, tensor)| tensor.bytes().len() as u64).sum();
-        if bytes > options.max_memory {
-            let limit = options.max_memory;
-            return Err(ModelError::TooLarge { path: spec.to_owned(), bytes, limit });
-        }
-        let mut notes = unused(options);
-        notes.extend(unchecked(options));
-        return parameterised(Model { notes, ..Model::new(graph, weights) }, options);
+        return of_zoo(name, options);
     }
     let path = Path::new(spec);
     if let Some(kind) = kind::of_folder(path) {
