@@ -217,7 +217,7 @@ impl Answers {
         let text = if !self.prepared.load(Ordering::Relaxed) {
             self.leave_nothing();
             "interrupted before training began: nothing was trained, and no file written".to_owned()
-        } else if self.asked.swap(true, Ordering::Relaxed) {
+        } else if self.asked.load(Ordering::Relaxed) {
             remove_empty(&self.made);
             if let Some(folder) = self.own.get() {
                 remove_empty(std::slice::from_ref(folder));
@@ -227,6 +227,8 @@ impl Answers {
             signals::say(|| {
                 ui::note("training ends after this batch; press Ctrl-C again to end it at once");
             });
+            // Behind the note, so that what the training says at its end comes after it.
+            self.asked.store(true, Ordering::Relaxed);
             return;
         };
         signals::say(move || ui::talk(&text));
