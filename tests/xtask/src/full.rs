@@ -102,11 +102,11 @@ fn matrices() -> Result<(), Failure> {
 }
 
 /// The first seed of a commit. Tests count up from it, at most tens of thousands, so that no two
-/// commits draw the same.
+/// commits of a branch draw the same.
 fn seed() -> String {
     /// Odd, so that what has its turn by the rest of the seed has it at one of as many commits.
     const EACH: u64 = 100_003;
-    // What is no number is of no repository, where each run draws the same.
+    // Without a repository there is no number of commits, and each run draws the same.
     let turn: u64 = turn().parse().unwrap_or(0);
     (turn * EACH).to_string()
 }
