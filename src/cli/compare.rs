@@ -247,3 +247,42 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
         });
     differences.fold(0.0, f64::max)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Other, Unpromised};
+    use crate::backend::RunOutput;
+    use crate::types::Tensor;
+
+    fn ran(y: [f32; 2]) -> RunOutput {
+        let y = Tensor::new(&[2], &y).unwrap();
+        RunOutput { n: 2, outputs: vec![("y".into(), y)], devices: Vec::new() }
+    }
+
+    /// Other bits are only for outputs of which the same are not promised, and near the first; what
+    /// an operator jumps at is named and excuses nothing.
+    #[test]
+    fn what_is_promised_is_kept_by_equal_or_near_outputs() {
+        let promise = |jump: Option<&str>| {
+            let (operator, jump) = ("`s` (softmax)".to_owned(), jump.map(str::to_owned));
+            Some(Unpromised { operator, jump })
+        };
+        let [near, jumps] = [promise(None), promise(Some("`a` (arg_max)"))];
+        for (other, own, expected) in [
+            ([1.0, f32::NAN], &None, true),
+            ([1.0 + f32::EPSILON, f32::NAN], &None, false),
+            ([1.0 + f32::EPSILON, f32::NAN], &near, true),
+            ([1.0 + f32::EPSILON, f32::NAN], &jumps, true),
+            ([2.0, f32::NAN], &near, false),
+            ([2.0, f32::NAN], &jumps, false),
+            ([1.0, 0.0], &jumps, false),
+        ] {
+            let all = Other::all(&ran([1.0, f32::NAN]), &ran(other), std::slice::from_ref(own));
+            assert_eq!(all.unwrap()[0].is_kept(), expected, "{other:?}");
+        }
+        let told = jumps.map(|why| why.to_string());
+        let expected = "`s` (softmax) before it may have other bits on each kind of device, \
+                        which `a` (arg_max) may turn into another value";
+        assert_eq!(told.as_deref(), Some(expected));
+    }
+}
