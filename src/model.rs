@@ -52,7 +52,7 @@ pub enum GraphForm {
 /// Loads the built-in model of this name.
 fn of_zoo(name: &str, options: &LoadOptions) -> Result<Model, ModelError> {
     let Model { graph, weights, .. } = built_in(name)?;
-    let bytes = weights.iter().map(|(_, tensor)| tensor.bytes().len() as u64).sum();
+    let bytes = weights.iter().map(|(_, tensor)| tensor.byte_len() as u64).sum();
     if bytes > options.max_memory {
         let (path, limit) = (format!("zoo:{name}"), options.max_memory);
         return Err(ModelError::TooLarge { path, bytes, limit });
@@ -390,8 +390,19 @@ fn named_in(folder: &Path, file: &str) -> Arc<str> {
     path.to_str().map_or_else(|| file.into(), Into::into)
 }
 
-/// The tensors of a source, by key.
-struct Held(BTreeMap<String, Tensor>);
+/// What a source has, by key.
+#[derive(Default)]
+struct Held {
+    tensors: BTreeMap<String, Tensor>,
+    /// The hashes of tensors that were computed just now.
+    hashes: BTreeMap<String, ContentHash>,
+}
+
+impl From<BTreeMap<String, Tensor>> for Held {
+    fn from(tensors: BTreeMap<String, Tensor>) -> Self {
+        Self { tensors, ..Self::default() }
+    }
+}
 
 impl Held {
     fn open(file: &str, params: &[&Param], options: &LoadOptions) -> Result<Self, ModelError> {
@@ -409,10 +420,11 @@ impl Held {
             let names: HashSet<&str> = params.iter().map(|p| &*p.name).collect();
             let wanted = |key: &str| keys.contains(key) || names.contains(key);
             let weights = safetensors::read(path, &mut budget, wanted)?;
-            return Ok(Self(weights.iter().map(|(k, t)| (k.to_string(), t.clone())).collect()));
+            let tensors = weights.iter().map(|(k, t)| (k.to_string(), t.clone()));
+            return Ok(tensors.collect::<BTreeMap<_, _>>().into());
         }
         if path.extension().is_some_and(|e| e == "npz") {
-            return Ok(Self(params::read(path, options.max_memory)?));
+            return Ok(params::read(path, options.max_memory)?.into());
         }
         #[cfg(feature = "keras")]
         {
@@ -449,29 +461,32 @@ impl Held {
                 |p: &Param| Some((p.source.key.to_string(), weights.get(&p.name)?.clone()));
             found.extend(graph.params().iter().filter_map(tensor));
         }
-        Ok(Self(found))
+        Ok(found.into())
     }
 
     /// The parameters of a model before and after its simplification.
     fn of_model(model: Model, options: &LoadOptions) -> Result<Self, ModelError> {
-        let mut tensors = BTreeMap::new();
+        let mut held = Self::default();
         let mut collect = |model: &Model| {
             for param in model.graph.params() {
                 if let Some(tensor) = model.weights.get(&param.name) {
-                    tensors.insert(param.source.key.to_string(), tensor.clone());
+                    let key = param.source.key.to_string();
+                    held.hashes.insert(key.clone(), param.hash);
+                    held.tensors.insert(key, tensor.clone());
                 }
             }
         };
         collect(&model);
         collect(&simplified(model, options)?);
-        Ok(Self(tensors))
+        Ok(held)
     }
 
     /// The parameter's elements, if they are those that the graph was made for.
     fn take(&self, file: &str, param: &Param, unchecked: bool) -> Result<Tensor, ModelError> {
         // A file written for the graph holds parameters by name, whatever their first source was.
-        let found = self.0.get(&*param.source.key).or_else(|| self.0.get(&*param.name));
-        let tensor = found.ok_or_else(|| ModelError::Missing {
+        let found = |key: &str| self.tensors.get_key_value(key);
+        let found = found(&param.source.key).or_else(|| found(&param.name));
+        let (key, tensor) = found.ok_or_else(|| ModelError::Missing {
             param: param.name.to_string(),
             file: file.to_owned(),
             key: param.source.key.to_string(),
@@ -486,7 +501,7 @@ impl Held {
             let what = format!("{} instead of {}", tensor.tensor_type(), param.ty);
             return Err(changed(what, false));
         }
-        let hash = ContentHash::of(tensor);
+        let hash = self.hashes.get(key).copied().unwrap_or_else(|| ContentHash::of(tensor));
         if hash != param.hash && !unchecked {
             return Err(changed(format!("their hash is {hash}, not {}", param.hash), true));
         }

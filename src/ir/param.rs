@@ -25,10 +25,20 @@ impl ContentHash {
     pub fn of(tensor: &Tensor) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(tensor.tensor_type().to_string().as_bytes());
-        #[cfg(feature = "cpu")]
-        hasher.update_rayon(tensor.bytes());
-        #[cfg(not(feature = "cpu"))]
-        hasher.update(tensor.bytes());
+        match tensor.unread() {
+            // They are not kept for it.
+            Some(elements) => elements.blocks(tensor.byte_len(), &mut |block| {
+                hasher.update(block);
+            }),
+            #[cfg(feature = "cpu")]
+            None => {
+                hasher.update_rayon(tensor.bytes());
+            }
+            #[cfg(not(feature = "cpu"))]
+            None => {
+                hasher.update(tensor.bytes());
+            }
+        }
         let mut first = [0; 8];
         first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
         Self(first)

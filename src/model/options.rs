@@ -75,7 +75,7 @@ pub(super) fn simplified(mut model: Model, options: &LoadOptions) -> Result<Mode
         model.graph.remove_unused();
     }
     let held =
-        model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
+        model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.byte_len() as u64));
     let left = options.max_memory.saturating_sub(held);
     let limit = SimplifyOptions::default().max_bytes.min(left);
     let options = SimplifyOptions { max_bytes: limit, for_training: options.for_training };

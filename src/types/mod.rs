@@ -4,12 +4,14 @@
 //! A leaf of the crate: nothing here imports another module of fanwise.
 
 mod claim;
+mod deferred;
 mod device;
 pub(crate) mod dim;
 mod dtype;
 mod fast_map;
 pub(crate) mod hint;
 pub(crate) mod invariant;
+mod lines;
 mod parse_error;
 mod quoted;
 mod shape;
@@ -21,6 +23,8 @@ mod tensor;
 mod tensor_type;
 
 pub use claim::{Claim, Code, Combine, Refusal, Shard};
+#[cfg(feature = "zoo")]
+pub(crate) use deferred::Elements;
 pub use device::{Device, DeviceKind};
 pub use dim::Dim;
 pub(crate) use dim::MAX_SIZE;

@@ -1,11 +1,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
 use bytes::Bytes;
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
+use super::deferred::{Deferred, Elements};
+use super::lines::Lines;
 use super::{DType, Diagnostic, Shape, TensorType};
 
 /// A Rust type that is the element of a tensor. `bool` elements are read and written as `u8`.
@@ -25,23 +27,6 @@ elements!(f64 => F64, f32 => F32, f16 => F16, bf16 => Bf16, i64 => I64, i32 => I
     i16 => I16, i8 => I8,
     u64 => U64, u32 => U32, u16 => U16, u8 => U8);
 
-/// One cache line: the unit in which tensors own memory, so that every element type is aligned.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; LINE]);
-
-/// The bytes of a cache line.
-const LINE: usize = 64;
-
-/// Zeroed memory for as many bytes.
-fn lines(bytes: usize) -> Result<Vec<Line>, std::collections::TryReserveError> {
-    let count = bytes.div_ceil(LINE);
-    let mut lines = Vec::new();
-    lines.try_reserve_exact(count)?;
-    lines.resize(count, Line::zeroed());
-    Ok(lines)
-}
-
 /// A tensor in host memory: row-major, contiguous, shared until it is written to.
 #[derive(Clone)]
 pub struct Tensor {
@@ -55,10 +40,12 @@ pub struct Tensor {
 #[derive(Clone)]
 enum Memory {
     /// In memory of the tensor's own.
-    Own(Arc<Vec<Line>>),
+    Own(Arc<Lines>),
     /// In bytes of somebody else, as a mapped file: aligned to the elements, as many as they take,
     /// never written to.
     Shared(Bytes),
+    /// In memory of its own as soon as somebody reads them.
+    Deferred(Arc<Deferred>),
 }
 
 /// The bytes that a tensor takes, if they can be counted.
@@ -66,6 +53,11 @@ fn byte_count(dtype: DType, dims: &[usize]) -> Result<usize, TensorError> {
     let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
     let bytes = elements.and_then(|n| n.checked_mul(dtype.bytes()));
     bytes.ok_or_else(|| TensorError::TooLarge { dtype, dims: dims.to_vec() })
+}
+
+/// Memory for a tensor that takes `bytes` bytes.
+fn held(dtype: DType, dims: &[usize], bytes: usize) -> Result<Lines, TensorError> {
+    Lines::try_new(bytes).ok_or_else(|| TensorError::TooLarge { dtype, dims: dims.to_vec() })
 }
 
 /// Fails unless `found` bytes fill the shape.
@@ -113,9 +105,8 @@ impl Tensor {
     /// A tensor of zeros. Memory is taken as `dims` say: check sizes from a file before.
     pub fn zeros(dtype: DType, dims: &[usize]) -> Result<Self, TensorError> {
         let bytes = byte_count(dtype, dims)?;
-        let too_large = |_| TensorError::TooLarge { dtype, dims: dims.to_vec() };
-        let lines = lines(bytes).map_err(too_large)?;
-        Ok(Self { dtype, dims: dims.into(), memory: Memory::Own(Arc::new(lines)), bytes })
+        let memory = Memory::Own(Arc::new(held(dtype, dims, bytes)?));
+        Ok(Self { dtype, dims: dims.into(), memory, bytes })
     }
 
     /// The tensor with these elements, in row-major order.
@@ -142,17 +133,33 @@ impl Tensor {
         Ok(Self { dtype, dims: dims.into(), memory, bytes: data.len() })
     }
 
+    /// The tensor whose elements are computed when they are first read.
+    #[cfg_attr(not(any(feature = "zoo", test)), expect(dead_code, reason = "for built-in models"))]
+    pub(crate) fn deferred(
+        dtype: DType,
+        dims: &[usize],
+        elements: impl Elements + 'static,
+    ) -> Result<Self, TensorError> {
+        let bytes = byte_count(dtype, dims)?;
+        // What cannot be held is refused here: who reads it expects no error.
+        drop(held(dtype, dims, bytes)?);
+        let memory = Memory::Deferred(Arc::new(Deferred::new(elements)));
+        Ok(Self { dtype, dims: dims.into(), memory, bytes })
+    }
+
+    /// What computes the elements, where nobody has read them so far.
+    pub(crate) fn unread(&self) -> Option<&dyn Elements> {
+        match &self.memory {
+            Memory::Own(_) | Memory::Shared(_) => None,
+            Memory::Deferred(deferred) => deferred.unread(),
+        }
+    }
+
     /// The tensor of rank 0 with this element.
     pub fn scalar<T: Element>(value: T) -> Self {
-        let mut line = Line::zeroed();
-        let bytes = bytemuck::bytes_of(&value);
-        line.0[..bytes.len()].copy_from_slice(bytes);
-        Self {
-            dtype: T::DTYPE,
-            dims: SmallVec::new(),
-            memory: Memory::Own(Arc::new(vec![line])),
-            bytes: bytes.len(),
-        }
+        let element = bytemuck::bytes_of(&value);
+        let memory = Memory::Own(Arc::new(Lines::of(element)));
+        Self { dtype: T::DTYPE, dims: SmallVec::new(), memory, bytes: element.len() }
     }
 
     /// The element type.
@@ -191,24 +198,33 @@ impl Tensor {
         TensorType { dtype: self.dtype, shape: Shape::from(self.dims.as_slice()) }
     }
 
+    /// The bytes that the elements take; they are not read for it.
+    pub(crate) fn byte_len(&self) -> usize {
+        self.bytes
+    }
+
     /// The elements as bytes in native order.
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
-            Memory::Own(lines) => &bytemuck::cast_slice(lines.as_slice())[..self.bytes],
+            Memory::Own(lines) => lines.bytes(),
             Memory::Shared(data) => data,
+            Memory::Deferred(deferred) => deferred.lines(self.bytes).bytes(),
         }
     }
 
     /// The elements as bytes, to write to; copies first if they are shared.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if let Memory::Shared(data) = &self.memory {
-            let mut own = vec![Line::zeroed(); self.bytes.div_ceil(LINE)];
-            bytemuck::cast_slice_mut(own.as_mut_slice())[..self.bytes].copy_from_slice(data);
-            self.memory = Memory::Own(Arc::new(own));
+        let own = match &self.memory {
+            Memory::Own(_) => None,
+            Memory::Shared(data) => Some(Arc::new(Lines::of(data))),
+            Memory::Deferred(deferred) => Some(Arc::clone(deferred.lines(self.bytes))),
+        };
+        if let Some(own) = own {
+            self.memory = Memory::Own(own);
         }
-        // What was shared is copied by now.
+        // All other memory is replaced by now.
         let Memory::Own(lines) = &mut self.memory else { return &mut [] };
-        &mut bytemuck::cast_slice_mut(Arc::make_mut(lines).as_mut_slice())[..self.bytes]
+        Arc::make_mut(lines).bytes_mut()
     }
 
     /// True if other tensors have the same memory, so that it would be copied before it is written
@@ -217,6 +233,7 @@ impl Tensor {
         match &self.memory {
             Memory::Own(lines) => Arc::strong_count(lines) > 1,
             Memory::Shared(_) => true,
+            Memory::Deferred(deferred) => Arc::strong_count(deferred) > 1,
         }
     }
 
@@ -328,7 +345,10 @@ impl fmt::Debug for Tensor {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bytes, DType, Tensor, TensorError};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::{Bytes, DType, Elements, Tensor, TensorError};
 
     #[test]
     fn elements_keep_their_bits_and_sharing_is_copied_on_write() {
@@ -362,8 +382,54 @@ mod tests {
         assert!(matches!(short, Err(TensorError::Length { .. })));
     }
 
+    /// The bytes 0, 1, 2, …, and how often they were computed to be kept.
+    #[derive(Clone, Default)]
+    struct Count(Arc<AtomicUsize>);
+
+    impl Elements for Count {
+        fn write(&self, to: &mut [u8]) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            to.iter_mut().zip(0..).for_each(|(byte, i)| *byte = i);
+        }
+
+        fn blocks(&self, bytes: usize, each: &mut dyn FnMut(&[u8])) {
+            let all: Vec<u8> = (0..).take(bytes).collect();
+            all.chunks(3).for_each(each);
+        }
+    }
+
+    #[test]
+    fn deferred_elements_are_computed_once_for_all_that_share_them() {
+        let counted = Count::default();
+        let computed = || counted.0.load(Ordering::Relaxed);
+        let tensor = Tensor::deferred(DType::U16, &[2, 3], counted.clone()).unwrap();
+        let flat = tensor.clone().reshaped(&[6]).unwrap();
+        assert!(tensor.is_shared());
+        assert_eq!((tensor.len(), tensor.byte_len(), computed()), (6, 12, 0));
+        let mut blocks = Vec::new();
+        let unread = tensor.unread().unwrap();
+        unread.blocks(tensor.byte_len(), &mut |block| blocks.extend_from_slice(block));
+        assert_eq!(computed(), 0);
+        assert_eq!(flat.bytes(), blocks);
+        assert_eq!(tensor.bytes(), (0..12).collect::<Vec<u8>>());
+        assert!(tensor.unread().is_none());
+        let mut changed = tensor.clone();
+        changed.bytes_mut()[0] = 9;
+        assert_eq!((tensor.bytes()[0], flat.bytes()[0], changed.bytes()[0]), (0, 0, 9));
+        assert_eq!(computed(), 1);
+        // What nobody else has is written to where it lies.
+        drop(flat);
+        let mut tensor = tensor;
+        let place = tensor.bytes().as_ptr();
+        assert!(!tensor.is_shared());
+        assert_eq!(tensor.bytes_mut().as_ptr(), place);
+    }
+
     #[test]
     fn sizes_are_checked_before_memory_is_taken() {
+        let huge = |dims| Tensor::deferred(DType::F64, dims, Count::default());
+        assert!(matches!(huge(&[usize::MAX, 2]), Err(TensorError::TooLarge { .. })));
+        assert!(matches!(huge(&[usize::MAX / 16]), Err(TensorError::TooLarge { .. })));
         let huge = Tensor::zeros(DType::F64, &[usize::MAX, 2]);
         assert!(matches!(huge, Err(TensorError::TooLarge { .. })));
         assert!(matches!(Tensor::new(&[3], &[1u8, 2]), Err(TensorError::Length { .. })));

@@ -3,18 +3,21 @@
 //! Inside a model, images are `[N, channels, height, width]`. A layer's name is the origin of its
 //! nodes, that of its last value, and with a suffix (`.kernel`) that of its parameters.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rayon::prelude::*;
 
 use super::error::ZooError;
 use super::scale::Scale;
 use super::weights::{Init, draw};
-
-use crate::ir::{Builder, Graph, Origin, Value, Weights};
+use crate::ir::{Builder, ContentHash, Graph, Origin, Param, ParamId, Source, Value, Weights};
 use crate::op::{
     BatchNorm, Binary, Concat, Conv as ConvOp, ConvTranspose, Dropout, Flatten, GeluForm, Gemm,
     MatMul, Op, Pad, PadMode, Pool, Reduce, Softmax, Transpose, Unary,
 };
-use crate::types::{DType, Dim, Shape, TensorType};
+use crate::types::{DType, Dim, Shape, Tensor, TensorType};
 
 /// What building a layer gives.
 pub(super) type Layer<T> = Result<T, ZooError>;
@@ -68,8 +71,8 @@ impl Conv {
 
 /// A model under construction.
 pub(super) struct Net {
-    /// Its name with the options of [`Scale`].
-    model: String,
+    /// `zoo:` and its name with the options of [`Scale`].
+    source: Arc<str>,
     scale: Scale,
     /// The options that a layer has asked for.
     asked: Scale,
@@ -84,23 +87,37 @@ pub(super) struct Net {
 impl Net {
     /// The model `name`, scaled; `model` is its name with the options that say how.
     pub(super) fn new(model: &str, name: &str, scale: Scale) -> Self {
-        let mut builder = Builder::new(name);
-        builder.set_source(format!("zoo:{model}"));
         Self {
-            model: model.to_owned(),
+            source: format!("zoo:{model}").into(),
             scale,
             asked: Scale::default(),
-            builder,
+            builder: Builder::new(name),
             scope: String::new(),
             numbers: None,
             params: BTreeMap::new(),
         }
     }
 
-    /// The graph, the weights, and the options that the model has.
-    pub(super) fn finish(self) -> (Graph, Weights, Scale) {
-        let (graph, weights) = self.builder.finish();
-        (graph, weights, self.asked)
+    /// The options that the model has.
+    pub(super) fn has(&self) -> Scale {
+        self.asked
+    }
+
+    /// The graph and the weights.
+    pub(super) fn finish(self) -> (Graph, Weights) {
+        let (mut graph, weights) = self.builder.finish();
+        let params = (0u32..).map(ParamId).zip(graph.params());
+        let tensor = |(id, param): (_, &Param)| Some((id, weights.get(&param.name)?));
+        let mut tensors: Vec<(ParamId, &Tensor)> = params.filter_map(tensor).collect();
+        // The largest first: what is hashed last is short, so that no thread waits for long.
+        tensors.sort_by_key(|(_, tensor)| Reverse(tensor.len()));
+        let hash = |(id, tensor): (_, &Tensor)| (id, ContentHash::of(tensor));
+        let hashes: Vec<(ParamId, ContentHash)> =
+            tensors.into_par_iter().with_max_len(1).map(hash).collect();
+        for (id, hash) in hashes {
+            graph.set_hash(id, hash);
+        }
+        (graph, weights)
     }
 
     /// The features of a layer that has `count` of them in the model as it was published.
@@ -167,12 +184,15 @@ impl Net {
         Ok(self.builder.ops(names, op, operands)?)
     }
 
-    /// The parameter `name`, drawn when it is first asked for.
+    /// The parameter `name`, added when it is first asked for.
     pub(super) fn param(&mut self, name: &str, dims: &[usize], init: Init) -> Layer<Value> {
         if let Some(value) = self.params.get(name) {
             return Ok(*value);
         }
-        let value = self.builder.param(name, draw(&self.model, name, dims, init)?);
+        let source = Source { file: Arc::clone(&self.source), key: name.into() };
+        let tensor = draw(&source, dims, init)?;
+        // Hashes are computed side by side when all parameters are known.
+        let value = self.builder.param_of(name, source, tensor, ContentHash([0; 8]));
         self.params.insert(name.to_owned(), value);
         Ok(value)
     }

@@ -114,14 +114,14 @@ pub fn build(model: &str) -> Result<(Graph, Weights), ZooError> {
     let model = options.map_or((*name).to_owned(), |options| format!("{name}:{options}"));
     let mut net = Net::new(&model, name, scale);
     layers(&mut net)?;
-    let (graph, weights, has) = net.finish();
-    if scale.suits(has) { Ok((graph, weights)) } else { Err(wrong()) }
+    if scale.suits(net.has()) { Ok(net.finish()) } else { Err(wrong()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{ZooError, build, names};
-    use crate::ir::{Node, verify};
+    use crate::ir::{ContentHash, Node, verify};
+    use crate::types::Tensor;
 
     /// A model: its parameters, how often it has `conv`, `batch_norm`, `concat`, `add`, `max_pool`,
     /// `relu` and `clip`, and the types of some values.
@@ -215,6 +215,17 @@ mod tests {
                     "{name}: {value}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn hashes_are_those_of_weights_that_nobody_has_read() {
+        let (graph, weights) = build("mini_googlenet").unwrap();
+        for param in graph.params() {
+            let tensor = weights.get(&param.name).unwrap();
+            assert!(tensor.unread().is_some(), "{}", param.name);
+            let kept = Tensor::new(tensor.dims(), tensor.as_slice::<f32>()).unwrap();
+            assert_eq!(param.hash, ContentHash::of(&kept), "{}", param.name);
         }
     }
 

@@ -83,7 +83,7 @@ pub fn export(graph: &Graph, weights: &Weights) -> Result<Vec<u8>, ExportError> 
     if !graph.updates().is_empty() {
         return Err(ExportError::NoModel("a training graph"));
     }
-    let bytes = weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.bytes().len() as u64));
+    let bytes = weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.byte_len() as u64));
     let too_large = |bytes: u64| Err(ExportError::TooLarge(bytes));
     if bytes > MOST as u64 {
         return too_large(bytes);

@@ -233,7 +233,7 @@ fn write_to(file: &mut File, weights: &Weights) -> io::Result<()> {
     tensors.sort_by(|a, b| to_name(b.1.dtype()).cmp(&to_name(a.1.dtype())).then(a.0.cmp(b.0)));
     let mut offset = 0;
     let infos = tensors.iter().map(|(name, tensor)| {
-        let data_offsets = (offset, offset + tensor.bytes().len());
+        let data_offsets = (offset, offset + tensor.byte_len());
         offset = data_offsets.1;
         let (dtype, shape) = (to_name(tensor.dtype()), tensor.dims().to_vec());
         ((*name).to_owned(), TensorInfo { dtype, shape, data_offsets })

@@ -125,7 +125,7 @@ impl Fold {
 
     /// True if an operator with results of `bytes` bytes is within the budgets; charges them.
     fn is_cheap(&mut self, op: &Op, operands: &[Tensor], bytes: u64) -> bool {
-        let taken = operands.iter().fold(0u64, |sum, t| sum.saturating_add(t.bytes().len() as u64));
+        let taken = operands.iter().fold(0u64, |sum, t| sum.saturating_add(t.byte_len() as u64));
         if bytes > taken.max(GROWTH) {
             return false;
         }
