@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 
 use super::CompileError;
+use super::host::Each;
 use crate::ir::Weights;
 use crate::lower::{Buffer, BufferId, Derived, DeviceProgram, Factor, Port, Program, Storage};
 use crate::types::invariant::{int, invariant};
@@ -97,7 +98,7 @@ fn each_panel(from: &[u8], to: &mut [u8], row: usize, f: impl Fn(usize, &[u8], &
     // `max(1)`: sizes of 0 have no panels.
     let bytes = (Order::PANEL * row).max(1);
     let panels = to.par_chunks_mut(bytes).zip(from.par_chunks(bytes));
-    panels.for_each(|(to, from)| f(from.len() / row, from, to));
+    panels.each(|(to, from)| f(from.len() / row, from, to));
 }
 
 /// The channels of a tensor, and the places of each.
@@ -124,7 +125,7 @@ fn exchange_words<const SIZE: usize>(from: &[u8], [rows, columns]: [usize; 2], t
     let (from, to) = (from.as_chunks::<SIZE>().0, to.as_chunks_mut::<SIZE>().0);
     // `max(1)`: sizes of 0 have no matrices.
     let matrix = (rows * columns).max(1);
-    to.par_chunks_exact_mut(matrix).zip(from.par_chunks_exact(matrix)).for_each(|(to, from)| {
+    to.par_chunks_exact_mut(matrix).zip(from.par_chunks_exact(matrix)).each(|(to, from)| {
         for (column, to) in to.chunks_exact_mut(rows).enumerate() {
             for (to, from) in to.iter_mut().zip(from[column..].iter().step_by(columns)) {
                 *to = *from;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::batch_norm::{ChannelSizes, differentiate, distances, normalise, sums};
 use super::cpu_op::{CpuKernel, CpuOp, Sizes};
 use super::elementwise::Epilogue;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{BatchMoments, BatchNormApply, BatchNormApplyGrad, BatchNormSums, setting_in};
 use crate::types::{DType, KernelClass};
@@ -38,7 +38,7 @@ fn moments(sizes: ChannelSizes, x: &[f32], [counts, means, squares, rests]: [&mu
     counts.fill(count);
     rests.fill(0.0);
     let channels = means.par_iter_mut().zip(squares).with_min_len(sizes.each(x.len()));
-    channels.enumerate().for_each(|(c, (mean, squares))| {
+    channels.enumerate().each(|(c, (mean, squares))| {
         (*mean, *squares) = distances(&sizes.rows(x, c), count);
     });
 }
@@ -51,7 +51,7 @@ fn sums_of(
     [given, products]: [&mut [f64]; 2],
 ) {
     let channels = given.par_iter_mut().zip(products).with_min_len(sizes.each(x.len()));
-    channels.enumerate().for_each(|(c, (given, products))| {
+    channels.enumerate().each(|(c, (given, products))| {
         let mean = means[c];
         let rows = sizes.rows(x, c).zip(sizes.rows(dy, c));
         (*products, *given) = sums(rows, |x, dy| dy * (f64::from(x) - mean));
@@ -100,7 +100,7 @@ impl CpuKernel for ApplyPlan {
         };
         let [counts, means, squares, _] = read::<MOMENTS>(moments, sizes.channels)?;
         let channels = sizes.by_channel(y).into_par_iter().with_min_len(sizes.each(x.len()));
-        channels.enumerate().for_each(|(c, y)| {
+        channels.enumerate().each(|(c, y)| {
             let deviation = (squares[c] / counts[c] + epsilon).sqrt();
             let factor = f64::from(scale[c]) / deviation;
             normalise(sizes.rows(x, c), y, means[c], [factor, f64::from(bias[c])]);
@@ -137,7 +137,7 @@ impl CpuKernel for ApplyGradPlan {
         let [counts, means, squares, _] = read::<MOMENTS>(moments, sizes.channels)?;
         let [given, products] = read::<2>(sums, sizes.channels)?;
         let channels = sizes.by_channel(dx).into_par_iter().with_min_len(sizes.each(x.len()));
-        channels.enumerate().for_each(|(c, dx)| {
+        channels.enumerate().each(|(c, dx)| {
             let (count, mean) = (counts[c], means[c]);
             let inverse = 1.0 / (squares[c] / count + epsilon).sqrt();
             let normal = |x: f32| (f64::from(x) - mean) * inverse;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use super::simd::vectorised;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{BatchNormGrad, BatchNormTrain, setting_in};
 use crate::types::{DType, KernelClass};
@@ -155,7 +155,7 @@ pub(crate) fn batch_norm_train(
     let count = (x.len() / sizes.channels) as f64;
     let [epsilon, stays] = [op.epsilon, op.momentum].map(|x| setting_in(x, DType::F32));
     let channels = sizes.by_channel(y).into_par_iter().zip(mean.par_iter_mut().zip(var));
-    channels.with_min_len(sizes.each(x.len())).enumerate().for_each(|(c, (y, (mean, var)))| {
+    channels.with_min_len(sizes.each(x.len())).enumerate().each(|(c, (y, (mean, var)))| {
         let rows = sizes.rows(x, c);
         let own = statistics(&rows, count);
         let factor = f64::from(scale[c]) / (own.1 + epsilon).sqrt();
@@ -194,19 +194,17 @@ pub(crate) fn batch_norm_grad(
     let count = (x.len() / sizes.channels) as f64;
     let epsilon = setting_in(op.epsilon, DType::F32);
     let channels = sizes.by_channel(dx).into_par_iter().zip(dscale.par_iter_mut().zip(dbias));
-    channels.with_min_len(sizes.each(x.len())).enumerate().for_each(
-        |(c, (dx, (dscale, dbias)))| {
-            let (x, dy) = (sizes.rows(x, c), sizes.rows(dy, c));
-            let (mean, var) = statistics(&x, count);
-            let inverse = 1.0 / (var + epsilon).sqrt();
-            let normal = |x: f32| (f64::from(x) - mean) * inverse;
-            let (by_scale, by_bias) = sums(x.clone().zip(dy.clone()), |x, dy| dy * normal(x));
-            let factor = f64::from(scale[c]) * inverse;
-            let (slope, shift) = (by_scale / count, by_bias / count);
-            differentiate(x.zip(dy), dx, normal, [factor, shift, slope]);
-            (*dscale, *dbias) = (by_scale as f32, by_bias as f32);
-        },
-    );
+    channels.with_min_len(sizes.each(x.len())).enumerate().each(|(c, (dx, (dscale, dbias)))| {
+        let (x, dy) = (sizes.rows(x, c), sizes.rows(dy, c));
+        let (mean, var) = statistics(&x, count);
+        let inverse = 1.0 / (var + epsilon).sqrt();
+        let normal = |x: f32| (f64::from(x) - mean) * inverse;
+        let (by_scale, by_bias) = sums(x.clone().zip(dy.clone()), |x, dy| dy * normal(x));
+        let factor = f64::from(scale[c]) * inverse;
+        let (slope, shift) = (by_scale / count, by_bias / count);
+        differentiate(x.zip(dy), dx, normal, [factor, shift, slope]);
+        (*dscale, *dbias) = (by_scale as f32, by_bias as f32);
+    });
 }
 
 /// The sums of a function of pairs of elements and of the second ones.

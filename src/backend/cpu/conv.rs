@@ -22,7 +22,7 @@ use super::im2col::{SeenAxis, Term, Unfold};
 use super::isa;
 use super::scratch::{self, LINE};
 use super::tile::{Extent, Tile, tiles};
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited, crew};
 use crate::lower::{Support, Types};
 use crate::op::{Conv, OpError};
 use crate::types::{DType, KernelClass, Order, Shape, TensorType};
@@ -185,7 +185,7 @@ impl ConvPlan {
     /// have to copy its operand, but some for each thread.
     fn tile(&self, groups: usize) -> Extent {
         let (width, filters) = (self.width, self.channels.filters);
-        let threads = rayon::current_num_threads();
+        let threads = crew::threads();
         let wanted = if threads > 1 { TILES * threads } else { 1 };
         let blocks = if matches!(self.method, Method::ForEachTile) {
             1
@@ -252,9 +252,9 @@ impl ConvPlan {
     fn by_tiles(&self, operands: ConvOperands<'_>, y: &mut [f32]) {
         let group = self.channels.filters * self.windows;
         let extent = self.tile(y.len() / group);
-        y.par_chunks_mut(group).enumerate().for_each(|(i, y)| {
+        y.par_chunks_mut(group).enumerate().each(|(i, y)| {
             let group = self.group(operands, i);
-            tiles(y, self.windows, extent).into_par_iter().for_each(|tile| match &self.method {
+            tiles(y, self.windows, extent).into_par_iter().each(|tile| match &self.method {
                 Method::Pointwise => group.pointwise(tile),
                 Method::Direct(direct) => group.direct(direct, tile),
                 Method::Planes(_) | Method::Once | Method::ForEachTile => group.unfolded(tile),
@@ -267,7 +267,7 @@ impl ConvPlan {
         let Channels { groups, filters, .. } = self.channels;
         let ending = self.ending(&operands);
         let each = (WORTH / 8 / (self.windows * self.terms)).max(1);
-        y.par_chunks_mut(self.windows).with_min_len(each).enumerate().for_each(|(i, y)| {
+        y.par_chunks_mut(self.windows).with_min_len(each).enumerate().each(|(i, y)| {
             let channel = i % (groups * filters);
             let x = &operands.x[i / filters * self.plane..][..self.plane];
             let w = &operands.w[channel * self.terms..][..self.terms];
@@ -438,15 +438,13 @@ impl Group<'_> {
             .collect();
         scratch::shared(plan.windows.next_multiple_of(LINE) * terms, |memory| {
             let rows = (WORTH / 16 / width).max(1);
-            memory.par_chunks_mut(width * terms).zip(&operands).for_each(
-                |(to, (stride, unfold))| {
-                    to.par_chunks_mut(rows * stride).enumerate().for_each(|(i, to)| {
-                        let part = i * rows..terms.min((i + 1) * rows);
-                        unfold.fill(self.x, plan.terms(part), to);
-                    });
-                },
-            );
-            tiles(y, plan.windows, plan.tile(1)).into_par_iter().for_each(|tile| {
+            memory.par_chunks_mut(width * terms).zip(&operands).each(|(to, (stride, unfold))| {
+                to.par_chunks_mut(rows * stride).enumerate().each(|(i, to)| {
+                    let part = i * rows..terms.min((i + 1) * rows);
+                    unfold.fill(self.x, plan.terms(part), to);
+                });
+            });
+            tiles(y, plan.windows, plan.tile(1)).into_par_iter().each(|tile| {
                 let operand = &memory[tile.columns.start * terms..];
                 let (stride, unfold) = &operands[tile.columns.start / width];
                 scratch::own(tile.pieces.len() * stride, |result| {
@@ -513,7 +511,7 @@ impl CpuKernel for Ordered {
         let (channels, terms) = (plan.channels.own, plan.terms);
         scratch::weights(w.len(), |turned| {
             let rows = turned.par_chunks_mut(terms).zip(w.par_chunks(terms));
-            rows.for_each(|(to, from)| {
+            rows.each(|(to, from)| {
                 Matrix::contiguous(from, channels, terms / channels).pack_transposed(to, channels);
             });
             plan.convolve(ConvOperands { w: turned, ..operands }, y);

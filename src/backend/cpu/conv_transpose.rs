@@ -18,7 +18,7 @@ use super::gemm::{Matrix, MatrixMut, multiply};
 use super::im2col::{AxisPhase, SeenAxis};
 use super::scratch;
 use super::simd::vectorised;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, rows_of_tap};
 use crate::op::{ConvTranspose, OpError};
@@ -239,7 +239,7 @@ pub(crate) fn conv_transpose(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &
 /// Output planes, tap by tap and channel by channel.
 fn planes(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &mut [f32], runs: &[Run]) {
     let SpreadPlan { channels: Channels { groups, own, filters }, plane, taps, .. } = *plan;
-    y.par_chunks_mut(plan.output).enumerate().for_each(|(i, y)| {
+    y.par_chunks_mut(plan.output).enumerate().each(|(i, y)| {
         let (group, filter) = (i / filters, i % filters);
         let x = &operands.x[group * own * plane..][..own * plane];
         y.fill(0.0);
@@ -275,7 +275,7 @@ fn by_phases(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &mut [f32], phase
             return phase.plan.convolve(ConvOperands { w: turned, ..operands }, y);
         }
         let input = plan.channels.groups * plan.channels.own * plan.plane;
-        y.par_chunks_mut(plan.sample()).enumerate().for_each(|(i, y)| {
+        y.par_chunks_mut(plan.sample()).enumerate().each(|(i, y)| {
             let operands = ConvOperands { x: &operands.x[i * input..][..input], ..operands };
             sample(plan, &parts, turned, operands, i, y);
         });
@@ -300,12 +300,12 @@ fn sample(
             let operands = ConvOperands { w, bias: None, epilogue: &none, ..operands };
             phase.plan.convolve(operands, sums);
             let sums = sums.par_chunks(phase.plan.sample() / planes);
-            y.par_chunks_mut(plan.output).zip(sums).for_each(|(y, sums)| {
+            y.par_chunks_mut(plan.output).zip(sums).each(|(y, sums)| {
                 deal(&phase.axes, sums, y);
             });
         });
     }
-    y.par_chunks_mut(plan.output).enumerate().for_each(|(channel, y)| {
+    y.par_chunks_mut(plan.output).enumerate().each(|(channel, y)| {
         end(plan, operands, i * planes + channel, y);
     });
 }
@@ -341,7 +341,7 @@ impl Phase {
     /// The weights of the phase's convolution, `[filters, taps, channels]`.
     fn turn(&self, plan: &SpreadPlan, w: &[f32], to: &mut [f32]) {
         let SpreadPlan { channels: Channels { own, filters, .. }, taps, .. } = *plan;
-        to.par_chunks_mut(self.taps.len() * own).enumerate().for_each(|(i, to)| {
+        to.par_chunks_mut(self.taps.len() * own).enumerate().each(|(i, to)| {
             let (group, filter) = (i / filters, i % filters);
             for c in 0..own {
                 let w = &w[((group * own + c) * filters + filter) * taps..][..taps];
@@ -359,12 +359,12 @@ fn products(plan: &SpreadPlan, operands: ConvOperands<'_>, y: &mut [f32], runs: 
     let SpreadPlan { channels: Channels { groups, own, filters }, .. } = *plan;
     let SpreadPlan { plane, output, taps, block, .. } = *plan;
     let (inputs, weights) = (own * plane, own * filters * taps);
-    y.par_chunks_mut(filters * output).enumerate().for_each(|(i, y)| {
+    y.par_chunks_mut(filters * output).enumerate().each(|(i, y)| {
         let group = i % groups;
         let x = Matrix::contiguous(&operands.x[i * inputs..][..inputs], own, plane);
         let w = &operands.w[group * weights..][..weights];
         let w = Matrix::contiguous(w, own, filters * taps).transposed();
-        y.par_chunks_mut(block * output).enumerate().for_each(|(j, y)| {
+        y.par_chunks_mut(block * output).enumerate().each(|(j, y)| {
             let first = j * block;
             let rows = first * taps..first * taps + y.len() / output * taps;
             let w = w.block(rows.clone(), 0..own);

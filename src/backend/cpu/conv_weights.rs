@@ -22,7 +22,7 @@ use super::im2col::{SeenAxis, Term, Unfold};
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
 use super::tile::{Extent, Tile, tiles};
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows, rows_of_tap};
 use crate::op::{ConvWeightGrad, OpError};
@@ -134,8 +134,8 @@ pub(crate) fn conv_weights(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &m
     let size = dw.len();
     scratch::shared(batch.div_ceil(each) * size, |parts| {
         let samples = x.par_chunks(each * input).zip(dy.par_chunks(each * output));
-        parts.par_chunks_mut(size).zip(samples).for_each(|(dw, (x, dy))| part(plan, x, dy, dw));
-        dw.par_chunks_mut(MAX_TERMS).enumerate().for_each(|(i, dw)| {
+        parts.par_chunks_mut(size).zip(samples).each(|(dw, (x, dy))| part(plan, x, dy, dw));
+        dw.par_chunks_mut(MAX_TERMS).enumerate().each(|(i, dw)| {
             dw.fill(0.0);
             for part in parts.chunks_exact(size) {
                 let part = &part[i * MAX_TERMS..][..dw.len()];
@@ -153,8 +153,8 @@ fn part(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let pieces: Vec<Range<usize>> = chunks(plan.windows).collect();
     let unfolds: Vec<Unfold> =
         pieces.iter().map(|p| Unfold::new(&plan.seen, p.clone(), p.len())).collect();
-    dw.par_chunks_mut(plan.filters * terms).enumerate().for_each(|(group, dw)| {
-        tiles(dw, terms, plan.tile).into_par_iter().for_each(|tile| {
+    dw.par_chunks_mut(plan.filters * terms).enumerate().each(|(group, dw)| {
+        tiles(dw, terms, plan.tile).into_par_iter().each(|tile| {
             let group = Group { plan, number: group, x, dy };
             group.tile(tile, &pieces, &unfolds);
         });
@@ -226,7 +226,7 @@ impl Group<'_> {
 fn lanes(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let ConvWeightsPlan { groups, channels, filters, plane, windows, taps, .. } = *plan;
     let step = invariant(plan.axes.last(), "that windows have a spatial axis").stride;
-    dw.par_chunks_mut(taps).enumerate().for_each(|(i, dw)| {
+    dw.par_chunks_mut(taps).enumerate().each(|(i, dw)| {
         let (filter, channel) = (i / channels, i % channels);
         let channel = filter / filters * channels + channel;
         let planes = x.chunks_exact(groups * channels * plane);

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{Dft, DftSizes};
 use crate::types::KernelClass;
@@ -27,7 +27,7 @@ impl CpuKernel for DftPlan {
         let ([x], [y]) = (operands, results) else { return Err(Unsuited) };
         let DftSizes { entries, inner, parts: [from, to], .. } = self.sizes;
         let block = entries * inner * from;
-        y.par_chunks_exact_mut(inner * to).enumerate().for_each(|(at, row)| {
+        y.par_chunks_exact_mut(inner * to).enumerate().each(|(at, row)| {
             let block = &x[at / self.count * block..][..block];
             Dft::row(self.sizes, &self.turns, at % self.count, block, row);
         });

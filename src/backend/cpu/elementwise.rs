@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 use super::simd::vectorised;
+use crate::backend::host::Each as _;
 use crate::lower::{Access, Chain, ChainStep};
 use crate::op::{Apply, Apply2, BatchNorm, Binary, Unary};
 
@@ -151,7 +152,7 @@ impl ByChannel<'_> {
 
 /// Applies `chain` to all elements of `y`, in parallel.
 pub(crate) fn in_place(y: &mut [f32], chain: &Epilogue<'_>) {
-    y.par_chunks_mut(TASK).enumerate().for_each(|(i, y)| chain.apply(y, i * TASK));
+    y.par_chunks_mut(TASK).enumerate().each(|(i, y)| chain.apply(y, i * TASK));
 }
 
 /// Writes to `y` what `chain` makes of `x`, in parallel.
@@ -161,7 +162,7 @@ pub(crate) fn in_place(y: &mut [f32], chain: &Epilogue<'_>) {
 pub(crate) fn map(x: &[f32], y: &mut [f32], chain: &Epilogue<'_>) {
     assert_eq!(x.len(), y.len(), "elements of an elementwise operator");
     let tasks = y.par_chunks_mut(TASK).zip(x.par_chunks(TASK)).enumerate();
-    tasks.for_each(|(i, (y, x))| {
+    tasks.each(|(i, (y, x))| {
         for (j, (y, x)) in y.chunks_mut(BLOCK).zip(x.chunks(BLOCK)).enumerate() {
             y.copy_from_slice(x);
             chain.apply(y, i * TASK + j * BLOCK);

@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use rayon::ThreadPool;
-
 use super::run::{Given, Prepared, Run};
 use super::variables::{self, Variables};
-use crate::backend::host::{DeviceMemory, lock, profile};
+use crate::backend::host::{Crew, DeviceMemory, lock, profile};
 use crate::backend::{
     CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, Trace, inputs,
 };
@@ -23,7 +21,7 @@ const KEPT_PLANS: usize = 16;
 pub struct CpuExecutable {
     program: Program,
     variables: Variables,
-    pool: Arc<ThreadPool>,
+    crew: Arc<Crew>,
     plans: Mutex<VecDeque<Arc<Prepared>>>,
     /// The arenas of the last run, one for each device.
     arenas: Mutex<Option<Vec<Tensor>>>,
@@ -35,11 +33,11 @@ impl CpuExecutable {
     pub(super) fn new(
         program: Program,
         weights: &Weights,
-        pool: Arc<ThreadPool>,
+        crew: Arc<Crew>,
     ) -> Result<Self, CompileError> {
-        let variables = pool.install(|| Variables::new(&program, weights))?;
+        let variables = crew.enter(|| Variables::new(&program, weights))?;
         let (plans, arenas) = (Mutex::default(), Mutex::default());
-        Ok(Self { program, variables, pool, plans, arenas, trace: None })
+        Ok(Self { program, variables, crew, plans, arenas, trace: None })
     }
 
     /// The same with a trace that its runs are added to.
@@ -164,7 +162,7 @@ impl Executable for CpuExecutable {
             prepared: &prepared,
             inputs: &inputs,
             params: &held,
-            pool: &self.pool,
+            crew: &self.crew,
             progress: options.progress.as_deref(),
             trace: trace.as_ref(),
         };
@@ -215,10 +213,10 @@ impl Executable for CpuExecutable {
 
     fn weights(&self) -> Result<Weights, RunError> {
         let allocation = |error| RunError::Allocation { device: Device::HOST, error };
-        self.pool.install(|| self.variables.current(&self.program)).map_err(allocation)
+        self.crew.enter(|| self.variables.current(&self.program)).map_err(allocation)
     }
 
     fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {
-        self.pool.install(|| self.variables.set(&self.program, weights))
+        self.crew.enter(|| self.variables.set(&self.program, weights))
     }
 }

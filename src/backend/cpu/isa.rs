@@ -46,13 +46,14 @@ impl Isa {
 }
 
 thread_local! {
-    /// What was chosen for the pool of this thread.
+    /// What was chosen for the crew of this thread.
     static CHOSEN: Cell<Option<pulp::Arch>> = const { Cell::new(None) };
 }
 
-/// Makes kernels on this thread use these instructions.
-pub(super) fn choose(arch: pulp::Arch) {
-    CHOSEN.set(Some(arch));
+/// Makes kernels on this thread use these instructions, or without any the widest of the machine;
+/// returns those that were chosen before.
+pub(super) fn choose(arch: Option<pulp::Arch>) -> Option<pulp::Arch> {
+    CHOSEN.replace(arch)
 }
 
 /// The instructions of kernels on this thread: the widest of the machine unless others were chosen.
@@ -72,14 +73,29 @@ pub(super) fn has_many_registers() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
+    use rayon::prelude::*;
+
     use super::{Isa, arch};
     use crate::backend::Cpu;
+    use crate::backend::host::Each;
 
     #[test]
-    fn workers_have_the_instructions_of_their_pool() {
+    fn members_have_the_instructions_of_their_crew() {
         let named = |isa: Option<Isa>| {
-            let cpu = Cpu::with(1, isa).unwrap();
-            format!("{:?}", cpu.pool.install(arch))
+            let cpu = Cpu::with(2, isa).unwrap();
+            let (before, both) = (format!("{:?}", arch()), Barrier::new(2));
+            let mut found = [const { String::new() }; 2];
+            cpu.crew.enter(|| {
+                found.par_iter_mut().each(|found| {
+                    both.wait();
+                    *found = format!("{:?}", arch());
+                });
+            });
+            assert_eq!(found[0], found[1]);
+            assert_eq!(format!("{:?}", arch()), before);
+            found[0].clone()
         };
         for isa in Isa::available() {
             assert_eq!(named(Some(isa)), format!("{:?}", isa.arch().unwrap()));

@@ -11,7 +11,7 @@ use super::gemm::{Matrix, MatrixMut, Panels, Right, multiply};
 use super::scratch::{self, LINE};
 use super::simd::vectorised;
 use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
 use crate::types::invariant::invariant;
@@ -127,7 +127,7 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
         return;
     }
     let matrix_a = |at: usize| Matrix::contiguous(&left.data[at * m * k..], m, k);
-    y.par_chunks_mut((m * n).max(1)).enumerate().for_each(|(i, y)| {
+    y.par_chunks_mut((m * n).max(1)).enumerate().each(|(i, y)| {
         let (at_a, at_b) = places(i, outer_a, outer_b);
         product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * m * n);
     });
@@ -175,7 +175,7 @@ impl Product<'_> {
         let height = rows.div_ceil(blocks).next_multiple_of(6).min(HEIGHT);
         tiles(y, columns, Extent { rows: height, columns: width })
             .into_par_iter()
-            .for_each(|tile| self.tile(tile, first));
+            .each(|tile| self.tile(tile, first));
     }
 
     fn tile(&self, tile: Tile<'_>, first: usize) {

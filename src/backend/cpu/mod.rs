@@ -1,7 +1,7 @@
-//! The CPU: virtual devices on the host, with separate memories and one pool of workers for all,
+//! The CPU: virtual devices on the host, with separate memories and one crew of threads for all,
 //! and the kernels that they run.
 //!
-//! A kernel is a function on slices. It uses the threads of the rayon pool in which it is called,
+//! A kernel is a function on slices. It uses the threads of the crew in which it is called,
 //! and the bits of each output row depend on that row's inputs alone: not on the batch size, the
 //! number of threads, the tile in which the row is computed or the alignment of the memory.
 
@@ -46,28 +46,27 @@ mod variables;
 
 use std::sync::Arc;
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
-
+use super::host::Crew;
 use super::{Backend, CompileError, Executable, Trace};
 use crate::ir::Weights;
 use crate::lower::{self, Program};
-use crate::types::subnormals;
 pub use executable::CpuExecutable;
 pub(crate) use isa::Isa;
 pub use kernel::CPU;
 #[cfg(feature = "cuda")]
 pub(super) use kernel::StepKernels;
 
-/// The CPU backend: any number of virtual devices that share a pool of worker threads.
+/// The CPU backend: any number of virtual devices that share a crew of threads.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    pool: Arc<ThreadPool>,
+    crew: Arc<Crew>,
     /// What its executables add their runs to.
     trace: Option<Arc<Trace>>,
 }
 
 impl Cpu {
-    /// A backend with a pool of `threads` workers, at least 1.
+    /// A backend that computes on so many threads, at least 1: whoever runs a program is one of
+    /// them while the run lasts.
     pub fn new(threads: usize) -> Result<Self, CompileError> {
         Self::with(threads, None)
     }
@@ -77,16 +76,9 @@ impl Cpu {
     pub(crate) fn with(threads: usize, isa: Option<Isa>) -> Result<Self, CompileError> {
         let lacking = |isa: Isa| CompileError::Internal(format!("no `{}` here", isa.name()));
         let arch = isa.map(|isa| isa.arch().ok_or_else(|| lacking(isa))).transpose()?;
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads.max(1))
-            .thread_name(|i| format!("fanwise-{i}"))
-            .start_handler(move |_| {
-                subnormals::keep();
-                arch.into_iter().for_each(isa::choose);
-            })
-            .build()
-            .map_err(|e| CompileError::Threads(e.to_string()))?;
-        Ok(Self { pool: Arc::new(pool), trace: None })
+        let crew = Crew::new(threads, arch, isa::choose);
+        let crew = crew.map_err(|e| CompileError::Threads(e.to_string()))?;
+        Ok(Self { crew: Arc::new(crew), trace: None })
     }
 
     /// The same with a trace of all runs.
@@ -94,10 +86,10 @@ impl Cpu {
         Self { trace, ..self }
     }
 
-    /// The workers.
+    /// The threads.
     #[cfg(feature = "cuda")]
-    pub(super) fn pool(&self) -> &ThreadPool {
-        &self.pool
+    pub(super) fn crew(&self) -> &Crew {
+        &self.crew
     }
 
     /// Readies a program, like [`Backend::compile`].
@@ -106,7 +98,7 @@ impl Cpu {
         program: Program,
         weights: &Weights,
     ) -> Result<CpuExecutable, CompileError> {
-        let made = CpuExecutable::new(program, weights, self.pool.clone())?;
+        let made = CpuExecutable::new(program, weights, self.crew.clone())?;
         Ok(made.traced(self.trace.clone()))
     }
 }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{AllGather, Concat, Pad, PadMode};
 use crate::types::KernelClass;
@@ -43,7 +43,7 @@ pub(crate) fn join(plan: &JoinPlan, operands: &[&[f32]], y: &mut [f32]) {
     }
     // A block of the result holds a run of each operand, one behind the other.
     let each = (WORTH / total).max(1);
-    y.par_chunks_exact_mut(total).with_min_len(each).enumerate().for_each(|(i, y)| {
+    y.par_chunks_exact_mut(total).with_min_len(each).enumerate().each(|(i, y)| {
         let mut rest = y;
         for (x, run) in operands.iter().zip(&plan.0) {
             let (part, tail) = rest.split_at_mut(*run);
@@ -89,16 +89,16 @@ pub(crate) fn pad(plan: &PadPlan, x: &[f32], y: &mut [f32]) {
         return;
     }
     let each = (WORTH / columns).max(1);
-    y.par_chunks_exact_mut(*columns).with_min_len(each).enumerate().for_each(
-        |(row, y)| match origin(outer, row) {
+    y.par_chunks_exact_mut(*columns).with_min_len(each).enumerate().each(|(row, y)| {
+        match origin(outer, row) {
             None => y.fill(plan.value),
             Some(from) => {
                 y[..*before].fill(plan.value);
                 y[*before..before + size].copy_from_slice(&x[from * size..(from + 1) * size]);
                 y[before + size..].fill(plan.value);
             }
-        },
-    );
+        }
+    });
 }
 
 /// The row of the operand that is row `row` of the result; `None` if that lies outside the operand.

@@ -6,9 +6,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
 
 use super::Cpu;
 use super::isa::arch;
+use crate::backend::host::Each;
 use crate::backend::host::profile::Peak;
 
 /// How long each is measured.
@@ -77,7 +79,7 @@ impl Cpu {
     /// there is no memory to measure it.
     pub(crate) fn peak(&self) -> Peak {
         let multiply = || rate(|| black_box(arch().dispatch(Chains)).1);
-        let length = (BYTES / self.pool.current_num_threads()).max(LEAST);
+        let length = (BYTES / self.crew.threads()).max(LEAST);
         let copy = || {
             // Without memory nothing is measured.
             let (Some(from), Some(mut to)) = (bytes(length), bytes(length)) else { return 0.0 };
@@ -87,11 +89,16 @@ impl Cpu {
                 2 * length
             })
         };
-        let sum = |rates: Vec<f64>| rates.into_iter().sum();
-        Peak {
-            operations: sum(self.pool.broadcast(|_| multiply())),
-            bytes: sum(self.pool.broadcast(|_| copy())),
-        }
+        Peak { operations: self.sum(&multiply), bytes: self.sum(&copy) }
+    }
+
+    /// The sum of what each thread measures at the same time.
+    fn sum(&self, measure: &(dyn Fn() -> f64 + Sync)) -> f64 {
+        let mut rates = vec![0.0; self.crew.threads()];
+        // A thread that finds its own part done by another comes too late to measure anything: by
+        // then the others have measured for much longer than it takes to wake one.
+        self.crew.enter(|| rates.par_iter_mut().each(|rate| *rate = measure()));
+        rates.into_iter().sum()
     }
 }
 

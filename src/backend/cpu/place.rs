@@ -6,8 +6,9 @@ use crate::backend::host::{DeviceMemory, lock};
 
 /// The memory of one device, and the devices that wait until it is free.
 ///
-/// Only the device's own launches hold it for long. The worker that would wait for one may be the
-/// one that computes it, further down its stack: other devices never block.
+/// Only the device's own launches hold it for long: other devices never block, so that the member
+/// that would wait computes meanwhile. Nor does a member that holds it take steps of other devices
+/// before it gives it back: while it waits for others in a launch it only turns round.
 pub(super) struct Place {
     /// Whoever held it calls [`Place::left`] afterwards.
     pub(super) memory: Mutex<DeviceMemory>,

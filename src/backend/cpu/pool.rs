@@ -11,7 +11,7 @@ use super::elementwise::Epilogue;
 use super::phases::Phases;
 use super::scratch;
 use super::simd::vectorised;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{OpError, Pool};
@@ -84,7 +84,7 @@ pub(crate) fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len() / plane * windows, y.len(), "planes of {plan:?}");
     let each = (WORTH / windows.saturating_mul(taps).max(1)).max(1);
     let planes = y.par_chunks_exact_mut(windows).zip(x.par_chunks_exact(plane));
-    planes.with_min_len(each).for_each(|(y, x)| match (&plan.phases, plan.greatest) {
+    planes.with_min_len(each).each(|(y, x)| match (&plan.phases, plan.greatest) {
         (Some(phases), true) => slide(phases, x, y, f32::NEG_INFINITY, greater),
         (Some(phases), false) => slide(phases, x, y, 0.0, |sum, x| sum + x),
         (None, true) => each_window(&plan.axes, x, y, f32::NEG_INFINITY, greater),
@@ -92,7 +92,7 @@ pub(crate) fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
     });
     // Divided once after the sum, as the reference does.
     if !plan.greatest {
-        y.par_chunks_exact_mut(windows).with_min_len(each).for_each(|y| {
+        y.par_chunks_exact_mut(windows).with_min_len(each).each(|y| {
             vectorised!(for (y, count) in y.iter_mut().zip(&plan.counts) {
                 *y /= *count;
             });

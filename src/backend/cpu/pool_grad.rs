@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::window::WindowAxis;
 use crate::op::{OpError, PoolGrad};
@@ -129,7 +129,7 @@ pub(crate) fn pool_grad(plan: &PoolGradPlan, x: &[f32], dy: &[f32], dx: &mut [f3
     let met = |spans: &[Span]| spans.iter().map(|s| s.count).sum::<usize>();
     let each = (WORTH / met(&plan.rows).saturating_mul(met(&plan.columns)).max(1)).max(1);
     let planes = dx.par_chunks_exact_mut(plan.plane).zip(dy.par_chunks_exact(windows));
-    planes.with_min_len(each).enumerate().for_each(|(i, (dx, dy))| {
+    planes.with_min_len(each).enumerate().each(|(i, (dx, dy))| {
         dx.fill(0.0);
         if plan.greatest {
             plan.to_greatest(&x[i * plan.plane..][..plan.plane], dy, dx);

@@ -13,10 +13,11 @@ use super::isa;
 use super::matmul::{View, matmul};
 use super::matrix::Matrix;
 use super::simd::vectorised;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each as _, Unsuited, crew};
 use crate::lower::{Support, Types};
 use crate::op::{Activation, Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
 use crate::types::KernelClass;
+use crate::types::invariant::invariant;
 
 /// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
 const BLOCK: usize = 32;
@@ -81,7 +82,7 @@ impl Panels {
         let columns = weights.len() / terms;
         let mut data = vec![0.0; columns.div_ceil(PANEL) * PANEL * terms];
         let panels = data.par_chunks_exact_mut(PANEL * terms);
-        panels.zip(weights.par_chunks(PANEL * terms)).for_each(|(panel, rows)| {
+        panels.zip(weights.par_chunks(PANEL * terms)).each(|(panel, rows)| {
             let rows = Matrix::contiguous(rows, rows.len() / terms, terms);
             rows.pack_transposed(panel, PANEL);
         });
@@ -203,7 +204,7 @@ impl Packed {
         let columns = weights.len() / terms;
         let mut input = vec![0.0; weights.len()];
         let rows = Matrix::contiguous(weights, columns, terms);
-        input.par_chunks_mut(ROWS * columns).enumerate().for_each(|(i, to)| {
+        input.par_chunks_mut(ROWS * columns).enumerate().each(|(i, to)| {
             let own = i * ROWS..(i * ROWS + to.len() / columns);
             rows.block(0..columns, own).pack_transposed(to, columns);
         });
@@ -267,10 +268,11 @@ pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut
     let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);
     let weights: Vec<Packed> = (0..directions).map(|d| Packed::new(&sequence(d))).collect();
     // How sequences are cut into blocks changes no result: none depends on another.
-    let tasks = rayon::current_num_threads().div_ceil(directions);
+    let tasks = crew::threads().div_ceil(directions);
     let block = rows.div_ceil(tasks).clamp(LEAST, BLOCK);
     let blocks = rows.div_ceil(block);
-    let done = (0..directions * blocks).into_par_iter().map(|i| {
+    let mut done: Vec<Option<Done>> = (0..directions * blocks).map(|_| None).collect();
+    done.par_iter_mut().enumerate().each(|(i, done)| {
         let (direction, first) = (i / blocks, i % blocks * block);
         let rows = first..(first + block).min(rows);
         // Each task has its own memory, because the results interleave the blocks' sequences.
@@ -280,12 +282,13 @@ pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut
                 let at = ((row - first) * steps + time) * hidden;
                 all[at..at + hidden].copy_from_slice(state);
             });
-        Done { direction, rows, all, last }
+        *done = Some(Done { direction, rows, all, last });
     });
+    let done = done.into_iter().map(|done| invariant(done, "that each task has a result"));
     let done: Vec<Done> = done.collect();
     let (all, last) = results.split_first_mut().expect("invariant: a call has results");
     let copies = all.par_chunks_exact_mut(hidden).with_min_len((WORTH / hidden).max(1));
-    copies.enumerate().for_each(|(at, to)| {
+    copies.enumerate().each(|(at, to)| {
         let (time, direction, row) = sizes.place(at);
         let from = ((row % block) * steps + time) * hidden;
         let task = &done[direction * blocks + row / block];

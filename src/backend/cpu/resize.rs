@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{Passes, Resize, ResizeMode};
 use crate::types::KernelClass;
@@ -45,7 +45,7 @@ pub(crate) fn resize(plan: &ResizePlan, x: &[f32], y: &mut [f32]) {
     let (input, output) = plan.passes.sizes();
     assert_eq!(x.len() / input * output, y.len(), "planes of {plan:?}");
     let planes = y.par_chunks_exact_mut(output).zip(x.par_chunks_exact(input));
-    planes.with_min_len((WORTH / output).max(1)).for_each(|(y, x)| {
+    planes.with_min_len((WORTH / output).max(1)).each(|(y, x)| {
         if plan.picks {
             let value = plan.value.to_ne_bytes();
             plan.passes.pick(4, bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y), &value);

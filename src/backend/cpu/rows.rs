@@ -8,7 +8,7 @@ use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use super::scratch;
 use super::simd::vectorised;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{GroupNorm, GroupSizes, LayerNorm, Reduce, Softmax};
 use crate::types::KernelClass;
@@ -45,7 +45,7 @@ pub fn softmax(plan: &SoftmaxPlan, x: &[f32], y: &mut [f32]) {
     let SoftmaxPlan { op, size, inner } = plan;
     let block = size * inner;
     let blocks = y.par_chunks_exact_mut(block).zip(x.par_chunks_exact(block));
-    blocks.with_min_len(each(block)).for_each(|(y, x)| {
+    blocks.with_min_len(each(block)).each(|(y, x)| {
         if *inner == 1 {
             // The row's function works in place.
             y.copy_from_slice(x);
@@ -78,7 +78,7 @@ impl LayerNormPlan {
 pub fn layer_norm(plan: &LayerNormPlan, x: &[f32], scale: &[f32], shift: &[f32], y: &mut [f32]) {
     let LayerNormPlan { op, size } = plan;
     let rows = y.par_chunks_exact_mut(*size).zip(x.par_chunks_exact(*size));
-    rows.with_min_len(each(*size)).for_each(|(y, x)| vectorised!(op.row(x, y, scale, shift)));
+    rows.with_min_len(each(*size)).each(|(y, x)| vectorised!(op.row(x, y, scale, shift)));
 }
 
 /// A normalisation of channels.
@@ -109,7 +109,7 @@ pub(crate) fn group_norm(
     let GroupSizes { channels, groups, inner } = plan.sizes;
     let size = channels * inner;
     let blocks = y.par_chunks_exact_mut(size).zip(x.par_chunks_exact(size)).enumerate();
-    blocks.with_min_len(each(size)).for_each(|(i, (y, x))| {
+    blocks.with_min_len(each(size)).each(|(i, (y, x))| {
         let from = i % groups * channels;
         let (scale, bias) = (&scale[from..from + channels], &bias[from..from + channels]);
         vectorised!(plan.op.group(x, y, scale, bias, inner));
@@ -157,7 +157,7 @@ impl ReducePlan {
 fn reduce_channels(op: &Reduce, channels: usize, width: usize, x: &[f32], y: &mut [f32]) {
     let row = x.len() / channels;
     let op = op.with_axes(vec![1], false);
-    y.par_chunks_mut(CHANNELS).enumerate().for_each(|(i, y)| {
+    y.par_chunks_mut(CHANNELS).enumerate().each(|(i, y)| {
         scratch::own(y.len() * row, |rows| {
             for (channel, to) in (i * CHANNELS..).zip(rows.chunks_exact_mut(row)) {
                 let from = x.chunks_exact(width).skip(channel).step_by(channels);
@@ -185,7 +185,7 @@ pub fn reduce(plan: &ReducePlan, x: &[f32], y: &mut [f32]) {
     }
     let many = each(part);
     let tasks = y.par_chunks_mut(many * results).zip(x.par_chunks(many * part));
-    tasks.for_each(|(y, x)| {
+    tasks.each(|(y, x)| {
         let mut dims = plan.dims.clone();
         dims[0] = x.len() / part;
         vectorised!(plan.op.reduce(&dims, x, y));

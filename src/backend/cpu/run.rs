@@ -1,9 +1,9 @@
-//! One run: the workers of the pool take the steps of the devices, each device's in order.
+//! One run: the members of the crew take the steps of the devices, each device's in order.
 //!
 //! A device is a task that never blocks. Where its next step has to wait for an event, or for
 //! memory that a launch of another device holds, the task ends, and whoever records the event or
-//! gives the memory back starts it again. A worker that waits for parts of a launch may take steps
-//! of another device meanwhile.
+//! gives the memory back starts it again: it stands in a queue, and the next member that is free
+//! takes it. A member that waits for parts of a launch takes no steps of another device meanwhile.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rayon::{Scope, ThreadPool};
+use smallvec::SmallVec;
 
 use super::events::{Events, Stopped};
 use super::kernel::StepKernels;
@@ -19,7 +19,7 @@ use super::place::Place;
 use crate::backend::RunError;
 use crate::backend::host::profile;
 use crate::backend::host::trace::{Kind, Recorder, Span};
-use crate::backend::host::{DeviceMemory, HostSteps, StepError, highest, lock};
+use crate::backend::host::{Crew, DeviceMemory, HostSteps, StepError, highest, lock};
 use crate::lower::{Action, Bound, BufferId, Launch, Program, Step};
 use crate::types::Tensor;
 
@@ -46,7 +46,7 @@ pub(super) struct Given<'a> {
     pub(super) prepared: &'a Prepared,
     pub(super) inputs: &'a [&'a Tensor],
     pub(super) params: &'a [Vec<Option<Tensor>>],
-    pub(super) pool: &'a ThreadPool,
+    pub(super) crew: &'a Crew,
     pub(super) progress: Option<&'a AtomicU64>,
     pub(super) trace: Option<&'a Recorder>,
 }
@@ -59,6 +59,25 @@ pub(super) struct Run<'a> {
     /// The work of each device.
     tasks: Vec<Mutex<Task>>,
     events: Events,
+    queue: Mutex<Queue>,
+}
+
+/// The devices that can go on.
+#[derive(Default)]
+struct Queue {
+    /// Those that nobody has taken, the next one first.
+    ready: SmallVec<[usize; 8]>,
+    /// The number of those that are being advanced.
+    taken: usize,
+}
+
+/// A device is being advanced while this lives.
+struct Taken<'a>(&'a Mutex<Queue>);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        lock(self.0).taken -= 1;
+    }
 }
 
 /// The work of one device.
@@ -111,23 +130,26 @@ fn internal(reason: &str) -> Failure {
     StepError::Internal(reason.to_owned()).into()
 }
 
+impl Queue {
+    /// True if no device can go on any more, and none is being advanced.
+    fn is_over(&self) -> bool {
+        self.taken == 0 && self.ready.is_empty()
+    }
+}
+
 impl<'a> Run<'a> {
     pub(super) fn new(given: Given<'a>, memories: Vec<DeviceMemory>) -> Self {
         let tasks = memories.iter().map(|_| Mutex::default()).collect();
         let places = memories.into_iter().map(Place::new).collect();
         let events = Events::new(given.program.events);
-        Self { given, places, tasks, events }
+        Self { given, places, tasks, events, queue: Mutex::default() }
     }
 
     /// Runs all devices; returns for each the bytes of its arena that it used and the time it
     /// worked.
     pub(super) fn all_devices(&self) -> Result<Vec<(u64, Duration)>, RunError> {
-        self.given.pool.scope(|scope| {
-            // A worker begins with what was started last.
-            for device in (0..self.tasks.len()).rev() {
-                self.start(scope, device);
-            }
-        });
+        lock(&self.queue).ready.extend(0..self.tasks.len());
+        self.given.crew.enter(|| self.devices());
         // An error of a step comes before what followed from it.
         let outcomes: Vec<_> = self.tasks.iter().map(|task| lock(task).outcome.take()).collect();
         let ended: Vec<_> =
@@ -150,17 +172,59 @@ impl<'a> Run<'a> {
         RunError::Internal { device: self.given.program.devices[d].device, label, reason }
     }
 
-    /// Starts a device, or starts it again.
-    fn start<'s>(&'s self, scope: &Scope<'s>, d: usize) {
-        scope.spawn(move |scope| self.advance(scope, d));
+    /// Advances devices, with those members that have nothing else to do, until none can go on.
+    fn devices(&self) {
+        if self.tasks.len() < 2 {
+            while self.next_device() {}
+            return;
+        }
+        let crew = self.given.crew;
+        crew.offer(&|| self.next_device(), |devices| {
+            loop {
+                let seen = crew.generation();
+                if devices.work() || devices.help() {
+                    continue;
+                }
+                if lock(&self.queue).is_over() {
+                    return;
+                }
+                crew.wait(seen);
+            }
+        });
+    }
+
+    /// Advances the next device of the queue; false if none stands there.
+    fn next_device(&self) -> bool {
+        let mut queue = lock(&self.queue);
+        if queue.ready.is_empty() {
+            return false;
+        }
+        let device = queue.ready.remove(0);
+        queue.taken += 1;
+        drop(queue);
+        let taken = Taken(&self.queue);
+        self.advance(device);
+        drop(taken);
+        if lock(&self.queue).is_over() {
+            // Whoever began the run waits for its end.
+            self.given.crew.stir();
+        }
+        true
+    }
+
+    /// Starts devices, or starts them again.
+    fn start(&self, devices: Vec<usize>) {
+        if !devices.is_empty() {
+            lock(&self.queue).ready.extend(devices);
+            self.given.crew.stir();
+        }
     }
 
     /// Takes steps of a device until there are none left, or the next one has to wait. A panic in a
     /// step is an error like any other.
-    fn advance<'s>(&'s self, scope: &Scope<'s>, d: usize) {
-        let start = |devices: Vec<usize>| devices.into_iter().for_each(|d| self.start(scope, d));
+    fn advance(&self, d: usize) {
         let mut task = lock(&self.tasks[d]);
-        let result = catch_unwind(AssertUnwindSafe(|| self.steps(d, &mut task, &start)));
+        let result = catch_unwind(AssertUnwindSafe(|| self.steps(d, &mut task)));
         let result = result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -168,16 +232,18 @@ impl<'a> Run<'a> {
         });
         match result {
             Ok(Next::Wait) => {}
-            Ok(Next::Yield(others)) => {
-                self.start(scope, d);
-                start(others);
+            Ok(Next::Yield(mut others)) => {
+                drop(task);
+                others.push(d);
+                self.start(others);
             }
             Ok(Next::Step | Next::End) => task.outcome = Some(Ok(Some((task.used, task.time)))),
             Err(failure) => {
                 task.outcome = Some(self.failed(d, &task, failure));
-                start(self.events.stop());
+                drop(task);
+                self.start(self.events.stop());
                 // The step that failed may have held memory.
-                self.places.iter().for_each(|place| start(place.left()));
+                self.places.iter().for_each(|place| self.start(place.left()));
             }
         }
     }
@@ -194,13 +260,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes steps of a device; `start` starts others again.
-    fn steps(
-        &self,
-        d: usize,
-        task: &mut Task,
-        start: &dyn Fn(Vec<usize>),
-    ) -> Result<Next, Failure> {
+    /// Takes steps of a device.
+    fn steps(&self, d: usize, task: &mut Task) -> Result<Next, Failure> {
         let bound = &self.given.prepared.bound.devices[d];
         while let Some(step) = self.given.program.devices[d].steps.get(task.steps) {
             let mut next = Next::Step;
@@ -211,9 +272,9 @@ impl<'a> Run<'a> {
                         return Ok(Next::Wait);
                     }
                     Action::Wait(_) => {}
-                    Action::Record(event) => start(self.events.record(*event)),
+                    Action::Record(event) => self.start(self.events.record(*event)),
                     Action::Copy { device, from, to } => {
-                        next = self.copy(d, *device, [*from, *to], start)?;
+                        next = self.copy(d, *device, [*from, *to])?;
                     }
                     Action::Launch(launch) => next = self.launch(d, task.steps, launch)?,
                 }
@@ -258,7 +319,7 @@ impl<'a> Run<'a> {
             bound: &self.given.prepared.bound.devices[d],
             inputs: self.given.inputs,
             params: &self.given.params[d],
-            pool: self.given.pool,
+            crew: self.given.crew,
         }
     }
 
@@ -272,13 +333,7 @@ impl<'a> Run<'a> {
     }
 
     /// Copies a buffer of the device `source` into one of device `d`.
-    fn copy(
-        &self,
-        d: usize,
-        source: usize,
-        [from, to]: [BufferId; 2],
-        start: &dyn Fn(Vec<usize>),
-    ) -> Result<Next, Failure> {
+    fn copy(&self, d: usize, source: usize, [from, to]: [BufferId; 2]) -> Result<Next, Failure> {
         self.events.check()?;
         let (from, to) = (self.of(source).location(from), self.of(d).location(to));
         if from.bytes != to.bytes {
@@ -299,16 +354,16 @@ impl<'a> Run<'a> {
             let Some(one) = first.take(d) else { return Ok(Next::Wait) };
             let Some(other) = last.take(d) else {
                 drop(one);
-                start(first.left());
+                self.start(first.left());
                 return Ok(Next::Wait);
             };
             let (mut own, other) = if d < source { (one, other) } else { (other, one) };
             let bytes = other.read(from).ok_or_else(outside)?;
             own.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
             drop((own, other));
-            start(self.places[source].left());
+            self.start(self.places[source].left());
         }
-        start(self.places[d].left());
+        self.start(self.places[d].left());
         Ok(Next::Step)
     }
 }
@@ -317,11 +372,10 @@ impl<'a> Run<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use rayon::ThreadPoolBuilder;
-
     use super::{Given, Prepared, Run};
     use crate::backend::CPU;
-    use crate::backend::host::{DeviceMemory, lock};
+    use crate::backend::cpu::isa;
+    use crate::backend::host::{Crew, DeviceMemory, lock};
     use crate::ir::verify;
     use crate::lower::lower;
     use crate::lower::testing::Replication;
@@ -333,7 +387,7 @@ mod tests {
         let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
         let bound = Arc::new(program.bind(4).unwrap());
         let prepared = Prepared::new(&program, bound.clone());
-        let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let crew = Crew::new(1, None, isa::choose).unwrap();
         // There are neither inputs nor parameters: the first copy of one fails.
         let params = vec![Vec::new(); program.devices.len()];
         let memory = |planned: usize| DeviceMemory {
@@ -342,15 +396,16 @@ mod tests {
             updates: Vec::new(),
         };
         let memories = bound.devices.iter().map(|device| memory(device.planned)).collect();
-        let (program, prepared, pool) = (&program, &prepared, &pool);
+        let (program, prepared, crew) = (&program, &prepared, &crew);
         let (progress, trace) = (None, None);
         let given =
-            Given { program, prepared, inputs: &[], params: &params, pool, progress, trace };
+            Given { program, prepared, inputs: &[], params: &params, crew, progress, trace };
         let run = Run::new(given, memories);
         let launch = lock(&run.places[1].memory);
         assert!(run.places[1].take(0).is_none());
         drop(launch);
-        pool.scope(|scope| run.advance(scope, 2));
+        lock(&run.queue).ready.push(2);
+        run.devices();
         assert!(matches!(lock(&run.tasks[2]).outcome, Some(Err(_))));
         assert!(matches!(lock(&run.tasks[0]).outcome, Some(Ok(None))));
     }

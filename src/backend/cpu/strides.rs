@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use super::simd::vectorised;
-use crate::backend::host::Unsuited;
+use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::broadcast::{Broadcast, Run};
 use crate::op::strided::{Axis, distances, read};
@@ -104,7 +104,7 @@ pub fn strided(plan: &StridedPlan, x: &[f32], y: &mut [f32]) {
     let row: usize = inner.iter().map(|(size, _)| size).product();
     // Whole rows of the first axis: a task begins where that axis has its next entry.
     let many = (WORTH / row.max(1)).max(1);
-    y.par_chunks_mut(many * row).enumerate().for_each(|(i, y)| {
+    y.par_chunks_mut(many * row).enumerate().each(|(i, y)| {
         // A distance may be negative, as that of a slice backwards; the place itself lies in the
         // operand.
         let moved = distance.wrapping_mul((i * many).cast_signed());
@@ -177,7 +177,7 @@ pub fn broadcast(plan: &BroadcastPlan, a: &[f32], b: &[f32], y: &mut [f32]) {
     let Some(len) = runs.first().map(|run| run.len) else { return };
     let many = (WORTH / len.max(1)).max(1);
     let tasks = y.par_chunks_mut(many * len).zip(runs.par_chunks(many)).enumerate();
-    tasks.for_each(|(i, (y, list))| {
+    tasks.each(|(i, (y, list))| {
         plan.op.visit(Runs { list, from: i * many * len, a, b, y });
     });
 }

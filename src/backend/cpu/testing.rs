@@ -29,7 +29,7 @@ pub(super) fn misaligned(x: &[f32]) -> Vec<f32> {
 /// Runs `f` on one thread by the widest instructions of the machine, and by others on 2 and 3
 /// threads; fails unless each gives the same bits, and returns them.
 pub(super) fn in_pools(f: impl Fn() -> Vec<f32> + Sync) -> Vec<f32> {
-    let by = |threads, isa| Cpu::with(threads, isa).unwrap().pool.install(&f);
+    let by = |threads, isa| Cpu::with(threads, isa).unwrap().crew.enter(&f);
     let first = by(1, None);
     for (threads, isa) in [(2, Isa::Portable), (3, Isa::Avx2)] {
         let what = format!("{threads} threads, {}", isa.name());

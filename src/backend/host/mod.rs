@@ -1,6 +1,8 @@
-//! Steps on the host, shared by all backends: memory and disjoint views of it, and the steps
-//! themselves over the kernels of another room.
+//! Steps on the host, shared by all backends: memory and disjoint views of it, the threads that
+//! compute, and the steps themselves over the kernels of another room.
 
+pub(crate) mod crew;
+mod each;
 mod lock;
 mod memory;
 pub(crate) mod profile;
@@ -8,6 +10,8 @@ mod span;
 mod step;
 pub(crate) mod trace;
 
+pub(super) use crew::Crew;
+pub(super) use each::Each;
 pub(super) use lock::lock;
 #[cfg(feature = "cuda")]
 pub(super) use memory::Block;

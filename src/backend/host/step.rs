@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 
 use bytemuck::PodCastError;
-use rayon::ThreadPool;
 use smallvec::SmallVec;
 
+use super::crew::Crew;
 use super::lock::lock;
 use super::memory::{Block, DeviceMemory};
 use crate::backend::RunError;
@@ -98,7 +98,7 @@ pub(crate) struct HostSteps<'a> {
     /// The parameters that the device holds.
     pub(crate) params: &'a [Option<Tensor>],
     /// The threads that compute.
-    pub(crate) pool: &'a ThreadPool,
+    pub(crate) crew: &'a Crew,
 }
 
 impl<'a> HostSteps<'a> {
@@ -179,7 +179,7 @@ impl<'a> HostSteps<'a> {
             others: others.ok_or_else(outside)?,
             results: results.map_err(|_| outside())?,
         };
-        let done = self.pool.install(|| code.run(&launch.chain, slices));
+        let done = self.crew.enter(|| code.run(&launch.chain, slices));
         done.map_err(|Unsuited| internal("the operands do not suit the kernel"))
     }
 
@@ -201,8 +201,8 @@ impl<'a> HostSteps<'a> {
         let (operands, others) = operands.split_at(launch.split_operands().0.len());
         let refs: Vec<&Tensor> = operands.iter().collect();
         let mut results = self
-            .pool
-            .install(|| op.eval(&refs))
+            .crew
+            .enter(|| op.eval(&refs))
             .map_err(|e| StepError::Op(op.name(), Box::new(e)))?;
         if results.len() != launch.results.len() {
             return Err(internal("the operator gives another number of results"));
@@ -222,7 +222,7 @@ impl<'a> HostSteps<'a> {
             let others: SmallVec<[&[f32]; 4]> = others.iter().map(Tensor::as_slice).collect();
             let unsuited = || internal("the operands do not suit the chain");
             let result = results.first_mut().ok_or_else(unsuited)?.as_mut_slice();
-            let applied = self.pool.install(|| C::apply(&launch.chain, &others, result));
+            let applied = self.crew.enter(|| C::apply(&launch.chain, &others, result));
             applied.map_err(|Unsuited| unsuited())?;
         }
         let mut own = lock(memory);

@@ -163,7 +163,7 @@ impl Host {
             bound: &job.plan.bound.devices[HOST],
             inputs: &inputs,
             params: &job.params,
-            pool: job.cpu.pool(),
+            crew: job.cpu.crew(),
         };
         for download in self.downloads.iter_mut().flatten() {
             download.begin(job)?;

@@ -12,7 +12,7 @@ use super::plan::Plan;
 use crate::backend::cuda::driver::context::{Context, NOT_READY};
 use crate::backend::cuda::driver::memory::{Global, HostBlock, Pinned, PinnedPool, free_memory};
 use crate::backend::cuda::driver::stream::Stream;
-use crate::backend::host::Block;
+use crate::backend::host::{Block, Each};
 use crate::backend::{CompileError, DriverError, params};
 use crate::types::invariant::invariant;
 use crate::types::{Device, Order, Tensor};
@@ -66,9 +66,7 @@ pub(super) fn stage(parts: &Parts, tensor: &Tensor) -> Result<Arc<Pinned>, NotTa
     let to = invariant(to, "that a block has the bytes that were asked for");
     let copy = |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from);
     let pieces = to.par_chunks_mut(STAGED_AT_ONCE);
-    parts.cpu.pool().install(|| {
-        pieces.zip(bytes.par_chunks(STAGED_AT_ONCE)).for_each(copy);
-    });
+    parts.cpu.crew().enter(|| pieces.zip(bytes.par_chunks(STAGED_AT_ONCE)).each(copy));
     Ok(block.pinned().clone())
 }
 
