@@ -247,6 +247,45 @@ fn unsafe_stays_in_its_wrappers() {
     }
 }
 
+/// The first piece of the code that computes on a pool of rayon: a loop over a parallel iterator
+/// that does not end in `each`, which the crew shares, or a function of a pool.
+fn on_a_pool(code: &str) -> Option<&str> {
+    const POOLS: [&str; 6] = [
+        "ThreadPool",
+        "num_threads",
+        "rayon::join",
+        "rayon::scope",
+        "rayon::spawn",
+        "rayon::broadcast",
+    ];
+    let pieces = || code.split([';', '{', '}']).map(str::trim);
+    let is_parallel = |piece: &str| piece.contains(".par_") || piece.contains("into_par_iter");
+    let named = |piece: &'_ str| Some(piece.strip_prefix("let ")?.split_once(' ')?.0.to_owned());
+    let names: Vec<String> = pieces().filter(|p| is_parallel(p)).filter_map(named).collect();
+    let of_name = |piece: &str| {
+        let rest = |name: &String| piece.strip_prefix(name.as_str());
+        names.iter().filter_map(rest).any(|rest| rest.starts_with('.'))
+    };
+    pieces().find(|piece| {
+        let ends = [".for_each(", ".collect(", ".reduce("].iter().any(|end| piece.contains(end));
+        POOLS.iter().any(|name| piece.contains(name))
+            || ends && (is_parallel(piece) || of_name(piece))
+    })
+}
+
+#[test]
+fn backends_compute_on_their_crew() {
+    for file in files(&["src/backend"]) {
+        let found = on_a_pool(&file.code);
+        assert_eq!(found, None, "{}", file.path);
+    }
+    assert!(on_a_pool("y.par_chunks_mut(8).enumerate().for_each(|(i, y)| f(i, y));").is_some());
+    assert!(on_a_pool("let rows = y.par_chunks_mut(8); rows.for_each(f);").is_some());
+    assert!(on_a_pool("let pool = ThreadPoolBuilder::new();").is_some());
+    let shared = "let rows = y.par_chunks_mut(8); rows.each(f); x.iter().for_each(g);";
+    assert_eq!(on_a_pool(shared), None);
+}
+
 #[test]
 fn the_library_leaves_the_environment_alone() {
     for file in files(&["src"]) {
