@@ -63,34 +63,37 @@ pub(super) fn write(order: Order, tensor: &Tensor, to: &mut [u8]) {
 
 /// Writes the elements of a tensor, which lie in an order, row-major.
 pub(super) fn read(order: Order, tensor: &Tensor, to: &mut [u8]) {
-    reorder(order, tensor, to, |[rows, columns]| [columns, rows]);
+    reorder(order, tensor, to, |[first, middle, last]| [last, middle, first]);
 }
 
-/// Transposes what an order transposes; `as_they_lie` gives the sizes of a matrix from those that
-/// it has row-major.
+/// Exchanges the axes that an order exchanges; `as_they_lie` gives the sizes of three axes from
+/// those that they have row-major.
 fn reorder(
     order: Order,
     tensor: &Tensor,
     to: &mut [u8],
-    as_they_lie: impl Fn([usize; 2]) -> [usize; 2] + Sync,
+    as_they_lie: impl Fn([usize; 3]) -> [usize; 3] + Sync,
 ) {
     let (from, size) = (tensor.bytes(), tensor.dtype().bytes());
     match order {
         Order::RowMajor => to.copy_from_slice(from),
         Order::ChannelsLast => exchange(from, size, as_they_lie(planes(tensor)), to),
         Order::RowPanels => {
-            let [_, columns] = matrix(tensor);
-            each_panel(from, to, columns * size, |rows, from, to| {
-                exchange(from, size, as_they_lie([rows, columns]), to);
+            let [channels, taps] = columns(tensor);
+            each_panel(from, to, channels * taps * size, |rows, from, to| {
+                exchange(from, size, as_they_lie([rows, channels, taps]), to);
             });
         }
     }
 }
 
-/// The sizes of a matrix.
-fn matrix(tensor: &Tensor) -> [usize; 2] {
-    let sizes = <[usize; 2]>::try_from(tensor.dims());
-    invariant(sizes.ok(), "that panels are of matrices")
+/// The columns of a matrix, or the channels and taps of weights.
+fn columns(tensor: &Tensor) -> [usize; 2] {
+    let sizes = match tensor.dims() {
+        [_, channels, taps @ ..] => Some([*channels, taps.iter().product()]),
+        [] | [_] => None,
+    };
+    invariant(sizes, "that panels are of matrices or weights")
 }
 
 /// Does it with each panel of rows of so many bytes: their number, and their bytes in both orders.
@@ -102,16 +105,17 @@ fn each_panel(from: &[u8], to: &mut [u8], row: usize, f: impl Fn(usize, &[u8], &
 }
 
 /// The channels of a tensor, and the places of each.
-fn planes(tensor: &Tensor) -> [usize; 2] {
+fn planes(tensor: &Tensor) -> [usize; 3] {
     match tensor.dims() {
-        [_, channels, places @ ..] => [*channels, places.iter().product()],
+        [_, channels, places @ ..] => [*channels, 1, places.iter().product()],
         // One order has the same bytes as the other.
-        [] | [_] => [1, 1],
+        [] | [_] => [1; 3],
     }
 }
 
-/// Writes matrices of these rows and columns, of elements of `size` bytes, each transposed.
-fn exchange(from: &[u8], size: usize, sizes: [usize; 2], to: &mut [u8]) {
+/// Writes blocks of three axes of these sizes, of elements of `size` bytes, each with its first
+/// axis in the place of its last.
+fn exchange(from: &[u8], size: usize, sizes: [usize; 3], to: &mut [u8]) {
     match size {
         1 => exchange_words::<1>(from, sizes, to),
         2 => exchange_words::<2>(from, sizes, to),
@@ -121,13 +125,15 @@ fn exchange(from: &[u8], size: usize, sizes: [usize; 2], to: &mut [u8]) {
 }
 
 /// As [`exchange`], of elements of so many bytes.
-fn exchange_words<const SIZE: usize>(from: &[u8], [rows, columns]: [usize; 2], to: &mut [u8]) {
+fn exchange_words<const SIZE: usize>(from: &[u8], sizes: [usize; 3], to: &mut [u8]) {
     let (from, to) = (from.as_chunks::<SIZE>().0, to.as_chunks_mut::<SIZE>().0);
-    // `max(1)`: sizes of 0 have no matrices.
-    let matrix = (rows * columns).max(1);
-    to.par_chunks_exact_mut(matrix).zip(from.par_chunks_exact(matrix)).each(|(to, from)| {
-        for (column, to) in to.chunks_exact_mut(rows).enumerate() {
-            for (to, from) in to.iter_mut().zip(from[column..].iter().step_by(columns)) {
+    let [first, middle, last] = sizes;
+    // `max(1)`: sizes of 0 have no blocks.
+    let block = (first * middle * last).max(1);
+    to.par_chunks_exact_mut(block).zip(from.par_chunks_exact(block)).each(|(to, from)| {
+        for (i, to) in to.chunks_exact_mut(first).enumerate() {
+            let from = &from[i % middle * last + i / middle..];
+            for (to, from) in to.iter_mut().zip(from.iter().step_by(middle * last)) {
                 *to = *from;
             }
         }
@@ -292,6 +298,29 @@ mod tests {
                 for column in 0..columns {
                     let panel = first..rows.min(first + Order::PANEL);
                     expected.extend(panel.map(|row| data[row * columns + column]));
+                }
+            }
+            assert_eq!(turned.as_slice::<f32>(), expected, "{dims:?}");
+            let mut back = Tensor::zeros(DType::F32, &dims).unwrap();
+            read(Order::RowPanels, &turned, back.bytes_mut());
+            assert_eq!(back.as_slice::<f32>(), data, "{dims:?}");
+        }
+    }
+
+    #[test]
+    fn panels_have_the_filters_of_weights() {
+        for dims in [[70, 3, 2, 2], [64, 1, 3, 3], [5, 4, 1, 1]] {
+            let [filters, channels, ..] = dims;
+            let taps = dims[2] * dims[3];
+            let data: Vec<f32> = (0..filters * channels * taps).map(|i| i as f32).collect();
+            let tensor = Tensor::new(&dims, &data).unwrap();
+            let mut turned = Tensor::zeros(DType::F32, &dims).unwrap();
+            write(Order::RowPanels, &tensor, turned.bytes_mut());
+            let mut expected = Vec::new();
+            for first in (0..filters).step_by(Order::PANEL) {
+                for (tap, c) in (0..taps).flat_map(|tap| (0..channels).map(move |c| (tap, c))) {
+                    let panel = first..filters.min(first + Order::PANEL);
+                    expected.extend(panel.map(|f| data[(f * channels + c) * taps + tap]));
                 }
             }
             assert_eq!(turned.as_slice::<f32>(), expected, "{dims:?}");

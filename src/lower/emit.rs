@@ -18,7 +18,7 @@ use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 use super::support::Partials;
-use crate::ir::{Graph, NodeId, NodeMap, Value};
+use crate::ir::{Graph, NodeId, NodeMap, ParamId, Value};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order, TensorType};
 
@@ -380,8 +380,10 @@ impl Emitter<'_> {
         }
         // A constant parameter may be uploaded twice, once in each order: this costs memory but
         // no step per run. A variable changes during a run, so two copies of it would disagree;
-        // it has one buffer and is reordered on use.
-        let kept = self.layout.param(value.node).filter(|id| !self.layout.variables.contains(id));
+        // it has one buffer and is reordered on use, and so is one that is not uploaded.
+        let uploads = self.layout.kernels.target().keeps_params;
+        let is_kept = |id: &ParamId| uploads && !self.layout.variables.contains(id);
+        let kept = self.layout.param(value.node).filter(is_kept);
         if is_here && let Some(id) = kept {
             let held = self.add_copy_buffer(value, device, order, Storage::Param(id.0))?;
             self.copies.insert((value, device, order), (held, START));

@@ -157,7 +157,7 @@ impl Fuser<'_> {
         // order too, or the epilogue could not index its operands.
         let is_row_major = |head| match self.support(head).images {
             Images::RowMajor => true,
-            Images::ChannelsLast | Images::First | Images::All | Images::Any => false,
+            Images::ChannelsLast | Images::First | Images::All | Images::One | Images::Any => false,
         };
         if !group.head.is_none_or(is_row_major)
             && order::in_channels_last(&group.chain, ty).is_none()

@@ -7,7 +7,7 @@ use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::{Op, Traits};
 use crate::types::invariant::{int, invariant};
-use crate::types::{Dim, FastMap, Order, TensorType};
+use crate::types::{DType, Dim, FastMap, KernelClass, Order, TensorType};
 
 /// The memory orders of launches and values.
 pub(super) struct Orders {
@@ -22,7 +22,7 @@ pub(super) struct Orders {
 impl Orders {
     /// Chooses the orders. Channels last spreads from the kernels that write it to the launches
     /// behind them. A value that is aliased, copied or returned to the caller is row-major; on
-    /// targets whose images are row-major a copy of a parameter may have the parameter's order.
+    /// targets whose devices do not keep parameters a copy of one may have the parameter's order.
     pub(super) fn new(layout: &Layout<'_>) -> Self {
         let graph = layout.graph;
         let mut orders = Self {
@@ -31,8 +31,14 @@ impl Orders {
             sources: graph.node_map(None),
         };
         let fixed = fixed_row_major(layout);
-        // The host of a target may have kernels that know no images with the channels last.
-        let has_images = |id: NodeId| layout.kernels.on(layout.device(id)).target().channels_last;
+        let trains = trains(layout);
+        let target = layout.kernels.target();
+        // The host of another target computes few steps, on parameters as they are given.
+        let has_images = |id: NodeId| {
+            target.channels_last
+                && (target.any_channels_last || !trains)
+                && layout.kernels.on(layout.device(id)).target() == target
+        };
         let launches = layout.order.iter().filter(|id| layout.role(**id) == Role::Launch);
         for id in launches.filter(|id| has_images(**id)) {
             orders.sources[*id] = orders.transposed(layout, *id, &fixed);
@@ -65,7 +71,7 @@ impl Orders {
         for id in layout.order.iter().filter(|id| !copied_param(layout, **id)) {
             for (slot, operand) in layout.operands(*id).into_iter().enumerate() {
                 let of_launch = || self.operand(layout, *id, slot);
-                let order = of_weights(layout, *id, slot).unwrap_or_else(of_launch);
+                let order = self.of_weights(layout, *id, slot).unwrap_or_else(of_launch);
                 wanted.set(operand, Some(agreed(*wanted.get(operand), order)));
             }
         }
@@ -104,7 +110,7 @@ impl Orders {
     /// row-major.
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
-        if of_weights(layout, id, slot).is_some() {
+        if self.of_weights(layout, id, slot).is_some() {
             let weights = invariant(operands.get(slot), "that a kernel has its weights");
             return self.value(*weights);
         }
@@ -135,6 +141,18 @@ impl Orders {
         self.sources[id]
     }
 
+    /// The order in which the launch of a node takes an operand, too, beside row-major: weights on
+    /// a target whose devices do not keep parameters.
+    fn of_weights(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Option<Order> {
+        let is_weights =
+            slot == 1 && layout.role(id) == Role::Launch && !layout.kernels.target().keeps_params;
+        let support = is_weights.then(|| layout.support(id))?;
+        let order = support.kernel.map(|_| support.weights)?;
+        // A kernel that prefers its images with the channels last takes weights so for these.
+        let suits = support.images == Images::RowMajor || self.launch(id) == Order::ChannelsLast;
+        (suits && order != Order::RowMajor).then_some(order)
+    }
+
     fn transposed(&self, layout: &Layout<'_>, id: NodeId, fixed: &ValueMap<bool>) -> Option<Value> {
         let graph = layout.graph;
         let Some(Op::Transpose(op)) = graph.node(id).op() else { return None };
@@ -142,7 +160,9 @@ impl Orders {
         let moved = [0].into_iter().chain(rank.checked_sub(1)).chain(1..rank.saturating_sub(1));
         let (result, operand) = (Value { node: id, output: 0 }, *layout.operands(id).first()?);
         // A parameter may lie channels last itself, as its readers want.
+        let target = layout.kernels.on(layout.device(id)).target();
         let suits = op.perm.iter().copied().eq(moved)
+            && (target.any_channels_last || graph.ty(result).dtype == DType::F32)
             && differs(graph.ty(result))
             && !*fixed.get(result)
             && self.value(operand) == Order::RowMajor
@@ -168,6 +188,13 @@ impl Orders {
             }
             Images::First => operands.first().is_some_and(is_last),
             Images::All => operands.iter().all(is_last),
+            Images::One => {
+                let is_like = |v: &Value| {
+                    let ty = graph.ty(*v);
+                    is_image(ty) && ty.rank() == result.ty.rank()
+                };
+                operands.iter().all(is_like) && operands.iter().any(is_last)
+            }
             Images::Any => {
                 let follows = |v: &Value| is_last(v) && graph.ty(*v).shape == result.ty.shape;
                 is_image(&result.ty) && operands.iter().any(follows)
@@ -176,14 +203,11 @@ impl Orders {
     }
 }
 
-/// The order in which the launch of a node takes an operand, too, which else is row-major: weights
-/// on a target whose images are row-major.
-fn of_weights(layout: &Layout<'_>, id: NodeId, slot: usize) -> Option<Order> {
-    let is_weights =
-        slot == 1 && layout.role(id) == Role::Launch && !layout.kernels.target().channels_last;
-    let support = is_weights.then(|| layout.support(id))?;
-    let order = support.kernel.map(|_| support.weights)?;
-    (order != Order::RowMajor).then_some(order)
+/// Whether the program updates parameters, or has kernels that only training needs.
+fn trains(layout: &Layout<'_>) -> bool {
+    let launches = || layout.order.iter().filter(|id| layout.role(**id) == Role::Launch);
+    !layout.variables.is_empty()
+        || launches().any(|id| layout.support(*id).class() == KernelClass::Training)
 }
 
 /// The order that suits both who wanted an operand so far, if somebody did, and another.
@@ -191,12 +215,12 @@ fn agreed(so_far: Option<Order>, other: Order) -> Order {
     if so_far.is_none_or(|order| order == other) { other } else { Order::RowMajor }
 }
 
-/// True of a copy of a parameter, on targets whose images are row-major: there the host holds
-/// parameters in any order, from where others copy them.
+/// True of a copy of a parameter, on targets whose devices do not keep parameters: there the host
+/// holds them in any order, from where others copy them.
 fn copied_param(layout: &Layout<'_>, id: NodeId) -> bool {
     let operands = layout.operands(id);
     layout.role(id) == Role::Copy
-        && !layout.kernels.target().channels_last
+        && !layout.kernels.target().keeps_params
         && matches!(operands.as_slice(), [param] if layout.param(param.node).is_some())
 }
 
@@ -248,8 +272,8 @@ fn moves(order: Order, ty: &TensorType) -> bool {
     let is_empty = ty.shape.contains(&Dim::ZERO);
     match (order, &ty.shape[..]) {
         (Order::ChannelsLast, _) => differs(ty),
-        (Order::RowPanels, [rows, columns]) if !is_empty => {
-            *rows != Dim::ONE && *columns != Dim::ONE
+        (Order::RowPanels, [rows, columns @ ..]) if !is_empty => {
+            *rows != Dim::ONE && columns.iter().any(|d| *d != Dim::ONE)
         }
         (Order::RowMajor | Order::RowPanels, _) => false,
     }

@@ -88,7 +88,7 @@ pub struct Support {
     /// The memory order of its images.
     pub(crate) images: Images,
     /// An order in which the kernel takes its second operand, too, if that is a parameter, on a
-    /// target whose images are row-major.
+    /// target whose devices do not keep parameters; for images as the kernel prefers them.
     pub(crate) weights: Order,
     /// The operands that its kernel can read through a function of their elements.
     pub(crate) reads_through: Through,
@@ -120,6 +120,13 @@ impl Support {
     #[must_use]
     pub(crate) fn with_own_bits(self, holds: bool) -> Self {
         Self { bits: if holds { Bits::Own } else { Bits::Defined }, ..self }
+    }
+
+    /// This support, with images in this order if the condition holds and there is a kernel.
+    #[must_use]
+    pub(crate) fn with_images(self, images: Images, holds: bool) -> Self {
+        let suits = holds && self.kernel.is_some();
+        Self { images: if suits { images } else { Images::RowMajor }, ..self }
     }
 
     /// This support if the condition holds, otherwise none.
@@ -222,6 +229,8 @@ pub(crate) enum Images {
     First,
     /// The channels last if all operands have them last.
     All,
+    /// The channels last if an operand has them last, and all are images of as many axes.
+    One,
     /// The channels last if the result is an image and an operand of its shape has them last.
     Any,
 }

@@ -108,9 +108,13 @@ pub struct Target {
     /// Whether images may lie with the channels last in memory. Otherwise all values but
     /// parameters are row-major.
     pub channels_last: bool,
+    /// Whether they may in programs that train, too, and with other elements than `f32`.
+    pub any_channels_last: bool,
 }
 
-/// The order in which a buffer's elements lie in memory.
+/// The order of a buffer: how its elements lie in memory.
+///
+/// Elsewhere: layout (XLA, MLIR); memory format (PyTorch); data format (Keras).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Order {
     /// The last axis varies fastest.
@@ -121,7 +125,8 @@ pub enum Order {
     /// one element for each channel, has the same bytes in both orders and counts as row-major.
     ChannelsLast,
     /// A matrix in panels of 64 rows, and a last one of what is left: of a panel the elements of
-    /// the first column, then of the second.
+    /// the first column, then of the second. Of a weight `[out, in, ...]` the columns are those
+    /// that its rows have with the channels last.
     RowPanels,
 }
 

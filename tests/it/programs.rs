@@ -33,6 +33,7 @@ impl Kernels for Offloading {
             together: false,
             collectives: false,
             channels_last: false,
+            any_channels_last: false,
         };
         &TARGET
     }

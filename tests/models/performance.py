@@ -27,6 +27,8 @@ DEVICES = [1, 2, 4, 8]
 OTHERS = ["gru", "nested", "siamese", "two_head", "video"]
 IN_PARTS = {"mobilenet_v2": "narrow=4,pixels=64", "resnet50": "narrow=8,pixels=64", "xception": "narrow=8,pixels=71"}
 PARTS = ["rewrite", "verification", "proof", "whole"]
+# Of a case that takes longer than this beside ONNX Runtime the operators are told.
+GOAL = 1.1
 
 
 def say(text):
@@ -67,10 +69,12 @@ def inference(fanwise, folder):
         subprocess.run([fanwise, "compile", f"zoo:{name}", "--emit", f"onnx={files[-1]}"], check=True, capture_output=True)
     batches = ",".join(map(str, BATCHES))
     told = bench(fanwise, *files, "--batch", batches, "--against", "onnxruntime", "--python", sys.executable)
-    rows = []
+    rows, operators = [], []
     for case in told["cases"]:
         mine, theirs = case["measured"]
         name = pathlib.Path(case["model"]).stem
+        if theirs["speed"] > GOAL:
+            operators.append([f"`zoo:{name}`", case["rows"], *by_operator(fanwise, case["model"], case["rows"], folder)])
         # A speed is that of the other program, which is how much longer fanwise takes.
         rows.append([f"`zoo:{name}`", case["rows"], short(mine["seconds"]), short(theirs["seconds"]), f"{theirs['speed']:.2f}"])
         say(rows[-1])
@@ -82,7 +86,31 @@ ratios is {mean["speed"]:.2f}.
 
 """
     version = mean["name"].removeprefix("onnxruntime ")
-    return text + table(["model", "rows", "fanwise", f"ONNX Runtime {version}", "ratio"], rows)
+    text += table(["model", "rows", "fanwise", f"ONNX Runtime {version}", "ratio"], rows)
+    return text + f"""
+Of the cases above {GOAL} the operators that take most of the time (`fanwise run --profile`): their share of it, and of what these
+threads multiply and move in a second at most.
+
+{table(["model", "rows", "first", "second", "third"], operators)}"""
+
+
+def by_operator(fanwise, model, rows, folder):
+    """What the three operators do that take most of the time."""
+    profile = folder / "profile.json"
+    command = [fanwise, "run", model, "--gpus", "1", "--batch", str(rows), "--threads", "2", "--repeat", "20", f"--profile={profile}"]
+    subprocess.run(command, check=True, capture_output=True)
+    told = json.loads(profile.read_text())
+    sums = {}
+    for step in told["programs"][0]["steps"]:
+        own = sums.setdefault(step["operator"], [0, 0, 0])
+        for i, key in enumerate(["seconds", "operations", "bytes"]):
+            own[i] += step[key]
+    whole = sum(own[0] for own in sums.values())
+    most = sorted(sums.items(), key=lambda item: -item[1][0])[:3]
+    peak = [told["peak"]["operations_per_second"], told["peak"]["bytes_per_second"]]
+    shares = lambda own: [own[0] / whole, own[1] / own[0] / peak[0], own[2] / own[0] / peak[1]]
+    cells = [f"{name} {{:.0%}}: {{:.0%}}, {{:.0%}}".format(*shares(own)) for name, own in most]
+    return cells + [""] * (3 - len(cells))
 
 
 def devices(fanwise):

@@ -26,4 +26,5 @@ const TARGET: Target = Target {
     together: false,
     collectives: false,
     channels_last: false,
+    any_channels_last: false,
 };

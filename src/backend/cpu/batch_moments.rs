@@ -217,6 +217,7 @@ mod tests {
         let sizes = Sizes {
             operands: operands.iter().map(|x| x.dims().into()).collect(),
             orders: operands.iter().map(|_| Order::RowMajor).collect(),
+            images: Order::RowMajor,
             results: std::iter::once(expected.dims().into()).collect(),
         };
         let plan = op.plan(&sizes).unwrap();

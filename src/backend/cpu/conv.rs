@@ -23,12 +23,19 @@ use super::isa;
 use super::scratch::{self, LINE};
 use super::tile::{Extent, Tile, tiles};
 use crate::backend::host::{Each, Unsuited, crew};
-use crate::lower::{Support, Types};
+use crate::lower::{Images, Support, Types};
 use crate::op::{Conv, OpError};
+use crate::types::invariant::invariant;
 use crate::types::{DType, KernelClass, Order, Shape, TensorType};
 use direct::Direct;
+use images::{InImages, InOrder};
+pub use operands::ConvOperands;
 
+mod depthwise_last;
 mod direct;
+mod images;
+mod last;
+mod operands;
 
 /// The sizes of a convolution, and how it is computed: a function of everything but the batch size.
 #[derive(Debug)]
@@ -203,19 +210,6 @@ impl ConvPlan {
         let channels = self.channels.own;
         range.map(move |i| Term { channel: i % channels, tap: i / channels })
     }
-}
-
-/// The operands of a convolution.
-#[derive(Clone, Copy, Debug)]
-pub struct ConvOperands<'a> {
-    /// The input, `[N, channels, spatial…]`.
-    pub x: &'a [f32],
-    /// The weights, `[filters, taps, channels / groups]`.
-    pub w: &'a [f32],
-    /// The bias, `[filters]`, if there is one.
-    pub bias: Option<&'a [f32]>,
-    /// What the result ends with.
-    pub epilogue: &'a Epilogue<'a>,
 }
 
 impl ConvPlan {
@@ -483,14 +477,30 @@ struct Ordered {
 impl CpuOp for Conv {
     fn supports(&self, types: &Types<'_>) -> Support {
         let support = ending_in_chain(of_f32(KernelClass::Conv, types));
-        Support { weights: Order::ChannelsLast, ..support }
+        let in_images = match types.operands.as_slice() {
+            [x, w, ..] => {
+                let axes = self.windows(x, w);
+                axes.is_ok_and(|axes| InImages::new(&axes, x, w).is_some())
+            }
+            _ => false,
+        };
+        let weights = if in_images { Order::RowPanels } else { Order::ChannelsLast };
+        Support { weights, ..support }.with_images(Images::ChannelsLast, in_images)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
         let ([x, w, ..], [_, order, ..]) = (at.operands.as_slice(), at.orders.as_slice()) else {
             return None;
         };
-        Some(Box::new(Ordered { plan: ConvPlan::new(self, x, w).ok()?, order: *order }))
+        let order = *order;
+        // Images of one channel or one place have the same bytes in both orders.
+        if at.images == Order::ChannelsLast || order == Order::RowPanels {
+            let ty = |dims: &[usize]| TensorType { dtype: DType::F32, shape: Shape::from(dims) };
+            let plan = InImages::new(&self.windows(&ty(x), &ty(w)).ok()?, &ty(x), &ty(w));
+            let plan = invariant(plan, "that images have their channels last where a kernel does");
+            return Some(Box::new(InOrder { plan, order, channels: w[1] }));
+        }
+        Some(Box::new(Ordered { plan: ConvPlan::new(self, x, w).ok()?, order }))
     }
 }
 

@@ -20,10 +20,41 @@ pub(super) type Orders = SmallVec<[Order; 3]>;
 pub(super) struct Sizes {
     /// The sizes of the operands, none 0.
     pub(super) operands: Dims,
-    /// The orders of the operands: row-major but for [`Support::weights`].
+    /// The orders of the operands.
     pub(super) orders: Orders,
+    /// The order of the images among the operands and results.
+    pub(super) images: Order,
     /// The sizes of the results.
     pub(super) results: Dims,
+}
+
+impl Sizes {
+    /// The axes of an image, or of an operand of its rank, as they lie in memory: the channels may
+    /// be last.
+    pub(super) fn in_memory<T: Clone>(&self, axes: &[T]) -> SmallVec<[T; 4]> {
+        let mut axes: SmallVec<[T; 4]> = axes.iter().cloned().collect();
+        if self.images == Order::ChannelsLast
+            && let Some(behind_rows @ [_, ..]) = axes.get_mut(1..)
+        {
+            behind_rows.rotate_left(1);
+        }
+        axes
+    }
+
+    /// The place of an axis, negative from the end, among as many in the order of memory.
+    pub(super) fn axis_in_memory(&self, axis: i64, rank: usize) -> Option<usize> {
+        let from_end = usize::try_from(axis.checked_neg()?).ok().filter(|_| axis < 0);
+        let axis = match from_end {
+            Some(back) => rank.checked_sub(back)?,
+            None => usize::try_from(axis).ok()?,
+        };
+        let moved = self.images == Order::ChannelsLast && axis > 0;
+        Some(match axis {
+            1 if moved => rank.checked_sub(1)?,
+            _ if moved => axis - 1,
+            _ => axis,
+        })
+    }
 }
 
 /// The kernel of an operator; implemented beside it.

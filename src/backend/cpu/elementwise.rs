@@ -143,7 +143,23 @@ impl<'a> Epilogue<'a> {
     }
 }
 
-impl ByChannel<'_> {
+impl<'a> ByChannel<'a> {
+    /// What the next step adds to each element, if it adds an operand of the value's shape, the
+    /// bounds behind that, if there are some, and the steps that are left.
+    pub(super) fn added(self) -> (Option<&'a [f32]>, Option<[f32; 2]>, Self) {
+        let [Step::Binary { op: Binary::Add, operand: Operand::Full(added), .. }, rest @ ..] =
+            self.rest
+        else {
+            return (None, None, self);
+        };
+        let bounds = match rest {
+            [Step::Unary(op), ..] => op.bounds(),
+            _ => None,
+        };
+        let rest = &rest[usize::from(bounds.is_some())..];
+        (Some(added), bounds, Self { rest, ..self })
+    }
+
     /// Applies the steps behind, as [`Epilogue::apply`] does all.
     pub(super) fn rest(&self, x: &mut [f32], at: usize) {
         apply(self.rest, x, at);
@@ -289,6 +305,15 @@ fn runs(
 }
 
 fn scale_shift(x: &mut [f32], at: usize, inner: usize, scale: &[f32], shift: &[f32]) {
+    if inner == 1 && scale.len() > 1 {
+        runs(x, at, 1, scale.len(), |x, i| {
+            let factors = scale[i..].iter().zip(&shift[i..]);
+            vectorised!(for (x, (s, t)) in x.iter_mut().zip(factors) {
+                *x = *x * *s + *t;
+            });
+        });
+        return;
+    }
     runs(x, at, inner, 1, |x, i| {
         let (s, t) = (scale[i % scale.len()], shift[i % shift.len()]);
         vectorised!(for x in x.iter_mut() {

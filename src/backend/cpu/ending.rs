@@ -65,11 +65,16 @@ impl OfChannel {
             x = simd.mul_f32s(x, simd.splat_f32s(scale));
             x = simd.add_f32s(x, simd.splat_f32s(shift));
         }
-        // As the operator compares: a NaN stays, and the upper bound wins where they cross.
-        let (low, high) = (simd.splat_f32s(self.low), simd.splat_f32s(self.high));
-        let x = simd.select_f32s(simd.less_than_f32s(x, low), low, x);
-        simd.select_f32s(simd.greater_than_f32s(x, high), high, x)
+        clip(simd, x, [self.low, self.high])
     }
+}
+
+/// As the operator compares: a NaN stays, and the upper bound wins where they cross.
+#[inline(always)]
+pub(super) fn clip<S: Simd>(simd: S, x: S::f32s, bounds: [f32; 2]) -> S::f32s {
+    let [low, high] = bounds.map(|bound| simd.splat_f32s(bound));
+    let x = simd.select_f32s(simd.less_than_f32s(x, low), low, x);
+    simd.select_f32s(simd.greater_than_f32s(x, high), high, x)
 }
 
 struct End<I> {

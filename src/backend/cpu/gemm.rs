@@ -7,8 +7,8 @@ use std::ops::Range;
 use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
-pub(super) use super::micro::Rows;
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
+pub(super) use super::micro::{Places, Rows, Run, Windows};
 use super::scratch;
 
 /// The terms that callers pack and multiply in one go.
@@ -63,14 +63,15 @@ pub(super) fn accumulate(
     }
 }
 
-/// As [`accumulate`], for a right operand of which each row has a place of its own.
+/// As [`accumulate`], for operands of which each row has a place of its own.
 ///
 /// # Panics
 /// If the sizes do not fit, or there are more than [`MAX_TERMS`] terms or none: a bug in the
 /// caller.
-pub(super) fn accumulate_rows(a: Matrix<'_>, b: Rows<'_>, c: &mut MatrixMut<'_>, add: bool) {
-    let (terms, columns) = (b.places.len(), b.columns);
-    let fits = (a.rows, a.columns, columns) == (c.rows, terms, c.columns);
+pub(super) fn accumulate_rows(a: Windows<'_>, b: Rows<'_>, c: &mut MatrixMut<'_>, add: bool) {
+    let (rows, terms, columns) = (a.places.len(), b.places.len(), b.columns);
+    let fits = (rows, columns) == (c.rows, c.columns)
+        && terms == a.runs.iter().map(|run| run.terms).sum::<usize>();
     assert!(fits && (1..=MAX_TERMS).contains(&terms), "{terms} rows of {columns} into {c:?}");
     scratch::panels(MEMORY, |memory| isa::arch().dispatch(Block { a, b, c, add, memory }));
 }
@@ -86,7 +87,8 @@ fn accumulate_part(
     c: &mut MatrixMut<'_>,
     add: bool,
 ) {
-    let apart = if a.has_contiguous_rows() { 0 } else { a.rows * a.columns };
+    let (height, terms) = (a.rows, a.columns);
+    let apart = if a.has_contiguous_rows() { 0 } else { height * terms };
     scratch::panels(apart + TERMS * COLUMNS + MEMORY, |memory| {
         let (left, memory) = memory.split_at_mut(apart);
         let (right, memory) = memory.split_at_mut(TERMS * COLUMNS);
@@ -96,16 +98,19 @@ fn accumulate_part(
         } else {
             a
         };
+        let places = Rows::places(height, a.row_stride);
+        let runs = &[Run { from: 0, terms }];
+        let a = Windows { data: a.data, places: &places, runs };
         let mut multiply = |b: Rows<'_>, c: &mut MatrixMut<'_>| {
             arch.dispatch(Block { a, b, c, add, memory });
         };
         let b = match b {
             Right::Panels(panels) => {
                 for (n, data, stride) in panels.panels() {
-                    let places = Rows::places(a.columns, stride);
+                    let places = Rows::places(terms, stride);
                     let (columns, stride) = (n.len(), Some(stride));
                     let b = Rows { data, places: &places, columns, stride };
-                    multiply(b, &mut c.block(0..a.rows, n));
+                    multiply(b, &mut c.block(0..height, n));
                 }
                 return;
             }
@@ -122,7 +127,7 @@ fn accumulate_part(
             b.block(0..b.rows, n.clone()).pack_rows(right, columns);
             let places = Rows::places(b.rows, stride);
             let b = Rows { data: right, places: &places, columns, stride: Some(stride) };
-            multiply(b, &mut c.block(0..a.rows, n));
+            multiply(b, &mut c.block(0..height, n));
         }
     });
 }

@@ -4,13 +4,14 @@ use smallvec::SmallVec;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::{self, Epilogue};
+use super::reorder::ReorderPlan;
 use crate::backend::host::{Code, Slices, Unsuited};
 use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Kernels, Launch, Step, Support, Types,
 };
 use crate::op::{BatchNorm, LpNorm, Op, RecurrentGrad, Reverse, SplitOp, Tile, Unary};
 use crate::types::invariant::invariant;
-use crate::types::{DType, Dim, KernelClass, Target, subnormals};
+use crate::types::{DType, Dim, KernelClass, Order, Target, subnormals};
 
 /// The registry: the operators that have a kernel, or are steps of chains.
 macro_rules! kernels {
@@ -73,7 +74,8 @@ const TARGET: Target = Target {
     updates: true,
     together: false,
     collectives: false,
-    channels_last: false,
+    channels_last: true,
+    any_channels_last: false,
 };
 
 impl Kernels for CpuKernels {
@@ -127,17 +129,23 @@ impl Kernel {
     /// The code of a launch of a device; an operator that its kernel does not take is evaluated by
     /// reference.
     fn new(launch: &Launch, device: &DeviceProgram, bound: &BoundDevice, n: i64) -> Self {
-        let Some(op) = &launch.op else {
-            // A chain writes its elements in the order in which it reads them.
-            let keeps = launch.class != KernelClass::Reorder;
-            invariant(keeps.then_some(()), "that images on the host are row-major");
-            return Self::Chain;
-        };
         let dims = |b: &BufferId| bound.locations[*b].dims.clone();
+        let order = |b: &BufferId| device.buffer(*b).order;
         let (operands, _) = launch.split_operands();
+        let Some(op) = &launch.op else {
+            if launch.class != KernelClass::Reorder {
+                // A chain writes its elements in the order in which it reads them.
+                return Self::Chain;
+            }
+            let result = invariant(launch.results.first(), "that a reorder has a result");
+            return Self::Own(Box::new(ReorderPlan::new(&dims(result), order(result))));
+        };
+        let mut images = operands.first().into_iter().chain(&launch.results).map(order);
+        let last = images.any(|order| order == Order::ChannelsLast);
         let sizes = Sizes {
             operands: operands.iter().map(dims).collect(),
-            orders: operands.iter().map(|b| device.buffer(*b).order).collect(),
+            orders: operands.iter().map(order).collect(),
+            images: if last { Order::ChannelsLast } else { Order::RowMajor },
             results: launch.results.iter().map(dims).collect(),
         };
         let is_empty = sizes.operands.iter().flatten().any(|d| *d == 0);

@@ -7,10 +7,12 @@
 
 #![expect(clippy::inline_always, reason = "loops are compiled for the vectors of their caller")]
 
+use std::ops::Range;
+
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 use smallvec::SmallVec;
 
-use super::matrix::{Matrix, MatrixMut};
+use super::matrix::MatrixMut;
 
 /// The most terms of one call: what it reads of the right operand stays in a core's cache.
 pub(super) const TERMS: usize = 512;
@@ -27,8 +29,32 @@ const PAGE: usize = 1024;
 /// The elements that a block works with beside its operands.
 pub(super) const MEMORY: usize = (TERMS + ROWS) * COLUMNS;
 
-/// Where the rows of a right operand begin, at most [`TERMS`].
+/// Where the rows of an operand begin, most often at most [`TERMS`].
 pub(super) type Places = SmallVec<[usize; TERMS]>;
+
+/// A left operand: a row for each place, whose terms lie in runs at the same distances from it.
+#[derive(Clone, Copy)]
+pub(super) struct Windows<'a> {
+    pub(super) data: &'a [f32],
+    pub(super) places: &'a [usize],
+    /// None is empty.
+    pub(super) runs: &'a [Run],
+}
+
+/// Terms that are neighbours in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The distance of the first from the place of its row.
+    pub(super) from: usize,
+    pub(super) terms: usize,
+}
+
+impl Windows<'_> {
+    /// These rows.
+    fn rows(self, range: Range<usize>) -> Self {
+        Self { places: &self.places[range], ..self }
+    }
+}
 
 /// A right operand, a row for each term: the `columns` elements from its place on.
 #[derive(Clone, Copy)]
@@ -64,7 +90,7 @@ impl Rows<'_> {
 
 /// `c = a b`, or `c += a b` if `add`, for at most [`TERMS`] terms.
 pub(super) struct Block<'a, 'b> {
-    pub(super) a: Matrix<'a>,
+    pub(super) a: Windows<'a>,
     pub(super) b: Rows<'a>,
     pub(super) c: &'a mut MatrixMut<'b>,
     pub(super) add: bool,
@@ -81,10 +107,11 @@ impl WithSimd for Block<'_, '_> {
         let lanes = S::F32_LANES;
         let (memory, result) = memory.split_at_mut(TERMS * COLUMNS);
         // As even as possible: a low block leaves registers idle.
-        let blocks = a.rows().div_ceil(ROWS);
-        let height = a.rows().div_ceil(blocks);
+        let height = a.places.len();
+        let blocks = height.div_ceil(ROWS);
+        let block = |i: usize| i * height / blocks..(i + 1) * height / blocks;
         // As many sums as registers hold, and enough that none waits for another.
-        let most = match (S::REGISTER_COUNT < 32, height) {
+        let most = match (S::REGISTER_COUNT < 32, height.div_ceil(blocks)) {
             (true, 1) | (false, 1..=2) => 8,
             (true, 2) | (false, _) => 4,
             (true, _) => 2,
@@ -93,7 +120,7 @@ impl WithSimd for Block<'_, '_> {
         while at < b.columns {
             let left = b.columns - at;
             let mut vectors = left.div_ceil(lanes).min(most);
-            let copied = left < vectors * lanes || is_copied(a.rows(), b, lanes);
+            let copied = left < vectors * lanes || is_copied(height, b, lanes);
             if copied {
                 vectors = vectors.min(COLUMNS / lanes);
             }
@@ -108,10 +135,8 @@ impl WithSimd for Block<'_, '_> {
                 close = Rows::places(b.places.len(), vectors * lanes);
                 right = Rows { data: memory, places: &close, ..right };
             }
-            for i in 0..blocks {
-                let rows = i * a.rows() / blocks..(i + 1) * a.rows() / blocks;
-                let a = a.block(rows.clone(), 0..a.columns());
-                let operands = Operands { a, b: right };
+            for rows in (0..blocks).map(block) {
+                let operands = Operands { a: a.rows(rows.clone()), b: right };
                 if width == vectors * lanes {
                     tall(simd, vectors, operands, c, Place { row: rows.start, column: at }, add);
                     continue;
@@ -148,7 +173,7 @@ fn is_copied(rows: usize, b: Rows<'_>, lanes: usize) -> bool {
 
 #[derive(Clone, Copy)]
 struct Operands<'a> {
-    a: Matrix<'a>,
+    a: Windows<'a>,
     b: Rows<'a>,
 }
 
@@ -171,7 +196,7 @@ fn tall<S: Simd>(
 ) {
     macro_rules! of {
         ($($rows:literal: $($vectors:literal)*;)*) => {
-            match (operands.a.rows(), vectors) {
+            match (operands.a.places.len(), vectors) {
                 $($(($rows, $vectors) => {
                     let sums = Registers::<S, $rows, $vectors> { simd, operands, c, place, add };
                     simd.vectorize(sums);
@@ -208,14 +233,23 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
                 *sums = *array(S::as_simd_f32s(&c.row(row + i)[column..][..width]).0);
             }
         }
-        let rows: [&[f32]; M] = std::array::from_fn(|i| a.row(i));
-        // Loops over indices: where tests are built, iterators are calls that keep sums in memory.
-        macro_rules! add_term {
-            ($at:expr, $p:expr) => {
-                let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[$at..][..width]).0);
+        let first: &[usize; M] = array(a.places);
+        let mut places = b.places;
+        for run in a.runs {
+            let (own, others) = places.split_at(run.terms);
+            places = others;
+            // Slices of one length: no term needs a test of each.
+            let rows: [&[f32]; M] =
+                std::array::from_fn(|i| &a.data[first[i] + run.from..][..own.len()]);
+            // Loops over indices: where tests are built, iterators are calls that keep sums in
+            // memory. One term to a turn: of several, the compiler loads the elements of all at
+            // once, and sums leave the registers.
+            let mut term = 0;
+            while term < own.len() {
+                let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[own[term]..][..width]).0);
                 let mut i = 0;
                 while i < M {
-                    let x = simd.splat_f32s(rows[i][$p]);
+                    let x = simd.splat_f32s(rows[i][term]);
                     let mut v = 0;
                     while v < V {
                         sums[i][v] = simd.mul_add_f32s(x, b[v], sums[i][v]);
@@ -223,22 +257,8 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
                     }
                     i += 1;
                 }
-            };
-        }
-        // Several terms to a turn of the loop: where vectors of `b` cross cache lines, what a turn
-        // costs beside its sums counts.
-        let (turns, rest) = b.places.as_chunks::<4>();
-        let mut p = 0;
-        for [first, second, third, fourth] in turns {
-            add_term!(*first, p);
-            add_term!(*second, p + 1);
-            add_term!(*third, p + 2);
-            add_term!(*fourth, p + 3);
-            p += 4;
-        }
-        for at in rest {
-            add_term!(*at, p);
-            p += 1;
+                term += 1;
+            }
         }
         for (i, sums) in sums.iter().enumerate() {
             let to = S::as_mut_simd_f32s(&mut c.row(row + i)[column..][..width]).0;

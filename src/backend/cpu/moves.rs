@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use crate::backend::host::{Each, Unsuited};
-use crate::lower::{Support, Types};
+use crate::lower::{Images, Support, Types};
 use crate::op::{AllGather, Concat, Pad, PadMode};
 use crate::types::KernelClass;
 
@@ -18,16 +18,12 @@ const WORTH: usize = 1 << 15;
 pub(crate) struct JoinPlan(SmallVec<[usize; 4]>);
 
 impl JoinPlan {
-    /// The plan for operands of these sizes, which `op` admits.
+    /// The plan for operands of these sizes, which are joined along an axis.
     pub(crate) fn new<'a>(
-        op: &Concat,
+        axis: usize,
         operands: impl Iterator<Item = &'a [usize]>,
     ) -> Option<Self> {
-        let run = |dims: &[usize]| {
-            let rank = i64::try_from(dims.len()).ok()?;
-            let axis = if op.axis < 0 { op.axis + rank } else { op.axis };
-            Some(dims.get(usize::try_from(axis).ok()?..)?.iter().product())
-        };
+        let run = |dims: &[usize]| Some(dims.get(axis..)?.iter().product());
         operands.map(run).collect::<Option<_>>().map(Self)
     }
 }
@@ -127,11 +123,14 @@ impl CpuKernel for JoinPlan {
 
 impl CpuOp for Concat {
     fn supports(&self, types: &Types<'_>) -> Support {
-        of_f32(KernelClass::Move, types)
+        of_f32(KernelClass::Move, types).with_images(Images::One, true)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
-        Some(Box::new(JoinPlan::new(self, at.operands.iter().map(SmallVec::as_slice))?))
+        let operands = at.operands.iter().map(|dims| at.in_memory(dims));
+        let operands: SmallVec<[SmallVec<[usize; 4]>; 4]> = operands.collect();
+        let axis = at.axis_in_memory(self.axis, operands.first()?.len())?;
+        Some(Box::new(JoinPlan::new(axis, operands.iter().map(SmallVec::as_slice))?))
     }
 }
 
@@ -147,12 +146,15 @@ impl CpuOp for AllGather {
 
 impl CpuOp for Pad {
     fn supports(&self, types: &Types<'_>) -> Support {
-        of_f32(KernelClass::Move, types)
+        let own = self.mode == PadMode::Constant && self.pads.iter().all(|pad| *pad >= 0);
+        of_f32(KernelClass::Move, types).with_images(Images::First, own)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
         let [x] = at.operands.as_slice() else { return None };
-        Some(Box::new(PadPlan::new(self, x)?))
+        let mut plan = PadPlan::new(self, x)?;
+        plan.axes = at.in_memory(&plan.axes);
+        Some(Box::new(plan))
     }
 }
 
@@ -197,7 +199,7 @@ mod tests {
                 .collect();
             let sign = if case % 2 == 0 { 0 } else { i64::try_from(dims.len()).unwrap() };
             let op = Concat { axis: i64::try_from(axis).unwrap() - sign };
-            let plan = JoinPlan::new(&op, operands.iter().map(Tensor::dims)).unwrap();
+            let plan = JoinPlan::new(axis, operands.iter().map(Tensor::dims)).unwrap();
             let expected = reference(op, &operands.iter().collect::<Vec<_>>());
             let slices: Vec<&[f32]> = operands.iter().map(Tensor::as_slice).collect();
             let got = in_pools(|| {

@@ -16,10 +16,11 @@ use crate::backend::host::profile::Peak;
 /// How long each is measured.
 const TIME: Duration = Duration::from_millis(30);
 
-/// The bytes that all workers copy at most, in each direction: more than most caches have.
+/// The bytes that all members of a crew copy at most, in each direction: more than most caches
+/// have.
 const BYTES: usize = 128 << 20;
 
-/// The bytes that a worker copies at least.
+/// The bytes that a member copies at least.
 const LEAST: usize = 1 << 20;
 
 /// Independent chains of multiply-adds: more than a core needs to be busy at all times, and fewer
@@ -75,7 +76,7 @@ fn bytes(length: usize) -> Option<Vec<u8>> {
 }
 
 impl Cpu {
-    /// What all workers together do at most, with the instructions of their kernels; 0 bytes where
+    /// What all members together do at most, with the instructions of their kernels; 0 bytes where
     /// there is no memory to measure it.
     pub(crate) fn peak(&self) -> Peak {
         let multiply = || rate(|| black_box(arch().dispatch(Chains)).1);

@@ -9,14 +9,14 @@ use rayon::prelude::*;
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use super::phases::Phases;
+use super::pool_last::{PoolLast, greater};
 use super::scratch;
 use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
-use crate::lower::{Support, Types};
+use crate::lower::{Images, Support, Types};
 use crate::op::window::{WindowAxis, Windows};
 use crate::op::{OpError, Pool};
-use crate::types::KernelClass;
-use crate::types::{DType, Shape, TensorType};
+use crate::types::{DType, KernelClass, Order, Shape, TensorType};
 
 /// The sizes of a pooling, and how it is computed: a function of everything but the number of
 /// planes.
@@ -40,11 +40,7 @@ impl PoolPlan {
     /// The plan for an operand of shape `x`, which `op` admits; the first two sizes are free.
     /// `None` if `op` is none that this kernel computes.
     pub(crate) fn new(op: &Pool, x: &[usize]) -> Result<Option<Self>, OpError> {
-        let include = match op {
-            Pool::Max { indices: false, .. } => None,
-            Pool::Average { count_include_pad, .. } => Some(*count_include_pad),
-            Pool::Max { .. } | Pool::Lp { .. } => return Ok(None),
-        };
+        let Some(told) = told(op) else { return Ok(None) };
         let ty = TensorType { dtype: DType::F32, shape: Shape::from(x) };
         let axes = op.windows(&ty)?;
         if axes.len() > 2 {
@@ -53,12 +49,34 @@ impl PoolPlan {
         // Rows of few windows leave most lanes of a vector idle.
         let few = axes.last().is_none_or(|a| a.output < FEW);
         let phases = if few { None } else { Phases::new(&axes) };
-        let counts = include.map_or_else(Vec::new, |include| counts(&axes, include));
-        Ok(Some(Self { greatest: include.is_none(), phases, counts, axes }))
+        let (greatest, counts) = match told {
+            Told::Greatest => (true, Vec::new()),
+            Told::Mean { padding } => (false, counts(&axes, padding)),
+        };
+        Ok(Some(Self { axes, greatest, phases, counts }))
     }
 
     fn size(&self, f: fn(&WindowAxis) -> usize) -> usize {
         self.axes.iter().map(f).product()
+    }
+}
+
+/// What is told of a window.
+#[derive(Clone, Copy)]
+enum Told {
+    Greatest,
+    /// The mean of its elements, with those in the padding or without.
+    Mean {
+        padding: bool,
+    },
+}
+
+/// What a pooling tells; `None` for what these kernels do not compute.
+fn told(op: &Pool) -> Option<Told> {
+    match op {
+        Pool::Max { indices: false, .. } => Some(Told::Greatest),
+        Pool::Average { count_include_pad, .. } => Some(Told::Mean { padding: *count_include_pad }),
+        Pool::Max { .. } | Pool::Lp { .. } => None,
     }
 }
 
@@ -98,12 +116,6 @@ pub(crate) fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
             });
         });
     }
-}
-
-/// The greater one of two, a NaN if one is a NaN.
-#[inline]
-fn greater(best: f32, x: f32) -> f32 {
-    if x > best || x.is_nan() { x } else { best }
 }
 
 /// All windows of a plane at once, tap by tap.
@@ -165,12 +177,21 @@ fn each_window(
 
 impl CpuOp for Pool {
     fn supports(&self, types: &Types<'_>) -> Support {
-        of_f32(KernelClass::Pool, types)
+        let support = of_f32(KernelClass::Pool, types);
+        let axes = types.operands.first().and_then(|x| self.windows(x).ok());
+        let in_images = told(self).is_some() && axes.is_some_and(|axes| axes.len() <= 2);
+        support.with_images(Images::First, in_images)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
         let [x] = at.operands.as_slice() else { return None };
-        Some(Box::new(PoolPlan::new(self, x).ok()??))
+        let plan = PoolPlan::new(self, x).ok()??;
+        Some(if at.images == Order::ChannelsLast {
+            let counts = (!plan.greatest).then_some(plan.counts);
+            Box::new(PoolLast::new(&plan.axes, x[1], counts)?)
+        } else {
+            Box::new(plan)
+        })
     }
 }
 

@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use crate::backend::host::{Each, Unsuited};
-use crate::lower::{Support, Types};
+use crate::lower::{Images, Support, Types};
 use crate::op::{Passes, Resize, ResizeMode};
-use crate::types::KernelClass;
+use crate::types::{KernelClass, Order};
 
 /// The plan of resizing planes: it does not depend on their number.
 #[derive(Debug)]
@@ -57,12 +57,17 @@ pub(crate) fn resize(plan: &ResizePlan, x: &[f32], y: &mut [f32]) {
 
 impl CpuOp for Resize {
     fn supports(&self, types: &Types<'_>) -> Support {
-        of_f32(KernelClass::Pool, types)
+        let places = self.axes.iter().all(|axis| *axis > 1) && !self.sizes.contains(&0);
+        of_f32(KernelClass::Pool, types).with_images(Images::First, places)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
         let [x] = at.operands.as_slice() else { return None };
-        Some(Box::new(ResizePlan::new(self, x)?))
+        if at.images == Order::RowMajor {
+            return Some(Box::new(ResizePlan::new(self, x)?));
+        }
+        let axes = self.axes.iter().map(|axis| axis.checked_sub(1)).collect::<Option<_>>()?;
+        Some(Box::new(ResizePlan::new(&Self { axes, ..self.clone() }, &at.in_memory(x))?))
     }
 }
 

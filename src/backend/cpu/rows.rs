@@ -6,15 +6,22 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
+use super::matrix::Matrix;
 use super::scratch;
 use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
-use crate::lower::{Support, Types};
+use crate::lower::{Images, Support, Types};
 use crate::op::{GroupNorm, GroupSizes, LayerNorm, Reduce, Softmax};
 use crate::types::KernelClass;
 
 /// Elements for which a task is worth its cost.
 const WORTH: usize = 1 << 14;
+
+/// Rows of fewer elements leave most lanes of a vector idle.
+const FEW: usize = 16;
+
+/// The short rows of a task.
+const SIDE_BY_SIDE: usize = 512;
 
 /// Rows of `size` elements for a task.
 fn each(size: usize) -> usize {
@@ -43,6 +50,11 @@ impl SoftmaxPlan {
 /// If a slice does not hold whole blocks of the plan's sizes: a bug in the caller.
 pub fn softmax(plan: &SoftmaxPlan, x: &[f32], y: &mut [f32]) {
     let SoftmaxPlan { op, size, inner } = plan;
+    if *inner == 1 && *size < FEW {
+        let blocks = y.par_chunks_mut(SIDE_BY_SIDE * size).zip(x.par_chunks(SIDE_BY_SIDE * size));
+        blocks.each(|(y, x)| short_rows(op, *size, x, y));
+        return;
+    }
     let block = size * inner;
     let blocks = y.par_chunks_exact_mut(block).zip(x.par_chunks_exact(block));
     blocks.with_min_len(each(block)).each(|(y, x)| {
@@ -53,6 +65,17 @@ pub fn softmax(plan: &SoftmaxPlan, x: &[f32], y: &mut [f32]) {
         } else {
             op.planes(x, y, *size, *inner);
         }
+    });
+}
+
+/// The distributions of rows of few elements: of all rows side by side, as of columns.
+fn short_rows(op: &Softmax, size: usize, x: &[f32], y: &mut [f32]) {
+    let rows = x.len() / size;
+    scratch::own(2 * x.len(), |memory| {
+        let (columns, results) = memory.split_at_mut(x.len());
+        Matrix::contiguous(x, rows, size).pack_transposed(columns, rows);
+        vectorised!(op.planes(columns, results, size, rows));
+        Matrix::contiguous(results, size, rows).pack_transposed(y, size);
     });
 }
 
@@ -268,12 +291,19 @@ impl CpuKernel for GroupNormPlan {
 
 impl CpuOp for Reduce {
     fn supports(&self, types: &Types<'_>) -> Support {
-        of_f32(KernelClass::Reduce, types)
+        let support = of_f32(KernelClass::Reduce, types);
+        let rank = types.operands.first().map(|x| x.rank());
+        let places = rank.is_some_and(|rank| self.keeps(rank, 0..2));
+        support.with_images(Images::First, places)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
         let [x] = at.operands.as_slice() else { return None };
-        Some(Box::new(ReducePlan::new(self, x)?))
+        let (axes, keepdims) = self.parts();
+        let axis = |axis: &i64| i64::try_from(at.axis_in_memory(*axis, x.len())?).ok();
+        let axes = axes.iter().map(axis).collect::<Option<_>>()?;
+        let x = at.in_memory(x);
+        Some(Box::new(ReducePlan::new(&self.with_axes(axes, keepdims), &x)?))
     }
 }
 

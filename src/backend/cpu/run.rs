@@ -72,11 +72,21 @@ struct Queue {
 }
 
 /// A device is being advanced while this lives.
-struct Taken<'a>(&'a Mutex<Queue>);
+struct Taken<'a> {
+    queue: &'a Mutex<Queue>,
+    crew: &'a Crew,
+}
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        lock(self.0).taken -= 1;
+        let mut queue = lock(self.queue);
+        queue.taken -= 1;
+        let is_over = queue.is_over();
+        drop(queue);
+        if is_over {
+            // Whoever began the run waits for its end.
+            self.crew.stir();
+        }
     }
 }
 
@@ -202,13 +212,8 @@ impl<'a> Run<'a> {
         let device = queue.ready.remove(0);
         queue.taken += 1;
         drop(queue);
-        let taken = Taken(&self.queue);
+        let _taken = Taken { queue: &self.queue, crew: self.given.crew };
         self.advance(device);
-        drop(taken);
-        if lock(&self.queue).is_over() {
-            // Whoever began the run waits for its end.
-            self.given.crew.stir();
-        }
         true
     }
 

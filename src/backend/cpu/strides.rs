@@ -10,11 +10,11 @@ use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
-use crate::lower::{Support, Types};
+use crate::lower::{Images, Support, Types};
 use crate::op::broadcast::{Broadcast, Run};
 use crate::op::strided::{Axis, distances, read};
 use crate::op::{Apply2, Binary, Blocks, Expand, Slice, Transpose};
-use crate::types::KernelClass;
+use crate::types::{KernelClass, TensorType};
 
 /// Elements for which a task is worth its cost.
 const WORTH: usize = 1 << 14;
@@ -211,12 +211,14 @@ impl CpuKernel for BroadcastPlan {
 impl CpuOp for Binary {
     fn supports(&self, types: &Types<'_>) -> Support {
         let support = of_f32(KernelClass::Broadcast, types);
-        Support { is_step: support.kernel.is_some(), ..support }
+        let rank = |ty: &&TensorType| Some(ty.rank()) == types.results.first().map(|r| r.rank());
+        let aligned = types.operands.iter().all(rank);
+        Support { is_step: support.kernel.is_some(), ..support }.with_images(Images::Any, aligned)
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
         let [a, b] = at.operands.as_slice() else { return None };
-        Some(Box::new(BroadcastPlan::new(self, a, b)))
+        Some(Box::new(BroadcastPlan::new(self, &at.in_memory(a), &at.in_memory(b))))
     }
 }
 
@@ -237,7 +239,21 @@ macro_rules! strided {
     };
 }
 
-strided!(Blocks, Expand, Slice, Transpose);
+strided!(Blocks, Expand, Transpose);
+
+impl CpuOp for Slice {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Move, types).with_images(Images::First, true)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let ([x], [y]) = (at.operands.as_slice(), at.results.as_slice()) else { return None };
+        let axis = |axis: &usize| at.axis_in_memory(i64::try_from(*axis).ok()?, x.len());
+        let axes = self.axes.iter().map(axis).collect::<Option<_>>()?;
+        let op = Self { axes, ..self.clone() };
+        Some(Box::new(StridedPlan::new(&op, &at.in_memory(x), &at.in_memory(y))?))
+    }
+}
 
 #[cfg(test)]
 mod tests {

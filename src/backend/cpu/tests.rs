@@ -3,10 +3,13 @@ use std::sync::Arc;
 
 use super::Cpu;
 use crate::backend::{CPU, Executable, RunError, RunOptions, Trace};
-use crate::ir::{Builder, Graph, Placement, Weights, verify};
+use crate::ir::{Builder, Graph, Placement, Value, Weights, verify};
 use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
 use crate::lower::{Access, Action, BufferId, ChainStep, lower};
-use crate::op::{Binary, Cast, Conv, Gemm, MatMul, Op};
+use crate::op::{
+    Binary, Cast, Concat, Conv, Coordinates, Gemm, MatMul, Nearest, Op, Pad, PadMode, Pool, Reduce,
+    Resize, ResizeMode, Slice, Softmax, Unary,
+};
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType, subnormals};
 
 fn executable(graph: &Graph, weights: &Weights, threads: usize) -> super::CpuExecutable {
@@ -224,5 +227,134 @@ fn a_kernel_that_panics_ends_the_run_with_an_error() {
             if *device == Device::gpu(1) && label == "h.r1"),
             "{error}"
         );
+    }
+}
+
+/// A graph whose images are of 6 by 6 places, and its parameters.
+struct Net {
+    build: Builder,
+    weights: Weights,
+}
+
+impl Net {
+    fn param(&mut self, name: &str, dims: &[usize]) -> Value {
+        let count: usize = dims.iter().product();
+        let data: Vec<f32> = (0..count).map(|i| (i * 37 % 101) as f32 * 0.02 - 1.0).collect();
+        let tensor = Tensor::new(dims, &data).unwrap();
+        self.weights.insert(name, tensor.clone());
+        self.build.param(name, tensor)
+    }
+
+    fn op(&mut self, op: impl Into<Op>, operands: &[Value]) -> Value {
+        self.build.op("step", op.into(), operands).unwrap()
+    }
+
+    /// A convolution of kernels of these sizes, as many windows as elements.
+    fn conv(&mut self, x: Value, name: &str, w: &[usize], groups: i64) -> Value {
+        let pads = vec![i64::try_from(w[2] / 2).unwrap(); 4];
+        let w = self.param(name, w);
+        self.op(Conv { pads, groups, ..Conv::default() }, &[x, w])
+    }
+}
+
+type Made = fn(&mut Net, Value, Value) -> Vec<Value>;
+
+/// What stands behind a convolution, `stem: [N, 8, 6, 6]`, of `x: [N, 4, 6, 6]`: operators that
+/// take images as they come, and those that do not.
+const BEHIND: [(&str, Made); 8] = [
+    ("places of one element", |net, _, stem| {
+        let axes = vec![2, 3];
+        let mean = net.op(Reduce::Mean { axes, keepdims: true }, &[stem]);
+        let few = net.conv(mean, "squeeze", &[4, 8, 1, 1], 1);
+        let many = net.conv(few, "excite", &[8, 4, 1, 1], 1);
+        let each = net.conv(mean, "each", &[8, 1, 3, 3], 8);
+        vec![net.op(Binary::Mul, &[stem, many]), net.op(Binary::Add, &[each, stem])]
+    }),
+    ("one channel", |net, _, stem| {
+        let one = net.conv(stem, "one", &[1, 8, 3, 3], 1);
+        vec![net.conv(one, "spread", &[6, 1, 3, 3], 1), net.conv(one, "whole", &[70, 1, 1, 1], 1)]
+    }),
+    ("joined", |net, x, stem| {
+        let channels = net.op(Concat { axis: 1 }, &[x, stem]);
+        let columns = net.op(Concat { axis: -1 }, &[stem, stem]);
+        let held = net.param("held", &[2, 8, 6, 6]);
+        let rows = net.op(Concat { axis: 0 }, &[stem, held]);
+        vec![net.conv(channels, "both", &[5, 12, 3, 3], 1), columns, rows]
+    }),
+    ("a parameter in two orders", |net, _, stem| {
+        let held = net.param("held", &[1, 8, 6, 6]);
+        let by_conv = net.conv(held, "of_held", &[8, 8, 3, 3], 1);
+        let softmax = net.op(Softmax::Softmax { axis: 1 }, &[held]);
+        let sum = net.op(Binary::Add, &[stem, held]);
+        vec![by_conv, softmax, sum]
+    }),
+    ("cut", |net, _, stem| {
+        let cut = |axis, start: i64, end: i64, step| Slice {
+            axes: vec![axis],
+            starts: vec![Dim::from(start)],
+            ends: vec![Dim::from(end)],
+            steps: vec![step],
+        };
+        let channels = net.op(cut(1, 2, 7, 2), &[stem]);
+        let none = net.op(cut(2, 0, 0, 1), &[stem]);
+        let sum = net.op(Reduce::Sum { axes: vec![2, 3], keepdims: true }, &[none]);
+        vec![net.op(cut(3, 1, 6, 2), &[stem]), channels, sum]
+    }),
+    ("padded", |net, _, stem| {
+        let pads = vec![0, 1, 2, 0, 0, 0, 1, 3];
+        let padded = net.op(Pad { pads, mode: PadMode::Constant, value: 0.5 }, &[stem]);
+        vec![net.conv(padded, "wide", &[3, 9, 3, 3], 1), padded]
+    }),
+    ("resized", |net, _, stem| {
+        let op = |mode| Resize {
+            axes: vec![2, 3],
+            sizes: vec![9, 4],
+            scales: vec![1.5, 0.67],
+            mode,
+            nearest: Nearest::RoundPreferFloor,
+            coordinates: Coordinates::HalfPixel,
+            cubic: -0.75,
+            exclude_outside: false,
+            antialias: false,
+            roi: Vec::new(),
+            extrapolation: 0.0,
+        };
+        [ResizeMode::Nearest, ResizeMode::Linear].map(|mode| net.op(op(mode), &[stem])).to_vec()
+    }),
+    ("pooled and reduced", |net, _, stem| {
+        let (kernel, strides, dilations, pads) = (vec![3, 2], vec![2, 1], vec![], vec![1; 4]);
+        let (ceil_mode, indices, column_major) = (true, false, false);
+        let max = Pool::Max { kernel, strides, dilations, pads, ceil_mode, indices, column_major };
+        let max = net.op(max, &[stem]);
+        let rows = net.op(Reduce::Max { axes: vec![3], keepdims: false }, &[max]);
+        let channels = net.op(Reduce::Sum { axes: vec![1], keepdims: true }, &[max]);
+        vec![max, rows, channels]
+    }),
+];
+
+#[test]
+fn images_with_the_channels_last_give_what_the_operators_do() {
+    for (what, behind) in BEHIND {
+        let mut net = Net { build: Builder::new("net"), weights: Weights::default() };
+        let dims: [Dim; 4] = [Dim::n(), 4.into(), 6.into(), 6.into()];
+        let ty = TensorType::new(DType::F32, Shape::from(dims.as_slice()));
+        let x = net.build.input("x", ty);
+        let stem = net.conv(x, "stem", &[8, 4, 3, 3], 1);
+        let stem = net.op(Unary::Relu, &[stem]);
+        for (i, value) in behind(&mut net, x, stem).into_iter().enumerate() {
+            net.build.output(&format!("y{i}"), value);
+        }
+        let (graph, weights) = (net.build.finish().0, net.weights);
+        let run = executable(&graph, &weights, 2);
+        for n in [0, 1, 3] {
+            let count = n * 4 * 36;
+            let data: Vec<f32> = (0..count).map(|i| (i * 53 % 97) as f32 * 0.03 - 1.4).collect();
+            let x = Tensor::new(&[n, 4, 6, 6], &data).unwrap();
+            let inputs = BTreeMap::from([("x".to_owned(), x)]);
+            let got = run.run(&inputs, &RunOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            let got: Vec<Tensor> = got.outputs.into_iter().map(|output| output.1).collect();
+            let rows = i64::try_from(n).unwrap();
+            assert_eq!(got, naive(&graph, &weights, &inputs, rows), "{what}, {n} rows");
+        }
     }
 }

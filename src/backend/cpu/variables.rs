@@ -86,7 +86,7 @@ fn turned(tensor: &Tensor, write: impl Fn(&Tensor, &mut [u8])) -> Result<Tensor,
 /// The bytes of the parameters on each device.
 pub(super) fn bytes(params: &Params) -> Vec<u64> {
     let held = params.iter().map(|held| held.iter().flatten());
-    held.map(|held| held.map(|t| t.bytes().len() as u64).sum()).collect()
+    held.map(|held| held.map(|t| t.byte_len() as u64).sum()).collect()
 }
 
 /// The bytes of the updates of a device.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::crew::Crew;
 use super::lock::lock;
 use super::memory::{Block, DeviceMemory};
-use crate::backend::RunError;
+use crate::backend::{RunError, params};
 use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Launch, Location, Space, Step,
 };
@@ -193,10 +193,16 @@ impl<'a> HostSteps<'a> {
         let dtype = |b: &BufferId| self.program.buffer(*b).ty.dtype;
         let mut operands = Vec::with_capacity(launch.operands.len());
         for buffer in &launch.operands {
-            if self.program.buffer(*buffer).order != Order::RowMajor {
-                return Err(internal("the reference evaluation reads what is not row-major"));
-            }
-            operands.push(self.tensor(dtype(buffer), self.location(*buffer), memory)?);
+            let tensor = self.tensor(dtype(buffer), self.location(*buffer), memory)?;
+            operands.push(match self.program.buffer(*buffer).order {
+                Order::RowMajor => tensor,
+                order @ (Order::ChannelsLast | Order::RowPanels) => {
+                    let turned = Tensor::zeros(tensor.dtype(), tensor.dims());
+                    let mut turned = turned.map_err(|e| StepError::Internal(e.to_string()))?;
+                    self.crew.enter(|| params::read(order, &tensor, turned.bytes_mut()));
+                    turned
+                }
+            });
         }
         let (operands, others) = operands.split_at(launch.split_operands().0.len());
         let refs: Vec<&Tensor> = operands.iter().collect();
@@ -228,9 +234,9 @@ impl<'a> HostSteps<'a> {
         let mut own = lock(memory);
         for (buffer, result) in launch.results.iter().zip(&results) {
             let bytes = own.write(self.location(*buffer));
-            bytes
-                .ok_or_else(|| internal("a result lies outside its memory"))?
-                .copy_from_slice(result.bytes());
+            let bytes = bytes.ok_or_else(|| internal("a result lies outside its memory"))?;
+            let order = self.program.buffer(*buffer).order;
+            self.crew.enter(|| params::write(order, result, bytes));
         }
         Ok(())
     }

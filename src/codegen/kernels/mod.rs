@@ -83,6 +83,7 @@ const TARGET: Target = Target {
     together: true,
     collectives: true,
     channels_last: true,
+    any_channels_last: true,
 };
 
 /// The CUDA kernels. Operators without one fall back to the host.

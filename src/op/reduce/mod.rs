@@ -218,6 +218,11 @@ impl Reduce {
         self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == axes.contains(&i)))
     }
 
+    /// True if none of these axes of an operand with `rank` axes is reduced.
+    pub(crate) fn keeps(&self, rank: usize, axes: std::ops::Range<usize>) -> bool {
+        self.reduced(rank).is_ok_and(|r| r.get(axes).is_some_and(|r| !r.contains(&true)))
+    }
+
     /// True if all axes but this one of an operand with `rank` axes are reduced.
     pub(crate) fn is_over_all_but(&self, rank: usize, axis: usize) -> bool {
         self.reduced(rank).is_ok_and(|r| r.iter().enumerate().all(|(i, r)| *r == (i != axis)))

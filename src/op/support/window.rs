@@ -283,6 +283,10 @@ impl WindowAxis {
         self.before > 0 || last.saturating_add(taps).saturating_sub(self.before) >= self.input
     }
 
+    /// An axis with one window of one tap.
+    pub(crate) const UNIT: Self =
+        Self { input: 1, kernel: 1, stride: 1, dilation: 1, before: 0, after: 0, output: 1 };
+
     /// The input position of a tap of the window `output`, for a pair that [`Self::taps`] or
     /// [`Self::outputs`] gives.
     #[inline]

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{Matrix, MatrixMut, Rows, accumulate_rows, chunks};
+use super::super::gemm::{Matrix, MatrixMut, Rows, Run, Windows, accumulate_rows, chunks};
 use super::super::im2col::SeenAxis;
 use super::super::phases::{PhaseAxis, Phases};
 use super::super::scratch::LINE;
@@ -122,11 +122,13 @@ impl Direct {
         }
         let (filters, columns) = (weights.rows(), self.stride(rows.len()));
         let mut product = MatrixMut::new(result, filters, columns, columns);
+        let firsts = Rows::places(filters, weights.columns());
         for part in chunks(weights.columns()) {
             let add = part.start > 0;
-            let places = &self.places[part.clone()];
-            let rows = Rows { data: band, places, columns, stride: None };
-            accumulate_rows(weights.block(0..filters, part), rows, &mut product, add);
+            let runs = &[Run { from: part.start, terms: part.len() }];
+            let weights = Windows { data: weights.data, places: &firsts, runs };
+            let rows = Rows { data: band, places: &self.places[part], columns, stride: None };
+            accumulate_rows(weights, rows, &mut product, add);
         }
     }
 }

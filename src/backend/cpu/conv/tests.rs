@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{ConvOperands, ConvPlan, Method, Ordered};
+use super::{ConvOperands, ConvPlan, InImages, InOrder, Method, Ordered};
 use crate::backend::cpu::cpu_op::CpuKernel;
 use crate::backend::cpu::elementwise::Epilogue;
 use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng, spoil};
@@ -24,6 +24,31 @@ impl Method {
     }
 }
 
+/// The elements of a tensor of these sizes, in an order.
+fn turned(order: Order, dims: &[usize], data: &[f32]) -> Vec<f32> {
+    let tensor = Tensor::new(dims, data).unwrap();
+    let mut turned = Tensor::zeros(DType::F32, dims).unwrap();
+    params::write(order, &tensor, turned.bytes_mut());
+    turned.as_slice().to_vec()
+}
+
+/// A chain that reads a residual, and factors and addends of the filters.
+fn random_chain(rng: &mut ChaCha8Rng, windows: usize, filters: usize) -> Chain {
+    let add =
+        ChainStep::Binary { op: Binary::Add, operand: 0, access: Access::Full, swapped: true };
+    let by_channel = Access::Axis { inner: windows, size: filters };
+    let scaled = ChainStep::ScaleShift { operands: [1, 2], access: by_channel };
+    let clip = ChainStep::Unary(Unary::Clip { min: Some(-0.5), max: Some(0.25) });
+    let relu = ChainStep::Unary(Unary::Relu);
+    let steps = match rng.random_range(0..4) {
+        0 => vec![add, relu],
+        1 => vec![scaled, clip, add],
+        2 => vec![scaled, add, clip],
+        _ => vec![relu],
+    };
+    Chain { steps }
+}
+
 /// Evaluates a convolution of five samples in every way that must give the same bits, the
 /// reference among them; some weights are not finite if `wild`. Returns the method.
 fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) -> &'static str {
@@ -39,19 +64,7 @@ fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) 
     let bias = bias.as_deref();
     let residual = random(rng, BATCH * plan.sample());
     let [scale, shift] = [random(rng, w[0]), random(rng, w[0])];
-    let add =
-        ChainStep::Binary { op: Binary::Add, operand: 0, access: Access::Full, swapped: true };
-    let by_channel = Access::Axis { inner: plan.windows, size: w[0] };
-    let scaled = ChainStep::ScaleShift { operands: [1, 2], access: by_channel };
-    let clip = ChainStep::Unary(Unary::Clip { min: Some(-0.5), max: Some(0.25) });
-    let relu = ChainStep::Unary(Unary::Relu);
-    let steps = match rng.random_range(0..4) {
-        0 => vec![add, relu],
-        1 => vec![scaled, clip, add],
-        2 => vec![scaled, add, clip],
-        _ => vec![relu],
-    };
-    let chain = Chain { steps };
+    let chain = random_chain(rng, plan.windows, w[0]);
     let (sample, method) = (plan.sample(), plan.method.name());
     let mut kernel = Ordered { plan, order: Order::RowMajor };
     let run_by = |kernel: &Ordered, x: &[f32], w: &[f32], rows: std::ops::Range<usize>| {
@@ -73,9 +86,8 @@ fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) 
         assert_bits(&y[i * sample..][..sample], &alone, &what);
     }
     kernel.order = Order::ChannelsLast;
-    let mut turned = Tensor::zeros(DType::F32, w).unwrap();
-    params::write(Order::ChannelsLast, &Tensor::new(w, &weights).unwrap(), turned.bytes_mut());
-    assert_bits(&y, &run_by(&kernel, &data, turned.as_slice(), 0..BATCH), &what);
+    let last = turned(Order::ChannelsLast, w, &weights);
+    assert_bits(&y, &run_by(&kernel, &data, &last, 0..BATCH), &what);
     let mut operands =
         vec![Tensor::new(&x_dims, &data).unwrap(), Tensor::new(w, &weights).unwrap()];
     operands.extend(bias.map(|b| Tensor::new(&w[..1], b).unwrap()));
@@ -84,7 +96,73 @@ fn check(rng: &mut ChaCha8Rng, op: &Conv, x: &[usize], w: &[usize], wild: bool) 
     let epilogue = Epilogue::new(&chain, &[&residual, &scale, &shift]).unwrap();
     epilogue.apply(&mut expected, 0);
     assert_bits(&y, &expected, &what);
+    let case = Case { op, x: &x_dims, w, data: &data, weights: &weights, bias, chain };
+    case.check_last(
+        &Behind { residual: &residual, scale: &scale, shift: &shift },
+        &expected,
+        &what,
+    );
     method
+}
+
+/// A convolution with what it reads.
+struct Case<'a> {
+    op: &'a Conv,
+    x: &'a [usize],
+    w: &'a [usize],
+    data: &'a [f32],
+    weights: &'a [f32],
+    bias: Option<&'a [f32]>,
+    chain: Chain,
+}
+
+/// What its chain reads.
+struct Behind<'a> {
+    residual: &'a [f32],
+    scale: &'a [f32],
+    shift: &'a [f32],
+}
+
+impl Case<'_> {
+    /// The same with the channels last, if that has a kernel, with weights in each order.
+    fn check_last(mut self, behind: &Behind<'_>, expected: &[f32], what: &str) {
+        let ty = |dims: &[usize]| Tensor::zeros(DType::F32, dims).unwrap().tensor_type();
+        let (x, w) = (ty(self.x), ty(self.w));
+        let plan = InImages::new(&self.op.windows(&x, &w).unwrap(), &x, &w);
+        let Some(plan) = plan else { return };
+        let mut kernel = InOrder { plan, order: Order::RowPanels, channels: self.w[1] };
+        let (batch, filters) = (self.x[0], self.w[0]);
+        let (input, sample) = (self.data.len() / batch, expected.len() / batch);
+        let dims = [batch, filters, sample / filters];
+        let data = turned(Order::ChannelsLast, self.x, self.data);
+        let residual = turned(Order::ChannelsLast, &dims, behind.residual);
+        let expected = turned(Order::ChannelsLast, &dims, expected);
+        for step in &mut self.chain.steps {
+            if let ChainStep::ScaleShift { access, .. } = step {
+                *access = Access::Axis { inner: 1, size: filters };
+            }
+        }
+        let run = |kernel: &InOrder, x: &[f32], w: &[f32], rows: std::ops::Range<usize>| {
+            let residual = &residual[rows.start * sample..rows.end * sample];
+            let operands = [residual, behind.scale, behind.shift];
+            let epilogue = Epilogue::new(&self.chain, &operands).unwrap();
+            let mut y = vec![f32::NAN; rows.len() * sample];
+            let operands: Vec<&[f32]> = [x, w].into_iter().chain(self.bias).collect();
+            kernel.run(&operands, &mut [&mut y], &epilogue).unwrap();
+            y
+        };
+        let what = format!("{what}, channels last");
+        for order in [Order::RowMajor, Order::ChannelsLast, Order::RowPanels] {
+            kernel.order = order;
+            let w = turned(order, self.w, self.weights);
+            let all = 0..batch;
+            assert_bits(&in_pools(|| run(&kernel, &data, &w, all.clone())), &expected, &what);
+            let (x_shifted, w_shifted) = (misaligned(&data), misaligned(&w));
+            assert_bits(&run(&kernel, &x_shifted[1..], &w_shifted[1..], all), &expected, &what);
+            let some = run(&kernel, &data[2 * input..4 * input], &w, 2..4);
+            assert_bits(&some, &expected[2 * sample..4 * sample], &what);
+        }
+    }
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub(super) fn stage_inputs(
 
 /// A copy of a tensor from which GPUs copy.
 pub(super) fn stage(parts: &Parts, tensor: &Tensor) -> Result<Arc<Pinned>, NotTaken> {
-    let (bytes, asked) = (tensor.bytes(), tensor.bytes().len());
+    let (bytes, asked) = (tensor.bytes(), tensor.byte_len());
     let mut block = parts.pool.take(asked).map_err(|error| NotTaken { asked, error })?;
     let whole = 0..asked;
     let to = block.parts(&[whole]).and_then(|mut parts| parts.pop());
@@ -117,7 +117,7 @@ impl Staging {
         let data = if elements.order == Order::RowMajor {
             tensor.bytes()
         } else {
-            turned = vec![0; tensor.bytes().len()];
+            turned = vec![0; tensor.byte_len()];
             params::write(elements.order, tensor, &mut turned);
             &turned
         };

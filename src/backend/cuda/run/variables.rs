@@ -398,7 +398,8 @@ fn writes<'a>(parts: &'a Parts, new: &'a BTreeMap<u32, Tensor>) -> Vec<Write<'a>
 fn write_all(parts: &Parts, writes: &[Write<'_>], staging: Staging) -> Result<(), CompileError> {
     let mut staging = staging;
     for Write { device, context, name, global, elements } in writes {
-        let written = staging.write(context, global, *elements, parts.watchdog);
+        let write = || staging.write(context, global, *elements, parts.watchdog);
+        let written = parts.cpu.crew().enter(write);
         staging = written.map_err(|error| {
             let what = format!("the parameter `{name}`");
             CompileError::Driver { device: *device, what, error: Box::new(error) }
