@@ -242,8 +242,8 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
             let rows: [&[f32]; M] =
                 std::array::from_fn(|i| &a.data[first[i] + run.from..][..own.len()]);
             // Loops over indices: where tests are built, iterators are calls that keep sums in
-            // memory. One term to a turn: of several, the compiler loads the elements of all at
-            // once, and sums leave the registers.
+            // memory. One term to a turn: several are no faster, and of those whose elements are
+            // taken as arrays the compiler loads all at once, so that sums leave the registers.
             let mut term = 0;
             while term < own.len() {
                 let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[own[term]..][..width]).0);
