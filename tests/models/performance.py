@@ -88,7 +88,7 @@ ratios is {mean["speed"]:.2f}.
     version = mean["name"].removeprefix("onnxruntime ")
     text += table(["model", "rows", "fanwise", f"ONNX Runtime {version}", "ratio"], rows)
     return text + f"""
-Of the cases above {GOAL} the operators that take most of the time (`fanwise run --profile`): their share of it, and of what these
+Of the cases above {GOAL} the operators that take most of the time (runs with `--profile`): their share of it, and of what these
 threads multiply and move in a second at most.
 
 {table(["model", "rows", "first", "second", "third"], operators)}"""
