@@ -46,7 +46,12 @@ impl OpDef for Classify {
         let mut y = Tensor::zeros(DType::Bool, x.dims())?;
         let to = y.as_mut_slice::<u8>().iter_mut();
         for_float!(x.dtype(), F => {
-            to.zip(x.as_slice::<F>()).for_each(|(y, x)| *y = self.holds(x.real()).into());
+            let pairs = to.zip(x.as_slice::<F>());
+            match self {
+                // A loop of its own, which has no branches.
+                Self::IsNan => pairs.for_each(|(y, x)| *y = Self::IsNan.holds(x.real()).into()),
+                Self::IsInf { .. } => pairs.for_each(|(y, x)| *y = self.holds(x.real()).into()),
+            }
         });
         Ok(vec![y])
     }

@@ -1,6 +1,6 @@
 //! A choice between two values, element by element.
 
-use super::broadcast::Broadcast;
+use super::broadcast::{Broadcast, Run};
 use super::element::for_dtype;
 use super::infer::{broadcast, dtype, exactly, result_with_ints};
 use super::interval::{FALSE, TRUE};
@@ -89,5 +89,28 @@ fn choose<T: Element>(
     y: &mut Tensor,
 ) {
     let (a, b, y) = (a.as_slice::<T>(), b.as_slice::<T>(), y.as_mut_slice::<T>());
-    plan.elements(|out, [c, i, j]| y[out] = if condition[c] != 0 { a[i] } else { b[j] });
+    plan.runs(|Run { out, len, starts: [c, i, j], steps }| {
+        let y = &mut y[out..out + len];
+        let pick = |condition: u8, a: T, b: T| if condition != 0 { a } else { b };
+        // Where all are neighbours, or one is a number, there is a loop without multiplications.
+        match steps {
+            [1, 1, 1] => {
+                let operands = condition[c..].iter().zip(&a[i..]).zip(&b[j..]);
+                y.iter_mut().zip(operands).for_each(|(y, ((c, a), b))| *y = pick(*c, *a, *b));
+            }
+            [1, 0, 1] => {
+                let (a, operands) = (a[i], condition[c..].iter().zip(&b[j..]));
+                y.iter_mut().zip(operands).for_each(|(y, (c, b))| *y = pick(*c, a, *b));
+            }
+            [1, 1, 0] => {
+                let (b, operands) = (b[j], condition[c..].iter().zip(&a[i..]));
+                y.iter_mut().zip(operands).for_each(|(y, (c, a))| *y = pick(*c, *a, b));
+            }
+            [c_step, i_step, j_step] => {
+                for (k, y) in y.iter_mut().enumerate() {
+                    *y = pick(condition[c + k * c_step], a[i + k * i_step], b[j + k * j_step]);
+                }
+            }
+        }
+    });
 }
