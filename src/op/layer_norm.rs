@@ -11,7 +11,7 @@ use super::infer::{at_least, axis, count, dtype, has_sizes, results, same_dtype}
 use super::numeric::wide;
 use super::prelude::*;
 use super::real::Real;
-use super::rows;
+use super::rows::{self, COLUMNS, each, fold_columns};
 
 family! {
     /// The rows of an operand, one for each position on the axes before `axis`, brought to one
@@ -104,6 +104,44 @@ impl LayerNorm {
     #[inline(always)]
     pub(crate) fn row(&self, x: &[f32], y: &mut [f32], scale: &[f32], shift: &[f32]) {
         self.normalise(x, y, scale, shift);
+    }
+
+    /// Replaces each of `width` columns of `x`, at most [`COLUMNS`], by what [`Self::row`] makes of
+    /// it without a scale.
+    #[inline(always)]
+    pub(crate) fn columns(&self, x: &mut [f32], width: usize) {
+        let count = f32::of((x.len() / width) as f64);
+        let (mut sums, mut factors) = ([0.0; COLUMNS], [0.0; COLUMNS]);
+        let (sums, factors) = (&mut sums[..width], &mut factors[..width]);
+        let epsilon = match *self {
+            Self::Layer { epsilon, .. } => {
+                fold_columns(x, sums, 0.0, |sum, x| sum + x, |a, b| a + b);
+                for sum in &mut *sums {
+                    *sum /= count;
+                }
+                each(x, sums, |x, mean| *x -= mean);
+                epsilon
+            }
+            Self::Rms { epsilon, .. } => epsilon,
+        };
+        fold_columns(x, factors, 0.0, |sum, x| sum + x * x, |a, b| a + b);
+        for factor in &mut *factors {
+            *factor = 1.0 / (*factor / count + f32::of(epsilon)).sqrt();
+        }
+        each(x, factors, |x, factor| *x *= factor);
+    }
+
+    /// Scales and shifts a normalised row, as [`Self::row`] does.
+    #[inline(always)]
+    pub(crate) fn scale(y: &mut [f32], scale: &[f32], shift: &[f32]) {
+        for (y, scale) in y.iter_mut().zip(scale) {
+            *y *= scale;
+        }
+        // A shift without a scale has no meaning.
+        let shift = if scale.is_empty() { &[] } else { shift };
+        for (y, shift) in y.iter_mut().zip(shift) {
+            *y += shift;
+        }
     }
 
     /// Normalises rows of `size` elements.

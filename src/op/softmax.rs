@@ -33,7 +33,7 @@ family! {
 impl Softmax {
     /// Replaces each of `width` columns of `x`, at most `COLUMNS`, by its distribution.
     #[inline(always)]
-    fn columns<R: Real>(&self, x: &mut [R], width: usize) {
+    pub(crate) fn columns<R: Real>(&self, x: &mut [R], width: usize) {
         let (mut largest, mut sums) = ([R::of(0.0); COLUMNS], [R::of(0.0); COLUMNS]);
         let (largest, sums) = (&mut largest[..width], &mut sums[..width]);
         if !matches!(self, Self::Hardmax { .. }) {
@@ -84,6 +84,7 @@ impl Softmax {
     ///
     /// # Panics
     /// If a slice does not hold whole blocks of these sizes: a bug in the caller.
+    #[inline(always)]
     pub(crate) fn planes<F: Float>(&self, x: &[F], y: &mut [F], size: usize, inner: usize) {
         in_columns(x, y, size, inner, |columns, width| self.columns(columns, width));
     }

@@ -11,17 +11,15 @@ use super::scratch;
 use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Images, Support, Types};
+use crate::op::rows::COLUMNS;
 use crate::op::{GroupNorm, GroupSizes, LayerNorm, Reduce, Softmax};
 use crate::types::KernelClass;
 
 /// Elements for which a task is worth its cost.
-const WORTH: usize = 1 << 14;
+const WORTH: usize = 1 << 12;
 
-/// Rows of fewer elements leave most lanes of a vector idle.
-const FEW: usize = 16;
-
-/// The short rows of a task.
-const SIDE_BY_SIDE: usize = 512;
+/// Of rows of fewer elements, folding each takes longer than bringing them side by side.
+const FEW: usize = 48;
 
 /// Rows of `size` elements for a task.
 fn each(size: usize) -> usize {
@@ -51,8 +49,8 @@ impl SoftmaxPlan {
 pub fn softmax(plan: &SoftmaxPlan, x: &[f32], y: &mut [f32]) {
     let SoftmaxPlan { op, size, inner } = plan;
     if *inner == 1 && *size < FEW {
-        let blocks = y.par_chunks_mut(SIDE_BY_SIDE * size).zip(x.par_chunks(SIDE_BY_SIDE * size));
-        blocks.each(|(y, x)| short_rows(op, *size, x, y));
+        let normalise = |columns: &mut [f32], rows: usize| vectorised!(op.columns(columns, rows));
+        side_by_side(*size, x, y, normalise, |_| {});
         return;
     }
     let block = size * inner;
@@ -63,19 +61,30 @@ pub fn softmax(plan: &SoftmaxPlan, x: &[f32], y: &mut [f32]) {
             y.copy_from_slice(x);
             vectorised!(op.row(y));
         } else {
-            op.planes(x, y, *size, *inner);
+            vectorised!(op.planes(x, y, *size, *inner));
         }
     });
 }
 
-/// The distributions of rows of few elements: of all rows side by side, as of columns.
-fn short_rows(op: &Softmax, size: usize, x: &[f32], y: &mut [f32]) {
-    let rows = x.len() / size;
-    scratch::own(2 * x.len(), |memory| {
-        let (columns, results) = memory.split_at_mut(x.len());
+/// Replaces rows of `size` elements, a few at a time, which `f` changes as columns of a matrix that
+/// has so many, and `end` as rows.
+fn side_by_side(
+    size: usize,
+    x: &[f32],
+    y: &mut [f32],
+    f: impl Fn(&mut [f32], usize) + Sync,
+    end: impl Fn(&mut [f32]) + Sync,
+) {
+    let block = COLUMNS * size;
+    let blocks = y.par_chunks_mut(block).zip(x.par_chunks(block));
+    blocks.with_min_len(each(block)).each(|(y, x)| {
+        let rows = x.len() / size;
+        let mut columns = [0.0; COLUMNS * FEW];
+        let columns = &mut columns[..x.len()];
         Matrix::contiguous(x, rows, size).pack_transposed(columns, rows);
-        vectorised!(op.planes(columns, results, size, rows));
-        Matrix::contiguous(results, size, rows).pack_transposed(y, size);
+        f(columns, rows);
+        Matrix::contiguous(columns, size, rows).pack_transposed(y, size);
+        end(y);
     });
 }
 
@@ -100,6 +109,16 @@ impl LayerNormPlan {
 /// If a slice has not the size that the plan says: a bug in the caller.
 pub fn layer_norm(plan: &LayerNormPlan, x: &[f32], scale: &[f32], shift: &[f32], y: &mut [f32]) {
     let LayerNormPlan { op, size } = plan;
+    if *size < FEW {
+        let normalise = |columns: &mut [f32], rows: usize| vectorised!(op.columns(columns, rows));
+        let end = |y: &mut [f32]| {
+            vectorised!(for y in y.chunks_exact_mut(*size) {
+                LayerNorm::scale(y, scale, shift);
+            });
+        };
+        side_by_side(*size, x, y, normalise, end);
+        return;
+    }
     let rows = y.par_chunks_exact_mut(*size).zip(x.par_chunks_exact(*size));
     rows.with_min_len(each(*size)).each(|(y, x)| vectorised!(op.row(x, y, scale, shift)));
 }
@@ -323,8 +342,9 @@ impl CpuKernel for ReducePlan {
 #[cfg(test)]
 mod tests {
     use rand::Rng;
+    use rand_chacha::ChaCha8Rng;
 
-    use super::super::testing::{assert_bits, in_pools, misaligned, random, rng};
+    use super::super::testing::{assert_bits, in_pools, misaligned, random, rng, spoil};
     use super::{
         GroupNormPlan, LayerNormPlan, ReducePlan, SoftmaxPlan, group_norm, layer_norm, reduce,
         softmax,
@@ -339,6 +359,15 @@ mod tests {
     fn sizes(rng: &mut impl Rng, case: usize) -> Vec<usize> {
         let wide = if case.is_multiple_of(5) { 60 } else { 9 };
         (0..rng.random_range(1..5)).map(|_| rng.random_range(1..wide)).collect()
+    }
+
+    /// A tensor of these sizes, one of whose elements may be no finite number.
+    fn tensor(rng: &mut ChaCha8Rng, dims: &[usize], case: usize) -> Tensor {
+        let mut data = random(rng, dims.iter().product());
+        if case.is_multiple_of(4) {
+            spoil(rng, &mut data);
+        }
+        Tensor::new(dims, &data).unwrap()
     }
 
     /// The bits of `f` on operands that are not aligned, with several numbers of threads.
@@ -364,7 +393,7 @@ mod tests {
                 Softmax::Hardmax { axis },
             ][case % 3]
                 .clone();
-            let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
+            let x = tensor(&mut rng, &dims, case);
             let plan = SoftmaxPlan::new(&op, &dims).unwrap();
             check(&reference(op, &[&x]), &x, &format!("{plan:?} {dims:?}"), |x, y| {
                 softmax(&plan, x, y);
@@ -379,7 +408,7 @@ mod tests {
             let dims = sizes(&mut rng, case);
             let first = rng.random_range(0..dims.len());
             let axis = i64::try_from(first).unwrap();
-            let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
+            let x = tensor(&mut rng, &dims, case);
             let row = &dims[first..];
             let mut vector = || Tensor::new(row, &random(&mut rng, row.iter().product())).unwrap();
             let others = [vector(), vector()];

@@ -7,6 +7,8 @@
 
 #![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
+use smallvec::SmallVec;
+
 use crate::op::element::Float;
 use crate::op::real::Real;
 
@@ -20,7 +22,10 @@ pub(crate) const LANES: usize = 32;
 pub(crate) const LONG_LANES: usize = 1024;
 
 /// Columns that are folded side by side, each as a row of its own.
-pub(in crate::op) const COLUMNS: usize = 16;
+pub(crate) const COLUMNS: usize = 16;
+
+/// The rows that [`each`] takes at once.
+const ROWS: usize = 8;
 
 /// The larger of two numbers; a NaN if one is a NaN.
 #[inline(always)]
@@ -169,10 +174,20 @@ pub(in crate::op) fn in_columns<F: Float>(
 
 /// Calls `f` with each element of a matrix, row by row, and the state of its column.
 #[inline(always)]
-pub(in crate::op) fn each<R>(x: &mut [R], state: &[R], f: impl Fn(&mut R, &R)) {
+pub(in crate::op) fn each<R: Copy>(x: &mut [R], state: &[R], f: impl Fn(&mut R, &R)) {
     if let [single] = state {
         for x in x {
             f(x, single);
+        }
+    } else if state.len() == COLUMNS {
+        // Several rows at once: of a loop over one compilers make vectors across rows.
+        let mut states: SmallVec<[R; ROWS * COLUMNS]> = SmallVec::new();
+        (0..ROWS).for_each(|_| states.extend_from_slice(state));
+        for rows in x.chunks_mut(states.len()) {
+            // No `for_each`, which may be a function of its own, for narrower vectors.
+            for (x, state) in rows.iter_mut().zip(&states) {
+                f(x, state);
+            }
         }
     } else {
         for row in x.chunks_exact_mut(state.len()) {
