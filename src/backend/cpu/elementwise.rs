@@ -13,7 +13,7 @@ use crate::op::{Apply, Apply2, BatchNorm, Binary, Unary};
 const BLOCK: usize = 2048;
 
 /// The elements of a task.
-const TASK: usize = 16 * BLOCK;
+const TASK: usize = 4 * BLOCK;
 
 /// A chain with the elements of its operands.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,9 @@ impl<'a> Operand<'a> {
     fn new(data: &'a [f32], access: Access) -> Option<Self> {
         match access {
             Access::Full => Some(Self::Full(data)),
-            Access::Scalar => data.first().copied().map(Self::Scalar),
+            Access::Scalar | Access::Axis { size: 1, .. } => {
+                data.first().copied().map(Self::Scalar)
+            }
             Access::Axis { inner, size } => {
                 (inner > 0 && size > 0).then_some(Self::Axis(data.get(..size)?, inner))
             }
@@ -98,71 +100,92 @@ impl<'a> Epilogue<'a> {
     /// # Panics
     /// If an operand with the shape of the value ends before: a bug in the caller.
     pub fn apply(&self, x: &mut [f32], at: usize) {
-        apply(&self.steps, x, at);
+        self.steps().apply(x, at);
     }
 }
 
-fn apply(steps: &[Step<'_>], x: &mut [f32], at: usize) {
-    if steps.is_empty() {
-        return;
-    }
-    for (i, x) in x.chunks_mut(BLOCK).enumerate() {
-        // All steps on one block before the next block: it stays in the nearest cache between
-        // them.
-        for step in steps {
-            step.apply(x, at + i * BLOCK);
-        }
-    }
-}
-
-/// The steps at the beginning of a chain that do the same to all elements of a channel, and those
-/// behind them.
+/// Steps of a chain, whose first ones a kernel may take and apply itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ByChannel<'a> {
-    /// Factors and addends, in turn for channels.
-    pub(super) scale_shift: Option<[&'a [f32]; 2]>,
-    /// The least and the largest number, as [`Unary::bounds`] has them.
-    pub(super) bounds: Option<[f32; 2]>,
-    rest: &'a [Step<'a>],
-}
+pub(super) struct Steps<'a>(&'a [Step<'a>]);
 
 impl<'a> Epilogue<'a> {
-    /// The chain on channels of so many elements.
-    pub(super) fn by_channel(&'a self, elements: usize) -> ByChannel<'a> {
-        let (scale_shift, rest) = match self.steps.as_slice() {
-            [Step::ScaleShift { scale, shift, inner }, rest @ ..] if *inner == elements => {
-                (Some([&**scale, &**shift]), rest)
-            }
-            all => (None, all),
-        };
-        let bounds = match rest {
-            [Step::Unary(op), ..] => op.bounds(),
-            _ => None,
-        };
-        ByChannel { scale_shift, bounds, rest: &rest[usize::from(bounds.is_some())..] }
+    /// All steps.
+    pub(super) fn steps(&'a self) -> Steps<'a> {
+        Steps(&self.steps)
     }
 }
 
-impl<'a> ByChannel<'a> {
-    /// What the next step adds to each element, if it adds an operand of the value's shape, the
-    /// bounds behind that, if there are some, and the steps that are left.
-    pub(super) fn added(self) -> (Option<&'a [f32]>, Option<[f32; 2]>, Self) {
-        let [Step::Binary { op: Binary::Add, operand: Operand::Full(added), .. }, rest @ ..] =
-            self.rest
-        else {
-            return (None, None, self);
-        };
-        let bounds = match rest {
-            [Step::Unary(op), ..] => op.bounds(),
+impl<'a> Steps<'a> {
+    /// Takes a step that adds an element to each channel, of which there are so many and the last
+    /// axis is.
+    pub(super) fn bias(&mut self, channels: usize) -> Option<&'a [f32]> {
+        match self.0 {
+            [Step::Binary { op: Binary::Add, operand: Operand::Axis(bias, 1), .. }, rest @ ..]
+                if bias.len() == channels =>
+            {
+                self.0 = rest;
+                Some(*bias)
+            }
             _ => None,
-        };
-        let rest = &rest[usize::from(bounds.is_some())..];
-        (Some(added), bounds, Self { rest, ..self })
+        }
     }
 
-    /// Applies the steps behind, as [`Epilogue::apply`] does all.
-    pub(super) fn rest(&self, x: &mut [f32], at: usize) {
-        apply(self.rest, x, at);
+    /// Takes a step of factors and addends, one for each channel, of which there are so many and
+    /// the last axis is.
+    pub(super) fn scale_shift_of_last(&mut self, channels: usize) -> Option<[&'a [f32]; 2]> {
+        match self.0 {
+            [Step::ScaleShift { scale, .. }, ..] if scale.len() == channels => self.scale_shift(1),
+            _ => None,
+        }
+    }
+
+    /// Takes a step of factors and addends, in turn for channels of so many elements.
+    pub(super) fn scale_shift(&mut self, elements: usize) -> Option<[&'a [f32]; 2]> {
+        match self.0 {
+            [Step::ScaleShift { scale, shift, inner }, rest @ ..] if *inner == elements => {
+                self.0 = rest;
+                Some([&**scale, &**shift])
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a step that keeps numbers between two, as [`Unary::bounds`] has them.
+    pub(super) fn bounds(&mut self) -> Option<[f32; 2]> {
+        let [Step::Unary(op), rest @ ..] = self.0 else { return None };
+        let bounds = op.bounds()?;
+        self.0 = rest;
+        Some(bounds)
+    }
+
+    /// Takes a step that adds an operand of the value's shape.
+    pub(super) fn added(&mut self) -> Option<&'a [f32]> {
+        match self.0 {
+            [Step::Binary { op: Binary::Add, operand: Operand::Full(added), .. }, rest @ ..] => {
+                self.0 = rest;
+                Some(*added)
+            }
+            _ => None,
+        }
+    }
+
+    /// True if none is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Applies the steps that are left to consecutive elements, as [`Epilogue::apply`] does all.
+    pub(super) fn apply(&self, x: &mut [f32], at: usize) {
+        if self.is_empty() {
+            return;
+        }
+        for (i, x) in x.chunks_mut(BLOCK).enumerate() {
+            // All steps on one block before the next block: it stays in the nearest cache between
+            // them.
+            for step in self.0 {
+                step.apply(x, at + i * BLOCK);
+            }
+        }
     }
 }
 
@@ -464,7 +487,7 @@ mod tests {
         assert!(Epilogue::new(&axis, &[&[1.0; 2]]).is_none());
         assert!(Epilogue::new(&axis, &[]).is_none());
         assert!(Epilogue::new(&step(Access::Scalar), &[&[]]).is_none());
-        assert!(Epilogue::new(&step(Access::Axis { inner: 0, size: 1 }), &[&[1.0]]).is_none());
+        assert!(Epilogue::new(&step(Access::Axis { inner: 0, size: 2 }), &[&[1.0; 2]]).is_none());
         assert!(Epilogue::default().is_empty());
     }
 }

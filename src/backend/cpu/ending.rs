@@ -5,7 +5,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::elementwise::{ByChannel, Epilogue};
+use super::elementwise::{Epilogue, Steps};
 use super::isa;
 
 /// For all channels of an output.
@@ -13,7 +13,10 @@ use super::isa;
 pub(super) struct Ending<'a> {
     /// An element for each channel, if there is a bias.
     bias: Option<&'a [f32]>,
-    chain: ByChannel<'a>,
+    /// Factors and addends, in turn for channels.
+    scale_shift: Option<[&'a [f32]; 2]>,
+    bounds: Option<[f32; 2]>,
+    rest: Steps<'a>,
     /// The elements of a channel.
     elements: usize,
 }
@@ -30,7 +33,9 @@ pub(super) struct OfChannel {
 impl<'a> Ending<'a> {
     /// Of channels of so many elements each.
     pub(super) fn new(bias: Option<&'a [f32]>, chain: &'a Epilogue<'a>, elements: usize) -> Self {
-        Self { bias, chain: chain.by_channel(elements), elements }
+        let mut rest = chain.steps();
+        let (scale_shift, bounds) = (rest.scale_shift(elements), rest.bounds());
+        Self { bias, scale_shift, bounds, rest, elements }
     }
 
     /// For the channel in which element `at` of the output lies.
@@ -38,16 +43,16 @@ impl<'a> Ending<'a> {
         let channel = at / self.elements;
         let own = |list: &[f32]| list[channel % list.len()];
         // Without bounds those that change nothing.
-        let [low, high] = self.chain.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
+        let [low, high] = self.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
         // Without a bias a 0, which changes no sum: none is a negative zero.
         let bias = self.bias.map_or(0.0, own);
-        OfChannel { bias, scale_shift: self.chain.scale_shift.map(|both| both.map(own)), low, high }
+        OfChannel { bias, scale_shift: self.scale_shift.map(|both| both.map(own)), low, high }
     }
 
     /// Applies what is left of the chain to consecutive elements, of which the first is element
     /// `at` of the output.
     pub(super) fn rest(&self, y: &mut [f32], at: usize) {
-        self.chain.rest(y, at);
+        self.rest.apply(y, at);
     }
 }
 
@@ -65,14 +70,13 @@ impl OfChannel {
             x = simd.mul_f32s(x, simd.splat_f32s(scale));
             x = simd.add_f32s(x, simd.splat_f32s(shift));
         }
-        clip(simd, x, [self.low, self.high])
+        clip(simd, x, [self.low, self.high].map(|bound| simd.splat_f32s(bound)))
     }
 }
 
 /// As the operator compares: a NaN stays, and the upper bound wins where they cross.
 #[inline(always)]
-pub(super) fn clip<S: Simd>(simd: S, x: S::f32s, bounds: [f32; 2]) -> S::f32s {
-    let [low, high] = bounds.map(|bound| simd.splat_f32s(bound));
+pub(super) fn clip<S: Simd>(simd: S, x: S::f32s, [low, high]: [S::f32s; 2]) -> S::f32s {
     let x = simd.select_f32s(simd.less_than_f32s(x, low), low, x);
     simd.select_f32s(simd.greater_than_f32s(x, high), high, x)
 }

@@ -2,13 +2,17 @@
 //! terms in ascending order, as `matmul` defines it: the bits of an element depend on its row and
 //! its column alone.
 
+#![expect(clippy::inline_always, reason = "parts of loops that are compiled for wider vectors")]
+
 use std::ops::Range;
+
+use pulp::Simd;
 
 use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
+pub(super) use super::micro::{Area, Part, Places, Rows, Run, Sums, WIDEST, Windows};
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
-pub(super) use super::micro::{Places, Rows, Run, Windows};
 use super::scratch;
 
 /// The terms that callers pack and multiply in one go.
@@ -47,45 +51,58 @@ pub(super) fn accumulate(
     c: &mut MatrixMut<'_>,
     add: bool,
 ) {
-    check(a, b, c);
+    assert!((a.rows, b.columns()) == (c.rows, c.columns), "{a:?} by {b:?} into {c:?}");
     if c.is_empty() {
         return;
     }
     if a.columns == 0 && !add {
         c.clear();
     }
-    for part in chunks(a.columns) {
-        let add = add || part.start > 0;
+    sum(arch, a, b, c, add);
+}
+
+/// The sums of a product into `c`, from its first row and column on; they go on from those that are
+/// there if `add`. Without terms it does nothing.
+///
+/// # Panics
+/// If the sizes of the operands do not fit: a bug in the caller.
+pub(super) fn sum(arch: pulp::Arch, a: Matrix<'_>, b: Right<'_>, c: &mut impl Sums, add: bool) {
+    assert!(a.columns == b.rows(), "{} columns by {} rows", a.columns, b.rows());
+    for terms in chunks(a.columns) {
+        let part = Part { goes_on: add || terms.start > 0, is_last: terms.end == a.columns };
         for m in steps(0..a.rows, ROWS) {
-            let (a, b) = (a.block(m.clone(), part.clone()), b.block(part.clone(), 0..b.columns()));
-            accumulate_part(arch, a, b, &mut c.block(m, 0..b.columns()), add);
+            let a = a.block(m.clone(), terms.clone());
+            let b = b.block(terms.clone(), 0..b.columns());
+            sum_part(arch, a, b, c, m.start, part);
         }
     }
 }
 
-/// As [`accumulate`], for operands of which each row has a place of its own.
+/// The sums of operands of which each row has a place of its own.
 ///
 /// # Panics
 /// If the sizes do not fit, or there are more than [`MAX_TERMS`] terms or none: a bug in the
 /// caller.
-pub(super) fn accumulate_rows(a: Windows<'_>, b: Rows<'_>, c: &mut MatrixMut<'_>, add: bool) {
-    let (rows, terms, columns) = (a.places.len(), b.places.len(), b.columns);
-    let fits = (rows, columns) == (c.rows, c.columns)
-        && terms == a.runs.iter().map(|run| run.terms).sum::<usize>();
-    assert!(fits && (1..=MAX_TERMS).contains(&terms), "{terms} rows of {columns} into {c:?}");
-    scratch::panels(MEMORY, |memory| isa::arch().dispatch(Block { a, b, c, add, memory }));
+pub(super) fn sum_rows(a: Windows<'_>, b: Rows<'_>, c: &mut impl Sums, column: usize, part: Part) {
+    let terms = b.places.len();
+    let fits = terms == a.runs.iter().map(|run| run.terms).sum::<usize>();
+    assert!(fits && (1..=MAX_TERMS).contains(&terms), "{terms} rows of {}", b.columns);
+    scratch::panels(MEMORY, |memory| {
+        isa::arch().dispatch(Block { a, b, c, origin: [0, column], part, memory });
+    });
 }
 
 /// The rows that are multiplied in one go, at most.
 const ROWS: usize = 512;
 
-/// The part of a product that has at most [`ROWS`] rows and [`MAX_TERMS`] terms.
-fn accumulate_part(
+/// A part of the sums of at most [`ROWS`] rows from this one on, and at most [`MAX_TERMS`] terms.
+fn sum_part(
     arch: pulp::Arch,
     a: Matrix<'_>,
     b: Right<'_>,
-    c: &mut MatrixMut<'_>,
-    add: bool,
+    c: &mut impl Sums,
+    row: usize,
+    part: Part,
 ) {
     let (height, terms) = (a.rows, a.columns);
     let apart = if a.has_contiguous_rows() { 0 } else { height * terms };
@@ -101,16 +118,15 @@ fn accumulate_part(
         let places = Rows::places(height, a.row_stride);
         let runs = &[Run { from: 0, terms }];
         let a = Windows { data: a.data, places: &places, runs };
-        let mut multiply = |b: Rows<'_>, c: &mut MatrixMut<'_>| {
-            arch.dispatch(Block { a, b, c, add, memory });
+        let mut multiply = |b: Rows<'_>, column: usize| {
+            arch.dispatch(Block { a, b, c, origin: [row, column], part, memory });
         };
         let b = match b {
             Right::Panels(panels) => {
                 for (n, data, stride) in panels.panels() {
                     let places = Rows::places(terms, stride);
                     let (columns, stride) = (n.len(), Some(stride));
-                    let b = Rows { data, places: &places, columns, stride };
-                    multiply(b, &mut c.block(0..height, n));
+                    multiply(Rows { data, places: &places, columns, stride }, n.start);
                 }
                 return;
             }
@@ -119,31 +135,40 @@ fn accumulate_part(
         if b.has_contiguous_rows() {
             let places = Rows::places(b.rows, b.row_stride);
             let (columns, stride) = (b.columns, Some(b.row_stride));
-            multiply(Rows { data: b.data, places: &places, columns, stride }, c);
+            multiply(Rows { data: b.data, places: &places, columns, stride }, 0);
             return;
         }
-        for n in steps(0..c.columns, COLUMNS) {
+        for n in steps(0..b.columns, COLUMNS) {
             let (columns, stride) = (n.len(), n.len());
             b.block(0..b.rows, n.clone()).pack_rows(right, columns);
             let places = Rows::places(b.rows, stride);
-            let b = Rows { data: right, places: &places, columns, stride: Some(stride) };
-            multiply(b, &mut c.block(0..height, n));
+            multiply(Rows { data: right, places: &places, columns, stride: Some(stride) }, n.start);
         }
     });
 }
 
-fn check(a: Matrix<'_>, b: Right<'_>, c: &MatrixMut<'_>) {
-    let fits = a.rows == c.rows && a.columns == b.rows() && b.columns() == c.columns;
-    assert!(
-        fits,
-        "{} x {} by {} x {} into {} x {}",
-        a.rows,
-        a.columns,
-        b.rows(),
-        b.columns(),
-        c.rows,
-        c.columns
-    );
+impl Sums for MatrixMut<'_> {
+    #[inline(always)]
+    fn in_place(&mut self, area: &Area) -> Option<(&mut [f32], usize)> {
+        let first = area.rows.start * self.row_stride + area.columns.start;
+        Some((&mut self.data[first..], self.row_stride))
+    }
+
+    #[inline(always)]
+    fn load(&self, area: &Area, block: &mut [f32]) {
+        for (row, block) in area.rows.clone().zip(block.chunks_exact_mut(area.stride)) {
+            let sums = &self.data[row * self.row_stride..][area.columns.clone()];
+            block[..sums.len()].copy_from_slice(sums);
+        }
+    }
+
+    #[inline(always)]
+    fn store<S: Simd>(&mut self, _simd: S, area: &Area, block: &mut [f32]) {
+        for (row, block) in area.rows.clone().zip(block.chunks_exact(area.stride)) {
+            let sums = &mut self.data[row * self.row_stride..][area.columns.clone()];
+            sums.copy_from_slice(&block[..sums.len()]);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,15 +3,17 @@
 //! The result is computed in tiles, whose shape changes no bit: every element is one chain over its
 //! terms in ascending order.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Dims, Orders, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
-use super::gemm::{Matrix, MatrixMut, Panels, Right, multiply};
-use super::scratch::{self, LINE};
-use super::simd::vectorised;
-use super::tile::{Computed, Extent, Origin, Tile, store, tiles};
-use crate::backend::host::{Each, Unsuited};
+use super::ending_last::{Addend, Ended, EndingLast};
+use super::gemm::{Matrix, Panels, Right, sum};
+use super::isa;
+use super::tile::{Extent, by_tiles};
+use crate::backend::host::{Each, Unsuited, crew};
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
 use crate::types::invariant::invariant;
@@ -35,35 +37,26 @@ impl<'a> View<'a> {
     }
 }
 
-/// The columns of a tile, at most.
-const WIDTH: usize = 256;
+/// The rows of a tile, at most: what it reads of the left operand stays in a core's cache.
+const HEIGHT: usize = 256;
 
-/// The columns of a tile are a multiple of those that are multiplied side by side, or all.
-const NARROW: usize = 64;
+/// The fewest rows of a tile, beside which reading the right operand again costs little.
+const LOW: usize = 48;
 
-/// The rows of a tile, at most.
-const HEIGHT: usize = 512;
+/// Tiles for each thread, so that none waits long for the last one.
+const TILES: usize = 4;
 
 /// Multiplications for which a task is worth its cost.
-const WORTH: usize = 1 << 18;
+const WORTH: usize = 1 << 16;
 
-/// What is added to a product: `factor` times element `i * down + j * across` for row `i` and
-/// column `j`.
-#[derive(Clone, Copy, Debug)]
-struct Addend<'a> {
-    data: &'a [f32],
-    factor: f32,
-    down: usize,
-    across: usize,
-}
+/// As many rows as are multiplied in the time in which a row of the right operand is read.
+const READ: usize = 4;
 
 /// A product of two matrices, and what becomes of it.
 struct Product<'a> {
     a: Matrix<'a>,
     b: Right<'a>,
-    alpha: f32,
-    addend: Option<Addend<'a>>,
-    epilogue: &'a Epilogue<'a>,
+    ending: &'a EndingLast<'a>,
 }
 
 /// `y = epilogue(alpha a b + beta c)` as `op` says, for operands that it admits.
@@ -85,7 +78,7 @@ pub fn gemm(
         left = left.transposed();
     }
     let (rows, columns) = matrix(b);
-    let right = match (b.order, op.trans_b) {
+    let right: Right<'_> = match (b.order, op.trans_b) {
         (Order::RowMajor, false) => Matrix::contiguous(b.data, rows, columns).into(),
         (Order::RowMajor, true) => Matrix::contiguous(b.data, rows, columns).transposed().into(),
         (Order::RowPanels, true) => Right::Panels(Panels::new(b.data, columns, rows)),
@@ -99,7 +92,8 @@ pub fn gemm(
         let down = if size(2) == 1 { 0 } else { size(1) };
         Addend { data: c.data, factor: op.beta, down, across: usize::from(size(1) != 1) }
     });
-    Product { a: left, b: right, alpha: op.alpha, addend, epilogue }.compute(y, 0);
+    let ending = EndingLast::of_product(op.alpha, addend, epilogue, right.columns());
+    Product { a: left, b: right, ending: &ending }.compute(y, 0);
 }
 
 /// `y = epilogue(a b)`, the product over the last two axes with the axes before them broadcast; an
@@ -118,7 +112,8 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
     };
     let is_row_major = right.order == Order::RowMajor;
     invariant(is_row_major.then_some(()), "that weights lie as their product takes them");
-    let product = |a, b| Product { a, b, alpha: 1.0, addend: None, epilogue };
+    let ending = &EndingLast::new(None, epilogue, n);
+    let product = |a, b| Product { a, b, ending };
     let matrix_b = |at: usize| Matrix::contiguous(&right.data[at * k * n..], k, n).into();
     if outer_b.iter().all(|d| *d == 1) {
         // The rows of all matrices on the left meet the same matrix.
@@ -127,7 +122,9 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
         return;
     }
     let matrix_a = |at: usize| Matrix::contiguous(&left.data[at * m * k..], m, k);
-    y.par_chunks_mut((m * n).max(1)).enumerate().each(|(i, y)| {
+    let work = m.saturating_mul(n).saturating_mul(k);
+    let each = (WORTH / work.max(1)).max(1);
+    y.par_chunks_mut((m * n).max(1)).with_min_len(each).enumerate().each(|(i, y)| {
         let (at_a, at_b) = places(i, outer_a, outer_b);
         product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * m * n);
     });
@@ -163,56 +160,36 @@ impl Product<'_> {
         if y.is_empty() {
             return;
         }
-        // The shape of a tile changes no result: an element is the same chain of sums in every
-        // tile. About eight tiles, unless their work would not be worth a task each: side by side
-        // first, as each tile reads all of its part of the right operand.
-        let work = rows.saturating_mul(columns).saturating_mul(terms);
-        let wanted = (work / WORTH).clamp(1, 8);
-        let across = columns.div_ceil(WIDTH).max(wanted.min(columns.div_ceil(NARROW)));
-        let width = columns.div_ceil(across).next_multiple_of(NARROW);
-        let width = width.min(columns.next_multiple_of(LINE));
-        let blocks = wanted.div_ceil(columns.div_ceil(width));
-        let height = rows.div_ceil(blocks).next_multiple_of(6).min(HEIGHT);
-        tiles(y, columns, Extent { rows: height, columns: width })
-            .into_par_iter()
-            .each(|tile| self.tile(tile, first));
+        let compute = |row: usize, own: &Range<usize>, pieces: &mut [&mut [f32]]| {
+            let a = self.a.block(row..row + pieces.len(), 0..terms);
+            let b = self.b.block(0..terms, own.clone());
+            let (row, channel) = (first / columns + row, own.start);
+            let mut sums = Ended { ending: self.ending, row, channel, pieces, has_nan: false };
+            if terms == 0 {
+                sums.end_empty();
+                return;
+            }
+            sum(isa::arch(), a, b, &mut sums, false);
+        };
+        let rest = |y: &mut [f32], at: usize| self.ending.rest(y, first + at);
+        by_tiles(y, columns, self.extent(), compute, rest);
     }
 
-    fn tile(&self, tile: Tile<'_>, first: usize) {
-        let (rows, columns) = (tile.pieces.len(), tile.columns.len());
-        let stride = columns.next_multiple_of(LINE);
-        scratch::own(rows * stride, |result| {
-            let a = self.a.block(tile.rows(), 0..self.a.columns());
-            let b = self.b.block(0..self.b.rows(), tile.columns.clone());
-            multiply(a, b, MatrixMut::new(result, rows, columns, stride), false);
-            self.store(tile, Computed { data: result, stride }, first);
-        });
-    }
-
-    fn store(&self, tile: Tile<'_>, computed: Computed<'_>, first: usize) {
-        let start = tile.columns.start;
-        let origin = Origin { first, columns: self.b.columns() };
-        store(tile, computed, origin, self.epilogue, |row, y, sums| {
-            y.copy_from_slice(sums);
-            // Multiplied after the sum, as the reference does; a factor of 1 changes no bit.
-            if self.alpha.to_bits() != 1.0f32.to_bits() {
-                vectorised!(for y in y.iter_mut() {
-                    *y *= self.alpha;
-                });
-            }
-            let Some(Addend { data, factor, down, across }) = self.addend else { return };
-            let data = &data[row * down + start * across..];
-            if across == 0 {
-                let addend = factor * data[0];
-                vectorised!(for y in y.iter_mut() {
-                    *y += addend;
-                });
-            } else {
-                vectorised!(for (y, x) in y.iter_mut().zip(data) {
-                    *y += factor * x;
-                });
-            }
-        });
+    /// The sizes of a tile, which change no result: an element is the same chain of sums in every
+    /// tile. Columns are shared before rows, as each tile reads all of its part of the right
+    /// operand.
+    fn extent(&self) -> Extent {
+        let (rows, columns, terms) = (self.a.rows(), self.b.columns(), self.a.columns());
+        let work = rows.max(READ).saturating_mul(columns).saturating_mul(terms);
+        let threads = crew::threads();
+        let wanted = if threads > 1 { (TILES * threads).min(work / WORTH).max(1) } else { 1 };
+        let panels = columns.div_ceil(Order::PANEL);
+        let least = if panels < threads { 1 } else { LOW };
+        let down = wanted.div_ceil(panels).min(rows.div_ceil(least));
+        let down = down.max(rows.div_ceil(HEIGHT));
+        let height = rows.div_ceil(down);
+        let across = wanted.div_ceil(rows.div_ceil(height)).clamp(1, panels);
+        Extent { rows: height, columns: panels.div_ceil(across) * Order::PANEL }
     }
 }
 
@@ -277,7 +254,7 @@ mod tests {
 
     use super::{View, gemm, matmul};
     use crate::backend::cpu::elementwise::Epilogue;
-    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng};
+    use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng, spoil};
     use crate::backend::params;
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{Binary, Gemm, MatMul, OpDef, Unary};
@@ -305,24 +282,65 @@ mod tests {
         [26, 200, 530],
     ];
 
+    /// A chain that reads a value of the shape of the product, and two vectors of its columns.
+    fn chain(case: usize, columns: usize) -> Chain {
+        let last = Access::Axis { inner: 1, size: columns };
+        let binary =
+            |op, operand, access| ChainStep::Binary { op, operand, access, swapped: false };
+        let unary = |op: Unary| ChainStep::Unary(op);
+        let clip = unary(Unary::Clip { min: Some(-0.5), max: Some(0.25) });
+        let (add, bias) = (binary(Binary::Add, 0, Access::Full), binary(Binary::Add, 1, last));
+        let scaled = ChainStep::ScaleShift { operands: [1, 2], access: last };
+        let steps = match case % 5 {
+            0 => vec![unary(Unary::Relu)],
+            1 => vec![scaled, clip.clone(), add, clip],
+            2 => vec![bias, unary(Unary::Sigmoid), binary(Binary::Mul, 2, last)],
+            3 => vec![bias, scaled, add, unary(Unary::Relu), unary(Unary::Tanh)],
+            _ => vec![],
+        };
+        Chain { steps }
+    }
+
+    #[test]
+    fn factors_that_are_not_of_columns_are_those_of_their_rows() {
+        let (rows, terms) = (6, 5);
+        let mut rng = rng(4);
+        let (a, b) = (random(&mut rng, rows * terms), random(&mut rng, terms));
+        let [scale, shift] = [(); 2].map(|()| random(&mut rng, 3));
+        let access = Access::Axis { inner: 1, size: 3 };
+        let chain = Chain { steps: vec![ChainStep::ScaleShift { operands: [0, 1], access }] };
+        let epilogue = Epilogue::new(&chain, &[&scale, &shift]).unwrap();
+        let (a_dims, b_dims) = ([2, 3, terms], [terms, 1]);
+        let mut expected = reference(&MatMul {}, &[(&a_dims, &a), (&b_dims, &b)]);
+        epilogue.apply(&mut expected, 0);
+        let mut y = vec![f32::NAN; rows];
+        matmul(View::new(&a_dims, &a), View::new(&b_dims, &b), &mut y, &epilogue);
+        assert_bits(&y, &expected, "one column");
+    }
+
     #[test]
     fn scaled_products() {
         let mut rng = rng(1);
         for (case, [m, n, k]) in SIZES.into_iter().cycle().take(4 * SIZES.len()).enumerate() {
             let op = Gemm {
                 alpha: if case % 3 == 0 { 0.7 } else { 1.0 },
-                beta: 1.3,
+                beta: if case % 5 == 0 { 1.0 } else { 1.3 },
                 trans_a: rng.random_bool(0.3),
                 trans_b: (case / SIZES.len()).is_multiple_of(2),
             };
-            let (a, b) = (random(&mut rng, m * k), random(&mut rng, n * k));
+            let (mut a, b) = (random(&mut rng, m * k), random(&mut rng, n * k));
+            if case % 4 == 0 && !a.is_empty() {
+                spoil(&mut rng, &mut a);
+            }
             let a_dims = if op.trans_a { [k, m] } else { [m, k] };
             let b_dims = if op.trans_b { [n, k] } else { [k, n] };
             let c_dims = [vec![], vec![n], vec![m, n], vec![1, n], vec![m, 1], vec![1]];
             let c_dims = &c_dims[rng.random_range(0..6)];
             let c = random(&mut rng, c_dims.iter().product());
-            let chain = Chain { steps: vec![ChainStep::Unary(Unary::Relu)] };
-            let epilogue = Epilogue::new(&chain, &[]).unwrap();
+            let behind = [m * n, n, n].map(|size| random(&mut rng, size));
+            let operands = behind.each_ref().map(Vec::as_slice);
+            let chain = chain(case, n);
+            let epilogue = Epilogue::new(&chain, &operands).unwrap();
             let run = |a: &[f32], b: &[f32], with: bool| {
                 let mut y = vec![f32::NAN; m * n];
                 let (a, b) = (View::new(&a_dims, a), View::new(&b_dims, b));

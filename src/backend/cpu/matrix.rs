@@ -225,21 +225,34 @@ impl<'a> Matrix<'a> {
         /// bytes of a cache line.
         const SIDE: usize = 16;
         assert!(self.column_stride == 1 || self.columns < 2, "rows that are not contiguous");
-        for j in steps(0..self.columns, SIDE) {
-            for i in steps(0..self.rows, SIDE) {
-                let mut square = [[0.0; SIDE]; SIDE];
+        let squares = steps(0..self.columns, SIDE)
+            .flat_map(|j| steps(0..self.rows, SIDE).map(move |i| (i, j.clone())));
+        vectorised!(for (i, j) in squares {
+            let mut square = [[0.0; SIDE]; SIDE];
+            if (i.len(), j.len()) == (SIDE, SIDE) {
+                // Loops of a known length have no rests.
                 for (row, from) in i.clone().zip(&mut square) {
-                    let row = &self.data[row * self.row_stride..][j.clone()];
-                    from[..row.len()].copy_from_slice(row);
+                    from.copy_from_slice(&self.data[row * self.row_stride + j.start..][..SIDE]);
                 }
                 for (k, column) in j.clone().enumerate() {
-                    let to = &mut to[column * width..][i.clone()];
+                    let to = &mut to[column * width + i.start..][..SIDE];
                     for (to, row) in to.iter_mut().zip(&square) {
                         *to = row[k];
                     }
                 }
+                continue;
             }
-        }
+            for (row, from) in i.clone().zip(&mut square) {
+                let row = &self.data[row * self.row_stride..][j.clone()];
+                from[..row.len()].copy_from_slice(row);
+            }
+            for (k, column) in j.clone().enumerate() {
+                let to = &mut to[column * width..][i.clone()];
+                for (to, row) in to.iter_mut().zip(&square) {
+                    *to = row[k];
+                }
+            }
+        });
     }
 
     /// Whether the elements of a row are neighbours.
@@ -266,19 +279,6 @@ impl<'a> MatrixMut<'a> {
         assert!(layout.fits(data.len()), "{layout:?} in {} elements", data.len());
         assert!(row_stride >= columns || rows < 2, "rows of {columns} by {row_stride}");
         Self { data, rows, columns, row_stride }
-    }
-
-    /// The elements in these rows and columns.
-    pub(super) fn block(&mut self, rows: Range<usize>, columns: Range<usize>) -> MatrixMut<'_> {
-        let first = rows.start * self.row_stride + columns.start;
-        MatrixMut::new(&mut self.data[first..], rows.len(), columns.len(), self.row_stride)
-    }
-
-    /// The elements of a row.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    pub(super) fn row(&mut self, i: usize) -> &mut [f32] {
-        &mut self.data[i * self.row_stride..][..self.columns]
     }
 
     pub(super) fn is_empty(&self) -> bool {

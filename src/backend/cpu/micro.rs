@@ -12,13 +12,15 @@ use std::ops::Range;
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 use smallvec::SmallVec;
 
-use super::matrix::MatrixMut;
-
 /// The most terms of one call: what it reads of the right operand stays in a core's cache.
 pub(super) const TERMS: usize = 512;
 
 /// The rows of the largest block.
 const ROWS: usize = 6;
+
+/// The rows of a block of one vector: with as few sums as a wide one has rows, each would wait for
+/// itself.
+const NARROW_ROWS: usize = 8;
 
 /// The columns of the widest block.
 pub(super) const COLUMNS: usize = 64;
@@ -26,8 +28,17 @@ pub(super) const COLUMNS: usize = 64;
 /// The elements of a page of memory.
 const PAGE: usize = 1024;
 
+/// The blocks that end together: what is done for each of them once costs as much as some rows.
+const TOGETHER: usize = 4;
+
+/// The columns of the widest block: 8 vectors of 16.
+pub(super) const WIDEST: usize = 128;
+
+/// The elements of the largest blocks that end together.
+const BLOCK: usize = TOGETHER * ROWS * COLUMNS;
+
 /// The elements that a block works with beside its operands.
-pub(super) const MEMORY: usize = (TERMS + ROWS) * COLUMNS;
+pub(super) const MEMORY: usize = TERMS * COLUMNS + BLOCK;
 
 /// Where the rows of an operand begin, most often at most [`TERMS`].
 pub(super) type Places = SmallVec<[usize; TERMS]>;
@@ -69,7 +80,10 @@ pub(super) struct Rows<'a> {
 impl Rows<'_> {
     /// The places of rows at this distance.
     pub(super) fn places(rows: usize, stride: usize) -> Places {
-        (0..rows).map(|row| row * stride).collect()
+        let mut places = Places::from_elem(0, rows);
+        // In a loop over memory that is there, several to an instruction.
+        places.iter_mut().enumerate().for_each(|(row, place)| *place = row * stride);
+        places
     }
 
     /// These columns.
@@ -88,37 +102,67 @@ impl Rows<'_> {
     }
 }
 
-/// `c = a b`, or `c += a b` if `add`, for at most [`TERMS`] terms.
-pub(super) struct Block<'a, 'b> {
+/// Where the sums of a product go, block by block, and where those that go on come from.
+pub(super) trait Sums {
+    /// The elements of an area and the distance between its rows, if blocks may be computed there.
+    fn in_place(&mut self, area: &Area) -> Option<(&mut [f32], usize)>;
+
+    /// Copies the sums of an area, which go on, to a block.
+    fn load(&self, area: &Area, block: &mut [f32]);
+
+    /// Takes the sums of an area from a block; what is behind them in a row is of any value.
+    fn store<S: Simd>(&mut self, simd: S, area: &Area, block: &mut [f32]);
+}
+
+/// Some rows and columns of a product, and the part of the sums that was made.
+#[derive(Clone, Debug)]
+pub(super) struct Area {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+    /// The distance between rows in a block.
+    pub(super) stride: usize,
+    pub(super) part: Part,
+}
+
+/// A part of the terms of sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Whether sums go on from those that are stored.
+    pub(super) goes_on: bool,
+    /// Whether it is the last.
+    pub(super) is_last: bool,
+}
+
+impl Part {
+    /// All terms.
+    pub(super) const WHOLE: Self = Self { goes_on: false, is_last: true };
+}
+
+/// `c = a b`, or `c += a b` if it goes on, for at most [`TERMS`] terms.
+pub(super) struct Block<'a, C> {
     pub(super) a: Windows<'a>,
     pub(super) b: Rows<'a>,
-    pub(super) c: &'a mut MatrixMut<'b>,
-    pub(super) add: bool,
+    pub(super) c: &'a mut C,
+    /// The first row and column in `c`.
+    pub(super) origin: [usize; 2],
+    pub(super) part: Part,
     /// Room for [`MEMORY`] elements.
     pub(super) memory: &'a mut [f32],
 }
 
-impl WithSimd for Block<'_, '_> {
+impl<C: Sums> WithSimd for Block<'_, C> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { a, b, c, add, memory } = self;
+        let Self { a, b, c, origin: [row, column], part, memory } = self;
         let lanes = S::F32_LANES;
-        let (memory, result) = memory.split_at_mut(TERMS * COLUMNS);
-        // As even as possible: a low block leaves registers idle.
+        let (memory, block) = memory.split_at_mut(TERMS * COLUMNS);
         let height = a.places.len();
-        let blocks = height.div_ceil(ROWS);
-        let block = |i: usize| i * height / blocks..(i + 1) * height / blocks;
-        // As many sums as registers hold, and enough that none waits for another.
-        let most = match (S::REGISTER_COUNT < 32, height.div_ceil(blocks)) {
-            (true, 1) | (false, 1..=2) => 8,
-            (true, 2) | (false, _) => 4,
-            (true, _) => 2,
-        };
         let mut at = 0;
         while at < b.columns {
             let left = b.columns - at;
+            let most = most_vectors(S::REGISTER_COUNT < 32, height);
             let mut vectors = left.div_ceil(lanes).min(most);
             let copied = left < vectors * lanes || is_copied(height, b, lanes);
             if copied {
@@ -128,6 +172,7 @@ impl WithSimd for Block<'_, '_> {
                 vectors = 4;
             }
             let width = left.min(vectors * lanes);
+            debug_assert!(vectors * lanes <= WIDEST, "a block of {vectors} vectors");
             let mut right = b.columns(at, width);
             let close: Places;
             if copied {
@@ -135,23 +180,48 @@ impl WithSimd for Block<'_, '_> {
                 close = Rows::places(b.places.len(), vectors * lanes);
                 right = Rows { data: memory, places: &close, ..right };
             }
-            for rows in (0..blocks).map(block) {
-                let operands = Operands { a: a.rows(rows.clone()), b: right };
-                if width == vectors * lanes {
-                    tall(simd, vectors, operands, c, Place { row: rows.start, column: at }, add);
+            // As even as possible: a low block leaves registers idle.
+            let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });
+            let first = |i: usize| i * height / blocks;
+            let (columns, stride) = (column + at..column + at + width, vectors * lanes);
+            for i in (0..blocks).step_by(TOGETHER) {
+                let together = i..(i + TOGETHER).min(blocks);
+                let rows = row + first(together.start)..row + first(together.end);
+                let area = Area { rows, columns: columns.clone(), stride, part };
+                let multiply = {
+                    #[inline(always)]
+                    |sums: &mut [f32], stride: usize| {
+                        for i in together.clone() {
+                            let operands = Operands { a: a.rows(first(i)..first(i + 1)), b: right };
+                            let sums = &mut sums[(first(i) - first(together.start)) * stride..];
+                            tall(simd, vectors, operands, To { sums, stride, add: part.goes_on });
+                        }
+                    }
+                };
+                if width == stride
+                    && let Some((sums, stride)) = c.in_place(&area)
+                {
+                    multiply(sums, stride);
                     continue;
                 }
-                let mut whole = MatrixMut::new(result, rows.len(), vectors * lanes, COLUMNS);
-                for (i, row) in rows.clone().enumerate() {
-                    whole.row(i)[..width].copy_from_slice(&c.row(row)[at..]);
+                if part.goes_on {
+                    c.load(&area, block);
                 }
-                tall(simd, vectors, operands, &mut whole, Place { row: 0, column: 0 }, add);
-                for (i, row) in rows.enumerate() {
-                    c.row(row)[at..].copy_from_slice(&whole.row(i)[..width]);
-                }
+                multiply(block, stride);
+                c.store(simd, &area, block);
             }
             at += width;
         }
+    }
+}
+
+/// The vectors of a block of so many rows, or 3 and more: as many sums as registers hold, and
+/// enough that none waits for another.
+const fn most_vectors(few_registers: bool, rows: usize) -> usize {
+    match (few_registers, rows) {
+        (true, 1) | (false, 1..=2) => 8,
+        (true, 2) | (false, _) => 4,
+        (true, _) => 2,
     }
 }
 
@@ -177,29 +247,23 @@ struct Operands<'a> {
     b: Rows<'a>,
 }
 
-/// The first row and column of a block.
-#[derive(Clone, Copy)]
-struct Place {
-    row: usize,
-    column: usize,
+/// Where the sums of a block go.
+struct To<'a> {
+    sums: &'a mut [f32],
+    /// The distance between rows.
+    stride: usize,
+    /// Whether they go on from those that are there.
+    add: bool,
 }
 
 /// The block of all rows of `a` and of so many vectors.
 #[inline(always)]
-fn tall<S: Simd>(
-    simd: S,
-    vectors: usize,
-    operands: Operands<'_>,
-    c: &mut MatrixMut<'_>,
-    place: Place,
-    add: bool,
-) {
+fn tall<S: Simd>(simd: S, vectors: usize, operands: Operands<'_>, to: To<'_>) {
     macro_rules! of {
         ($($rows:literal: $($vectors:literal)*;)*) => {
             match (operands.a.places.len(), vectors) {
                 $($(($rows, $vectors) => {
-                    let sums = Registers::<S, $rows, $vectors> { simd, operands, c, place, add };
-                    simd.vectorize(sums);
+                    simd.vectorize(Registers::<S, $rows, $vectors> { simd, operands, to });
                 })*)*
                 shape => unreachable!("a block of {shape:?}"),
             }
@@ -207,30 +271,29 @@ fn tall<S: Simd>(
     }
     of! {
         1: 1 2 3 4 8; 2: 1 2 3 4 8; 3: 1 2 3 4; 4: 1 2 3 4; 5: 1 2 3 4; 6: 1 2 3 4;
+        7: 1; 8: 1;
     }
 }
 
 /// A block of `M` rows by `V` vectors, whose sums are in registers.
-struct Registers<'a, 'b, S, const M: usize, const V: usize> {
+struct Registers<'a, S, const M: usize, const V: usize> {
     simd: S,
     operands: Operands<'a>,
-    c: &'a mut MatrixMut<'b>,
-    place: Place,
-    add: bool,
+    to: To<'a>,
 }
 
-impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_, S, M, V> {
+impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, S, M, V> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self { simd, operands: Operands { a, b }, c, place: Place { row, column }, add } = self;
+        let Self { simd, operands: Operands { a, b }, to: To { sums: to, stride, add } } = self;
         let zero = simd.splat_f32s(0.0);
         let mut sums = [[zero; V]; M];
         let width = V * S::F32_LANES;
         if add {
             for (i, sums) in sums.iter_mut().enumerate() {
-                *sums = *array(S::as_simd_f32s(&c.row(row + i)[column..][..width]).0);
+                *sums = *array(S::as_simd_f32s(&to[i * stride..][..width]).0);
             }
         }
         let first: &[usize; M] = array(a.places);
@@ -261,7 +324,7 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, '_
             }
         }
         for (i, sums) in sums.iter().enumerate() {
-            let to = S::as_mut_simd_f32s(&mut c.row(row + i)[column..][..width]).0;
+            let to = S::as_mut_simd_f32s(&mut to[i * stride..][..width]).0;
             for (to, sum) in to.iter_mut().zip(sums) {
                 *to = simd.add_f32s(*sum, zero);
             }

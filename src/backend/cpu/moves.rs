@@ -11,7 +11,7 @@ use crate::op::{AllGather, Concat, Pad, PadMode};
 use crate::types::KernelClass;
 
 /// Elements for which a task is worth its cost.
-const WORTH: usize = 1 << 15;
+const WORTH: usize = 1 << 13;
 
 /// The number of consecutive elements of each operand in a concatenation.
 #[derive(Clone, Debug, PartialEq, Eq)]

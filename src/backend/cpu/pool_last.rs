@@ -9,7 +9,7 @@ use crate::backend::host::{Each, Unsuited};
 use crate::op::window::WindowAxis;
 
 /// Elements met by windows for which a task is worth its cost.
-const WORTH: usize = 1 << 16;
+const WORTH: usize = 1 << 14;
 
 /// The channels that are computed side by side.
 const LANES: usize = 32;

@@ -17,7 +17,7 @@ use crate::op::{Apply2, Binary, Blocks, Expand, Slice, Transpose};
 use crate::types::{KernelClass, TensorType};
 
 /// Elements for which a task is worth its cost.
-const WORTH: usize = 1 << 14;
+const WORTH: usize = 1 << 12;
 
 /// The elements of a result by their places in the operand.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,16 @@
 
 use std::ops::Range;
 
-use super::elementwise::Epilogue;
+use rayon::prelude::*;
+use smallvec::SmallVec;
+
+use crate::backend::host::Each;
+
+/// The pieces of rows that take no memory of their own.
+const PIECES: usize = 256;
+
+/// A piece of each of some neighbouring rows, which are written in place.
+pub(super) type Pieces<'a> = SmallVec<[&'a mut [f32]; PIECES]>;
 
 /// Some rows and columns of a row-major matrix, to write: a piece of each of the rows.
 pub(super) struct Tile<'a> {
@@ -55,39 +64,38 @@ pub(super) fn tiles(matrix: &mut [f32], columns: usize, tile: Extent) -> Vec<Til
     all
 }
 
-/// The computed elements of a tile.
-#[derive(Clone, Copy)]
-pub(super) struct Computed<'a> {
-    /// The rows, one behind the other.
-    pub(super) data: &'a [f32],
-    /// The distance of their beginnings.
-    pub(super) stride: usize,
-}
-
-/// The place of a matrix in the whole output.
-#[derive(Clone, Copy)]
-pub(super) struct Origin {
-    /// The position of its first element.
-    pub(super) first: usize,
-    /// The elements of a row.
-    pub(super) columns: usize,
-}
-
-/// Writes a computed tile and ends it with `epilogue`: row `i` of the result is
-/// `finish(row, computed)`, where `row` counts from the matrix's first.
-pub(super) fn store(
-    tile: Tile<'_>,
-    computed: Computed<'_>,
-    origin: Origin,
-    epilogue: &Epilogue<'_>,
-    finish: impl Fn(usize, &mut [f32], &[f32]),
+/// Computes a matrix with rows of `columns` elements by tiles of these sizes: `f` computes one from
+/// its first row, its columns and its pieces, and `rest` ends neighbouring elements of it, of which
+/// the first is element `at` of the matrix.
+pub(super) fn by_tiles(
+    matrix: &mut [f32],
+    columns: usize,
+    extent: Extent,
+    f: impl Fn(usize, &Range<usize>, &mut [&mut [f32]]) + Sync,
+    rest: impl Fn(&mut [f32], usize) + Sync,
 ) {
-    let Tile { row, columns: range, pieces } = tile;
-    for (i, piece) in pieces.into_iter().enumerate() {
-        let row = row + i;
-        finish(row, piece, &computed.data[i * computed.stride..][..piece.len()]);
-        epilogue.apply(piece, origin.first + row * origin.columns + range.start);
+    if extent.columns < columns {
+        tiles(matrix, columns, extent).into_par_iter().each(|mut tile| {
+            f(tile.row, &tile.columns, &mut tile.pieces);
+            for (row, piece) in tile.rows().zip(tile.pieces) {
+                rest(piece, row * columns + tile.columns.start);
+            }
+        });
+        return;
     }
+    let whole = |(i, rows): (usize, &mut [f32])| {
+        let row = i * extent.rows;
+        let mut pieces: Pieces<'_> = rows.chunks_exact_mut(columns).collect();
+        f(row, &(0..columns), &mut pieces);
+        drop(pieces);
+        rest(rows, row * columns);
+    };
+    let size = extent.rows * columns;
+    if matrix.len() <= size {
+        whole((0, matrix));
+        return;
+    }
+    matrix.par_chunks_mut(size).enumerate().each(whole);
 }
 
 #[cfg(test)]

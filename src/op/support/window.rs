@@ -314,6 +314,13 @@ impl WindowAxis {
         first.min(end)..end
     }
 
+    /// Whether all taps of these windows, of which there is one, lie in the input.
+    #[inline]
+    pub(crate) const fn sees_inside(&self, windows: &Range<usize>) -> bool {
+        let last = (windows.end - 1) * self.stride + (self.kernel - 1) * self.dilation;
+        windows.start * self.stride >= self.before && last < self.before + self.input
+    }
+
     /// The number of windows as a size.
     pub(crate) fn windows(&self) -> Dim {
         i64::try_from(self.output).unwrap_or(i64::MAX).into()

@@ -11,18 +11,23 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::super::ending_last::{Ended, EndingLast};
+use super::super::gemm::{Area, Part, Sums};
+use super::super::isa;
 use super::super::matrix::steps;
-use super::super::{isa, scratch};
+use super::super::tile::Pieces;
 use super::operands::ConvOperands;
 use crate::backend::host::Each;
 use crate::op::window::WindowAxis;
 use crate::types::Order;
 
 /// Multiplications for which a task is worth its cost.
-const WORTH: usize = 1 << 16;
+const WORTH: usize = 1 << 15;
 
-/// The windows that are computed together.
-const WINDOWS: usize = 4;
+/// The most windows that are computed together.
+const WINDOWS: usize = 7;
+
+/// The most windows that end together.
+const WIDE: usize = 4 * WINDOWS;
 
 /// The sizes of a convolution of images with the channels last, channel by channel.
 #[derive(Debug)]
@@ -52,26 +57,37 @@ impl DepthwiseLast {
         let taps = self.terms();
         let expected = (batch * input, taps * channels);
         assert_eq!((operands.x.len(), operands.w.len()), expected, "samples of {self:?}");
-        let ending = EndingLast::new(operands.bias, operands.epilogue, *channels);
+        let ending = &EndingLast::new(operands.bias, operands.epilogue, *channels);
         let each = (WORTH / (row * taps)).max(1);
         y.par_chunks_exact_mut(row).with_min_len(each).enumerate().each(|(i, y)| {
             let x = &operands.x[i / rows.output * input..][..input];
-            scratch::own(row, |sums| {
-                for panel in steps(0..*channels, Order::PANEL) {
-                    let w = &operands.w[panel.start * taps..][..panel.len() * taps];
-                    let row = i % rows.output;
-                    isa::arch().dispatch(Line { plan: self, x, w, panel, row, sums });
-                }
-                let rows = y.chunks_exact_mut(*channels).zip(sums.chunks_exact(*channels));
-                ending.end(Ended { first: i * columns.output, channels: &(0..*channels), rows });
-                ending.rest(y, i * row);
-            });
+            let mut pieces: Pieces<'_> = y.chunks_exact_mut(*channels).collect();
+            for panel in steps(0..*channels, Order::PANEL) {
+                let w = &operands.w[panel.start * taps..][..panel.len() * taps];
+                let (first, pieces) = (i * columns.output, &mut pieces);
+                let sums = Ended { ending, row: first, channel: 0, pieces, has_nan: false };
+                let row = i % rows.output;
+                isa::arch().dispatch(Line { plan: self, x, w, panel, row, sums });
+            }
+            drop(pieces);
+            ending.rest(y, i * row);
         });
     }
 }
 
+/// The windows of a row of so many that are computed together. The last block reaches back: of many
+/// windows that is little, of a few more than half.
+fn together(all: usize) -> usize {
+    let waste = |windows: usize| all.next_multiple_of(windows) - all;
+    match all {
+        0..4 => 1,
+        WINDOWS.. if waste(WINDOWS) <= waste(4) + 2 => WINDOWS,
+        4.. => 4,
+    }
+}
+
 /// The channels of a panel in a row of windows.
-struct Line<'a> {
+struct Line<'a, 'y> {
     plan: &'a DepthwiseLast,
     /// The sample.
     x: &'a [f32],
@@ -80,101 +96,182 @@ struct Line<'a> {
     panel: Range<usize>,
     row: usize,
     /// The whole row of the result.
-    sums: &'a mut [f32],
+    sums: Ended<'a, 'y>,
 }
 
-impl WithSimd for Line<'_> {
+impl WithSimd for Line<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let (columns, channels) = (self.plan.columns, self.panel.len());
-        let mut window = 0;
-        while window < columns.output {
-            let taps = columns.taps(window);
-            let last = window + WINDOWS - 1;
-            // Neighbours under whose taps there is no border.
-            let inner = taps.len() == columns.kernel
-                && last < columns.output
-                && columns.taps(last).len() == columns.kernel;
-            let windows = if inner { WINDOWS } else { 1 };
-            let mut first = 0;
-            while first < channels {
-                let lanes = (channels - first) / S::F32_LANES;
-                let block = Block { window, first, taps: taps.clone() };
-                first += match (windows, lanes) {
-                    (WINDOWS, 4..) => self.block::<S, WINDOWS, 4>(simd, &block),
-                    (WINDOWS, 2..) => self.block::<S, WINDOWS, 2>(simd, &block),
-                    (WINDOWS, 1..) => self.block::<S, WINDOWS, 1>(simd, &block),
-                    (_, 2..) => self.block::<S, 1, 2>(simd, &block),
-                    (_, 1..) => self.block::<S, 1, 1>(simd, &block),
-                    (_, 0) => {
-                        for at in 0..windows {
-                            let window = window + at;
-                            self.rest(simd, &Block { window, ..block.clone() });
-                        }
-                        channels - first
+        // Three neighbouring taps are the most common, and have blocks of their own.
+        let stride = match (columns.kernel, columns.dilation) {
+            (3, 1) => columns.stride,
+            _ => 0,
+        };
+        let windows = together(columns.output);
+        // Sums, weights and elements in registers.
+        let most = if S::REGISTER_COUNT < 32 { 1 } else { 2 };
+        let mut sums = [0.0; WIDE * Order::PANEL];
+        let groups = columns.output.div_ceil(WIDE);
+        let start = |group: usize| group * columns.output / groups;
+        for group in (0..groups).map(|group| start(group)..start(group + 1)) {
+            for window in group.clone().step_by(windows) {
+                // The last block reaches back.
+                let window = window.min(group.end - windows);
+                let inside = columns.sees_inside(&(window..window + windows));
+                let mut first = 0;
+                while first < channels {
+                    let at = Block { window, first };
+                    let sums = &mut sums[(window - group.start) * Order::PANEL + first..];
+                    let vectors = ((channels - first) / S::F32_LANES).min(most);
+                    macro_rules! blocks {
+                        ($($windows:literal $vectors:literal;)*) => {
+                            match (windows, vectors, stride) {
+                                $(($windows, $vectors, 1) if inside => {
+                                    self.block::<S, $windows, $vectors, 1, true>(simd, &at, sums)
+                                }
+                                ($windows, $vectors, 1) => {
+                                    self.block::<S, $windows, $vectors, 1, false>(simd, &at, sums)
+                                }
+                                ($windows, $vectors, 2) => {
+                                    self.block::<S, $windows, $vectors, 2, false>(simd, &at, sums)
+                                }
+                                ($windows, $vectors, _) => {
+                                    self.block::<S, $windows, $vectors, 0, false>(simd, &at, sums)
+                                })*
+                                _ => {
+                                    for i in 0..windows {
+                                        let at = Block { window: window + i, first };
+                                        self.rest(simd, &at, &mut sums[i * Order::PANEL..]);
+                                    }
+                                    channels - first
+                                }
+                            }
+                        };
                     }
-                };
+                    first += blocks! { 7 2; 7 1; 4 2; 4 1; 1 2; 1 1; };
+                }
             }
-            window += windows;
+            let (columns, stride) = (self.panel.clone(), Order::PANEL);
+            let area = Area { rows: group, columns, stride, part: Part::WHOLE };
+            self.sums.store(simd, &area, &mut sums);
         }
     }
 }
 
-/// The first window and channel of a block, and the taps of a row under which its windows meet the
-/// image.
-#[derive(Clone)]
+/// Adds the products of a tap to the sums of windows, of which each may see an element under it.
+#[inline(always)]
+fn add_tap<'a, S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    sums: &mut [[S::f32s; V]; M],
+    w: &[S::f32s],
+    seen: impl Fn(usize) -> Option<&'a [S::f32s]>,
+) {
+    for (m, sums) in sums.iter_mut().enumerate() {
+        let Some(x) = seen(m) else { continue };
+        for (v, sum) in sums.iter_mut().enumerate() {
+            *sum = simd.mul_add_f32s(x[v], w[v], *sum);
+        }
+    }
+}
+
+/// Writes the sums of windows into rows of a panel.
+#[inline(always)]
+fn store<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    sums: &[[S::f32s; V]; M],
+    to: &mut [f32],
+) {
+    for (m, sums) in sums.iter().enumerate() {
+        let to = &mut to[m * Order::PANEL..][..V * S::F32_LANES];
+        // A zero at the end of a chain is positive.
+        for (to, sum) in S::as_mut_simd_f32s(to).0.iter_mut().zip(sums) {
+            *to = simd.add_f32s(*sum, simd.splat_f32s(0.0));
+        }
+    }
+}
+
+/// The first window and channel of a block.
 struct Block {
     window: usize,
     first: usize,
-    taps: Range<usize>,
 }
 
-impl Line<'_> {
-    /// Sums up a block of windows by vectors; returns the channels.
+impl Line<'_, '_> {
+    /// Sums up a block of windows by vectors, of three neighbouring taps in a row at this `STRIDE`,
+    /// or of any if that is 0, into rows of a panel; returns the channels. What is outside of the
+    /// image is no term; there is none if they see `INSIDE` alone.
     #[inline(always)]
-    fn block<S: Simd, const M: usize, const V: usize>(&mut self, simd: S, at: &Block) -> usize {
+    fn block<S: Simd, const M: usize, const V: usize, const STRIDE: usize, const INSIDE: bool>(
+        &self,
+        simd: S,
+        at: &Block,
+        to: &mut [f32],
+    ) -> usize {
         let DepthwiseLast { rows, columns, channels } = self.plan;
         let (stride, width) = (self.panel.len(), V * S::F32_LANES);
-        let mut sums = [[simd.splat_f32s(0.0); V]; M];
+        let zero = simd.splat_f32s(0.0);
+        let mut sums = [[zero; V]; M];
         for i in rows.taps(self.row) {
-            let row = rows.position(self.row, i) * columns.input;
-            for j in at.taps.clone() {
-                let tap = i * columns.kernel + j;
-                let w = S::as_simd_f32s(&self.w[tap * stride + at.first..][..width]).0;
-                let first = row + columns.position(at.window, j);
-                let mut m = 0;
-                while m < M {
-                    let place = (first + m * columns.stride) * channels;
-                    let x = &self.x[place + self.panel.start + at.first..][..width];
-                    let x = S::as_simd_f32s(x).0;
-                    let mut v = 0;
-                    while v < V {
-                        sums[m][v] = simd.mul_add_f32s(x[v], w[v], sums[m][v]);
-                        v += 1;
-                    }
-                    m += 1;
+            let first = rows.position(self.row, i) * columns.input * channels;
+            let x = &self.x[first + self.panel.start + at.first..];
+            let weights = &self.w[i * columns.kernel * stride + at.first..];
+            let of_tap = |j: usize| S::as_simd_f32s(&weights[j * stride..][..width]).0;
+            let seen = |column: usize| {
+                let column = if INSIDE {
+                    column - columns.before
+                } else {
+                    column.checked_sub(columns.before).filter(|c| *c < columns.input)?
+                };
+                Some(S::as_simd_f32s(&x[column * channels..][..width]).0)
+            };
+            if STRIDE == 0 {
+                for j in 0..columns.kernel {
+                    let at = at.window * columns.stride + j * columns.dilation;
+                    add_tap(simd, &mut sums, of_tap(j), |m| seen(at + m * columns.stride));
                 }
+                continue;
             }
+            let w = [of_tap(0), of_tap(1), of_tap(2)];
+            // Each element is read once for all windows that see it. Columns are written out, as a
+            // loop over them is not unrolled, and sums in a loop are in memory.
+            macro_rules! columns {
+                ($($column:literal)*) => {$(
+                    if $column < (M - 1) * STRIDE + 3
+                        && let Some(x) = seen(at.window * STRIDE + $column)
+                    {
+                        let mut m = 0;
+                        while m < M {
+                            let tap = usize::wrapping_sub($column, m * STRIDE);
+                            if tap < 3 {
+                                let mut v = 0;
+                                while v < V {
+                                    sums[m][v] = simd.mul_add_f32s(x[v], w[tap][v], sums[m][v]);
+                                    v += 1;
+                                }
+                            }
+                            m += 1;
+                        }
+                    }
+                )*};
+            }
+            columns!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
         }
-        for (m, sums) in sums.iter().enumerate() {
-            let place = (at.window + m) * channels + self.panel.start + at.first;
-            let to = S::as_mut_simd_f32s(&mut self.sums[place..][..width]).0;
-            to.iter_mut().zip(sums).for_each(|(to, sum)| *to = *sum);
-        }
+        store(simd, &sums, to);
         width
     }
 
     /// Sums up what is left of the channels, less than a vector, of one window.
     #[inline(always)]
-    fn rest<S: Simd>(&mut self, simd: S, at: &Block) {
+    fn rest<S: Simd>(&self, simd: S, at: &Block, to: &mut [f32]) {
         let DepthwiseLast { rows, columns, channels } = self.plan;
         let (stride, left) = (self.panel.len(), self.panel.len() - at.first);
         let mut sums = simd.splat_f32s(0.0);
         for i in rows.taps(self.row) {
             let row = rows.position(self.row, i) * columns.input;
-            for j in at.taps.clone() {
+            for j in columns.taps(at.window) {
                 let w = &self.w[(i * columns.kernel + j) * stride + at.first..][..left];
                 let place = (row + columns.position(at.window, j)) * channels;
                 let x = &self.x[place + self.panel.start + at.first..][..left];
@@ -182,7 +279,6 @@ impl Line<'_> {
                 sums = simd.mul_add_f32s(x, w, sums);
             }
         }
-        let place = at.window * channels + self.panel.start + at.first;
-        simd.partial_store_f32s(&mut self.sums[place..][..left], sums);
+        simd.partial_store_f32s(&mut to[..left], simd.add_f32s(sums, simd.splat_f32s(0.0)));
     }
 }

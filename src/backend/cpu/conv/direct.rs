@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{Matrix, MatrixMut, Rows, Run, Windows, accumulate_rows, chunks};
+use super::super::gemm::{Matrix, MatrixMut, Part, Rows, Run, Windows, chunks, sum_rows};
 use super::super::im2col::SeenAxis;
 use super::super::phases::{PhaseAxis, Phases};
 use super::super::scratch::LINE;
@@ -124,11 +124,12 @@ impl Direct {
         let mut product = MatrixMut::new(result, filters, columns, columns);
         let firsts = Rows::places(filters, weights.columns());
         for part in chunks(weights.columns()) {
-            let add = part.start > 0;
+            let is_last = part.end == weights.columns();
+            let of = Part { goes_on: part.start > 0, is_last };
             let runs = &[Run { from: part.start, terms: part.len() }];
             let weights = Windows { data: weights.data, places: &firsts, runs };
             let rows = Rows { data: band, places: &self.places[part], columns, stride: None };
-            accumulate_rows(weights, rows, &mut product, add);
+            sum_rows(weights, rows, &mut product, 0, of);
         }
     }
 }

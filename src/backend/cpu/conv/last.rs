@@ -7,16 +7,15 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use smallvec::SmallVec;
 
 use super::super::ending_last::{Ended, EndingLast};
-use super::super::gemm::{MAX_TERMS, MatrixMut, Places, Rows, Run, Windows, accumulate_rows};
+use super::super::gemm::{MAX_TERMS, Part, Places, Rows, Run, Windows, sum_rows};
 use super::super::matrix::steps;
 use super::super::scratch;
-use super::super::tile::{Extent, tiles};
+use super::super::tile::{Extent, by_tiles};
 use super::operands::ConvOperands;
-use crate::backend::host::{Each, crew};
+use crate::backend::host::crew;
 use crate::op::window::WindowAxis;
 use crate::types::Order;
 use crate::types::invariant::invariant;
@@ -29,7 +28,7 @@ const WINDOWS: usize = 256;
 const TILES: usize = 4;
 
 /// Multiplications for which a task is worth its cost.
-const WORTH: usize = 1 << 19;
+const WORTH: usize = 1 << 17;
 
 /// Weights that stay in a core's cache.
 const WEIGHTS: usize = 1 << 16;
@@ -152,20 +151,12 @@ impl Last {
             return;
         }
         let extent = self.tile(batch * self.axes[0].output);
-        let ending = EndingLast::new(operands.bias, operands.epilogue, self.filters);
-        let of = |windows, filters| Part { plan: self, operands, ending, windows, filters };
-        if extent.columns >= self.filters {
-            y.par_chunks_mut(extent.rows * self.filters).enumerate().each(|(i, y)| {
-                let windows = i * extent.rows..i * extent.rows + y.len() / self.filters;
-                let mut pieces: SmallVec<[&mut [f32]; WINDOWS]> =
-                    y.chunks_exact_mut(self.filters).collect();
-                of(windows, 0..self.filters).compute(&mut pieces);
-            });
-            return;
-        }
-        tiles(y, self.filters, extent).into_par_iter().each(|mut tile| {
-            of(tile.rows(), tile.columns.clone()).compute(&mut tile.pieces);
-        });
+        let ending = &EndingLast::new(operands.bias, operands.epilogue, self.filters);
+        let compute = |first: usize, filters: &Range<usize>, pieces: &mut [&mut [f32]]| {
+            let (windows, filters) = (first..first + pieces.len(), filters.clone());
+            Patch { plan: self, operands, ending, windows, filters }.compute(pieces);
+        };
+        by_tiles(y, self.filters, extent, compute, |y, at| ending.rest(y, at));
     }
 
     /// The samples that rows of windows, counted over all, are of, with the rows of each.
@@ -203,10 +194,14 @@ impl Last {
     /// Adds to `places` where rows of windows of a sample begin, of which the first does at `base`.
     fn place(&self, rows: usize, base: usize, places: &mut Places) {
         let [down, along] = self.axes;
-        for row in (0..rows).map(|row| base + row * down.stride * self.row) {
-            let step = along.stride * self.channels;
-            places.extend((0..along.output).map(|window| row + window * step));
-        }
+        let (first, step) = (places.len(), along.stride * self.channels);
+        places.resize(first + rows * along.output, base);
+        // In a loop over memory that is there, several to an instruction.
+        let own = places[first..].chunks_exact_mut(along.output).enumerate();
+        own.for_each(|(row, places)| {
+            let base = base + row * down.stride * self.row;
+            places.iter_mut().enumerate().for_each(|(i, place)| *place = base + i * step);
+        });
     }
 }
 
@@ -240,26 +235,24 @@ fn parts(taps: impl Iterator<Item = usize>, channels: usize) -> Vec<Terms> {
 }
 
 /// Some windows, of whole rows, and some filters, which begin a panel.
-struct Part<'a> {
+struct Patch<'a> {
     plan: &'a Last,
     operands: ConvOperands<'a>,
-    ending: EndingLast<'a>,
+    ending: &'a EndingLast<'a>,
     /// Counted over all samples.
     windows: Range<usize>,
     filters: Range<usize>,
 }
 
-impl Part<'_> {
-    /// Computes the part, of which `pieces` has the filters of each window.
+impl Patch<'_> {
+    /// Computes the patch, of which `pieces` has the filters of each window.
     fn compute(&self, pieces: &mut [&mut [f32]]) {
         let (plan, x, input) = (self.plan, self.operands.x, self.plan.input());
         let width = plan.axes[1].output;
         let samples = plan.samples(self.windows.start / width..self.windows.end / width);
         let band =
             if plan.padded { samples.clone().map(|(_, r)| plan.band(r.len())).sum() } else { 0 };
-        let sums = self.windows.len() * self.filters.len().min(Order::PANEL);
-        scratch::own(band + sums, |memory| {
-            let (band, sums) = memory.split_at_mut(band);
+        scratch::own(band, |band| {
             let (mut places, mut at) = (Places::new(), 0);
             for (sample, rows) in samples {
                 let first = if plan.padded {
@@ -272,29 +265,32 @@ impl Part<'_> {
                 plan.place(rows.len(), first, &mut places);
             }
             let seen = if plan.padded { band } else { x };
+            let (ending, row, channel) = (self.ending, self.windows.start, self.filters.start);
             for filters in steps(self.filters.clone(), Order::PANEL) {
-                let own = filters.start - self.filters.start..filters.end - self.filters.start;
-                let sums = &mut sums[..self.windows.len() * own.len()];
+                let mut sums = Ended { ending, row, channel, pieces, has_nan: false };
                 let panel = Self { filters, windows: self.windows.clone(), ..*self };
-                panel.sum(seen, &places, sums);
-                panel.end(pieces, &own, sums);
+                panel.sum(seen, &places, &mut sums);
+                // What lies outside of the image is no term, but was multiplied as a 0.
+                if sums.has_nan && plan.padded && !panel.is_finite() {
+                    panel.sum_inside(&mut sums);
+                }
             }
         });
     }
 
-    /// Writes the sums of all windows, of the filters of a panel, `seen` being what windows see
-    /// and `places` where.
-    fn sum(&self, seen: &[f32], places: &[usize], sums: &mut [f32]) {
-        let (windows, columns) = (places.len(), self.filters.len());
+    /// The sums of all windows and of the filters of a panel, `seen` being what windows see and
+    /// `places` where.
+    fn sum(&self, seen: &[f32], places: &[usize], sums: &mut Ended<'_, '_>) {
+        let (columns, last) = (self.filters.len(), self.plan.parts.len() - 1);
         let (weights, stride) = self.panel(self.filters.start);
-        let mut sums = MatrixMut::new(sums, windows, columns, columns);
-        for Terms { first, runs } in &self.plan.parts {
+        for (i, Terms { first, runs }) in self.plan.parts.iter().enumerate() {
             let a = Windows { data: seen, places, runs };
             let terms = runs.iter().map(|run| run.terms).sum();
             let places = Rows::places(terms, stride);
             let data = &weights[first * stride..];
             let b = Rows { data, places: &places, columns, stride: Some(stride) };
-            accumulate_rows(a, b, &mut sums, *first > 0);
+            let part = Part { goes_on: *first > 0, is_last: i == last };
+            sum_rows(a, b, sums, self.filters.start - sums.channel, part);
         }
     }
 
@@ -305,43 +301,25 @@ impl Part<'_> {
         (&self.operands.w[first * self.plan.terms()..], stride)
     }
 
-    /// Ends the sums of a panel, which has these elements of the pieces.
-    fn end(&self, pieces: &mut [&mut [f32]], own: &Range<usize>, sums: &mut [f32]) {
-        let (plan, filters) = (self.plan, self.filters.len());
-        let mut end = |sums: &[f32]| {
-            let pieces = pieces.iter_mut().map(|piece| &mut piece[own.clone()]);
-            let rows = pieces.zip(sums.chunks_exact(filters));
-            let (first, channels) = (self.windows.start, &self.filters);
-            self.ending.end(Ended { first, channels, rows })
-        };
-        // What lies outside of the image is no term, but was multiplied as a 0.
-        if end(sums) && plan.padded && !self.is_finite() {
-            self.sum_inside(sums);
-            end(sums);
-        }
-        for (window, piece) in self.windows.clone().zip(pieces) {
-            self.ending.rest(&mut piece[own.clone()], window * plan.filters + self.filters.start);
-        }
-    }
-
     /// Whether all weights of the filters of a panel are finite.
     fn is_finite(&self) -> bool {
         let (weights, stride) = self.panel(self.filters.start);
         weights[..stride * self.plan.terms()].iter().all(|w| w.is_finite())
     }
 
-    /// Writes the sums of all windows, from terms inside of the image alone.
-    fn sum_inside(&self, sums: &mut [f32]) {
+    /// The sums of all windows, from terms inside of the image alone.
+    fn sum_inside(&self, sums: &mut Ended<'_, '_>) {
         let plan = self.plan;
         let [down, along] = plan.axes;
-        let rows = self.windows.clone().zip(sums.chunks_exact_mut(self.filters.len()));
-        for (window, sums) in rows {
+        let first = self.filters.start - sums.channel;
+        let columns = first..first + self.filters.len();
+        for (i, window) in self.windows.clone().enumerate() {
+            let mut block = [0.0; Order::PANEL];
             let (row, column) = (window / along.output, window % along.output);
             let (sample, row) = (row / down.output, row % down.output);
             let x = &self.operands.x[sample * plan.input()..][..plan.input()];
-            for (filter, sum) in self.filters.clone().zip(sums) {
+            for (filter, sum) in self.filters.clone().zip(&mut block) {
                 let ((weights, stride), own) = (self.panel(filter), filter % Order::PANEL);
-                *sum = 0.0;
                 for (i, j) in down.taps(row).flat_map(|i| along.taps(column).map(move |j| (i, j))) {
                     let at = down.position(row, i) * along.input + along.position(column, j);
                     let first = (i * along.kernel + j) * plan.channels;
@@ -349,7 +327,10 @@ impl Part<'_> {
                         *sum = x.mul_add(weights[(first + c) * stride + own], *sum);
                     }
                 }
+                // A zero at the end of a chain is positive.
+                *sum += 0.0;
             }
+            sums.end(i, columns.clone(), &mut block);
         }
     }
 }

@@ -40,10 +40,12 @@ fn random_chain(rng: &mut ChaCha8Rng, windows: usize, filters: usize) -> Chain {
     let scaled = ChainStep::ScaleShift { operands: [1, 2], access: by_channel };
     let clip = ChainStep::Unary(Unary::Clip { min: Some(-0.5), max: Some(0.25) });
     let relu = ChainStep::Unary(Unary::Relu);
-    let steps = match rng.random_range(0..4) {
+    let sigmoid = ChainStep::Unary(Unary::Sigmoid);
+    let steps = match rng.random_range(0..5) {
         0 => vec![add, relu],
         1 => vec![scaled, clip, add],
         2 => vec![scaled, add, clip],
+        3 => vec![scaled, sigmoid, add],
         _ => vec![relu],
     };
     Chain { steps }
@@ -199,6 +201,10 @@ fn every_method() {
         (op(1, 1, 12), [12, 19, 21], [24, 1, 3, 3], "planes"),
         (op(1, 2, 6), [6, 40, 37], [6, 1, 3, 3], "planes"),
         (op(2, 1, 9), [9, 7, 7], [9, 1, 5, 5], "planes"),
+        (op(1, 1, 75), [75, 6, 59], [75, 1, 3, 3], "planes"),
+        (op(1, 2, 40), [40, 9, 17], [40, 1, 3, 3], "planes"),
+        (op(2, 2, 33), [33, 8, 10], [33, 1, 5, 5], "planes"),
+        (op(1, 1, 34), [34, 3, 3], [34, 1, 3, 3], "planes"),
         (op(0, 1, 1), [40, 17, 13], [70, 40, 1, 1], "pointwise"),
         (op(0, 1, 2), [600, 16, 10], [12, 300, 1, 1], "pointwise"),
         (op(1, 1, 1), [130, 7, 7], [64, 130, 3, 3], "direct"),
