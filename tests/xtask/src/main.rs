@@ -195,15 +195,19 @@ fn beside<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B)
     })
 }
 
-/// The folder that has the fake driver, built here, under the name of the driver.
+/// The folder that has the fake driver, built here, under the name of the driver. It is built in a
+/// folder of its own: alone its dependencies have fewer features, and the library of the tests of
+/// the driver, which has the same name, would be gone while these run.
 fn fake_driver() -> Result<PathBuf, Failure> {
-    Step::new("cargo", &["build", "--profile", PROFILE, "-p", "fakecuda"]).run()?;
+    let alone = target().join("driver");
+    let build = Step::cargo(&["build", "--profile", PROFILE, "-p", "fakecuda"]);
+    build.args(&["--target-dir", &alone.display().to_string()]).run()?;
     let folder = target().join("fake");
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     fs::create_dir_all(&folder).map_err(failed)?;
     // Another part may run with the one that is there, which must not change under it.
     let new = folder.join("libcuda.so.new");
-    fs::copy(built("deps/libfakecuda.so"), &new).map_err(failed)?;
+    fs::copy(alone.join(PROFILE).join("libfakecuda.so"), &new).map_err(failed)?;
     fs::rename(new, folder.join("libcuda.so")).map_err(failed)?;
     Ok(folder)
 }
