@@ -119,6 +119,10 @@ impl<'a> EndingLast<'a> {
         let rows = first..first + area.rows.len();
         for (row, sums) in rows.zip(block.chunks_exact_mut(area.stride)) {
             let sums = &mut sums[..area.columns.len()];
+            // As below: every sum that is no number becomes the same NaN.
+            for x in sums.iter_mut() {
+                *x = if x.is_nan() { f32::NAN } else { *x };
+            }
             if let Some(factor) = self.factor {
                 for x in sums.iter_mut() {
                     *x *= factor;
@@ -272,8 +276,8 @@ impl Sums for Ended<'_, '_> {
     }
 }
 
-/// Ends a block of sums, by factors if `SCALED`, an addition if `ADDED` and bounds if `BOUNDED`.
-/// Returns whether a sum was no number; then every NaN of the block becomes the same one.
+/// Ends a block of sums, by factors if `SCALED`, an addition if `ADDED` and bounds if `BOUNDED`;
+/// every sum that is no number becomes the same NaN. Returns whether there was one.
 struct End<'a, 'y, S, const SCALED: bool, const ADDED: bool, const BOUNDED: bool> {
     simd: S,
     ending: &'a EndingLast<'a>,
@@ -304,13 +308,15 @@ impl<S: Simd, const SCALED: bool, const ADDED: bool, const BOUNDED: bool> Nullar
         let bounds = splat(simd, ending.bounds.unwrap_or(ENDLESS));
         // So here.
         let bounds_of_sum = splat(simd, ending.bounds_of_sum.unwrap_or(ENDLESS));
-        let zero = simd.splat_f32s(0.0);
+        let (zero, nan) = (simd.splat_f32s(0.0), simd.splat_f32s(f32::NAN));
         let mut all = simd.equal_f32s(zero, zero);
         let of = Bounds { of_one: bounds, of_sum: bounds_of_sum };
         let mut end = {
             #[inline(always)]
             |sum: S::f32s, others: [S::f32s; 4]| {
-                all = simd.and_m32s(all, simd.equal_f32s(sum, sum));
+                let is_number = simd.equal_f32s(sum, sum);
+                all = simd.and_m32s(all, is_number);
+                let sum = simd.select_f32s(is_number, sum, nan);
                 ended::<S, SCALED, ADDED, BOUNDED>(simd, sum, others, &of)
             }
         };
@@ -339,15 +345,6 @@ impl<S: Simd, const SCALED: bool, const ADDED: bool, const BOUNDED: bool> Nullar
                 simd.partial_store_f32s(y_rest, x);
             }
         }
-        let has_nan = simd.first_true_m32s(simd.not_m32s(all)) < S::F32_LANES;
-        if has_nan {
-            for piece in pieces {
-                piece[columns.clone()]
-                    .iter_mut()
-                    .filter(|x| x.is_nan())
-                    .for_each(|x| *x = f32::NAN);
-            }
-        }
-        has_nan
+        simd.first_true_m32s(simd.not_m32s(all)) < S::F32_LANES
     }
 }
