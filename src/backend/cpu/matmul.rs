@@ -318,6 +318,30 @@ mod tests {
         assert_bits(&y, &expected, "one column");
     }
 
+    /// A sum that is no number changes nothing in what others of its tile meet.
+    #[test]
+    fn a_nan_behind_a_product_keeps_its_bits() {
+        let (rows, columns) = (9, 20);
+        let mut a = vec![1.0; rows];
+        a[0] = f32::INFINITY;
+        let mut b = vec![1.0; columns];
+        b[0] = 0.0;
+        let mut added = vec![0.5; rows * columns];
+        added[2 * columns + 3] = f32::from_bits(0xffc0_1234);
+        let step =
+            ChainStep::Binary { op: Binary::Add, operand: 0, access: Access::Full, swapped: false };
+        let epilogue_of = Chain { steps: vec![step] };
+        let epilogue = Epilogue::new(&epilogue_of, &[&added]).unwrap();
+        let (a_dims, b_dims) = ([rows, 1], [1, columns]);
+        let y = in_pools(|| {
+            let mut y = vec![0.0; rows * columns];
+            matmul(View::new(&a_dims, &a), View::new(&b_dims, &b), &mut y, &epilogue);
+            y
+        });
+        assert_eq!(y[0].to_bits(), f32::NAN.to_bits());
+        assert_eq!(y[2 * columns + 3].to_bits(), 0xffc0_1234);
+    }
+
     #[test]
     fn scaled_products() {
         let mut rng = rng(1);
