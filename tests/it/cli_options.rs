@@ -214,21 +214,12 @@ fn what_has_no_effect_is_refused() {
     }
 }
 
-/// Without a standard output nothing is printed, and that is no success.
-#[cfg(target_os = "linux")]
+/// As Python, Node.js and daemons give it to a process whose output nobody wants.
+#[cfg(unix)]
 #[test]
-fn a_closed_standard_output_is_no_success() {
+fn output_that_nobody_wants_is_no_failure() {
     let (_kept, folder) = folder();
-    let closed = |args: &str| {
-        let line = format!("exec \"$0\" {args} >&-");
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &line, env!("CARGO_BIN_EXE_fanwise")]).current_dir(&folder);
-        shell.output().unwrap()
-    };
-    let output = closed("run zoo:mlp --batch 1");
-    assert_eq!(output.status.code(), Some(2));
-    says(&text(&output.stderr), &["standard output is closed"]);
-    let null = File::options().write(true).open("/dev/null").unwrap();
+    let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     let status = command(&folder, "run zoo:mlp --batch 1").stdout(Stdio::from(null)).status();
     assert!(status.unwrap().success());
 }

@@ -47,6 +47,7 @@ const UNSAFE: &[&str] = &[
     "src/backend/cuda/driver/module.rs",
     "src/backend/cuda/driver/stream.rs",
     "src/backend/cuda/driver/sys.rs",
+    "src/backend/cpu/prefetch.rs",
     "src/backend/host/crew.rs",
     "src/format/mmap.rs",
     "src/types/subnormals.rs",

@@ -21,6 +21,7 @@ import training_speed
 
 MARKS = ["<!-- `cargo xtask performance` writes what follows -->\n", "<!-- end of what is measured -->\n"]
 MODELS = ["mlp", "lstm", "transformer", "mini_googlenet", "unet", "mobilenet_v2", "resnet50", "xception"]
+EXPORTED = ["bert_base", "vit_small"]
 BATCHES = [1, 8, 32]
 DEVICES = [1, 2, 4, 8]
 # Models of which errors alone are measured, and those measured in a smaller form.
@@ -29,6 +30,17 @@ IN_PARTS = {"mobilenet_v2": "narrow=4,pixels=64", "resnet50": "narrow=8,pixels=6
 PARTS = ["rewrite", "verification", "proof", "whole"]
 # Of a case that takes longer than this beside ONNX Runtime the operators are told.
 GOAL = 1.1
+PRODUCTS = [64, 128, 256, 512, 1024, 2048, 4096]
+# Channels, places on a side, filters, kernel, stride and groups of convolutions of the models, one group or as many as channels.
+CONVOLUTIONS = [
+    *[(3, 224, 64, 7, 2, 1), (64, 56, 64, 1, 1, 1), (64, 56, 64, 3, 1, 1), (64, 56, 256, 1, 1, 1), (256, 56, 64, 1, 1, 1)],
+    *[(256, 56, 128, 1, 1, 1), (128, 56, 128, 3, 2, 1), (128, 28, 512, 1, 1, 1), (128, 28, 128, 3, 1, 1), (512, 28, 256, 1, 1, 1)],
+    *[(256, 14, 256, 3, 1, 1), (256, 14, 1024, 1, 1, 1), (1024, 14, 512, 1, 1, 1), (512, 7, 512, 3, 1, 1), (512, 7, 2048, 1, 1, 1)],
+    *[(3, 224, 32, 3, 2, 1), (32, 112, 32, 3, 1, 32), (16, 112, 96, 1, 1, 1), (96, 112, 96, 3, 2, 96), (96, 56, 24, 1, 1, 1)],
+    *[(144, 56, 144, 3, 1, 144), (192, 28, 192, 3, 1, 192), (384, 14, 64, 1, 1, 1), (320, 7, 1280, 1, 1, 1)],
+    *[(32, 149, 64, 3, 1, 1), (128, 147, 128, 3, 1, 128), (728, 19, 728, 1, 1, 1), (728, 19, 728, 3, 1, 728)],
+    *[(3, 32, 96, 3, 1, 1), (96, 32, 32, 3, 1, 1)],
+]
 
 
 def say(text):
@@ -53,64 +65,138 @@ def machine():
     return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
 
 
-def bench(fanwise, *args):
-    """The cases that `fanwise bench` measures, 2 threads, and its means."""
-    command = [fanwise, "bench", *args, "--threads", "2", "--format", "json"]
+def bench(fanwise, *args, threads=2):
+    """The cases that `fanwise bench` measures, and its means."""
+    command = [fanwise, "bench", *args, "--threads", str(threads), "--format", "json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}")
     return json.loads(done.stdout)
 
 
+def beside_onnxruntime(fanwise, files, rows, threads=2):
+    """For each file and number of rows what was measured: seconds, memory and ratio; and the version and the mean ratio."""
+    args = ["--batch", ",".join(map(str, rows)), "--against", "onnxruntime", "--python", sys.executable]
+    told = bench(fanwise, *map(str, files), *args, threads=threads)
+    # A speed is that of the other program, which is how much longer fanwise takes.
+    [mean] = told["geometric_means"]
+    return [case["measured"] for case in told["cases"]], mean["name"].removeprefix("onnxruntime "), mean["speed"]
+
+
+def resident(command):
+    """The most memory that a process holds, in bytes."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}: status {status}")
+    return 1024 * used.ru_maxrss
+
+
 def inference(fanwise, folder):
     files = []
     for name in MODELS:
-        files.append(str(folder / f"{name}.onnx"))
+        files.append(folder / f"{name}.onnx")
         subprocess.run([fanwise, "compile", f"zoo:{name}", "--emit", f"onnx={files[-1]}"], check=True, capture_output=True)
-    batches = ",".join(map(str, BATCHES))
-    told = bench(fanwise, *files, "--batch", batches, "--against", "onnxruntime", "--python", sys.executable)
-    rows, operators = [], []
-    for case in told["cases"]:
-        mine, theirs = case["measured"]
-        name = pathlib.Path(case["model"]).stem
-        if theirs["speed"] > GOAL:
-            operators.append([f"`zoo:{name}`", case["rows"], *by_operator(fanwise, case["model"], case["rows"], folder)])
-        # A speed is that of the other program, which is how much longer fanwise takes.
-        rows.append([f"`zoo:{name}`", case["rows"], short(mine["seconds"]), short(theirs["seconds"]), f"{theirs['speed']:.2f}"])
-        say(rows[-1])
-    [mean] = told["geometric_means"]
-    text = f"""### Inference beside ONNX Runtime
+    exporter = pathlib.Path(__file__).parent / "export_measured.py"
+    subprocess.run([sys.executable, exporter, folder], check=True, capture_output=True)
+    files += [folder / f"{name}.onnx" for name in EXPORTED]
+    two, version, mean_of_two = beside_onnxruntime(fanwise, files, BATCHES)
+    one, _, mean_of_one = beside_onnxruntime(fanwise, files, BATCHES, threads=1)
+    idle = resident([fanwise, "--version"])
+    rows, memory, operators = [], [], []
+    for i, (of_two, of_one) in enumerate(zip(two, one)):
+        file, batch = files[i // len(BATCHES)], BATCHES[i % len(BATCHES)]
+        case = [f"`{file.stem}`", batch]
+        profile = folder / "profile.json"
+        held = resident([fanwise, *profiled(file, batch, profile)]) - idle
+        if max(of_two[1]["speed"], of_one[1]["speed"]) > GOAL:
+            operators.append([*case, *by_operator(profile)])
+        times = [[short(own["seconds"]), short(other["seconds"]), f"{other['speed']:.2f}"] for own, other in (of_two, of_one)]
+        rows.append([*case, *times[0], *times[1]])
+        memory.append([*case, *(f"{size / 2**20:.0f} MiB" for size in (held, of_two[1]["memory_bytes"]))])
+        say([*rows[-1], *memory[-1][2:]])
+    heads = [f"{what}, {n}" for n in ("2 threads", "1 thread") for what in ("fanwise", "ONNX Runtime", "ratio")]
+    return f"""### Inference beside ONNX Runtime
 
-Each model as an ONNX file, 2 threads, medians of {told["rounds"]} rounds in turn (`fanwise bench`). The geometric mean of the
-ratios is {mean["speed"]:.2f}.
+Each model as an ONNX file, beside ONNX Runtime {version}: medians of 5 rounds in turn (`fanwise bench`). The geometric mean of
+the ratios is {mean_of_two:.2f} with 2 threads and {mean_of_one:.2f} with one. PyTorch exported `bert_base` (128 tokens) and `vit_small`; the others
+are built in.
 
-"""
-    version = mean["name"].removeprefix("onnxruntime ")
-    text += table(["model", "rows", "fanwise", f"ONNX Runtime {version}", "ratio"], rows)
-    return text + f"""
-Of the cases above {GOAL} the operators that take most of the time (runs with `--profile`): their share of it, and of what these
-threads multiply and move in a second at most.
+{table(["model", "rows", *heads], rows)}
+Of the cases above {GOAL} the operators that take most of the time (2 threads, runs with `--profile`): their share of it, and of
+what these threads multiply and move in a second at most.
 
-{table(["model", "rows", "first", "second", "third"], operators)}"""
+{table(["model", "rows", "first", "second", "third"], operators)}
+The most memory that a process holds beside one without a model, with the weights:
+
+{table(["model", "rows", "fanwise", "ONNX Runtime"], memory)}"""
 
 
-def by_operator(fanwise, model, rows, folder):
-    """What the three operators do that take most of the time."""
-    profile = folder / "profile.json"
-    command = [fanwise, "run", model, "--gpus", "1", "--batch", str(rows), "--threads", "2", "--repeat", "20", f"--profile={profile}"]
-    subprocess.run(command, check=True, capture_output=True)
+def profiled(model, rows, profile):
+    """A command of some runs of which it writes a profile."""
+    return ["run", str(model), "--gpus", "1", "--batch", str(rows), "--threads", "2", "--repeat", "5", f"--profile={profile}"]
+
+
+def shares(profile):
+    """The seconds of each operator, and its shares of the operations and bytes that are possible in them."""
     told = json.loads(profile.read_text())
     sums = {}
     for step in told["programs"][0]["steps"]:
         own = sums.setdefault(step["operator"], [0, 0, 0])
         for i, key in enumerate(["seconds", "operations", "bytes"]):
             own[i] += step[key]
-    whole = sum(own[0] for own in sums.values())
-    most = sorted(sums.items(), key=lambda item: -item[1][0])[:3]
     peak = [told["peak"]["operations_per_second"], told["peak"]["bytes_per_second"]]
-    shares = lambda own: [own[0] / whole, own[1] / own[0] / peak[0], own[2] / own[0] / peak[1]]
-    cells = [f"{name} {{:.0%}}: {{:.0%}}, {{:.0%}}".format(*shares(own)) for name, own in most]
+    return {name: [own[0], own[1] / own[0] / peak[0], own[2] / own[0] / peak[1]] for name, own in sums.items()}
+
+
+def by_operator(profile):
+    """What the three operators do that take most of the time."""
+    all = shares(profile)
+    whole = sum(own[0] for own in all.values())
+    most = sorted(all.items(), key=lambda item: -item[1][0])[:3]
+    cells = [f"{name} {own[0] / whole:.0%}: {own[1]:.0%}, {own[2]:.0%}" for name, own in most]
     return cells + [""] * (3 - len(cells))
+
+
+def single_operators(fanwise, folder):
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    rng = np.random.default_rng(1)
+    files, names = [], []
+
+    def write(name, operator, sizes, weights, **attributes):
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *sizes])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        w = numpy_helper.from_array(rng.normal(size=weights).astype(np.float32), "w")
+        nodes = [helper.make_node(operator, ["x", "w"], ["y"], **attributes)]
+        graph = helper.make_graph(nodes, "one", [x], [y], [w])
+        files.append(folder / f"{len(files)}.onnx")
+        names.append(name)
+        save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), files[-1])
+
+    for n in PRODUCTS:
+        write(f"product of {n}×{n} matrices", "MatMul", [n, n], (n, n))
+    for channels, size, filters, kernel, stride, groups in CONVOLUTIONS:
+        what = f"{kernel}×{kernel} in groups of one" if groups > 1 else f"{kernel}×{kernel} to {filters}"
+        name = f"{channels}×{size}×{size}, {what}" + (f", stride {stride}" if stride > 1 else "")
+        sizes = {"strides": [stride] * 2, "pads": [kernel // 2] * 4, "group": groups}
+        write(name, "Conv", [channels, size, size], (filters, channels // groups, kernel, kernel), **sizes)
+    measured, _, mean = beside_onnxruntime(fanwise, files, [1])
+    rows = []
+    for name, file, (own, other) in zip(names, files, measured):
+        profile = folder / "profile.json"
+        subprocess.run([fanwise, *profiled(file, 1, profile)], check=True, capture_output=True)
+        [told] = [told for operator, told in shares(profile).items() if operator in ("matmul", "conv")]
+        rows.append([name, f"{told[1]:.0%}", f"{told[2]:.0%}", short(own["seconds"]), f"{other['speed']:.2f}"])
+        say(rows[-1])
+    return f"""### Products and convolutions
+
+One row, 2 threads: the share of what these threads multiply and move in a second at most (the step alone, by `--profile`), and
+the time of a graph of this operator alone beside ONNX Runtime, where images are put into another order in front and behind. The
+geometric mean of the ratios is {mean:.2f}.
+
+{table(["what", "of multiplications", "of memory", "time", "ratio"], rows)}"""
 
 
 def devices(fanwise):
@@ -128,20 +214,18 @@ def devices(fanwise):
 
 
 def training(fanwise):
-    rounds = training_speed.rounds(fanwise)
-    names = {"fanwise": "fanwise", "torch-channels-last": "PyTorch, channels last", "torch": "PyTorch, channels first"}
-    names |= {"keras-tensorflow": "Keras on TensorFlow", "keras-jax": "Keras on JAX"}
-    median = lambda name, i: statistics.median(r[name][i] for r in rounds)
-    fastest = min(median(name, 0) for name in names)
-    rows = [[text, short(median(name, 0)), f"{median(name, 0) / fastest:.2f}", short(median(name, 1))] for name, text in names.items()]
-    rows.sort(key=lambda row: float(row[2]))
-    text = """### A training step
+    rows = []
+    for name, (_, batch, _, _) in training_speed.MODELS.items():
+        times = training_speed.steps(fanwise, name)
+        own = times.pop("fanwise")
+        rows.append([f"`{name}`", batch, short(own), *map(short, times.values()), f"{own / min(times.values()):.2f}"])
+        say(rows[-1])
+    heads = ["model", "rows", "fanwise", *training_speed.PEERS.values(), "beside the fastest"]
+    return f"""### A training step
 
-One step of MiniGoogLeNet: 64 images of 32×32 pixels, SGD with momentum, 2 threads, each program in its own process, in turn
-(`tests/models/training_speed.py`).
+SGD with momentum, 2 threads, each program in its own process, in turn (`tests/models/training_speed.py`).
 
-"""
-    return text + table(["what", "step", "relative to the fastest", "processor time"], rows)
+{table(heads, rows)}"""
 
 
 def passes(criterion, memory):
@@ -223,7 +307,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         parts = [passes(pathlib.Path(criterion), pathlib.Path(memory).read_text()), kernels(fanwise, folder)]
-        parts += [inference(fanwise, folder), devices(fanwise), training(fanwise), errors(fanwise)]
+        parts += [inference(fanwise, folder), single_operators(fanwise, folder), devices(fanwise)]
+        parts += [training(fanwise), errors(fanwise)]
     head = f"{datetime.date.today()}, {machine()}, commit `{commit}`.\n"
     # Another program that reads the page sees the old one or the new one.
     new = page.with_suffix(".new")

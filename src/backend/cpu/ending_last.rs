@@ -10,9 +10,10 @@ use pulp::{NullaryFnOnce, Simd, WithSimd};
 
 use super::elementwise::{Epilogue, Steps};
 use super::ending::clip;
-use super::gemm::{Area, Part, Sums, WIDEST};
+use super::gemm::{Area, Part, Sums, WIDEST, each_row};
 use super::isa;
 use super::matrix::steps;
+use super::prefetch::prefetch;
 use crate::types::Order;
 
 /// For all channels, which are columns, `clip(clip(scale * sum + shift) + added)` where the sum is
@@ -196,13 +197,13 @@ impl Ended<'_, '_> {
     pub(super) fn end_empty(&mut self) {
         for row in 0..self.pieces.len() {
             for columns in steps(0..self.pieces[row].len(), Order::PANEL) {
-                self.end(row, columns, &mut [0.0; Order::PANEL]);
+                self.end_row(row, columns, &mut [0.0; Order::PANEL]);
             }
         }
     }
 
     /// Takes the whole sums of some columns of a row.
-    pub(super) fn end(&mut self, row: usize, columns: Range<usize>, block: &mut [f32]) {
+    pub(super) fn end_row(&mut self, row: usize, columns: Range<usize>, block: &mut [f32]) {
         let stride = block.len();
         let area = Area { rows: row..row + 1, columns, stride, part: Part::WHOLE };
         isa::arch().dispatch(Store { ended: self, area, block });
@@ -220,35 +221,44 @@ impl WithSimd for Store<'_, '_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        self.ended.store(simd, &self.area, self.block);
+        self.ended.end(simd, &self.area, self.block);
     }
 }
 
 impl Sums for Ended<'_, '_> {
     #[inline(always)]
-    fn in_place(&mut self, _area: &Area) -> Option<(&mut [f32], usize)> {
-        None
+    fn rows<const M: usize>(&self, first: usize, columns: &Range<usize>) -> [&[f32]; M] {
+        each_row(self.pieces[first..].iter().map(|piece| &piece[columns.clone()]))
     }
 
     #[inline(always)]
-    fn load(&self, area: &Area, block: &mut [f32]) {
-        let pieces = &self.pieces[area.rows.clone()];
-        for (piece, block) in pieces.iter().zip(block.chunks_exact_mut(area.stride)) {
-            let sums = &piece[area.columns.clone()];
-            block[..sums.len()].copy_from_slice(sums);
-        }
+    fn rows_mut<const M: usize>(
+        &mut self,
+        first: usize,
+        columns: &Range<usize>,
+    ) -> [&mut [f32]; M] {
+        each_row(self.pieces[first..].iter_mut().map(|piece| &mut piece[columns.clone()]))
     }
 
     #[inline(always)]
-    fn store<S: Simd>(&mut self, simd: S, area: &Area, block: &mut [f32]) {
-        if !area.part.is_last {
-            let pieces = &mut self.pieces[area.rows.clone()];
-            for (piece, block) in pieces.iter_mut().zip(block.chunks_exact(area.stride)) {
-                let sums = &mut piece[area.columns.clone()];
-                sums.copy_from_slice(&block[..sums.len()]);
+    fn takes_as_is(&self, part: Part) -> bool {
+        !part.is_last
+    }
+
+    #[inline(always)]
+    fn expect(&self, area: &Area) {
+        let width = area.columns.len();
+        for row in area.rows.clone() {
+            prefetch(&self.pieces[row][area.columns.clone()]);
+            if let Some(added) = self.ending.added {
+                let first = (self.row + row) * self.ending.channels + self.channel;
+                prefetch(&added[first + area.columns.start..][..width]);
             }
-            return;
         }
+    }
+
+    #[inline(always)]
+    fn end<S: Simd>(&mut self, simd: S, area: &Area, block: &mut [f32]) {
         let Self { ending, row, channel, pieces, .. } = self;
         let channels = *channel + area.columns.start..*channel + area.columns.end;
         let first = *row + area.rows.start;

@@ -11,7 +11,7 @@ use pulp::Simd;
 use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
-pub(super) use super::micro::{Area, Part, Places, Rows, Run, Sums, WIDEST, Windows};
+pub(super) use super::micro::{Area, Part, Places, Rows, Run, Sums, WIDEST, Windows, each_row};
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
 use super::scratch;
 
@@ -149,26 +149,31 @@ fn sum_part(
 
 impl Sums for MatrixMut<'_> {
     #[inline(always)]
-    fn in_place(&mut self, area: &Area) -> Option<(&mut [f32], usize)> {
-        let first = area.rows.start * self.row_stride + area.columns.start;
-        Some((&mut self.data[first..], self.row_stride))
+    fn rows<const M: usize>(&self, first: usize, columns: &Range<usize>) -> [&[f32]; M] {
+        let rows = self.data[first * self.row_stride..].chunks(self.row_stride);
+        each_row(rows.map(|row| &row[columns.clone()]))
     }
 
     #[inline(always)]
-    fn load(&self, area: &Area, block: &mut [f32]) {
-        for (row, block) in area.rows.clone().zip(block.chunks_exact_mut(area.stride)) {
-            let sums = &self.data[row * self.row_stride..][area.columns.clone()];
-            block[..sums.len()].copy_from_slice(sums);
-        }
+    fn rows_mut<const M: usize>(
+        &mut self,
+        first: usize,
+        columns: &Range<usize>,
+    ) -> [&mut [f32]; M] {
+        let rows = self.data[first * self.row_stride..].chunks_mut(self.row_stride);
+        each_row(rows.map(|row| &mut row[columns.clone()]))
     }
 
     #[inline(always)]
-    fn store<S: Simd>(&mut self, _simd: S, area: &Area, block: &mut [f32]) {
-        for (row, block) in area.rows.clone().zip(block.chunks_exact(area.stride)) {
-            let sums = &mut self.data[row * self.row_stride..][area.columns.clone()];
-            sums.copy_from_slice(&block[..sums.len()]);
-        }
+    fn takes_as_is(&self, _part: Part) -> bool {
+        true
     }
+
+    #[inline(always)]
+    fn expect(&self, _area: &Area) {}
+
+    #[inline(always)]
+    fn end<S: Simd>(&mut self, _simd: S, _area: &Area, _block: &mut [f32]) {}
 }
 
 #[cfg(test)]

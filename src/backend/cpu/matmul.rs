@@ -12,7 +12,7 @@ use super::elementwise::Epilogue;
 use super::ending_last::{Addend, Ended, EndingLast};
 use super::gemm::{Matrix, Panels, Right, sum};
 use super::isa;
-use super::tile::{Extent, by_tiles};
+use super::tile::{self, Extent, by_tiles};
 use crate::backend::host::{Each, Unsuited, crew};
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
@@ -42,12 +42,6 @@ const HEIGHT: usize = 256;
 
 /// The fewest rows of a tile, beside which reading the right operand again costs little.
 const LOW: usize = 48;
-
-/// Tiles for each thread, so that none waits long for the last one.
-const TILES: usize = 4;
-
-/// Multiplications for which a task is worth its cost.
-const WORTH: usize = 1 << 16;
 
 /// As many rows as are multiplied in the time in which a row of the right operand is read.
 const READ: usize = 4;
@@ -123,7 +117,7 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
     }
     let matrix_a = |at: usize| Matrix::contiguous(&left.data[at * m * k..], m, k);
     let work = m.saturating_mul(n).saturating_mul(k);
-    let each = (WORTH / work.max(1)).max(1);
+    let each = (tile::WORTH / work.max(1)).max(1);
     y.par_chunks_mut((m * n).max(1)).with_min_len(each).enumerate().each(|(i, y)| {
         let (at_a, at_b) = places(i, outer_a, outer_b);
         product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * m * n);
@@ -181,10 +175,9 @@ impl Product<'_> {
     fn extent(&self) -> Extent {
         let (rows, columns, terms) = (self.a.rows(), self.b.columns(), self.a.columns());
         let work = rows.max(READ).saturating_mul(columns).saturating_mul(terms);
-        let threads = crew::threads();
-        let wanted = if threads > 1 { (TILES * threads).min(work / WORTH).max(1) } else { 1 };
+        let wanted = tile::wanted(work);
         let panels = columns.div_ceil(Order::PANEL);
-        let least = if panels < threads { 1 } else { LOW };
+        let least = if panels < crew::threads() { 1 } else { LOW };
         let down = wanted.div_ceil(panels).min(rows.div_ceil(least));
         let down = down.max(rows.div_ceil(HEIGHT));
         let height = rows.div_ceil(down);

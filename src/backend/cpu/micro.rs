@@ -12,6 +12,8 @@ use std::ops::Range;
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 use smallvec::SmallVec;
 
+use super::prefetch::prefetch;
+
 /// The most terms of one call: what it reads of the right operand stays in a core's cache.
 pub(super) const TERMS: usize = 512;
 
@@ -27,6 +29,9 @@ pub(super) const COLUMNS: usize = 64;
 
 /// The elements of a page of memory.
 const PAGE: usize = 1024;
+
+/// The terms after which a row of the right operand is needed that is asked for.
+const AHEAD: usize = 8;
 
 /// The blocks that end together: what is done for each of them once costs as much as some rows.
 const TOGETHER: usize = 4;
@@ -64,6 +69,14 @@ impl Windows<'_> {
     /// These rows.
     fn rows(self, range: Range<usize>) -> Self {
         Self { places: &self.places[range], ..self }
+    }
+
+    /// Asks for the rows, unless they may overlap.
+    #[inline(always)]
+    fn expect(self) {
+        if let [Run { from, terms }] = self.runs {
+            self.places.iter().for_each(|place| prefetch(&self.data[place + from..][..*terms]));
+        }
     }
 }
 
@@ -104,14 +117,22 @@ impl Rows<'_> {
 
 /// Where the sums of a product go, block by block, and where those that go on come from.
 pub(super) trait Sums {
-    /// The elements of an area and the distance between its rows, if blocks may be computed there.
-    fn in_place(&mut self, area: &Area) -> Option<(&mut [f32], usize)>;
+    /// Some columns of the rows from one on.
+    fn rows<const M: usize>(&self, first: usize, columns: &Range<usize>) -> [&[f32]; M];
 
-    /// Copies the sums of an area, which go on, to a block.
-    fn load(&self, area: &Area, block: &mut [f32]);
+    /// Some columns of the rows from one on, to write.
+    fn rows_mut<const M: usize>(&mut self, first: usize, columns: &Range<usize>)
+    -> [&mut [f32]; M];
 
-    /// Takes the sums of an area from a block; what is behind them in a row is of any value.
-    fn store<S: Simd>(&mut self, simd: S, area: &Area, block: &mut [f32]);
+    /// Whether sums of this part are stored in their rows as they are.
+    fn takes_as_is(&self, part: Part) -> bool;
+
+    /// Asks for what [`Sums::end`] will read and write of an area.
+    fn expect(&self, area: &Area);
+
+    /// Takes the sums of an area from a block, where they end; what is behind them in a row of the
+    /// block is of any value.
+    fn end<S: Simd>(&mut self, simd: S, area: &Area, block: &mut [f32]);
 }
 
 /// Some rows and columns of a product, and the part of the sums that was made.
@@ -184,34 +205,55 @@ impl<C: Sums> WithSimd for Block<'_, C> {
             let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });
             let first = |i: usize| i * height / blocks;
             let (columns, stride) = (column + at..column + at + width, vectors * lanes);
+            let (is_whole, is_first) = (width == stride, columns.start == 0);
+            let as_is = c.takes_as_is(part);
             for i in (0..blocks).step_by(TOGETHER) {
                 let together = i..(i + TOGETHER).min(blocks);
                 let rows = row + first(together.start)..row + first(together.end);
                 let area = Area { rows, columns: columns.clone(), stride, part };
-                let multiply = {
-                    #[inline(always)]
-                    |sums: &mut [f32], stride: usize| {
-                        for i in together.clone() {
-                            let operands = Operands { a: a.rows(first(i)..first(i + 1)), b: right };
-                            let sums = &mut sums[(first(i) - first(together.start)) * stride..];
-                            tall(simd, vectors, operands, To { sums, stride, add: part.goes_on });
-                        }
+                if part.goes_on && !is_whole {
+                    load(c, &area, block);
+                }
+                for i in together {
+                    let rows = row + first(i)..row + first(i + 1);
+                    let from = (rows.start - area.rows.start) * stride;
+                    let own = Area { rows, ..area.clone() };
+                    if !as_is {
+                        c.expect(&own);
                     }
-                };
-                if width == stride
-                    && let Some((sums, stride)) = c.in_place(&area)
-                {
-                    multiply(sums, stride);
-                    continue;
+                    if is_first && i + 1 < blocks {
+                        a.rows(first(i + 1)..first(i + 2)).expect();
+                    }
+                    let operands = Operands { a: a.rows(first(i)..first(i + 1)), b: right };
+                    let block = &mut block[from..];
+                    tall(simd, vectors, operands, To { c, area: own, block, is_whole, as_is });
                 }
-                if part.goes_on {
-                    c.load(&area, block);
+                match (as_is, is_whole) {
+                    (true, true) => {}
+                    (true, false) => store(c, &area, block),
+                    (false, _) => c.end(simd, &area, block),
                 }
-                multiply(block, stride);
-                c.store(simd, &area, block);
             }
             at += width;
         }
+    }
+}
+
+/// Copies the sums of an area, which go on, to a block.
+#[inline(always)]
+fn load(c: &impl Sums, area: &Area, block: &mut [f32]) {
+    for (row, block) in area.rows.clone().zip(block.chunks_exact_mut(area.stride)) {
+        let [sums] = c.rows(row, &area.columns);
+        block[..sums.len()].copy_from_slice(sums);
+    }
+}
+
+/// Copies the sums of an area from a block.
+#[inline(always)]
+fn store(c: &mut impl Sums, area: &Area, block: &[f32]) {
+    for (row, block) in area.rows.clone().zip(block.chunks_exact(area.stride)) {
+        let [sums] = c.rows_mut(row, &area.columns);
+        sums.copy_from_slice(&block[..sums.len()]);
     }
 }
 
@@ -248,22 +290,25 @@ struct Operands<'a> {
 }
 
 /// Where the sums of a block go.
-struct To<'a> {
-    sums: &'a mut [f32],
-    /// The distance between rows.
-    stride: usize,
-    /// Whether they go on from those that are there.
-    add: bool,
+struct To<'a, C> {
+    c: &'a mut C,
+    area: Area,
+    block: &'a mut [f32],
+    /// Whether vectors end where the columns do: sums that go on are those of the rows, else those
+    /// of the block.
+    is_whole: bool,
+    /// Whether whole vectors are stored in the rows, and not in the block.
+    as_is: bool,
 }
 
 /// The block of all rows of `a` and of so many vectors.
 #[inline(always)]
-fn tall<S: Simd>(simd: S, vectors: usize, operands: Operands<'_>, to: To<'_>) {
+fn tall<S: Simd, C: Sums>(simd: S, vectors: usize, operands: Operands<'_>, to: To<'_, C>) {
     macro_rules! of {
         ($($rows:literal: $($vectors:literal)*;)*) => {
             match (operands.a.places.len(), vectors) {
                 $($(($rows, $vectors) => {
-                    simd.vectorize(Registers::<S, $rows, $vectors> { simd, operands, to });
+                    simd.vectorize(Registers::<S, C, $rows, $vectors> { simd, operands, to });
                 })*)*
                 shape => unreachable!("a block of {shape:?}"),
             }
@@ -276,24 +321,30 @@ fn tall<S: Simd>(simd: S, vectors: usize, operands: Operands<'_>, to: To<'_>) {
 }
 
 /// A block of `M` rows by `V` vectors, whose sums are in registers.
-struct Registers<'a, S, const M: usize, const V: usize> {
+struct Registers<'a, S, C, const M: usize, const V: usize> {
     simd: S,
     operands: Operands<'a>,
-    to: To<'a>,
+    to: To<'a, C>,
 }
 
-impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, S, M, V> {
+impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, S, C, M, V> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self { simd, operands: Operands { a, b }, to: To { sums: to, stride, add } } = self;
+        let Self { simd, operands: Operands { a, b }, to } = self;
+        let To { c, area: Area { rows, columns, stride, part }, block, is_whole, as_is } = to;
         let zero = simd.splat_f32s(0.0);
         let mut sums = [[zero; V]; M];
         let width = V * S::F32_LANES;
-        if add {
-            for (i, sums) in sums.iter_mut().enumerate() {
-                *sums = *array(S::as_simd_f32s(&to[i * stride..][..width]).0);
+        if part.goes_on {
+            let from: [&[f32]; M] = if is_whole {
+                c.rows(rows.start, &columns)
+            } else {
+                each_row(block.chunks(stride))
+            };
+            for (from, sums) in from.iter().zip(&mut sums) {
+                *sums = *array(S::as_simd_f32s(&from[..width]).0);
             }
         }
         let first: &[usize; M] = array(a.places);
@@ -309,6 +360,10 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, S,
             // taken as arrays the compiler loads all at once, so that sums leave the registers.
             let mut term = 0;
             while term < own.len() {
+                // Few rows wait for memory.
+                if M <= 2 && V > 4 && term + AHEAD < own.len() {
+                    prefetch(&b.data[own[term + AHEAD]..][..width]);
+                }
                 let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[own[term]..][..width]).0);
                 let mut i = 0;
                 while i < M {
@@ -323,13 +378,27 @@ impl<S: Simd, const M: usize, const V: usize> NullaryFnOnce for Registers<'_, S,
                 term += 1;
             }
         }
-        for (i, sums) in sums.iter().enumerate() {
-            let to = S::as_mut_simd_f32s(&mut to[i * stride..][..width]).0;
+        let mut to: [&mut [f32]; M] = if is_whole && as_is {
+            c.rows_mut(rows.start, &columns)
+        } else {
+            each_row(block.chunks_mut(stride))
+        };
+        for (to, sums) in to.iter_mut().zip(&sums) {
+            let to = S::as_mut_simd_f32s(&mut to[..width]).0;
             for (to, sum) in to.iter_mut().zip(sums) {
                 *to = simd.add_f32s(*sum, zero);
             }
         }
     }
+}
+
+/// The rows as an array.
+#[inline(always)]
+pub(super) fn each_row<T, const M: usize>(mut rows: impl Iterator<Item = T>) -> [T; M] {
+    std::array::from_fn(|_| match rows.next() {
+        Some(row) => row,
+        None => unreachable!("less than {M} rows"),
+    })
 }
 
 /// The vectors as an array.

@@ -32,6 +32,7 @@ mod place;
 pub(crate) mod pool;
 pub(crate) mod pool_grad;
 mod pool_last;
+mod prefetch;
 pub(crate) mod recurrent;
 mod reorder;
 pub(crate) mod resize;

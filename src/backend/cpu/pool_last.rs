@@ -1,6 +1,7 @@
 //! The greatest element and the mean of sliding windows over images whose channels are last.
 
 use rayon::prelude::*;
+use smallvec::SmallVec;
 
 use super::cpu_op::CpuKernel;
 use super::elementwise::Epilogue;
@@ -63,18 +64,20 @@ impl PoolLast {
     fn fold(&self, x: &[f32], row: usize, y: &mut [f32], start: f32, f: impl Fn(f32, f32) -> f32) {
         let Self { rows, columns, channels, .. } = self;
         let taps = rows.taps(row);
+        // Where the first channel of each element lies that a window sees.
+        let mut seen: SmallVec<[usize; 64]> = SmallVec::new();
         for (window, y) in y.chunks_exact_mut(*channels).enumerate() {
-            let seen = |first: usize| {
-                let of_row = move |i| (rows.position(row, i) * columns.input, columns.taps(window));
-                taps.clone().map(of_row).flat_map(move |(row, taps)| {
-                    taps.map(move |j| (row + columns.position(window, j)) * channels + first)
-                })
-            };
+            seen.clear();
+            for i in taps.clone() {
+                let first = rows.position(row, i) * columns.input;
+                let place = |j| (first + columns.position(window, j)) * channels;
+                seen.extend(columns.taps(window).map(place));
+            }
             let (blocks, rest) = y.as_chunks_mut::<LANES>();
             for (i, y) in blocks.iter_mut().enumerate() {
                 let mut folded = [start; LANES];
-                for at in seen(i * LANES) {
-                    if let Some(x) = x[at..].first_chunk::<LANES>() {
+                for at in &seen {
+                    if let Some(x) = x[at + i * LANES..].first_chunk::<LANES>() {
                         for (folded, x) in folded.iter_mut().zip(x) {
                             *folded = f(*folded, *x);
                         }
@@ -83,8 +86,9 @@ impl PoolLast {
                 *y = folded;
             }
             rest.fill(start);
-            for at in seen(channels - rest.len()) {
-                rest.iter_mut().zip(&x[at..]).for_each(|(y, x)| *y = f(*y, *x));
+            let first = channels - rest.len();
+            for at in &seen {
+                rest.iter_mut().zip(&x[at + first..]).for_each(|(y, x)| *y = f(*y, *x));
             }
         }
     }

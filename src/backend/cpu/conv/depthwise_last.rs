@@ -117,6 +117,10 @@ impl WithSimd for Line<'_, '_> {
         let groups = columns.output.div_ceil(WIDE);
         let start = |group: usize| group * columns.output / groups;
         for group in (0..groups).map(|group| start(group)..start(group + 1)) {
+            let own = self.panel.clone();
+            let (rows, part) = (group.clone(), Part::WHOLE);
+            let area = Area { rows, columns: own, stride: Order::PANEL, part };
+            self.sums.expect(&area);
             for window in group.clone().step_by(windows) {
                 // The last block reaches back.
                 let window = window.min(group.end - windows);
@@ -154,9 +158,7 @@ impl WithSimd for Line<'_, '_> {
                     first += blocks! { 7 2; 7 1; 4 2; 4 1; 1 2; 1 1; };
                 }
             }
-            let (columns, stride) = (self.panel.clone(), Order::PANEL);
-            let area = Area { rows: group, columns, stride, part: Part::WHOLE };
-            self.sums.store(simd, &area, &mut sums);
+            self.sums.end(simd, &area, &mut sums);
         }
     }
 }

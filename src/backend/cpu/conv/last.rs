@@ -13,9 +13,8 @@ use super::super::ending_last::{Ended, EndingLast};
 use super::super::gemm::{MAX_TERMS, Part, Places, Rows, Run, Windows, sum_rows};
 use super::super::matrix::steps;
 use super::super::scratch;
-use super::super::tile::{Extent, by_tiles};
+use super::super::tile::{self, Extent, by_tiles};
 use super::operands::ConvOperands;
-use crate::backend::host::crew;
 use crate::op::window::WindowAxis;
 use crate::types::Order;
 use crate::types::invariant::invariant;
@@ -24,14 +23,12 @@ use crate::types::invariant::invariant;
 /// that the sums of a panel do.
 const WINDOWS: usize = 256;
 
-/// Tiles for each thread, so that none waits long for the last one.
-const TILES: usize = 4;
-
-/// Multiplications for which a task is worth its cost.
-const WORTH: usize = 1 << 17;
-
 /// Weights that stay in a core's cache.
 const WEIGHTS: usize = 1 << 16;
+
+/// The windows whose sums are made for all filters one after the other, where weights and terms are
+/// few: what is written of them, and added to them, is neighbours in memory.
+const TOGETHER: usize = 48;
 
 /// The most elements of a band, beside a single row of windows.
 const BAND: usize = 1 << 16;
@@ -126,7 +123,7 @@ impl Last {
     /// The windows and the filters of a tile, of all samples with so many rows of windows: many
     /// windows, so that reading the weights costs little, but some tiles for each thread.
     fn tile(&self, rows: usize) -> Extent {
-        let (width, threads) = (self.axes[1].output, crew::threads());
+        let width = self.axes[1].output;
         let panels = self.filters.div_ceil(Order::PANEL);
         let seen = self.axes[0].stride.saturating_mul(self.row);
         let fitting = if self.padded { BAND / seen } else { usize::MAX };
@@ -134,7 +131,7 @@ impl Last {
         let most = if few { WINDOWS / 2 } else { WINDOWS };
         let most = (most / width).min(fitting).clamp(1, rows);
         let sums = self.terms().saturating_mul(self.filters).saturating_mul(width * rows);
-        let wanted = if threads > 1 { (TILES * threads).min(sums / WORTH) } else { 1 };
+        let wanted = tile::wanted(sums);
         // Filters are shared before rows: each tile reads the weights of its own.
         let across = rows.div_ceil(most).max(wanted.div_ceil(panels)).min(rows);
         let each = rows.div_ceil(across);
@@ -265,14 +262,20 @@ impl Patch<'_> {
                 plan.place(rows.len(), first, &mut places);
             }
             let seen = if plan.padded { band } else { x };
-            let (ending, row, channel) = (self.ending, self.windows.start, self.filters.start);
-            for filters in steps(self.filters.clone(), Order::PANEL) {
-                let mut sums = Ended { ending, row, channel, pieces, has_nan: false };
-                let panel = Self { filters, windows: self.windows.clone(), ..*self };
-                panel.sum(seen, &places, &mut sums);
-                // What lies outside of the image is no term, but was multiplied as a 0.
-                if sums.has_nan && plan.padded && !panel.is_finite() {
-                    panel.sum_inside(&mut sums);
+            let (ending, channel) = (self.ending, self.filters.start);
+            let is_short = plan.parts.len() == 1 && plan.terms() * plan.filters <= WEIGHTS;
+            let height = if is_short { TOGETHER } else { places.len() };
+            for rows in steps(0..places.len(), height) {
+                let (row, pieces) = (self.windows.start + rows.start, &mut pieces[rows.clone()]);
+                let (windows, places) = (row..row + rows.len(), &places[rows]);
+                for filters in steps(self.filters.clone(), Order::PANEL) {
+                    let mut sums = Ended { ending, row, channel, pieces, has_nan: false };
+                    let panel = Self { filters, windows: windows.clone(), ..*self };
+                    panel.sum(seen, places, &mut sums);
+                    // What lies outside of the image is no term, but was multiplied as a 0.
+                    if sums.has_nan && plan.padded && !panel.is_finite() {
+                        panel.sum_inside(&mut sums);
+                    }
                 }
             }
         });
@@ -330,7 +333,7 @@ impl Patch<'_> {
                 // A zero at the end of a chain is positive.
                 *sum += 0.0;
             }
-            sums.end(i, columns.clone(), &mut block);
+            sums.end_row(i, columns.clone(), &mut block);
         }
     }
 }
