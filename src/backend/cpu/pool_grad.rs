@@ -2,6 +2,8 @@
 //!
 //! The results have the bits of the reference evaluation.
 
+use std::hint::select_unpredictable;
+
 use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
@@ -85,18 +87,20 @@ impl PoolGradPlan {
     /// Each number of `dy` to the greatest element of its window.
     fn to_greatest(&self, x: &[f32], dy: &[f32], dx: &mut [f32]) {
         for ((rows, columns), dy) in self.windows().zip(dy) {
-            let (mut best, mut at) = (f32::NEG_INFINITY, None);
+            if rows.count == 0 || columns.count == 0 {
+                continue;
+            }
+            let mut at = rows.first * self.width + columns.first;
+            let mut best = x[at];
             for row in rows.positions() {
                 for i in columns.positions().map(|column| row * self.width + column) {
-                    let x = x[i];
-                    if x > best || x.is_nan() || at.is_none() {
-                        (best, at) = (x, Some(i));
-                    }
+                    // Which one is the greatest cannot be foreseen: no branches.
+                    let is_greater = (x[i] > best) | x[i].is_nan();
+                    at = select_unpredictable(is_greater, i, at);
+                    best = select_unpredictable(is_greater, x[i], best);
                 }
             }
-            if let Some(at) = at {
-                dx[at] += dy;
-            }
+            dx[at] += dy;
         }
     }
 

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::{Each, Epilogue};
+use super::gemm::{Matrix, MatrixMut, multiply};
 use super::isa;
 use super::matmul::{View, matmul};
-use super::matrix::Matrix;
 use super::simd::vectorised;
 use crate::backend::host::{Each as _, Unsuited, crew};
 use crate::lower::{Support, Types};
@@ -27,7 +27,7 @@ const BLOCK: usize = 32;
 const LEAST: usize = 4;
 
 /// Elements for which a task of copies is worth its cost.
-const WORTH: usize = 1 << 15;
+pub(super) const WORTH: usize = 1 << 15;
 
 /// A call whose operands have these sizes, all sequences as long as the operand.
 #[derive(Debug)]
@@ -191,15 +191,16 @@ impl Columns<'_> {
 const ROWS: usize = 32;
 
 /// The weights of one direction as products take them.
-struct Packed {
+pub(super) struct Packed<'a> {
+    sequence: Sequence<'a, f32>,
     /// Those of the operand, a row for each term.
     input: (Vec<f32>, usize),
     state: Panels,
     reset: Panels,
 }
 
-impl Packed {
-    fn new(sequence: &Sequence<'_, f32>) -> Self {
+impl<'a> Packed<'a> {
+    pub(super) fn new(sequence: Sequence<'a, f32>) -> Self {
         let (weights, terms) = sequence.weights(Part::Input);
         let columns = weights.len() / terms;
         let mut input = vec![0.0; weights.len()];
@@ -212,7 +213,8 @@ impl Packed {
             let (weights, terms) = sequence.weights(part);
             Panels::new(weights, terms)
         };
-        Self { input: (input, terms), state: panels(Part::State), reset: panels(Part::Reset) }
+        let (state, reset) = (panels(Part::State), panels(Part::Reset));
+        Self { sequence, input: (input, terms), state, reset }
     }
 }
 
@@ -225,7 +227,14 @@ fn state_product(weights: &Panels, a: &[f32], y: &mut [f32]) {
     }
 }
 
-impl Engine<f32> for Packed {
+impl<'a> Packed<'a> {
+    /// The direction.
+    pub(super) fn sequence(&self) -> &Sequence<'a, f32> {
+        &self.sequence
+    }
+}
+
+impl Engine<f32> for Packed<'_> {
     fn product(&self, part: Part, a: &[f32], y: &mut [f32]) {
         match part {
             Part::Input => {
@@ -239,6 +248,14 @@ impl Engine<f32> for Packed {
         }
     }
 
+    fn product_back(&self, part: Part, a: &[f32], y: &mut [f32]) {
+        let (weights, columns) = self.sequence.weights(part);
+        let (terms, rows) = (weights.len() / columns, y.len() / columns);
+        let (a, b) =
+            (Matrix::contiguous(a, rows, terms), Matrix::contiguous(weights, terms, columns));
+        multiply(a, b, MatrixMut::new(y, rows, columns, columns), false);
+    }
+
     #[inline]
     fn elements(&self, loops: impl FnOnce()) {
         vectorised!(loops());
@@ -247,6 +264,13 @@ impl Engine<f32> for Packed {
     fn apply(&self, function: &Activation, x: &mut [f32]) {
         function.visit(Each(x));
     }
+}
+
+/// The sequences of a task, of so many and of each direction. How they are cut into blocks changes
+/// no result: none depends on another.
+pub(super) fn block(rows: usize, directions: usize) -> usize {
+    let tasks = crew::threads().div_ceil(directions);
+    rows.div_ceil(tasks).clamp(LEAST, BLOCK)
 }
 
 /// The result of a task.
@@ -266,10 +290,8 @@ pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut
     let sizes = plan.sizes;
     let SequenceSizes { steps, rows, hidden, directions, .. } = sizes;
     let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);
-    let weights: Vec<Packed> = (0..directions).map(|d| Packed::new(&sequence(d))).collect();
-    // How sequences are cut into blocks changes no result: none depends on another.
-    let tasks = crew::threads().div_ceil(directions);
-    let block = rows.div_ceil(tasks).clamp(LEAST, BLOCK);
+    let weights: Vec<Packed<'_>> = (0..directions).map(|d| Packed::new(sequence(d))).collect();
+    let block = block(rows, directions);
     let blocks = rows.div_ceil(block);
     let mut done: Vec<Option<Done>> = (0..directions * blocks).map(|_| None).collect();
     done.par_iter_mut().enumerate().each(|(i, done)| {
@@ -328,7 +350,7 @@ impl CpuKernel for RecurrentPlan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rand::Rng;
     use rand_chacha::ChaCha8Rng;
 
@@ -337,7 +359,7 @@ mod tests {
     use crate::op::{CellKind, CellSettings, Direction, Op, Recurrent};
     use crate::types::Tensor;
 
-    fn drawn(rng: &mut impl Rng, cell: usize) -> Recurrent {
+    pub(in super::super) fn drawn(rng: &mut impl Rng, cell: usize) -> Recurrent {
         let direction =
             [Direction::Forward, Direction::Reverse, Direction::Both][rng.random_range(0..3)];
         let [batch_first, bias, initial, other] = [(); 4].map(|()| rng.random_bool(0.5));
@@ -357,7 +379,11 @@ mod tests {
 
     /// The operands of `op` for these sizes: steps, rows, elements of a step and of the state.
     #[expect(clippy::many_single_char_names, reason = "the sizes' usual letters")]
-    fn operands(rng: &mut ChaCha8Rng, op: &Recurrent, [t, b, i, h]: [usize; 4]) -> Vec<Tensor> {
+    pub(in super::super) fn operands(
+        rng: &mut ChaCha8Rng,
+        op: &Recurrent,
+        [t, b, i, h]: [usize; 4],
+    ) -> Vec<Tensor> {
         let (direction, batch_first) = op.order();
         let d = direction.count();
         let CellSettings { bias, initial, peepholes, .. } = op.settings;

@@ -7,6 +7,7 @@ use std::fmt;
 use crate::op::attr::{Attr, AttrValue};
 use crate::op::real::Real;
 use crate::op::{Apply, Unary};
+use crate::types::invariant::invariant;
 
 /// A function that a recurrent cell applies to each element of a gate or of its state.
 #[derive(Clone, Debug)]
@@ -109,6 +110,7 @@ impl Activation {
     /// The derivative at `x`, where the function is `y`; where two slopes meet it is that of the
     /// side below. `None` of functions that no name stands for.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others have no name here")]
+    #[inline(always)]
     pub(in crate::op) fn slope<R: Real>(&self, x: R, y: R) -> Option<R> {
         let (zero, one) = (R::of(0.0), R::of(1.0));
         let step =
@@ -134,6 +136,26 @@ impl Activation {
                 _ => return None,
             },
         })
+    }
+
+    /// The derivatives at the elements of `x`, where the function is those of `y`; see
+    /// [`Self::slope`].
+    #[inline(always)]
+    pub(in crate::op) fn slopes<R: Real>(&self, x: &[R], y: &[R], to: &mut [R]) {
+        let each = {
+            #[inline(always)]
+            |function: &Self, to: &mut [R]| {
+                for (to, (x, y)) in to.iter_mut().zip(x.iter().zip(y)) {
+                    *to = invariant(function.slope(*x, *y), "that functions of gates have slopes");
+                }
+            }
+        };
+        // Loops of their own, of which vectors are made.
+        match self {
+            Self::Unary(Unary::Sigmoid) => each(&Self::SIGMOID, to),
+            Self::Unary(Unary::Tanh) => each(&Self::TANH, to),
+            Self::Unary(_) | Self::Affine(..) | Self::ScaledTanh(..) => each(self, to),
+        }
     }
 }
 

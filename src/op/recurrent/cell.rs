@@ -116,7 +116,7 @@ impl Recurrent {
         (self.settings.direction, self.settings.batch_first)
     }
 
-    pub(in crate::op) const fn result_count(&self) -> usize {
+    pub(crate) const fn result_count(&self) -> usize {
         if matches!(self.kind, CellKind::Lstm) { 3 } else { 2 }
     }
 
@@ -260,7 +260,7 @@ fn chain<R: Wide>(a: &[R], b: &[R], terms: impl Iterator<Item = usize>) -> R {
 }
 
 /// The reference evaluation: term by term.
-pub(super) struct Terms<'a, R>(Sequence<'a, R>);
+pub(in crate::op) struct Terms<'a, R>(pub(in crate::op) Sequence<'a, R>);
 
 impl<R: Wide> Engine<R> for Terms<'_, R> {
     fn product(&self, part: Part, a: &[R], y: &mut [R]) {
@@ -278,6 +278,19 @@ impl<R: Wide> Engine<R> for Terms<'_, R> {
                     Part::joined(std::array::from_fn(|sum| chain(a, b, Part::terms_of(sum, terms))))
                 }
             };
+        }
+    }
+
+    fn product_back(&self, part: Part, a: &[R], y: &mut [R]) {
+        let (b, columns) = self.0.weights(part);
+        for (i, y) in y.iter_mut().enumerate() {
+            let (row, column, terms) = (i / columns, i % columns, b.len() / columns);
+            let a = &a[row * terms..][..terms];
+            let sum = a
+                .iter()
+                .enumerate()
+                .fold(R::of(0.0), |sum, (k, a)| sum.link(*a, b[k * columns + column]));
+            *y = sum.end();
         }
     }
 }

@@ -7,8 +7,10 @@ mod sequence;
 mod tests;
 
 pub use activation::Activation;
+pub(in crate::op) use cell::Terms;
 pub use cell::{CellSettings, Direction, Recurrent};
 pub use sequence::CellKind;
+pub(in crate::op) use sequence::parts;
 pub(crate) use sequence::{Cell, Engine, Part, Sequence, Sizes, States};
 
 use super::element::for_wide;

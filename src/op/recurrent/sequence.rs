@@ -74,6 +74,15 @@ impl Sizes {
         if self.batch_first { row * self.steps + time } else { time * self.rows + row }
     }
 
+    /// The sequence and the step at a position among those of the operand.
+    pub(crate) fn row_and_time(&self, at: usize) -> (usize, usize) {
+        if self.batch_first {
+            (at / self.steps, at % self.steps)
+        } else {
+            (at % self.rows, at / self.rows)
+        }
+    }
+
     /// The position of a state among those after all steps.
     pub(crate) fn state(&self, direction: usize, row: usize) -> usize {
         if self.batch_first {
@@ -179,6 +188,10 @@ pub(crate) trait Engine<R> {
     /// [`Part::joined`] do, each sum a chain of fused multiply-adds from 0 on.
     fn product(&self, b: Part, a: &[R], y: &mut [R]);
 
+    /// `y = a b` for the rows of `a`, where `b` is a part of the weights for a state, as `matmul`
+    /// orders it.
+    fn product_back(&self, b: Part, a: &[R], y: &mut [R]);
+
     /// Runs the loops over the elements of states.
     fn elements(&self, loops: impl FnOnce()) {
         loops();
@@ -191,6 +204,22 @@ pub(crate) trait Engine<R> {
     {
         function.row(x);
     }
+}
+
+/// A step that some sequences have taken.
+pub(in crate::op) struct Taken<'a, R> {
+    /// Its number, as the sequences count.
+    step: usize,
+    /// What the functions of the gates were applied to, if that was asked for.
+    pub(in crate::op) sums: &'a [R],
+    /// The gates.
+    pub(in crate::op) gates: &'a [R],
+    /// The products of the states with their weights.
+    pub(in crate::op) recurrent: &'a [R],
+    /// The states that passed the reset gate, if it comes first.
+    pub(in crate::op) reset: &'a [R],
+    /// The states after the step.
+    pub(in crate::op) states: &'a States<R>,
 }
 
 impl<'a, R: Real> Sequence<'a, R> {
@@ -245,21 +274,38 @@ impl<'a, R: Real> Sequence<'a, R> {
         engine: &impl Engine<R>,
         mut each: impl FnMut(usize, usize, &[R]),
     ) -> States<R> {
+        let hidden = self.sizes.hidden;
+        self.walk(rows.clone(), engine, false, |taken| {
+            for (i, row) in rows.clone().enumerate() {
+                if let Some(time) = self.time(row, taken.step) {
+                    each(time, row, &taken.states.hidden[i * hidden..][..hidden]);
+                }
+            }
+        })
+    }
+
+    /// Takes all steps of these sequences, as they count them; what the functions of gates are
+    /// applied to is told if `sums`.
+    pub(in crate::op) fn walk(
+        &self,
+        rows: Range<usize>,
+        engine: &impl Engine<R>,
+        sums: bool,
+        mut each: impl FnMut(&Taken<'_, R>),
+    ) -> States<R> {
         let Sizes { steps, input, hidden, .. } = self.sizes;
         let (first, count, width) = (rows.start, rows.len(), self.cell.kind.gates() * hidden);
         let zeros = |len: usize| vec![R::of(0.0); len];
-        let lstm = self.cell.kind == CellKind::Lstm;
-        let mut states = States {
-            hidden: self.begin(self.initial, rows.clone()),
-            cell: if lstm { self.begin(self.initial_cell, rows) } else { Vec::new() },
-        };
+        let mut states =
+            States { hidden: self.begin(self.initial, rows.clone()), cell: self.begin_cell(rows) };
         let at_once = (ROWS_AT_ONCE / count.max(1)).clamp(1, steps.max(1));
         let mut x = zeros(at_once * count * input);
         let mut gates = zeros(at_once * count * width);
-        let mut work = Work { recurrent: zeros(count * width), reset: Vec::new() };
-        if self.resets_first() {
-            work.reset = zeros(count * hidden);
-        }
+        let mut work = Work {
+            recurrent: zeros(count * width),
+            reset: zeros(if self.resets_first() { count * hidden } else { 0 }),
+            sums: zeros(if sums { count * width } else { 0 }),
+        };
         for begin in (0..steps).step_by(at_once) {
             let now = at_once.min(steps - begin);
             for (i, x) in x.chunks_exact_mut(input.max(1)).take(now * count).enumerate() {
@@ -276,15 +322,21 @@ impl<'a, R: Real> Sequence<'a, R> {
             for i in 0..now {
                 let gates = &mut gates[i * count * width..][..count * width];
                 let times = (0..count).map(|row| self.time(first + row, begin + i));
-                self.step(times.clone(), gates, &mut work, &mut states, engine);
-                for (row, time) in times.enumerate() {
-                    if let Some(time) = time {
-                        each(time, first + row, &states.hidden[row * hidden..][..hidden]);
-                    }
-                }
+                self.step(times, gates, &mut work, &mut states, engine);
+                let Work { recurrent, reset, sums } = &work;
+                let step = begin + i;
+                each(&Taken { step, sums, gates, recurrent, reset, states: &states });
             }
         }
         states
+    }
+
+    /// The cell states of some sequences at the beginning; empty where the cell has none.
+    pub(in crate::op) fn begin_cell(&self, rows: Range<usize>) -> Vec<R> {
+        match self.cell.kind {
+            CellKind::Lstm => self.begin(self.initial_cell, rows),
+            CellKind::Gru | CellKind::Rnn => Vec::new(),
+        }
     }
 
     /// One step of the sequences that have one more.
@@ -315,15 +367,15 @@ impl<'a, R: Real> Sequence<'a, R> {
                     let recurrent = &work.recurrent[row * direct..][..direct];
                     let own = row * hidden..(row + 1) * hidden;
                     let state = &mut states.hidden[own.clone()];
+                    let sums = sums_of(&mut work.sums, row, width);
+                    let loops = Loops { cell: self, engine, gates, sums };
                     match kind {
-                        CellKind::Lstm => {
-                            self.lstm(gates, recurrent, state, &mut states.cell[own], engine);
-                        }
+                        CellKind::Lstm => loops.lstm(recurrent, state, &mut states.cell[own]),
                         CellKind::Gru if resets_first => {
-                            self.reset(gates, recurrent, state, &mut work.reset[own], engine);
+                            loops.reset(recurrent, state, &mut work.reset[own]);
                         }
-                        CellKind::Gru => self.gru(gates, recurrent, state, engine),
-                        CellKind::Rnn => self.rnn(gates, recurrent, state, engine),
+                        CellKind::Gru => loops.gru(recurrent, state),
+                        CellKind::Rnn => loops.rnn(recurrent, state),
                     }
                 }
             },
@@ -337,7 +389,8 @@ impl<'a, R: Real> Sequence<'a, R> {
                         let candidate = &work.recurrent[row * hidden..][..hidden];
                         let state = &mut states.hidden[row * hidden..][..hidden];
                         let gates = &mut gates[row * width..][..width];
-                        self.update(gates, candidate, state, engine);
+                        let sums = sums_of(&mut work.sums, row, width);
+                        Loops { cell: self, engine, gates, sums }.update(candidate, state);
                     }
                 },
             );
@@ -368,104 +421,120 @@ impl<'a, R: Real> Sequence<'a, R> {
         });
         bound.into_iter().chain([self.cell.functions[function].clone()])
     }
+}
 
-    /// Applies one of the cell's functions.
+/// What is kept of the sums of a sequence; empty if nothing is.
+#[inline(always)]
+fn sums_of<R>(sums: &mut [R], row: usize, width: usize) -> &mut [R] {
+    if sums.is_empty() { sums } else { &mut sums[row * width..][..width] }
+}
+
+/// The elements of a step of one sequence.
+struct Loops<'a, 'b, R, E> {
+    cell: &'a Sequence<'b, R>,
+    engine: &'a E,
+    gates: &'a mut [R],
+    /// Where what functions are applied to is kept; empty if it is not.
+    sums: &'a mut [R],
+}
+
+impl<R: Real, E: Engine<R>> Loops<'_, '_, R, E> {
+    /// Applies one of the cell's functions to the elements of some gates from `from` on.
     #[inline(always)]
-    fn apply(&self, function: usize, x: &mut [R], engine: &impl Engine<R>) {
-        self.functions(function).for_each(|f| engine.apply(&f, x));
+    fn apply(&mut self, function: usize, gates: Range<usize>) {
+        let x = &mut self.gates[gates.clone()];
+        if !self.sums.is_empty() {
+            self.sums[gates].copy_from_slice(x);
+        }
+        self.cell.functions(function).for_each(|f| self.engine.apply(&f, x));
+    }
+
+    /// Adds the biases of all gates and their products with the state.
+    #[inline(always)]
+    fn add(&mut self, gates: Range<usize>, recurrent: &[R]) {
+        let gates = &mut self.gates[gates];
+        self.cell.add_bias(gates, 0, false);
+        gates.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
     }
 
     /// `i, o = f(gates)`, `f = f(gate)` or `1 - i`, `c' = f c + i g(gate)`, `h' = o h(c')`.
     #[inline(always)]
-    fn lstm(
-        &self,
-        gates: &mut [R],
-        recurrent: &[R],
-        state: &mut [R],
-        cell: &mut [R],
-        engine: &impl Engine<R>,
-    ) {
+    fn lstm(mut self, recurrent: &[R], state: &mut [R], cell: &mut [R]) {
         let hidden = state.len();
-        self.add_bias(gates, 0, false);
-        gates.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
-        let peep = |gate: &mut [R], which: usize, cell: &[R]| {
-            if let Some(p) = self.peepholes.get(which * hidden..(which + 1) * hidden) {
-                gate.iter_mut().zip(p).zip(cell).for_each(|((x, p), c)| *x = *x + *p * *c);
+        let of = |gate: usize| gate * hidden..(gate + 1) * hidden;
+        self.add(0..4 * hidden, recurrent);
+        let peepholes = self.cell.peepholes;
+        let peep = |gates: &mut [R], gate: usize, which: usize, cell: &[R]| {
+            if let Some(p) = peepholes.get(of(which)) {
+                let gate = gates[of(gate)].iter_mut();
+                gate.zip(p).zip(cell).for_each(|((x, p), c)| *x = *x + *p * *c);
             }
         };
-        let (input, gates) = gates.split_at_mut(hidden);
-        let (output, gates) = gates.split_at_mut(hidden);
-        let (forget, candidate) = gates.split_at_mut(hidden);
-        peep(input, 0, cell);
-        self.apply(0, input, engine);
-        if self.cell.coupled {
-            forget.iter_mut().zip(&*input).for_each(|(f, i)| *f = R::of(1.0) - *i);
+        peep(self.gates, 0, 0, cell);
+        self.apply(0, of(0));
+        if self.cell.cell.coupled {
+            let (input, rest) = self.gates.split_at_mut(hidden);
+            let forget = rest[hidden..2 * hidden].iter_mut();
+            forget.zip(&*input).for_each(|(f, i)| *f = R::of(1.0) - *i);
         } else {
-            peep(forget, 2, cell);
-            self.apply(0, forget, engine);
+            peep(self.gates, 2, 2, cell);
+            self.apply(0, of(2));
         }
-        self.apply(1, candidate, engine);
+        self.apply(1, of(3));
+        let [input, _, forget, candidate] = parts(self.gates, hidden);
         for (((c, f), i), g) in cell.iter_mut().zip(forget).zip(input).zip(candidate) {
             *c = *f * *c + *i * *g;
         }
-        peep(output, 1, cell);
-        self.apply(0, output, engine);
+        peep(self.gates, 1, 1, cell);
+        self.apply(0, of(1));
         state.copy_from_slice(cell);
-        engine.apply(&self.cell.functions[2], state);
-        state.iter_mut().zip(output).for_each(|(h, o)| *h = *o * *h);
+        self.engine.apply(&self.cell.cell.functions[2], state);
+        state.iter_mut().zip(&self.gates[of(1)]).for_each(|(h, o)| *h = *o * *h);
     }
 
     /// `z, r = f(gates)` and the candidate `g(x + r (h R + b))`, in the place of its gate.
     #[inline(always)]
-    fn gru(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], engine: &impl Engine<R>) {
+    fn gru(mut self, recurrent: &[R], state: &mut [R]) {
         let hidden = state.len();
-        let (both, candidate) = gates.split_at_mut(2 * hidden);
-        self.add_bias(both, 0, false);
-        self.add_bias(candidate, 2 * hidden, true);
-        both.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
-        self.apply(0, both, engine);
-        let reset = &both[hidden..];
+        self.add(0..2 * hidden, recurrent);
+        self.apply(0, 0..2 * hidden);
+        let (both, candidate) = self.gates.split_at_mut(2 * hidden);
+        self.cell.add_bias(candidate, 2 * hidden, true);
         let recurrent = &recurrent[2 * hidden..];
-        let parts = candidate.iter_mut().zip(recurrent).zip(reset);
-        if let Some(bias) = self.bias.get(5 * hidden..) {
+        let parts = candidate.iter_mut().zip(recurrent).zip(&both[hidden..]);
+        if let Some(bias) = self.cell.bias.get(5 * hidden..) {
             parts.zip(bias).for_each(|(((x, h), r), b)| *x = *x + *r * (*h + *b));
         } else {
             parts.for_each(|((x, h), r)| *x = *x + *r * *h);
         }
-        self.mix(both, candidate, state, engine);
+        self.mix(state);
     }
 
     /// `z, r = f(gates)`; what the candidate's product takes is `r h`.
     #[inline(always)]
-    fn reset(
-        &self,
-        gates: &mut [R],
-        recurrent: &[R],
-        state: &[R],
-        reset: &mut [R],
-        engine: &impl Engine<R>,
-    ) {
-        let both = &mut gates[..2 * state.len()];
-        self.add_bias(both, 0, false);
-        both.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
-        self.apply(0, both, engine);
-        let r = &both[state.len()..];
+    fn reset(mut self, recurrent: &[R], state: &[R], reset: &mut [R]) {
+        let hidden = state.len();
+        self.add(0..2 * hidden, recurrent);
+        self.apply(0, 0..2 * hidden);
+        let r = &self.gates[hidden..2 * hidden];
         reset.iter_mut().zip(r).zip(state).for_each(|((y, r), h)| *y = *r * *h);
     }
 
     /// The second half of a step in which the reset gate comes before the product.
     #[inline(always)]
-    fn update(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], engine: &impl Engine<R>) {
-        let (both, candidate) = gates.split_at_mut(2 * state.len());
-        self.add_bias(candidate, 2 * state.len(), false);
+    fn update(self, recurrent: &[R], state: &mut [R]) {
+        let candidate = &mut self.gates[2 * state.len()..];
+        self.cell.add_bias(candidate, 2 * state.len(), false);
         candidate.iter_mut().zip(recurrent).for_each(|(x, h)| *x = *x + *h);
-        self.mix(both, candidate, state, engine);
+        self.mix(state);
     }
 
     /// `h' = (1 - z) g(candidate) + z h`.
     #[inline(always)]
-    fn mix(&self, update: &[R], candidate: &mut [R], state: &mut [R], engine: &impl Engine<R>) {
-        self.apply(1, candidate, engine);
+    fn mix(mut self, state: &mut [R]) {
+        let hidden = state.len();
+        self.apply(1, 2 * hidden..3 * hidden);
+        let [update, _, candidate] = parts(self.gates, hidden);
         for ((h, z), c) in state.iter_mut().zip(update).zip(candidate) {
             *h = (R::of(1.0) - *z) * *c + *z * *h;
         }
@@ -473,13 +542,17 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// `h' = f(gate)`.
     #[inline(always)]
-    fn rnn(&self, gates: &mut [R], recurrent: &[R], state: &mut [R], engine: &impl Engine<R>) {
-        self.add_bias(gates, 0, false);
-        for ((y, x), h) in state.iter_mut().zip(gates).zip(recurrent) {
-            *y = *x + *h;
-        }
-        self.apply(0, state, engine);
+    fn rnn(mut self, recurrent: &[R], state: &mut [R]) {
+        self.add(0..state.len(), recurrent);
+        self.apply(0, 0..state.len());
+        state.copy_from_slice(self.gates);
     }
+}
+
+/// The gates, each of so many elements.
+#[inline(always)]
+pub(in crate::op) fn parts<R, const G: usize>(gates: &[R], hidden: usize) -> [&[R]; G] {
+    std::array::from_fn(|gate| &gates[gate * hidden..][..hidden])
 }
 
 /// Memory of a step.
@@ -488,4 +561,6 @@ struct Work<R> {
     recurrent: Vec<R>,
     /// The states that passed the reset gate.
     reset: Vec<R>,
+    /// What functions are applied to; empty if it is not kept.
+    sums: Vec<R>,
 }

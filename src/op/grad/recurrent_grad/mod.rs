@@ -9,11 +9,10 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::op::element::{Float, for_wide};
 use crate::op::infer::{at_least, results};
-use crate::op::numeric::{narrow, wide, widen_all};
+use crate::op::numeric::{Wide, narrow, wide, widen_all};
 use crate::op::prelude::*;
-use crate::op::real::Real;
-use crate::op::recurrent::{CellKind, CellSettings, Recurrent, Sizes};
-use steps::Given;
+use crate::op::recurrent::{CellKind, CellSettings, Recurrent, Sizes, Terms};
+pub(crate) use steps::sequence_gradients;
 
 op! {
     /// The gradients of what the gates of `lstm`, `gru` or `rnn` sum up in each step; what these
@@ -71,7 +70,7 @@ impl RecurrentGrad {
     }
 
     /// Elements per step of each per-step result, in states.
-    fn widths(&self) -> SmallVec<[usize; 4]> {
+    pub(crate) fn widths(&self) -> SmallVec<[usize; 4]> {
         match self.cell {
             CellKind::Lstm if self.settings.peepholes => smallvec![4, 1, 1, 3],
             CellKind::Lstm => smallvec![4, 1, 1],
@@ -80,7 +79,7 @@ impl RecurrentGrad {
         }
     }
 
-    fn compute<R: Real + Float<Real = R>>(
+    fn compute<R: Wide + Float<Real = R>>(
         &self,
         operands: &[&Tensor],
         sizes: Sizes,
@@ -101,16 +100,32 @@ impl RecurrentGrad {
             widths.iter().map(|w| vec![first, second, sizes.directions * w]).collect();
         let initial = places.initial.into_iter().chain(places.initial_cell);
         dims.extend(initial.map(|i| own[i].dims().to_vec()));
-        let mut given = Given::new(dims.iter().map(|d| d.iter().product()), widths);
+        let mut results = Vec::with_capacity(dims.len());
+        for dims in &dims {
+            results.push(Tensor::zeros(R::DTYPE, dims)?);
+        }
+        let (parts, beginning) = results.split_at_mut(widths.len());
+        let mut parts: Vec<&mut [R]> = parts.iter_mut().map(Tensor::as_mut_slice).collect();
         let cell = forward.cell();
         for d in 0..sizes.directions {
             let sequence = forward.sequence(&cell, sizes, d, &floats, &lengths);
-            for row in 0..sizes.rows {
-                given.sequence(&sequence, row, &dys);
+            let engine = Terms(sequence);
+            let first =
+                sequence_gradients(&sequence, 0..sizes.rows, &dys, &engine, |time, row, own| {
+                    let at = sizes.step(time, row) * sizes.directions + d;
+                    for ((part, width), own) in parts.iter_mut().zip(&widths).zip(own) {
+                        part[at * width..][..*width].copy_from_slice(own);
+                    }
+                });
+            for (result, states) in beginning.iter_mut().zip([first.hidden, first.cell]) {
+                let result = result.as_mut_slice::<R>();
+                for (row, state) in states.chunks_exact(sizes.hidden.max(1)).enumerate() {
+                    let at = sizes.state(d, row) * sizes.hidden;
+                    result[at..at + sizes.hidden].copy_from_slice(state);
+                }
             }
         }
-        let results = dims.iter().zip(&given.results);
-        results.map(|(dims, data)| Ok(Tensor::new(dims, data)?)).collect()
+        Ok(results)
     }
 }
 

@@ -1,332 +1,379 @@
-//! One sequence: its steps forwards, then the gradients of its states backwards.
+//! Some sequences: their steps forwards, then the gradients of their states backwards.
+
+#![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+
+use std::ops::Range;
 
 use crate::op::real::Real;
-use crate::op::recurrent::{CellKind, Sequence};
+use crate::op::recurrent::{CellKind, Engine, Part, Sequence, States, parts};
 
-/// The results, in their order.
-pub(super) struct Given<R> {
-    pub(super) results: Vec<Vec<R>>,
-    /// The elements of each result that a step of one direction has, for each of those of every
-    /// step.
-    widths: Vec<usize>,
-}
-
-/// Inputs and results of a step of the forward pass.
-struct Step<R> {
-    time: usize,
-    /// The state and the cell state before it.
-    state: Vec<R>,
-    cell: Vec<R>,
-    /// Pre-activations of the gates, and their activations.
-    sums: Vec<R>,
-    gates: Vec<R>,
-    /// Of a GRU what the reset gate is applied to after the product, or the state that passed it.
-    reset: Vec<R>,
-    /// The cell state after it, and the function of that.
-    next: Vec<R>,
-    shown: Vec<R>,
-}
-
-/// The gradients of the sums of a step, and of the states before it.
-struct Back<R> {
-    /// The gradient of the gates' pre-activations.
-    sums: Vec<R>,
-    /// Of a GRU what the gates' products with the state and their biases get.
-    recurrent: Vec<R>,
-    state: Vec<R>,
-    cell: Vec<R>,
-}
-
-/// The products of each row of a matrix with `x`.
-fn product<R: Real>(matrix: &[R], rows: usize, x: &[R]) -> Vec<R> {
-    let row = |i: usize| {
-        let terms = matrix[i * x.len()..][..x.len()].iter().zip(x);
-        terms.fold(R::of(0.0), |sum, (a, b)| sum + *a * *b)
-    };
-    (0..rows).map(row).collect()
-}
-
-/// Adds to `dx` the gradient that the products `y` of a matrix with `x` give it.
-fn product_back<R: Real>(dx: &mut [R], matrix: &[R], dy: &[R]) {
-    for (i, g) in dy.iter().enumerate() {
-        let row = &matrix[i * dx.len()..][..dx.len()];
-        dx.iter_mut().zip(row).for_each(|(dx, w)| *dx = *dx + *g * *w);
+/// The gradients of some sequences of one direction; `dys` are those of the cell's results. Calls
+/// `each` with the step, the sequence and the parts of the results that its step has, and returns
+/// the gradients of the states at the beginning.
+pub(crate) fn sequence_gradients<R: Real>(
+    sequence: &Sequence<'_, R>,
+    rows: Range<usize>,
+    dys: &[&[R]],
+    engine: &impl Engine<R>,
+    mut each: impl FnMut(usize, usize, [&[R]; 4]),
+) -> States<R> {
+    let (sizes, kind) = (sequence.sizes, sequence.cell.kind);
+    let (hidden, count, width) = (sizes.hidden, rows.len(), kind.gates() * sizes.hidden);
+    let tape = Tape::record(sequence, rows.clone(), engine);
+    let mut back = Back::new(sequence, rows.clone(), dys);
+    let mut products = vec![R::of(0.0); 3 * hidden];
+    for step in (0..sizes.steps).rev() {
+        let time = |row: usize| sequence.time(rows.start + row, step).map(|time| (row, time));
+        let active = (0..count).filter_map(time);
+        for (row, time) in active.clone() {
+            let at = sizes.states(time, sequence.direction, rows.start + row) * hidden;
+            add(&mut back.state[row * hidden..][..hidden], &dys[0][at..at + hidden]);
+        }
+        back.step(
+            &Walk { sequence, engine, tape: &tape },
+            step,
+            active.clone().map(|(row, _)| row),
+        );
+        for (row, time) in active {
+            let seen = tape.seen(step * count + row, count, hidden, kind);
+            let sums = &back.sums[row * width..][..width];
+            let kept = match kind {
+                CellKind::Lstm => seen.cell,
+                CellKind::Gru if sequence.resets_first() => seen.reset,
+                CellKind::Gru => &back.recurrent[row * width..][..width],
+                CellKind::Rnn => &[],
+            };
+            if !sequence.peepholes.is_empty() {
+                // The input and the forget gate see the cell state before the step.
+                let cells = [seen.cell, seen.next, seen.cell].into_iter().flatten();
+                products.iter_mut().zip(sums).zip(cells).for_each(|((y, g), c)| *y = *g * *c);
+            }
+            each(time, rows.start + row, [sums, seen.state, kept, &products]);
+        }
     }
+    States { hidden: back.state, cell: back.cell }
 }
 
 fn add<R: Real>(x: &mut [R], y: &[R]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x = *x + *y);
 }
 
-impl<R: Real> Given<R> {
-    /// Zeros; `widths` are those of the results that every step has a part of, which come first.
-    pub(super) fn new(sizes: impl Iterator<Item = usize>, widths: Vec<usize>) -> Self {
-        Self { results: sizes.map(|n| vec![R::of(0.0); n]).collect(), widths }
-    }
-
-    /// Writes what one sequence of one direction gives; `dys` are the gradients of the cell's
-    /// results.
-    pub(super) fn sequence(&mut self, sequence: &Sequence<'_, R>, row: usize, dys: &[&[R]]) {
-        let (sizes, d) = (sequence.sizes, sequence.direction);
-        let (hidden, own) = (sizes.hidden, sizes.state(d, row) * sizes.hidden);
-        let last = |i: usize| dys.get(i).map(|dy| dy[own..own + hidden].to_vec());
-        let mut state = last(1).unwrap_or_default();
-        let mut cell = last(2).unwrap_or_default();
-        // The steps are computed again, forwards: the forward pass keeps none of their intermediate
-        // values.
-        for step in steps(sequence, row).iter().rev() {
-            let at = sizes.states(step.time, d, row) * hidden;
-            add(&mut state, &dys[0][at..at + hidden]);
-            let mut back = match sequence.cell.kind {
-                CellKind::Lstm => lstm_back(sequence, step, &state, cell),
-                CellKind::Gru => gru_back(sequence, step, &state),
-                CellKind::Rnn => rnn_back(sequence, step, &state),
-            };
-            (state, cell) = (std::mem::take(&mut back.state), std::mem::take(&mut back.cell));
-            let kept = match sequence.cell.kind {
-                CellKind::Lstm => &step.cell,
-                CellKind::Gru if sequence.resets_first() => &step.reset,
-                CellKind::Gru | CellKind::Rnn => &back.recurrent,
-            };
-            let products = match self.widths.len() {
-                4 => peephole_products(step, &back.sums, hidden),
-                _ => Vec::new(),
-            };
-            let parts = [&back.sums, &step.state, kept, &products];
-            for ((result, width), part) in self.results.iter_mut().zip(&self.widths).zip(parts) {
-                let at = (sizes.step(step.time, row) * sizes.directions + d) * width;
-                result[at..at + width].copy_from_slice(part);
-            }
-        }
-        let states = self.results.iter_mut().skip(self.widths.len());
-        states
-            .zip([state, cell])
-            .for_each(|(result, x)| result[own..own + hidden].copy_from_slice(&x));
-    }
+/// What the steps of the forward pass computed, one behind the other; of each the sequences.
+struct Tape<R> {
+    /// The states before each step, and those after the last; so the cell states.
+    states: Vec<R>,
+    cells: Vec<R>,
+    /// What the functions of gates were applied to, and the gates.
+    sums: Vec<R>,
+    gates: Vec<R>,
+    /// Of a GRU what the reset gate is applied to after the product, or the state that passed it.
+    reset: Vec<R>,
 }
 
-/// The contribution of a step to the gradients of the LSTM peepholes (input, output, forget).
-fn peephole_products<R: Real>(step: &Step<R>, sums: &[R], hidden: usize) -> Vec<R> {
-    let seen = [&step.cell, &step.next, &step.cell];
-    let gates = sums.chunks_exact(hidden.max(1)).zip(seen);
-    gates.flat_map(|(gate, cell)| gate.iter().zip(cell).map(|(g, c)| *g * *c)).collect()
+/// What a step of one sequence computed; empty where the cell has no such thing.
+struct Seen<'a, R> {
+    state: &'a [R],
+    cell: &'a [R],
+    /// The cell state after it.
+    next: &'a [R],
+    sums: &'a [R],
+    gates: &'a [R],
+    reset: &'a [R],
 }
 
-/// The steps of a sequence, in order.
-fn steps<R: Real>(sequence: &Sequence<'_, R>, row: usize) -> Vec<Step<R>> {
-    let sizes = sequence.sizes;
-    let width = sequence.cell.kind.gates() * sizes.hidden;
-    // The first half of a bias belongs to the products with the operand, the second to those with
-    // the state.
-    let (own, _) = sequence.bias.split_at(sequence.bias.len() / 2);
-    let mut state = sequence.begin(sequence.initial, row..row + 1);
-    let mut cell = sequence.begin(sequence.initial_cell, row..row + 1);
-    let mut all = Vec::new();
-    while let Some(time) = sequence.time(row, all.len()) {
-        let x = &sequence.x[sizes.step(time, row) * sizes.input..][..sizes.input];
-        let mut sums = product(sequence.w, width, x);
-        add(&mut sums, own);
-        let mut step = Step {
-            time,
+impl<R: Real> Tape<R> {
+    /// Takes the steps.
+    fn record(sequence: &Sequence<'_, R>, rows: Range<usize>, engine: &impl Engine<R>) -> Self {
+        let (hidden, is_gru) = (sequence.sizes.hidden, sequence.cell.kind == CellKind::Gru);
+        let mut tape = Self {
+            states: sequence.begin(sequence.initial, rows.clone()),
+            cells: sequence.begin_cell(rows.clone()),
+            sums: Vec::new(),
             gates: Vec::new(),
             reset: Vec::new(),
-            next: Vec::new(),
-            shown: Vec::new(),
-            state,
-            cell,
-            sums,
         };
-        (state, cell) = match sequence.cell.kind {
-            CellKind::Lstm => lstm(sequence, &mut step),
-            CellKind::Gru => (gru(sequence, &mut step), step.cell.clone()),
-            CellKind::Rnn => (rnn(sequence, &mut step), step.cell.clone()),
-        };
-        all.push(step);
+        sequence.walk(rows, engine, true, |taken| {
+            tape.states.extend_from_slice(&taken.states.hidden);
+            tape.cells.extend_from_slice(&taken.states.cell);
+            tape.sums.extend_from_slice(taken.sums);
+            tape.gates.extend_from_slice(taken.gates);
+            tape.reset.extend_from_slice(taken.reset);
+            if is_gru && taken.reset.is_empty() {
+                for all in taken.recurrent.chunks_exact((3 * hidden).max(1)) {
+                    let first = tape.reset.len();
+                    tape.reset.extend_from_slice(&all[2 * hidden..]);
+                    let bias = sequence.bias.get(5 * hidden..).unwrap_or_default();
+                    add(&mut tape.reset[first..], bias);
+                }
+            }
+        });
+        tape
     }
-    all
-}
 
-/// The function of the cell, after the bound, of some sums.
-fn applied<R: Real>(sequence: &Sequence<'_, R>, function: usize, sums: &[R]) -> Vec<R> {
-    let mut gates = sums.to_vec();
-    sequence.functions(function).for_each(|f| f.row(&mut gates));
-    gates
-}
-
-/// The derivative of what [`applied`] gives.
-fn slope<R: Real>(sequence: &Sequence<'_, R>, function: usize, sum: R, gate: R) -> R {
-    // Beyond the bound the function sees the bound itself, whatever the sum.
-    let beyond = sequence.cell.clip.is_some_and(|bound| sum.abs() > R::of(bound.into()));
-    let inside = sequence.cell.functions[function].slope(sum, gate);
-    inside.filter(|_| !beyond).unwrap_or_else(|| R::of(0.0))
-}
-
-/// A peephole of an LSTM.
-fn peephole<R: Real>(sequence: &Sequence<'_, R>, gate: usize, i: usize) -> R {
-    let at = gate * sequence.sizes.hidden + i;
-    sequence.peepholes.get(at).copied().unwrap_or_else(|| R::of(0.0))
-}
-
-/// With the gates input `i`, output `o`, forget `f` and candidate `g`, in this order in memory: `c'
-/// = f * c + i * g` and `h' = o * s(c')`.
-fn lstm<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> (Vec<R>, Vec<R>) {
-    let hidden = sequence.sizes.hidden;
-    let (_, bias) = sequence.bias.split_at(sequence.bias.len() / 2);
-    add(&mut step.sums, &product(sequence.r, 4 * hidden, &step.state));
-    add(&mut step.sums, bias);
-    for i in 0..hidden {
-        // The input and the forget gate see the cell state before the step, the output gate that
-        // after it: its sum is completed further down.
-        for gate in [0, 2] {
-            let sum = &mut step.sums[gate * hidden + i];
-            *sum = *sum + peephole(sequence, gate, i) * step.cell[i];
+    /// What a step of a sequence computed, by their place among all; there are `count` sequences.
+    #[inline(always)]
+    fn seen(&self, place: usize, count: usize, hidden: usize, kind: CellKind) -> Seen<'_, R> {
+        let width = kind.gates() * hidden;
+        let of = |all: &'_ [R], place: usize, width: usize| {
+            let first = if all.is_empty() { 0 } else { place * width };
+            first..(first + width).min(all.len())
+        };
+        Seen {
+            state: &self.states[of(&self.states, place, hidden)],
+            cell: &self.cells[of(&self.cells, place, hidden)],
+            next: &self.cells[of(&self.cells, place + count, hidden)],
+            sums: &self.sums[of(&self.sums, place, width)],
+            gates: &self.gates[of(&self.gates, place, width)],
+            reset: &self.reset[of(&self.reset, place, hidden)],
         }
     }
-    let part = |gate: usize| gate * hidden..(gate + 1) * hidden;
-    let input = applied(sequence, 0, &step.sums[part(0)]);
-    let forget = if sequence.cell.coupled {
-        input.iter().map(|i| R::of(1.0) - *i).collect()
-    } else {
-        applied(sequence, 0, &step.sums[part(2)])
-    };
-    let candidate = applied(sequence, 1, &step.sums[part(3)]);
-    step.next = (0..hidden).map(|i| forget[i] * step.cell[i] + input[i] * candidate[i]).collect();
-    for i in 0..hidden {
-        let sum = &mut step.sums[hidden + i];
-        *sum = *sum + peephole(sequence, 1, i) * step.next[i];
-    }
-    let output = applied(sequence, 0, &step.sums[part(1)]);
-    step.shown.clone_from(&step.next);
-    sequence.cell.functions[2].row(&mut step.shown);
-    let state = output.iter().zip(&step.shown).map(|(o, c)| *o * *c).collect();
-    step.gates = [input, output, forget, candidate].concat();
-    (state, step.next.clone())
 }
 
-/// `do = dh * s(c')` and `dc' = dc + dh * o * s'(c') + do * P_o`, from which `di = dc' * g`, `df =
-/// dc' * c`, `dg = dc' * i`, each times the slope of its gate's function. To the step before goes
-/// `dc = dc' * f + di * P_i + df * P_f`; `P` are the peepholes.
-fn lstm_back<R: Real>(
-    sequence: &Sequence<'_, R>,
-    step: &Step<R>,
-    dh: &[R],
-    mut dc: Vec<R>,
-) -> Back<R> {
-    let hidden = dh.len();
-    let mut sums = vec![R::of(0.0); 4 * hidden];
-    let coupled = sequence.cell.coupled;
-    for i in 0..hidden {
-        let [input, output, forget, candidate] = [0, 1, 2, 3].map(|g| step.gates[g * hidden + i]);
-        let peep = |gate: usize| peephole(sequence, gate, i);
-        let through = |gate: usize, function: usize, g: R| {
-            let at = gate * hidden + i;
-            g * slope(sequence, function, step.sums[at], step.gates[at])
-        };
-        let (next, shown) = (step.next[i], step.shown[i]);
-        let d_output = through(1, 0, dh[i] * shown);
-        let curve = sequence.cell.functions[2].slope(next, shown).unwrap_or_else(|| R::of(0.0));
-        let d_cell = dc[i] + dh[i] * output * curve + d_output * peep(1);
-        let (mut d_input, d_forget) = (d_cell * candidate, d_cell * step.cell[i]);
-        // The forget gate is `1 - i`: its gradient goes to the input gate, negated.
+/// What the way back goes along.
+struct Walk<'a, 'b, R, E> {
+    sequence: &'a Sequence<'b, R>,
+    engine: &'a E,
+    tape: &'a Tape<R>,
+}
+
+/// The gradients that run from step to step, and what is computed of one; of each the sequences.
+struct Back<R> {
+    state: Vec<R>,
+    cell: Vec<R>,
+    /// Those of what the gates sum up.
+    sums: Vec<R>,
+    /// Of a GRU what the gates' products with the state and their biases get; before that it has
+    /// operands of products.
+    recurrent: Vec<R>,
+    /// What products give back to the state.
+    product: Vec<R>,
+    /// Memory for one sequence: slopes of its gates, and of an LSTM the function of its cell state
+    /// and the slope there.
+    slopes: Vec<R>,
+    shown: Vec<R>,
+    curve: Vec<R>,
+}
+
+impl<R: Real> Back<R> {
+    /// The gradients of the states behind the last step.
+    fn new(sequence: &Sequence<'_, R>, rows: Range<usize>, dys: &[&[R]]) -> Self {
+        let (hidden, kind) = (sequence.sizes.hidden, sequence.cell.kind);
+        let width = kind.gates() * hidden;
+        let zeros = |len: usize| vec![R::of(0.0); len];
+        // A gradient that is not given is 0.
+        let last = |i: usize| sequence.begin(dys.get(i).copied().unwrap_or_default(), rows.clone());
+        let is_lstm = kind == CellKind::Lstm;
+        Self {
+            state: last(1),
+            cell: if is_lstm { last(2) } else { Vec::new() },
+            sums: zeros(rows.len() * width),
+            recurrent: zeros(if kind == CellKind::Gru { rows.len() * width } else { 0 }),
+            product: zeros(rows.len() * hidden),
+            slopes: zeros(width),
+            shown: zeros(hidden),
+            curve: zeros(hidden),
+        }
+    }
+
+    /// Goes back by a step of the sequences that have it; the sums of the others are 0.
+    fn step<E: Engine<R>>(
+        &mut self,
+        along: &Walk<'_, '_, R, E>,
+        step: usize,
+        rows: impl Iterator<Item = usize> + Clone,
+    ) {
+        let Walk { sequence, engine, tape } = *along;
+        let (hidden, kind) = (sequence.sizes.hidden, sequence.cell.kind);
+        if hidden == 0 {
+            return;
+        }
+        let count = self.state.len() / hidden;
+        self.sums.fill(R::of(0.0));
+        self.recurrent.fill(R::of(0.0));
+        let seen = |row: usize| tape.seen(step * count + row, count, hidden, kind);
+        let all = rows.clone();
+        engine.elements(
+            #[inline(always)]
+            || {
+                for row in all {
+                    match kind {
+                        CellKind::Lstm => self.lstm(sequence, engine, &seen(row), row),
+                        CellKind::Gru => self.gru(sequence, &seen(row), row),
+                        CellKind::Rnn => self.rnn(sequence, &seen(row), row),
+                    }
+                }
+            },
+        );
+        if kind != CellKind::Gru {
+            engine.product_back(Part::State, &self.sums, &mut self.product);
+            for row in rows {
+                let own = row * hidden..(row + 1) * hidden;
+                self.state[own.clone()].copy_from_slice(&self.product[own]);
+            }
+            return;
+        }
+        if sequence.resets_first() {
+            let candidates = count * hidden;
+            engine.product_back(Part::Reset, &self.recurrent[..candidates], &mut self.product);
+            self.recurrent.fill(R::of(0.0));
+            for row in rows.clone() {
+                self.reset(sequence, &seen(row), row);
+            }
+            let both = &self.recurrent[..2 * candidates];
+            engine.product_back(Part::State, both, &mut self.product);
+        } else {
+            engine.product_back(Part::State, &self.recurrent, &mut self.product);
+        }
+        for row in rows {
+            let own = row * hidden..(row + 1) * hidden;
+            add(&mut self.state[own.clone()], &self.product[own]);
+        }
+    }
+
+    /// `do = dh * s(c')` and `dc' = dc + dh * o * s'(c') + do * P_o`, from which `di = dc' * g`,
+    /// `df = dc' * c`, `dg = dc' * i`, each times the slope of its gate's function. To the step
+    /// before goes `dc = dc' * f + di * P_i + df * P_f`; `P` are the peepholes.
+    #[inline(always)]
+    fn lstm(
+        &mut self,
+        sequence: &Sequence<'_, R>,
+        engine: &impl Engine<R>,
+        seen: &Seen<'_, R>,
+        row: usize,
+    ) {
+        let (hidden, coupled) = (sequence.sizes.hidden, sequence.cell.coupled);
+        let [input, output, forget, candidate] = parts(seen.gates, hidden);
+        slopes(sequence, &[0, 0, 0, 1], seen, &mut self.slopes);
+        let [of_input, of_output, of_forget, of_candidate] = parts(&self.slopes, hidden);
+        let Self { shown, curve, .. } = self;
+        let show = &sequence.cell.functions[2];
+        shown.copy_from_slice(seen.next);
+        engine.apply(show, shown);
+        show.slopes(seen.next, shown, curve);
+        let dh = &self.state[row * hidden..][..hidden];
+        let dc = &mut self.cell[row * hidden..][..hidden];
+        let sums = &mut self.sums[row * 4 * hidden..][..4 * hidden];
+        let [d_input, d_output, d_forget, d_candidate] = parts_mut(sums, hidden);
+        let peep = |gate: usize| sequence.peepholes.get(gate * hidden..(gate + 1) * hidden);
+        for i in 0..hidden {
+            d_output[i] = dh[i] * shown[i] * of_output[i];
+            dc[i] = dc[i] + dh[i] * output[i] * curve[i];
+        }
+        if let Some(p) = peep(1) {
+            (0..hidden).for_each(|i| dc[i] = dc[i] + d_output[i] * p[i]);
+        }
+        for i in 0..hidden {
+            d_input[i] = dc[i] * candidate[i];
+            d_forget[i] = dc[i] * seen.cell[i];
+            d_candidate[i] = dc[i] * input[i] * of_candidate[i];
+        }
         if coupled {
-            d_input = d_input - d_forget;
+            // The forget gate is `1 - i`: its gradient goes to the input gate, negated.
+            for i in 0..hidden {
+                d_input[i] = d_input[i] - d_forget[i];
+                d_forget[i] = R::of(0.0);
+            }
+        } else {
+            (0..hidden).for_each(|i| d_forget[i] = d_forget[i] * of_forget[i]);
         }
-        let d_input = through(0, 0, d_input);
-        let d_forget = if coupled { R::of(0.0) } else { through(2, 0, d_forget) };
-        let d_candidate = through(3, 1, d_cell * input);
-        dc[i] = d_cell * forget + d_input * peep(0) + d_forget * peep(2);
-        let all = [d_input, d_output, d_forget, d_candidate];
-        all.into_iter().enumerate().for_each(|(gate, g)| sums[gate * hidden + i] = g);
+        for i in 0..hidden {
+            d_input[i] = d_input[i] * of_input[i];
+            dc[i] = dc[i] * forget[i];
+        }
+        if let (Some(p), Some(q)) = (peep(0), peep(2)) {
+            (0..hidden).for_each(|i| dc[i] = dc[i] + d_input[i] * p[i] + d_forget[i] * q[i]);
+        }
     }
-    let mut state = vec![R::of(0.0); hidden];
-    product_back(&mut state, sequence.r, &sums);
-    Back { recurrent: Vec::new(), sums, state, cell: dc }
+
+    /// `dz = dh * (h - g)` and `dg = dh * (1 - z)`, each times the slope of its gate's function;
+    /// the state gets `dh * z` and what flows back through the products. A reset gate that comes
+    /// after its product gets what reaches that.
+    #[inline(always)]
+    fn gru(&mut self, sequence: &Sequence<'_, R>, seen: &Seen<'_, R>, row: usize) {
+        let hidden = sequence.sizes.hidden;
+        let [update, reset, candidate] = parts(seen.gates, hidden);
+        slopes(sequence, &[0, 0, 1], seen, &mut self.slopes);
+        let [of_update, of_reset, of_candidate] = parts(&self.slopes, hidden);
+        let dh = &mut self.state[row * hidden..][..hidden];
+        let sums = &mut self.sums[row * 3 * hidden..][..3 * hidden];
+        let [d_update, d_reset, d_candidate] = parts_mut(sums, hidden);
+        for i in 0..hidden {
+            d_update[i] = dh[i] * (seen.state[i] - candidate[i]) * of_update[i];
+            d_candidate[i] = dh[i] * (R::of(1.0) - update[i]) * of_candidate[i];
+            dh[i] = dh[i] * update[i];
+        }
+        if sequence.resets_first() {
+            self.recurrent[row * hidden..][..hidden].copy_from_slice(d_candidate);
+            return;
+        }
+        let recurrent = &mut self.recurrent[row * 3 * hidden..][..3 * hidden];
+        let [r_update, r_reset, r_candidate] = parts_mut(recurrent, hidden);
+        for i in 0..hidden {
+            d_reset[i] = d_candidate[i] * seen.reset[i] * of_reset[i];
+            r_candidate[i] = d_candidate[i] * reset[i];
+        }
+        r_update.copy_from_slice(d_update);
+        r_reset.copy_from_slice(d_reset);
+    }
+
+    /// What a reset gate before its product gets, and through it the state; what the products of
+    /// both gates get is collected.
+    fn reset(&mut self, sequence: &Sequence<'_, R>, seen: &Seen<'_, R>, row: usize) {
+        let hidden = sequence.sizes.hidden;
+        let [_, reset, _] = parts(seen.gates, hidden);
+        slopes(sequence, &[0, 0, 1], seen, &mut self.slopes);
+        let [_, of_reset, _] = parts(&self.slopes, hidden);
+        let own = row * hidden..(row + 1) * hidden;
+        let (dh, passed) = (&mut self.state[own.clone()], &self.product[own]);
+        let sums = &mut self.sums[row * 3 * hidden..][..3 * hidden];
+        for i in 0..hidden {
+            sums[hidden + i] = passed[i] * seen.state[i] * of_reset[i];
+            dh[i] = dh[i] + passed[i] * reset[i];
+        }
+        self.recurrent[row * 2 * hidden..][..2 * hidden].copy_from_slice(&sums[..2 * hidden]);
+    }
+
+    #[inline(always)]
+    fn rnn(&mut self, sequence: &Sequence<'_, R>, seen: &Seen<'_, R>, row: usize) {
+        let hidden = sequence.sizes.hidden;
+        slopes(sequence, &[0], seen, &mut self.slopes);
+        let own = row * hidden..(row + 1) * hidden;
+        let terms = self.state[own.clone()].iter().zip(&self.slopes);
+        self.sums[own].iter_mut().zip(terms).for_each(|(y, (g, slope))| *y = *g * *slope);
+    }
 }
 
-/// With the gates update `z`, reset `r` and candidate `g`, in this order in memory: `h' = (1 - z) *
-/// g + z * h`. The candidate sees `R (r * h)`, or `r * (R h + b)` where the reset gate comes after
-/// the product.
-fn gru<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> Vec<R> {
+/// The gates, each of so many elements, to write.
+#[inline(always)]
+fn parts_mut<R, const G: usize>(gates: &mut [R], hidden: usize) -> [&mut [R]; G] {
+    let mut rest = gates;
+    std::array::from_fn(|_| {
+        let (own, others) = std::mem::take(&mut rest).split_at_mut(hidden);
+        rest = others;
+        own
+    })
+}
+
+/// The slopes of gates, of which each has this one of the cell's functions.
+#[inline(always)]
+fn slopes<R: Real>(
+    sequence: &Sequence<'_, R>,
+    functions: &[usize],
+    seen: &Seen<'_, R>,
+    to: &mut [R],
+) {
     let hidden = sequence.sizes.hidden;
-    let (_, bias) = sequence.bias.split_at(sequence.bias.len() / 2);
-    let (both, last) = sequence.r.split_at(2 * hidden * hidden);
-    let (bias, last_bias) = bias.split_at(bias.len() / 3 * 2);
-    let (gates, sums) = step.sums.split_at_mut(2 * hidden);
-    add(gates, &product(both, 2 * hidden, &step.state));
-    add(gates, bias);
-    step.gates = applied(sequence, 0, gates);
-    let reset = &step.gates[hidden..];
-    if sequence.resets_first() {
-        step.reset = reset.iter().zip(&step.state).map(|(r, h)| *r * *h).collect();
-        add(sums, &product(last, hidden, &step.reset));
-        add(sums, last_bias);
-    } else {
-        step.reset = product(last, hidden, &step.state);
-        add(&mut step.reset, last_bias);
-        let passed: Vec<R> = reset.iter().zip(&step.reset).map(|(r, x)| *r * *x).collect();
-        add(sums, &passed);
-    }
-    let candidate = applied(sequence, 1, sums);
-    step.gates.extend_from_slice(&candidate);
-    let mixed = |i: usize| {
-        let update = step.gates[i];
-        (R::of(1.0) - update) * candidate[i] + update * step.state[i]
-    };
-    (0..hidden).map(mixed).collect()
-}
-
-/// `dz = dh * (h - g)` and `dg = dh * (1 - z)`, each times the slope of its gate's function. The
-/// reset gate gets what reaches the product it scales; the state gets `dh * z` and what flows back
-/// through all three products.
-fn gru_back<R: Real>(sequence: &Sequence<'_, R>, step: &Step<R>, dh: &[R]) -> Back<R> {
-    let hidden = dh.len();
-    let (both, last) = sequence.r.split_at(2 * hidden * hidden);
-    let mut sums = vec![R::of(0.0); 3 * hidden];
-    // Update and reset gate have the first function, the candidate the second.
-    let through = |gate: usize, i: usize, g: R| {
-        let at = gate * hidden + i;
-        g * slope(sequence, gate / 2, step.sums[at], step.gates[at])
-    };
-    let gate = |gate: usize, i: usize| step.gates[gate * hidden + i];
-    for i in 0..hidden {
-        let update = gate(0, i);
-        sums[i] = through(0, i, dh[i] * (step.state[i] - gate(2, i)));
-        sums[2 * hidden + i] = through(2, i, dh[i] * (R::of(1.0) - update));
-    }
-    let candidate = sums[2 * hidden..].to_vec();
-    let mut state: Vec<R> = (0..hidden).map(|i| dh[i] * gate(0, i)).collect();
-    let mut recurrent = candidate.clone();
-    if sequence.resets_first() {
-        let mut passed = vec![R::of(0.0); hidden];
-        product_back(&mut passed, last, &candidate);
-        for i in 0..hidden {
-            sums[hidden + i] = through(1, i, passed[i] * step.state[i]);
-            state[i] = state[i] + passed[i] * gate(1, i);
+    for (i, function) in functions.iter().enumerate() {
+        let own = i * hidden..(i + 1) * hidden;
+        let (sums, gates) = (&seen.sums[own.clone()], &seen.gates[own.clone()]);
+        let to = &mut to[own];
+        sequence.cell.functions[*function].slopes(sums, gates, to);
+        if let Some(bound) = sequence.cell.clip {
+            // Beyond the bound the function sees the bound itself, whatever the sum.
+            let bound = R::of(bound.into());
+            for (to, sum) in to.iter_mut().zip(sums) {
+                *to = if sum.abs() > bound { R::of(0.0) } else { *to };
+            }
         }
-    } else {
-        for i in 0..hidden {
-            sums[hidden + i] = through(1, i, candidate[i] * step.reset[i]);
-            recurrent[i] = candidate[i] * gate(1, i);
-        }
-        product_back(&mut state, last, &recurrent);
     }
-    product_back(&mut state, both, &sums[..2 * hidden]);
-    let recurrent = [&sums[..2 * hidden], &recurrent].concat();
-    Back { sums, recurrent, state, cell: Vec::new() }
-}
-
-fn rnn<R: Real>(sequence: &Sequence<'_, R>, step: &mut Step<R>) -> Vec<R> {
-    let (_, bias) = sequence.bias.split_at(sequence.bias.len() / 2);
-    add(&mut step.sums, &product(sequence.r, sequence.sizes.hidden, &step.state));
-    add(&mut step.sums, bias);
-    step.gates = applied(sequence, 0, &step.sums);
-    step.gates.clone()
-}
-
-fn rnn_back<R: Real>(sequence: &Sequence<'_, R>, step: &Step<R>, dh: &[R]) -> Back<R> {
-    let through = |((g, sum), gate): ((&R, &R), &R)| *g * slope(sequence, 0, *sum, *gate);
-    let sums: Vec<R> = dh.iter().zip(&step.sums).zip(&step.gates).map(through).collect();
-    let mut state = vec![R::of(0.0); dh.len()];
-    product_back(&mut state, sequence.r, &sums);
-    Back { recurrent: Vec::new(), sums, state, cell: Vec::new() }
 }
