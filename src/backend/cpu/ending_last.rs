@@ -32,7 +32,12 @@ pub(super) struct EndingLast<'a> {
     rest: Steps<'a>,
     /// The channels of a row.
     channels: usize,
+    /// Whether what a call reads and writes is too much for caches.
+    is_far: bool,
 }
+
+/// The elements that caches hold, about, which threads share.
+const NEAR: usize = 1 << 22;
 
 /// What is added to a product: `factor` times element `i * down + j * across` for row `i` and
 /// column `j`.
@@ -88,7 +93,25 @@ impl<'a> EndingLast<'a> {
         let added = rest.added();
         let bounds_of_sum = if added.is_some() { rest.bounds() } else { None };
         let (factor, addend) = (None, None);
-        Self { factor, addend, bias, scale_shift, bounds, added, bounds_of_sum, rest, channels }
+        Self {
+            factor,
+            addend,
+            bias,
+            scale_shift,
+            bounds,
+            added,
+            bounds_of_sum,
+            rest,
+            channels,
+            is_far: false,
+        }
+    }
+
+    /// The same for a call that reads and writes so many elements, beside what is added.
+    pub(super) fn among(self, elements: usize) -> Self {
+        // What is not added is not read.
+        let all = elements + self.added.map_or(0, <[f32]>::len);
+        Self { is_far: all > NEAR, ..self }
     }
 
     /// Applies what is left of the chain to consecutive elements, of which the first is element
@@ -243,6 +266,11 @@ impl Sums for Ended<'_, '_> {
     #[inline(always)]
     fn takes_as_is(&self, part: Part) -> bool {
         !part.is_last
+    }
+
+    #[inline(always)]
+    fn is_far(&self) -> bool {
+        self.ending.is_far
     }
 
     #[inline(always)]

@@ -170,6 +170,11 @@ impl Sums for MatrixMut<'_> {
     }
 
     #[inline(always)]
+    fn is_far(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn expect(&self, _area: &Area) {}
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use crate::backend::host::{Code, Slices, Unsuited};
 use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Kernels, Launch, Step, Support, Types,
 };
-use crate::op::{BatchNorm, LpNorm, Op, Reverse, SplitOp, Tile, Unary};
+use crate::op::{BatchNorm, LpNorm, Op, Reverse, Tile, Unary};
 use crate::types::invariant::invariant;
 use crate::types::{DType, Dim, KernelClass, Order, Target, subnormals};
 
@@ -44,7 +44,7 @@ macro_rules! by_reference {
 }
 
 by_reference! {
-    LpNorm: Norm, Reverse: Move, SplitOp: Move, Tile: Move,
+    LpNorm: Norm, Reverse: Move, Tile: Move,
 }
 
 /// Operators that are computed in chains only.

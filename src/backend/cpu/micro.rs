@@ -30,9 +30,6 @@ pub(super) const COLUMNS: usize = 64;
 /// The elements of a page of memory.
 const PAGE: usize = 1024;
 
-/// The terms after which a row of the right operand is needed that is asked for.
-const AHEAD: usize = 8;
-
 /// The blocks that end together: what is done for each of them once costs as much as some rows.
 const TOGETHER: usize = 4;
 
@@ -127,6 +124,9 @@ pub(super) trait Sums {
     /// Whether sums of this part are stored in their rows as they are.
     fn takes_as_is(&self, part: Part) -> bool;
 
+    /// Whether what is read and written is too much for caches, so that it is asked for before.
+    fn is_far(&self) -> bool;
+
     /// Asks for what [`Sums::end`] will read and write of an area.
     fn expect(&self, area: &Area);
 
@@ -206,7 +206,7 @@ impl<C: Sums> WithSimd for Block<'_, C> {
             let first = |i: usize| i * height / blocks;
             let (columns, stride) = (column + at..column + at + width, vectors * lanes);
             let (is_whole, is_first) = (width == stride, columns.start == 0);
-            let as_is = c.takes_as_is(part);
+            let (as_is, is_far) = (c.takes_as_is(part), c.is_far());
             for i in (0..blocks).step_by(TOGETHER) {
                 let together = i..(i + TOGETHER).min(blocks);
                 let rows = row + first(together.start)..row + first(together.end);
@@ -218,10 +218,10 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                     let rows = row + first(i)..row + first(i + 1);
                     let from = (rows.start - area.rows.start) * stride;
                     let own = Area { rows, ..area.clone() };
-                    if !as_is {
+                    if is_far && !as_is {
                         c.expect(&own);
                     }
-                    if is_first && i + 1 < blocks {
+                    if is_far && is_first && i + 1 < blocks {
                         a.rows(first(i + 1)..first(i + 2)).expect();
                     }
                     let operands = Operands { a: a.rows(first(i)..first(i + 1)), b: right };
@@ -360,10 +360,6 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
             // taken as arrays the compiler loads all at once, so that sums leave the registers.
             let mut term = 0;
             while term < own.len() {
-                // Few rows wait for memory.
-                if M <= 2 && V > 4 && term + AHEAD < own.len() {
-                    prefetch(&b.data[own[term + AHEAD]..][..width]);
-                }
                 let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[own[term]..][..width]).0);
                 let mut i = 0;
                 while i < M {

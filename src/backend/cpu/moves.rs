@@ -1,4 +1,4 @@
-//! Elements moved by position: concatenation and padding.
+//! Elements moved by position: concatenation, cuts and padding.
 
 use rayon::prelude::*;
 use smallvec::SmallVec;
@@ -7,7 +7,7 @@ use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Images, Support, Types};
-use crate::op::{AllGather, Concat, Pad, PadMode};
+use crate::op::{AllGather, Concat, Pad, PadMode, SplitOp};
 use crate::types::KernelClass;
 
 /// Elements for which a task is worth its cost.
@@ -48,6 +48,25 @@ pub(crate) fn join(plan: &JoinPlan, operands: &[&[f32]], y: &mut [f32]) {
         }
     });
 }
+
+/// The operand cut into the parts of a join.
+///
+/// # Panics
+/// If a slice has not the size that the plan says: a bug in the caller.
+fn cut(JoinPlan(runs): &JoinPlan, x: &[f32], parts: &mut [&mut [f32]]) {
+    let (total, mut first) = (runs.iter().sum::<usize>(), 0);
+    for (part, run) in parts.iter_mut().zip(runs).filter(|(_, run)| **run > 0) {
+        let each = (WORTH / run).max(1);
+        part.par_chunks_exact_mut(*run).with_min_len(each).enumerate().each(|(i, part)| {
+            part.copy_from_slice(&x[i * total + first..][..*run]);
+        });
+        first += run;
+    }
+}
+
+/// The sizes of a cut, those of the parts joined.
+#[derive(Debug)]
+struct CutPlan(JoinPlan);
 
 /// The sizes of a padding by one value.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,6 +153,31 @@ impl CpuOp for Concat {
     }
 }
 
+impl CpuKernel for CutPlan {
+    fn run(
+        &self,
+        operands: &[&[f32]],
+        results: &mut [&mut [f32]],
+        _chain: &Epilogue<'_>,
+    ) -> Result<(), Unsuited> {
+        let [x] = operands else { return Err(Unsuited) };
+        cut(&self.0, x, results);
+        Ok(())
+    }
+}
+
+impl CpuOp for SplitOp {
+    fn supports(&self, types: &Types<'_>) -> Support {
+        of_f32(KernelClass::Move, types)
+    }
+
+    fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
+        let axis = at.axis_in_memory(self.axis, at.results.first()?.len())?;
+        let parts = at.results.iter().map(SmallVec::as_slice);
+        Some(Box::new(CutPlan(JoinPlan::new(axis, parts)?)))
+    }
+}
+
 impl CpuOp for AllGather {
     fn supports(&self, types: &Types<'_>) -> Support {
         of_f32(KernelClass::Move, types)
@@ -176,7 +220,7 @@ mod tests {
     use rand::Rng;
 
     use super::super::testing::{assert_bits, in_pools, random, rng};
-    use super::{JoinPlan, PadPlan, join, pad};
+    use super::{JoinPlan, PadPlan, cut, join, pad};
     use crate::op::{Concat, Op, Pad, PadMode};
     use crate::types::Tensor;
 
@@ -208,6 +252,13 @@ mod tests {
                 y
             });
             assert_bits(&got, expected.as_slice(), &format!("{operands:?} along {axis}"));
+            let mut parts: Vec<Vec<f32>> =
+                operands.iter().map(|part| vec![f32::NAN; part.len()]).collect();
+            let mut views: Vec<&mut [f32]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
+            cut(&plan, &got, &mut views);
+            for (part, operand) in parts.iter().zip(&operands) {
+                assert_bits(part, operand.as_slice(), &format!("cut along {axis}"));
+            }
         }
     }
 

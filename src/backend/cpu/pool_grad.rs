@@ -3,11 +3,13 @@
 //! The results have the bits of the reference evaluation.
 
 use std::hint::select_unpredictable;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
+use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::window::WindowAxis;
@@ -24,7 +26,30 @@ pub(crate) struct PoolGradPlan {
     width: usize,
     rows: Vec<Span>,
     columns: Vec<Span>,
+    alike: Alike,
     greatest: bool,
+}
+
+/// Neighbouring windows of a row that meet as many elements, none outside.
+#[derive(Clone, Debug)]
+struct Alike {
+    windows: Range<usize>,
+    /// The distance between their first elements.
+    stride: usize,
+}
+
+impl Alike {
+    /// The first windows that meet as many elements as any.
+    fn of(spans: &[Span], stride: usize) -> Self {
+        // Where there are no windows none are alike.
+        let most = spans.iter().map(|span| span.count).max().unwrap_or_default();
+        let start = spans.iter().position(|span| span.count == most).unwrap_or_default();
+        let is_next = |(i, span): &(usize, &Span)| {
+            span.count == most && span.first == spans[start].first + i * stride
+        };
+        let count = spans[start..].iter().enumerate().take_while(is_next).count();
+        Self { windows: start..start + count, stride }
+    }
 }
 
 /// The elements that a window meets along one axis.
@@ -70,11 +95,14 @@ impl PoolGradPlan {
             [rows, columns] => (spans(rows), columns),
             _ => return Ok(None),
         };
+        let own = spans(columns);
+        let alike = Alike::of(&own, columns.stride);
         Ok(Some(Self {
+            alike,
             plane: windows.iter().map(|a| a.input).product(),
             width: columns.input,
             rows,
-            columns: spans(columns),
+            columns: own,
             greatest: matches!(op, PoolGrad::Max { .. }),
         }))
     }
@@ -86,22 +114,61 @@ impl PoolGradPlan {
 
     /// Each number of `dy` to the greatest element of its window.
     fn to_greatest(&self, x: &[f32], dy: &[f32], dx: &mut [f32]) {
-        for ((rows, columns), dy) in self.windows().zip(dy) {
-            if rows.count == 0 || columns.count == 0 {
+        let count = self.columns.len();
+        let (mut best, mut places) = (vec![0.0; count], vec![0; count]);
+        for (rows, dy) in self.rows.iter().zip(dy.chunks_exact(count.max(1))) {
+            if rows.count == 0 {
                 continue;
             }
-            let mut at = rows.first * self.width + columns.first;
-            let mut best = x[at];
-            for row in rows.positions() {
-                for i in columns.positions().map(|column| row * self.width + column) {
-                    // Which one is the greatest cannot be foreseen: no branches.
-                    let is_greater = (x[i] > best) | x[i].is_nan();
-                    at = select_unpredictable(is_greater, i, at);
-                    best = select_unpredictable(is_greater, x[i], best);
+            let Range { start, end } = self.alike.windows;
+            vectorised!(self.greatest(x, rows, &mut best[start..end], &mut places[start..end]));
+            for (i, columns) in self.columns.iter().enumerate() {
+                if !(start..end).contains(&i) && columns.count > 0 {
+                    places[i] = self.greatest_of(x, rows, columns);
                 }
             }
-            dx[at] += dy;
+            // In the order of the windows, which may share an element.
+            for ((columns, place), dy) in self.columns.iter().zip(&places).zip(dy) {
+                if columns.count > 0 {
+                    dx[*place] += dy;
+                }
+            }
         }
+    }
+
+    /// The greatest elements of windows that are alike and where they lie, tap by tap: which ones
+    /// they are cannot be foreseen, so there are no branches.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
+    fn greatest(&self, x: &[f32], rows: &Span, best: &mut [f32], places: &mut [usize]) {
+        let (columns, stride) = (&self.columns[self.alike.windows.start], self.alike.stride);
+        let taps = rows
+            .positions()
+            .flat_map(|row| columns.positions().map(move |column| row * self.width + column));
+        for (tap, first) in taps.enumerate() {
+            let seen = x[first..].iter().step_by(stride).zip((first..).step_by(stride));
+            let kept = best.iter_mut().zip(places.iter_mut());
+            if tap == 0 {
+                kept.zip(seen).for_each(|((best, place), (x, at))| (*best, *place) = (*x, at));
+                continue;
+            }
+            for ((best, place), (x, at)) in kept.zip(seen) {
+                let is_greater = (*x > *best) | x.is_nan();
+                *best = select_unpredictable(is_greater, *x, *best);
+                *place = select_unpredictable(is_greater, at, *place);
+            }
+        }
+    }
+
+    /// Where the greatest element of a window lies, which has one.
+    fn greatest_of(&self, x: &[f32], rows: &Span, columns: &Span) -> usize {
+        let mut place = rows.first * self.width + columns.first;
+        for row in rows.positions() {
+            for at in columns.positions().map(|column| row * self.width + column) {
+                place = if x[at] > x[place] || x[at].is_nan() { at } else { place };
+            }
+        }
+        place
     }
 
     /// Each number of `dy` shared among the elements of its window.

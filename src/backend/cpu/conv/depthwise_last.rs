@@ -57,7 +57,8 @@ impl DepthwiseLast {
         let taps = self.terms();
         let expected = (batch * input, taps * channels);
         assert_eq!((operands.x.len(), operands.w.len()), expected, "samples of {self:?}");
-        let ending = &EndingLast::new(operands.bias, operands.epilogue, *channels);
+        let ending = EndingLast::new(operands.bias, operands.epilogue, *channels);
+        let ending = &ending.among(operands.x.len() + y.len());
         let each = (WORTH / (row * taps)).max(1);
         y.par_chunks_exact_mut(row).with_min_len(each).enumerate().each(|(i, y)| {
             let x = &operands.x[i / rows.output * input..][..input];
@@ -120,7 +121,9 @@ impl WithSimd for Line<'_, '_> {
             let own = self.panel.clone();
             let (rows, part) = (group.clone(), Part::WHOLE);
             let area = Area { rows, columns: own, stride: Order::PANEL, part };
-            self.sums.expect(&area);
+            if self.sums.is_far() {
+                self.sums.expect(&area);
+            }
             for window in group.clone().step_by(windows) {
                 // The last block reaches back.
                 let window = window.min(group.end - windows);

@@ -148,7 +148,8 @@ impl Last {
             return;
         }
         let extent = self.tile(batch * self.axes[0].output);
-        let ending = &EndingLast::new(operands.bias, operands.epilogue, self.filters);
+        let ending = EndingLast::new(operands.bias, operands.epilogue, self.filters);
+        let ending = &ending.among(operands.x.len() + y.len());
         let compute = |first: usize, filters: &Range<usize>, pieces: &mut [&mut [f32]]| {
             let (windows, filters) = (first..first + pieces.len(), filters.clone());
             Patch { plan: self, operands, ending, windows, filters }.compute(pieces);
