@@ -43,6 +43,9 @@ const HEIGHT: usize = 256;
 /// The fewest rows of a tile, beside which reading the right operand again costs little.
 const LOW: usize = 48;
 
+/// Multiplications for which a task is worth its cost.
+const WORTH: usize = 1 << 16;
+
 /// As many rows as are multiplied in the time in which a row of the right operand is read.
 const READ: usize = 4;
 
@@ -118,7 +121,7 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
     }
     let matrix_a = |at: usize| Matrix::contiguous(&left.data[at * m * k..], m, k);
     let work = m.saturating_mul(n).saturating_mul(k);
-    let each = (tile::WORTH / work.max(1)).max(1);
+    let each = (WORTH / work.max(1)).max(1);
     y.par_chunks_mut((m * n).max(1)).with_min_len(each).enumerate().each(|(i, y)| {
         let (at_a, at_b) = places(i, outer_a, outer_b);
         product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * m * n);
@@ -176,7 +179,10 @@ impl Product<'_> {
     fn extent(&self) -> Extent {
         let (rows, columns, terms) = (self.a.rows(), self.b.columns(), self.a.columns());
         let work = rows.max(READ).saturating_mul(columns).saturating_mul(terms);
-        let wanted = tile::wanted(work);
+        // Of few rows a thread has one tile, the same in every run: it finds in its cache what it
+        // read before.
+        let most = if rows < READ { crew::threads() } else { usize::MAX };
+        let wanted = tile::wanted(work, WORTH).min(most);
         let panels = columns.div_ceil(Order::PANEL);
         let least = if panels < crew::threads() { 1 } else { LOW };
         let down = wanted.div_ceil(panels).min(rows.div_ceil(least));

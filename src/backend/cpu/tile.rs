@@ -10,21 +10,12 @@ use crate::backend::host::{Each, crew};
 /// Tiles for each thread, so that none waits long for the last one.
 const TILES: usize = 4;
 
-/// Multiplications for which a tile is worth its cost.
-pub(super) const WORTH: usize = 1 << 16;
-
-/// Multiplications of a tile beside which its cost is nothing. Of less a thread has one tile, the
-/// same in every run: it finds in its cache what it read before.
-const LONG: usize = 1 << 18;
-
-/// The tiles in which threads share so many multiplications.
-pub(super) fn wanted(multiplications: usize) -> usize {
+/// The tiles in which threads share so many multiplications, of which `worth` are worth the cost of
+/// one.
+pub(super) fn wanted(multiplications: usize, worth: usize) -> usize {
     match crew::threads() {
         0 | 1 => 1,
-        threads => {
-            let fewest = threads.min(multiplications / WORTH).max(1);
-            (multiplications / LONG).clamp(fewest, TILES * threads)
-        }
+        threads => (TILES * threads).min(multiplications / worth).max(1),
     }
 }
 

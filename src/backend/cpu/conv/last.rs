@@ -23,6 +23,9 @@ use crate::types::invariant::invariant;
 /// that the sums of a panel do.
 const WINDOWS: usize = 256;
 
+/// Multiplications for which a task is worth its cost.
+const WORTH: usize = 1 << 17;
+
 /// Weights that stay in a core's cache.
 const WEIGHTS: usize = 1 << 16;
 
@@ -131,7 +134,7 @@ impl Last {
         let most = if few { WINDOWS / 2 } else { WINDOWS };
         let most = (most / width).min(fitting).clamp(1, rows);
         let sums = self.terms().saturating_mul(self.filters).saturating_mul(width * rows);
-        let wanted = tile::wanted(sums);
+        let wanted = tile::wanted(sums, WORTH);
         // Filters are shared before rows: each tile reads the weights of its own.
         let across = rows.div_ceil(most).max(wanted.div_ceil(panels)).min(rows);
         let each = rows.div_ceil(across);
