@@ -184,14 +184,11 @@ impl<C: Sums> WithSimd for Block<'_, C> {
         while at < b.columns {
             let left = b.columns - at;
             let most = most_vectors(S::REGISTER_COUNT < 32, height);
-            let mut vectors = left.div_ceil(lanes).min(most);
+            let vectors = left.div_ceil(lanes).min(most);
             let copied = left < vectors * lanes || is_copied(height, b, lanes);
-            if copied {
-                vectors = vectors.min(COLUMNS / lanes);
-            }
-            if vectors > 4 && vectors < 8 {
-                vectors = 4;
-            }
+            let vectors = if copied { vectors.min(COLUMNS / lanes) } else { vectors };
+            // There are no blocks between.
+            let vectors = if matches!(vectors, 5..8) { 4 } else { vectors };
             let width = left.min(vectors * lanes);
             debug_assert!(vectors * lanes <= WIDEST, "a block of {vectors} vectors");
             let mut right = b.columns(at, width);
@@ -215,9 +212,8 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                     load(c, &area, block);
                 }
                 for i in together {
-                    let rows = row + first(i)..row + first(i + 1);
-                    let from = (rows.start - area.rows.start) * stride;
-                    let own = Area { rows, ..area.clone() };
+                    let own = Area { rows: row + first(i)..row + first(i + 1), ..area.clone() };
+                    let from = (own.rows.start - area.rows.start) * stride;
                     if is_far && !as_is {
                         c.expect(&own);
                     }

@@ -67,6 +67,11 @@ fn floats(bytes: Option<&[u8]>) -> Result<Option<&[f32]>, PodCastError> {
     bytes.map(bytemuck::try_cast_slice).transpose()
 }
 
+/// The elements of a result; where there are none they lie nowhere.
+fn floats_mut(bytes: &mut [u8]) -> Result<&mut [f32], PodCastError> {
+    if bytes.is_empty() { Ok(&mut []) } else { bytemuck::try_cast_slice_mut(bytes) }
+}
+
 fn internal(reason: &str) -> StepError {
     StepError::Internal(reason.to_owned())
 }
@@ -172,8 +177,8 @@ impl<'a> HostSteps<'a> {
         let read = read.map_err(|_| outside())?;
         let (operands, others) = read.split_at(launch.split_operands().0.len());
         let others: Option<SmallVec<[&[f32]; 4]>> = others.iter().copied().collect();
-        let writes = views.writes.into_iter().map(bytemuck::try_cast_slice_mut);
-        let results: Result<SmallVec<[&mut [f32]; 1]>, _> = writes.collect();
+        let results: Result<SmallVec<[&mut [f32]; 1]>, _> =
+            views.writes.into_iter().map(floats_mut).collect();
         let slices = Slices {
             operands: operands.into(),
             others: others.ok_or_else(outside)?,
