@@ -202,8 +202,8 @@ fn repeat(
         })
         .map_err(Error::from)?;
     } else {
-        // Devices that read the host's memory get nothing ahead: another thread would only be in
-        // the way.
+        // Devices that keep nothing of their own read the host's memory: they get nothing ahead,
+        // and another thread would only be in the way.
         for _ in 0..times {
             done(executable.run(inputs, options).map_err(Error::from)?);
         }

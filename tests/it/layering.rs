@@ -39,6 +39,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// The wrapper files in which `unsafe` is allowed.
 const UNSAFE: &[&str] = &[
     "bindings/python/src/array.rs",
+    "src/backend/cpu/prefetch.rs",
     "src/backend/cuda/compiler/library.rs",
     "src/backend/cuda/compiler/program.rs",
     "src/backend/cuda/driver/captures.rs",
@@ -47,7 +48,6 @@ const UNSAFE: &[&str] = &[
     "src/backend/cuda/driver/module.rs",
     "src/backend/cuda/driver/stream.rs",
     "src/backend/cuda/driver/sys.rs",
-    "src/backend/cpu/prefetch.rs",
     "src/backend/host/crew.rs",
     "src/format/mmap.rs",
     "src/types/subnormals.rs",

@@ -3,8 +3,8 @@
 Usage: python training_speed.py FANWISE [MODEL...]        (needs the packages of performance.txt)
 
 A step runs a model forward in training mode (batch normalisation by the batch's statistics, dropout), and backward from a
-categorical cross-entropy, and updates by SGD with momentum. Every program has a process of its own; the steps of a round are
-asked of one after the other. A time is the median of the rounds' medians. The first steps, which compile, are left out.
+categorical cross-entropy, and updates by SGD with momentum, at a rate of 0: all steps compute with like numbers. Every program
+has a process of its own; the steps of a round are asked of one after the other. A time is the median of the rounds' medians.
 """
 
 import json
@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 
-STEPS, WARM, ROUNDS, THREADS = 4, 2, 5, 2
+# Steps of a round that are not counted, and the fewest that are; their seconds; rounds; threads.
+WARM, STEPS, SECONDS, ROUNDS, THREADS = 2, 3, 0.3, 5, 2
 PEERS = {
     "torch-channels-last": "PyTorch, channels last",
     "torch": "PyTorch, channels first",
@@ -150,7 +151,7 @@ def keras_step(backend, name):
     import keras
 
     model = keras_model(name)
-    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    optimizer = keras.optimizers.SGD(0.0, momentum=0.9)
     model.compile(optimizer, "categorical_crossentropy", jit_compile=backend == "jax")
     x, y = data(name)
     return lambda: float(model.train_on_batch(x, y))
@@ -229,7 +230,7 @@ def torch_step(last, name):
     model = Model(MODELS[name][0], x[:2]).train()
     if last:
         model = model.to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0, momentum=0.9)
 
     def step():
         optimizer.zero_grad()
@@ -242,19 +243,19 @@ def torch_step(last, name):
 
 
 def serve(peer, name):
-    """Runs steps as often as standard input says, a number a line; writes the median time."""
+    """Runs the steps of a round for each line of standard input; writes the median time."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     step = torch_step(peer.endswith("last"), name) if peer.startswith("torch") else keras_step(peer, name)
-    for line in sys.stdin:
+    for _ in sys.stdin:
         times = []
-        for _ in range(int(line)):
+        while len(times) < WARM + STEPS or sum(times[WARM:]) < SECONDS:
             start = time.perf_counter()
             step()
             times.append(time.perf_counter() - start)
-        answers.write(f"{statistics.median(times)}\n")
+        answers.write(f"{statistics.median(times[WARM:])}\n")
 
 
 class Peer:
@@ -265,10 +266,11 @@ class Peer:
         command = [sys.executable, __file__, "--serve", peer, name]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-        self.run(WARM)
+        # The first steps compile.
+        self.run()
 
-    def run(self, times):
-        print(times, file=self.process.stdin, flush=True)
+    def run(self):
+        print(file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"{' '.join(self.process.args)} ended")
@@ -293,7 +295,7 @@ def steps(program, name):
             return json.loads(done.stdout)["cases"][0]["measured"][0]["seconds"]
 
         peers = {peer: Peer(peer, name) for peer in PEERS}
-        rounds = [[own(), *(peer.run(STEPS) for peer in peers.values())] for _ in range(ROUNDS)]
+        rounds = [[own(), *(peer.run() for peer in peers.values())] for _ in range(ROUNDS)]
         for peer in peers.values():
             peer.end()
     return dict(zip(["fanwise", *PEERS], map(statistics.median, zip(*rounds))))

@@ -1,5 +1,6 @@
 """What only training does inside a model: gradients that stop, losses of layers, draws."""
 
+import sys
 import unittest
 
 import keras
@@ -151,6 +152,7 @@ class Drawn(unittest.TestCase):
         except AssertionError:
             # On a loaded machine Keras on JAX now and then has a loss that it never has again.
             again = fit(lambda own: own)
+            print("Keras alone:", found[0], "then", again[0], file=sys.stderr)
             self.assertNotEqual(again[0], found[0], "Keras has it twice")
             compare(again, others)
 

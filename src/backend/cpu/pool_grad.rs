@@ -43,7 +43,7 @@ impl Alike {
     fn of(spans: &[Span], stride: usize) -> Self {
         // Where there are no windows none are alike.
         let most = spans.iter().map(|span| span.count).max().unwrap_or_default();
-        // So here.
+        // Where there are no windows there is no first one.
         let start = spans.iter().position(|span| span.count == most).unwrap_or_default();
         let is_next = |(i, span): &(usize, &Span)| {
             span.count == most && span.first == spans[start].first + i * stride

@@ -216,6 +216,11 @@ impl<'a> Packed<'a> {
         let (state, reset) = (panels(Part::State), panels(Part::Reset));
         Self { sequence, input: (input, terms), state, reset }
     }
+
+    /// The direction.
+    pub(super) fn sequence(&self) -> &Sequence<'a, f32> {
+        &self.sequence
+    }
 }
 
 /// The product of states with their weights: as many columns at a time as registers hold sums of.
@@ -224,13 +229,6 @@ fn state_product(weights: &Panels, a: &[f32], y: &mut [f32]) {
         vectorised!(weights.product::<PANEL>(a, y));
     } else {
         vectorised!(weights.product::<{ PANEL / 2 }>(a, y));
-    }
-}
-
-impl<'a> Packed<'a> {
-    /// The direction.
-    pub(super) fn sequence(&self) -> &Sequence<'a, f32> {
-        &self.sequence
     }
 }
 
@@ -318,10 +316,7 @@ pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut
     });
     for Done { direction, rows, last: states, .. } in &done {
         for (to, from) in last.iter_mut().zip([&states.hidden, &states.cell]) {
-            for (row, from) in rows.clone().zip(from.chunks_exact(hidden)) {
-                let at = sizes.state(*direction, row) * hidden;
-                to[at..at + hidden].copy_from_slice(from);
-            }
+            sizes.write_states(*direction, rows.clone(), from, to);
         }
     }
 }

@@ -69,7 +69,7 @@ impl CpuKernel for RecurrentGradPlan {
         results: &mut [&mut [f32]],
         _chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited> {
-        let SequenceSizes { rows, steps, hidden, directions, .. } = self.sizes;
+        let SequenceSizes { rows, steps, directions, .. } = self.sizes;
         let (own, dys) = operands.split_at(operands.len() - self.op.result_count());
         let sequence = |d| self.op.sequence(&self.cell, self.sizes, d, own, &[]);
         let weights: Vec<Packed<'_>> = (0..directions).map(|d| Packed::new(sequence(d))).collect();
@@ -96,10 +96,7 @@ impl CpuKernel for RecurrentGradPlan {
         }
         for Done { direction, rows, beginning: states, .. } in &done {
             for (to, from) in beginning.iter_mut().zip([&states.hidden, &states.cell]) {
-                for (row, from) in rows.clone().zip(from.chunks_exact(hidden)) {
-                    let at = self.sizes.state(*direction, row) * hidden;
-                    to[at..at + hidden].copy_from_slice(from);
-                }
+                self.sizes.write_states(*direction, rows.clone(), from, to);
             }
         }
         Ok(())

@@ -243,11 +243,7 @@ impl Recurrent {
                 states[at * hidden..][..hidden].copy_from_slice(state);
             });
             for (y, last) in y[1..].iter_mut().zip([last.hidden, last.cell]) {
-                let y = y.as_mut_slice::<R>();
-                for row in 0..rows {
-                    let at = sizes.state(d, row) * hidden;
-                    y[at..at + hidden].copy_from_slice(&last[row * hidden..][..hidden]);
-                }
+                sizes.write_states(d, 0..rows, &last, y.as_mut_slice::<R>());
             }
         }
         Ok(y)

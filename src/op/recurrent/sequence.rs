@@ -92,6 +92,21 @@ impl Sizes {
         }
     }
 
+    /// Writes the states of some sequences of a direction among those after all steps.
+    pub(crate) fn write_states<R: Copy>(
+        &self,
+        direction: usize,
+        rows: Range<usize>,
+        states: &[R],
+        to: &mut [R],
+    ) {
+        // States without elements are none.
+        for (row, state) in rows.zip(states.chunks_exact(self.hidden.max(1))) {
+            let at = self.state(direction, row) * self.hidden;
+            to[at..at + self.hidden].copy_from_slice(state);
+        }
+    }
+
     /// The position of the state after a step among those of all steps.
     pub(crate) fn states(&self, time: usize, direction: usize, row: usize) -> usize {
         if self.batch_first {
@@ -414,7 +429,7 @@ impl<'a, R: Real> Sequence<'a, R> {
 
     /// One of the cell's functions, after the bound of what it takes.
     #[inline]
-    pub(in crate::op) fn functions(&self, function: usize) -> impl Iterator<Item = Activation> {
+    fn functions(&self, function: usize) -> impl Iterator<Item = Activation> {
         let bound = self.cell.clip.map(|bound| {
             let bound = f64::from(bound);
             Activation::Unary(Unary::Clip { min: Some(-bound), max: Some(bound) })

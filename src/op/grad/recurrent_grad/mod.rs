@@ -33,8 +33,9 @@ op! {
     ///
     /// The others are the gradients of the states at the beginning, where these are given.
     ///
-    /// Attributes are those of the cell. The states are computed once more; then the gradients of
-    /// states run from the last step of each sequence to its first. Where two slopes of a function
+    /// Attributes are those of the cell. The states are computed once more, as the cell does; then
+    /// the gradients of states run from the last step of each sequence to its first. What a step
+    /// gives back to the state is a product with its weights in the order of `matmul`. Where two slopes of a function
     /// meet, its slope is that of the side below; a bound counts as within it. Floats are computed
     /// in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
     pub struct RecurrentGrad = "recurrent_grad" is JUMPS {
@@ -43,6 +44,9 @@ op! {
         pub settings: CellSettings
     }
 }
+
+/// The sequences of which all steps are kept at the same time.
+const AT_ONCE: usize = 16;
 
 impl RecurrentGrad {
     /// The gradients of `op`.
@@ -110,18 +114,17 @@ impl RecurrentGrad {
         for d in 0..sizes.directions {
             let sequence = forward.sequence(&cell, sizes, d, &floats, &lengths);
             let engine = Terms(sequence);
-            let first =
-                sequence_gradients(&sequence, 0..sizes.rows, &dys, &engine, |time, row, own| {
-                    let at = sizes.step(time, row) * sizes.directions + d;
-                    for ((part, width), own) in parts.iter_mut().zip(&widths).zip(own) {
-                        part[at * width..][..*width].copy_from_slice(own);
-                    }
-                });
-            for (result, states) in beginning.iter_mut().zip([first.hidden, first.cell]) {
-                let result = result.as_mut_slice::<R>();
-                for (row, state) in states.chunks_exact(sizes.hidden.max(1)).enumerate() {
-                    let at = sizes.state(d, row) * sizes.hidden;
-                    result[at..at + sizes.hidden].copy_from_slice(state);
+            let mut write = |time: usize, row: usize, own: [&[R]; 4]| {
+                let at = sizes.step(time, row) * sizes.directions + d;
+                for ((part, width), own) in parts.iter_mut().zip(&widths).zip(own) {
+                    part[at * width..][..*width].copy_from_slice(own);
+                }
+            };
+            for first in (0..sizes.rows).step_by(AT_ONCE) {
+                let rows = first..(first + AT_ONCE).min(sizes.rows);
+                let states = sequence_gradients(&sequence, rows.clone(), &dys, &engine, &mut write);
+                for (result, states) in beginning.iter_mut().zip([states.hidden, states.cell]) {
+                    sizes.write_states(d, rows.clone(), &states, result.as_mut_slice::<R>());
                 }
             }
         }

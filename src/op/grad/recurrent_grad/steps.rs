@@ -85,13 +85,17 @@ impl<R: Real> Tape<R> {
     /// Takes the steps.
     fn record(sequence: &Sequence<'_, R>, rows: Range<usize>, engine: &impl Engine<R>) -> Self {
         let (hidden, is_gru) = (sequence.sizes.hidden, sequence.cell.kind == CellKind::Gru);
+        let (steps, states) = (sequence.sizes.steps, rows.len() * hidden);
+        let width = sequence.cell.kind.gates() * states;
         let mut tape = Self {
             states: sequence.begin(sequence.initial, rows.clone()),
             cells: sequence.begin_cell(rows.clone()),
-            sums: Vec::new(),
-            gates: Vec::new(),
-            reset: Vec::new(),
+            sums: Vec::with_capacity(steps * width),
+            gates: Vec::with_capacity(steps * width),
+            reset: Vec::with_capacity(if is_gru { steps * states } else { 0 }),
         };
+        tape.states.reserve_exact(steps * states);
+        tape.cells.reserve_exact(steps * tape.cells.len());
         sequence.walk(rows, engine, true, |taken| {
             tape.states.extend_from_slice(&taken.states.hidden);
             tape.cells.extend_from_slice(&taken.states.cell);
@@ -114,9 +118,9 @@ impl<R: Real> Tape<R> {
     #[inline(always)]
     fn seen(&self, place: usize, count: usize, hidden: usize, kind: CellKind) -> Seen<'_, R> {
         let width = kind.gates() * hidden;
+        // What a cell has not is empty.
         let of = |all: &'_ [R], place: usize, width: usize| {
-            let first = if all.is_empty() { 0 } else { place * width };
-            first..(first + width).min(all.len())
+            if all.is_empty() { 0..0 } else { place * width..(place + 1) * width }
         };
         Seen {
             state: &self.states[of(&self.states, place, hidden)],
@@ -160,8 +164,7 @@ impl<R: Real> Back<R> {
         let (hidden, kind) = (sequence.sizes.hidden, sequence.cell.kind);
         let width = kind.gates() * hidden;
         let zeros = |len: usize| vec![R::of(0.0); len];
-        // A gradient that is not given is 0.
-        let last = |i: usize| sequence.begin(dys.get(i).copied().unwrap_or_default(), rows.clone());
+        let last = |i: usize| sequence.begin(dys[i], rows.clone());
         let is_lstm = kind == CellKind::Lstm;
         Self {
             state: last(1),
