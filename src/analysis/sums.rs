@@ -197,13 +197,13 @@ fn combined(graph: &Graph, to: Value, named: &HashMap<&str, Value>) -> Vec<Value
 /// cancellation leaves a small result with the error of large terms.
 fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Value>, GraphError> {
     let Some(op) = graph.node(sum.node).op().cloned() else { return Ok(None) };
-    // Batch normalisation in training: output 0 is normalised, a function of sums but no sum
-    // itself; the others are the mean and the variance.
-    if op.statistics().is_some() && op.is_running(graph.operands(sum.node).len() - 1) {
-        return if sum.output == 0 {
-            Ok(None)
-        } else {
-            largest_element(graph, sum, number).map(Some)
+    if has_running_statistics(graph, sum) {
+        return match sum.output {
+            // Normalised: a function of sums, but no sum itself. Other types than `f64` take off a
+            // mean that has more digits than they have.
+            0 if graph.ty(sum).dtype == DType::F64 => moved_by_mean(graph, sum, number).map(Some),
+            0 => Ok(None),
+            _ => largest_element(graph, sum, number).map(Some),
         };
     }
     // A change of sign keeps magnitudes; a permutation of elements permutes them alike.
@@ -226,6 +226,37 @@ fn magnitudes(graph: &mut Graph, sum: Value, number: usize) -> Result<Option<Val
         }
     }
     graph.beside(sum.node, name("size", number)).op(op, &operands).map(Some)
+}
+
+/// Whether a value is one of batch normalisation in training: the normalised elements, the mean or
+/// the variance.
+fn has_running_statistics(graph: &Graph, value: Value) -> bool {
+    let op = graph.node(value.node).op();
+    let last = graph.operands(value.node).len().checked_sub(1);
+    op.zip(last).is_some_and(|(op, last)| op.statistics().is_some() && op.is_running(last))
+}
+
+/// What a relative error of the mean of a channel moves its normalised elements by: the largest
+/// magnitude of what is averaged, times what that is multiplied with, which is the range of the
+/// channel's results beside that of its elements.
+fn moved_by_mean(graph: &mut Graph, sum: Value, number: usize) -> Result<Value, GraphError> {
+    let (x, ty) = (graph.operands(sum.node)[0], graph.ty(sum).clone());
+    let axes: Vec<i64> = (0i64..).take(ty.shape.rank()).filter(|axis| *axis != 1).collect();
+    let step = |i: usize| format!("size {number} step {i}");
+    let range = |graph: &mut Graph, of: Value, first: usize| {
+        let high = graph.beside(sum.node, step(first)).reduce_max(of, axes.clone(), true)?;
+        let low = graph.beside(sum.node, step(first + 1)).reduce_min(of, axes.clone(), true)?;
+        graph.beside(sum.node, step(first + 2)).sub(high, low)
+    };
+    let (results, elements) = (range(graph, sum, 0)?, range(graph, x, 3)?);
+    // The results of equal elements have no range either.
+    let elements =
+        graph.beside(sum.node, step(6)).clip(elements, f64::MIN_POSITIVE, f64::INFINITY)?;
+    let factor = graph.beside(sum.node, step(7)).div(results, elements)?;
+    let largest = graph.beside(sum.node, step(8)).abs(x)?;
+    let largest = graph.beside(sum.node, step(9)).reduce_max(largest, axes.clone(), true)?;
+    let moved = graph.beside(sum.node, step(10)).mul(factor, largest)?;
+    graph.beside(sum.node, step(11)).broadcast(moved, ty.shape.to_vec())
 }
 
 /// The largest magnitude among the elements that a batch normalisation averages, or its square for
@@ -255,6 +286,8 @@ struct Bounds {
     least: f64,
     /// True for the logarithm of a sum, which is compared as the sum itself.
     logarithm: bool,
+    /// True for normalised elements, which are rounded themselves, beside the terms of the mean.
+    normalised: bool,
 }
 
 impl Bounds {
@@ -296,12 +329,16 @@ impl Bounds {
             of_largest: dtype.rounding() + 2.0 * terms * unit,
             least: 2.0 * smallest_positive(dtype),
             logarithm: op.is_some_and(|op| op.of_magnitudes().is_some_and(|of| of != *op)),
+            normalised: sum.output == 0 && has_running_statistics(model, sum),
         }
     }
 
     /// The difference of an element and the bound on it; `size` is the magnitude of its terms.
     fn of(&self, own: f64, theirs: f64, size: Option<f64>, largest: f64) -> (f64, f64) {
-        let bound = size.map_or(largest * self.of_largest, |size| size.abs() * self.of_terms);
+        let of_terms = size.map(|size| size.abs() * self.of_terms);
+        let of_largest =
+            (of_terms.is_none() || self.normalised).then_some(largest * self.of_largest);
+        let bound = of_terms.into_iter().chain(of_largest).sum::<f64>();
         if self.logarithm {
             // Cancellation may leave one sum a little above 0 and the other not, where there is no
             // logarithm; compared as sums, both are near 0.

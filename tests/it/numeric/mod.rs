@@ -300,6 +300,16 @@ graph @g(%x: i32[N,4]) -> (y: i32[N,4]) {
     }
 }
 
+/// What such a run found, too: where a channel of `f64` is large beside its deviation, another last
+/// digit of its mean moves the normalised elements by much more than a digit.
+#[test]
+fn a_mean_moves_what_is_normalised() {
+    let case = Case::new(114_419_257);
+    if let Err(error) = case.checked(&Cpu::new(2).unwrap()) {
+        panic!("{case}: {error}");
+    }
+}
+
 #[test]
 #[ignore = "twenty thousand cases: cargo xtask full"]
 fn thousands_of_numbers_over_the_batch() {

@@ -35,9 +35,10 @@ op! {
     ///
     /// Attributes are those of the cell. The states are computed once more, as the cell does; then
     /// the gradients of states run from the last step of each sequence to its first. What a step
-    /// gives back to the state is a product with its weights in the order of `matmul`. Where two slopes of a function
-    /// meet, its slope is that of the side below; a bound counts as within it. Floats are computed
-    /// in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are rounded once.
+    /// gives back to the state is a product with its weights in the order of `matmul`. Where two
+    /// slopes of a function meet, its slope is that of the side below; a bound counts as within it.
+    /// Floats are computed in `f32` for `f32`, `f16` and `bf16` and in `f64` for `f64`; results are
+    /// rounded once.
     pub struct RecurrentGrad = "recurrent_grad" is JUMPS {
         /// The kind of cell.
         pub cell: CellKind;
