@@ -259,21 +259,19 @@ fn moved_by_mean(graph: &mut Graph, sum: Value, number: usize) -> Result<Value, 
     graph.beside(sum.node, step(11)).broadcast(moved, ty.shape.to_vec())
 }
 
-/// The largest magnitude among the elements that a batch normalisation averages, or its square for
-/// the variance; broadcast over the channels. It bounds every term of the averages.
+/// The largest magnitude among the elements of each channel that a batch normalisation averages, or
+/// its square for the variance. It bounds every term of the averages; a NaN of another channel is
+/// none of them.
 fn largest_element(graph: &mut Graph, sum: Value, number: usize) -> Result<Value, GraphError> {
     let (x, ty) = (graph.operands(sum.node)[0], graph.ty(sum).clone());
-    let axes = (0i64..).take(graph.ty(x).rank()).collect();
+    let axes = (0i64..).take(graph.ty(x).rank()).filter(|axis| *axis != 1).collect();
     let step = |i: usize| format!("size {number} step {i}");
     let mut value = graph.beside(sum.node, step(0)).abs(x)?;
     value = graph.beside(sum.node, step(1)).reduce_max(value, axes, false)?;
-    let mut next = 2;
     if sum.output > 1 {
-        value = graph.beside(sum.node, step(next)).reduce_sum_square(value, Vec::new(), false)?;
-        next += 1;
+        value = graph.beside(sum.node, step(2)).mul(value, value)?;
     }
-    value = graph.beside(sum.node, step(next)).convert(value, ty.dtype)?;
-    graph.beside(sum.node, step(next + 1)).broadcast(value, ty.shape.to_vec())
+    graph.beside(sum.node, step(3)).convert(value, ty.dtype)
 }
 
 /// Bounds on the difference between two orders of summation.
