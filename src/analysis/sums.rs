@@ -268,10 +268,12 @@ fn largest_element(graph: &mut Graph, sum: Value, number: usize) -> Result<Value
     let step = |i: usize| format!("size {number} step {i}");
     let mut value = graph.beside(sum.node, step(0)).abs(x)?;
     value = graph.beside(sum.node, step(1)).reduce_max(value, axes, false)?;
+    // In the type of the statistics, where a square is no infinity.
+    value = graph.beside(sum.node, step(2)).convert(value, ty.dtype)?;
     if sum.output > 1 {
-        value = graph.beside(sum.node, step(2)).mul(value, value)?;
+        value = graph.beside(sum.node, step(3)).mul(value, value)?;
     }
-    graph.beside(sum.node, step(3)).convert(value, ty.dtype)
+    Ok(value)
 }
 
 /// Bounds on the difference between two orders of summation.

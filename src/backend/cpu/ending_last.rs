@@ -36,8 +36,9 @@ pub(super) struct EndingLast<'a> {
     is_far: bool,
 }
 
-/// The elements that caches hold, about, which threads share.
-const NEAR: usize = 1 << 22;
+/// The elements that caches hold, about, which threads share; few in unit tests, which then go both
+/// ways.
+const NEAR: usize = if cfg!(test) { 1 << 10 } else { 1 << 22 };
 
 /// What is added to a product: `factor` times element `i * down + j * across` for row `i` and
 /// column `j`.

@@ -30,7 +30,7 @@ pub(crate) struct PoolGradPlan {
     greatest: bool,
 }
 
-/// Neighbouring windows of a row that meet as many elements, none outside.
+/// Neighbouring windows of a row that meet as many elements, each as far behind the one before.
 #[derive(Clone, Debug)]
 struct Alike {
     windows: Range<usize>,

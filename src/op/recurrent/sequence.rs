@@ -454,7 +454,7 @@ struct Loops<'a, 'b, R, E> {
 }
 
 impl<R: Real, E: Engine<R>> Loops<'_, '_, R, E> {
-    /// Applies one of the cell's functions to the elements of some gates from `from` on.
+    /// Applies one of the cell's functions to the elements of some gates.
     #[inline(always)]
     fn apply(&mut self, function: usize, gates: Range<usize>) {
         let x = &mut self.gates[gates.clone()];

@@ -106,8 +106,10 @@ impl<R: Real> Tape<R> {
                 for all in taken.recurrent.chunks_exact((3 * hidden).max(1)) {
                     let first = tape.reset.len();
                     tape.reset.extend_from_slice(&all[2 * hidden..]);
-                    let bias = sequence.bias.get(5 * hidden..).unwrap_or_default();
-                    add(&mut tape.reset[first..], bias);
+                    // The biases of the three gates beside each of the two weights, or none.
+                    if !sequence.bias.is_empty() {
+                        add(&mut tape.reset[first..], &sequence.bias[5 * hidden..]);
+                    }
                 }
             }
         });
