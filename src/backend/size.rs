@@ -3,13 +3,16 @@
 use super::RunError;
 use crate::lower::Port;
 use crate::types::Device;
+use crate::types::invariant::int;
 
 /// The bytes of a port at a batch of `n` rows.
 ///
 /// # Errors
 /// A size that is no number of bytes, which no port of a bound program has.
 pub(super) fn port_bytes(port: &Port, n: i64) -> Result<usize, RunError> {
-    let bytes = port.ty.bytes().eval(n);
+    // The sizes at `n` are multiplied, not the functions of it: every run asks.
+    let each = int::<i64>(port.ty.dtype.bytes());
+    let bytes = port.ty.shape.iter().map(|dim| dim.eval(n)).fold(each, i64::saturating_mul);
     usize::try_from(bytes).map_err(|_| RunError::Internal {
         device: Device::HOST,
         label: port.name.to_string(),

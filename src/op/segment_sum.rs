@@ -110,21 +110,28 @@ impl OpDef for SegmentSum {
             }
             return Ok(vec![y]);
         }
-        let rows = || places.iter().map(|place| place * width..(place + 1) * width);
+        // The rows of a segment follow each other, in their order; most segments may have none.
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        order.sort_by_key(|row| places[*row]);
         for_dtype!(
             x.dtype(),
             float F => {
-                let mut sums = vec![0.0f64; segments * width];
-                for (own, row) in rows().zip(x.as_slice::<F>().chunks_exact(width)) {
-                    let sums = sums[own].iter_mut().zip(row);
-                    sums.for_each(|(sum, x)| *sum += x.real().to_f64());
+                let (x, y) = (x.as_slice::<F>(), y.as_mut_slice::<F>());
+                let mut sums = vec![0.0f64; width];
+                for rows in order.chunk_by(|a, b| places[*a] == places[*b]) {
+                    sums.fill(0.0);
+                    for row in rows {
+                        let row = x[row * width..][..width].iter();
+                        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.real().to_f64());
+                    }
+                    let y = y[places[rows[0]] * width..][..width].iter_mut();
+                    y.zip(&sums).for_each(|(y, sum)| *y = F::of_f64(*sum));
                 }
-                let y = y.as_mut_slice::<F>().iter_mut().zip(sums);
-                y.for_each(|(y, sum)| *y = F::of_f64(sum));
             },
             int I => {
-                for (own, row) in rows().zip(x.as_slice::<I>().chunks_exact(width)) {
-                    let sums = y.as_mut_slice::<I>()[own].iter_mut().zip(row);
+                let (x, y) = (x.as_slice::<I>(), y.as_mut_slice::<I>());
+                for (row, place) in x.chunks_exact(width).zip(&places) {
+                    let sums = y[place * width..][..width].iter_mut().zip(row);
                     sums.for_each(|(sum, x)| *sum = I::wrap(sum.wide() + x.wide()));
                 }
             },

@@ -61,7 +61,8 @@ fn convolutions(c: &mut Criterion) {
         group.throughput(Throughput::Elements(flops as u64));
         let name = format!("{size}x{size}x{channels}_{kernel}x{kernel}_{filters}");
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
-            let operands = ConvOperands { x: &x, w: &w, bias: Some(&bias), epilogue: &epilogue };
+            let (bias, epilogue) = (Some(&bias[..]), epilogue.steps());
+            let operands = ConvOperands { x: &x, w: &w, bias, epilogue };
             bench.iter(|| plan.convolve(operands, black_box(&mut y)));
         });
     }

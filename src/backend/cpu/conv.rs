@@ -248,7 +248,7 @@ impl ConvPlan {
         let extent = self.tile(y.len() / group);
         y.par_chunks_mut(group).enumerate().each(|(i, y)| {
             let group = self.group(operands, i);
-            tiles(y, self.windows, extent).into_par_iter().each(|tile| match &self.method {
+            tiles(y, self.windows, extent).par_iter_mut().each(|tile| match &self.method {
                 Method::Pointwise => group.pointwise(tile),
                 Method::Direct(direct) => group.direct(direct, tile),
                 Method::Planes(_) | Method::Once | Method::ForEachTile => group.unfolded(tile),
@@ -308,12 +308,13 @@ impl ConvPlan {
 
 impl Group<'_> {
     /// Ends a tile whose product, `stride` floats to a row, is `result`.
-    fn store(&self, tile: Tile<'_>, result: &[f32], stride: usize) {
-        let rows = tile.rows().zip(tile.pieces).zip(result.chunks(stride));
+    fn store(&self, tile: &mut Tile<'_>, result: &[f32], stride: usize) {
+        let (rows, start) = (tile.rows(), tile.columns.start);
+        let rows = rows.zip(&mut tile.pieces).zip(result.chunks(stride));
         for ((row, y), sums) in rows {
-            let at = self.first + row * self.plan.windows + tile.columns.start;
+            let at = self.first + row * self.plan.windows + start;
             let sums = &sums[..y.len()];
-            self.ending.of(at).end(std::iter::once((&mut *y, sums)));
+            self.ending.of(at).end(std::iter::once((&mut **y, sums)));
             self.ending.rest(y, at);
         }
     }
@@ -325,7 +326,7 @@ impl Group<'_> {
     }
 
     /// A tile of a pointwise convolution. The last one reaches back, so that it has whole lines.
-    fn pointwise(&self, tile: Tile<'_>) {
+    fn pointwise(&self, tile: &mut Tile<'_>) {
         let (terms, windows) = (self.plan.terms, self.plan.windows);
         let x = Matrix::contiguous(self.x, terms, windows);
         let stride = tile.columns.len().next_multiple_of(LINE);
@@ -342,7 +343,7 @@ impl Group<'_> {
     }
 
     /// A tile that is a band of the image.
-    fn direct(&self, direct: &Direct, mut tile: Tile<'_>) {
+    fn direct(&self, direct: &Direct, tile: &mut Tile<'_>) {
         let (plan, width) = (self.plan, direct.width());
         let rows = tile.columns.start / width..tile.columns.end / width;
         let (filters, stride) = (tile.rows(), direct.stride(rows.len()));
@@ -366,7 +367,7 @@ impl Group<'_> {
     }
 
     /// A tile whose operand is unfolded here, part by part.
-    fn unfolded(&self, tile: Tile<'_>) {
+    fn unfolded(&self, tile: &mut Tile<'_>) {
         let (plan, stride) = (self.plan, tile.columns.len().next_multiple_of(LINE));
         let unfold = Unfold::new(&plan.axes, tile.columns.clone(), stride);
         let operand = MAX_TERMS.min(plan.terms) * stride;
@@ -438,7 +439,7 @@ impl Group<'_> {
                     unfold.fill(self.x, plan.terms(part), to);
                 });
             });
-            tiles(y, plan.windows, plan.tile(1)).into_par_iter().each(|tile| {
+            tiles(y, plan.windows, plan.tile(1)).par_iter_mut().each(|tile| {
                 let operand = &memory[tile.columns.start * terms..];
                 let (stride, unfold) = &operands[tile.columns.start / width];
                 scratch::own(tile.pieces.len() * stride, |result| {
@@ -513,7 +514,7 @@ impl CpuKernel for Ordered {
     ) -> Result<(), Unsuited> {
         let ([x, w, bias @ ..], [y]) = (operands, results) else { return Err(Unsuited) };
         let (plan, bias) = (&self.plan, bias.first().copied());
-        let operands = ConvOperands { x, w, bias, epilogue: chain };
+        let operands = ConvOperands { x, w, bias, epilogue: chain.steps() };
         if self.order == Order::ChannelsLast || !plan.has_orders() {
             plan.convolve(operands, y);
             return Ok(());

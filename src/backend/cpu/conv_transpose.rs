@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::conv::{Channels, ConvOperands, ConvPlan};
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, ending_in_chain, of_f32};
-use super::elementwise::Epilogue;
+use super::elementwise::{Epilogue, Steps};
 use super::gemm::{Matrix, MatrixMut, multiply};
 use super::im2col::{AxisPhase, SeenAxis};
 use super::scratch;
@@ -291,13 +291,13 @@ fn sample(
     i: usize,
     y: &mut [f32],
 ) {
-    let none = Epilogue::default();
     let planes = plan.channels.groups * plan.channels.filters;
     y.fill(0.0);
     for (phase, part) in parts {
         scratch::phases(phase.plan.sample(), |sums| {
             let w = &turned[part.clone()];
-            let operands = ConvOperands { w, bias: None, epilogue: &none, ..operands };
+            let epilogue = Steps::default();
+            let operands = ConvOperands { w, bias: None, epilogue, ..operands };
             phase.plan.convolve(operands, sums);
             let sums = sums.par_chunks(phase.plan.sample() / planes);
             y.par_chunks_mut(plan.output).zip(sums).each(|(y, sums)| {
@@ -414,7 +414,7 @@ impl CpuKernel for SpreadPlan {
     ) -> Result<(), Unsuited> {
         let ([x, w, bias @ ..], [y]) = (operands, results) else { return Err(Unsuited) };
         let bias = bias.first().copied();
-        conv_transpose(self, ConvOperands { x, w, bias, epilogue: chain }, y);
+        conv_transpose(self, ConvOperands { x, w, bias, epilogue: chain.steps() }, y);
         Ok(())
     }
 
@@ -429,7 +429,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::{ConvOperands, SpreadPlan, conv_transpose};
-    use crate::backend::cpu::elementwise::Epilogue;
+    use crate::backend::cpu::elementwise::{Epilogue, Steps};
     use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng, spoil};
     use crate::lower::{Access, Chain, ChainStep};
     use crate::op::{Binary, ConvTranspose, OpDef, Unary};
@@ -457,7 +457,7 @@ mod tests {
             let residual = &residual[rows.start * plan.sample()..rows.end * plan.sample()];
             let epilogue = Epilogue::new(&chain, &[residual]).unwrap();
             let mut y = vec![f32::NAN; rows.len() * plan.sample()];
-            conv_transpose(&plan, ConvOperands { x, w, bias, epilogue: &epilogue }, &mut y);
+            conv_transpose(&plan, ConvOperands { x, w, bias, epilogue: epilogue.steps() }, &mut y);
             y
         };
         let what = format!("{op:?} {x:?} {w:?}");
@@ -525,7 +525,7 @@ mod tests {
     #[test]
     fn no_samples() {
         let plan = SpreadPlan::new(&ConvTranspose::default(), &[0, 2, 5], &[2, 3, 2]).unwrap();
-        let (x, w, epilogue) = (&[], &[1.0; 12], &Epilogue::default());
+        let (x, w, epilogue) = (&[], &[1.0; 12], Steps::default());
         conv_transpose(&plan, ConvOperands { x, w, bias: None, epilogue }, &mut []);
         assert_eq!(plan.sample(), 18);
     }

@@ -154,7 +154,7 @@ fn part(plan: &ConvWeightsPlan, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let unfolds: Vec<Unfold> =
         pieces.iter().map(|p| Unfold::new(&plan.seen, p.clone(), p.len())).collect();
     dw.par_chunks_mut(plan.filters * terms).enumerate().each(|(group, dw)| {
-        tiles(dw, terms, plan.tile).into_par_iter().each(|tile| {
+        tiles(dw, terms, plan.tile).par_iter_mut().each(|tile| {
             let group = Group { plan, number: group, x, dy };
             group.tile(tile, &pieces, &unfolds);
         });
@@ -179,7 +179,7 @@ impl Group<'_> {
     }
 
     /// A tile, whose rows are filters and whose columns are terms.
-    fn tile(&self, tile: Tile<'_>, pieces: &[Range<usize>], unfolds: &[Unfold]) {
+    fn tile(&self, tile: &mut Tile<'_>, pieces: &[Range<usize>], unfolds: &[Unfold]) {
         let plan = self.plan;
         let (filters, terms) = (tile.rows(), tile.columns.clone());
         let width = filters.len().next_multiple_of(LINE);
@@ -213,7 +213,7 @@ impl Group<'_> {
                     first = false;
                 }
             }
-            for (filter, piece) in tile.pieces.into_iter().enumerate() {
+            for (filter, piece) in tile.pieces.iter_mut().enumerate() {
                 for (to, row) in piece.iter_mut().zip(result.chunks_exact(width)) {
                     *to = row[filter];
                 }

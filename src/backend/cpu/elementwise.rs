@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use rayon::prelude::*;
+use smallvec::SmallVec;
 
 use super::simd::vectorised;
 use crate::backend::host::Each as _;
@@ -18,7 +19,7 @@ const TASK: usize = 4 * BLOCK;
 /// A chain with the elements of its operands.
 #[derive(Clone, Debug, Default)]
 pub struct Epilogue<'a> {
-    steps: Vec<Step<'a>>,
+    steps: SmallVec<[Step<'a>; 4]>,
 }
 
 #[derive(Clone, Debug)]
@@ -105,12 +106,12 @@ impl<'a> Epilogue<'a> {
 }
 
 /// Steps of a chain, whose first ones a kernel may take and apply itself.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Steps<'a>(&'a [Step<'a>]);
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Steps<'a>(&'a [Step<'a>]);
 
-impl<'a> Epilogue<'a> {
+impl Epilogue<'_> {
     /// All steps.
-    pub(super) fn steps(&'a self) -> Steps<'a> {
+    pub fn steps(&self) -> Steps<'_> {
         Steps(&self.steps)
     }
 }

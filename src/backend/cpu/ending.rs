@@ -5,7 +5,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::elementwise::{Epilogue, Steps};
+use super::elementwise::Steps;
 use super::isa;
 
 /// For all channels of an output.
@@ -32,8 +32,8 @@ pub(super) struct OfChannel {
 
 impl<'a> Ending<'a> {
     /// Of channels of so many elements each.
-    pub(super) fn new(bias: Option<&'a [f32]>, chain: &'a Epilogue<'a>, elements: usize) -> Self {
-        let mut rest = chain.steps();
+    pub(super) fn new(bias: Option<&'a [f32]>, chain: Steps<'a>, elements: usize) -> Self {
+        let mut rest = chain;
         let (scale_shift, bounds) = (rest.scale_shift(elements), rest.bounds());
         Self { bias, scale_shift, bounds, rest, elements }
     }
@@ -161,7 +161,7 @@ mod tests {
             epilogue.apply(&mut expected, at);
             for arch in Isa::available().filter_map(Isa::arch) {
                 isa::choose(Some(arch));
-                let (mut y, ending) = (vec![7.0; n], Ending::new(bias, &epilogue, n));
+                let (mut y, ending) = (vec![7.0; n], Ending::new(bias, epilogue.steps(), n));
                 let own = std::iter::once((&mut y[..], &sums[..]));
                 assert_eq!(ending.of(at).end(own), has_nan, "{n} by {arch:?}");
                 ending.rest(&mut y, at);

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 
-use super::elementwise::{Epilogue, Steps};
+use super::elementwise::Steps;
 use super::ending::clip;
 use super::gemm::{Area, Part, Sums, WIDEST, each_row};
 use super::isa;
@@ -62,7 +62,7 @@ fn is_one(factor: f32) -> bool {
 
 impl<'a> EndingLast<'a> {
     /// For sums of so many channels to which a bias is added, if there is one.
-    pub(super) fn new(bias: Option<&'a [f32]>, chain: &'a Epilogue<'a>, channels: usize) -> Self {
+    pub(super) fn new(bias: Option<&'a [f32]>, chain: Steps<'a>, channels: usize) -> Self {
         Self::of(bias.map(Cow::Borrowed), chain, channels)
     }
 
@@ -70,7 +70,7 @@ impl<'a> EndingLast<'a> {
     pub(super) fn of_product(
         factor: f32,
         addend: Option<Addend<'a>>,
-        chain: &'a Epilogue<'a>,
+        chain: Steps<'a>,
         columns: usize,
     ) -> Self {
         let factor = (!is_one(factor)).then_some(factor);
@@ -87,8 +87,8 @@ impl<'a> EndingLast<'a> {
         }
     }
 
-    fn of(bias: Option<Cow<'a, [f32]>>, chain: &'a Epilogue<'a>, channels: usize) -> Self {
-        let mut rest = chain.steps();
+    fn of(bias: Option<Cow<'a, [f32]>>, chain: Steps<'a>, channels: usize) -> Self {
+        let mut rest = chain;
         let bias = bias.or_else(|| rest.bias(channels).map(Cow::Borrowed));
         let (scale_shift, bounds) = (rest.scale_shift_of_last(channels), rest.bounds());
         let added = rest.added();

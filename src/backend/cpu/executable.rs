@@ -151,8 +151,8 @@ impl Executable for CpuExecutable {
         // them.
         let mut spares = self.variables.turn(&self.program);
         let held = self.variables.held();
-        let param_bytes = variables::bytes(&held);
-        let prepared = self.prepare(n, options.max_memory, &param_bytes)?;
+        let param_bytes = self.variables.bytes();
+        let prepared = self.prepare(n, options.max_memory, param_bytes)?;
         let bound = &prepared.bound;
         let memories = self.memories(bound, spares.as_deref_mut())?;
         let works = || profile::works(&self.program, n);

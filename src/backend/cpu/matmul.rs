@@ -89,7 +89,7 @@ pub fn gemm(
         let down = if size(2) == 1 { 0 } else { size(1) };
         Addend { data: c.data, factor: op.beta, down, across: usize::from(size(1) != 1) }
     });
-    let ending = EndingLast::of_product(op.alpha, addend, epilogue, right.columns());
+    let ending = EndingLast::of_product(op.alpha, addend, epilogue.steps(), right.columns());
     let ending = &ending.among(a.data.len() + y.len());
     Product { a: left, b: right, ending }.compute(y, 0);
 }
@@ -110,7 +110,7 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
     };
     let is_row_major = right.order == Order::RowMajor;
     invariant(is_row_major.then_some(()), "that weights lie as their product takes them");
-    let ending = &EndingLast::new(None, epilogue, n).among(left.data.len() + y.len());
+    let ending = &EndingLast::new(None, epilogue.steps(), n).among(left.data.len() + y.len());
     let product = |a, b| Product { a, b, ending };
     let matrix_b = |at: usize| Matrix::contiguous(&right.data[at * k * n..], k, n).into();
     if outer_b.iter().all(|d| *d == 1) {

@@ -3,6 +3,7 @@
 //! The order of every sum is the operator's, which the sizes of a row fix.
 
 use rayon::prelude::*;
+use smallvec::SmallVec;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
@@ -163,9 +164,10 @@ pub(crate) fn group_norm(
 pub struct ReducePlan {
     op: Reduce,
     /// The sizes of one part; the first is that along which parts are joined.
-    dims: Vec<usize>,
-    /// Where all axes but the second are reduced its size, and the elements behind it.
-    channels: Option<(usize, usize)>,
+    dims: SmallVec<[usize; 4]>,
+    /// Where all axes but the second are reduced its size, the elements behind it, and the
+    /// reduction of rows.
+    channels: Option<(usize, usize, Reduce)>,
 }
 
 /// The channels that are reduced side by side.
@@ -186,7 +188,8 @@ impl ReducePlan {
         let own = op.with_axes(axes, keepdims);
         let channels = match dims {
             [_, channels, behind @ ..] if *channels > 1 && op.is_over_all_but(dims.len(), 1) => {
-                Some((*channels, behind.iter().product()))
+                let of_rows = op.with_axes(vec![1], false);
+                Some((*channels, behind.iter().product(), of_rows))
             }
             _ => None,
         };
@@ -195,10 +198,9 @@ impl ReducePlan {
     }
 }
 
-/// Reduces each channel of `x: [N, channels, width]`, whose elements are first brought together.
+/// Reduces by `op` each channel of `x: [N, channels, width]`, whose elements are first brought together.
 fn reduce_channels(op: &Reduce, channels: usize, width: usize, x: &[f32], y: &mut [f32]) {
     let row = x.len() / channels;
-    let op = op.with_axes(vec![1], false);
     y.par_chunks_mut(CHANNELS).enumerate().each(|(i, y)| {
         scratch::own(y.len() * row, |rows| {
             for (channel, to) in (i * CHANNELS..).zip(rows.chunks_exact_mut(row)) {
@@ -222,8 +224,8 @@ pub fn reduce(plan: &ReducePlan, x: &[f32], y: &mut [f32]) {
         return;
     }
     // The first axis is reduced, so nothing could be cut along it; channels are the tasks instead.
-    if let (Some((channels, width)), true) = (plan.channels, x.len() > WORTH) {
-        return reduce_channels(&plan.op, channels, width, x, y);
+    if let (Some((channels, width, op)), true) = (&plan.channels, x.len() > WORTH) {
+        return reduce_channels(op, *channels, *width, x, y);
     }
     let many = each(part);
     let tasks = y.par_chunks_mut(many * results).zip(x.par_chunks(many * part));
@@ -488,7 +490,8 @@ mod tests {
             ] {
                 let x = Tensor::new(&dims, &random(&mut rng, dims.iter().product())).unwrap();
                 let plan = ReducePlan::new(&op, &dims).unwrap();
-                assert_eq!(plan.channels, Some((dims[1], dims[2] * dims[3])));
+                let of_rows = op.with_axes(vec![1], false);
+                assert_eq!(plan.channels, Some((dims[1], dims[2] * dims[3], of_rows)));
                 let expected = reference(op, &[&x]);
                 check(&expected, &x, &format!("{plan:?}"), |x, y| reduce(&plan, x, y));
             }

@@ -19,6 +19,10 @@ pub(super) fn wanted(multiplications: usize, worth: usize) -> usize {
     }
 }
 
+/// The tiles of a call, and the rows of one, that take no memory of their own: a matrix of many
+/// rows has tiles of whole rows in most kernels.
+const FEW: usize = 8;
+
 /// The pieces of rows that take no memory of their own.
 const PIECES: usize = 256;
 
@@ -32,7 +36,7 @@ pub(super) struct Tile<'a> {
     /// The columns.
     pub(super) columns: Range<usize>,
     /// The elements, one slice for each row.
-    pub(super) pieces: Vec<&'a mut [f32]>,
+    pub(super) pieces: SmallVec<[&'a mut [f32]; FEW]>,
 }
 
 impl Tile<'_> {
@@ -53,17 +57,17 @@ pub(super) struct Extent {
 
 /// A matrix with rows of `columns` elements, cut into tiles of these sizes (smaller at the ends).
 /// The order is by columns, then by rows.
-pub(super) fn tiles(matrix: &mut [f32], columns: usize, tile: Extent) -> Vec<Tile<'_>> {
+pub(super) fn tiles(matrix: &mut [f32], columns: usize, tile: Extent) -> SmallVec<[Tile<'_>; FEW]> {
     // `max(1)`: sizes of 0 have no tiles, and must not divide by zero.
     let rows = matrix.len() / columns.max(1);
     let (height, width) = (tile.rows.max(1), tile.columns.max(1));
     let down = rows.div_ceil(height);
-    let mut all: Vec<Tile<'_>> = (0..columns.div_ceil(width))
+    let mut all: SmallVec<[Tile<'_>; FEW]> = (0..columns.div_ceil(width))
         .flat_map(|i| (0..down).map(move |j| (i * width, j * height)))
         .map(|(column, row)| Tile {
             row,
             columns: column..(column + width).min(columns),
-            pieces: Vec::with_capacity(height.min(rows - row)),
+            pieces: SmallVec::with_capacity(height.min(rows - row)),
         })
         .collect();
     // A tile is a list of row pieces, not a pointer with a stride: so the borrow checker proves
@@ -87,9 +91,9 @@ pub(super) fn by_tiles(
     rest: impl Fn(&mut [f32], usize) + Sync,
 ) {
     if extent.columns < columns {
-        tiles(matrix, columns, extent).into_par_iter().each(|mut tile| {
+        tiles(matrix, columns, extent).par_iter_mut().each(|tile| {
             f(tile.row, &tile.columns, &mut tile.pieces);
-            for (row, piece) in tile.rows().zip(tile.pieces) {
+            for (row, piece) in tile.rows().zip(&mut tile.pieces) {
                 rest(piece, row * columns + tile.columns.start);
             }
         });

@@ -20,24 +20,26 @@ pub(super) type Params = Vec<Vec<Option<Tensor>>>;
 #[derive(Debug)]
 pub(super) struct Variables {
     params: RwLock<Params>,
+    /// The bytes of those of each device, as if it shared none.
+    bytes: Vec<u64>,
     sources: Mutex<Sources>,
     /// Memory for the updates of each device; a run that updates parameters holds it, so that there
     /// is one at a time.
     spares: Mutex<Vec<Vec<Tensor>>>,
 }
 
-/// The elements of the parameters on each device: the host shares the caller's, another device has
-/// its own, and each has those that lie otherwise than row-major.
+/// The elements of the parameters on each device. Devices share them, row-major ones with the
+/// caller, too: a run writes to none, and memory that several devices read stays in caches.
 fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileError> {
     let mut devices = Vec::with_capacity(program.devices.len());
+    let mut placed = Placed { program, turned: BTreeMap::new() };
     for device in &program.devices {
         let all = program.params.len() + program.derived.len();
         let mut held: Vec<Option<Tensor>> = vec![None; all];
         let orders = params::orders_of(device);
         for (i, tensor) in params::of(program, device, weights)? {
             let order = order_of(&orders, i);
-            held[i as usize] =
-                Some(place(program, &Held { device: device.device, i, order }, &tensor)?);
+            held[i as usize] = Some(placed.of(device.device, (i, order), &tensor)?);
         }
         devices.push(held);
     }
@@ -50,30 +52,39 @@ fn order_of(orders: &BTreeMap<u32, Order>, i: u32) -> Order {
     orders.get(&i).copied().unwrap_or(Order::RowMajor)
 }
 
-/// A parameter on a device.
-struct Held {
-    device: Device,
-    /// Its number.
-    i: u32,
-    order: Order,
+/// The parameters that were given to devices.
+struct Placed<'a> {
+    program: &'a Program,
+    /// Those that lie otherwise than row-major, by number and order.
+    turned: BTreeMap<(u32, Order), Tensor>,
 }
 
-/// The elements of a parameter as a device holds them.
-fn place(program: &Program, held: &Held, tensor: &Tensor) -> Result<Tensor, CompileError> {
-    let Held { device, i, order } = *held;
-    let own = match (order, device) {
-        (Order::RowMajor, Device::HOST) => return Ok(tensor.clone()),
-        (Order::RowMajor, _) => Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()),
-        (order, _) => {
-            let own = turned(tensor, |tensor, to| params::write(order, tensor, to));
-            // Nothing else here reads it, and it is large.
-            #[cfg(feature = "onnx")]
-            mmap::release(tensor.bytes());
-            own
+impl Placed<'_> {
+    /// The elements of a parameter in an order, for a device.
+    fn of(
+        &mut self,
+        device: Device,
+        (i, order): (u32, Order),
+        tensor: &Tensor,
+    ) -> Result<Tensor, CompileError> {
+        if order == Order::RowMajor {
+            return Ok(tensor.clone());
         }
-    };
-    let name = || invariant(program.param(i), "that devices hold parameters").name.to_string();
-    own.map_err(|error| CompileError::Param { name: name(), device, error })
+        if let Some(turned) = self.turned.get(&(i, order)) {
+            return Ok(turned.clone());
+        }
+        let name = || {
+            let port = self.program.param(i);
+            invariant(port, "that devices hold parameters").name.to_string()
+        };
+        let turned = turned(tensor, |tensor, to| params::write(order, tensor, to))
+            .map_err(|error| CompileError::Param { name: name(), device, error })?;
+        // Nothing else here reads it, and it is large.
+        #[cfg(feature = "onnx")]
+        mmap::release(tensor.bytes());
+        self.turned.insert((i, order), turned.clone());
+        Ok(turned)
+    }
 }
 
 /// A tensor with its elements in the order in which `write` writes them.
@@ -81,12 +92,6 @@ fn turned(tensor: &Tensor, write: impl Fn(&Tensor, &mut [u8])) -> Result<Tensor,
     let mut turned = Tensor::zeros(tensor.dtype(), tensor.dims())?;
     write(tensor, turned.bytes_mut());
     Ok(turned)
-}
-
-/// The bytes of the parameters on each device.
-pub(super) fn bytes(params: &Params) -> Vec<u64> {
-    let held = params.iter().map(|held| held.iter().flatten());
-    held.map(|held| held.map(|t| t.byte_len() as u64).sum()).collect()
 }
 
 /// The bytes of the updates of a device.
@@ -129,9 +134,16 @@ pub(super) fn tensors(
 impl Variables {
     /// The parameters with these elements.
     pub(super) fn new(program: &Program, weights: &Weights) -> Result<Self, CompileError> {
-        let params = RwLock::new(place_params(program, weights)?);
+        let params = place_params(program, weights)?;
+        let held = params.iter().map(|held| held.iter().flatten());
+        let bytes = held.map(|held| held.map(|t| t.byte_len() as u64).sum()).collect();
         let sources = Mutex::new(Sources::new(program, weights)?);
-        Ok(Self { params, sources, spares: Mutex::default() })
+        Ok(Self { params: RwLock::new(params), bytes, sources, spares: Mutex::default() })
+    }
+
+    /// The bytes of the parameters of each device.
+    pub(super) fn bytes(&self) -> &[u64] {
+        &self.bytes
     }
 
     /// The turn of a run that updates parameters, with memory for the updates; none for other runs.
@@ -188,12 +200,13 @@ impl Variables {
         let sources = own.with(program, &mut given)?;
         let mut new: Vec<(usize, u32, Tensor)> = Vec::new();
         let held = self.held();
+        let mut placed = Placed { program, turned: BTreeMap::new() };
         for (d, program_device) in program.devices.iter().enumerate() {
             let (device, orders) = (program_device.device, params::orders_of(program_device));
             for (i, tensor) in &given {
                 if held[d][*i as usize].is_some() {
-                    let held = Held { device, i: *i, order: order_of(&orders, *i) };
-                    new.push((d, *i, place(program, &held, tensor)?));
+                    let order = order_of(&orders, *i);
+                    new.push((d, *i, placed.of(device, (*i, order), tensor)?));
                 }
             }
         }

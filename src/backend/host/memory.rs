@@ -2,8 +2,13 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::lower::{Location, Space};
 use crate::types::Tensor;
+
+/// What a step has one of for each of its buffers: it reads and writes few.
+pub(crate) type Few<T> = SmallVec<[T; 8]>;
 
 /// A block of host memory that steps read and write.
 pub(crate) trait Block {
@@ -12,7 +17,7 @@ pub(crate) trait Block {
 
     /// The bytes in each of these ranges, which are in order and apart; `None` where they are not,
     /// or end outside.
-    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>>;
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Few<&mut [u8]>>;
 }
 
 impl Block for Tensor {
@@ -20,9 +25,9 @@ impl Block for Tensor {
         self.bytes().get(range)
     }
 
-    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>> {
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Few<&mut [u8]>> {
         let (mut rest, mut at) = (self.bytes_mut(), 0);
-        let mut parts = Vec::with_capacity(ranges.len());
+        let mut parts = Few::with_capacity(ranges.len());
         for range in ranges {
             let (_, tail) = rest.split_at_mut_checked(range.start.checked_sub(at)?)?;
             let (part, tail) = tail.split_at_mut_checked(range.len())?;
@@ -46,9 +51,9 @@ pub(crate) struct DeviceMemory<B = Tensor> {
 #[derive(Debug)]
 pub(crate) struct Views<'a> {
     /// What it reads, in the order asked for; `None` where it writes to exactly the same bytes.
-    pub(crate) reads: Vec<Option<&'a [u8]>>,
+    pub(crate) reads: Few<Option<&'a [u8]>>,
     /// The buffers to write, in the requested order.
-    pub(crate) writes: Vec<&'a mut [u8]>,
+    pub(crate) writes: Few<&'a mut [u8]>,
 }
 
 /// A range of one space that is either written, by the view with this position, or read.
@@ -95,8 +100,8 @@ impl<B: Block> DeviceMemory<B> {
         external: &dyn Fn(&Location) -> Option<&'a [u8]>,
     ) -> Option<Views<'a>> {
         let segments = segments(reads, writes)?;
-        let mut shared: Vec<(Space, usize, &'a [u8])> = Vec::new();
-        let mut written: Vec<Option<&'a mut [u8]>> = writes.iter().map(|_| None).collect();
+        let mut shared: Few<(Space, usize, &'a [u8])> = Few::new();
+        let mut written: Few<Option<&'a mut [u8]>> = writes.iter().map(|_| None).collect();
         // The segments are in the order of the spaces, so each list is gone through once.
         let mut arena = Some(&mut self.arena);
         let (mut outputs, mut updates) =
@@ -110,7 +115,7 @@ impl<B: Block> DeviceMemory<B> {
                 Space::Update(i) => updates.find(|update| at(update, i))?.1,
                 Space::Input(_) | Space::Param(_) => return None,
             };
-            let ranges: Vec<_> = own.iter().map(|s| s.start..s.end).collect();
+            let ranges: Few<_> = own.iter().map(|s| s.start..s.end).collect();
             for (segment, part) in own.iter().zip(block.parts(&ranges)?) {
                 match segment.write {
                     Some(i) => written[i] = Some(part),
@@ -151,17 +156,17 @@ fn same(a: &Location, b: &Location) -> bool {
 /// The ranges to divide memory into, in order: each written location, and the unions of those that
 /// are only read.
 /// `None` if a written one overlaps another range.
-fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Vec<Segment>> {
+fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Few<Segment>> {
     let own = |l: &Location| {
         l.bytes > 0 && matches!(l.space, Space::Arena | Space::Output(_) | Space::Update(_))
     };
     let end = |l: &Location| l.offset.checked_add(l.bytes);
-    let mut read: Vec<(Space, usize, usize)> = Vec::with_capacity(reads.len());
+    let mut read: Few<(Space, usize, usize)> = Few::new();
     for location in reads.iter().filter(|r| own(r) && !writes.iter().any(|w| same(w, r))) {
         read.push((location.space, location.offset, end(location)?));
     }
     read.sort_unstable();
-    let mut all: Vec<Segment> = Vec::with_capacity(read.len() + writes.len());
+    let mut all: Few<Segment> = Few::new();
     for (space, start, end) in read {
         match all.last_mut().filter(|last| last.space == space && start < last.end) {
             Some(last) => last.end = last.end.max(end),
@@ -179,7 +184,7 @@ fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Vec<Segment>> {
 
 #[cfg(test)]
 mod tests {
-    use super::DeviceMemory;
+    use super::{DeviceMemory, Views};
     use crate::lower::{Location, Space};
     use crate::types::{DType, Tensor};
 
@@ -215,16 +220,17 @@ mod tests {
             at(Space::Update(0), 1, 2),
         ];
         let external = |_: &Location| Some(&input[..]);
-        let views = memory
+        let Views { reads, writes } = memory
             .views(&reads.each_ref(), &writes.each_ref(), &external)
             .expect("the ranges are disjoint");
-        assert_eq!(views.reads[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
-        assert_eq!(views.reads[1].unwrap(), [8, 9, 10, 11, 12, 13, 14, 15]);
-        assert_eq!(views.reads[2].unwrap(), [9; 4]);
-        assert!(views.reads[3].is_none());
-        assert_eq!(views.reads[4], views.reads[0]);
-        assert!(views.reads[5].unwrap().is_empty());
-        for write in views.writes {
+        assert_eq!(reads[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(reads[1].unwrap(), [8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(reads[2].unwrap(), [9; 4]);
+        assert!(reads[3].is_none());
+        assert_eq!(reads[4], reads[0]);
+        assert!(reads[5].unwrap().is_empty());
+        drop(reads);
+        for write in writes {
             write.fill(7);
         }
         assert_eq!(memory.arena.bytes()[14..22], [14, 15, 7, 7, 7, 7, 20, 21]);

@@ -13,7 +13,7 @@ pub(crate) mod trace;
 pub(super) use crew::Crew;
 pub(super) use each::Each;
 pub(super) use lock::lock;
-#[cfg(feature = "cuda")]
-pub(super) use memory::Block;
 pub(super) use memory::DeviceMemory;
-pub(super) use step::{Code, HostSteps, Slices, StepError, Unsuited, highest};
+#[cfg(feature = "cuda")]
+pub(super) use memory::{Block, Few};
+pub(super) use step::{Code, HostSteps, Slices, Source, StepError, Unsuited, highest};

@@ -17,15 +17,23 @@ use crate::types::{DType, Device, Order, Tensor};
 
 /// The code of a launch at one batch size, as the backend of the CPU chooses it.
 pub(crate) trait Code {
-    /// The operator whose reference evaluation runs in its place, with the batch size in the
-    /// attributes.
-    fn reference(&self) -> Option<&Op>;
+    /// What gives the results.
+    fn source(&self) -> Source<'_>;
 
-    /// Computes the result, with the chain applied to it.
+    /// Computes the result, with the chain applied to it; for a source of kernels.
     fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited>;
 
     /// Applies a chain with these operands to the result of a reference evaluation.
     fn apply(chain: &Chain, others: &[&[f32]], result: &mut [f32]) -> Result<(), Unsuited>;
+}
+
+/// What gives the results of a launch.
+pub(crate) enum Source<'a> {
+    Kernel,
+    /// The reference evaluation of an operator, with the batch size in the attributes.
+    Reference(&'a Op),
+    /// What it gives in every run.
+    Kept(&'a [Tensor]),
 }
 
 /// The `f32` operands of a kernel and its results. What a kernel takes or gives in `f64` has two
@@ -115,9 +123,10 @@ impl<'a> HostSteps<'a> {
         memory: &Mutex<DeviceMemory<B>>,
     ) -> Result<(), StepError> {
         let Some(code) = code else { return Ok(()) };
-        match code.reference() {
-            Some(op) => self.evaluate::<C, B>(op, launch, memory),
-            None => self.compute(code, launch, memory),
+        match code.source() {
+            Source::Kernel => self.compute(code, launch, memory),
+            Source::Reference(op) => self.evaluate::<C, B>(op, launch, memory),
+            Source::Kept(results) => self.store(results, launch, memory),
         }
     }
 
@@ -215,20 +224,7 @@ impl<'a> HostSteps<'a> {
             .crew
             .enter(|| op.eval(&refs))
             .map_err(|e| StepError::Op(op.name(), Box::new(e)))?;
-        if results.len() != launch.results.len() {
-            return Err(internal("the operator gives another number of results"));
-        }
-        for (buffer, result) in launch.results.iter().zip(&results) {
-            let at = self.location(*buffer);
-            if result.dtype() != dtype(buffer) || result.dims() != at.dims.as_slice() {
-                let found = result.tensor_type();
-                let wanted = format!("{}{:?}", dtype(buffer), at.dims);
-                return Err(StepError::Internal(format!(
-                    "{} gives {found}, not {wanted}",
-                    op.name()
-                )));
-            }
-        }
+        self.check(op, launch, &results)?;
         if !launch.chain.is_empty() {
             let others: SmallVec<[&[f32]; 4]> = others.iter().map(Tensor::as_slice).collect();
             let unsuited = || internal("the operands do not suit the chain");
@@ -236,8 +232,37 @@ impl<'a> HostSteps<'a> {
             let applied = self.crew.enter(|| C::apply(&launch.chain, &others, result));
             applied.map_err(|Unsuited| unsuited())?;
         }
+        self.store(&results, launch, memory)
+    }
+
+    /// Fails unless the results of an operator are those of the launch.
+    fn check(&self, op: &Op, launch: &Launch, results: &[Tensor]) -> Result<(), StepError> {
+        if results.len() != launch.results.len() {
+            return Err(internal("the operator gives another number of results"));
+        }
+        for (buffer, result) in launch.results.iter().zip(results) {
+            let (at, dtype) = (self.location(*buffer), self.program.buffer(*buffer).ty.dtype);
+            if result.dtype() != dtype || result.dims() != at.dims.as_slice() {
+                let found = result.tensor_type();
+                let wanted = format!("{dtype}{:?}", at.dims);
+                return Err(StepError::Internal(format!(
+                    "{} gives {found}, not {wanted}",
+                    op.name()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the results of a launch to where they belong.
+    fn store<B: Block>(
+        &self,
+        results: &[Tensor],
+        launch: &Launch,
+        memory: &Mutex<DeviceMemory<B>>,
+    ) -> Result<(), StepError> {
         let mut own = lock(memory);
-        for (buffer, result) in launch.results.iter().zip(&results) {
+        for (buffer, result) in launch.results.iter().zip(results) {
             let bytes = own.write(self.location(*buffer));
             let bytes = bytes.ok_or_else(|| internal("a result lies outside its memory"))?;
             let order = self.program.buffer(*buffer).order;

@@ -53,7 +53,7 @@ impl CpuKernel for InOrder {
         chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited> {
         let ([x, w, bias @ ..], [y]) = (operands, results) else { return Err(Unsuited) };
-        let operands = ConvOperands { x, w, bias: bias.first().copied(), epilogue: chain };
+        let operands = ConvOperands { x, w, bias: bias.first().copied(), epilogue: chain.steps() };
         let convolve = |operands: ConvOperands<'_>, y: &mut [f32]| match &self.plan {
             InImages::Products(plan) => plan.convolve(operands, y),
             InImages::Depthwise(plan) => plan.convolve(operands, y),

@@ -1,6 +1,6 @@
 //! What a convolution reads.
 
-use super::super::elementwise::Epilogue;
+use super::super::elementwise::Steps;
 
 /// The operands of a convolution.
 #[derive(Clone, Copy, Debug)]
@@ -13,5 +13,5 @@ pub struct ConvOperands<'a> {
     /// The bias, `[filters]`, if there is one.
     pub bias: Option<&'a [f32]>,
     /// What the result ends with.
-    pub epilogue: &'a Epilogue<'a>,
+    pub epilogue: Steps<'a>,
 }

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{ConvOperands, ConvPlan, InImages, InOrder, Method, Ordered};
 use crate::backend::cpu::cpu_op::CpuKernel;
-use crate::backend::cpu::elementwise::Epilogue;
+use crate::backend::cpu::elementwise::{Epilogue, Steps};
 use crate::backend::cpu::testing::{assert_bits, in_pools, misaligned, random, rng, spoil};
 use crate::backend::params;
 use crate::lower::{Access, Chain, ChainStep};
@@ -228,7 +228,7 @@ fn every_method() {
 #[test]
 fn no_samples() {
     let plan = ConvPlan::new(&Conv::default(), &[0, 2, 5], &[3, 2, 2]).unwrap();
-    let (x, w, epilogue) = (&[], &[1.0; 12], &Epilogue::default());
+    let (x, w, epilogue) = (&[], &[1.0; 12], Steps::default());
     plan.convolve(ConvOperands { x, w, bias: None, epilogue }, &mut []);
     assert_eq!(plan.sample(), 12);
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use super::context::{Context, check};
 use super::sys;
 use crate::backend::DriverError;
-use crate::backend::host::{Block, lock};
+use crate::backend::host::{Block, Few, lock};
 use crate::backend::memory;
 use crate::types::Device;
 use crate::types::invariant::invariant;
@@ -224,9 +224,9 @@ impl Block for HostBlock {
         self.0.read(range)
     }
 
-    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Vec<&mut [u8]>> {
+    fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Few<&mut [u8]>> {
         let mut at = 0;
-        let mut parts = Vec::with_capacity(ranges.len());
+        let mut parts = Few::with_capacity(ranges.len());
         for range in ranges {
             if range.start < at {
                 return None;
