@@ -1,6 +1,7 @@
 //! Static analyses: facts about a graph that need no run.
 
 pub(crate) mod agree;
+mod apart;
 pub(crate) mod claims;
 mod index_range;
 mod proof;
@@ -9,6 +10,7 @@ pub(crate) mod summary;
 pub(crate) mod sums;
 
 pub(crate) use agree::agree;
+pub(crate) use apart::rows_are_apart;
 pub(crate) use claims::claims_over;
 pub(crate) use claims::judge;
 pub(crate) use claims::survey;

@@ -18,6 +18,7 @@ use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 use super::support::Partials;
+use crate::analysis::rows_are_apart;
 use crate::ir::{Graph, NodeId, NodeMap, ParamId, Value};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order, TensorType};
@@ -106,6 +107,7 @@ pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
         rows: rows.collect(),
         devices: emitter.devices,
         events: emitter.events,
+        rows_are_apart: rows_are_apart(graph),
     })
 }
 

@@ -40,6 +40,8 @@ pub struct Program {
     pub devices: Vec<DeviceProgram>,
     /// The number of events.
     pub events: u32,
+    /// Whether a run of some rows gives the rows that a run of all gives.
+    pub(crate) rows_are_apart: bool,
 }
 
 /// A named tensor at the interface of a program: an input, an output or a parameter.

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -46,6 +47,15 @@ enum Memory {
     Shared(Bytes),
     /// In memory of its own as soon as somebody reads them.
     Deferred(Arc<Deferred>),
+}
+
+/// A tensor that others share the memory of.
+struct Owner(Tensor);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 /// The bytes that a tensor takes, if they can be counted.
@@ -225,6 +235,27 @@ impl Tensor {
         // All other memory is replaced by now.
         let Memory::Own(lines) = &mut self.memory else { return &mut [] };
         Arc::make_mut(lines).bytes_mut()
+    }
+
+    /// Some of the entries along the first axis, at least one, in the same memory.
+    ///
+    /// # Panics
+    /// If there are fewer: a bug in the caller.
+    pub(crate) fn entries(&self, range: Range<usize>) -> Self {
+        let mut dims = self.dims.clone();
+        // `max(1)`: no entries have no bytes.
+        let entry = self.bytes / dims[0].max(1);
+        dims[0] = range.len();
+        if entry == 0 {
+            // No bytes lie nowhere.
+            return Self { dims, ..self.clone() };
+        }
+        let all = match &self.memory {
+            Memory::Shared(data) => data.clone(),
+            Memory::Own(_) | Memory::Deferred(_) => Bytes::from_owner(Owner(self.clone())),
+        };
+        let data = all.slice(range.start * entry..range.end * entry);
+        Self { dtype: self.dtype, dims, bytes: data.len(), memory: Memory::Shared(data) }
     }
 
     /// True if other tensors have the same memory, so that it would be copied before it is written

@@ -3,18 +3,35 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use super::run::{Given, Prepared, Run};
+use super::blocks::Blocks;
+use super::place::Memory;
+use super::run::{Given, Prepared, Run, Worked};
 use super::variables::{self, Variables};
-use crate::backend::host::{Crew, DeviceMemory, lock, profile};
+use crate::backend::host::{Crew, lock, profile};
 use crate::backend::{
     CompileError, DeviceStats, Executable, RunError, RunOptions, RunOutput, Staged, Trace, inputs,
 };
 use crate::ir::Weights;
-use crate::lower::{BindError, Bound, Program};
-use crate::types::{DType, Device, Tensor};
+use crate::lower::{BindError, Bound, Port, Program};
+use crate::types::{DType, Device, Tensor, TensorError};
 
 /// Plans of this many batch sizes are kept.
 const KEPT_PLANS: usize = 16;
+
+/// How a batch of one size is run.
+#[derive(Debug)]
+struct Plan {
+    bound: Arc<Bound>,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// All rows at once.
+    Whole(Prepared),
+    /// Some at a time.
+    Blocks(Blocks),
+}
 
 /// A program that is ready to run on virtual devices.
 #[derive(Debug)]
@@ -22,8 +39,8 @@ pub struct CpuExecutable {
     program: Program,
     variables: Variables,
     crew: Arc<Crew>,
-    plans: Mutex<VecDeque<Arc<Prepared>>>,
-    /// The arenas of the last run, one for each device.
+    plans: Mutex<VecDeque<Arc<Plan>>>,
+    /// The arenas of the last run.
     arenas: Mutex<Option<Vec<Tensor>>>,
     trace: Option<Arc<Trace>>,
 }
@@ -45,15 +62,10 @@ impl CpuExecutable {
         Self { trace, ..self }
     }
 
-    /// The program at this batch size with its kernels, which may hold tables as long as the
+    /// How a batch of this size is run. Its kernels may hold tables as long as the
     /// results: they are made after the memory is found to suffice, beside that which the
     /// parameters take on each device.
-    fn prepare(
-        &self,
-        n: i64,
-        limit: Option<u64>,
-        params: &[u64],
-    ) -> Result<Arc<Prepared>, RunError> {
+    fn prepare(&self, n: i64, limit: Option<u64>, params: &[u64]) -> Result<Arc<Plan>, RunError> {
         let check = |bound: &Bound| {
             let arenas = bound.devices.iter().map(|device| device.planned as u64);
             let updates = self.program.devices.iter().zip(&bound.devices);
@@ -68,9 +80,15 @@ impl CpuExecutable {
             plan
         } else {
             // The plan itself is small; kernels and arenas are made after the check.
-            let bound = self.program.bind(n)?;
+            let bound = Arc::new(self.program.bind(n)?);
             check(&bound)?;
-            Arc::new(Prepared::new(&self.program, Arc::new(bound)))
+            // A trace shows launches of all rows: their times are those of all threads.
+            let threads = if self.trace.is_some() { 1 } else { self.crew.threads() };
+            let way = Blocks::new(&self.program, &bound, threads).map_or_else(
+                || Way::Whole(Prepared::new(&self.program, bound.clone())),
+                Way::Blocks,
+            );
+            Arc::new(Plan { bound, way })
         };
         // The most recently used is in front, so that the end is what is forgotten.
         plans.truncate(KEPT_PLANS - 1);
@@ -78,38 +96,57 @@ impl CpuExecutable {
         Ok(plan)
     }
 
-    /// The memory of every device: the arenas of the last run where they suffice, new outputs,
-    /// memory for updates.
-    fn memories(
-        &self,
-        bound: &Bound,
-        spares: Option<&mut Vec<Vec<Tensor>>>,
-    ) -> Result<Vec<DeviceMemory>, RunError> {
+    /// Arenas of these sizes: those of the last run where they suffice.
+    fn arenas(&self, sizes: impl Iterator<Item = usize>) -> Result<Vec<Tensor>, RunError> {
         // Before the first run, and while another one uses what is kept, memory is taken anew.
-        let mut spares = spares.map(std::mem::take).unwrap_or_default().into_iter();
-        // None are kept: see above.
         let mut kept = lock(&self.arenas).take().unwrap_or_default().into_iter();
-        let mut memories = Vec::with_capacity(bound.devices.len());
-        for (program, device) in self.program.devices.iter().zip(&bound.devices) {
-            let allocation = |error| RunError::Allocation { device: program.device, error };
-            let arena = match kept.next().filter(|a| a.len() >= device.planned) {
-                Some(arena) => arena,
-                None => Tensor::zeros(DType::U8, &[device.planned]).map_err(allocation)?,
-            };
-            let mut outputs = Vec::new();
-            // Outputs are new for each run, because the caller keeps them.
-            if program.device == Device::HOST {
-                for port in &self.program.outputs {
-                    let dims = port.ty.shape.at(bound.n);
-                    outputs.push(Tensor::zeros(port.ty.dtype, &dims).map_err(allocation)?);
-                }
-            }
-            let updates =
-                variables::tensors(&self.program, program, spares.next()).map_err(allocation)?;
-            memories.push(DeviceMemory { arena, outputs, updates });
-        }
-        Ok(memories)
+        let arena = |planned: usize| match kept.next().filter(|a| a.len() >= planned) {
+            Some(arena) => Ok(arena),
+            None => Tensor::zeros(DType::U8, &[planned]).map_err(no_memory),
+        };
+        sizes.map(arena).collect()
     }
+
+    /// The outputs of a run of `n` rows, which the caller keeps.
+    fn outputs(&self, n: i64) -> Result<Vec<Tensor>, RunError> {
+        let ports = self.program.outputs.iter();
+        let output = |port: &Port| Tensor::zeros(port.ty.dtype, &port.ty.shape.at(n));
+        ports.map(output).collect::<Result<_, _>>().map_err(no_memory)
+    }
+
+    /// Tensors for the updates of each device: `spares`, where nothing else has their memory.
+    fn updates(&self, spares: Option<&mut Vec<Vec<Tensor>>>) -> Result<Vec<Vec<Tensor>>, RunError> {
+        // Before the first run there are none.
+        let mut spares = spares.map(std::mem::take).unwrap_or_default().into_iter();
+        let devices = self.program.devices.iter();
+        let updates = devices.map(|d| variables::tensors(&self.program, d, spares.next()));
+        updates.collect::<Result<_, _>>().map_err(no_memory)
+    }
+
+    /// Runs all rows at once; `updates` are tensors for those of each device.
+    fn whole(
+        &self,
+        given: Given<'_>,
+        arenas: &mut [Tensor],
+        outputs: &mut [Tensor],
+        updates: &mut [Vec<Tensor>],
+    ) -> Result<Vec<Worked>, RunError> {
+        let mut outputs = Some(outputs);
+        let devices = self.program.devices.iter().zip(arenas).zip(updates);
+        let memories = devices.map(|((device, arena), updates)| {
+            let outputs = if device.device == Device::HOST { outputs.take() } else { None };
+            Memory {
+                arena: arena.bytes_mut(),
+                outputs: outputs.into_iter().flatten().map(Tensor::bytes_mut).collect(),
+                updates: updates.iter_mut().map(Tensor::bytes_mut).collect(),
+            }
+        });
+        Run::new(given, memories.collect()).all_devices()
+    }
+}
+
+fn no_memory(error: TensorError) -> RunError {
+    RunError::Allocation { device: Device::HOST, error }
 }
 
 /// A batch to come: its inputs are in the host's memory, where the devices read them.
@@ -152,29 +189,34 @@ impl Executable for CpuExecutable {
         let mut spares = self.variables.turn(&self.program);
         let held = self.variables.held();
         let param_bytes = self.variables.bytes();
-        let prepared = self.prepare(n, options.max_memory, param_bytes)?;
-        let bound = &prepared.bound;
-        let memories = self.memories(bound, spares.as_deref_mut())?;
+        let plan = self.prepare(n, options.max_memory, param_bytes)?;
+        let bound = &plan.bound;
+        let mut outputs = self.outputs(n)?;
+        let mut updates = self.updates(spares.as_deref_mut())?;
         let works = || profile::works(&self.program, n);
         let trace = self.trace.as_ref().map(|trace| trace.run(&self.program.name, works));
-        let given = Given {
+        let given = |prepared| Given {
             program: &self.program,
-            prepared: &prepared,
+            prepared,
             inputs: &inputs,
             params: &held,
             crew: &self.crew,
             progress: options.progress.as_deref(),
             trace: trace.as_ref(),
         };
-        let run = Run::new(given, memories);
-        let done = run.all_devices();
+        let mut arenas;
+        let done = match &plan.way {
+            Way::Whole(prepared) => {
+                arenas = self.arenas(bound.devices.iter().map(|device| device.planned))?;
+                self.whole(given(prepared), &mut arenas, &mut outputs, &mut updates)
+            }
+            Way::Blocks(blocks) => {
+                arenas = self.arenas(blocks.arenas())?;
+                let given = given(blocks.prepared());
+                blocks.run(&given, &mut arenas, &mut outputs).map(|worked| vec![worked])
+            }
+        };
         done.as_ref().err().into_iter().zip(&trace).for_each(|(error, trace)| trace.fail(error));
-        let (mut arenas, mut outputs, mut updates) = (Vec::new(), Vec::new(), Vec::new());
-        for memory in run.into_memories() {
-            arenas.push(memory.arena);
-            outputs.extend(memory.outputs);
-            updates.push(memory.updates);
-        }
         let names = self.program.outputs.iter().map(|p| p.name.clone());
         let outputs: Vec<(Arc<str>, Tensor)> = names.zip(outputs).collect();
         // The parameters are locked for writing below, which waits for all readers.
@@ -187,13 +229,13 @@ impl Executable for CpuExecutable {
             }
             **spares = updates;
         }
-        let devices = done?.into_iter().enumerate().map(|(d, (used, time))| {
+        let devices = done?.into_iter().enumerate().map(|(d, Worked { planned, used, time })| {
             let program = &self.program.devices[d];
             let rows = program.replicas.iter().filter_map(|r| bound.rows.get(*r as usize));
             DeviceStats {
                 device: program.device,
                 rows: (!program.replicas.is_empty()).then(|| rows.sum()),
-                planned: bound.devices[d].planned as u64,
+                planned,
                 used,
                 params: param_bytes[d],
                 time,
@@ -212,8 +254,7 @@ impl Executable for CpuExecutable {
     }
 
     fn weights(&self) -> Result<Weights, RunError> {
-        let allocation = |error| RunError::Allocation { device: Device::HOST, error };
-        self.crew.enter(|| self.variables.current(&self.program)).map_err(allocation)
+        self.crew.enter(|| self.variables.current(&self.program)).map_err(no_memory)
     }
 
     fn set_weights(&self, weights: &Weights) -> Result<(), CompileError> {

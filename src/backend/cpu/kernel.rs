@@ -163,12 +163,7 @@ impl Kernel {
 
     /// The reference evaluation. What an operator without operands gives is kept, if it is small;
     /// one that fails does so in its step.
-    fn by_reference(
-        op: Op,
-        launch: &Launch,
-        device: &DeviceProgram,
-        bound: &BoundDevice,
-    ) -> Self {
+    fn by_reference(op: Op, launch: &Launch, device: &DeviceProgram, bound: &BoundDevice) -> Self {
         let bytes: usize = launch.results.iter().map(|b| bound.locations[*b].bytes).sum();
         if !launch.operands.is_empty() || bytes > KEPT_BYTES || op.is(Traits::UNREPEATABLE) {
             return Self::Reference(op);

@@ -7,6 +7,7 @@
 
 pub(crate) mod batch_moments;
 mod batch_norm;
+mod blocks;
 pub(crate) mod conv;
 pub(crate) mod conv_transpose;
 pub(crate) mod conv_weights;

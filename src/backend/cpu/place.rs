@@ -1,27 +1,30 @@
 //! The memory of a device in a run, and the devices that wait for it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::backend::host::{DeviceMemory, lock};
+
+/// The memory that a device writes to in a run.
+pub(super) type Memory<'a> = DeviceMemory<&'a mut [u8]>;
 
 /// The memory of one device, and the devices that wait until it is free.
 ///
 /// Only the device's own launches hold it for long: other devices never block, so that the member
 /// that would wait computes meanwhile. Nor does a member that holds it take steps of other devices
 /// before it gives it back: while it waits for others in a launch it only turns round.
-pub(super) struct Place {
+pub(super) struct Place<'a> {
     /// Whoever held it calls [`Place::left`] afterwards.
-    pub(super) memory: Mutex<DeviceMemory>,
+    pub(super) memory: Mutex<Memory<'a>>,
     waiting: Mutex<Vec<usize>>,
 }
 
-impl Place {
-    pub(super) fn new(memory: DeviceMemory) -> Self {
+impl<'a> Place<'a> {
+    pub(super) fn new(memory: Memory<'a>) -> Self {
         Self { memory: Mutex::new(memory), waiting: Mutex::default() }
     }
 
     /// The memory, for a copy of this device, if it is free; else the device waits for it.
-    pub(super) fn take(&self, device: usize) -> Option<MutexGuard<'_, DeviceMemory>> {
+    pub(super) fn take(&self, device: usize) -> Option<MutexGuard<'_, Memory<'a>>> {
         // Nobody looks for waiting devices in between: who holds the memory now does so afterwards.
         let mut waiting = lock(&self.waiting);
         match self.memory.try_lock() {
@@ -38,23 +41,16 @@ impl Place {
     pub(super) fn left(&self) -> Vec<usize> {
         std::mem::take(&mut *lock(&self.waiting))
     }
-
-    /// The memory after the run.
-    pub(super) fn into_memory(self) -> DeviceMemory {
-        self.memory.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Place;
     use crate::backend::host::{DeviceMemory, lock};
-    use crate::types::{DType, Tensor};
-
     #[test]
     fn devices_that_find_the_memory_held_are_started_when_it_is_left() {
-        let arena = Tensor::zeros(DType::U8, &[1]).unwrap();
-        let place = Place::new(DeviceMemory { arena, outputs: Vec::new(), updates: Vec::new() });
+        let (mut arena, outputs, updates) = ([0; 1], Vec::new(), Vec::new());
+        let place = Place::new(DeviceMemory { arena: &mut arena, outputs, updates });
         let launch = lock(&place.memory);
         assert!(place.take(2).is_none() && place.take(0).is_none());
         drop(launch);

@@ -15,11 +15,11 @@ use smallvec::SmallVec;
 
 use super::events::{Events, Stopped};
 use super::kernel::StepKernels;
-use super::place::Place;
+use super::place::{Memory, Place};
 use crate::backend::RunError;
 use crate::backend::host::profile;
 use crate::backend::host::trace::{Kind, Recorder, Span};
-use crate::backend::host::{Crew, DeviceMemory, HostSteps, StepError, highest, lock};
+use crate::backend::host::{Crew, HostSteps, StepError, highest, lock};
 use crate::lower::{Action, Bound, BufferId, Launch, Program, Step};
 use crate::types::Tensor;
 
@@ -41,6 +41,7 @@ impl Prepared {
 }
 
 /// What one run is given.
+#[derive(Clone, Copy)]
 pub(super) struct Given<'a> {
     pub(super) program: &'a Program,
     pub(super) prepared: &'a Prepared,
@@ -55,7 +56,7 @@ pub(super) struct Given<'a> {
 pub(super) struct Run<'a> {
     given: Given<'a>,
     /// The memory of each device.
-    places: Vec<Place>,
+    places: Vec<Place<'a>>,
     /// The work of each device.
     tasks: Vec<Mutex<Task>>,
     events: Events,
@@ -103,9 +104,19 @@ struct Task {
     outcome: Option<Outcome>,
 }
 
-/// The bytes of its arena that a device used and the time it worked; `None` if it stopped because
-/// of another.
-type Outcome = Result<Option<(u64, Duration)>, RunError>;
+/// What a device did in a run.
+#[derive(Debug, Default)]
+pub(super) struct Worked {
+    /// The bytes of its arena.
+    pub(super) planned: u64,
+    /// Those that it used: one more than the highest.
+    pub(super) used: u64,
+    /// The time that its steps took.
+    pub(super) time: Duration,
+}
+
+/// What a device did; `None` if it stopped because of another.
+type Outcome = Result<Option<Worked>, RunError>;
 
 /// How a device goes on.
 enum Next {
@@ -148,16 +159,15 @@ impl Queue {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(given: Given<'a>, memories: Vec<DeviceMemory>) -> Self {
+    pub(super) fn new(given: Given<'a>, memories: Vec<Memory<'a>>) -> Self {
         let tasks = memories.iter().map(|_| Mutex::default()).collect();
         let places = memories.into_iter().map(Place::new).collect();
         let events = Events::new(given.program.events);
         Self { given, places, tasks, events, queue: Mutex::default() }
     }
 
-    /// Runs all devices; returns for each the bytes of its arena that it used and the time it
-    /// worked.
-    pub(super) fn all_devices(&self) -> Result<Vec<(u64, Duration)>, RunError> {
+    /// Runs all devices; returns what each did.
+    pub(super) fn all_devices(&self) -> Result<Vec<Worked>, RunError> {
         lock(&self.queue).ready.extend(0..self.tasks.len());
         self.given.crew.enter(|| self.devices());
         // An error of a step comes before what followed from it.
@@ -170,11 +180,6 @@ impl<'a> Run<'a> {
             outcome.ok_or_else(stuck)?.ok_or_else(stopped)
         });
         ended.collect()
-    }
-
-    /// The memory of each device after the run.
-    pub(super) fn into_memories(self) -> impl Iterator<Item = DeviceMemory> {
-        self.places.into_iter().map(Place::into_memory)
     }
 
     fn fault(&self, d: usize, label: &str, reason: &str) -> RunError {
@@ -242,7 +247,11 @@ impl<'a> Run<'a> {
                 others.push(d);
                 self.start(others);
             }
-            Ok(Next::Step | Next::End) => task.outcome = Some(Ok(Some((task.used, task.time)))),
+            Ok(Next::Step | Next::End) => {
+                let planned = self.given.prepared.bound.devices[d].planned as u64;
+                let (used, time) = (task.used, task.time);
+                task.outcome = Some(Ok(Some(Worked { planned, used, time })));
+            }
             Err(failure) => {
                 task.outcome = Some(self.failed(d, &task, failure));
                 drop(task);
@@ -380,11 +389,11 @@ mod tests {
     use super::{Given, Prepared, Run};
     use crate::backend::CPU;
     use crate::backend::cpu::isa;
-    use crate::backend::host::{Crew, DeviceMemory, lock};
+    use crate::backend::cpu::place::Memory;
+    use crate::backend::host::{Crew, lock};
     use crate::ir::verify;
     use crate::lower::lower;
     use crate::lower::testing::Replication;
-    use crate::types::{DType, Tensor};
 
     #[test]
     fn a_device_that_fails_ends_those_that_wait_for_memory() {
@@ -395,12 +404,10 @@ mod tests {
         let crew = Crew::new(1, None, isa::choose).unwrap();
         // There are neither inputs nor parameters: the first copy of one fails.
         let params = vec![Vec::new(); program.devices.len()];
-        let memory = |planned: usize| DeviceMemory {
-            arena: Tensor::zeros(DType::U8, &[planned]).unwrap(),
-            outputs: Vec::new(),
-            updates: Vec::new(),
-        };
-        let memories = bound.devices.iter().map(|device| memory(device.planned)).collect();
+        let mut arenas: Vec<Vec<u8>> =
+            bound.devices.iter().map(|device| vec![0; device.planned]).collect();
+        let memory = |arena| Memory { arena, outputs: Vec::new(), updates: Vec::new() };
+        let memories = arenas.iter_mut().map(|arena| memory(arena.as_mut_slice())).collect();
         let (program, prepared, crew) = (&program, &prepared, &crew);
         let (progress, trace) = (None, None);
         let given =

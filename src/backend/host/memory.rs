@@ -5,7 +5,6 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::lower::{Location, Space};
-use crate::types::Tensor;
 
 /// What a step has one of for each of its buffers: it reads and writes few.
 pub(crate) type Few<T> = SmallVec<[T; 8]>;
@@ -20,13 +19,13 @@ pub(crate) trait Block {
     fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Few<&mut [u8]>>;
 }
 
-impl Block for Tensor {
+impl Block for &mut [u8] {
     fn read(&self, range: Range<usize>) -> Option<&[u8]> {
-        self.bytes().get(range)
+        self.get(range)
     }
 
     fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Few<&mut [u8]>> {
-        let (mut rest, mut at) = (self.bytes_mut(), 0);
+        let (mut rest, mut at) = (&mut **self, 0);
         let mut parts = Few::with_capacity(ranges.len());
         for range in ranges {
             let (_, tail) = rest.split_at_mut_checked(range.start.checked_sub(at)?)?;
@@ -41,7 +40,7 @@ impl Block for Tensor {
 /// What a device writes to: its arena, on the host the outputs, and for each update of the program
 /// the new elements of the parameter, where the device holds it.
 #[derive(Debug)]
-pub(crate) struct DeviceMemory<B = Tensor> {
+pub(crate) struct DeviceMemory<B> {
     pub(crate) arena: B,
     pub(crate) outputs: Vec<B>,
     pub(crate) updates: Vec<B>,
@@ -186,24 +185,25 @@ fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Few<Segment>> {
 mod tests {
     use super::{DeviceMemory, Views};
     use crate::lower::{Location, Space};
-    use crate::types::{DType, Tensor};
 
     fn at(space: Space, offset: usize, bytes: usize) -> Location {
         Location { space, offset, bytes, dims: [bytes].as_slice().into() }
     }
 
-    fn memory() -> DeviceMemory {
-        let bytes: Vec<u8> = (0..64).collect();
-        DeviceMemory {
-            arena: Tensor::new(&[64], &bytes).unwrap(),
-            outputs: vec![Tensor::zeros(DType::U8, &[16]).unwrap()],
-            updates: vec![Tensor::zeros(DType::U8, &[8]).unwrap()],
-        }
+    /// An arena with its addresses, an output and an update.
+    fn with_memory(f: impl FnOnce(DeviceMemory<&mut [u8]>)) {
+        let mut arena: Vec<u8> = (0..64).collect();
+        let (mut output, mut update) = ([0; 16], [0; 8]);
+        let (outputs, updates) = (vec![&mut output[..]], vec![&mut update[..]]);
+        f(DeviceMemory { arena: &mut arena, outputs, updates });
     }
 
     #[test]
     fn views_are_the_ranges_asked_for() {
-        let mut memory = memory();
+        with_memory(views);
+    }
+
+    fn views(mut memory: DeviceMemory<&mut [u8]>) {
         let input = [9u8; 4];
         let reads = [
             at(Space::Arena, 4, 8),
@@ -233,15 +233,18 @@ mod tests {
         for write in writes {
             write.fill(7);
         }
-        assert_eq!(memory.arena.bytes()[14..22], [14, 15, 7, 7, 7, 7, 20, 21]);
-        assert_eq!(memory.arena.bytes()[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
-        assert_eq!(memory.outputs[0].bytes()[3..9], [0, 7, 7, 7, 7, 0]);
-        assert_eq!(memory.updates[0].bytes()[..4], [0, 7, 7, 0]);
+        assert_eq!(memory.arena[14..22], [14, 15, 7, 7, 7, 7, 20, 21]);
+        assert_eq!(memory.arena[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
+        assert_eq!(memory.outputs[0][3..9], [0, 7, 7, 7, 7, 0]);
+        assert_eq!(memory.updates[0][..4], [0, 7, 7, 0]);
     }
 
     #[test]
     fn overlap_with_what_is_written_is_refused() {
-        let mut memory = memory();
+        with_memory(overlap);
+    }
+
+    fn overlap(mut memory: DeviceMemory<&mut [u8]>) {
         let mut refused = |reads: &[&Location], writes: &[&Location]| {
             memory.views(reads, writes, &|_| None).is_none()
         };

@@ -1,0 +1,71 @@
+//! Graphs whose rows are computed apart: a run of some rows gives the rows that a run of all gives.
+
+use super::claims;
+use crate::ir::{Graph, NodeKind, Value};
+use crate::op::{Op, Traits};
+use crate::types::{Claim, Dim, TensorType};
+
+/// True if a run of neighbouring rows of the inputs gives the same rows of the outputs, to the bit.
+///
+/// So it is where the graph may be split and nothing needs to be exchanged: what a replica computes
+/// from its rows alone, and what has neither rows nor their number in it.
+pub(crate) fn rows_are_apart(graph: &Graph) -> bool {
+    if graph.split().is_some() || !graph.updates().is_empty() {
+        return false;
+    }
+    let Ok(claims) = claims(graph) else { return false };
+    let first =
+        |value: Value| claims.get(value).shard().is_some_and(|s| s.axis == 0 && s.outer == 1);
+    let is_free =
+        |value: Value| claims.get(value) == Claim::Invariant && !depends_on_batch(graph.ty(value));
+    let is_apart = |id| {
+        let node = graph.node(id);
+        let mut results = (0u32..).zip(node.results()).map(|(i, _)| Value { node: id, output: i });
+        match node.kind() {
+            NodeKind::Input => results.all(|value| first(value) || is_free(value)),
+            NodeKind::Param(_) => results.all(is_free),
+            NodeKind::Op(op) => {
+                let has_rows = results.clone().all(|v| claims.get(v).shard().is_some());
+                let mut operands = graph.operand_list(id).iter();
+                !op.is(Traits::UNREPEATABLE)
+                    && (has_rows
+                        || (results.all(is_free)
+                            && operands.all(|v| is_free(*v))
+                            && !counts_rows(op)))
+            }
+        }
+    };
+    graph.ids().all(is_apart) && graph.outputs().iter().all(|output| first(output.value))
+}
+
+fn depends_on_batch(ty: &TensorType) -> bool {
+    ty.shape.iter().any(Dim::depends_on_batch)
+}
+
+/// True if the number of rows is in the attributes of an operator.
+fn counts_rows(op: &Op) -> bool {
+    let mut other = op.clone();
+    other.at_rows(&Dim::ONE);
+    other != *op
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_are_apart;
+    use crate::ir::parse;
+
+    /// Whether the rows of a graph of `x: f32[N, 4]` with these nodes are apart.
+    fn apart(nodes: &str, y: &str) -> bool {
+        let text = format!(
+            "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,4]) -> (y: {y}) {{\n{nodes}  return %y\n}}\n"
+        );
+        rows_are_apart(&parse(&text).unwrap())
+    }
+
+    #[test]
+    fn rows_that_meet_others_or_their_number_are_not_apart() {
+        assert!(apart("  %y: f32[N,4] = relu(%x)\n", "f32[N,4]"));
+        assert!(apart("  %y: f32[N] = reduce_sum(%x) {axes=[1]}\n", "f32[N]"));
+        assert!(!apart("  %y: f32[4] = reduce_sum(%x) {axes=[0]}\n", "f32[4]"));
+    }
+}
