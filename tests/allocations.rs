@@ -5,23 +5,17 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use fanwise::backend::{Backend, Cpu, RunOptions};
-use fanwise::lower::{Action, lower};
+use fanwise::lower::{Action, Port, lower};
 use fanwise::types::{KernelClass, Tensor};
 use fanwise::{ir, zoo};
 
 /// The allocations of a run without launches, at most.
 const RUN: u64 = 24;
 
-/// Those of a launch: reductions have lists of sums, cells the states of all steps, and what is
-/// evaluated by reference has tensors.
-fn of_launch(class: KernelClass) -> u64 {
-    match class {
-        KernelClass::Reference => 12,
-        KernelClass::Reduce => 16,
-        KernelClass::Recurrent => 64,
-        _ => 0,
-    }
-}
+/// The launches that allocate, and how often at most: reductions have lists of sums, cells the
+/// states of all steps, and what is evaluated by reference has tensors.
+const LAUNCHES: [(KernelClass, u64); 3] =
+    [(KernelClass::Reference, 12), (KernelClass::Reduce, 16), (KernelClass::Recurrent, 64)];
 
 #[test]
 fn launches_allocate_nothing() {
@@ -30,15 +24,15 @@ fn launches_allocate_nothing() {
         let (graph, weights) = zoo::build(&small).or_else(|_| zoo::build(model)).unwrap();
         let cpu = Cpu::new(1).unwrap();
         let program = lower(&ir::verify(&graph).unwrap(), cpu.kernels()).unwrap();
-        let input = |port: &fanwise::lower::Port| {
+        let input = |port: &Port| {
             let dims = port.ty.shape.at(3);
             (port.name.to_string(), Tensor::zeros(port.ty.dtype, &dims).unwrap())
         };
         let inputs = program.inputs.iter().map(input).collect();
         let steps = program.devices.iter().flat_map(|device| &device.steps);
-        let launches = steps.filter_map(|step| match &step.action {
-            Action::Launch(launch) => Some(of_launch(launch.class)),
-            _ => None,
+        let launches = steps.filter_map(|step| {
+            let Action::Launch(launch) = &step.action else { return None };
+            LAUNCHES.iter().find(|(class, _)| *class == launch.class).map(|(_, most)| most)
         });
         let most = RUN + launches.sum::<u64>();
         let executable = cpu.compile(program, &weights).unwrap();

@@ -171,13 +171,13 @@ impl Blocks {
             return None;
         }
         let part = rows.len();
-        let own = |all: &mut &'a mut [u8]| {
+        let outputs = left.outputs.iter_mut().map(|all| {
             let bytes = all.len() / (self.n - rows.start) * part;
             let (own, others) = mem::take(all).split_at_mut(bytes);
             *all = others;
             own
-        };
-        let outputs = left.outputs.iter_mut().map(own).collect();
+        });
+        let outputs = outputs.collect();
         left.from = rows.end;
         Some(Block { rows, outputs })
     }
