@@ -54,18 +54,35 @@ mod tests {
     use super::rows_are_apart;
     use crate::ir::parse;
 
-    /// Whether the rows of a graph of `x: f32[N, 4]` with these nodes are apart.
+    /// Whether the rows of a graph of `x: f32[N,4]` and `z: f32[4]` with these nodes are apart.
     fn apart(nodes: &str, y: &str) -> bool {
         let text = format!(
-            "fanwise 1\nsymbol N >= 0\ngraph @g(%x: f32[N,4]) -> (y: {y}) {{\n{nodes}  return %y\n}}\n"
+            "fanwise 1\nsymbol N >= 0\n\ngraph @g(%x: f32[N,4], %z: f32[4]) -> (y: {y}) {{\n  \
+             {nodes}\n  return %y\n}}\n"
         );
         rows_are_apart(&parse(&text).unwrap())
     }
 
     #[test]
     fn rows_that_meet_others_or_their_number_are_not_apart() {
-        assert!(apart("  %y: f32[N,4] = relu(%x)\n", "f32[N,4]"));
-        assert!(apart("  %y: f32[N] = reduce_sum(%x) {axes=[1]}\n", "f32[N]"));
-        assert!(!apart("  %y: f32[4] = reduce_sum(%x) {axes=[0]}\n", "f32[4]"));
+        assert!(apart("%y : f32[N,4] = add(%x, %z)", "f32[N,4]"));
+        assert!(apart("%y : f32[N] = reduce_sum(%x) {axes=[1], keepdims=false}", "f32[N]"));
+        let turned = "%t : f32[4,N] = transpose(%x) {perm=[1,0]}\n  \
+                      %y : f32[N,4] = transpose(%t) {perm=[1,0]}";
+        assert!(apart(turned, "f32[N,4]"));
+        // The same for all rows, but an output that has none.
+        assert!(!apart("%y : f32[4] = relu(%z)", "f32[4]"));
+        assert!(!apart("%y : f32[4] = reduce_sum(%x) {axes=[0], keepdims=false}", "f32[4]"));
+        let noise =
+            "%d : f32[N,4] = random_uniform() {seed=7, shape=[N,4]}\n  %y : f32[N,4] = add(%x, %d)";
+        assert!(!apart(noise, "f32[N,4]"));
+    }
+
+    #[test]
+    fn values_of_the_number_of_rows_are_not_apart() {
+        let share = "%n : f32[N] = constant_of_shape() {shape=[N], value=f32[] [1.0]}\n  \
+                     %c : f32[] = reduce_sum(%n) {axes=[0], keepdims=false}\n  \
+                     %y : f32[N,4] = div(%x, %c)";
+        assert!(!apart(share, "f32[N,4]"));
     }
 }

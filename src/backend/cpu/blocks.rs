@@ -34,8 +34,8 @@ pub(super) struct Blocks {
 }
 
 /// The bytes that each thread moves, at least, for blocks to be worth what they cost: some
-/// microseconds.
-const WORTH: usize = 1 << 16;
+/// microseconds. In tests one byte is worth it.
+const WORTH: usize = if cfg!(test) { 1 } else { 1 << 16 };
 
 /// What a block reads and writes.
 struct Block<'a> {
@@ -213,5 +213,105 @@ impl Blocks {
             progress.fetch_add(until(rows.end) - until(rows.start), Ordering::Relaxed);
         }
         Ok(invariant(done.into_iter().next(), "that a run of one device tells of it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::Blocks;
+    use crate::backend::{Backend, CPU, Cpu, RunError, RunOptions, RunOutput};
+    use crate::ir::{self, Builder, Weights};
+    use crate::lower::{Program, lower};
+    use crate::op::{Binary, Gather, Reduce};
+    use crate::types::Tensor;
+
+    /// Rows picked from a table by number, scaled by an input that has no rows; and one number of
+    /// each row.
+    fn program() -> (Program, Weights) {
+        let mut build = Builder::new("g");
+        let ty = |text: &str| text.parse().unwrap();
+        let x = build.input("x", ty("f32[N,4]"));
+        let ids = build.input("ids", ty("i64[N]"));
+        let factor = build.input("factor", ty("f32[]"));
+        let table: Vec<f32> = (0..20).map(|i| (i as f32).cos()).collect();
+        let table = build.param("table", Tensor::new(&[5, 4], &table).unwrap());
+        let words = build.op("words", Gather { axis: 0 }, &[table, ids]).unwrap();
+        let sum = build.op("sum", Binary::Add, &[words, x]).unwrap();
+        let y = build.op("y", Binary::Mul, &[sum, factor]).unwrap();
+        let s = build.op("s", Reduce::Sum { axes: vec![1], keepdims: false }, &[y]).unwrap();
+        build.output("y", y);
+        build.output("s", s);
+        let (graph, weights) = build.finish();
+        (lower(&ir::verify(&graph).unwrap(), &CPU).unwrap(), weights)
+    }
+
+    fn inputs(ids: &[i64]) -> BTreeMap<String, Tensor> {
+        let x: Vec<f32> = (0..ids.len() * 4).map(|i| (i as f32).sin()).collect();
+        let all = [
+            ("x", Tensor::new(&[ids.len(), 4], &x).unwrap()),
+            ("ids", Tensor::new(&[ids.len()], ids).unwrap()),
+            ("factor", Tensor::scalar(1.5f32)),
+        ];
+        all.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
+    }
+
+    fn run(threads: usize, ids: &[i64], options: &RunOptions) -> Result<RunOutput, RunError> {
+        let (program, weights) = program();
+        let executable = Cpu::new(threads).unwrap().compile(program, &weights).unwrap();
+        executable.run(&inputs(ids), options)
+    }
+
+    #[test]
+    fn blocks_give_the_rows_that_all_give() {
+        for n in 0..40 {
+            let ids: Vec<i64> = (0..n).map(|i| i % 5).collect();
+            let whole = run(1, &ids, &RunOptions::default()).unwrap();
+            for threads in [2, 3, 8] {
+                let progress = Arc::new(AtomicU64::new(0));
+                let options = RunOptions { progress: Some(progress.clone()), ..Default::default() };
+                let own = run(threads, &ids, &options).unwrap();
+                for ((name, own), (_, whole)) in own.outputs.iter().zip(&whole.outputs) {
+                    assert_eq!(own.bytes(), whole.bytes(), "{name} of {n} rows by {threads}");
+                }
+                let steps = program().0.devices[0].steps.len() as u64;
+                assert_eq!(progress.load(Ordering::Relaxed), steps);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_as_many_for_each_thread() {
+        let (program, _) = program();
+        let blocks = |n, threads| {
+            let blocks = Blocks::new(&program, &program.bind(n).unwrap(), threads);
+            blocks.map(|blocks| (blocks.rows, blocks.last.is_some(), blocks.slots))
+        };
+        assert_eq!(blocks(64, 1), None);
+        assert_eq!(blocks(1, 2), None);
+        assert_eq!(blocks(2, 2), Some((1, false, 2)));
+        assert_eq!(blocks(64, 2), Some((32, false, 2)));
+        assert_eq!(blocks(65, 4), Some((9, true, 4)));
+    }
+
+    #[test]
+    #[cfg(feature = "zoo")]
+    fn blocks_read_no_more_weights_than_they_move_beside_them() {
+        let (graph, _) = crate::zoo::build("mlp").unwrap();
+        let program = lower(&ir::verify(&graph).unwrap(), &CPU).unwrap();
+        let is_cut = |n| Blocks::new(&program, &program.bind(n).unwrap(), 2).is_some();
+        assert!(!is_cut(32) && is_cut(1024));
+    }
+
+    #[test]
+    fn the_error_is_that_of_the_first_row() {
+        let mut ids = [1; 64];
+        (ids[20], ids[60]) = (7, 9);
+        let said = |threads| run(threads, &ids, &RunOptions::default()).unwrap_err().to_string();
+        assert_eq!(said(4), said(1));
+        assert!(said(4).contains('7'), "{}", said(4));
     }
 }
