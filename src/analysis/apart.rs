@@ -1,6 +1,6 @@
 //! Graphs whose rows are computed apart: a run of some rows gives the rows that a run of all gives.
 
-use super::claims;
+use super::survey;
 use crate::ir::{Graph, NodeKind, Value};
 use crate::op::{Op, Traits};
 use crate::types::{Claim, Dim, TensorType};
@@ -8,12 +8,15 @@ use crate::types::{Claim, Dim, TensorType};
 /// True if a run of neighbouring rows of the inputs gives the same rows of the outputs, to the bit.
 ///
 /// So it is where the graph may be split and nothing needs to be exchanged: what a replica computes
-/// from its rows alone, and what has neither rows nor their number in it.
+/// from its rows alone, and what has neither rows nor their number in it. Callbacks are asked once
+/// for all rows, as their owners expect where one device runs.
 pub(crate) fn rows_are_apart(graph: &Graph) -> bool {
     if graph.split().is_some() || !graph.updates().is_empty() {
         return false;
     }
-    let Ok(claims) = claims(graph) else { return false };
+    let Some(claims) = survey(graph).ok().filter(|claims| claims.refused().is_empty()) else {
+        return false;
+    };
     let first =
         |value: Value| claims.get(value).shard().is_some_and(|s| s.axis == 0 && s.outer == 1);
     let is_free =
@@ -27,11 +30,11 @@ pub(crate) fn rows_are_apart(graph: &Graph) -> bool {
             NodeKind::Op(op) => {
                 let has_rows = results.clone().all(|v| claims.get(v).shard().is_some());
                 let mut operands = graph.operand_list(id).iter();
-                !op.is(Traits::UNREPEATABLE)
-                    && (has_rows
-                        || (results.all(is_free)
-                            && operands.all(|v| is_free(*v))
-                            && !counts_rows(op)))
+                let is_ours = !op.is(Traits::UNREPEATABLE) && !matches!(op, Op::Custom(_));
+                let is_same = || {
+                    results.all(is_free) && operands.all(|v| is_free(*v)) && !op.depends_on_batch()
+                };
+                is_ours && (has_rows || is_same())
             }
         }
     };
@@ -40,13 +43,6 @@ pub(crate) fn rows_are_apart(graph: &Graph) -> bool {
 
 fn depends_on_batch(ty: &TensorType) -> bool {
     ty.shape.iter().any(Dim::depends_on_batch)
-}
-
-/// True if the number of rows is in the attributes of an operator.
-fn counts_rows(op: &Op) -> bool {
-    let mut other = op.clone();
-    other.at_rows(&Dim::ONE);
-    other != *op
 }
 
 #[cfg(test)]

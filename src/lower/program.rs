@@ -392,13 +392,14 @@ impl Program {
     }
 
     /// The parameters that runs on the CPU read where the caller has them, and so see changed in
-    /// place: those that the host alone holds, row-major, and of which no other is derived.
+    /// place: those that all devices hold row-major, and of which no other is derived. Programs for
+    /// GPUs read those that the host alone holds.
     pub fn shared_params(&self) -> impl Iterator<Item = &Port> {
         let mut own: BTreeSet<u32> = self.updates.iter().copied().collect();
         own.extend(self.derived.iter().flat_map(|derived| derived.operands));
         for device in &self.devices {
-            let is_elsewhere =
-                |b: &&Buffer| device.device != Device::HOST || b.order != Order::RowMajor;
+            let copies = self.target.keeps_params && device.device != Device::HOST;
+            let is_elsewhere = |b: &&Buffer| copies || b.order != Order::RowMajor;
             let param = |b: &Buffer| if let Storage::Param(i) = b.storage { Some(i) } else { None };
             own.extend(device.buffers.iter().filter(is_elsewhere).filter_map(param));
         }

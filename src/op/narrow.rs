@@ -55,6 +55,9 @@ impl OpDef for Narrow {
     }
 
     fn rows(&self, at: &Splitting<'_>, shard: Shard) -> Result<Claims, Refusal> {
+        if self.count.depends_on_batch() {
+            return at.refuse(Code::BakedBatch, "divides by a number of rows, not of one of them");
+        }
         match shard.axis.checked_sub(1) {
             Some(axis) => at.keep(Shard { axis, ..shard }),
             None => at.needs_whole(),

@@ -230,6 +230,15 @@ pub(crate) fn executable(
 }
 
 /// One random graph: on one device by reference evaluation and by kernels, and replicated.
+/// Threads that take blocks of rows give the bits of one thread.
+fn blocks(template: &Graph, weights: &Weights, single: &CpuExecutable, seed: u64) {
+    let threads = executable(template, weights, &CPU, 2 + usize::try_from(seed % 3).unwrap());
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let inputs = inputs(template, 2051, &mut rng);
+    let (own, expected) = (run(&threads, &inputs), run(single, &inputs));
+    assert_eq!(own, expected, "graph {seed} by several threads");
+}
+
 fn try_graph(seed: u64, size: usize) {
     let (template, weights) = random::graph(seed, size);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -241,6 +250,7 @@ fn try_graph(seed: u64, size: usize) {
     let split = executable(&graph, &weights, &CPU, threads);
     let offloaded = executable(&graph, &weights, &Offloading, threads);
     let cuda = program(&graph, &CUDA);
+    blocks(&template, &weights, &single, seed);
     for n in [0, 1, 2, i64::from(2 * count + 1)] {
         let what = format!("graph {seed} at {n} rows, {count} replicas");
         let inputs = inputs(&template, n, &mut rng);

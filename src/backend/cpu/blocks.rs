@@ -1,5 +1,6 @@
 //! Runs whose rows are computed some at a time: each thread takes a block of them through all
-//! launches. So threads meet once in a run, and what a launch writes is in a cache for the next.
+//! launches. So threads wait for each other once in a run, and what a launch writes is in a cache
+//! for the next.
 
 use std::mem;
 use std::ops::Range;
@@ -12,12 +13,19 @@ use super::place::Memory;
 use super::run::{Given, Prepared, Run, Worked};
 use crate::backend::RunError;
 use crate::backend::host::{Each, lock};
-use crate::lower::{Action, Bound, BoundDevice, BufferId, DeviceProgram, Program, Space};
-use crate::types::Tensor;
-use crate::types::invariant::{int, invariant};
+use crate::lower::{Action, Bound, BoundDevice, DeviceProgram, Program};
+use crate::types::invariant::invariant;
+use crate::types::{Dim, Tensor};
 
 /// The bytes of a block's arena, if more rows do not need them: those that a core's caches hold.
 const CACHE: usize = 2 << 20;
+
+/// What the arenas of blocks may take beyond that of all rows.
+const ROUNDING: usize = 1 << 16;
+
+/// The bytes of rows that each thread moves, at least, for blocks to be worth what they cost: some
+/// microseconds. In tests one byte is worth it.
+const WORTH: usize = if cfg!(test) { 1 } else { 1 << 16 };
 
 /// A batch that is computed in blocks of rows.
 #[derive(Debug)]
@@ -32,10 +40,6 @@ pub(super) struct Blocks {
     /// The blocks that are computed at a time.
     slots: usize,
 }
-
-/// The bytes that each thread moves, at least, for blocks to be worth what they cost: some
-/// microseconds. In tests one byte is worth it.
-const WORTH: usize = if cfg!(test) { 1 } else { 1 << 16 };
 
 /// What a block reads and writes.
 struct Block<'a> {
@@ -66,33 +70,42 @@ fn rows_of_block(program: &Program, bound: &Bound, threads: usize) -> Option<usi
     if !program.rows_are_apart || program.devices.len() > 1 || threads < 2 || n < threads {
         return None;
     }
-    let (weights, moved) = traffic(device, plan);
-    // Each block reads all weights: what it moves beside them has to be as much.
-    let least = weights.div_ceil((moved / n).max(1)).max(1);
-    let most = n / threads;
-    if least > most || moved / threads < WORTH {
+    let Traffic { of_all, of_rows } = traffic(device, plan);
+    if of_rows / threads < WORTH {
+        return None;
+    }
+    // What has no rows is read by each block: of its rows it has to move as much.
+    let (least, most) = (of_all.div_ceil((of_rows / n).max(1)).max(1), n.div_ceil(threads));
+    if least > most {
         return None;
     }
     let in_cache = CACHE / (plan.planned / n).max(1);
-    // As many for each thread, as nearly as may be.
-    let count = n.div_ceil(in_cache.clamp(least, most)).next_multiple_of(threads);
-    Some(n.div_ceil(count))
+    let count = n.div_ceil(in_cache.clamp(least, most));
+    // As many for each thread, and none below the least.
+    let up = count.next_multiple_of(threads);
+    let even = if n.div_ceil(up) < least { count / threads * threads } else { up };
+    Some(n.div_ceil(even.max(threads)))
 }
 
-/// The bytes of the parameters that a device reads, and those of all else that its launches read
-/// and write.
-fn traffic(device: &DeviceProgram, plan: &BoundDevice) -> (usize, usize) {
-    let is_param = |b: &BufferId| matches!(plan.locations[*b].space, Space::Param(_));
-    let bytes = |b: &BufferId| plan.locations[*b].bytes;
-    let all = (0..device.buffers.len()).map(|b| BufferId(int(b)));
-    let weights = all.filter(is_param).map(|b| bytes(&b)).fold(0, usize::saturating_add);
+/// The bytes that the launches of a device read and write.
+struct Traffic {
+    /// Of values without rows: parameters, and what follows from them.
+    of_all: usize,
+    of_rows: usize,
+}
+
+fn traffic(device: &DeviceProgram, plan: &BoundDevice) -> Traffic {
+    let mut all = Traffic { of_all: 0, of_rows: 0 };
     let launches = device.steps.iter().filter_map(|step| match &step.action {
         Action::Launch(launch) => Some(launch),
         Action::Copy { .. } | Action::Wait(_) | Action::Record(_) => None,
     });
-    let moved = launches.flat_map(|launch| launch.operands.iter().chain(&launch.results));
-    let moved = moved.filter(|b| !is_param(b)).map(bytes).fold(0, usize::saturating_add);
-    (weights, moved)
+    for buffer in launches.flat_map(|launch| launch.operands.iter().chain(&launch.results)) {
+        let has_rows = device.buffer(*buffer).ty.shape.iter().any(Dim::depends_on_batch);
+        let of = if has_rows { &mut all.of_rows } else { &mut all.of_all };
+        *of = of.saturating_add(plan.locations[*buffer].bytes);
+    }
+    all
 }
 
 impl Blocks {
@@ -108,15 +121,20 @@ impl Blocks {
             Some(Prepared::new(program, bound.into()))
         };
         let last = if left > 0 { Some(prepared(left)?) } else { None };
-        Some(Self { n, rows, each: prepared(rows)?, last, slots: count.min(threads) })
+        let blocks = Self { n, rows, each: prepared(rows)?, last, slots: count.min(threads) };
+        // The arenas take no more than that of all rows would, but for what rounding adds.
+        let taken = blocks.arenas().fold(0, usize::saturating_add);
+        (taken <= bound.devices[0].planned.saturating_add(ROUNDING)).then_some(blocks)
     }
 
-    /// The bytes of the arenas.
+    /// The bytes of the arenas. Fewer rows may take more, as they are planned one by one.
     pub(super) fn arenas(&self) -> impl Iterator<Item = usize> {
-        std::iter::repeat_n(self.each.bound.devices[0].planned, self.slots)
+        let kinds = self.last.iter().chain([&self.each]);
+        let most = kinds.map(|prepared| prepared.bound.devices[0].planned).max();
+        std::iter::repeat_n(invariant(most, "that there are blocks"), self.slots)
     }
 
-    /// What the launches of a block run.
+    /// What the launches of most blocks run.
     pub(super) fn prepared(&self) -> &Prepared {
         &self.each
     }
@@ -209,7 +227,7 @@ impl Blocks {
         if let Some(progress) = given.progress {
             // The steps of a whole run, in as many parts as there are rows.
             let steps = given.program.devices[0].steps.len();
-            let until = |row: usize| (steps * row / self.n) as u64;
+            let until = |row: usize| (steps as u128 * row as u128 / self.n as u128) as u64;
             progress.fetch_add(until(rows.end) - until(rows.start), Ordering::Relaxed);
         }
         Ok(invariant(done.into_iter().next(), "that a run of one device tells of it"))
@@ -294,7 +312,7 @@ mod tests {
         assert_eq!(blocks(1, 2), None);
         assert_eq!(blocks(2, 2), Some((1, false, 2)));
         assert_eq!(blocks(64, 2), Some((32, false, 2)));
-        assert_eq!(blocks(65, 4), Some((9, true, 4)));
+        assert_eq!(blocks(65, 4), Some((17, true, 4)));
     }
 
     #[test]

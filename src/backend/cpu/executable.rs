@@ -33,6 +33,18 @@ enum Way {
     Blocks(Blocks),
 }
 
+impl Plan {
+    /// What its arenas take beyond those of all rows, which a plan has before its kernels.
+    fn more(&self) -> usize {
+        match &self.way {
+            Way::Whole(_) => 0,
+            Way::Blocks(blocks) => {
+                blocks.arenas().sum::<usize>().saturating_sub(self.bound.devices[0].planned)
+            }
+        }
+    }
+}
+
 /// A program that is ready to run on virtual devices.
 #[derive(Debug)]
 pub struct CpuExecutable {
@@ -62,33 +74,35 @@ impl CpuExecutable {
         Self { trace, ..self }
     }
 
-    /// How a batch of this size is run. Its kernels may hold tables as long as the
-    /// results: they are made after the memory is found to suffice, beside that which the
-    /// parameters take on each device.
+    /// How a batch of this size is run. Its kernels may hold tables as long as the results: they are
+    /// made after the memory is found to suffice, beside that which the parameters take on each
+    /// device.
     fn prepare(&self, n: i64, limit: Option<u64>, params: &[u64]) -> Result<Arc<Plan>, RunError> {
-        let check = |bound: &Bound| {
+        let check = |bound: &Bound, more: usize| {
             let arenas = bound.devices.iter().map(|device| device.planned as u64);
             let updates = self.program.devices.iter().zip(&bound.devices);
             let updates = updates.map(|(device, bound)| variables::update_bytes(device, bound));
-            let held = arenas.chain(params.iter().copied()).chain(updates);
+            let held = arenas.chain(params.iter().copied()).chain(updates).chain([more as u64]);
             inputs::check_memory(&self.program, n, held, limit)
         };
         let mut plans = lock(&self.plans);
         let known = plans.iter().position(|p| p.bound.n == n);
         let plan = if let Some(plan) = known.and_then(|at| plans.remove(at)) {
-            check(&plan.bound)?;
+            check(&plan.bound, plan.more())?;
             plan
         } else {
             // The plan itself is small; kernels and arenas are made after the check.
             let bound = Arc::new(self.program.bind(n)?);
-            check(&bound)?;
+            check(&bound, 0)?;
             // A trace shows launches of all rows: their times are those of all threads.
             let threads = if self.trace.is_some() { 1 } else { self.crew.threads() };
             let way = Blocks::new(&self.program, &bound, threads).map_or_else(
                 || Way::Whole(Prepared::new(&self.program, bound.clone())),
                 Way::Blocks,
             );
-            Arc::new(Plan { bound, way })
+            let plan = Plan { bound, way };
+            check(&plan.bound, plan.more())?;
+            Arc::new(plan)
         };
         // The most recently used is in front, so that the end is what is forgotten.
         plans.truncate(KEPT_PLANS - 1);

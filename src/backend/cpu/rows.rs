@@ -198,7 +198,8 @@ impl ReducePlan {
     }
 }
 
-/// Reduces by `op` each channel of `x: [N, channels, width]`, whose elements are first brought together.
+/// Reduces by `op` each channel of `x: [N, channels, width]`, whose elements are first brought
+/// together.
 fn reduce_channels(op: &Reduce, channels: usize, width: usize, x: &[f32], y: &mut [f32]) {
     let row = x.len() / channels;
     y.par_chunks_mut(CHANNELS).enumerate().each(|(i, y)| {

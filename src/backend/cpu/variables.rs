@@ -39,7 +39,8 @@ fn place_params(program: &Program, weights: &Weights) -> Result<Params, CompileE
         let orders = params::orders_of(device);
         for (i, tensor) in params::of(program, device, weights)? {
             let order = order_of(&orders, i);
-            held[i as usize] = Some(placed.of(device.device, (i, order), &tensor)?);
+            let held_as = Held { device: device.device, i, order };
+            held[i as usize] = Some(placed.of(&held_as, &tensor)?);
         }
         devices.push(held);
     }
@@ -52,6 +53,14 @@ fn order_of(orders: &BTreeMap<u32, Order>, i: u32) -> Order {
     orders.get(&i).copied().unwrap_or(Order::RowMajor)
 }
 
+/// A parameter on a device.
+struct Held {
+    device: Device,
+    /// Its number.
+    i: u32,
+    order: Order,
+}
+
 /// The parameters that were given to devices.
 struct Placed<'a> {
     program: &'a Program,
@@ -61,12 +70,8 @@ struct Placed<'a> {
 
 impl Placed<'_> {
     /// The elements of a parameter in an order, for a device.
-    fn of(
-        &mut self,
-        device: Device,
-        (i, order): (u32, Order),
-        tensor: &Tensor,
-    ) -> Result<Tensor, CompileError> {
+    fn of(&mut self, held: &Held, tensor: &Tensor) -> Result<Tensor, CompileError> {
+        let Held { device, i, order } = *held;
         if order == Order::RowMajor {
             return Ok(tensor.clone());
         }
@@ -79,7 +84,7 @@ impl Placed<'_> {
         };
         let turned = turned(tensor, |tensor, to| params::write(order, tensor, to))
             .map_err(|error| CompileError::Param { name: name(), device, error })?;
-        // Nothing else here reads it, and it is large.
+        // Seldom does another device read it as it is, and it is large.
         #[cfg(feature = "onnx")]
         mmap::release(tensor.bytes());
         self.turned.insert((i, order), turned.clone());
@@ -194,7 +199,7 @@ impl Variables {
     pub(super) fn set(&self, program: &Program, weights: &Weights) -> Result<(), CompileError> {
         // A run that updates parameters ends before, or begins after.
         let _turn = lock(&self.spares);
-        // Everything is checked and copied before anything changes: a failure leaves all as it was.
+        // Everything is checked and placed before anything changes: a failure leaves all as it was.
         let mut given = params::matched(program, weights)?;
         let mut own = lock(&self.sources);
         let sources = own.with(program, &mut given)?;
@@ -206,7 +211,8 @@ impl Variables {
             for (i, tensor) in &given {
                 if held[d][*i as usize].is_some() {
                     let order = order_of(&orders, *i);
-                    new.push((d, *i, placed.of(device, (*i, order), tensor)?));
+                    let held_as = Held { device, i: *i, order };
+                    new.push((d, *i, placed.of(&held_as, tensor)?));
                 }
             }
         }
