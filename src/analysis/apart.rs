@@ -29,12 +29,11 @@ pub(crate) fn rows_are_apart(graph: &Graph) -> bool {
             NodeKind::Param(_) => results.all(is_free),
             NodeKind::Op(op) => {
                 let has_rows = results.clone().all(|v| claims.get(v).shard().is_some());
-                let mut operands = graph.operand_list(id).iter();
-                let is_ours = !op.is(Traits::UNREPEATABLE) && !matches!(op, Op::Custom(_));
-                let is_same = || {
-                    results.all(is_free) && operands.all(|v| is_free(*v)) && !op.depends_on_batch()
-                };
-                is_ours && (has_rows || is_same())
+                let is_ours = !op.is(Traits::UNREPEATABLE) && !matches!(**op, Op::Custom(_));
+                let is_same = !op.depends_on_batch()
+                    && graph.operand_list(id).iter().all(|v| is_free(*v))
+                    && results.all(is_free);
+                is_ours && (has_rows || is_same)
             }
         }
     };

@@ -137,9 +137,9 @@ pub struct DeviceStats {
     pub device: Device,
     /// The rows of the replicas on it; `None` where it has no replica.
     pub rows: Option<i64>,
-    /// Bytes of its arena.
+    /// Bytes of its arena; of all of them, where its threads take blocks of rows.
     pub planned: u64,
-    /// The highest byte of its arena that a step touched, plus one.
+    /// The highest byte of its arena that a step touched, plus one; as often as it has arenas.
     pub used: u64,
     /// Bytes of the parameters that it holds.
     pub params: u64,

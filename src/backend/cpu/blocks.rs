@@ -18,7 +18,7 @@ use crate::types::invariant::invariant;
 use crate::types::{Dim, Tensor};
 
 /// The bytes of a block's arena, if more rows do not need them: those that a core's caches hold.
-const CACHE: usize = 2 << 20;
+const CACHE: usize = 4 << 20;
 
 /// What the arenas of blocks may take beyond that of all rows.
 const ROUNDING: usize = 1 << 16;
