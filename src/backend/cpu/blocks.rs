@@ -227,7 +227,7 @@ impl Blocks {
         if let Some(progress) = given.progress {
             // The steps of a whole run, in as many parts as there are rows.
             let steps = given.program.devices[0].steps.len();
-            let until = |row: usize| (steps as u128 * row as u128 / self.n as u128) as u64;
+            let until = |row: usize| (steps.saturating_mul(row) / self.n) as u64;
             progress.fetch_add(until(rows.end) - until(rows.start), Ordering::Relaxed);
         }
         Ok(invariant(done.into_iter().next(), "that a run of one device tells of it"))
