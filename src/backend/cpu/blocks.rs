@@ -63,11 +63,12 @@ struct Done {
     failed: Option<(usize, RunError)>,
 }
 
-/// The rows of a block; `None` where all rows are better taken at once.
+/// The rows of a block; `None` where all rows are better taken at once. One thread gains what the
+/// caches hold.
 fn rows_of_block(program: &Program, bound: &Bound, threads: usize) -> Option<usize> {
     let (device, plan) = (&program.devices[0], &bound.devices[0]);
     let n = usize::try_from(bound.n).ok()?;
-    if !program.rows_are_apart || program.devices.len() > 1 || threads < 2 || n < threads {
+    if !program.rows_are_apart || program.devices.len() > 1 || n < threads {
         return None;
     }
     let Traffic { of_all, of_rows } = traffic(device, plan);
@@ -84,7 +85,8 @@ fn rows_of_block(program: &Program, bound: &Bound, threads: usize) -> Option<usi
     // As many for each thread, and none below the least.
     let up = count.next_multiple_of(threads);
     let even = if n.div_ceil(up) < least { count / threads * threads } else { up };
-    Some(n.div_ceil(even.max(threads)))
+    let rows = n.div_ceil(even.max(threads));
+    (rows < n).then_some(rows)
 }
 
 /// The bytes that the launches of a device read and write.
@@ -308,6 +310,7 @@ mod tests {
             let blocks = Blocks::new(&program, &program.bind(n).unwrap(), threads);
             blocks.map(|blocks| (blocks.rows, blocks.last.is_some(), blocks.slots))
         };
+        // One thread gains nothing from what caches hold in any case.
         assert_eq!(blocks(64, 1), None);
         assert_eq!(blocks(1, 2), None);
         assert_eq!(blocks(2, 2), Some((1, false, 2)));

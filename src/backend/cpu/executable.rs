@@ -95,11 +95,12 @@ impl CpuExecutable {
             let bound = Arc::new(self.program.bind(n)?);
             check(&bound, 0)?;
             // A trace shows launches of all rows: their times are those of all threads.
-            let threads = if self.trace.is_some() { 1 } else { self.crew.threads() };
-            let way = Blocks::new(&self.program, &bound, threads).map_or_else(
-                || Way::Whole(Prepared::new(&self.program, bound.clone())),
-                Way::Blocks,
-            );
+            let blocks = match &self.trace {
+                Some(_) => None,
+                None => Blocks::new(&self.program, &bound, self.crew.threads()),
+            };
+            let whole = || Way::Whole(Prepared::new(&self.program, bound.clone()));
+            let way = blocks.map_or_else(whole, Way::Blocks);
             let plan = Plan { bound, way };
             check(&plan.bound, plan.more())?;
             Arc::new(plan)

@@ -485,13 +485,19 @@ impl<R: Real, E: Engine<R>> Loops<'_, '_, R, E> {
                 gate.zip(p).zip(cell).for_each(|((x, p), c)| *x = *x + *p * *c);
             }
         };
-        peep(self.gates, 0, 0, cell);
-        self.apply(0, of(0));
+        // Gates that take nothing of the cell are computed in one loop.
+        let at_once = peepholes.is_empty() && !self.cell.cell.coupled;
+        if at_once {
+            self.apply(0, 0..3 * hidden);
+        } else {
+            peep(self.gates, 0, 0, cell);
+            self.apply(0, of(0));
+        }
         if self.cell.cell.coupled {
             let (input, rest) = self.gates.split_at_mut(hidden);
             let forget = rest[hidden..2 * hidden].iter_mut();
             forget.zip(&*input).for_each(|(f, i)| *f = R::of(1.0) - *i);
-        } else {
+        } else if !at_once {
             peep(self.gates, 2, 2, cell);
             self.apply(0, of(2));
         }
@@ -500,8 +506,10 @@ impl<R: Real, E: Engine<R>> Loops<'_, '_, R, E> {
         for (((c, f), i), g) in cell.iter_mut().zip(forget).zip(input).zip(candidate) {
             *c = *f * *c + *i * *g;
         }
-        peep(self.gates, 1, 1, cell);
-        self.apply(0, of(1));
+        if !at_once {
+            peep(self.gates, 1, 1, cell);
+            self.apply(0, of(1));
+        }
         state.copy_from_slice(cell);
         self.engine.apply(&self.cell.cell.functions[2], state);
         state.iter_mut().zip(&self.gates[of(1)]).for_each(|(h, o)| *h = *o * *h);
