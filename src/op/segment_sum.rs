@@ -110,24 +110,9 @@ impl OpDef for SegmentSum {
             }
             return Ok(vec![y]);
         }
-        // The rows of a segment follow each other, in their order; most segments may have none.
-        let mut order: Vec<usize> = (0..places.len()).collect();
-        order.sort_by_key(|row| places[*row]);
         for_dtype!(
             x.dtype(),
-            float F => {
-                let (x, y) = (x.as_slice::<F>(), y.as_mut_slice::<F>());
-                let mut sums = vec![0.0f64; width];
-                for rows in order.chunk_by(|a, b| places[*a] == places[*b]) {
-                    sums.fill(0.0);
-                    for row in rows {
-                        let row = x[row * width..][..width].iter();
-                        sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.real().to_f64());
-                    }
-                    let y = y[places[rows[0]] * width..][..width].iter_mut();
-                    y.zip(&sums).for_each(|(y, sum)| *y = F::of_f64(*sum));
-                }
-            },
+            float F => sums(&places, x.as_slice::<F>(), y.as_mut_slice::<F>(), width),
             int I => {
                 let (x, y) = (x.as_slice::<I>(), y.as_mut_slice::<I>());
                 for (row, place) in x.chunks_exact(width).zip(&places) {
@@ -152,6 +137,23 @@ impl OpDef for SegmentSum {
         // Every row gets the gradient of its segment.
         let dx = at.gather(dy, segments, 0)?;
         at.give(0, dx)
+    }
+}
+
+/// The sums of rows of `width` numbers, which go to these places in `y`; the others stay zero.
+fn sums<F: Float>(places: &[usize], x: &[F], y: &mut [F], width: usize) {
+    // The rows of a place follow each other, in their order; most places may have none.
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by_key(|row| places[*row]);
+    let mut sums = vec![0.0f64; width];
+    for rows in order.chunk_by(|a, b| places[*a] == places[*b]) {
+        sums.fill(0.0);
+        for row in rows {
+            let row = x[row * width..][..width].iter();
+            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.real().to_f64());
+        }
+        let y = y[places[rows[0]] * width..][..width].iter_mut();
+        y.zip(&sums).for_each(|(y, sum)| *y = F::of_f64(*sum));
     }
 }
 

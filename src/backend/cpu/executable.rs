@@ -74,15 +74,16 @@ impl CpuExecutable {
         Self { trace, ..self }
     }
 
-    /// How a batch of this size is run. Its kernels may hold tables as long as the results: they are
-    /// made after the memory is found to suffice, beside that which the parameters take on each
-    /// device.
-    fn prepare(&self, n: i64, limit: Option<u64>, params: &[u64]) -> Result<Arc<Plan>, RunError> {
+    /// How a batch of this size is run. Its kernels may hold tables as long as the results: they
+    /// are made after the memory is found to suffice, beside that which the parameters take on
+    /// each device.
+    fn prepare(&self, n: i64, limit: Option<u64>) -> Result<Arc<Plan>, RunError> {
         let check = |bound: &Bound, more: usize| {
             let arenas = bound.devices.iter().map(|device| device.planned as u64);
             let updates = self.program.devices.iter().zip(&bound.devices);
             let updates = updates.map(|(device, bound)| variables::update_bytes(device, bound));
-            let held = arenas.chain(params.iter().copied()).chain(updates).chain([more as u64]);
+            let params = self.variables.bytes().iter().copied();
+            let held = arenas.chain(params).chain(updates).chain([more as u64]);
             inputs::check_memory(&self.program, n, held, limit)
         };
         let mut plans = lock(&self.plans);
@@ -136,6 +137,23 @@ impl CpuExecutable {
         let devices = self.program.devices.iter();
         let updates = devices.map(|d| variables::tensors(&self.program, d, spares.next()));
         updates.collect::<Result<_, _>>().map_err(no_memory)
+    }
+
+    /// The statistics of a run, from what each device did.
+    fn stats(&self, bound: &Bound, worked: Vec<Worked>) -> Vec<DeviceStats> {
+        let devices = self.program.devices.iter().zip(self.variables.bytes()).zip(worked);
+        let stats = devices.map(|((program, params), Worked { planned, used, time })| {
+            let rows = program.replicas.iter().filter_map(|r| bound.rows.get(*r as usize));
+            DeviceStats {
+                device: program.device,
+                rows: (!program.replicas.is_empty()).then(|| rows.sum()),
+                planned,
+                used,
+                params: *params,
+                time,
+            }
+        });
+        stats.collect()
     }
 
     /// Runs all rows at once; `updates` are tensors for those of each device.
@@ -203,8 +221,7 @@ impl Executable for CpuExecutable {
         // them.
         let mut spares = self.variables.turn(&self.program);
         let held = self.variables.held();
-        let param_bytes = self.variables.bytes();
-        let plan = self.prepare(n, options.max_memory, param_bytes)?;
+        let plan = self.prepare(n, options.max_memory)?;
         let bound = &plan.bound;
         let mut outputs = self.outputs(n)?;
         let mut updates = self.updates(spares.as_deref_mut())?;
@@ -244,19 +261,7 @@ impl Executable for CpuExecutable {
             }
             **spares = updates;
         }
-        let devices = done?.into_iter().enumerate().map(|(d, Worked { planned, used, time })| {
-            let program = &self.program.devices[d];
-            let rows = program.replicas.iter().filter_map(|r| bound.rows.get(*r as usize));
-            DeviceStats {
-                device: program.device,
-                rows: (!program.replicas.is_empty()).then(|| rows.sum()),
-                planned,
-                used,
-                params: param_bytes[d],
-                time,
-            }
-        });
-        Ok(RunOutput { n, devices: devices.collect(), outputs })
+        Ok(RunOutput { n, devices: self.stats(bound, done?), outputs })
     }
 
     fn stage<'a>(
