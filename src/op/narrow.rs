@@ -95,9 +95,8 @@ impl OpDef for Narrow {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{self, tensor};
-    use super::super::{AllReduce, Op, Reduce};
-
-    use crate::types::{DType, Dim, Tensor};
+    use super::super::{AllReduce, Narrow, Op, Reduce};
+    use crate::types::{Claim, Combine, DType, Dim, Tensor};
 
     /// The result of `op` on rows that `cuts` divides.
     fn in_parts(op: &Reduce, x: &Tensor, cuts: &[usize]) -> Tensor {
@@ -116,6 +115,16 @@ mod tests {
         let all = AllReduce { by: narrow.by, rows }.into();
         let all = testing::eval(&all, &parts.iter().collect::<Vec<_>>()).remove(0);
         testing::eval(&narrow.into(), &[&all]).remove(0)
+    }
+
+    #[test]
+    fn a_replica_would_divide_by_its_own_rows() {
+        let x = tensor(DType::F64, &[4, 6], &[1.0; 24]);
+        let narrow = |count| Op::from(Narrow { by: Combine::WideSum, count, log: false });
+        let said = testing::refusal(&narrow(Dim::n()), &[(&x, Claim::rows(1))]);
+        assert!(said.contains("a number of rows"), "{said}");
+        let kept = testing::check_split(&narrow(Dim::from(3)), &[(&x, Claim::rows(1))], 6);
+        assert_eq!(kept, Ok(vec![Claim::rows(0)]));
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl CpuExecutable {
 
     /// Tensors for the updates of each device: `spares`, where nothing else has their memory.
     fn updates(&self, spares: Option<&mut Vec<Vec<Tensor>>>) -> Result<Vec<Vec<Tensor>>, RunError> {
-        // Before the first run there are none.
+        // A run that updates nothing has no spares, nor has the first one that does.
         let mut spares = spares.map(std::mem::take).unwrap_or_default().into_iter();
         let devices = self.program.devices.iter();
         let updates = devices.map(|d| variables::tensors(&self.program, d, spares.next()));
