@@ -10,7 +10,7 @@ use pulp::{NullaryFnOnce, Simd, WithSimd};
 
 use super::elementwise::Steps;
 use super::ending::clip;
-use super::gemm::{Area, Part, Sums, WIDEST, each_row};
+use super::gemm::{Area, Part, Sums, WIDEST, array, each_sum, store_vectors};
 use super::isa;
 use super::matrix::steps;
 use super::prefetch::prefetch;
@@ -234,6 +234,70 @@ impl Ended<'_, '_> {
     }
 }
 
+impl Ended<'_, '_> {
+    /// Ends the sums of whole vectors of columns, in the rows from one on. As [`End`] does, but
+    /// each step for all of them: so what is absent costs one test.
+    #[inline(always)]
+    fn end_sums<S: Simd, const M: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        first: usize,
+        columns: &Range<usize>,
+        sums: &mut [[S::f32s; V]; M],
+    ) {
+        let ending = self.ending;
+        let channels = self.channel + columns.start..self.channel + columns.end;
+        let is_number = |x: S::f32s| simd.equal_f32s(x, x);
+        // The sum of all is a number, unless one is none: or two are infinite, which only takes
+        // longer.
+        let mut all = [simd.splat_f32s(0.0); V];
+        each_sum!(sums, |i, v, x| {
+            all[v] = simd.add_f32s(all[v], x);
+            x
+        });
+        let is_any_off = |mask| simd.first_true_m32s(simd.not_m32s(mask)) < S::F32_LANES;
+        let mut are_numbers = is_number(all[0]);
+        for sum in &all[1..] {
+            are_numbers = simd.and_m32s(are_numbers, is_number(*sum));
+        }
+        if is_any_off(are_numbers) {
+            are_numbers = is_number(simd.splat_f32s(0.0));
+            each_sum!(sums, |i, v, x| {
+                are_numbers = simd.and_m32s(are_numbers, is_number(x));
+                simd.select_f32s(is_number(x), x, simd.splat_f32s(f32::NAN))
+            });
+            self.has_nan |= is_any_off(are_numbers);
+        }
+        let of = |list: &[f32]| *array::<_, V>(S::as_simd_f32s(&list[channels.clone()]).0);
+        if let Some(bias) = &ending.bias {
+            let bias = of(bias);
+            each_sum!(sums, |i, v, x| simd.add_f32s(x, bias[v]));
+        }
+        if let Some([scale, shift]) = ending.scale_shift {
+            let (scale, shift) = (of(scale), of(shift));
+            each_sum!(sums, |i, v, x| simd.add_f32s(simd.mul_f32s(x, scale[v]), shift[v]));
+        }
+        if let Some(bounds) = ending.bounds {
+            let bounds = splat(simd, bounds);
+            each_sum!(sums, |i, v, x| clip(simd, x, bounds));
+        }
+        if let Some(added) = ending.added {
+            let first = (self.row + first) * ending.channels + channels.start;
+            let nothing = [simd.splat_f32s(0.0); V];
+            let mut rows = [&nothing; M];
+            for (i, row) in rows.iter_mut().enumerate() {
+                let own = &added[first + i * ending.channels..][..V * S::F32_LANES];
+                *row = array(S::as_simd_f32s(own).0);
+            }
+            each_sum!(sums, |i, v, x| simd.add_f32s(x, rows[i][v]));
+        }
+        if let Some(bounds) = ending.bounds_of_sum {
+            let bounds = splat(simd, bounds);
+            each_sum!(sums, |i, v, x| clip(simd, x, bounds));
+        }
+    }
+}
+
 struct Store<'a, 'b, 'y> {
     ended: &'a mut Ended<'b, 'y>,
     area: Area,
@@ -251,22 +315,42 @@ impl WithSimd for Store<'_, '_, '_> {
 
 impl Sums for Ended<'_, '_> {
     #[inline(always)]
-    fn rows<const M: usize>(&self, first: usize, columns: &Range<usize>) -> [&[f32]; M] {
-        each_row(self.pieces[first..].iter().map(|piece| &piece[columns.clone()]))
+    fn row(&self, row: usize, columns: &Range<usize>) -> &[f32] {
+        &self.pieces[row][columns.clone()]
     }
 
     #[inline(always)]
-    fn rows_mut<const M: usize>(
+    fn row_mut(&mut self, row: usize, columns: &Range<usize>) -> &mut [f32] {
+        &mut self.pieces[row][columns.clone()]
+    }
+
+    #[inline(always)]
+    fn is_ended(&self, part: Part) -> bool {
+        part.is_last
+    }
+
+    #[inline(always)]
+    fn ends_in_registers(&self) -> bool {
+        self.ending.factor.is_none() && self.ending.addend.is_none()
+    }
+
+    #[inline(always)]
+    fn take<S: Simd, const M: usize, const V: usize>(
         &mut self,
+        simd: S,
         first: usize,
         columns: &Range<usize>,
-    ) -> [&mut [f32]; M] {
-        each_row(self.pieces[first..].iter_mut().map(|piece| &mut piece[columns.clone()]))
-    }
-
-    #[inline(always)]
-    fn takes_as_is(&self, part: Part) -> bool {
-        !part.is_last
+        part: Part,
+        mut sums: [[S::f32s; V]; M],
+    ) {
+        if part.is_last {
+            self.end_sums(simd, first, columns, &mut sums);
+        }
+        let mut i = 0;
+        while i < M {
+            store_vectors(simd, &sums[i], self.row_mut(first + i, columns));
+            i += 1;
+        }
     }
 
     #[inline(always)]

@@ -11,7 +11,9 @@ use pulp::Simd;
 use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
-pub(super) use super::micro::{Area, Part, Places, Rows, Run, Sums, WIDEST, Windows, each_row};
+pub(super) use super::micro::{
+    Area, Part, Places, Rows, Run, Sums, WIDEST, Windows, array, each_sum, store_vectors,
+};
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
 use super::scratch;
 
@@ -88,8 +90,57 @@ pub(super) fn sum_rows(a: Windows<'_>, b: Rows<'_>, c: &mut impl Sums, column: u
     let fits = terms == a.runs.iter().map(|run| run.terms).sum::<usize>();
     assert!(fits && (1..=MAX_TERMS).contains(&terms), "{terms} rows of {}", b.columns);
     scratch::panels(MEMORY, |memory| {
-        isa::arch().dispatch(Block { a, b, c, origin: [0, column], part, memory });
+        sum_block(isa::arch(), Block { a, b, c, origin: [0, column], part, memory });
     });
+}
+
+/// Runs a block; the last columns by vectors half as long, where they fill no more.
+fn sum_block(arch: pulp::Arch, block: Block<'_, impl Sums>) {
+    let columns = block.b.columns;
+    let whole = columns - columns % LONGEST;
+    match isa::half(arch).filter(|_| (1..=LONGEST / 2).contains(&(columns - whole))) {
+        None => arch.dispatch(block),
+        Some(half) => {
+            let Block { a, b, c, origin: [row, column], part, memory } = block;
+            if whole > 0 {
+                let (c, memory, b) = (&mut *c, &mut *memory, b.columns(0, whole));
+                arch.dispatch(Block { a, b, c, origin: [row, column], part, memory });
+            }
+            let (b, origin) = (b.columns(whole, columns - whole), [row, column + whole]);
+            half.dispatch(Block { a, b, c, origin, part, memory });
+        }
+    }
+}
+
+/// The lanes of the longest vectors.
+const LONGEST: usize = 16;
+
+/// Products of matrices that lie one behind the other, too small for each to be a task.
+pub(super) struct Stack<'a> {
+    pub(super) a: &'a [f32],
+    pub(super) b: &'a [f32],
+    /// The rows and columns of a product, and the terms of its sums: no more than [`MAX_TERMS`],
+    /// and some.
+    pub(super) sizes: [usize; 3],
+}
+
+impl Stack<'_> {
+    /// Makes the sums of so many products. `of` has the places where the operands of each begin,
+    /// and where its sums go.
+    pub(super) fn sum<C: Sums>(&self, of: impl Iterator<Item = ([usize; 2], C)>) {
+        let [rows, columns, terms] = self.sizes;
+        let (left, right) = (Rows::places(rows, terms), Rows::places(terms, columns));
+        let runs = &[Run { from: 0, terms }];
+        scratch::panels(MEMORY, |memory| {
+            for ([a, b], mut c) in of {
+                let a = Windows { data: &self.a[a..], places: &left, runs };
+                let (data, stride) = (&self.b[b..], Some(columns));
+                let b = Rows { data, places: &right, columns, stride };
+                let (c, part, memory) = (&mut c, Part::WHOLE, &mut *memory);
+                sum_block(isa::arch(), Block { a, b, c, origin: [0, 0], part, memory });
+            }
+        });
+    }
 }
 
 /// The rows that are multiplied in one go, at most.
@@ -119,7 +170,7 @@ fn sum_part(
         let runs = &[Run { from: 0, terms }];
         let a = Windows { data: a.data, places: &places, runs };
         let mut multiply = |b: Rows<'_>, column: usize| {
-            arch.dispatch(Block { a, b, c, origin: [row, column], part, memory });
+            sum_block(arch, Block { a, b, c, origin: [row, column], part, memory });
         };
         let b = match b {
             Right::Panels(panels) => {
@@ -149,24 +200,39 @@ fn sum_part(
 
 impl Sums for MatrixMut<'_> {
     #[inline(always)]
-    fn rows<const M: usize>(&self, first: usize, columns: &Range<usize>) -> [&[f32]; M] {
-        let rows = self.data[first * self.row_stride..].chunks(self.row_stride);
-        each_row(rows.map(|row| &row[columns.clone()]))
+    fn row(&self, row: usize, columns: &Range<usize>) -> &[f32] {
+        &self.data[row * self.row_stride..][columns.clone()]
     }
 
     #[inline(always)]
-    fn rows_mut<const M: usize>(
+    fn row_mut(&mut self, row: usize, columns: &Range<usize>) -> &mut [f32] {
+        &mut self.data[row * self.row_stride..][columns.clone()]
+    }
+
+    #[inline(always)]
+    fn is_ended(&self, _part: Part) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn ends_in_registers(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn take<S: Simd, const M: usize, const V: usize>(
         &mut self,
+        simd: S,
         first: usize,
         columns: &Range<usize>,
-    ) -> [&mut [f32]; M] {
-        let rows = self.data[first * self.row_stride..].chunks_mut(self.row_stride);
-        each_row(rows.map(|row| &mut row[columns.clone()]))
-    }
-
-    #[inline(always)]
-    fn takes_as_is(&self, _part: Part) -> bool {
-        true
+        _part: Part,
+        sums: [[S::f32s; V]; M],
+    ) {
+        let mut i = 0;
+        while i < M {
+            store_vectors(simd, &sums[i], self.row_mut(first + i, columns));
+            i += 1;
+        }
     }
 
     #[inline(always)]
@@ -179,7 +245,7 @@ impl Sums for MatrixMut<'_> {
 
     #[inline(always)]
     fn end<S: Simd>(&mut self, _simd: S, _area: &Area, _block: &mut [f32]) {
-        unreachable!("a matrix takes all sums as they are");
+        unreachable!("a matrix takes sums as they are");
     }
 }
 

@@ -63,6 +63,16 @@ pub(super) fn arch() -> pulp::Arch {
     CHOSEN.get().unwrap_or_default()
 }
 
+/// Those with vectors half as long as these have, which are the longest; `None` where there are none.
+pub(super) fn half(arch: pulp::Arch) -> Option<pulp::Arch> {
+    #[cfg(target_arch = "x86_64")]
+    if let pulp::Arch::V4(wide) = arch {
+        return Some(pulp::Arch::V3(*wide));
+    }
+    let _ = arch;
+    None
+}
+
 /// Whether these instructions have 32 registers of 16 elements.
 pub(super) fn has_many_registers() -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -10,9 +10,9 @@ use rayon::prelude::*;
 use super::cpu_op::{CpuKernel, CpuOp, Dims, Orders, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
 use super::ending_last::{Addend, Ended, EndingLast};
-use super::gemm::{Matrix, Panels, Right, sum};
+use super::gemm::{MAX_TERMS, Matrix, Panels, Right, Stack, sum};
 use super::isa;
-use super::tile::{self, Extent, by_tiles};
+use super::tile::{self, Extent, PIECES, Pieces, by_tiles};
 use crate::backend::host::{Each, Unsuited, crew};
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
@@ -120,11 +120,25 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
         return;
     }
     let matrix_a = |at: usize| Matrix::contiguous(&left.data[at * m * k..], m, k);
-    let work = m.saturating_mul(n).saturating_mul(k);
-    let each = (WORTH / work.max(1)).max(1);
-    y.par_chunks_mut((m * n).max(1)).with_min_len(each).enumerate().each(|(i, y)| {
-        let (at_a, at_b) = places(i, outer_a, outer_b);
-        product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * m * n);
+    let (work, size) = (m.saturating_mul(n).saturating_mul(k), (m * n).max(1));
+    let each = (WORTH / work.max(1)).min(PIECES / m.max(1));
+    if each < 2 || !(1..=MAX_TERMS).contains(&k) {
+        y.par_chunks_mut(size).enumerate().each(|(i, y)| {
+            let (at_a, at_b) = places(i, outer_a, outer_b);
+            product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * size);
+        });
+        return;
+    }
+    let stack = Stack { a: left.data, b: right.data, sizes: [m, n, k] };
+    y.par_chunks_mut(each * size).enumerate().each(|(task, y)| {
+        let mut pieces: Pieces<'_> = y.chunks_exact_mut(n).collect();
+        stack.sum(pieces.chunks_exact_mut(m).zip(task * each..).map(|(pieces, at)| {
+            let (at_a, at_b) = places(at, outer_a, outer_b);
+            let sums = Ended { ending, row: at * m, channel: 0, pieces, has_nan: false };
+            ([at_a * m * k, at_b * k * n], sums)
+        }));
+        drop(pieces);
+        ending.rest(y, task * each * size);
     });
 }
 

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::simd::vectorised;
+use super::square::{self, SIDE, Square, Squares};
 use crate::types::Order;
+use crate::types::invariant::invariant;
 
 /// A matrix to read: element `(i, j)` is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy, Debug)]
@@ -221,38 +223,8 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If rows are not contiguous, or `to` is too short: a bug in the caller.
     pub(crate) fn pack_transposed(&self, to: &mut [f32], width: usize) {
-        /// The sides of the blocks that are transposed one by one: a row of a block has the 64
-        /// bytes of a cache line.
-        const SIDE: usize = 16;
         assert!(self.column_stride == 1 || self.columns < 2, "rows that are not contiguous");
-        let squares = steps(0..self.columns, SIDE)
-            .flat_map(|j| steps(0..self.rows, SIDE).map(move |i| (i, j.clone())));
-        vectorised!(for (i, j) in squares {
-            let mut square = [[0.0; SIDE]; SIDE];
-            if (i.len(), j.len()) == (SIDE, SIDE) {
-                // Loops of a known length have no rests.
-                for (row, from) in i.clone().zip(&mut square) {
-                    from.copy_from_slice(&self.data[row * self.row_stride + j.start..][..SIDE]);
-                }
-                for (k, column) in j.clone().enumerate() {
-                    let to = &mut to[column * width + i.start..][..SIDE];
-                    for (to, row) in to.iter_mut().zip(&square) {
-                        *to = row[k];
-                    }
-                }
-                continue;
-            }
-            for (row, from) in i.clone().zip(&mut square) {
-                let row = &self.data[row * self.row_stride..][j.clone()];
-                from[..row.len()].copy_from_slice(row);
-            }
-            for (k, column) in j.clone().enumerate() {
-                let to = &mut to[column * width..][i.clone()];
-                for (to, row) in to.iter_mut().zip(&square) {
-                    *to = row[k];
-                }
-            }
-        });
+        square::dispatch(Transposed { from: *self, to, width });
     }
 
     /// Whether the elements of a row are neighbours.
@@ -266,6 +238,47 @@ impl<'a> Matrix<'a> {
     #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
     pub(super) fn row(&self, i: usize) -> &'a [f32] {
         &self.data[i * self.row_stride..][..self.columns]
+    }
+}
+
+/// A matrix whose rows are contiguous, and where its columns become rows of this width.
+struct Transposed<'a> {
+    from: Matrix<'a>,
+    to: &'a mut [f32],
+    width: usize,
+}
+
+impl Squares for Transposed<'_> {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "loops are compiled for the vectors of their caller")]
+    fn run(self, turned: impl Fn([&[f32; SIDE]; SIDE]) -> Square) {
+        let Self { from: Matrix { data, rows, columns, row_stride, .. }, to, width } = self;
+        for j in steps(0..columns, SIDE) {
+            for i in steps(0..rows, SIDE) {
+                if (i.len(), j.len()) == (SIDE, SIDE) {
+                    // Rows of a known length have no rests.
+                    let first = &data[i.start * row_stride + j.start..];
+                    let mut rows = [&[0.0; SIDE]; SIDE];
+                    for (row, own) in rows.iter_mut().enumerate() {
+                        let has = "that a matrix has the elements of its rows";
+                        *own = invariant(first[row * row_stride..].first_chunk(), has);
+                    }
+                    let square = turned(rows);
+                    for (column, from) in j.clone().zip(&square) {
+                        to[column * width + i.start..][..SIDE].copy_from_slice(from);
+                    }
+                    continue;
+                }
+                let mut square = [[0.0; SIDE]; SIDE];
+                for (row, own) in i.clone().zip(&mut square) {
+                    own[..j.len()].copy_from_slice(&data[row * row_stride..][j.clone()]);
+                }
+                let square = turned(square.each_ref());
+                for (column, from) in j.clone().zip(&square) {
+                    to[column * width..][i.clone()].copy_from_slice(&from[..i.len()]);
+                }
+            }
+        }
     }
 }
 

@@ -13,6 +13,25 @@ use pulp::{NullaryFnOnce, Simd, WithSimd};
 use smallvec::SmallVec;
 
 use super::prefetch::prefetch;
+use super::simd::take;
+
+/// Replaces each sum of a block by an expression of it and its row and vector: a loop over
+/// indices, as iterators are calls where tests are built, and keep sums in memory.
+macro_rules! each_sum {
+    ($sums:ident, |$i:ident, $v:ident, $sum:ident| $f:expr) => {
+        let mut $i = 0;
+        while $i < M {
+            let mut $v = 0;
+            while $v < V {
+                let $sum = $sums[$i][$v];
+                $sums[$i][$v] = $f;
+                $v += 1;
+            }
+            $i += 1;
+        }
+    };
+}
+pub(super) use each_sum;
 
 /// The most terms of one call: what it reads of the right operand stays in a core's cache.
 pub(super) const TERMS: usize = 512;
@@ -97,16 +116,17 @@ impl Rows<'_> {
     }
 
     /// These columns.
-    fn columns(self, from: usize, columns: usize) -> Self {
+    pub(super) fn columns(self, from: usize, columns: usize) -> Self {
         Self { data: &self.data[from..], columns, ..self }
     }
 
     /// Copies the rows to `memory`, one behind the other and zeros up to `width` at the end of
     /// each.
+    #[inline(always)]
     fn copy(&self, memory: &mut [f32], width: usize) {
         for (to, at) in memory.chunks_exact_mut(width).zip(self.places) {
             let (to, rest) = to.split_at_mut(self.columns);
-            to.copy_from_slice(&self.data[*at..][..self.columns]);
+            take(&self.data[*at..], 1, to);
             rest.fill(0.0);
         }
     }
@@ -114,15 +134,28 @@ impl Rows<'_> {
 
 /// Where the sums of a product go, block by block, and where those that go on come from.
 pub(super) trait Sums {
-    /// Some columns of the rows from one on.
-    fn rows<const M: usize>(&self, first: usize, columns: &Range<usize>) -> [&[f32]; M];
+    /// Some columns of a row.
+    fn row(&self, row: usize, columns: &Range<usize>) -> &[f32];
 
-    /// Some columns of the rows from one on, to write.
-    fn rows_mut<const M: usize>(&mut self, first: usize, columns: &Range<usize>)
-    -> [&mut [f32]; M];
+    /// Some columns of a row, to write.
+    fn row_mut(&mut self, row: usize, columns: &Range<usize>) -> &mut [f32];
 
-    /// Whether sums of this part are stored in their rows as they are.
-    fn takes_as_is(&self, part: Part) -> bool;
+    /// Whether more is done with the sums of this part than storing them.
+    fn is_ended(&self, part: Part) -> bool;
+
+    /// Whether [`Sums::take`] ends sums.
+    fn ends_in_registers(&self) -> bool;
+
+    /// Takes the sums of whole vectors of columns in the rows from one on, and ends them if they
+    /// end in registers.
+    fn take<S: Simd, const M: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        first: usize,
+        columns: &Range<usize>,
+        part: Part,
+        sums: [[S::f32s; V]; M],
+    );
 
     /// Whether what is read and written is too much for caches, so that it is asked for before.
     fn is_far(&self) -> bool;
@@ -130,7 +163,7 @@ pub(super) trait Sums {
     /// Asks for what [`Sums::end`] will read and write of an area.
     fn expect(&self, area: &Area);
 
-    /// Takes the sums of an area from a block, where they end; what is behind them in a row of the
+    /// Takes the sums of an area from a block, and ends them; what is behind them in a row of the
     /// block is of any value.
     fn end<S: Simd>(&mut self, simd: S, area: &Area, block: &mut [f32]);
 }
@@ -199,11 +232,13 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                 right = Rows { data: memory, places: &close, ..right };
             }
             // As even as possible: a low block leaves registers idle.
-            let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });
-            let first = |i: usize| i * height / blocks;
+            let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS }).max(1);
+            let (least, more) = (height / blocks, height % blocks);
+            let first = |i: usize| i * least + i.min(more);
             let (columns, stride) = (column + at..column + at + width, vectors * lanes);
             let (is_whole, is_first) = (width == stride, columns.start == 0);
-            let (as_is, is_far) = (c.takes_as_is(part), c.is_far());
+            let (is_ended, is_far) = (c.is_ended(part), c.is_far());
+            let is_taken = is_whole && (!is_ended || c.ends_in_registers());
             for i in (0..blocks).step_by(TOGETHER) {
                 let together = i..(i + TOGETHER).min(blocks);
                 let rows = row + first(together.start)..row + first(together.end);
@@ -214,7 +249,7 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                 for i in together {
                     let own = Area { rows: row + first(i)..row + first(i + 1), ..area.clone() };
                     let from = (own.rows.start - area.rows.start) * stride;
-                    if is_far && !as_is {
+                    if is_far && is_ended {
                         c.expect(&own);
                     }
                     if is_far && is_first && i + 1 < blocks {
@@ -222,12 +257,12 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                     }
                     let operands = Operands { a: a.rows(first(i)..first(i + 1)), b: right };
                     let block = &mut block[from..];
-                    tall(simd, vectors, operands, To { c, area: own, block, is_whole, as_is });
+                    tall(simd, vectors, operands, To { c, area: own, block, is_whole, is_taken });
                 }
-                match (as_is, is_whole) {
-                    (true, true) => {}
-                    (true, false) => store(c, &area, block),
-                    (false, _) => c.end(simd, &area, block),
+                match (is_taken, is_ended) {
+                    (true, _) => {}
+                    (false, true) => c.end(simd, &area, block),
+                    (false, false) => store(c, &area, block),
                 }
             }
             at += width;
@@ -239,7 +274,7 @@ impl<C: Sums> WithSimd for Block<'_, C> {
 #[inline(always)]
 fn load(c: &impl Sums, area: &Area, block: &mut [f32]) {
     for (row, block) in area.rows.clone().zip(block.chunks_exact_mut(area.stride)) {
-        let [sums] = c.rows(row, &area.columns);
+        let sums = c.row(row, &area.columns);
         block[..sums.len()].copy_from_slice(sums);
     }
 }
@@ -248,7 +283,7 @@ fn load(c: &impl Sums, area: &Area, block: &mut [f32]) {
 #[inline(always)]
 fn store(c: &mut impl Sums, area: &Area, block: &[f32]) {
     for (row, block) in area.rows.clone().zip(block.chunks_exact(area.stride)) {
-        let [sums] = c.rows_mut(row, &area.columns);
+        let sums = c.row_mut(row, &area.columns);
         sums.copy_from_slice(&block[..sums.len()]);
     }
 }
@@ -293,8 +328,8 @@ struct To<'a, C> {
     /// Whether vectors end where the columns do: sums that go on are those of the rows, else those
     /// of the block.
     is_whole: bool,
-    /// Whether whole vectors are stored in the rows, and not in the block.
-    as_is: bool,
+    /// Whether `c` takes them from registers, and not from the block.
+    is_taken: bool,
 }
 
 /// The block of all rows of `a` and of so many vectors.
@@ -329,18 +364,17 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
     #[inline(always)]
     fn call(self) {
         let Self { simd, operands: Operands { a, b }, to } = self;
-        let To { c, area: Area { rows, columns, stride, part }, block, is_whole, as_is } = to;
+        let To { c, area: Area { rows, columns, stride, part }, block, is_whole, is_taken } = to;
         let zero = simd.splat_f32s(0.0);
         let mut sums = [[zero; V]; M];
         let width = V * S::F32_LANES;
         if part.goes_on {
-            let from: [&[f32]; M] = if is_whole {
-                c.rows(rows.start, &columns)
-            } else {
-                each_row(block.chunks(stride))
-            };
-            for (from, sums) in from.iter().zip(&mut sums) {
-                *sums = *array(S::as_simd_f32s(&from[..width]).0);
+            let mut i = 0;
+            while i < M {
+                let from =
+                    if is_whole { c.row(rows.start + i, &columns) } else { &block[i * stride..] };
+                sums[i] = *array(S::as_simd_f32s(&from[..width]).0);
+                i += 1;
             }
         }
         let first: &[usize; M] = array(a.places);
@@ -349,8 +383,12 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
             let (own, others) = places.split_at(run.terms);
             places = others;
             // Slices of one length: no term needs a test of each.
-            let rows: [&[f32]; M] =
-                std::array::from_fn(|i| &a.data[first[i] + run.from..][..own.len()]);
+            let mut rows = [&a.data[..0]; M];
+            let mut i = 0;
+            while i < M {
+                rows[i] = &a.data[first[i] + run.from..][..own.len()];
+                i += 1;
+            }
             // Loops over indices: where tests are built, iterators are calls that keep sums in
             // memory. One term to a turn: several are no faster, and of those whose elements are
             // taken as arrays the compiler loads all at once, so that sums leave the registers.
@@ -370,32 +408,38 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
                 term += 1;
             }
         }
-        let mut to: [&mut [f32]; M] = if is_whole && as_is {
-            c.rows_mut(rows.start, &columns)
+        // A sum of zero is positive.
+        each_sum!(sums, |i, v, sum| simd.add_f32s(sum, zero));
+        if is_taken {
+            c.take(simd, rows.start, &columns, part, sums);
         } else {
-            each_row(block.chunks_mut(stride))
-        };
-        for (to, sums) in to.iter_mut().zip(&sums) {
-            let to = S::as_mut_simd_f32s(&mut to[..width]).0;
-            for (to, sum) in to.iter_mut().zip(sums) {
-                *to = simd.add_f32s(*sum, zero);
+            let mut i = 0;
+            while i < M {
+                store_vectors(simd, &sums[i], &mut block[i * stride..]);
+                i += 1;
             }
         }
     }
 }
 
-/// The rows as an array.
+/// Stores vectors at the beginning of a row.
 #[inline(always)]
-pub(super) fn each_row<T, const M: usize>(mut rows: impl Iterator<Item = T>) -> [T; M] {
-    std::array::from_fn(|_| match rows.next() {
-        Some(row) => row,
-        None => unreachable!("less than {M} rows"),
-    })
+pub(super) fn store_vectors<S: Simd, const V: usize>(
+    _simd: S,
+    vectors: &[S::f32s; V],
+    to: &mut [f32],
+) {
+    let to = S::as_mut_simd_f32s(&mut to[..V * S::F32_LANES]).0;
+    let mut v = 0;
+    while v < V {
+        to[v] = vectors[v];
+        v += 1;
+    }
 }
 
 /// The vectors as an array.
 #[inline(always)]
-fn array<T, const V: usize>(vectors: &[T]) -> &[T; V] {
+pub(super) fn array<T, const V: usize>(vectors: &[T]) -> &[T; V] {
     match vectors.first_chunk() {
         Some(vectors) => vectors,
         None => unreachable!("a row of less than {V} vectors"),

@@ -42,6 +42,7 @@ pub(crate) mod rows;
 mod run;
 mod scratch;
 mod simd;
+mod square;
 pub(crate) mod strides;
 #[cfg(test)]
 mod testing;

@@ -3,16 +3,19 @@
 
 #![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
 
+use std::mem;
+
 use rayon::prelude::*;
 use smallvec::{SmallVec, smallvec};
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
+use super::matrix::{Layout, Matrix};
 use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Images, Support, Types};
-use crate::op::broadcast::{Broadcast, Run};
-use crate::op::strided::{Axis, distances, read};
+use crate::op::broadcast::Broadcast;
+use crate::op::strided::{Axis, Walk, distances, merged, read};
 use crate::op::{Apply2, Binary, Blocks, Expand, Slice, Transpose};
 use crate::types::{KernelClass, TensorType};
 
@@ -96,9 +99,8 @@ impl StridedPlan {
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
 pub fn strided(plan: &StridedPlan, x: &[f32], y: &mut [f32]) {
-    let x: &[u8] = bytemuck::cast_slice(x);
     let Some(((_, distance), inner)) = plan.axes.split_first() else {
-        read(x, bytemuck::cast_slice_mut(y), 4, plan.first, &[]);
+        y[0] = x[plan.first];
         return;
     };
     let row: usize = inner.iter().map(|(size, _)| size).product();
@@ -111,7 +113,18 @@ pub fn strided(plan: &StridedPlan, x: &[f32], y: &mut [f32]) {
         let mut axes: SmallVec<[Axis; 6]> = smallvec![(y.len() / row, *distance)];
         axes.extend_from_slice(inner);
         let first = plan.first.wrapping_add_signed(moved);
-        read(x, bytemuck::cast_slice_mut(y), 4, first, &axes);
+        match merged(&axes).as_slice() {
+            // Columns that become rows.
+            [outer @ .., (columns, 1), (rows, distance)] if *distance > 1 => {
+                let (mut planes, row_stride) = (Walk::new(first, outer), distance.unsigned_abs());
+                let layout =
+                    Layout { rows: *rows, columns: *columns, row_stride, column_stride: 1 };
+                for y in y.chunks_exact_mut(rows * columns) {
+                    Matrix::new(&x[planes.next()..], layout).pack_transposed(y, *rows);
+                }
+            }
+            axes => read(bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y), 4, first, axes),
+        }
     });
 }
 
@@ -129,10 +142,10 @@ impl BroadcastPlan {
     }
 }
 
-/// The runs of a part of the result, with a function.
+/// Some runs of the result, from the one of this number on, with a function.
 struct Runs<'a> {
-    list: &'a [Run<2>],
-    from: usize,
+    loops: &'a Broadcast<2>,
+    first: usize,
     a: &'a [f32],
     b: &'a [f32],
     y: &'a mut [f32],
@@ -143,26 +156,34 @@ impl Apply2<f32> for Runs<'_> {
 
     #[inline]
     fn apply(self, f: impl Fn(f32, f32) -> f32) {
-        let Self { list, from, a, b, y } = self;
-        vectorised!(for run in list {
-            let Run { out, len, starts: [i, j], steps } = *run;
-            let y = &mut y[out - from..][..len];
-            // Along a run an operand moves by one element or stays.
-            match steps {
-                [0, 0] => y.fill(f(a[i], b[j])),
-                [0, _] => {
-                    let a = a[i];
-                    y.iter_mut().zip(&b[j..j + len]).for_each(|(y, b)| *y = f(a, *b));
+        let Self { loops, first: mut run, a, b, y: mut left } = self;
+        let [outer @ .., (len, steps)] = loops.axes() else { return };
+        // One axis is one run.
+        let (runs, strides) = outer.last().copied().unwrap_or((1, [0, 0]));
+        vectorised!(while !left.is_empty() {
+            let many = (runs - run % runs).min(left.len() / len);
+            let [mut i, mut j] = loops.starts(run);
+            let (own, others) = mem::take(&mut left).split_at_mut(many * len);
+            for y in own.chunks_exact_mut(*len) {
+                // Along a run an operand moves by one element or stays.
+                match steps {
+                    [0, 0] => y.fill(f(a[i], b[j])),
+                    [0, _] => {
+                        let a = a[i];
+                        y.iter_mut().zip(&b[j..j + len]).for_each(|(y, b)| *y = f(a, *b));
+                    }
+                    [_, 0] => {
+                        let b = b[j];
+                        y.iter_mut().zip(&a[i..i + len]).for_each(|(y, a)| *y = f(*a, b));
+                    }
+                    _ => {
+                        let both = a[i..i + len].iter().zip(&b[j..j + len]);
+                        y.iter_mut().zip(both).for_each(|(y, (a, b))| *y = f(*a, *b));
+                    }
                 }
-                [_, 0] => {
-                    let b = b[j];
-                    y.iter_mut().zip(&a[i..i + len]).for_each(|(y, a)| *y = f(*a, b));
-                }
-                _ => {
-                    let both = a[i..i + len].iter().zip(&b[j..j + len]);
-                    y.iter_mut().zip(both).for_each(|(y, (a, b))| *y = f(*a, *b));
-                }
+                (i, j) = (i + strides[0], j + strides[1]);
             }
+            (run, left) = (run + many, others);
         });
     }
 }
@@ -172,13 +193,11 @@ impl Apply2<f32> for Runs<'_> {
 /// # Panics
 /// If a slice has not the size that the plan says: a bug in the caller.
 pub fn broadcast(plan: &BroadcastPlan, a: &[f32], b: &[f32], y: &mut [f32]) {
-    let mut runs: Vec<Run<2>> = Vec::new();
-    plan.loops.runs(|run| runs.push(run));
-    let Some(len) = runs.first().map(|run| run.len) else { return };
-    let many = (WORTH / len.max(1)).max(1);
-    let tasks = y.par_chunks_mut(many * len).zip(runs.par_chunks(many)).enumerate();
-    tasks.each(|(i, (y, list))| {
-        plan.op.visit(Runs { list, from: i * many * len, a, b, y });
+    let BroadcastPlan { op, loops } = plan;
+    let Some((len, _)) = loops.axes().last() else { return };
+    let many = (WORTH / len.max(&1)).max(1);
+    y.par_chunks_mut((many * len).max(1)).enumerate().each(|(i, y)| {
+        op.visit(Runs { loops, first: i * many, a, b, y });
     });
 }
 

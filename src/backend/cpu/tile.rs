@@ -24,7 +24,7 @@ pub(super) fn wanted(multiplications: usize, worth: usize) -> usize {
 const FEW: usize = 8;
 
 /// The pieces of rows that take no memory of their own.
-const PIECES: usize = 256;
+pub(super) const PIECES: usize = 256;
 
 /// A piece of each of some neighbouring rows, which are written in place.
 pub(super) type Pieces<'a> = SmallVec<[&'a mut [f32]; PIECES]>;

@@ -88,6 +88,21 @@ impl<const K: usize> Broadcast<K> {
         self.axes.iter().fold(1, |n, (size, _)| n.saturating_mul(*size))
     }
 
+    /// The positions of the operands where the run of this number begins, as [`Self::runs`] counts
+    /// them.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
+    pub(crate) fn starts(&self, mut run: usize) -> [usize; K] {
+        let mut starts = [0; K];
+        for (size, strides) in self.axes.iter().rev().skip(1) {
+            for (start, stride) in starts.iter_mut().zip(strides) {
+                *start += run % size * stride;
+            }
+            run /= size;
+        }
+        starts
+    }
+
     /// Calls `f` with the runs that make up the result, in order.
     pub(crate) fn runs(&self, mut f: impl FnMut(Run<K>)) {
         self.each(&mut f);

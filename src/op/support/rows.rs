@@ -7,8 +7,6 @@
 
 #![expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
 
-use smallvec::SmallVec;
-
 use crate::op::element::Float;
 use crate::op::real::Real;
 
@@ -181,8 +179,10 @@ pub(in crate::op) fn each<R: Copy>(x: &mut [R], state: &[R], f: impl Fn(&mut R, 
         }
     } else if state.len() == COLUMNS {
         // Several rows at once: of a loop over one compilers make vectors across rows.
-        let mut states: SmallVec<[R; ROWS * COLUMNS]> = SmallVec::new();
-        (0..ROWS).for_each(|_| states.extend_from_slice(state));
+        let mut states = [state[0]; ROWS * COLUMNS];
+        for own in states.chunks_exact_mut(COLUMNS) {
+            own.copy_from_slice(state);
+        }
         for rows in x.chunks_mut(states.len()) {
             // No `for_each`, which may be a function of its own, for narrower vectors.
             for (x, state) in rows.iter_mut().zip(&states) {

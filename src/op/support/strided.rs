@@ -1,5 +1,7 @@
 //! Strided reads: the memory access of transpose, slice, expand and tile.
 
+use std::iter;
+
 use smallvec::SmallVec;
 
 use crate::op::OpError;
@@ -42,11 +44,18 @@ pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes:
     // A contiguous last axis is a row of bytes: one copy for each row, whatever the element type.
     if let Some((run, 1)) = axes.last().copied() {
         axes.pop();
-        let run = run * width;
-        let mut runs = Walk::new(first, &axes);
-        for out in to.chunks_exact_mut(run) {
-            let at = runs.next() * width;
-            out.copy_from_slice(&from[at..at + run]);
+        let mut rows = Walk::new(first, &axes);
+        let at = || rows.next() * width;
+        // Copies of a known size are a few moves.
+        match run * width {
+            16 => copies::<16>(from, to, at),
+            32 => copies::<32>(from, to, at),
+            64 => copies::<64>(from, to, at),
+            run => {
+                to.chunks_exact_mut(run).zip(iter::repeat_with(at)).for_each(|(to, at)| {
+                    to.copy_from_slice(&from[at..at + run]);
+                });
+            }
         }
         return;
     }
@@ -57,6 +66,13 @@ pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes:
         2 => elements::<2>(from, to, first, &axes),
         4 => elements::<4>(from, to, first, &axes),
         _ => elements::<8>(from, to, first, &axes),
+    }
+}
+
+/// Fills `to` with runs of so many bytes, which begin at these places.
+fn copies<const RUN: usize>(from: &[u8], to: &mut [u8], mut at: impl FnMut() -> usize) {
+    for to in to.as_chunks_mut::<RUN>().0 {
+        to.copy_from_slice(&from[at()..][..RUN]);
     }
 }
 
@@ -80,7 +96,7 @@ pub(in crate::op) fn axes_of(dims: &[usize]) -> SmallVec<[Axis; 6]> {
 
 /// The same reading with as few axes as possible: none of size 1, and none that goes on where the
 /// next ends.
-fn merged(axes: &[Axis]) -> Axes {
+pub(crate) fn merged(axes: &[Axis]) -> Axes {
     let mut out = Axes::new();
     for (size, distance) in axes.iter().copied().filter(|(size, _)| *size != 1) {
         match out.last_mut() {
@@ -140,19 +156,19 @@ fn exchange<T: Copy>(from: &[T], to: &mut [T], first: usize, rows: usize, column
 }
 
 /// The position of the first element of every row, in row-major order of the axes outside it.
-pub(in crate::op) struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     axes: &'a [Axis],
     index: SmallVec<[usize; 6]>,
     at: usize,
 }
 
 impl<'a> Walk<'a> {
-    pub(in crate::op) fn new(first: usize, axes: &'a [Axis]) -> Self {
+    pub(crate) fn new(first: usize, axes: &'a [Axis]) -> Self {
         Self { axes, index: SmallVec::from_elem(0, axes.len()), at: first }
     }
 
     /// The position of this row; the next call gives that of the row after it.
-    pub(in crate::op) fn next(&mut self) -> usize {
+    pub(crate) fn next(&mut self) -> usize {
         let now = self.at;
         for (i, (size, distance)) in self.index.iter_mut().zip(self.axes).rev() {
             *i += 1;
