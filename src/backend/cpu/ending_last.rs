@@ -443,16 +443,19 @@ impl<S: Simd, const SCALED: bool, const ADDED: bool, const BOUNDED: bool> Nullar
                 ended::<S, SCALED, ADDED, BOUNDED>(simd, sum, others, &of)
             }
         };
+        // A function's call each.
+        let load = |rest: &[f32]| simd.partial_load_f32s(rest);
+        let of_rest = [load(bias_rest), load(scale_rest), load(shift_rest)];
         for (i, piece) in pieces.iter_mut().enumerate() {
             let (y, y_rest) = S::as_mut_simd_f32s(&mut piece[columns.start..][..width]);
-            let (y, sums) = (&mut y[..whole], &block[i * stride..][..width]);
-            let own = &S::as_simd_f32s(sums).0[..whole];
+            let (y, sums) = (&mut y[..whole], &block[i * stride..][..stride]);
+            let own = S::as_simd_f32s(sums).0;
             let added = match ending.added {
                 Some(added) if ADDED => {
                     &added[(first + i) * ending.channels + channels.start..][..width]
                 }
                 // Not read.
-                Some(_) | None => sums,
+                Some(_) | None => &sums[..width],
             };
             let (added, added_rest) = S::as_simd_f32s(added);
             let added = &added[..whole];
@@ -460,11 +463,10 @@ impl<S: Simd, const SCALED: bool, const ADDED: bool, const BOUNDED: bool> Nullar
                 y[v] = end(own[v], [bias[v], scale[v], shift[v], added[v]]);
             }
             if !y_rest.is_empty() {
-                // What is behind a row in its block is of any value.
-                let load = |rest: &[f32]| simd.partial_load_f32s(rest);
-                let sum = load(&sums[whole * S::F32_LANES..]);
-                let (bias, scale, shift) = (load(bias_rest), load(scale_rest), load(shift_rest));
-                let x = end(sum, [bias, scale, shift, load(added_rest)]);
+                // A row of a block has whole vectors, the last of which ends with any values.
+                let [bias, scale, shift] = of_rest;
+                let added = if ADDED { load(added_rest) } else { zero };
+                let x = end(own[whole], [bias, scale, shift, added]);
                 simd.partial_store_f32s(y_rest, x);
             }
         }

@@ -94,11 +94,15 @@ pub(super) fn sum_rows(a: Windows<'_>, b: Rows<'_>, c: &mut impl Sums, column: u
     });
 }
 
-/// Runs a block; the last columns by vectors half as long, where they fill no more.
+/// Runs a block; the last columns by vectors half as long, where they fill no more and a copy of
+/// them, with zeros behind, would be for few rows, or there are no others.
 fn sum_block(arch: pulp::Arch, block: Block<'_, impl Sums>) {
     let columns = block.b.columns;
     let whole = columns - columns % LONGEST;
-    match isa::half(arch).filter(|_| (1..=LONGEST / 2).contains(&(columns - whole))) {
+    let suits = columns > whole
+        && columns - whole <= LONGEST / 2
+        && (whole == 0 || block.a.places.len() < FEW);
+    match isa::half(arch).filter(|_| suits) {
         None => arch.dispatch(block),
         Some(half) => {
             let Block { a, b, c, origin: [row, column], part, memory } = block;
@@ -114,6 +118,9 @@ fn sum_block(arch: pulp::Arch, block: Block<'_, impl Sums>) {
 
 /// The lanes of the longest vectors.
 const LONGEST: usize = 16;
+
+/// Rows for which a copy of some columns is not worth its cost.
+const FEW: usize = 16;
 
 /// Products of matrices that lie one behind the other, too small for each to be a task.
 pub(super) struct Stack<'a> {

@@ -163,8 +163,8 @@ pub(super) trait Sums {
     /// Asks for what [`Sums::end`] will read and write of an area.
     fn expect(&self, area: &Area);
 
-    /// Takes the sums of an area from a block, and ends them; what is behind them in a row of the
-    /// block is of any value.
+    /// Takes the sums of an area from a block, and ends them. A row of the block has whole vectors;
+    /// what is behind the sums is of any value.
     fn end<S: Simd>(&mut self, simd: S, area: &Area, block: &mut [f32]);
 }
 

@@ -11,7 +11,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::super::ending_last::{Ended, EndingLast};
-use super::super::gemm::{Area, Part, Sums};
+use super::super::gemm::{Area, Part, Sums, each_sum};
 use super::super::isa;
 use super::super::matrix::steps;
 use super::super::tile::Pieces;
@@ -19,6 +19,7 @@ use super::operands::ConvOperands;
 use crate::backend::host::Each;
 use crate::op::window::WindowAxis;
 use crate::types::Order;
+use crate::types::invariant::invariant;
 
 /// Multiplications for which a task is worth its cost.
 const WORTH: usize = 1 << 15;
@@ -26,7 +27,7 @@ const WORTH: usize = 1 << 15;
 /// The most windows that are computed together.
 const WINDOWS: usize = 7;
 
-/// The most windows that end together.
+/// The most windows whose results are asked for together.
 const WIDE: usize = 4 * WINDOWS;
 
 /// The sizes of a convolution of images with the channels last, channel by channel.
@@ -114,15 +115,13 @@ impl WithSimd for Line<'_, '_> {
         let windows = together(columns.output);
         // Sums, weights and elements in registers.
         let most = if S::REGISTER_COUNT < 32 { 1 } else { 2 };
-        let mut sums = [0.0; WIDE * Order::PANEL];
         let groups = columns.output.div_ceil(WIDE);
         let start = |group: usize| group * columns.output / groups;
         for group in (0..groups).map(|group| start(group)..start(group + 1)) {
-            let own = self.panel.clone();
-            let (rows, part) = (group.clone(), Part::WHOLE);
-            let area = Area { rows, columns: own, stride: Order::PANEL, part };
             if self.sums.is_far() {
-                self.sums.expect(&area);
+                let (rows, columns) = (group.clone(), self.panel.clone());
+                let (stride, part) = (Order::PANEL, Part::WHOLE);
+                self.sums.expect(&Area { rows, columns, stride, part });
             }
             for window in group.clone().step_by(windows) {
                 // The last block reaches back.
@@ -131,27 +130,25 @@ impl WithSimd for Line<'_, '_> {
                 let mut first = 0;
                 while first < channels {
                     let at = Block { window, first };
-                    let sums = &mut sums[(window - group.start) * Order::PANEL + first..];
                     let vectors = ((channels - first) / S::F32_LANES).min(most);
                     macro_rules! blocks {
                         ($($windows:literal $vectors:literal;)*) => {
                             match (windows, vectors, stride) {
                                 $(($windows, $vectors, 1) if inside => {
-                                    self.block::<S, $windows, $vectors, 1, true>(simd, &at, sums)
+                                    self.block::<S, $windows, $vectors, 1, true>(simd, &at)
                                 }
                                 ($windows, $vectors, 1) => {
-                                    self.block::<S, $windows, $vectors, 1, false>(simd, &at, sums)
+                                    self.block::<S, $windows, $vectors, 1, false>(simd, &at)
                                 }
                                 ($windows, $vectors, 2) => {
-                                    self.block::<S, $windows, $vectors, 2, false>(simd, &at, sums)
+                                    self.block::<S, $windows, $vectors, 2, false>(simd, &at)
                                 }
                                 ($windows, $vectors, _) => {
-                                    self.block::<S, $windows, $vectors, 0, false>(simd, &at, sums)
+                                    self.block::<S, $windows, $vectors, 0, false>(simd, &at)
                                 })*
                                 _ => {
                                     for i in 0..windows {
-                                        let at = Block { window: window + i, first };
-                                        self.rest(simd, &at, &mut sums[i * Order::PANEL..]);
+                                        self.rest(simd, &Block { window: window + i, first });
                                     }
                                     channels - first
                                 }
@@ -161,7 +158,6 @@ impl WithSimd for Line<'_, '_> {
                     first += blocks! { 7 2; 7 1; 4 2; 4 1; 1 2; 1 1; };
                 }
             }
-            self.sums.end(simd, &area, &mut sums);
         }
     }
 }
@@ -182,22 +178,6 @@ fn add_tap<'a, S: Simd, const M: usize, const V: usize>(
     }
 }
 
-/// Writes the sums of windows into rows of a panel.
-#[inline(always)]
-fn store<S: Simd, const M: usize, const V: usize>(
-    simd: S,
-    sums: &[[S::f32s; V]; M],
-    to: &mut [f32],
-) {
-    for (m, sums) in sums.iter().enumerate() {
-        let to = &mut to[m * Order::PANEL..][..V * S::F32_LANES];
-        // A zero at the end of a chain is positive.
-        for (to, sum) in S::as_mut_simd_f32s(to).0.iter_mut().zip(sums) {
-            *to = simd.add_f32s(*sum, simd.splat_f32s(0.0));
-        }
-    }
-}
-
 /// The first window and channel of a block.
 struct Block {
     window: usize,
@@ -206,14 +186,13 @@ struct Block {
 
 impl Line<'_, '_> {
     /// Sums up a block of windows by vectors, of three neighbouring taps in a row at this `STRIDE`,
-    /// or of any if that is 0, into rows of a panel; returns the channels. What is outside of the
-    /// image is no term; there is none if they see `INSIDE` alone.
+    /// or of any if that is 0; returns the channels. What is outside of the image is no term; there
+    /// is none if they see `INSIDE` alone.
     #[inline(always)]
     fn block<S: Simd, const M: usize, const V: usize, const STRIDE: usize, const INSIDE: bool>(
-        &self,
+        &mut self,
         simd: S,
         at: &Block,
-        to: &mut [f32],
     ) -> usize {
         let DepthwiseLast { rows, columns, channels } = self.plan;
         let (stride, width) = (self.panel.len(), V * S::F32_LANES);
@@ -264,13 +243,16 @@ impl Line<'_, '_> {
             }
             columns!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
         }
-        store(simd, &sums, to);
+        // A zero at the end of a chain is positive.
+        each_sum!(sums, |m, v, sum| simd.add_f32s(sum, zero));
+        let first = self.panel.start + at.first;
+        self.sums.take(simd, at.window, &(first..first + width), Part::WHOLE, sums);
         width
     }
 
     /// Sums up what is left of the channels, less than a vector, of one window.
     #[inline(always)]
-    fn rest<S: Simd>(&self, simd: S, at: &Block, to: &mut [f32]) {
+    fn rest<S: Simd>(&mut self, simd: S, at: &Block) {
         let DepthwiseLast { rows, columns, channels } = self.plan;
         let (stride, left) = (self.panel.len(), self.panel.len() - at.first);
         let mut sums = simd.splat_f32s(0.0);
@@ -284,6 +266,12 @@ impl Line<'_, '_> {
                 sums = simd.mul_add_f32s(x, w, sums);
             }
         }
-        simd.partial_store_f32s(&mut to[..left], simd.add_f32s(sums, simd.splat_f32s(0.0)));
+        let mut block = [0.0; Order::PANEL];
+        let stored = S::as_mut_simd_f32s(&mut block).0.first_mut();
+        let stored = invariant(stored, "that a panel has a vector");
+        *stored = simd.add_f32s(sums, simd.splat_f32s(0.0));
+        let columns = self.panel.start + at.first..self.panel.end;
+        let (rows, stride, part) = (at.window..at.window + 1, Order::PANEL, Part::WHOLE);
+        self.sums.end(simd, &Area { rows, columns, stride, part }, &mut block);
     }
 }
