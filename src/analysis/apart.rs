@@ -1,9 +1,11 @@
 //! Graphs whose rows are computed apart: a run of some rows gives the rows that a run of all gives.
 
+use smallvec::SmallVec;
+
 use super::survey;
-use crate::ir::{Graph, NodeKind, Value};
+use crate::ir::{DevicePlacement, Graph, NodeKind, ResultInfo, Value};
 use crate::op::{Op, Traits};
-use crate::types::{Claim, Dim, TensorType};
+use crate::types::{Claim, Device, Dim, TensorType};
 
 /// True if a run of neighbouring rows of the inputs gives the same rows of the outputs, to the bit.
 ///
@@ -38,6 +40,70 @@ pub(crate) fn rows_are_apart(graph: &Graph) -> bool {
         }
     };
     graph.ids().all(is_apart) && graph.outputs().iter().all(|output| first(output.value))
+}
+
+/// As [`rows_are_apart`], for what a device with one of the replicas computes.
+pub(crate) fn rows_are_apart_on(graph: &Graph, device: Device) -> bool {
+    replica(graph, device).is_some_and(|own| rows_are_apart(&own))
+}
+
+/// What a device computes of `N` rows, as a graph of its own: what it copies from other devices are
+/// inputs, what they copy from it are outputs. `None` unless it has one replica, whose rows are `N`
+/// of some batch.
+fn replica(graph: &Graph, device: Device) -> Option<Graph> {
+    let split = graph.split()?;
+    let mut own = (0..).zip(split.devices()).filter(|(_, other)| **other == device);
+    let (Some((replica, _)), None) = (own.next(), own.next()) else { return None };
+    let rows = Dim::n() * i64::try_from(split.replicas()).ok()?;
+    if split.rows(replica)?.at_rows(&rows) != Dim::n() {
+        return None;
+    }
+    let mut own = Graph::new(graph.name());
+    let mut nodes = graph.node_map(None);
+    for id in graph.order().ok()?.into_iter().filter(|id| graph.node(*id).place().device == device)
+    {
+        let operand = |value: &Value| nodes[value.node].map(|node| Value { node, ..*value });
+        let operands: Option<Vec<Value>> = graph.operand_list(id).iter().map(operand).collect();
+        let node = graph.node(id);
+        let results = node.results().iter();
+        let results =
+            results.map(|r| ResultInfo { ty: r.ty.at_rows(&rows), ints: None, ..r.clone() });
+        let mut results: SmallVec<[ResultInfo; 1]> = results.collect();
+        nodes[id] = Some(match (node.kind(), operands) {
+            (NodeKind::Param(param), _) => {
+                let param = own.add_param(graph.param(*param).clone());
+                own.add_param_node(param, Device::HOST).node
+            }
+            (NodeKind::Op(op), Some(operands)) => {
+                let mut op = (**op).clone();
+                op.at_rows(&rows);
+                let place = DevicePlacement { device: Device::HOST, replica: None };
+                let origin = node.origin().clone();
+                own.add_typed(op, &operands, results, place, origin)
+            }
+            (NodeKind::Op(op), None) if matches!(**op, Op::CopyOp(_)) => {
+                let ResultInfo { name, ty, .. } = results.pop()?;
+                own.add_input(name, ty).node
+            }
+            (NodeKind::Op(_) | NodeKind::Input, _) => return None,
+        });
+    }
+    let leaves = |value: Value| {
+        let mut users = graph.users(value.node).into_iter();
+        graph.is_kept(value)
+            || users.any(|(user, _, output)| {
+                output == value.output && graph.node(user).place().device != device
+            })
+    };
+    for id in graph.ids() {
+        let Some(node) = nodes[id] else { continue };
+        for (output, result) in (0..).zip(graph.node(id).results()) {
+            if leaves(Value { node: id, output }) {
+                own.add_output(result.name.clone(), Value { node, output });
+            }
+        }
+    }
+    Some(own)
 }
 
 fn depends_on_batch(ty: &TensorType) -> bool {

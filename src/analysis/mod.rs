@@ -10,7 +10,7 @@ pub(crate) mod summary;
 pub(crate) mod sums;
 
 pub(crate) use agree::agree;
-pub(crate) use apart::rows_are_apart;
+pub(crate) use apart::{rows_are_apart, rows_are_apart_on};
 pub(crate) use claims::claims_over;
 pub(crate) use claims::judge;
 pub(crate) use claims::survey;

@@ -18,7 +18,7 @@ use super::program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 use super::support::Partials;
-use crate::analysis::rows_are_apart;
+use crate::analysis::{rows_are_apart, rows_are_apart_on};
 use crate::ir::{Graph, NodeId, NodeMap, ParamId, Value};
 use crate::types::invariant::{int, invariant};
 use crate::types::{Device, Dim, KernelClass, Order, TensorType};
@@ -107,7 +107,6 @@ pub(super) fn emit(layout: &Layout<'_>) -> Result<Program, LowerError> {
         rows: rows.collect(),
         devices: emitter.devices,
         events: emitter.events,
-        rows_are_apart: rows_are_apart(graph),
     })
 }
 
@@ -135,6 +134,10 @@ fn devices(graph: &Graph) -> Vec<DeviceProgram> {
                 buffers: Vec::new(),
                 steps: Vec::new(),
                 regions: Vec::new(),
+                rows_are_apart: match graph.split() {
+                    None => rows_are_apart(graph),
+                    Some(_) => rows_are_apart_on(graph, device),
+                },
             }
         })
         .collect()

@@ -38,6 +38,7 @@ pub use program::{
     Action, Buffer, BufferId, DeviceProgram, Guard, Lane, Launch, Port, Program, Step, Storage,
 };
 pub(crate) use program::{Derived, Factor};
+pub(crate) use reuse::read_elsewhere;
 pub(crate) use support::{Images, OwnBits, Partials, Through, own_bits};
 pub use support::{Kernels, Support, Types};
 

@@ -40,8 +40,6 @@ pub struct Program {
     pub devices: Vec<DeviceProgram>,
     /// The number of events.
     pub events: u32,
-    /// Whether a run of some rows gives the rows that a run of all gives.
-    pub(crate) rows_are_apart: bool,
 }
 
 /// A named tensor at the interface of a program: an input, an output or a parameter.
@@ -99,6 +97,8 @@ pub struct DeviceProgram {
     pub steps: Vec<Step>,
     /// The live ranges of its arena buffers, in the order of the buffers.
     pub(crate) regions: Vec<Region>,
+    /// Whether what it computes of some of its rows is what it computes of all.
+    pub(crate) rows_are_apart: bool,
 }
 
 /// The live range of an arena buffer, in steps.
@@ -337,7 +337,7 @@ impl DeviceProgram {
     }
 
     /// The ids of its buffers, in order.
-    pub(super) fn buffer_ids(&self) -> impl Iterator<Item = BufferId> + use<> {
+    pub(crate) fn buffer_ids(&self) -> impl Iterator<Item = BufferId> + use<> {
         (0..int::<u32>(self.buffers.len())).map(BufferId)
     }
 

@@ -103,7 +103,7 @@ fn fills(device: &DeviceProgram, operand: BufferId, result: BufferId) -> bool {
 }
 
 /// Returns the buffers of device `d` that other devices copy.
-pub(super) fn read_elsewhere(devices: &[DeviceProgram], d: usize) -> Vec<BufferId> {
+pub(crate) fn read_elsewhere(devices: &[DeviceProgram], d: usize) -> Vec<BufferId> {
     let others = devices.iter().enumerate().filter(|(other, _)| *other != d);
     let steps = others.flat_map(|(_, other)| &other.steps);
     let copied = steps.filter_map(|step| match &step.action {

@@ -232,12 +232,20 @@ pub(crate) fn executable(
 /// The rows of a run that threads take in blocks, where they do.
 const MANY: i64 = 2051;
 
-/// Whether threads take blocks of rows, which have to give the bits of one thread.
-fn in_blocks(template: &Graph, weights: &Weights, single: &CpuExecutable, seed: u64) -> bool {
+/// Whether threads take blocks of rows, which have to give the bits of one thread, as has the graph
+/// on several devices.
+fn in_blocks(
+    template: &Graph,
+    weights: &Weights,
+    [single, split]: [&CpuExecutable; 2],
+    seed: u64,
+) -> bool {
     let threads = executable(template, weights, &CPU, 2 + usize::try_from(seed % 3).unwrap());
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let inputs = inputs(template, MANY, &mut rng);
-    assert_eq!(run(&threads, &inputs), run(single, &inputs), "graph {seed} by several threads");
+    let expected = run(single, &inputs);
+    assert_eq!(run(&threads, &inputs), expected, "graph {seed} by several threads");
+    assert_eq!(run(split, &inputs), expected, "graph {seed} by several devices");
     // The arenas of blocks are rounded one by one: together they are not that of all rows.
     let told = threads.run(&inputs, &RunOptions::default()).unwrap();
     let planned = threads.program().bind(MANY).unwrap().devices[0].planned;
@@ -257,7 +265,7 @@ fn try_graph(seed: u64, size: usize) -> bool {
     let split = executable(&graph, &weights, &CPU, threads);
     let offloaded = executable(&graph, &weights, &Offloading, threads);
     let cuda = program(&graph, &CUDA);
-    let is_cut = in_blocks(&template, &weights, &single, seed);
+    let is_cut = in_blocks(&template, &weights, [&single, &split], seed);
     for n in [0, 1, 2, i64::from(2 * count + 1)] {
         let what = format!("graph {seed} at {n} rows, {count} replicas");
         let inputs = inputs(&template, n, &mut rng);

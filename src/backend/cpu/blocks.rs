@@ -2,19 +2,22 @@
 //! launches. So threads wait for each other once in a run, and what a launch writes is in a cache
 //! for the next.
 
+use std::cell::Cell;
 use std::mem;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use rayon::prelude::*;
 
+use super::borders::{Borders, Part};
 use super::place::Memory;
-use super::run::{Given, Prepared, Run, Worked};
+use super::run::{Worked, text_of};
 use crate::backend::RunError;
-use crate::backend::host::{Each, lock};
-use crate::lower::{Action, Bound, BoundDevice, DeviceProgram, Program};
-use crate::types::invariant::invariant;
+use crate::backend::host::{Crew, Each, HostSteps, StepError, highest, lock};
+use crate::lower::{Action, Bound, BoundDevice, BufferId, DeviceProgram, Program};
 use crate::types::{Dim, Tensor};
 
 /// The bytes of a block's arena, if more rows do not need them: those that a core's caches hold.
@@ -27,18 +30,29 @@ const ROUNDING: usize = 1 << 16;
 /// microseconds. In tests one byte is worth it.
 const WORTH: usize = if cfg!(test) { 1 } else { 1 << 16 };
 
-/// A batch that is computed in blocks of rows.
+/// Rows of a device that are computed in blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// The rows of the batch.
+    /// The rows that the device has.
     n: usize,
     /// The rows of a block.
     rows: usize,
-    each: Prepared,
+    each: Part,
     /// For the last one, if it has fewer.
-    last: Option<Prepared>,
+    last: Option<Part>,
     /// The blocks that are computed at a time.
     slots: usize,
+    borders: Borders,
+}
+
+/// What the blocks of a device share in a run.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<'a> {
+    pub(super) program: &'a DeviceProgram,
+    pub(super) inputs: &'a [&'a Tensor],
+    pub(super) params: &'a [Option<Tensor>],
+    pub(super) crew: &'a Crew,
+    pub(super) progress: Option<&'a AtomicU64>,
 }
 
 /// What a block reads and writes.
@@ -65,10 +79,13 @@ struct Done {
 
 /// The rows of a block; `None` where all rows are better taken at once. One thread gains what the
 /// caches hold.
-fn rows_of_block(program: &Program, bound: &Bound, threads: usize) -> Option<usize> {
-    let (device, plan) = (&program.devices[0], &bound.devices[0]);
-    let n = usize::try_from(bound.n).ok()?;
-    if !program.rows_are_apart || program.devices.len() > 1 || n < threads {
+fn rows_of_block(
+    device: &DeviceProgram,
+    plan: &BoundDevice,
+    n: usize,
+    threads: usize,
+) -> Option<usize> {
+    if n < threads {
         return None;
     }
     let Traffic { of_all, of_rows } = traffic(device, plan);
@@ -111,76 +128,91 @@ fn traffic(device: &DeviceProgram, plan: &BoundDevice) -> Traffic {
 }
 
 impl Blocks {
-    /// The blocks of a batch, where threads are better off with some rows each than with a part of
-    /// each launch.
-    pub(super) fn new(program: &Program, bound: &Bound, threads: usize) -> Option<Self> {
-        let rows = rows_of_block(program, bound, threads)?;
-        let n = usize::try_from(bound.n).ok()?;
-        let (count, left) = (n.div_ceil(rows), n % rows);
-        // Fewer rows may be fewer than an operator takes.
-        let prepared = |rows: usize| {
-            let bound = program.bind(i64::try_from(rows).ok()?).ok()?;
-            Some(Prepared::new(program, bound.into()))
+    /// The blocks of a device where what it computes of its rows is apart: for several threads,
+    /// where they are better off with some rows each than with a part of each launch. A replica has
+    /// one block, if not more: it reads inputs where they are, and its arena is that of others.
+    pub(super) fn new(program: &Program, bound: &Bound, d: usize, threads: usize) -> Option<Self> {
+        let (device, plan) = (&program.devices[d], &bound.devices[d]);
+        let is_alone = program.devices.len() == 1;
+        let rows = match device.replicas.as_slice() {
+            [] if is_alone => bound.n,
+            [replica] if d > 0 => bound.rows[*replica as usize],
+            _ => return None,
         };
-        let last = if left > 0 { Some(prepared(left)?) } else { None };
-        let blocks = Self { n, rows, each: prepared(rows)?, last, slots: count.min(threads) };
+        let n = usize::try_from(rows).ok().filter(|n| *n > 0 && device.rows_are_apart)?;
+        let cut = rows_of_block(device, plan, n, threads);
+        let rows = if is_alone { cut? } else { cut.unwrap_or(n) }; // All rows.
+        let (count, left) = (n.div_ceil(rows), n % rows);
+        let borders = Borders::new(program, bound, d)?;
+        let last = if left > 0 { Some(borders.part(program, d, left)?) } else { None };
+        let each = borders.part(program, d, rows)?;
+        let blocks = Self { n, rows, each, last, slots: count.min(threads), borders };
         // The arenas take no more than that of all rows would, but for what rounding adds.
-        let taken = blocks.arenas().fold(0, usize::saturating_add);
-        (taken <= bound.devices[0].planned.saturating_add(ROUNDING)).then_some(blocks)
+        let taken = blocks.slots.saturating_mul(blocks.arena());
+        (taken <= plan.planned.saturating_add(ROUNDING)).then_some(blocks)
     }
 
-    /// The bytes of the arenas. Fewer rows may take more, as they are planned one by one.
-    pub(super) fn arenas(&self) -> impl Iterator<Item = usize> {
-        let kinds = self.last.iter().chain([&self.each]);
-        let most = kinds.map(|prepared| prepared.bound.devices[0].planned).max();
-        std::iter::repeat_n(invariant(most, "that there are blocks"), self.slots)
+    /// The blocks that are computed at a time.
+    pub(super) fn slots(&self) -> usize {
+        self.slots
     }
 
-    /// What the launches of most blocks run.
-    pub(super) fn prepared(&self) -> &Prepared {
-        &self.each
+    /// The bytes of an arena. Fewer rows may take more, as they are planned one by one.
+    pub(super) fn arena(&self) -> usize {
+        let last = self.last.as_ref().map_or(0, |last| last.bound.planned); // There is none.
+        self.each.bound.planned.max(last)
     }
 
-    /// Runs all blocks, each in one of the arenas.
+    /// The results that other devices copy.
+    pub(super) fn results(&self) -> &[BufferId] {
+        &self.borders.results
+    }
+
+    /// The device that holds the parameters.
+    pub(super) fn holder(&self) -> usize {
+        self.borders.holder
+    }
+
+    /// Runs all blocks, each in one of the arenas, which are as many as slots.
     pub(super) fn run(
         &self,
-        given: &Given<'_>,
-        arenas: &mut [Tensor],
-        outputs: &mut [Tensor],
+        shared: &Shared<'_>,
+        arenas: &mut [&mut [u8]],
+        outputs: Vec<&mut [u8]>,
     ) -> Result<Worked, RunError> {
-        let outputs = outputs.iter_mut().map(Tensor::bytes_mut).collect();
         let left = Mutex::new(Left { from: 0, outputs });
         let done = Mutex::new(Done::default());
-        let slots = arenas.par_iter_mut();
-        given.crew.enter(|| {
-            slots.each(|arena| {
-                while let Some(block) = self.next(&left) {
-                    let from = block.rows.start;
-                    let outcome = self.block(given, arena.bytes_mut(), block);
-                    let mut done = lock(&done);
-                    match outcome {
-                        Ok(Worked { used, time, .. }) => {
-                            let worked = &mut done.worked;
-                            worked.used = worked.used.max(used);
-                            worked.time += time;
-                        }
-                        Err(error) => {
-                            // Blocks are taken in order: those before this one end, too.
-                            lock(&left).from = self.n;
-                            if done.failed.as_ref().is_none_or(|(first, _)| from < *first) {
-                                done.failed = Some((from, error));
-                            }
+        let all = |arena: &mut [u8]| {
+            while let Some(block) = self.next(&left) {
+                let from = block.rows.start;
+                let outcome = self.block(shared, arena, block);
+                let mut done = lock(&done);
+                match outcome {
+                    Ok(Worked { used, time, .. }) => {
+                        let worked = &mut done.worked;
+                        worked.used = worked.used.max(used);
+                        worked.time += time;
+                    }
+                    Err(error) => {
+                        // Blocks are taken in order: those before this one end, too.
+                        lock(&left).from = self.n;
+                        if done.failed.as_ref().is_none_or(|(first, _)| from < *first) {
+                            done.failed = Some((from, error));
                         }
                     }
                 }
-            });
-        });
+            }
+        };
+        match arenas {
+            [arena] => all(arena),
+            arenas => shared.crew.enter(|| arenas.par_iter_mut().each(|arena| all(arena))),
+        }
         let Done { worked, failed } = mem::take(&mut *lock(&done));
         if let Some((_, error)) = failed {
             return Err(error);
         }
-        let planned = self.arenas().sum::<usize>() as u64;
-        Ok(Worked { planned, used: worked.used * self.slots as u64, ..worked })
+        let slots = self.slots as u64;
+        Ok(Worked { planned: slots * self.arena() as u64, used: worked.used * slots, ..worked })
     }
 
     /// The next block.
@@ -205,34 +237,51 @@ impl Blocks {
     /// Runs a block.
     fn block(
         &self,
-        given: &Given<'_>,
+        shared: &Shared<'_>,
         arena: &mut [u8],
         block: Block<'_>,
     ) -> Result<Worked, RunError> {
         let Block { rows, outputs } = block;
-        let ports = given.program.inputs.iter().zip(given.inputs);
-        let inputs: Vec<Tensor> = ports
-            .map(|(port, tensor)| match (port.ty.shape.first(), tensor.dims().first()) {
-                (Some(dim), Some(entries)) if dim.depends_on_batch() => {
-                    let each = entries / self.n;
-                    tensor.entries(rows.start * each..rows.end * each)
-                }
-                _ => (*tensor).clone(),
-            })
-            .collect();
+        let sources = self.borders.inputs.iter();
+        let inputs: Vec<Tensor> =
+            sources.map(|source| source.of(shared.inputs[source.input], &rows, self.n)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let last = self.last.as_ref().filter(|_| rows.len() < self.rows);
-        let prepared = last.unwrap_or(&self.each); // Most blocks are not the last.
-        let own = Given { prepared, inputs: &inputs, progress: None, ..*given };
-        let run = Run::new(own, vec![Memory { arena, outputs, updates: Vec::new() }]);
-        let done = run.all_devices()?;
-        if let Some(progress) = given.progress {
+        let Part { bound, kernels } = last.unwrap_or(&self.each); // Most blocks are not the last.
+        let (begin, at) = (Instant::now(), Cell::new(0));
+        let memory = Mutex::new(Memory { arena, outputs, updates: Vec::new() });
+        let Shared { program, params, crew, .. } = *shared;
+        let own = HostSteps { program, bound, inputs: &inputs, params, crew };
+        let steps = || -> Result<u64, StepError> {
+            let mut used = 0;
+            for (i, step) in program.steps.iter().enumerate().filter(|(i, _)| bound.active[*i]) {
+                at.set(i);
+                match &step.action {
+                    Action::Launch(launch) => own.launch(kernels.of(i), launch, &memory)?,
+                    // What is copied from another device is read where it lies.
+                    Action::Copy { to, .. } if own.external(own.location(*to)).is_some() => {}
+                    Action::Copy { from, to, .. } => {
+                        own.copy(own.location(*from), own.location(*to), &memory)?;
+                    }
+                    Action::Wait(_) | Action::Record(_) => {}
+                }
+                used = used.max(highest(bound, step));
+            }
+            Ok(used)
+        };
+        let failed = |error: StepError| error.at(program.device, &program.steps[at.get()].label);
+        let used = catch_unwind(AssertUnwindSafe(steps))
+            .unwrap_or_else(|panic| {
+                Err(StepError::Internal(format!("panic: {}", text_of(&*panic))))
+            })
+            .map_err(failed)?;
+        if let Some(progress) = shared.progress {
             // The steps of a whole run, in as many parts as there are rows.
-            let steps = given.program.devices[0].steps.len();
+            let steps = program.steps.len();
             let until = |row: usize| (steps.saturating_mul(row) / self.n) as u64;
             progress.fetch_add(until(rows.end) - until(rows.start), Ordering::Relaxed);
         }
-        Ok(invariant(done.into_iter().next(), "that a run of one device tells of it"))
+        Ok(Worked { planned: 0, used, time: begin.elapsed() })
     }
 }
 
@@ -247,11 +296,16 @@ mod tests {
     use crate::ir::{self, Builder, Weights};
     use crate::lower::{Program, lower};
     use crate::op::{Binary, Gather, Reduce};
-    use crate::types::Tensor;
+    use crate::pass::{Replicate, WeightPlacement, replicate};
+    use crate::types::{Device, Tensor};
+
+    fn program() -> (Program, Weights) {
+        program_on((1, WeightPlacement::Template))
+    }
 
     /// Rows picked from a table by number, scaled by an input that has no rows; and one number of
-    /// each row.
-    fn program() -> (Program, Weights) {
+    /// each row: on so many devices, with the weights there.
+    fn program_on((count, weights_on): (u32, WeightPlacement)) -> (Program, Weights) {
         let mut build = Builder::new("g");
         let ty = |text: &str| text.parse().unwrap();
         let x = build.input("x", ty("f32[N,4]"));
@@ -265,7 +319,11 @@ mod tests {
         let s = build.op("s", Reduce::Sum { axes: vec![1], keepdims: false }, &[y]).unwrap();
         build.output("y", y);
         build.output("s", s);
-        let (graph, weights) = build.finish();
+        let (mut graph, weights) = build.finish();
+        if count > 1 {
+            let devices = Replicate::over((0..count).map(Device::gpu).collect());
+            graph = replicate(&graph, &Replicate { weights: weights_on, ..devices }).unwrap();
+        }
         (lower(&ir::verify(&graph).unwrap(), &CPU).unwrap(), weights)
     }
 
@@ -280,7 +338,17 @@ mod tests {
     }
 
     fn run(threads: usize, ids: &[i64], options: &RunOptions) -> Result<RunOutput, RunError> {
-        let (program, weights) = program();
+        run_on((1, WeightPlacement::Template), threads, ids, options)
+    }
+
+    /// On so many devices, with the weights there.
+    fn run_on(
+        devices: (u32, WeightPlacement),
+        threads: usize,
+        ids: &[i64],
+        options: &RunOptions,
+    ) -> Result<RunOutput, RunError> {
+        let (program, weights) = program_on(devices);
         let executable = Cpu::new(threads).unwrap().compile(program, &weights).unwrap();
         executable.run(&inputs(ids), options)
     }
@@ -304,10 +372,47 @@ mod tests {
     }
 
     #[test]
+    fn replicas_in_blocks_give_the_rows_that_one_device_gives() {
+        for (weights, n) in [(WeightPlacement::Template, 23), (WeightPlacement::Mirrored, 40)] {
+            let ids: Vec<i64> = (0..n).map(|i| i * 3 % 5).collect();
+            let whole = run(1, &ids, &RunOptions::default()).unwrap();
+            for devices in [2, 3, 7] {
+                let (program, _) = program_on((devices, weights));
+                let bound = program.bind(n).unwrap();
+                let blocks = |d| Blocks::new(&program, &bound, d, 1);
+                assert!((1..program.devices.len()).all(|d| blocks(d).is_some()));
+                for threads in [1, 2, 5, 16] {
+                    let progress = Arc::new(AtomicU64::new(0));
+                    let options =
+                        RunOptions { progress: Some(progress.clone()), ..Default::default() };
+                    let own = run_on((devices, weights), threads, &ids, &options).unwrap();
+                    for ((name, own), (_, whole)) in own.outputs.iter().zip(&whole.outputs) {
+                        let what = format!("{name} on {devices} devices by {threads} threads");
+                        assert_eq!(own.bytes(), whole.bytes(), "{what}");
+                    }
+                    let steps: usize = program.devices.iter().map(|d| d.steps.len()).sum();
+                    assert_eq!(progress.load(Ordering::Relaxed), steps as u64);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_replica_that_fails_ends_the_run() {
+        let mut ids = [1; 12];
+        ids[7] = 9;
+        for threads in [1, 4] {
+            let devices = (4, WeightPlacement::Mirrored);
+            let error = run_on(devices, threads, &ids, &RunOptions::default()).unwrap_err();
+            assert!(error.to_string().contains("on gpu:2"), "{error}");
+        }
+    }
+
+    #[test]
     fn blocks_are_as_many_for_each_thread() {
         let (program, _) = program();
         let blocks = |n, threads| {
-            let blocks = Blocks::new(&program, &program.bind(n).unwrap(), threads);
+            let blocks = Blocks::new(&program, &program.bind(n).unwrap(), 0, threads);
             blocks.map(|blocks| (blocks.rows, blocks.last.is_some(), blocks.slots))
         };
         // One thread gains nothing from what caches hold in any case.
@@ -323,7 +428,7 @@ mod tests {
     fn blocks_read_no_more_weights_than_they_move_beside_them() {
         let (graph, _) = crate::zoo::build("mlp").unwrap();
         let program = lower(&ir::verify(&graph).unwrap(), &CPU).unwrap();
-        let is_cut = |n| Blocks::new(&program, &program.bind(n).unwrap(), 2).is_some();
+        let is_cut = |n| Blocks::new(&program, &program.bind(n).unwrap(), 0, 2).is_some();
         assert!(!is_cut(32) && is_cut(1024));
     }
 

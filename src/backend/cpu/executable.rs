@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use super::blocks::Blocks;
 use super::place::Memory;
 use super::run::{Given, Prepared, Run, Worked};
 use super::variables::{self, Variables};
@@ -21,28 +20,9 @@ const KEPT_PLANS: usize = 16;
 /// How a batch of one size is run.
 #[derive(Debug)]
 struct Plan {
-    bound: Arc<Bound>,
-    way: Way,
-}
-
-#[derive(Debug)]
-enum Way {
     /// All rows at once.
-    Whole(Prepared),
-    /// Some at a time.
-    Blocks(Blocks),
-}
-
-impl Plan {
-    /// What its arenas take beyond those of all rows, which a plan has before its kernels.
-    fn more(&self) -> usize {
-        match &self.way {
-            Way::Whole(_) => 0,
-            Way::Blocks(blocks) => {
-                blocks.arenas().sum::<usize>().saturating_sub(self.bound.devices[0].planned)
-            }
-        }
-    }
+    bound: Arc<Bound>,
+    prepared: Prepared,
 }
 
 /// A program that is ready to run on virtual devices.
@@ -78,33 +58,28 @@ impl CpuExecutable {
     /// are made after the memory is found to suffice, beside that which the parameters take on
     /// each device.
     fn prepare(&self, n: i64, limit: Option<u64>) -> Result<Arc<Plan>, RunError> {
-        let check = |bound: &Bound, more: usize| {
-            let arenas = bound.devices.iter().map(|device| device.planned as u64);
+        let check = |bound: &Bound, arenas: &mut dyn Iterator<Item = usize>| {
+            let arenas = arenas.map(|bytes| bytes as u64);
             let updates = self.program.devices.iter().zip(&bound.devices);
             let updates = updates.map(|(device, bound)| variables::update_bytes(device, bound));
             let params = self.variables.bytes().iter().copied();
-            let held = arenas.chain(params).chain(updates).chain([more as u64]);
+            let held = arenas.chain(params).chain(updates);
             inputs::check_memory(&self.program, n, held, limit)
         };
         let mut plans = lock(&self.plans);
         let known = plans.iter().position(|p| p.bound.n == n);
         let plan = if let Some(plan) = known.and_then(|at| plans.remove(at)) {
-            check(&plan.bound, plan.more())?;
+            check(&plan.bound, &mut plan.prepared.arenas())?;
             plan
         } else {
             // The plan itself is small; kernels and arenas are made after the check.
             let bound = Arc::new(self.program.bind(n)?);
-            check(&bound, 0)?;
+            check(&bound, &mut bound.devices.iter().map(|device| device.planned))?;
             // A trace shows launches of all rows: their times are those of all threads.
-            let blocks = match &self.trace {
-                Some(_) => None,
-                None => Blocks::new(&self.program, &bound, self.crew.threads()),
-            };
-            let whole = || Way::Whole(Prepared::new(&self.program, bound.clone()));
-            let way = blocks.map_or_else(whole, Way::Blocks);
-            let plan = Plan { bound, way };
-            check(&plan.bound, plan.more())?;
-            Arc::new(plan)
+            let (threads, in_blocks) = (self.crew.threads(), self.trace.is_none());
+            let prepared = Prepared::new(&self.program, &bound, threads, in_blocks);
+            check(&bound, &mut prepared.arenas())?;
+            Arc::new(Plan { bound, prepared })
         };
         // The most recently used is in front, so that the end is what is forgotten.
         plans.truncate(KEPT_PLANS - 1);
@@ -156,8 +131,8 @@ impl CpuExecutable {
         stats.collect()
     }
 
-    /// Runs all rows at once; `updates` are tensors for those of each device.
-    fn whole(
+    /// Runs all devices, in these arenas; `updates` are tensors for those of each device.
+    fn devices(
         &self,
         given: Given<'_>,
         arenas: &mut [Tensor],
@@ -165,16 +140,18 @@ impl CpuExecutable {
         updates: &mut [Vec<Tensor>],
     ) -> Result<Vec<Worked>, RunError> {
         let mut outputs = Some(outputs);
-        let devices = self.program.devices.iter().zip(arenas).zip(updates);
+        let mut arenas = arenas.iter_mut().map(Tensor::bytes_mut);
+        let devices = self.program.devices.iter().zip(arenas.by_ref()).zip(updates);
         let memories = devices.map(|((device, arena), updates)| {
             let outputs = if device.device == Device::HOST { outputs.take() } else { None };
             Memory {
-                arena: arena.bytes_mut(),
+                arena,
                 outputs: outputs.into_iter().flatten().map(Tensor::bytes_mut).collect(),
                 updates: updates.iter_mut().map(Tensor::bytes_mut).collect(),
             }
         });
-        Run::new(given, memories.collect()).all_devices()
+        let memories = memories.collect();
+        Run::new(given, memories, arenas.collect()).all_devices()
     }
 }
 
@@ -227,27 +204,17 @@ impl Executable for CpuExecutable {
         let mut updates = self.updates(spares.as_deref_mut())?;
         let works = || profile::works(&self.program, n);
         let trace = self.trace.as_ref().map(|trace| trace.run(&self.program.name, works));
-        let given = |prepared| Given {
+        let given = Given {
             program: &self.program,
-            prepared,
+            prepared: &plan.prepared,
             inputs: &inputs,
             params: &held,
             crew: &self.crew,
             progress: options.progress.as_deref(),
             trace: trace.as_ref(),
         };
-        let mut arenas;
-        let done = match &plan.way {
-            Way::Whole(prepared) => {
-                arenas = self.arenas(bound.devices.iter().map(|device| device.planned))?;
-                self.whole(given(prepared), &mut arenas, &mut outputs, &mut updates)
-            }
-            Way::Blocks(blocks) => {
-                arenas = self.arenas(blocks.arenas())?;
-                let given = given(blocks.prepared());
-                blocks.run(&given, &mut arenas, &mut outputs).map(|worked| vec![worked])
-            }
-        };
+        let mut arenas = self.arenas(plan.prepared.arenas())?;
+        let done = self.devices(given, &mut arenas, &mut outputs, &mut updates);
         done.as_ref().err().into_iter().zip(&trace).for_each(|(error, trace)| trace.fail(error));
         let names = self.program.outputs.iter().map(|p| p.name.clone());
         let outputs: Vec<(Arc<str>, Tensor)> = names.zip(outputs).collect();

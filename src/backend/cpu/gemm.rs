@@ -151,7 +151,7 @@ impl Stack<'_> {
 }
 
 /// The rows that are multiplied in one go, at most.
-const ROWS: usize = 512;
+const ROWS: usize = 1024;
 
 /// A part of the sums of at most [`ROWS`] rows from this one on, and at most [`MAX_TERMS`] terms.
 fn sum_part(

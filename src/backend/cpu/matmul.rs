@@ -38,7 +38,7 @@ impl<'a> View<'a> {
 }
 
 /// The rows of a tile, at most: what it reads of the left operand stays in a core's cache.
-const HEIGHT: usize = 256;
+const HEIGHT: usize = 1024;
 
 /// The fewest rows of a tile, beside which reading the right operand again costs little.
 const LOW: usize = 48;

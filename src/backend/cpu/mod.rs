@@ -8,6 +8,7 @@
 pub(crate) mod batch_moments;
 mod batch_norm;
 mod blocks;
+mod borders;
 pub(crate) mod conv;
 pub(crate) mod conv_transpose;
 pub(crate) mod conv_weights;

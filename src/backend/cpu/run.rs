@@ -5,38 +5,81 @@
 //! gives the memory back starts it again: it stands in a queue, and the next member that is free
 //! takes it. A member that waits for parts of a launch takes no steps of another device meanwhile.
 
+use std::any::Any;
+use std::mem;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::blocks::{Blocks, Shared};
 use super::events::{Events, Stopped};
-use super::kernel::StepKernels;
+use super::kernel::{Kernel, StepKernels};
 use super::place::{Memory, Place};
 use crate::backend::RunError;
 use crate::backend::host::profile;
 use crate::backend::host::trace::{Kind, Recorder, Span};
-use crate::backend::host::{Crew, HostSteps, StepError, highest, lock};
-use crate::lower::{Action, Bound, BufferId, Launch, Program, Step};
+use crate::backend::host::{Block as _, Crew, Few, HostSteps, StepError, highest, lock};
+use crate::lower::{Action, Bound, BoundDevice, BufferId, Launch, Program, Step};
 use crate::types::Tensor;
+use crate::types::invariant::invariant;
 
 /// A program at one batch size, with the code of its launches.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) bound: Arc<Bound>,
-    /// The kernels of each device.
-    kernels: Vec<StepKernels>,
+    /// The memory of the devices. That of a device whose rows are taken in blocks has what others
+    /// copy from it, and nothing else.
+    pub(super) bound: Bound,
+    works: Vec<Work>,
+    /// The arenas of blocks, and the bytes of each.
+    shared: (usize, usize),
+}
+
+/// How a device computes its rows.
+#[derive(Debug)]
+enum Work {
+    /// All at once.
+    Whole(StepKernels),
+    /// Some at a time.
+    Blocks(Box<Blocks>),
 }
 
 impl Prepared {
-    pub(super) fn new(program: &Program, bound: Arc<Bound>) -> Self {
-        let devices = program.devices.iter().zip(&bound.devices);
-        let kernels =
-            devices.map(|(device, plan)| StepKernels::new(device, plan, bound.n)).collect();
-        Self { bound, kernels }
+    /// For so many threads; `in_blocks` says whether rows may be taken in blocks.
+    pub(super) fn new(program: &Program, bound: &Bound, threads: usize, in_blocks: bool) -> Self {
+        // Replicas run beside each other.
+        let each = (threads / program.rows.len().max(1)).max(1);
+        let mut own = bound.clone();
+        let (mut slots, mut bytes) = (0, 0);
+        let mut works = Vec::with_capacity(program.devices.len());
+        for (d, device) in program.devices.iter().enumerate() {
+            let blocks = in_blocks.then(|| Blocks::new(program, bound, d, each)).flatten();
+            works.push(if let Some(blocks) = blocks {
+                (slots, bytes) = (slots + blocks.slots(), bytes.max(blocks.arena()));
+                let BoundDevice { locations, planned, .. } = &mut own.devices[d];
+                let alignment = program.target.alignment as usize;
+                *planned = 0;
+                for buffer in blocks.results() {
+                    locations[*buffer].offset = *planned;
+                    *planned = (*planned + locations[*buffer].bytes).next_multiple_of(alignment);
+                }
+                Work::Blocks(Box::new(blocks))
+            } else {
+                Work::Whole(StepKernels::new(device, &bound.devices[d], bound.n))
+            });
+        }
+        // A thread computes one block at a time.
+        Self { bound: own, works, shared: (slots.min(threads), bytes) }
+    }
+
+    /// The bytes of the arenas: those of the devices, and those that their blocks share.
+    pub(super) fn arenas(&self) -> impl Iterator<Item = usize> {
+        let (count, bytes) = self.shared;
+        let own = self.bound.devices.iter().map(|device| device.planned);
+        own.chain(std::iter::repeat_n(bytes, count))
     }
 }
 
@@ -57,6 +100,8 @@ pub(super) struct Run<'a> {
     given: Given<'a>,
     /// The memory of each device.
     places: Vec<Place<'a>>,
+    /// The arenas of blocks that nobody uses.
+    shared: Mutex<Vec<&'a mut [u8]>>,
     /// The work of each device.
     tasks: Vec<Mutex<Task>>,
     events: Events,
@@ -96,10 +141,8 @@ impl Drop for Taken<'_> {
 struct Task {
     /// The steps that are done; the next one runs or waits.
     steps: usize,
-    /// The bytes of its arena that it used.
-    used: u64,
-    /// The time that it worked.
-    time: Duration,
+    /// What it did, but for its own arena.
+    worked: Worked,
     /// `None` until it has ended.
     outcome: Option<Outcome>,
 }
@@ -132,6 +175,8 @@ enum Next {
 enum Failure {
     Stopped,
     Step(StepError),
+    /// That of a block of rows.
+    Block(RunError),
     Panic(String),
 }
 
@@ -147,6 +192,13 @@ impl From<StepError> for Failure {
     }
 }
 
+/// What a panic says.
+pub(super) fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a value without text".to_owned())
+}
+
 fn internal(reason: &str) -> Failure {
     StepError::Internal(reason.to_owned()).into()
 }
@@ -159,11 +211,17 @@ impl Queue {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(given: Given<'a>, memories: Vec<Memory<'a>>) -> Self {
+    /// A run with the memory of each device, and the arenas of blocks.
+    pub(super) fn new(
+        given: Given<'a>,
+        memories: Vec<Memory<'a>>,
+        shared: Vec<&'a mut [u8]>,
+    ) -> Self {
         let tasks = memories.iter().map(|_| Mutex::default()).collect();
         let places = memories.into_iter().map(Place::new).collect();
         let events = Events::new(given.program.events);
-        Self { given, places, tasks, events, queue: Mutex::default() }
+        let (shared, queue) = (Mutex::new(shared), Mutex::default());
+        Self { given, places, shared, tasks, events, queue }
     }
 
     /// Runs all devices; returns what each did.
@@ -235,11 +293,7 @@ impl<'a> Run<'a> {
     fn advance(&self, d: usize) {
         let mut task = lock(&self.tasks[d]);
         let result = catch_unwind(AssertUnwindSafe(|| self.steps(d, &mut task)));
-        let result = result.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(Failure::Panic(text.unwrap_or_else(|| "a value without text".to_owned())))
-        });
+        let result = result.unwrap_or_else(|panic| Err(Failure::Panic(text_of(&*panic))));
         match result {
             Ok(Next::Wait) => {}
             Ok(Next::Yield(mut others)) => {
@@ -248,9 +302,9 @@ impl<'a> Run<'a> {
                 self.start(others);
             }
             Ok(Next::Step | Next::End) => {
-                let planned = self.given.prepared.bound.devices[d].planned as u64;
-                let (used, time) = (task.used, task.time);
-                task.outcome = Some(Ok(Some(Worked { planned, used, time })));
+                let worked = mem::take(&mut task.worked);
+                let planned = worked.planned + self.given.prepared.bound.devices[d].planned as u64;
+                task.outcome = Some(Ok(Some(Worked { planned, ..worked })));
             }
             Err(failure) => {
                 task.outcome = Some(self.failed(d, &task, failure));
@@ -270,13 +324,55 @@ impl<'a> Run<'a> {
         match failure {
             Failure::Stopped => Ok(None),
             Failure::Step(error) => Err(error.at(device.device, label)),
+            Failure::Block(error) => Err(error),
             Failure::Panic(text) => Err(self.fault(d, label, &format!("panic: {text}"))),
         }
+    }
+
+    /// Computes the rows of a device in blocks.
+    fn blocks(&self, d: usize, blocks: &Blocks) -> Result<Worked, Failure> {
+        self.events.check()?;
+        let mut shared = lock(&self.shared);
+        let first = shared.len().checked_sub(blocks.slots());
+        let first = invariant(first, "that a thread computes one block at a time");
+        let mut arenas = shared.split_off(first);
+        drop(shared);
+        let bound = &self.given.prepared.bound.devices[d];
+        let mut memory = lock(&self.places[d].memory);
+        let Memory { arena, outputs, .. } = &mut *memory;
+        let results = blocks.results().iter().map(|b| &bound.locations[*b]);
+        let ranges: Few<_> = results.map(|at| at.offset..at.offset + at.bytes).collect();
+        let results = arena.parts(&ranges);
+        let results = results.ok_or_else(|| internal("results lie outside of their memory"))?;
+        let outputs = outputs.iter_mut().map(|output| &mut **output).chain(results).collect();
+        let program = &self.given.program.devices[d];
+        let Given { inputs, params, crew, progress, .. } = self.given;
+        let params = &params[blocks.holder()];
+        let given = Shared { program, inputs, params, crew, progress };
+        let done = blocks.run(&given, &mut arenas, outputs);
+        drop(memory);
+        lock(&self.shared).append(&mut arenas);
+        self.start(self.places[d].left());
+        done.map_err(Failure::Block)
     }
 
     /// Takes steps of a device.
     fn steps(&self, d: usize, task: &mut Task) -> Result<Next, Failure> {
         let bound = &self.given.prepared.bound.devices[d];
+        let kernels = match &self.given.prepared.works[d] {
+            Work::Whole(kernels) => kernels,
+            Work::Blocks(blocks) => {
+                task.worked = self.blocks(d, blocks)?;
+                // What is left: others may have waited for the results.
+                let steps = self.given.program.devices[d].steps.iter().zip(&bound.active);
+                for (step, _) in steps.filter(|(_, active)| **active) {
+                    if let Action::Record(event) = step.action {
+                        self.start(self.events.record(event));
+                    }
+                }
+                return Ok(Next::End);
+            }
+        };
         while let Some(step) = self.given.program.devices[d].steps.get(task.steps) {
             let mut next = Next::Step;
             if bound.active[task.steps] {
@@ -290,7 +386,9 @@ impl<'a> Run<'a> {
                     Action::Copy { device, from, to } => {
                         next = self.copy(d, *device, [*from, *to])?;
                     }
-                    Action::Launch(launch) => next = self.launch(d, task.steps, launch)?,
+                    Action::Launch(launch) => {
+                        next = self.launch(d, kernels.of(task.steps), launch)?;
+                    }
                 }
                 if matches!(next, Next::Wait) {
                     return Ok(next);
@@ -298,8 +396,8 @@ impl<'a> Run<'a> {
                 if let Some(kind) = Kind::of(&step.action) {
                     let length = begin.elapsed();
                     self.record(d, step, kind, begin..begin + length);
-                    task.time += length;
-                    task.used = task.used.max(highest(bound, step));
+                    task.worked.time += length;
+                    task.worked.used = task.worked.used.max(highest(bound, step));
                 }
             }
             task.steps += 1;
@@ -337,11 +435,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn launch(&self, d: usize, step: usize, launch: &Launch) -> Result<Next, Failure> {
+    fn launch(&self, d: usize, kernel: Option<&Kernel>, launch: &Launch) -> Result<Next, Failure> {
         // A device that failed stops the others before their next step.
         self.events.check()?;
-        let kernels = &self.given.prepared.kernels[d];
-        self.of(d).launch(kernels.of(step), launch, &self.places[d].memory)?;
+        self.of(d).launch(kernel, launch, &self.places[d].memory)?;
         let others = self.places[d].left();
         Ok(if others.is_empty() { Next::Step } else { Next::Yield(others) })
     }
@@ -384,8 +481,6 @@ impl<'a> Run<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::{Given, Prepared, Run};
     use crate::backend::CPU;
     use crate::backend::cpu::isa;
@@ -399,8 +494,8 @@ mod tests {
     fn a_device_that_fails_ends_those_that_wait_for_memory() {
         let (graph, _) = Replication::of(2).graph();
         let program = lower(&verify(&graph).unwrap(), &CPU).unwrap();
-        let bound = Arc::new(program.bind(4).unwrap());
-        let prepared = Prepared::new(&program, bound.clone());
+        let bound = program.bind(4).unwrap();
+        let prepared = Prepared::new(&program, &bound, 1, false);
         let crew = Crew::new(1, None, isa::choose).unwrap();
         // There are neither inputs nor parameters: the first copy of one fails.
         let params = vec![Vec::new(); program.devices.len()];
@@ -412,7 +507,7 @@ mod tests {
         let (progress, trace) = (None, None);
         let given =
             Given { program, prepared, inputs: &[], params: &params, crew, progress, trace };
-        let run = Run::new(given, memories);
+        let run = Run::new(given, memories, Vec::new());
         let launch = lock(&run.places[1].memory);
         assert!(run.places[1].take(0).is_none());
         drop(launch);

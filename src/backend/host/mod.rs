@@ -13,7 +13,5 @@ pub(crate) mod trace;
 pub(super) use crew::Crew;
 pub(super) use each::Each;
 pub(super) use lock::lock;
-pub(super) use memory::DeviceMemory;
-#[cfg(feature = "cuda")]
-pub(super) use memory::{Block, Few};
+pub(super) use memory::{Block, DeviceMemory, Few};
 pub(super) use step::{Code, HostSteps, Slices, Source, StepError, Unsuited, highest};
