@@ -34,7 +34,7 @@ macro_rules! each_sum {
 pub(super) use each_sum;
 
 /// The most terms of one call: what it reads of the right operand stays in a core's cache.
-pub(super) const TERMS: usize = 512;
+pub(super) const TERMS: usize = 1024;
 
 /// The rows of the largest block.
 const ROWS: usize = 6;
@@ -252,6 +252,10 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                     if is_far && is_ended {
                         c.expect(&own);
                     }
+                    if is_far && part.goes_on && i + 1 < blocks {
+                        let rows = own.rows.end..row + first(i + 2);
+                        c.expect(&Area { rows, ..own.clone() });
+                    }
                     if is_far && is_first && i + 1 < blocks {
                         a.rows(first(i + 1)..first(i + 2)).expect();
                     }
@@ -309,8 +313,8 @@ fn is_copied(rows: usize, b: Rows<'_>, lanes: usize) -> bool {
     // cache. What is read of few rows stays in the cache as it is.
     match (is_aligned, stride.is_multiple_of(PAGE)) {
         (false, _) => rows >= 48,
-        (true, true) => rows >= 24 && b.places.len() > TERMS / 2,
-        (true, false) => rows >= 192 && b.places.len() > TERMS / 4,
+        (true, true) => rows >= 24 && b.places.len() > 256,
+        (true, false) => rows >= 192 && b.places.len() > 128,
     }
 }
 

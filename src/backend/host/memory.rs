@@ -87,6 +87,47 @@ impl<B: Block> DeviceMemory<B> {
         block.parts(&[range])?.pop()
     }
 
+    /// The most common views: of one location to write, and others that [`may_be_beside`] it.
+    fn beside<'a>(
+        &'a mut self,
+        reads: &[&Location],
+        write: &Location,
+        external: &dyn Fn(&Location) -> Option<&'a [u8]>,
+    ) -> Option<Views<'a>> {
+        let (start, end) = (write.offset, write.offset.checked_add(write.bytes)?);
+        let mut most = end;
+        for read in reads.iter().filter(|read| read.space == write.space) {
+            most = most.max(read.offset.checked_add(read.bytes)?);
+        }
+        let (block, arena) = match write.space {
+            Space::Arena => (&mut self.arena, None),
+            Space::Output(i) => (self.outputs.get_mut(i as usize)?, Some(&self.arena)),
+            Space::Update(i) => (self.updates.get_mut(i as usize)?, Some(&self.arena)),
+            Space::Input(_) | Space::Param(_) => return None,
+        };
+        let mut parts = block.parts(&[0..start, start..end, end..most])?;
+        let (behind, own, before) = (parts.pop()?, parts.pop()?, parts.pop()?);
+        let (behind, before): (&'a [u8], &'a [u8]) = (behind, before);
+        let read = |at: &&Location| -> Option<Option<&'a [u8]>> {
+            let range = at.offset..at.offset.checked_add(at.bytes)?;
+            Some(if range.is_empty() {
+                Some(&[])
+            } else if matches!(at.space, Space::Input(_) | Space::Param(_)) {
+                Some(external(at)?)
+            } else if same(at, write) {
+                None
+            } else if at.space != write.space {
+                Some(arena?.read(range)?)
+            } else if range.end <= start {
+                Some(before.get(range)?)
+            } else {
+                Some(behind.get(range.start.checked_sub(end)?..range.end - end)?)
+            })
+        };
+        let reads = reads.iter().map(read).collect::<Option<_>>()?;
+        Some(Views { reads, writes: Few::from_iter([own]) })
+    }
+
     /// Views of several locations at once; those of inputs and parameters come from `external`.
     ///
     /// What is written must not overlap anything else asked for, but for reads of exactly the same
@@ -98,6 +139,12 @@ impl<B: Block> DeviceMemory<B> {
         writes: &[&Location],
         external: &dyn Fn(&Location) -> Option<&'a [u8]>,
     ) -> Option<Views<'a>> {
+        if let [write] = writes
+            && write.bytes > 0
+            && reads.iter().all(|read| may_be_beside(read, write))
+        {
+            return self.beside(reads, write, external);
+        }
         let segments = segments(reads, writes)?;
         let mut shared: Few<(Space, usize, &'a [u8])> = Few::new();
         let mut written: Few<Option<&'a mut [u8]>> = writes.iter().map(|_| None).collect();
@@ -145,6 +192,14 @@ impl<B: Block> DeviceMemory<B> {
             .map(|(view, at)| if at.bytes == 0 { Some(&mut [][..]) } else { view })
             .collect::<Option<_>>()?;
         Some(Views { reads, writes })
+    }
+}
+
+/// Whether what is read is outside of this memory, in the arena, or in the space that is written.
+fn may_be_beside(read: &Location, write: &Location) -> bool {
+    match read.space {
+        Space::Arena | Space::Input(_) | Space::Param(_) => true,
+        Space::Output(_) | Space::Update(_) => read.space == write.space,
     }
 }
 
@@ -237,6 +292,42 @@ mod tests {
         assert_eq!(memory.arena[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
         assert_eq!(memory.outputs[0][3..9], [0, 7, 7, 7, 7, 0]);
         assert_eq!(memory.updates[0][..4], [0, 7, 7, 0]);
+    }
+
+    #[test]
+    fn one_view_is_beside_what_is_read() {
+        with_memory(one_view);
+    }
+
+    fn one_view(mut memory: DeviceMemory<&mut [u8]>) {
+        let input = [9u8; 4];
+        let reads = [
+            at(Space::Arena, 4, 8),
+            at(Space::Arena, 32, 8),
+            at(Space::Arena, 40, 4),
+            at(Space::Input(0), 0, 4),
+            at(Space::Arena, 36, 0),
+        ];
+        let write = at(Space::Arena, 32, 8);
+        let Views { reads: read, writes } =
+            memory.views(&reads.each_ref(), &[&write], &|_| Some(&input[..])).unwrap();
+        assert_eq!(read[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
+        assert!(read[1].is_none());
+        assert_eq!(read[2].unwrap(), [40, 41, 42, 43]);
+        assert_eq!(read[3].unwrap(), [9; 4]);
+        assert!(read[4].unwrap().is_empty());
+        drop(read);
+        writes.into_iter().for_each(|write| write.fill(7));
+        assert_eq!(memory.arena[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
+        let reads = [at(Space::Arena, 60, 4), at(Space::Output(0), 0, 4)];
+        let write = at(Space::Output(0), 4, 4);
+        let Views { reads: read, writes } =
+            memory.views(&reads.each_ref(), &[&write], &|_| Some(&input[..])).unwrap();
+        assert_eq!(read[0].unwrap(), [60, 61, 62, 63]);
+        assert_eq!(read[1].unwrap(), [0; 4]);
+        drop(read);
+        writes.into_iter().for_each(|write| write.fill(5));
+        assert_eq!(memory.outputs[0][3..9], [0, 5, 5, 5, 5, 0]);
     }
 
     #[test]

@@ -181,15 +181,14 @@ impl<'a> HostSteps<'a> {
         let external = |at: &Location| self.external(at).map(|(_, bytes)| bytes);
         let mut own = lock(memory);
         let views = own.views(&reads, &writes, &external).ok_or_else(outside)?;
-        let read: Result<SmallVec<[Option<&[f32]>; 6]>, _> =
-            views.reads.into_iter().map(floats).collect();
-        let read = read.map_err(|_| outside())?;
-        let (operands, others) = read.split_at(launch.split_operands().0.len());
-        let others: Option<SmallVec<[&[f32]; 4]>> = others.iter().copied().collect();
+        let mut read = views.reads.into_iter();
+        let own = read.by_ref().take(launch.split_operands().0.len());
+        let operands: Result<SmallVec<[Option<&[f32]>; 4]>, _> = own.map(floats).collect();
+        let others: Option<SmallVec<[&[f32]; 4]>> = read.map(|x| floats(x).ok()?).collect();
         let results: Result<SmallVec<[&mut [f32]; 1]>, _> =
             views.writes.into_iter().map(floats_mut).collect();
         let slices = Slices {
-            operands: operands.into(),
+            operands: operands.map_err(|_| outside())?,
             others: others.ok_or_else(outside)?,
             results: results.map_err(|_| outside())?,
         };
