@@ -236,6 +236,39 @@ impl Program {
     }
 }
 
+impl BoundDevice {
+    /// Moves buffers that are no parts of others out of the arena, each with its parts to a place in
+    /// another space, and plans the arena for what is left.
+    pub(crate) fn put_elsewhere(
+        &mut self,
+        program: &Program,
+        d: usize,
+        n: i64,
+        places: &[(BufferId, Space, usize)],
+    ) {
+        let device = &program.devices[d];
+        let whole = |of: BufferId| device.buffer_ids().filter(move |own| device.root(*own) == of);
+        for (buffer, space, _) in places {
+            whole(*buffer).for_each(|own| self.locations[own].space = *space);
+        }
+        let alignment = program.target.alignment as usize;
+        let items = live_ranges(device, &self.active, &self.locations, alignment);
+        let (offsets, planned) = assign_offsets(&items);
+        for (region, offset) in device.regions.iter().zip(offsets) {
+            self.locations[region.buffer].offset = offset;
+        }
+        place_aliases(device, n, &mut self.locations);
+        for (buffer, _, begin) in places {
+            let first = self.locations[*buffer].offset;
+            for own in whole(*buffer) {
+                let at = &mut self.locations[own];
+                at.offset = begin + at.offset - first;
+            }
+        }
+        (self.planned, self.live) = (planned, peak_live(&items));
+    }
+}
+
 /// The live ranges of the regions, with sizes; a region that no active step touches has size 0.
 pub(super) fn live_ranges(
     device: &DeviceProgram,
@@ -248,7 +281,8 @@ pub(super) fn live_ranges(
     let mut sizes = device.buffer_map(0usize);
     let mut touch = |buffer: BufferId| {
         let root = device.root(buffer);
-        if let Some(region) = device.region(root) {
+        let is_here = locations[root].space == Space::Arena;
+        if let Some(region) = device.region(root).filter(|_| is_here) {
             let size = &mut sizes[region];
             *size = (*size).max(locations[root].bytes);
         }

@@ -2,19 +2,19 @@
 //! launches. So threads wait for each other once in a run, and what a launch writes is in a cache
 //! for the next.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::mem;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
 use super::borders::{Borders, Part};
 use super::place::Memory;
-use super::run::{Worked, text_of};
 use crate::backend::RunError;
 use crate::backend::host::{Crew, Each, HostSteps, StepError, highest, lock};
 use crate::lower::{Action, Bound, BoundDevice, BufferId, DeviceProgram, Program};
@@ -53,6 +53,8 @@ pub(super) struct Shared<'a> {
     pub(super) params: &'a [Option<Tensor>],
     pub(super) crew: &'a Crew,
     pub(super) progress: Option<&'a AtomicU64>,
+    /// Whether another device has failed, so that no more blocks are begun.
+    pub(super) is_stopped: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// What a block reads and writes.
@@ -75,6 +77,24 @@ struct Done {
     worked: Worked,
     /// The error of the first block that failed, and its first row.
     failed: Option<(usize, RunError)>,
+}
+
+/// What a device did in a run.
+#[derive(Debug, Default)]
+pub(super) struct Worked {
+    /// The bytes of its arena.
+    pub(super) planned: u64,
+    /// Those that it used: one more than the highest.
+    pub(super) used: u64,
+    /// The time that its steps took.
+    pub(super) time: Duration,
+}
+
+/// What a panic says.
+pub(super) fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a value without text".to_owned())
 }
 
 /// The rows of a block; `None` where all rows are better taken at once. One thread gains what the
@@ -142,6 +162,21 @@ impl Blocks {
         let n = usize::try_from(rows).ok().filter(|n| *n > 0 && device.rows_are_apart)?;
         let cut = rows_of_block(device, plan, n, threads);
         let rows = if is_alone { cut? } else { cut.unwrap_or(n) }; // All rows.
+        let blocks = Self::of(program, bound, d, (n, rows, threads));
+        let none_smaller = || {
+            let is_cut = !is_alone && rows < n;
+            is_cut.then(|| Self::of(program, bound, d, (n, n, threads))).flatten()
+        };
+        blocks.or_else(none_smaller)
+    }
+
+    /// Blocks of so many of `n` rows; `None` where there are none, or they take too much memory.
+    fn of(
+        program: &Program,
+        bound: &Bound,
+        d: usize,
+        (n, rows, threads): (usize, usize, usize),
+    ) -> Option<Self> {
         let (count, left) = (n.div_ceil(rows), n % rows);
         let borders = Borders::new(program, bound, d)?;
         let last = if left > 0 { Some(borders.part(program, d, left)?) } else { None };
@@ -149,7 +184,7 @@ impl Blocks {
         let blocks = Self { n, rows, each, last, slots: count.min(threads), borders };
         // The arenas take no more than that of all rows would, but for what rounding adds.
         let taken = blocks.slots.saturating_mul(blocks.arena());
-        (taken <= plan.planned.saturating_add(ROUNDING)).then_some(blocks)
+        (taken <= bound.devices[d].planned.saturating_add(ROUNDING)).then_some(blocks)
     }
 
     /// The blocks that are computed at a time.
@@ -183,7 +218,7 @@ impl Blocks {
         let left = Mutex::new(Left { from: 0, outputs });
         let done = Mutex::new(Done::default());
         let all = |arena: &mut [u8]| {
-            while let Some(block) = self.next(&left) {
+            while let Some(block) = self.next(&left).filter(|_| !(shared.is_stopped)()) {
                 let from = block.rows.start;
                 let outcome = self.block(shared, arena, block);
                 let mut done = lock(&done);
@@ -295,7 +330,7 @@ mod tests {
     use crate::backend::{Backend, CPU, Cpu, RunError, RunOptions, RunOutput};
     use crate::ir::{self, Builder, Weights};
     use crate::lower::{Program, lower};
-    use crate::op::{Binary, Gather, Reduce};
+    use crate::op::{Binary, Flatten, Gather, Reduce, Unary};
     use crate::pass::{Replicate, WeightPlacement, replicate};
     use crate::types::{Device, Tensor};
 
@@ -394,6 +429,35 @@ mod tests {
                     assert_eq!(progress.load(Ordering::Relaxed), steps as u64);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn replicas_whose_results_lie_elsewhere_have_no_blocks() {
+        let mut build = Builder::new("g");
+        let x = build.input("x", "f32[N,2,3]".parse().unwrap());
+        let y = build.op("y", Unary::Neg, &[x]).unwrap();
+        let flat = build.op("flat", Flatten { axis: 1 }, &[y]).unwrap();
+        let other = build.op("other", Unary::Abs, &[flat]).unwrap();
+        let results = [("x", x), ("flat", flat), ("other", other)];
+        for (name, result) in results {
+            let mut build = Builder::over(build.graph().clone(), Weights::default());
+            build.output(name, result);
+            build.output("more", other);
+            let (graph, weights) = build.finish();
+            let lowered = |graph: &ir::Graph| lower(&ir::verify(graph).unwrap(), &CPU).unwrap();
+            let devices = (0..3).map(Device::gpu).collect();
+            let split = lowered(&replicate(&graph, &Replicate::over(devices)).unwrap());
+            let blocks = Blocks::new(&split, &split.bind(11).unwrap(), 2, 1);
+            assert_eq!(blocks.is_some(), name == "other", "{name}");
+            let x: Vec<f32> = (0..66).map(|i| i as f32 - 30.0).collect();
+            let inputs = BTreeMap::from([("x".to_owned(), Tensor::new(&[11, 2, 3], &x).unwrap())]);
+            let run = |program| {
+                let executable = Cpu::new(2).unwrap().compile(program, &weights).unwrap();
+                let outputs = executable.run(&inputs, &RunOptions::default()).unwrap().outputs;
+                outputs.into_iter().map(|(_, t)| t.bytes().to_vec()).collect::<Vec<_>>()
+            };
+            assert_eq!(run(split), run(lowered(&graph)), "{name}");
         }
     }
 

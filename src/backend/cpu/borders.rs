@@ -73,7 +73,7 @@ impl Borders {
                         holder = *other;
                         params.push((*to, at.clone()));
                     } else {
-                        inputs.push(Source::new(program, bound.n, at, (d, *to))?);
+                        inputs.push(Source::new(program, bound, at, (d, *to))?);
                     }
                 }
             }
@@ -104,39 +104,41 @@ impl Borders {
         }
         let mut bound = all.devices.into_iter().nth(d)?;
         let inputs = (0u32..).zip(&self.inputs);
-        let inputs = inputs.filter_map(|(i, source)| Some((source.to?, (Space::Input(i), 0))));
-        let params = self.params.iter().map(|(to, at)| (*to, (at.space, at.offset)));
-        let results = (0u32..).zip(&self.results).map(|(i, b)| (*b, (Space::Output(i), 0)));
-        for (buffer, (space, begin)) in inputs.chain(params).chain(results) {
-            let first = bound.locations[buffer].offset;
-            for own in device.buffer_ids().filter(|own| device.root(*own) == buffer) {
-                let at = &mut bound.locations[own];
-                (at.space, at.offset) = (space, begin + at.offset - first);
-            }
-        }
+        let inputs = inputs.filter_map(|(i, source)| Some((source.to?, Space::Input(i), 0)));
+        let params = self.params.iter().map(|(to, at)| (*to, at.space, at.offset));
+        let results = (0u32..).zip(&self.results).map(|(i, b)| (*b, Space::Output(i), 0));
+        let places: Vec<_> = inputs.chain(params).chain(results).collect();
+        bound.put_elsewhere(program, d, n, &places);
         let kernels = StepKernels::new(device, &bound, n);
         Some(Part { bound, kernels })
     }
 }
 
 impl Source {
-    /// That of a copy to a device's buffer from there, for a batch of `n` rows; `None` unless it
-    /// is of whole entries of an input.
-    fn new(program: &Program, n: i64, at: &Location, (d, to): (usize, BufferId)) -> Option<Self> {
+    /// That of a copy to a device's buffer from there; `None` unless it is of whole entries of an
+    /// input, as many for each row of the device.
+    fn new(
+        program: &Program,
+        bound: &Bound,
+        at: &Location,
+        (d, to): (usize, BufferId),
+    ) -> Option<Self> {
+        let n = bound.n;
+        let [replica] = program.devices[d].replicas.as_slice() else { return None };
+        let rows = usize::try_from(bound.rows[*replica as usize]).ok()?;
         let Space::Input(input) = at.space else { return None };
         let port = &program.inputs.get(input as usize)?.ty;
-        let entry = port.shape.at(n).iter().skip(1).product::<usize>() * port.dtype.bytes();
-        let is_whole =
-            entry > 0 && at.offset.is_multiple_of(entry) && at.bytes.is_multiple_of(entry);
-        is_whole.then(|| Self {
+        let (dims, ty) = (port.shape.at(n), &program.devices[d].buffer(to).ty);
+        let inner = dims.iter().skip(1).try_fold(port.dtype.bytes(), |p, d| p.checked_mul(*d));
+        let entry = inner.filter(|entry| *entry > 0)?;
+        let has_rows = ty.shape.first().is_some_and(Dim::depends_on_batch);
+        let is_whole = at.offset.is_multiple_of(entry) && at.bytes.is_multiple_of(entry);
+        let count = at.bytes / entry;
+        let fits = is_whole && (!has_rows || count.is_multiple_of(rows));
+        fits.then(|| Self {
             input: input as usize,
-            entries: at.offset / entry..(at.offset + at.bytes) / entry,
-            has_rows: program.devices[d]
-                .buffer(to)
-                .ty
-                .shape
-                .first()
-                .is_some_and(Dim::depends_on_batch),
+            entries: at.offset / entry..at.offset / entry + count,
+            has_rows,
             to: Some(to),
         })
     }

@@ -232,9 +232,7 @@ impl Ended<'_, '_> {
         let area = Area { rows: row..row + 1, columns, stride, part: Part::WHOLE };
         isa::arch().dispatch(Store { ended: self, area, block });
     }
-}
 
-impl Ended<'_, '_> {
     /// Ends the sums of whole vectors of columns, in the rows from one on. As [`End`] does, but
     /// each step for all of them: so what is absent costs one test.
     #[inline(always)]

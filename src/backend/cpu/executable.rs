@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use super::blocks::Worked;
 use super::place::Memory;
-use super::run::{Given, Prepared, Run, Worked};
+use super::run::{Given, Prepared, Run};
 use super::variables::{self, Variables};
 use crate::backend::host::{Crew, lock, profile};
 use crate::backend::{
@@ -69,12 +70,13 @@ impl CpuExecutable {
         let mut plans = lock(&self.plans);
         let known = plans.iter().position(|p| p.bound.n == n);
         let plan = if let Some(plan) = known.and_then(|at| plans.remove(at)) {
+            check(&plan.bound, &mut of_all(&plan.bound))?;
             check(&plan.bound, &mut plan.prepared.arenas())?;
             plan
         } else {
             // The plan itself is small; kernels and arenas are made after the check.
             let bound = Arc::new(self.program.bind(n)?);
-            check(&bound, &mut bound.devices.iter().map(|device| device.planned))?;
+            check(&bound, &mut of_all(&bound))?;
             // A trace shows launches of all rows: their times are those of all threads.
             let (threads, in_blocks) = (self.crew.threads(), self.trace.is_none());
             let prepared = Prepared::new(&self.program, &bound, threads, in_blocks);
@@ -153,6 +155,11 @@ impl CpuExecutable {
         let memories = memories.collect();
         Run::new(given, memories, arenas.collect()).all_devices()
     }
+}
+
+/// The bytes of the arenas of all rows.
+fn of_all(bound: &Bound) -> impl Iterator<Item = usize> {
+    bound.devices.iter().map(|device| device.planned)
 }
 
 fn no_memory(error: TensorError) -> RunError {

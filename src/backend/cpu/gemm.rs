@@ -150,8 +150,8 @@ impl Stack<'_> {
     }
 }
 
-/// The rows that are multiplied in one go, at most.
-const ROWS: usize = 1024;
+/// The rows that are multiplied in one go, at most; few in unit tests.
+const ROWS: usize = if cfg!(test) { 128 } else { 1024 };
 
 /// A part of the sums of at most [`ROWS`] rows from this one on, and at most [`MAX_TERMS`] terms.
 fn sum_part(

@@ -37,8 +37,9 @@ impl<'a> View<'a> {
     }
 }
 
-/// The rows of a tile, at most: what it reads of the left operand stays in a core's cache.
-const HEIGHT: usize = 1024;
+/// The rows of a tile, at most: for many, reading the right operand and copying it costs little.
+/// Few in unit tests.
+const HEIGHT: usize = if cfg!(test) { 256 } else { 1024 };
 
 /// The fewest rows of a tile, beside which reading the right operand again costs little.
 const LOW: usize = 48;

@@ -33,8 +33,9 @@ macro_rules! each_sum {
 }
 pub(super) use each_sum;
 
-/// The most terms of one call: what it reads of the right operand stays in a core's cache.
-pub(super) const TERMS: usize = 1024;
+/// The most terms of one call: what it reads of the right operand stays in a core's cache. Few in
+/// unit tests, where sums of more go on.
+pub(super) const TERMS: usize = if cfg!(test) { 512 } else { 1024 };
 
 /// The rows of the largest block.
 const ROWS: usize = 6;
@@ -213,6 +214,9 @@ impl<C: Sums> WithSimd for Block<'_, C> {
         let lanes = S::F32_LANES;
         let (memory, block) = memory.split_at_mut(TERMS * COLUMNS);
         let height = a.places.len();
+        if height == 0 {
+            return;
+        }
         let mut at = 0;
         while at < b.columns {
             let left = b.columns - at;
@@ -232,7 +236,7 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                 right = Rows { data: memory, places: &close, ..right };
             }
             // As even as possible: a low block leaves registers idle.
-            let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS }).max(1);
+            let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });
             let (least, more) = (height / blocks, height % blocks);
             let first = |i: usize| i * least + i.min(more);
             let (columns, stride) = (column + at..column + at + width, vectors * lanes);

@@ -5,17 +5,16 @@
 //! gives the memory back starts it again: it stands in a queue, and the next member that is free
 //! takes it. A member that waits for parts of a launch takes no steps of another device meanwhile.
 
-use std::any::Any;
 use std::mem;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::blocks::{Blocks, Shared};
+use super::blocks::{Blocks, Shared, Worked, text_of};
 use super::events::{Events, Stopped};
 use super::kernel::{Kernel, StepKernels};
 use super::place::{Memory, Place};
@@ -147,17 +146,6 @@ struct Task {
     outcome: Option<Outcome>,
 }
 
-/// What a device did in a run.
-#[derive(Debug, Default)]
-pub(super) struct Worked {
-    /// The bytes of its arena.
-    pub(super) planned: u64,
-    /// Those that it used: one more than the highest.
-    pub(super) used: u64,
-    /// The time that its steps took.
-    pub(super) time: Duration,
-}
-
 /// What a device did; `None` if it stopped because of another.
 type Outcome = Result<Option<Worked>, RunError>;
 
@@ -190,13 +178,6 @@ impl From<StepError> for Failure {
     fn from(error: StepError) -> Self {
         Self::Step(error)
     }
-}
-
-/// What a panic says.
-pub(super) fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a value without text".to_owned())
 }
 
 fn internal(reason: &str) -> Failure {
@@ -332,11 +313,6 @@ impl<'a> Run<'a> {
     /// Computes the rows of a device in blocks.
     fn blocks(&self, d: usize, blocks: &Blocks) -> Result<Worked, Failure> {
         self.events.check()?;
-        let mut shared = lock(&self.shared);
-        let first = shared.len().checked_sub(blocks.slots());
-        let first = invariant(first, "that a thread computes one block at a time");
-        let mut arenas = shared.split_off(first);
-        drop(shared);
         let bound = &self.given.prepared.bound.devices[d];
         let mut memory = lock(&self.places[d].memory);
         let Memory { arena, outputs, .. } = &mut *memory;
@@ -348,12 +324,22 @@ impl<'a> Run<'a> {
         let program = &self.given.program.devices[d];
         let Given { inputs, params, crew, progress, .. } = self.given;
         let params = &params[blocks.holder()];
-        let given = Shared { program, inputs, params, crew, progress };
+        let is_stopped = &|| self.events.check().is_err();
+        let given = Shared { program, inputs, params, crew, progress, is_stopped };
+        let mut shared = lock(&self.shared);
+        let first = shared.len().checked_sub(blocks.slots());
+        let first = invariant(first, "that a thread computes one block at a time");
+        let mut arenas = shared.split_off(first);
+        drop(shared);
         let done = blocks.run(&given, &mut arenas, outputs);
         drop(memory);
         lock(&self.shared).append(&mut arenas);
         self.start(self.places[d].left());
-        done.map_err(Failure::Block)
+        let mut worked = done.map_err(Failure::Block)?;
+        // Those that stop early leave rows out.
+        self.events.check()?;
+        worked.used += bound.planned as u64;
+        Ok(worked)
     }
 
     /// Takes steps of a device.
