@@ -202,7 +202,7 @@ geometric mean of the ratios is {mean:.2f}.
 
 def devices(fanwise):
     rows = []
-    for name, batch in [("mlp", 256), ("transformer", 32), ("mini_googlenet", 32), ("mobilenet_v2", 8)]:
+    for name, batch in [("mlp", 256), ("transformer", 32), ("transformer", 256), ("mini_googlenet", 32), ("mobilenet_v2", 8)]:
         speeds = []
         for n in DEVICES[1:]:
             told = bench(fanwise, f"zoo:{name}", "--batch", str(batch), "--gpus", str(n))
