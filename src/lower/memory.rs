@@ -237,8 +237,8 @@ impl Program {
 }
 
 impl BoundDevice {
-    /// Moves buffers that are no parts of others out of the arena, each with its parts to a place in
-    /// another space, and plans the arena for what is left.
+    /// Moves buffers that are no parts of others out of the arena, each with its parts to a place
+    /// in another space, and plans the arena for what is left.
     pub(crate) fn put_elsewhere(
         &mut self,
         program: &Program,

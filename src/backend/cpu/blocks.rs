@@ -162,12 +162,8 @@ impl Blocks {
         let n = usize::try_from(rows).ok().filter(|n| *n > 0 && device.rows_are_apart)?;
         let cut = rows_of_block(device, plan, n, threads);
         let rows = if is_alone { cut? } else { cut.unwrap_or(n) }; // All rows.
-        let blocks = Self::of(program, bound, d, (n, rows, threads));
-        let none_smaller = || {
-            let is_cut = !is_alone && rows < n;
-            is_cut.then(|| Self::of(program, bound, d, (n, n, threads))).flatten()
-        };
-        blocks.or_else(none_smaller)
+        let of = |rows| Self::of(program, bound, d, n, rows, threads);
+        of(rows).or_else(|| if is_alone { None } else { of(n) })
     }
 
     /// Blocks of so many of `n` rows; `None` where there are none, or they take too much memory.
@@ -175,7 +171,9 @@ impl Blocks {
         program: &Program,
         bound: &Bound,
         d: usize,
-        (n, rows, threads): (usize, usize, usize),
+        n: usize,
+        rows: usize,
+        threads: usize,
     ) -> Option<Self> {
         let (count, left) = (n.div_ceil(rows), n % rows);
         let borders = Borders::new(program, bound, d)?;
@@ -335,12 +333,12 @@ mod tests {
     use crate::types::{Device, Tensor};
 
     fn program() -> (Program, Weights) {
-        program_on((1, WeightPlacement::Template))
+        program_on(1, WeightPlacement::Template)
     }
 
     /// Rows picked from a table by number, scaled by an input that has no rows; and one number of
     /// each row: on so many devices, with the weights there.
-    fn program_on((count, weights_on): (u32, WeightPlacement)) -> (Program, Weights) {
+    fn program_on(count: u32, weights_on: WeightPlacement) -> (Program, Weights) {
         let mut build = Builder::new("g");
         let ty = |text: &str| text.parse().unwrap();
         let x = build.input("x", ty("f32[N,4]"));
@@ -373,17 +371,18 @@ mod tests {
     }
 
     fn run(threads: usize, ids: &[i64], options: &RunOptions) -> Result<RunOutput, RunError> {
-        run_on((1, WeightPlacement::Template), threads, ids, options)
+        run_on(1, WeightPlacement::Template, threads, ids, options)
     }
 
     /// On so many devices, with the weights there.
     fn run_on(
-        devices: (u32, WeightPlacement),
+        devices: u32,
+        weights_on: WeightPlacement,
         threads: usize,
         ids: &[i64],
         options: &RunOptions,
     ) -> Result<RunOutput, RunError> {
-        let (program, weights) = program_on(devices);
+        let (program, weights) = program_on(devices, weights_on);
         let executable = Cpu::new(threads).unwrap().compile(program, &weights).unwrap();
         executable.run(&inputs(ids), options)
     }
@@ -412,7 +411,7 @@ mod tests {
             let ids: Vec<i64> = (0..n).map(|i| i * 3 % 5).collect();
             let whole = run(1, &ids, &RunOptions::default()).unwrap();
             for devices in [2, 3, 7] {
-                let (program, _) = program_on((devices, weights));
+                let (program, _) = program_on(devices, weights);
                 let bound = program.bind(n).unwrap();
                 let blocks = |d| Blocks::new(&program, &bound, d, 1);
                 assert!((1..program.devices.len()).all(|d| blocks(d).is_some()));
@@ -420,7 +419,7 @@ mod tests {
                     let progress = Arc::new(AtomicU64::new(0));
                     let options =
                         RunOptions { progress: Some(progress.clone()), ..Default::default() };
-                    let own = run_on((devices, weights), threads, &ids, &options).unwrap();
+                    let own = run_on(devices, weights, threads, &ids, &options).unwrap();
                     for ((name, own), (_, whole)) in own.outputs.iter().zip(&whole.outputs) {
                         let what = format!("{name} on {devices} devices by {threads} threads");
                         assert_eq!(own.bytes(), whole.bytes(), "{what}");
@@ -466,8 +465,8 @@ mod tests {
         let mut ids = [1; 12];
         ids[7] = 9;
         for threads in [1, 4] {
-            let devices = (4, WeightPlacement::Mirrored);
-            let error = run_on(devices, threads, &ids, &RunOptions::default()).unwrap_err();
+            let (on, options) = (WeightPlacement::Mirrored, RunOptions::default());
+            let error = run_on(4, on, threads, &ids, &options).unwrap_err();
             assert!(error.to_string().contains("on gpu:2"), "{error}");
         }
     }

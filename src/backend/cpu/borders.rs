@@ -73,7 +73,7 @@ impl Borders {
                         holder = *other;
                         params.push((*to, at.clone()));
                     } else {
-                        inputs.push(Source::new(program, bound, at, (d, *to))?);
+                        inputs.push(Source::new(program, bound, at, d, *to)?);
                     }
                 }
             }
@@ -121,7 +121,8 @@ impl Source {
         program: &Program,
         bound: &Bound,
         at: &Location,
-        (d, to): (usize, BufferId),
+        d: usize,
+        to: BufferId,
     ) -> Option<Self> {
         let n = bound.n;
         let [replica] = program.devices[d].replicas.as_slice() else { return None };

@@ -63,7 +63,8 @@ pub(super) fn arch() -> pulp::Arch {
     CHOSEN.get().unwrap_or_default()
 }
 
-/// Those with vectors half as long as these have, which are the longest; `None` where there are none.
+/// Those with vectors half as long as these have, which are the longest; `None` where there are
+/// none.
 pub(super) fn half(arch: pulp::Arch) -> Option<pulp::Arch> {
     #[cfg(target_arch = "x86_64")]
     if let pulp::Arch::V4(wide) = arch {

@@ -214,11 +214,9 @@ impl<C: Sums> WithSimd for Block<'_, C> {
         let lanes = S::F32_LANES;
         let (memory, block) = memory.split_at_mut(TERMS * COLUMNS);
         let height = a.places.len();
-        if height == 0 {
-            return;
-        }
         let mut at = 0;
-        while at < b.columns {
+        // Without rows there is no block.
+        while at < b.columns && height > 0 {
             let left = b.columns - at;
             let most = most_vectors(S::REGISTER_COUNT < 32, height);
             let vectors = left.div_ceil(lanes).min(most);
@@ -240,7 +238,7 @@ impl<C: Sums> WithSimd for Block<'_, C> {
             let (least, more) = (height / blocks, height % blocks);
             let first = |i: usize| i * least + i.min(more);
             let (columns, stride) = (column + at..column + at + width, vectors * lanes);
-            let (is_whole, is_first) = (width == stride, columns.start == 0);
+            let is_whole = width == stride;
             let (is_ended, is_far) = (c.is_ended(part), c.is_far());
             let is_taken = is_whole && (!is_ended || c.ends_in_registers());
             for i in (0..blocks).step_by(TOGETHER) {
@@ -253,15 +251,9 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                 for i in together {
                     let own = Area { rows: row + first(i)..row + first(i + 1), ..area.clone() };
                     let from = (own.rows.start - area.rows.start) * stride;
-                    if is_far && is_ended {
-                        c.expect(&own);
-                    }
-                    if is_far && part.goes_on && i + 1 < blocks {
-                        let rows = own.rows.end..row + first(i + 2);
-                        c.expect(&Area { rows, ..own.clone() });
-                    }
-                    if is_far && is_first && i + 1 < blocks {
-                        a.rows(first(i + 1)..first(i + 2)).expect();
+                    if is_far {
+                        let next = (i + 1 < blocks).then(|| first(i + 1)..first(i + 2));
+                        expect(&*c, a, &own, row, next);
                     }
                     let operands = Operands { a: a.rows(first(i)..first(i + 1)), b: right };
                     let block = &mut block[from..];
@@ -275,6 +267,23 @@ impl<C: Sums> WithSimd for Block<'_, C> {
             }
             at += width;
         }
+    }
+}
+
+/// Asks for what a block writes at its end, and for what the next one reads: sums that go on, and
+/// rows of the left operand, which caches have for all columns but the first. `next` are rows of
+/// `a`, whose first is this `row` of the product.
+#[inline(always)]
+fn expect(c: &impl Sums, a: Windows<'_>, own: &Area, row: usize, next: Option<Range<usize>>) {
+    if c.is_ended(own.part) {
+        c.expect(own);
+    }
+    let Some(next) = next else { return };
+    if own.part.goes_on {
+        c.expect(&Area { rows: row + next.start..row + next.end, ..own.clone() });
+    }
+    if own.columns.start == 0 {
+        a.rows(next).expect();
     }
 }
 
