@@ -137,7 +137,8 @@ pub struct DeviceStats {
     pub device: Device,
     /// The rows of the replicas on it; `None` where it has no replica.
     pub rows: Option<i64>,
-    /// Bytes of its arena; of all of them, where its threads take blocks of rows.
+    /// Bytes of its arena; of all of them, where its threads take blocks of rows. Devices whose
+    /// turns follow each other may share those, which each of them counts.
     pub planned: u64,
     /// The highest byte of its arena that a step touched, plus one; as often as it has arenas.
     pub used: u64,

@@ -192,7 +192,8 @@ impl Blocks {
 
     /// The bytes of an arena. Fewer rows may take more, as they are planned one by one.
     pub(super) fn arena(&self) -> usize {
-        let last = self.last.as_ref().map_or(0, |last| last.bound.planned); // There is none.
+        // Where all blocks have as many rows there is no other arena to hold.
+        let last = self.last.as_ref().map_or(0, |last| last.bound.planned);
         self.each.bound.planned.max(last)
     }
 

@@ -48,7 +48,8 @@ impl Borders {
         if program.devices.len() == 1 {
             let source = |(input, port): (usize, &Port)| {
                 let (dim, ty) = (port.ty.shape.first(), &port.ty);
-                let entries = 0..ty.shape.at(bound.n).first().copied().unwrap_or(0); // A scalar.
+                // A scalar has no axis and so no entries: it is taken whole.
+                let entries = 0..ty.shape.at(bound.n).first().copied().unwrap_or(0);
                 let has_rows = dim.is_some_and(Dim::depends_on_batch);
                 Source { input, entries, has_rows, to: None }
             };
