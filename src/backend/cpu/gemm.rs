@@ -136,7 +136,9 @@ impl Stack<'_> {
     /// and where its sums go.
     pub(super) fn sum<C: Sums>(&self, of: impl Iterator<Item = ([usize; 2], C)>) {
         let [rows, columns, terms] = self.sizes;
-        let (left, right) = (Rows::places(rows, terms), Rows::places(terms, columns));
+        let (mut left, mut right) = (Places::new(), Places::new());
+        Rows::place(&mut left, rows, terms);
+        Rows::place(&mut right, terms, columns);
         let runs = &[Run { from: 0, terms }];
         scratch::panels(MEMORY, |memory| {
             for ([a, b], mut c) in of {
@@ -173,16 +175,17 @@ fn sum_part(
         } else {
             a
         };
-        let places = Rows::places(height, a.row_stride);
+        let (mut rows, mut places) = (Places::new(), Places::new());
+        Rows::place(&mut rows, height, a.row_stride);
         let runs = &[Run { from: 0, terms }];
-        let a = Windows { data: a.data, places: &places, runs };
+        let a = Windows { data: a.data, places: &rows, runs };
         let mut multiply = |b: Rows<'_>, column: usize| {
             sum_block(arch, Block { a, b, c, origin: [row, column], part, memory });
         };
         let b = match b {
             Right::Panels(panels) => {
                 for (n, data, stride) in panels.panels() {
-                    let places = Rows::places(terms, stride);
+                    Rows::place(&mut places, terms, stride);
                     let (columns, stride) = (n.len(), Some(stride));
                     multiply(Rows { data, places: &places, columns, stride }, n.start);
                 }
@@ -191,7 +194,7 @@ fn sum_part(
             Right::Matrix(matrix) => matrix,
         };
         if b.has_contiguous_rows() {
-            let places = Rows::places(b.rows, b.row_stride);
+            Rows::place(&mut places, b.rows, b.row_stride);
             let (columns, stride) = (b.columns, Some(b.row_stride));
             multiply(Rows { data: b.data, places: &places, columns, stride }, 0);
             return;
@@ -199,7 +202,7 @@ fn sum_part(
         for n in steps(0..b.columns, COLUMNS) {
             let (columns, stride) = (n.len(), n.len());
             b.block(0..b.rows, n.clone()).pack_rows(right, columns);
-            let places = Rows::places(b.rows, stride);
+            Rows::place(&mut places, b.rows, stride);
             multiply(Rows { data: right, places: &places, columns, stride: Some(stride) }, n.start);
         }
     });

@@ -132,7 +132,8 @@ pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &
     }
     let stack = Stack { a: left.data, b: right.data, sizes: [m, n, k] };
     y.par_chunks_mut(each * size).enumerate().each(|(task, y)| {
-        let mut pieces: Pieces<'_> = y.chunks_exact_mut(n).collect();
+        let mut pieces = Pieces::new();
+        pieces.extend(y.chunks_exact_mut(n));
         stack.sum(pieces.chunks_exact_mut(m).zip(task * each..).map(|(pieces, at)| {
             let (at_a, at_b) = places(at, outer_a, outer_b);
             let sums = Ended { ending, row: at * m, channel: 0, pieces, has_nan: false };

@@ -108,12 +108,12 @@ pub(super) struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// The places of rows at this distance.
-    pub(super) fn places(rows: usize, stride: usize) -> Places {
-        let mut places = Places::from_elem(0, rows);
-        // In a loop over memory that is there, several to an instruction.
-        places.iter_mut().enumerate().for_each(|(row, place)| *place = row * stride);
-        places
+    /// Makes `places`, which are the caller's so that nobody copies them, those of rows at this
+    /// distance.
+    #[inline]
+    pub(super) fn place(places: &mut Places, rows: usize, stride: usize) {
+        places.clear();
+        places.extend((0..rows).map(|row| row * stride));
     }
 
     /// These columns.
@@ -214,7 +214,7 @@ impl<C: Sums> WithSimd for Block<'_, C> {
         let lanes = S::F32_LANES;
         let (memory, block) = memory.split_at_mut(TERMS * COLUMNS);
         let height = a.places.len();
-        let mut at = 0;
+        let (mut at, mut close) = (0, Places::new());
         // Without rows there is no block.
         while at < b.columns && height > 0 {
             let left = b.columns - at;
@@ -227,10 +227,9 @@ impl<C: Sums> WithSimd for Block<'_, C> {
             let width = left.min(vectors * lanes);
             debug_assert!(vectors * lanes <= WIDEST, "a block of {vectors} vectors");
             let mut right = b.columns(at, width);
-            let close: Places;
             if copied {
                 right.copy(memory, vectors * lanes);
-                close = Rows::places(b.places.len(), vectors * lanes);
+                Rows::place(&mut close, b.places.len(), vectors * lanes);
                 right = Rows { data: memory, places: &close, ..right };
             }
             // As even as possible: a low block leaves registers idle.

@@ -26,7 +26,8 @@ const FEW: usize = 8;
 /// The pieces of rows that take no memory of their own.
 pub(super) const PIECES: usize = 256;
 
-/// A piece of each of some neighbouring rows, which are written in place.
+/// A piece of each of some neighbouring rows, which are written in place. A list is filled where it
+/// lies: to move it copies room for all of [`PIECES`].
 pub(super) type Pieces<'a> = SmallVec<[&'a mut [f32]; PIECES]>;
 
 /// Some rows and columns of a row-major matrix, to write: a piece of each of the rows.
@@ -101,7 +102,8 @@ pub(super) fn by_tiles(
     }
     let whole = |(i, rows): (usize, &mut [f32])| {
         let row = i * extent.rows;
-        let mut pieces: Pieces<'_> = rows.chunks_exact_mut(columns).collect();
+        let mut pieces = Pieces::new();
+        pieces.extend(rows.chunks_exact_mut(columns));
         f(row, &(0..columns), &mut pieces);
         drop(pieces);
         rest(rows, row * columns);

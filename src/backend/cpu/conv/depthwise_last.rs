@@ -63,7 +63,8 @@ impl DepthwiseLast {
         let each = (WORTH / (row * taps)).max(1);
         y.par_chunks_exact_mut(row).with_min_len(each).enumerate().each(|(i, y)| {
             let x = &operands.x[i / rows.output * input..][..input];
-            let mut pieces: Pieces<'_> = y.chunks_exact_mut(*channels).collect();
+            let mut pieces = Pieces::new();
+            pieces.extend(y.chunks_exact_mut(*channels));
             for panel in steps(0..*channels, Order::PANEL) {
                 let w = &operands.w[panel.start * taps..][..panel.len() * taps];
                 let (first, pieces) = (i * columns.output, &mut pieces);

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{Matrix, MatrixMut, Part, Rows, Run, Windows, chunks, sum_rows};
+use super::super::gemm::{Matrix, MatrixMut, Part, Places, Rows, Run, Windows, chunks, sum_rows};
 use super::super::im2col::SeenAxis;
 use super::super::phases::{PhaseAxis, Phases};
 use super::super::scratch::LINE;
@@ -122,7 +122,8 @@ impl Direct {
         }
         let (filters, columns) = (weights.rows(), self.stride(rows.len()));
         let mut product = MatrixMut::new(result, filters, columns, columns);
-        let firsts = Rows::places(filters, weights.columns());
+        let mut firsts = Places::new();
+        Rows::place(&mut firsts, filters, weights.columns());
         for part in chunks(weights.columns()) {
             let is_last = part.end == weights.columns();
             let of = Part { goes_on: part.start > 0, is_last };

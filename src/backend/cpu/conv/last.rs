@@ -293,7 +293,8 @@ impl Patch<'_> {
         for (i, Terms { first, runs }) in self.plan.parts.iter().enumerate() {
             let a = Windows { data: seen, places, runs };
             let terms = runs.iter().map(|run| run.terms).sum();
-            let places = Rows::places(terms, stride);
+            let mut places = Places::new();
+            Rows::place(&mut places, terms, stride);
             let data = &weights[first * stride..];
             let b = Rows { data, places: &places, columns, stride: Some(stride) };
             let part = Part { goes_on: *first > 0, is_last: i == last };
