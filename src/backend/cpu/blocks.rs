@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use super::borders::{Borders, Part};
 use super::place::Memory;
 use crate::backend::RunError;
-use crate::backend::host::{Crew, Each, HostSteps, StepError, highest, lock};
+use crate::backend::host::{Crew, Each, HostSteps, StepError, lock};
 use crate::lower::{Action, Bound, BoundDevice, BufferId, DeviceProgram, Program};
 use crate::types::{Dim, Tensor};
 
@@ -74,7 +74,8 @@ struct Left<'a> {
 /// What came of the blocks.
 #[derive(Default)]
 struct Done {
-    worked: Worked,
+    /// The time that their steps took.
+    time: Duration,
     /// The error of the first block that failed, and its first row.
     failed: Option<(usize, RunError)>,
 }
@@ -197,6 +198,12 @@ impl Blocks {
         self.each.bound.planned.max(last)
     }
 
+    /// The bytes that are used of all arenas.
+    fn used(&self) -> u64 {
+        let last = self.last.as_ref().map(|last| last.used);
+        last.into_iter().fold(self.each.used, u64::max) * self.slots as u64
+    }
+
     /// The results that other devices copy.
     pub(super) fn results(&self) -> &[BufferId] {
         &self.borders.results
@@ -222,11 +229,7 @@ impl Blocks {
                 let outcome = self.block(shared, arena, block);
                 let mut done = lock(&done);
                 match outcome {
-                    Ok(Worked { used, time, .. }) => {
-                        let worked = &mut done.worked;
-                        worked.used = worked.used.max(used);
-                        worked.time += time;
-                    }
+                    Ok(time) => done.time += time,
                     Err(error) => {
                         // Blocks are taken in order: those before this one end, too.
                         lock(&left).from = self.n;
@@ -241,12 +244,12 @@ impl Blocks {
             [arena] => all(arena),
             arenas => shared.crew.enter(|| arenas.par_iter_mut().each(|arena| all(arena))),
         }
-        let Done { worked, failed } = mem::take(&mut *lock(&done));
+        let Done { time, failed } = mem::take(&mut *lock(&done));
         if let Some((_, error)) = failed {
             return Err(error);
         }
-        let slots = self.slots as u64;
-        Ok(Worked { planned: slots * self.arena() as u64, used: worked.used * slots, ..worked })
+        let planned = self.slots as u64 * self.arena() as u64;
+        Ok(Worked { planned, used: self.used(), time })
     }
 
     /// The next block.
@@ -268,43 +271,41 @@ impl Blocks {
         Some(Block { rows, outputs })
     }
 
-    /// Runs a block.
+    /// Runs a block; returns how long that took.
     fn block(
         &self,
         shared: &Shared<'_>,
         arena: &mut [u8],
         block: Block<'_>,
-    ) -> Result<Worked, RunError> {
+    ) -> Result<Duration, RunError> {
         let Block { rows, outputs } = block;
         let sources = self.borders.inputs.iter();
         let inputs: Vec<Tensor> =
             sources.map(|source| source.of(shared.inputs[source.input], &rows, self.n)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let last = self.last.as_ref().filter(|_| rows.len() < self.rows);
-        let Part { bound, kernels } = last.unwrap_or(&self.each); // Most blocks are not the last.
+        let Part { bound, kernels, .. } = last.unwrap_or(&self.each); // Most blocks are not the last.
         let (begin, at) = (Instant::now(), Cell::new(0));
-        let memory = Mutex::new(Memory { arena, outputs, updates: Vec::new() });
+        let mut memory = Memory { arena, outputs, updates: Vec::new() };
         let Shared { program, params, crew, .. } = *shared;
         let own = HostSteps { program, bound, inputs: &inputs, params, crew };
-        let steps = || -> Result<u64, StepError> {
-            let mut used = 0;
+        let steps = || -> Result<(), StepError> {
             for (i, step) in program.steps.iter().enumerate().filter(|(i, _)| bound.active[*i]) {
                 at.set(i);
                 match &step.action {
-                    Action::Launch(launch) => own.launch(kernels.of(i), launch, &memory)?,
+                    Action::Launch(launch) => own.launch(kernels.of(i), launch, &mut memory)?,
                     // What is copied from another device is read where it lies.
                     Action::Copy { to, .. } if own.external(own.location(*to)).is_some() => {}
                     Action::Copy { from, to, .. } => {
-                        own.copy(own.location(*from), own.location(*to), &memory)?;
+                        own.copy(own.location(*from), own.location(*to), &mut memory)?;
                     }
                     Action::Wait(_) | Action::Record(_) => {}
                 }
-                used = used.max(highest(bound, step));
             }
-            Ok(used)
+            Ok(())
         };
         let failed = |error: StepError| error.at(program.device, &program.steps[at.get()].label);
-        let used = catch_unwind(AssertUnwindSafe(steps))
+        catch_unwind(AssertUnwindSafe(steps))
             .unwrap_or_else(|panic| {
                 Err(StepError::Internal(format!("panic: {}", text_of(&*panic))))
             })
@@ -315,7 +316,7 @@ impl Blocks {
             let until = |row: usize| (steps.saturating_mul(row) / self.n) as u64;
             progress.fetch_add(until(rows.end) - until(rows.start), Ordering::Relaxed);
         }
-        Ok(Worked { planned: 0, used, time: begin.elapsed() })
+        Ok(begin.elapsed())
     }
 }
 

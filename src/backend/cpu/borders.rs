@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::kernel::StepKernels;
+use crate::backend::host::touched;
 use crate::lower::{
     Action, Bound, BoundDevice, Buffer, BufferId, Location, Port, Program, Space, Storage,
     read_elsewhere,
@@ -38,6 +39,8 @@ pub(super) struct Source {
 pub(super) struct Part {
     pub(super) bound: BoundDevice,
     pub(super) kernels: StepKernels,
+    /// The bytes of the arena that they touch.
+    pub(super) used: u64,
 }
 
 impl Borders {
@@ -111,7 +114,8 @@ impl Borders {
         let places: Vec<_> = inputs.chain(params).chain(results).collect();
         bound.put_elsewhere(program, d, n, &places);
         let kernels = StepKernels::new(device, &bound, n);
-        Some(Part { bound, kernels })
+        let used = touched(device, &bound);
+        Some(Part { bound, kernels, used })
     }
 }
 

@@ -66,11 +66,9 @@ fn channels<'a, const K: usize>(
     (inner > 0 && size > 0).then_some((inner, lists))
 }
 
-impl<'a> Epilogue<'a> {
-    /// The chain with these operands in place of its positions; `None` if one is missing or shorter
-    /// than the chain says.
-    pub fn new(chain: &Chain, operands: &[&'a [f32]]) -> Option<Self> {
-        let steps = chain.steps.iter().map(|step| match step {
+impl<'a> Step<'a> {
+    fn new(step: &ChainStep, operands: &[&'a [f32]]) -> Option<Self> {
+        match step {
             ChainStep::Unary(op) => Some(Step::Unary(op.clone())),
             ChainStep::Binary { op, operand, access, swapped } => {
                 let operand = Operand::new(operands.get(*operand)?, *access)?;
@@ -87,8 +85,19 @@ impl<'a> Epilogue<'a> {
                 Some(Step::ScaleShift { scale: scale.into(), shift: shift.into(), inner })
             }
             ChainStep::Mixed { .. } => None,
-        });
-        Some(Self { steps: steps.collect::<Option<_>>()? })
+        }
+    }
+}
+
+impl<'a> Epilogue<'a> {
+    /// The chain with these operands in place of its positions; `None` if one is missing or shorter
+    /// than the chain says.
+    pub fn new(chain: &Chain, operands: &[&'a [f32]]) -> Option<Self> {
+        let mut own = Self::default();
+        for step in &chain.steps {
+            own.steps.push(Step::new(step, operands)?);
+        }
+        Some(own)
     }
 
     /// True if it changes nothing.

@@ -1,11 +1,11 @@
 //! Dispatch of launches to kernels.
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::{self, Epilogue};
 use super::reorder::ReorderPlan;
-use crate::backend::host::{Code, Slices, Source, Unsuited};
+use crate::backend::host::{Code, Source, Unsuited, Views};
 use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Kernels, Launch, Step, Support, Types,
 };
@@ -185,6 +185,26 @@ impl Kernel {
     }
 }
 
+/// Adds the words of operands, none of which lies where a result does. What a kernel takes or gives
+/// in `f64` has two words for each element.
+fn floats<'a, A: Array<Item = &'a [f32]>>(
+    reads: impl Iterator<Item = &'a Option<&'a [u8]>>,
+    all: &mut SmallVec<A>,
+) -> Result<(), Unsuited> {
+    for bytes in reads {
+        all.push(bytemuck::try_cast_slice(bytes.ok_or(Unsuited)?).map_err(|_| Unsuited)?);
+    }
+    Ok(())
+}
+
+/// The words of a result; where there are none they lie nowhere.
+fn floats_mut(bytes: &mut [u8]) -> Result<&mut [f32], Unsuited> {
+    if bytes.is_empty() {
+        return Ok(&mut []);
+    }
+    bytemuck::try_cast_slice_mut(bytes).map_err(|_| Unsuited)
+}
+
 impl Code for Kernel {
     fn source(&self) -> Source<'_> {
         match self {
@@ -194,15 +214,26 @@ impl Code for Kernel {
         }
     }
 
-    fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited> {
-        let Slices { operands, others, mut results } = slices;
-        let chain = Epilogue::new(chain, &others).ok_or(Unsuited)?;
-        match (self, operands.as_slice(), results.as_mut_slice()) {
-            (Self::Chain, [None], [result]) => elementwise::in_place(result, &chain),
-            (Self::Chain, [Some(x)], [result]) => elementwise::map(x, result, &chain),
+    fn run(&self, launch: &Launch, views: &mut Views<'_>) -> Result<(), Unsuited> {
+        let mut reads = views.reads.iter();
+        let mut own: SmallVec<[&[f32]; 8]> = SmallVec::new();
+        let mut of_chain: SmallVec<[&[f32]; 4]> = SmallVec::new();
+        let mut results: SmallVec<[&mut [f32]; 2]> = SmallVec::new();
+        let (operands, _) = launch.split_operands();
+        // A chain alone may have its operand where its result is.
+        let is_in_place = matches!((self, &*views.reads), (Self::Chain, [None, ..]));
+        let first = reads.by_ref().take(operands.len()).skip(usize::from(is_in_place));
+        floats(first, &mut own)?;
+        floats(reads, &mut of_chain)?;
+        for bytes in &mut views.writes {
+            results.push(floats_mut(bytes)?);
+        }
+        let chain = Epilogue::new(&launch.chain, &of_chain).ok_or(Unsuited)?;
+        match (self, own.as_slice(), results.as_mut_slice()) {
+            (Self::Chain, [], [result]) => elementwise::in_place(result, &chain),
+            (Self::Chain, [x], [result]) => elementwise::map(x, result, &chain),
             (Self::Own(plan), operands, results) if chain.is_empty() || plan.ends_in_chain() => {
-                let operands: Option<SmallVec<[&[f32]; 8]>> = operands.iter().copied().collect();
-                plan.run(&operands.ok_or(Unsuited)?, results, &chain)?;
+                plan.run(operands, results, &chain)?;
             }
             _ => return Err(Unsuited),
         }

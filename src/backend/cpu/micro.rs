@@ -62,6 +62,17 @@ const BLOCK: usize = TOGETHER * ROWS * COLUMNS;
 /// The elements that a block works with beside its operands.
 pub(super) const MEMORY: usize = TERMS * COLUMNS + BLOCK;
 
+/// The first numbers.
+static NUMBERS: [usize; 256] = {
+    let mut numbers = [0; 256];
+    let mut i = 0;
+    while i < numbers.len() {
+        numbers[i] = i;
+        i += 1;
+    }
+    numbers
+};
+
 /// Where the rows of an operand begin, most often at most [`TERMS`].
 pub(super) type Places = SmallVec<[usize; TERMS]>;
 
@@ -113,7 +124,14 @@ impl Rows<'_> {
     #[inline]
     pub(super) fn place(places: &mut Places, rows: usize, stride: usize) {
         places.clear();
-        places.extend((0..rows).map(|row| row * stride));
+        // Copied, and changed in a loop over memory that is there: several to an instruction.
+        let mut next = 0;
+        while next < rows {
+            let own = (rows - next).min(NUMBERS.len());
+            places.extend_from_slice(&NUMBERS[..own]);
+            places[next..].iter_mut().for_each(|place| *place = (next + *place) * stride);
+            next += own;
+        }
     }
 
     /// These columns.

@@ -21,7 +21,7 @@ use super::place::{Memory, Place};
 use crate::backend::RunError;
 use crate::backend::host::profile;
 use crate::backend::host::trace::{Kind, Recorder, Span};
-use crate::backend::host::{Block as _, Crew, Few, HostSteps, StepError, highest, lock};
+use crate::backend::host::{Block as _, Crew, Few, HostSteps, StepError, lock, touched};
 use crate::lower::{Action, Bound, BoundDevice, BufferId, Launch, Program, Step};
 use crate::types::Tensor;
 use crate::types::invariant::invariant;
@@ -40,8 +40,8 @@ pub(super) struct Prepared {
 /// How a device computes its rows.
 #[derive(Debug)]
 enum Work {
-    /// All at once.
-    Whole(StepKernels),
+    /// All at once; this many bytes of the arena are touched.
+    Whole(StepKernels, u64),
     /// Some at a time.
     Blocks(Box<Blocks>),
 }
@@ -67,7 +67,8 @@ impl Prepared {
                 }
                 Work::Blocks(Box::new(blocks))
             } else {
-                Work::Whole(StepKernels::new(device, &bound.devices[d], bound.n))
+                let at = &bound.devices[d];
+                Work::Whole(StepKernels::new(device, at, bound.n), touched(device, at))
             });
         }
         // A thread computes one block at a time.
@@ -344,11 +345,17 @@ impl<'a> Run<'a> {
 
     /// Takes steps of a device.
     fn steps(&self, d: usize, task: &mut Task) -> Result<Next, Failure> {
-        let bound = &self.given.prepared.bound.devices[d];
-        let kernels = match &self.given.prepared.works[d] {
-            Work::Whole(kernels) => kernels,
+        match &self.given.prepared.works[d] {
+            Work::Whole(kernels, used) => {
+                let begin = Instant::now();
+                let next = self.whole(d, kernels, task)?;
+                task.worked.time += begin.elapsed();
+                task.worked.used = *used;
+                Ok(next)
+            }
             Work::Blocks(blocks) => {
                 task.worked = self.blocks(d, blocks)?;
+                let bound = &self.given.prepared.bound.devices[d];
                 // What is left: others may have waited for the results.
                 let steps = self.given.program.devices[d].steps.iter().zip(&bound.active);
                 for (step, _) in steps.filter(|(_, active)| **active) {
@@ -356,13 +363,18 @@ impl<'a> Run<'a> {
                         self.start(self.events.record(event));
                     }
                 }
-                return Ok(Next::End);
+                Ok(Next::End)
             }
-        };
+        }
+    }
+
+    /// Takes steps of a device that computes all rows at once.
+    fn whole(&self, d: usize, kernels: &StepKernels, task: &mut Task) -> Result<Next, Failure> {
+        let bound = &self.given.prepared.bound.devices[d];
         while let Some(step) = self.given.program.devices[d].steps.get(task.steps) {
             let mut next = Next::Step;
             if bound.active[task.steps] {
-                let begin = Instant::now();
+                let begin = self.given.trace.map(|_| Instant::now());
                 match &step.action {
                     Action::Wait(event) if !self.events.is_recorded(*event, d)? => {
                         return Ok(Next::Wait);
@@ -379,11 +391,8 @@ impl<'a> Run<'a> {
                 if matches!(next, Next::Wait) {
                     return Ok(next);
                 }
-                if let Some(kind) = Kind::of(&step.action) {
-                    let length = begin.elapsed();
-                    self.record(d, step, kind, begin..begin + length);
-                    task.worked.time += length;
-                    task.worked.used = task.worked.used.max(highest(bound, step));
+                if let (Some(begin), Some(kind)) = (begin, Kind::of(&step.action)) {
+                    self.record(d, step, kind, begin..Instant::now());
                 }
             }
             task.steps += 1;
@@ -424,7 +433,7 @@ impl<'a> Run<'a> {
     fn launch(&self, d: usize, kernel: Option<&Kernel>, launch: &Launch) -> Result<Next, Failure> {
         // A device that failed stops the others before their next step.
         self.events.check()?;
-        self.of(d).launch(kernel, launch, &self.places[d].memory)?;
+        self.of(d).launch(kernel, launch, &mut lock(&self.places[d].memory))?;
         let others = self.places[d].left();
         Ok(if others.is_empty() { Next::Step } else { Next::Yield(others) })
     }
@@ -445,7 +454,7 @@ impl<'a> Run<'a> {
             let mut own = lock(&self.places[d].memory);
             own.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
         } else if source == d {
-            self.of(d).copy(from, to, &self.places[d].memory)?;
+            self.of(d).copy(from, to, &mut lock(&self.places[d].memory))?;
         } else {
             let (first, last) = (&self.places[d.min(source)], &self.places[d.max(source)]);
             let Some(one) = first.take(d) else { return Ok(Next::Wait) };

@@ -17,6 +17,13 @@ pub(crate) trait Block {
     /// The bytes in each of these ranges, which are in order and apart; `None` where they are not,
     /// or end outside.
     fn parts(&mut self, ranges: &[Range<usize>]) -> Option<Few<&mut [u8]>>;
+
+    /// The bytes before a range, in it, and behind it up to `end`; `None` where it ends outside.
+    fn around(&mut self, range: Range<usize>, end: usize) -> Option<[&mut [u8]; 3]> {
+        let mut parts = self.parts(&[0..range.start, range.clone(), range.end..end])?;
+        let (behind, own, before) = (parts.pop()?, parts.pop()?, parts.pop()?);
+        Some([before, own, behind])
+    }
 }
 
 impl Block for &mut [u8] {
@@ -35,6 +42,14 @@ impl Block for &mut [u8] {
         }
         Some(parts)
     }
+
+    #[inline]
+    fn around(&mut self, range: Range<usize>, end: usize) -> Option<[&mut [u8]; 3]> {
+        let (rest, _) = self.split_at_mut_checked(end)?;
+        let (rest, behind) = rest.split_at_mut_checked(range.end)?;
+        let (before, own) = rest.split_at_mut_checked(range.start)?;
+        Some([before, own, behind])
+    }
 }
 
 /// What a device writes to: its arena, on the host the outputs, and for each update of the program
@@ -46,8 +61,8 @@ pub(crate) struct DeviceMemory<B> {
     pub(crate) updates: Vec<B>,
 }
 
-/// The memory that a step reads and writes.
-#[derive(Debug)]
+/// The memory that a step reads and writes. Whoever asks for it has the lists, which are not moved.
+#[derive(Debug, Default)]
 pub(crate) struct Views<'a> {
     /// What it reads, in the order asked for; `None` where it writes to exactly the same bytes.
     pub(crate) reads: Few<Option<&'a [u8]>>,
@@ -93,7 +108,8 @@ impl<B: Block> DeviceMemory<B> {
         reads: &[&Location],
         write: &Location,
         external: &dyn Fn(&Location) -> Option<&'a [u8]>,
-    ) -> Option<Views<'a>> {
+        views: &mut Views<'a>,
+    ) -> Option<()> {
         let (start, end) = (write.offset, write.offset.checked_add(write.bytes)?);
         let mut most = end;
         for read in reads.iter().filter(|read| read.space == write.space) {
@@ -105,12 +121,11 @@ impl<B: Block> DeviceMemory<B> {
             Space::Update(i) => (self.updates.get_mut(i as usize)?, Some(&self.arena)),
             Space::Input(_) | Space::Param(_) => return None,
         };
-        let mut parts = block.parts(&[0..start, start..end, end..most])?;
-        let (behind, own, before) = (parts.pop()?, parts.pop()?, parts.pop()?);
+        let [before, own, behind] = block.around(start..end, most)?;
         let (behind, before): (&'a [u8], &'a [u8]) = (behind, before);
-        let read = |at: &&Location| -> Option<Option<&'a [u8]>> {
+        for at in reads {
             let range = at.offset..at.offset.checked_add(at.bytes)?;
-            Some(if range.is_empty() {
+            views.reads.push(if range.is_empty() {
                 Some(&[])
             } else if matches!(at.space, Space::Input(_) | Space::Param(_)) {
                 Some(external(at)?)
@@ -122,13 +137,13 @@ impl<B: Block> DeviceMemory<B> {
                 Some(before.get(range)?)
             } else {
                 Some(behind.get(range.start.checked_sub(end)?..range.end - end)?)
-            })
-        };
-        let reads = reads.iter().map(read).collect::<Option<_>>()?;
-        Some(Views { reads, writes: Few::from_iter([own]) })
+            });
+        }
+        views.writes.push(own);
+        Some(())
     }
 
-    /// Views of several locations at once; those of inputs and parameters come from `external`.
+    /// Adds views of several locations at once; those of inputs and parameters come from `external`.
     ///
     /// What is written must not overlap anything else asked for, but for reads of exactly the same
     /// bytes.
@@ -138,12 +153,13 @@ impl<B: Block> DeviceMemory<B> {
         reads: &[&Location],
         writes: &[&Location],
         external: &dyn Fn(&Location) -> Option<&'a [u8]>,
-    ) -> Option<Views<'a>> {
+        views: &mut Views<'a>,
+    ) -> Option<()> {
         if let [write] = writes
             && write.bytes > 0
             && reads.iter().all(|read| may_be_beside(read, write))
         {
-            return self.beside(reads, write, external);
+            return self.beside(reads, write, external, views);
         }
         let segments = segments(reads, writes)?;
         let mut shared: Few<(Space, usize, &'a [u8])> = Few::new();
@@ -169,7 +185,7 @@ impl<B: Block> DeviceMemory<B> {
                 }
             }
         }
-        let read = |location: &&Location| -> Option<Option<&'a [u8]>> {
+        let read = |location: &Location| -> Option<Option<&'a [u8]>> {
             if location.bytes == 0 {
                 return Some(Some(&[]));
             }
@@ -186,12 +202,13 @@ impl<B: Block> DeviceMemory<B> {
             let bytes = bytes.get(from..from.checked_add(location.bytes)?)?;
             (*space == location.space).then_some(Some(bytes))
         };
-        let reads = reads.iter().map(read).collect::<Option<_>>()?;
-        let written = written.into_iter().zip(writes);
-        let writes = written
-            .map(|(view, at)| if at.bytes == 0 { Some(&mut [][..]) } else { view })
-            .collect::<Option<_>>()?;
-        Some(Views { reads, writes })
+        for at in reads {
+            views.reads.push(read(at)?);
+        }
+        for (view, at) in written.into_iter().zip(writes) {
+            views.writes.push(if at.bytes == 0 { &mut [] } else { view? });
+        }
+        Some(())
     }
 }
 
@@ -253,6 +270,19 @@ mod tests {
         f(DeviceMemory { arena: &mut arena, outputs, updates });
     }
 
+    /// These views, which are of disjoint ranges.
+    fn asked<'a>(
+        memory: &'a mut DeviceMemory<&mut [u8]>,
+        reads: &[Location],
+        writes: &[Location],
+        input: &'a [u8],
+    ) -> Views<'a> {
+        let (reads, writes) = (Vec::from_iter(reads), Vec::from_iter(writes));
+        let mut views = Views::default();
+        memory.views(&reads, &writes, &|_| Some(input), &mut views).unwrap();
+        views
+    }
+
     #[test]
     fn views_are_the_ranges_asked_for() {
         with_memory(views);
@@ -274,10 +304,7 @@ mod tests {
             at(Space::Arena, 16, 4),
             at(Space::Update(0), 1, 2),
         ];
-        let external = |_: &Location| Some(&input[..]);
-        let Views { reads, writes } = memory
-            .views(&reads.each_ref(), &writes.each_ref(), &external)
-            .expect("the ranges are disjoint");
+        let Views { reads, writes } = asked(&mut memory, &reads, &writes, &input);
         assert_eq!(reads[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
         assert_eq!(reads[1].unwrap(), [8, 9, 10, 11, 12, 13, 14, 15]);
         assert_eq!(reads[2].unwrap(), [9; 4]);
@@ -309,8 +336,7 @@ mod tests {
             at(Space::Arena, 36, 0),
         ];
         let write = at(Space::Arena, 32, 8);
-        let Views { reads: read, writes } =
-            memory.views(&reads.each_ref(), &[&write], &|_| Some(&input[..])).unwrap();
+        let Views { reads: read, writes } = asked(&mut memory, &reads, &[write], &input);
         assert_eq!(read[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
         assert!(read[1].is_none());
         assert_eq!(read[2].unwrap(), [40, 41, 42, 43]);
@@ -321,8 +347,7 @@ mod tests {
         assert_eq!(memory.arena[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
         let reads = [at(Space::Arena, 60, 4), at(Space::Output(0), 0, 4)];
         let write = at(Space::Output(0), 4, 4);
-        let Views { reads: read, writes } =
-            memory.views(&reads.each_ref(), &[&write], &|_| Some(&input[..])).unwrap();
+        let Views { reads: read, writes } = asked(&mut memory, &reads, &[write], &input);
         assert_eq!(read[0].unwrap(), [60, 61, 62, 63]);
         assert_eq!(read[1].unwrap(), [0; 4]);
         drop(read);
@@ -337,7 +362,7 @@ mod tests {
 
     fn overlap(mut memory: DeviceMemory<&mut [u8]>) {
         let mut refused = |reads: &[&Location], writes: &[&Location]| {
-            memory.views(reads, writes, &|_| None).is_none()
+            memory.views(reads, writes, &|_| None, &mut Views::default()).is_none()
         };
         let (a, b) = (at(Space::Arena, 0, 8), at(Space::Arena, 4, 8));
         assert!(refused(&[&a], &[&b]));

@@ -13,5 +13,5 @@ pub(crate) mod trace;
 pub(super) use crew::Crew;
 pub(super) use each::Each;
 pub(super) use lock::lock;
-pub(super) use memory::{Block, DeviceMemory, Few};
-pub(super) use step::{Code, HostSteps, Slices, Source, StepError, Unsuited, highest};
+pub(super) use memory::{Block, DeviceMemory, Few, Views};
+pub(super) use step::{Code, HostSteps, Source, StepError, Unsuited, touched};

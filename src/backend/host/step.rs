@@ -1,13 +1,9 @@
 //! The steps of one device whose memory is the host's.
 
-use std::sync::Mutex;
-
-use bytemuck::PodCastError;
 use smallvec::SmallVec;
 
 use super::crew::Crew;
-use super::lock::lock;
-use super::memory::{Block, DeviceMemory};
+use super::memory::{Block, DeviceMemory, Few, Views};
 use crate::backend::{RunError, params};
 use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Launch, Location, Space, Step,
@@ -21,7 +17,7 @@ pub(crate) trait Code {
     fn source(&self) -> Source<'_>;
 
     /// Computes the result, with the chain applied to it; for a source of kernels.
-    fn run(&self, chain: &Chain, slices: Slices<'_>) -> Result<(), Unsuited>;
+    fn run(&self, launch: &Launch, views: &mut Views<'_>) -> Result<(), Unsuited>;
 
     /// Applies a chain with these operands to the result of a reference evaluation.
     fn apply(chain: &Chain, others: &[&[f32]], result: &mut [f32]) -> Result<(), Unsuited>;
@@ -34,17 +30,6 @@ pub(crate) enum Source<'a> {
     Reference(&'a Op),
     /// What it gives in every run.
     Kept(&'a [Tensor]),
-}
-
-/// The `f32` operands of a kernel and its results. What a kernel takes or gives in `f64` has two
-/// words for each element.
-pub(crate) struct Slices<'a> {
-    /// The operands of the operator, or the one that a chain is applied to; `None` where the result
-    /// has its place.
-    pub(crate) operands: SmallVec<[Option<&'a [f32]>; 4]>,
-    /// The operands of the chain.
-    pub(crate) others: SmallVec<[&'a [f32]; 4]>,
-    pub(crate) results: SmallVec<[&'a mut [f32]; 1]>,
 }
 
 /// Operands that do not suit a kernel: a fault of whoever lowered or prepared the launch.
@@ -71,21 +56,18 @@ impl StepError {
     }
 }
 
-fn floats(bytes: Option<&[u8]>) -> Result<Option<&[f32]>, PodCastError> {
-    bytes.map(bytemuck::try_cast_slice).transpose()
-}
-
-/// The elements of a result; where there are none they lie nowhere.
-fn floats_mut(bytes: &mut [u8]) -> Result<&mut [f32], PodCastError> {
-    if bytes.is_empty() { Ok(&mut []) } else { bytemuck::try_cast_slice_mut(bytes) }
-}
-
 fn internal(reason: &str) -> StepError {
     StepError::Internal(reason.to_owned())
 }
 
-/// One more than the highest byte of the arena that a step touches.
-pub(crate) fn highest(bound: &BoundDevice, step: &Step) -> u64 {
+/// One more than the highest byte of the arena that the steps of a device touch.
+pub(crate) fn touched(device: &DeviceProgram, bound: &BoundDevice) -> u64 {
+    let active = device.steps.iter().zip(&bound.active).filter(|(_, active)| **active);
+    // None: without steps nothing is touched.
+    active.map(|(step, _)| highest(bound, step)).max().unwrap_or(0)
+}
+
+fn highest(bound: &BoundDevice, step: &Step) -> u64 {
     let end = |b: &BufferId| {
         let at = &bound.locations[*b];
         if at.space == Space::Arena && at.bytes > 0 { at.offset + at.bytes } else { 0 }
@@ -120,7 +102,7 @@ impl<'a> HostSteps<'a> {
         &self,
         code: Option<&C>,
         launch: &Launch,
-        memory: &Mutex<DeviceMemory<B>>,
+        memory: &mut DeviceMemory<B>,
     ) -> Result<(), StepError> {
         let Some(code) = code else { return Ok(()) };
         match code.source() {
@@ -150,15 +132,15 @@ impl<'a> HostSteps<'a> {
         &self,
         from: &Location,
         to: &Location,
-        memory: &Mutex<DeviceMemory<B>>,
+        memory: &mut DeviceMemory<B>,
     ) -> Result<(), StepError> {
         let outside = || internal("a buffer lies outside its memory");
-        let mut own = lock(memory);
         if let Some((_, bytes)) = self.external(from) {
-            own.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
+            memory.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
             return Ok(());
         }
-        let views = own.views(&[from], &[to], &|_| None).ok_or_else(outside)?;
+        let mut views = Views::default();
+        memory.views(&[from], &[to], &|_| None, &mut views).ok_or_else(outside)?;
         for (read, write) in views.reads.into_iter().zip(views.writes) {
             if let Some(read) = read {
                 write.copy_from_slice(read);
@@ -172,27 +154,16 @@ impl<'a> HostSteps<'a> {
         &self,
         code: &C,
         launch: &Launch,
-        memory: &Mutex<DeviceMemory<B>>,
+        memory: &mut DeviceMemory<B>,
     ) -> Result<(), StepError> {
-        let outside = || internal("the launch's memory is not divided as planned");
         let at = |b: &BufferId| self.location(*b);
-        let reads: SmallVec<[&Location; 6]> = launch.operands.iter().map(at).collect();
-        let writes: SmallVec<[&Location; 1]> = launch.results.iter().map(at).collect();
+        let (mut reads, mut writes, mut views) = (Few::new(), Few::new(), Views::default());
+        reads.extend(launch.operands.iter().map(at));
+        writes.extend(launch.results.iter().map(at));
         let external = |at: &Location| self.external(at).map(|(_, bytes)| bytes);
-        let mut own = lock(memory);
-        let views = own.views(&reads, &writes, &external).ok_or_else(outside)?;
-        let mut read = views.reads.into_iter();
-        let own = read.by_ref().take(launch.split_operands().0.len());
-        let operands: Result<SmallVec<[Option<&[f32]>; 4]>, _> = own.map(floats).collect();
-        let others: Option<SmallVec<[&[f32]; 4]>> = read.map(|x| floats(x).ok()?).collect();
-        let results: Result<SmallVec<[&mut [f32]; 1]>, _> =
-            views.writes.into_iter().map(floats_mut).collect();
-        let slices = Slices {
-            operands: operands.map_err(|_| outside())?,
-            others: others.ok_or_else(outside)?,
-            results: results.map_err(|_| outside())?,
-        };
-        let done = self.crew.enter(|| code.run(&launch.chain, slices));
+        let divided = memory.views(&reads, &writes, &external, &mut views);
+        divided.ok_or_else(|| internal("the launch's memory is not divided as planned"))?;
+        let done = self.crew.enter(|| code.run(launch, &mut views));
         done.map_err(|Unsuited| internal("the operands do not suit the kernel"))
     }
 
@@ -201,7 +172,7 @@ impl<'a> HostSteps<'a> {
         &self,
         op: &Op,
         launch: &Launch,
-        memory: &Mutex<DeviceMemory<B>>,
+        memory: &mut DeviceMemory<B>,
     ) -> Result<(), StepError> {
         let dtype = |b: &BufferId| self.program.buffer(*b).ty.dtype;
         let mut operands = Vec::with_capacity(launch.operands.len());
@@ -258,11 +229,10 @@ impl<'a> HostSteps<'a> {
         &self,
         results: &[Tensor],
         launch: &Launch,
-        memory: &Mutex<DeviceMemory<B>>,
+        memory: &mut DeviceMemory<B>,
     ) -> Result<(), StepError> {
-        let mut own = lock(memory);
         for (buffer, result) in launch.results.iter().zip(results) {
-            let bytes = own.write(self.location(*buffer));
+            let bytes = memory.write(self.location(*buffer));
             let bytes = bytes.ok_or_else(|| internal("a result lies outside its memory"))?;
             let order = self.program.buffer(*buffer).order;
             self.crew.enter(|| params::write(order, result, bytes));
@@ -275,7 +245,7 @@ impl<'a> HostSteps<'a> {
         &self,
         dtype: DType,
         at: &Location,
-        memory: &Mutex<DeviceMemory<B>>,
+        memory: &mut DeviceMemory<B>,
     ) -> Result<Tensor, StepError> {
         if at.bytes == 0 {
             return Tensor::zeros(dtype, &at.dims).map_err(|e| StepError::Internal(e.to_string()));
@@ -287,9 +257,8 @@ impl<'a> HostSteps<'a> {
                 Tensor::from_bytes(dtype, &at.dims, bytes)
             }
         } else {
-            let own = lock(memory);
-            let bytes =
-                own.read(at).ok_or_else(|| internal("an operand lies outside its memory"))?;
+            let bytes = memory.read(at);
+            let bytes = bytes.ok_or_else(|| internal("an operand lies outside its memory"))?;
             Tensor::from_bytes(dtype, &at.dims, bytes)
         };
         tensor.map_err(|e| StepError::Internal(e.to_string()))

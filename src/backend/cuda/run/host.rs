@@ -10,7 +10,7 @@ use crate::backend::cuda::driver::context::Context;
 use crate::backend::cuda::driver::memory::Pinned;
 use crate::backend::cuda::driver::stream::{Event, Stream};
 use crate::backend::host::trace::{Kind, Recorder, Span, WAIT};
-use crate::backend::host::{HostSteps, StepError, profile};
+use crate::backend::host::{HostSteps, StepError, lock, profile};
 use crate::lower::Action;
 use crate::types::Tensor;
 use crate::types::invariant::invariant;
@@ -263,12 +263,12 @@ impl Host {
                 self.pending.push((step, *device));
             }
             HostTask::Copy { from, to } => {
-                steps.copy(steps.location(*from), steps.location(*to), &job.memory)?;
+                steps.copy(steps.location(*from), steps.location(*to), &mut lock(&job.memory))?;
             }
             HostTask::Launch => {
                 job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Host);
                 if let Action::Launch(launch) = &steps.program.steps[step].action {
-                    steps.launch(job.plan.kernels.of(step), launch, &job.memory)?;
+                    steps.launch(job.plan.kernels.of(step), launch, &mut lock(&job.memory))?;
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::backend::RunError;
 use crate::backend::cpu::StepKernels;
 use crate::backend::cuda::driver::memory::{Global, Pinned};
 use crate::backend::cuda::driver::module::Function;
-use crate::backend::host::highest;
+use crate::backend::host::touched;
 use crate::codegen::{Arg, Call};
 use crate::lower::{
     Action, Bound, BoundDevice, BufferId, DeviceProgram, Lane, Location, Port, Program, Space,
@@ -154,7 +154,7 @@ pub(super) struct Plan {
     /// The tasks of the host.
     pub(super) host: Vec<(usize, HostTask)>,
     pub(super) kernels: StepKernels,
-    /// For each device one more than the highest byte of its arena that a step touches.
+    /// For each device one more than the touched byte of its arena that a step touches.
     pub(super) used: Vec<u64>,
     /// The inputs from which a GPU copies.
     pub(super) staged: Vec<u32>,
@@ -211,11 +211,12 @@ impl Source<'_> {
         for d in 0..bound.devices.len() {
             gpus.push(if d == 0 { GpuPlan::default() } else { self.gpu(&bound, d)? });
         }
-        let used = self.program.devices.iter().zip(&bound.devices).map(|(device, bound)| {
-            let active = device.steps.iter().zip(&bound.active).filter(|(_, active)| **active);
-            // None: without steps nothing is touched.
-            active.map(|(step, _)| highest(bound, step)).max().unwrap_or(0)
-        });
+        let used = self
+            .program
+            .devices
+            .iter()
+            .zip(&bound.devices)
+            .map(|(device, bound)| touched(device, bound));
         let inputs = gpus.iter().flat_map(|gpu| &gpu.tasks).filter_map(|placed| {
             let Task::Upload { from, .. } = &placed.task else { return None };
             if let Space::Input(i) = from.space { Some(i) } else { None }
