@@ -151,7 +151,7 @@ fn accepted(graph: &Graph, weights: &Weights) {
         shown(&program);
     }
     let (mut graph, mut weights) = (graph.clone(), weights.clone());
-    let most = SimplifyOptions { max_bytes: MEMORY, for_training: false };
+    let most = SimplifyOptions { max_bytes: MEMORY, ..SimplifyOptions::default() };
     match simplify(&mut graph, &mut weights, most) {
         Ok(()) => valid(&graph, &text),
         Err(error) => shown(&error),

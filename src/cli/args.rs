@@ -7,10 +7,11 @@ use crate::Error;
 use crate::backend::memory;
 use crate::model::{self, FreeBatch, LoadOptions, Model};
 use crate::op::Assume;
-use crate::pass::{BatchStatistics, PassError};
+use crate::pass::{BatchStatistics, PassError, simplifications};
 use crate::train::Checkpoint;
 use crate::types::{DType, Note, Quoted, Tensor};
 use anyhow::{Context, anyhow, bail};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 
 use crate::cli::exec::InputArgs;
@@ -113,6 +114,11 @@ pub(crate) struct ModelOptions {
     /// Skip the check that `--params` are the weights that the graph was made for
     #[arg(long, requires = "params")]
     params_unchecked: bool,
+    /// Leave out a simplification that `fanwise passes` lists
+    ///
+    /// A graph in text or JSON form is not simplified in any case.
+    #[arg(long, value_name = "PASS", value_parser = PossibleValuesParser::new(simplifications()), hide_possible_values = true)]
+    without_pass: Vec<String>,
     #[command(flatten)]
     memory: MemoryArgs,
 }
@@ -310,8 +316,9 @@ impl ModelArgs {
 impl ModelOptions {
     /// True if the model is read as it is.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { batch_axis, dim, set, free_batch, assume, params, .. } = self;
+        let Self { batch_axis, dim, set, free_batch, assume, params, without_pass, .. } = self;
         batch_axis.is_empty()
+            && without_pass.is_empty()
             && dim.is_empty()
             && set.is_empty()
             && assume.is_empty()
@@ -326,6 +333,7 @@ impl ModelOptions {
         self.set.extend(other.set.iter().cloned());
         self.assume.extend(other.assume.iter().cloned());
         self.free_batch |= other.free_batch;
+        self.without_pass.extend(other.without_pass.iter().cloned());
         self.memory = other.memory;
     }
 
@@ -339,6 +347,7 @@ impl ModelOptions {
             assume: self.assume.iter().cloned().collect(),
             params: self.params.clone(),
             params_unchecked: self.params_unchecked,
+            without: self.without_pass.clone(),
             max_memory: self.memory.limit(),
             ..LoadOptions::default()
         }

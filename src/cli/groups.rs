@@ -91,7 +91,16 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     (
         "Model",
-        &["batch_axis", "dim", "free_batch", "assume", "params", "params_unchecked", "max_memory"],
+        &[
+            "batch_axis",
+            "dim",
+            "free_batch",
+            "assume",
+            "params",
+            "params_unchecked",
+            "without_pass",
+            "max_memory",
+        ],
     ),
     ("Global options", &["color", "quiet", "verbose"]),
 ];

@@ -30,8 +30,16 @@ pub(crate) fn check_there(model: &str, folder: &str) -> anyhow::Result<()> {
 }
 
 /// The options of a model that a checkpoint keeps.
-const OPTIONS: [&str; 7] =
-    ["batch_axis", "dim", "set", "free_batch", "assume", "params", "params_unchecked"];
+const OPTIONS: [&str; 8] = [
+    "batch_axis",
+    "dim",
+    "set",
+    "free_batch",
+    "assume",
+    "params",
+    "params_unchecked",
+    "without_pass",
+];
 
 /// A model as a checkpoint names it: a file is found from any working folder.
 pub(crate) fn named(spec: &str) -> String {

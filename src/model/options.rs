@@ -45,6 +45,8 @@ pub struct LoadOptions {
     pub params_unchecked: bool,
     /// Whether the model is to be trained: what inference has no use for stays.
     pub for_training: bool,
+    /// Simplifications that are left out, by the names that `fanwise passes` lists.
+    pub without: Vec<String>,
     /// The bytes that files and weights may take.
     pub max_memory: u64,
 }
@@ -63,6 +65,7 @@ impl Default for LoadOptions {
             params: None,
             params_unchecked: false,
             for_training: false,
+            without: Vec::new(),
             max_memory: u64::MAX,
         }
     }
@@ -78,7 +81,9 @@ pub(super) fn simplified(mut model: Model, options: &LoadOptions) -> Result<Mode
         model.weights.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.byte_len() as u64));
     let left = options.max_memory.saturating_sub(held);
     let limit = SimplifyOptions::default().max_bytes.min(left);
-    let options = SimplifyOptions { max_bytes: limit, for_training: options.for_training };
+    let LoadOptions { for_training, without, .. } = options;
+    let (for_training, without) = (*for_training, without.clone());
+    let options = SimplifyOptions { max_bytes: limit, for_training, without };
     simplify(&mut model.graph, &mut model.weights, options)?;
     Ok(model)
 }

@@ -43,6 +43,11 @@ pub use simplify::{SimplifyOptions, simplify};
 pub(crate) use stages::repair_for;
 pub use stages::{Proven, Repaired, repair, replicate};
 
+/// The names of the simplifications, which can be left out.
+pub(crate) fn simplifications() -> Vec<&'static str> {
+    simplify::PASSES.iter().map(|p| p.info.name).collect()
+}
+
 /// All passes, in the order in which they run.
 pub(crate) fn passes() -> impl Iterator<Item = PassInfo> {
     simplify::PASSES.iter().map(|p| p.info).chain([repair::INFO, replicate::INFO])

@@ -284,18 +284,17 @@ impl Blocks {
             sources.map(|source| source.of(shared.inputs[source.input], &rows, self.n)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let last = self.last.as_ref().filter(|_| rows.len() < self.rows);
-        let Part { bound, kernels, .. } = last.unwrap_or(&self.each); // Most blocks are not the last.
+        // Most blocks are not the last.
+        let Part { bound, kernels, steps, .. } = last.unwrap_or(&self.each);
         let (begin, at) = (Instant::now(), Cell::new(0));
         let mut memory = Memory { arena, outputs, updates: Vec::new() };
         let Shared { program, params, crew, .. } = *shared;
         let own = HostSteps { program, bound, inputs: &inputs, params, crew };
-        let steps = || -> Result<(), StepError> {
-            for (i, step) in program.steps.iter().enumerate().filter(|(i, _)| bound.active[*i]) {
-                at.set(i);
-                match &step.action {
-                    Action::Launch(launch) => own.launch(kernels.of(i), launch, &mut memory)?,
-                    // What is copied from another device is read where it lies.
-                    Action::Copy { to, .. } if own.external(own.location(*to)).is_some() => {}
+        let run = || -> Result<(), StepError> {
+            for i in steps {
+                at.set(*i);
+                match &program.steps[*i].action {
+                    Action::Launch(launch) => own.launch(kernels.of(*i), launch, &mut memory)?,
                     Action::Copy { from, to, .. } => {
                         own.copy(own.location(*from), own.location(*to), &mut memory)?;
                     }
@@ -305,7 +304,7 @@ impl Blocks {
             Ok(())
         };
         let failed = |error: StepError| error.at(program.device, &program.steps[at.get()].label);
-        catch_unwind(AssertUnwindSafe(steps))
+        catch_unwind(AssertUnwindSafe(run))
             .unwrap_or_else(|panic| {
                 Err(StepError::Internal(format!("panic: {}", text_of(&*panic))))
             })

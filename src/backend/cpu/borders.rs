@@ -39,6 +39,9 @@ pub(super) struct Source {
 pub(super) struct Part {
     pub(super) bound: BoundDevice,
     pub(super) kernels: StepKernels,
+    /// The positions of those that do something: what is copied from another device is read where
+    /// it lies.
+    pub(super) steps: Vec<usize>,
     /// The bytes of the arena that they touch.
     pub(super) used: u64,
 }
@@ -114,8 +117,16 @@ impl Borders {
         let places: Vec<_> = inputs.chain(params).chain(results).collect();
         bound.put_elsewhere(program, d, n, &places);
         let kernels = StepKernels::new(device, &bound, n);
-        let used = touched(device, &bound);
-        Some(Part { bound, kernels, used })
+        let does = |i: &usize| match &device.steps[*i].action {
+            Action::Launch(_) => kernels.of(*i).is_some(),
+            Action::Copy { to, .. } => {
+                !matches!(bound.locations[*to].space, Space::Input(_) | Space::Param(_))
+            }
+            Action::Wait(_) | Action::Record(_) => false,
+        };
+        let active = (0..device.steps.len()).filter(|i| bound.active[*i]);
+        let (steps, used) = (active.filter(does).collect(), touched(device, &bound));
+        Some(Part { bound, kernels, steps, used })
     }
 }
 

@@ -36,8 +36,12 @@ const PRODUCTS: u64 = 1 << 28;
 pub(super) fn run(
     graph: &mut Graph,
     weights: &mut Weights,
-    options: SimplifyOptions,
+    options: &SimplifyOptions,
 ) -> Result<(), PassError> {
+    // Folding merges parameters into others, which training could then not update.
+    if options.for_training {
+        return Ok(());
+    }
     // What is computed here has the bits of a run.
     let _kept = subnormals::kept();
     let file = graph.params().first().map_or_else(|| Arc::from(""), |p| p.source.file.clone());

@@ -11,7 +11,7 @@ use crate::pass::PassError;
 pub(super) fn run(
     graph: &mut Graph,
     _: &mut Weights,
-    options: SimplifyOptions,
+    options: &SimplifyOptions,
 ) -> Result<(), PassError> {
     Ok(remove_identities(graph, options.for_training)?)
 }

@@ -4,6 +4,7 @@
 //! The passes keep the names of inputs and outputs, and the value of every output and update for
 //! all inputs and variables.
 
+mod equal;
 mod fold;
 mod identity;
 mod options;
@@ -23,7 +24,7 @@ use crate::ir::{Graph, Weights};
 /// One simplification.
 pub(super) struct Simplification {
     pub(super) info: PassInfo,
-    run: fn(&mut Graph, &mut Weights, SimplifyOptions) -> Result<(), PassError>,
+    run: fn(&mut Graph, &mut Weights, &SimplifyOptions) -> Result<(), PassError>,
 }
 
 /// All simplifications, in the order in which they run: sizes first, as folded shapes let later
@@ -73,6 +74,13 @@ pub(super) const PASSES: &[Simplification] = &[
     },
     Simplification {
         info: PassInfo {
+            name: "merge_equal",
+            about: "computes once what several operators compute alike",
+        },
+        run: equal::run,
+    },
+    Simplification {
+        info: PassInfo {
             name: "widen_sums",
             about: "computes in f64 the products and logarithms that sum over the batch",
         },
@@ -100,13 +108,11 @@ pub fn simplify(
     options: SimplifyOptions,
 ) -> Result<(), PassError> {
     remove_unused(graph, weights);
-    // Folding merges parameters into others, which training could then not update.
-    let skipped =
-        |pass: &Simplification| options.for_training && pass.info.name == "fold_constants";
+    let is_left_out = |name: &str| options.without.iter().any(|pass| pass == name);
     PASSES
         .iter()
-        .filter(|pass| !skipped(pass))
-        .try_for_each(|pass| (pass.run)(graph, weights, options))
+        .filter(|pass| !is_left_out(pass.info.name))
+        .try_for_each(|pass| (pass.run)(graph, weights, &options))
 }
 
 /// Removes dead operators, and the elements of parameters that are left without one.

@@ -16,7 +16,7 @@ use crate::types::Dim;
 pub(super) fn run(
     graph: &mut Graph,
     _: &mut Weights,
-    options: SimplifyOptions,
+    options: &SimplifyOptions,
 ) -> Result<(), PassError> {
     for id in graph.order()? {
         // A value may be padded more than once.

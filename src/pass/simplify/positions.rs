@@ -16,7 +16,7 @@ use crate::types::{DType, Dim, FastMap, Shape};
 pub(super) fn run(
     graph: &mut Graph,
     weights: &mut Weights,
-    _: SimplifyOptions,
+    _: &SimplifyOptions,
 ) -> Result<(), PassError> {
     let order = graph.order()?;
     if !order.iter().any(|id| lookup(graph, *id).is_some()) {

@@ -12,7 +12,11 @@ use crate::types::Dim;
 ///
 /// On the merged axis the rows of a replica stand in `T` blocks, which few split rules follow; on
 /// an axis of its own the batch is one block.
-pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
+pub(super) fn run(
+    graph: &mut Graph,
+    _: &mut Weights,
+    _: &SimplifyOptions,
+) -> Result<(), PassError> {
     for id in graph.order()? {
         if let Some(product) = find(graph, id) {
             rewrite(graph, id, &product)?;

@@ -9,7 +9,11 @@ use crate::types::{DType, Dim};
 /// Replaces every value whose integer elements are known by a `constant`, or by `dims` where they
 /// depend on the batch size. Sizes then no longer depend on the values whose shapes they came from,
 /// and replicas need not follow that arithmetic.
-pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
+pub(super) fn run(
+    graph: &mut Graph,
+    _: &mut Weights,
+    _: &SimplifyOptions,
+) -> Result<(), PassError> {
     for id in graph.order()? {
         let node = graph.node(id);
         let NodeKind::Op(op) = node.kind() else { continue };

@@ -17,7 +17,11 @@ use crate::types::DType;
 ///
 /// Replicas combine such parts in `f64`, so one device must not round more or overflow earlier.
 /// Gradients of parameters, which no output depends on, keep their type.
-pub(super) fn run(graph: &mut Graph, _: &mut Weights, _: SimplifyOptions) -> Result<(), PassError> {
+pub(super) fn run(
+    graph: &mut Graph,
+    _: &mut Weights,
+    _: &SimplifyOptions,
+) -> Result<(), PassError> {
     let narrow = |id: NodeId| graph.node(id).op().is_some_and(|op| op.is(Traits::SUMS_NARROW));
     if !graph.ids().any(narrow) {
         return Ok(());
