@@ -296,7 +296,7 @@ impl Blocks {
                 match &program.steps[*i].action {
                     Action::Launch(launch) => own.launch(kernels.of(*i), launch, &mut memory)?,
                     Action::Copy { from, to, .. } => {
-                        own.copy(own.location(*from), own.location(*to), &mut memory)?;
+                        own.copy(*from, *to, &mut memory)?;
                     }
                     Action::Wait(_) | Action::Record(_) => {}
                 }

@@ -94,10 +94,17 @@ impl<'a> Epilogue<'a> {
     /// than the chain says.
     pub fn new(chain: &Chain, operands: &[&'a [f32]]) -> Option<Self> {
         let mut own = Self::default();
-        for step in &chain.steps {
-            own.steps.push(Step::new(step, operands)?);
-        }
+        own.set(chain, operands)?;
         Some(own)
+    }
+
+    /// Adds the steps of a chain; see [`Epilogue::new`]. The list is the caller's, who does not
+    /// move it.
+    pub(super) fn set(&mut self, chain: &Chain, operands: &[&'a [f32]]) -> Option<()> {
+        for step in &chain.steps {
+            self.steps.push(Step::new(step, operands)?);
+        }
+        Some(())
     }
 
     /// True if it changes nothing.

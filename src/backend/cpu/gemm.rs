@@ -12,10 +12,10 @@ use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
 pub(super) use super::micro::{
-    Area, Part, Places, Rows, Run, Sums, WIDEST, Windows, array, each_sum, store_vectors,
+    Area, Part, Rows, Run, Sums, WIDEST, Windows, array, each_sum, store_vectors,
 };
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
-use super::scratch;
+use super::scratch::{self, multiples};
 
 /// The terms that callers pack and multiply in one go.
 pub(crate) const MAX_TERMS: usize = TERMS;
@@ -136,15 +136,14 @@ impl Stack<'_> {
     /// and where its sums go.
     pub(super) fn sum<C: Sums>(&self, of: impl Iterator<Item = ([usize; 2], C)>) {
         let [rows, columns, terms] = self.sizes;
-        let (mut left, mut right) = (Places::new(), Places::new());
-        Rows::place(&mut left, rows, terms);
-        Rows::place(&mut right, terms, columns);
+        let (left, right) = (multiples(terms, rows), multiples(columns, terms));
+        let (left, right) = (&left[..rows], &right[..terms]);
         let runs = &[Run { from: 0, terms }];
         scratch::panels(MEMORY, |memory| {
             for ([a, b], mut c) in of {
-                let a = Windows { data: &self.a[a..], places: &left, runs };
+                let a = Windows { data: &self.a[a..], places: left, runs };
                 let (data, stride) = (&self.b[b..], Some(columns));
-                let b = Rows { data, places: &right, columns, stride };
+                let b = Rows { data, places: right, columns, stride };
                 let (c, part, memory) = (&mut c, Part::WHOLE, &mut *memory);
                 sum_block(isa::arch(), Block { a, b, c, origin: [0, 0], part, memory });
             }
@@ -175,35 +174,35 @@ fn sum_part(
         } else {
             a
         };
-        let (mut rows, mut places) = (Places::new(), Places::new());
-        Rows::place(&mut rows, height, a.row_stride);
+        let rows = multiples(a.row_stride, height);
         let runs = &[Run { from: 0, terms }];
-        let a = Windows { data: a.data, places: &rows, runs };
+        let a = Windows { data: a.data, places: &rows[..height], runs };
         let mut multiply = |b: Rows<'_>, column: usize| {
             sum_block(arch, Block { a, b, c, origin: [row, column], part, memory });
         };
         let b = match b {
             Right::Panels(panels) => {
                 for (n, data, stride) in panels.panels() {
-                    Rows::place(&mut places, terms, stride);
-                    let (columns, stride) = (n.len(), Some(stride));
-                    multiply(Rows { data, places: &places, columns, stride }, n.start);
+                    let places = multiples(stride, terms);
+                    let (places, columns, stride) = (&places[..terms], n.len(), Some(stride));
+                    multiply(Rows { data, places, columns, stride }, n.start);
                 }
                 return;
             }
             Right::Matrix(matrix) => matrix,
         };
         if b.has_contiguous_rows() {
-            Rows::place(&mut places, b.rows, b.row_stride);
-            let (columns, stride) = (b.columns, Some(b.row_stride));
-            multiply(Rows { data: b.data, places: &places, columns, stride }, 0);
+            let places = multiples(b.row_stride, terms);
+            let (places, columns, stride) = (&places[..terms], b.columns, Some(b.row_stride));
+            multiply(Rows { data: b.data, places, columns, stride }, 0);
             return;
         }
         for n in steps(0..b.columns, COLUMNS) {
             let (columns, stride) = (n.len(), n.len());
             b.block(0..b.rows, n.clone()).pack_rows(right, columns);
-            Rows::place(&mut places, b.rows, stride);
-            multiply(Rows { data: right, places: &places, columns, stride: Some(stride) }, n.start);
+            let places = multiples(stride, terms);
+            let (places, stride) = (&places[..terms], Some(stride));
+            multiply(Rows { data: right, places, columns, stride }, n.start);
         }
     });
 }

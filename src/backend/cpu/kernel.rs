@@ -228,7 +228,8 @@ impl Code for Kernel {
         for bytes in &mut views.writes {
             results.push(floats_mut(bytes)?);
         }
-        let chain = Epilogue::new(&launch.chain, &of_chain).ok_or(Unsuited)?;
+        let mut chain = Epilogue::default();
+        chain.set(&launch.chain, &of_chain).ok_or(Unsuited)?;
         match (self, own.as_slice(), results.as_mut_slice()) {
             (Self::Chain, [], [result]) => elementwise::in_place(result, &chain),
             (Self::Chain, [x], [result]) => elementwise::map(x, result, &chain),

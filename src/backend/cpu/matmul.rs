@@ -199,6 +199,9 @@ impl Product<'_> {
         // read before.
         let most = if rows < READ { crew::threads() } else { usize::MAX };
         let wanted = tile::wanted(work, WORTH).min(most);
+        if wanted == 1 && rows <= HEIGHT {
+            return Extent { rows, columns };
+        }
         let panels = columns.div_ceil(Order::PANEL);
         let least = if panels < crew::threads() { 1 } else { LOW };
         let down = wanted.div_ceil(panels).min(rows.div_ceil(least));

@@ -10,9 +10,9 @@
 use std::ops::Range;
 
 use pulp::{NullaryFnOnce, Simd, WithSimd};
-use smallvec::SmallVec;
 
 use super::prefetch::prefetch;
+use super::scratch::multiples;
 use super::simd::take;
 
 /// Replaces each sum of a block by an expression of it and its row and vector: a loop over
@@ -62,20 +62,6 @@ const BLOCK: usize = TOGETHER * ROWS * COLUMNS;
 /// The elements that a block works with beside its operands.
 pub(super) const MEMORY: usize = TERMS * COLUMNS + BLOCK;
 
-/// The first numbers.
-static NUMBERS: [usize; 256] = {
-    let mut numbers = [0; 256];
-    let mut i = 0;
-    while i < numbers.len() {
-        numbers[i] = i;
-        i += 1;
-    }
-    numbers
-};
-
-/// Where the rows of an operand begin, most often at most [`TERMS`].
-pub(super) type Places = SmallVec<[usize; TERMS]>;
-
 /// A left operand: a row for each place, whose terms lie in runs at the same distances from it.
 #[derive(Clone, Copy)]
 pub(super) struct Windows<'a> {
@@ -119,21 +105,6 @@ pub(super) struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Makes `places`, which are the caller's so that nobody copies them, those of rows at this
-    /// distance.
-    #[inline]
-    pub(super) fn place(places: &mut Places, rows: usize, stride: usize) {
-        places.clear();
-        // Copied, and changed in a loop over memory that is there: several to an instruction.
-        let mut next = 0;
-        while next < rows {
-            let own = (rows - next).min(NUMBERS.len());
-            places.extend_from_slice(&NUMBERS[..own]);
-            places[next..].iter_mut().for_each(|place| *place = (next + *place) * stride);
-            next += own;
-        }
-    }
-
     /// These columns.
     pub(super) fn columns(self, from: usize, columns: usize) -> Self {
         Self { data: &self.data[from..], columns, ..self }
@@ -232,7 +203,7 @@ impl<C: Sums> WithSimd for Block<'_, C> {
         let lanes = S::F32_LANES;
         let (memory, block) = memory.split_at_mut(TERMS * COLUMNS);
         let height = a.places.len();
-        let (mut at, mut close) = (0, Places::new());
+        let mut at = 0;
         // Without rows there is no block.
         while at < b.columns && height > 0 {
             let left = b.columns - at;
@@ -245,10 +216,11 @@ impl<C: Sums> WithSimd for Block<'_, C> {
             let width = left.min(vectors * lanes);
             debug_assert!(vectors * lanes <= WIDEST, "a block of {vectors} vectors");
             let mut right = b.columns(at, width);
+            let close;
             if copied {
                 right.copy(memory, vectors * lanes);
-                Rows::place(&mut close, b.places.len(), vectors * lanes);
-                right = Rows { data: memory, places: &close, ..right };
+                close = multiples(vectors * lanes, b.places.len());
+                right = Rows { data: memory, places: &close[..b.places.len()], ..right };
             }
             // As even as possible: a low block leaves registers idle.
             let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });

@@ -441,6 +441,7 @@ impl<'a> Run<'a> {
     /// Copies a buffer of the device `source` into one of device `d`.
     fn copy(&self, d: usize, source: usize, [from, to]: [BufferId; 2]) -> Result<Next, Failure> {
         self.events.check()?;
+        let ids = (from, to);
         let (from, to) = (self.of(source).location(from), self.of(d).location(to));
         if from.bytes != to.bytes {
             return Err(internal("source and destination differ in size"));
@@ -454,7 +455,7 @@ impl<'a> Run<'a> {
             let mut own = lock(&self.places[d].memory);
             own.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
         } else if source == d {
-            self.of(d).copy(from, to, &mut lock(&self.places[d].memory))?;
+            self.of(d).copy(ids.0, ids.1, &mut lock(&self.places[d].memory))?;
         } else {
             let (first, last) = (&self.places[d.min(source)], &self.places[d.max(source)]);
             let Some(one) = first.take(d) else { return Ok(Next::Wait) };

@@ -1,6 +1,7 @@
 //! Working memory of kernels, kept by each thread from one call to the next.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -21,6 +22,30 @@ thread_local! {
     static PANELS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static WEIGHTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static PHASES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static MULTIPLES: RefCell<Vec<(usize, Rc<[usize]>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The numbers whose multiples a thread keeps: models have few distances between rows.
+const NUMBERS: usize = 64;
+
+/// The multiples of a number from 0 on, at least so many: where rows at that distance begin.
+pub(super) fn multiples(of: usize, count: usize) -> Rc<[usize]> {
+    MULTIPLES.with_borrow_mut(|all| {
+        let known = all.iter().position(|(number, _)| *number == of);
+        if let Some(at) = known {
+            if all[at].1.len() >= count {
+                return all[at].1.clone();
+            }
+            all.remove(at);
+        } else if all.len() == NUMBERS {
+            all.remove(0);
+        }
+        // What is beyond the rows is of any value.
+        let count = count.next_power_of_two().max(LINE);
+        let multiples: Rc<[usize]> = (0..count).map(|i| i.wrapping_mul(of)).collect();
+        all.push((of, multiples.clone()));
+        multiples
+    })
 }
 
 /// Calls `f` with `len` floats of any value, aligned to a cache line, for the use of one task that
@@ -68,7 +93,19 @@ fn lend<R>(buffer: &Cell<Vec<Line>>, len: usize, f: impl FnOnce(&mut [f32]) -> R
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "elements are moved")]
 mod tests {
-    use super::{KEPT, own, shared};
+    use super::{KEPT, NUMBERS, multiples, own, shared};
+
+    #[test]
+    fn multiples_are_kept() {
+        for (of, count) in [(3, 5), (7, 0), (3, 40), (usize::MAX, 2)] {
+            let own = multiples(of, count);
+            assert!((0..count).all(|i| own[i] == i.wrapping_mul(of)), "{count} of {of}");
+            assert!(std::rc::Rc::ptr_eq(&own, &multiples(of, count)));
+        }
+        let first = multiples(3, 40);
+        (100..100 + NUMBERS).for_each(|of| drop(multiples(of, 1)));
+        assert!(!std::rc::Rc::ptr_eq(&first, &multiples(3, 40)));
+    }
 
     #[test]
     fn calls_inside_calls_get_memory_of_their_own() {

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::lower::{Location, Space};
+use crate::ir::IdMap;
+use crate::lower::{BufferId, Location, Space};
 
 /// What a step has one of for each of its buffers: it reads and writes few.
 pub(crate) type Few<T> = SmallVec<[T; 8]>;
@@ -70,6 +71,9 @@ pub(crate) struct Views<'a> {
     pub(crate) writes: Few<&'a mut [u8]>,
 }
 
+/// Where the buffers of a device are.
+type Locations = IdMap<BufferId, Location>;
+
 /// A range of one space that is either written, by the view with this position, or read.
 struct Segment {
     space: Space,
@@ -105,14 +109,15 @@ impl<B: Block> DeviceMemory<B> {
     /// The most common views: of one location to write, and others that [`may_be_beside`] it.
     fn beside<'a>(
         &'a mut self,
-        reads: &[&Location],
+        at: &Locations,
+        reads: &[BufferId],
         write: &Location,
         external: &dyn Fn(&Location) -> Option<&'a [u8]>,
         views: &mut Views<'a>,
     ) -> Option<()> {
         let (start, end) = (write.offset, write.offset.checked_add(write.bytes)?);
         let mut most = end;
-        for read in reads.iter().filter(|read| read.space == write.space) {
+        for read in reads.iter().map(|b| &at[*b]).filter(|read| read.space == write.space) {
             most = most.max(read.offset.checked_add(read.bytes)?);
         }
         let (block, arena) = match write.space {
@@ -123,7 +128,7 @@ impl<B: Block> DeviceMemory<B> {
         };
         let [before, own, behind] = block.around(start..end, most)?;
         let (behind, before): (&'a [u8], &'a [u8]) = (behind, before);
-        for at in reads {
+        for at in reads.iter().map(|b| &at[*b]) {
             let range = at.offset..at.offset.checked_add(at.bytes)?;
             views.reads.push(if range.is_empty() {
                 Some(&[])
@@ -143,25 +148,28 @@ impl<B: Block> DeviceMemory<B> {
         Some(())
     }
 
-    /// Adds views of several locations at once; those of inputs and parameters come from `external`.
+    /// Adds views of several buffers at once; those of inputs and parameters come from `external`.
     ///
     /// What is written must not overlap anything else asked for, but for reads of exactly the same
     /// bytes.
     /// `None` where that does not hold or a location is outside this memory.
     pub(crate) fn views<'a>(
         &'a mut self,
-        reads: &[&Location],
-        writes: &[&Location],
+        at: &Locations,
+        reads: &[BufferId],
+        writes: &[BufferId],
         external: &dyn Fn(&Location) -> Option<&'a [u8]>,
         views: &mut Views<'a>,
     ) -> Option<()> {
         if let [write] = writes
-            && write.bytes > 0
-            && reads.iter().all(|read| may_be_beside(read, write))
+            && at[*write].bytes > 0
+            && reads.iter().all(|read| may_be_beside(&at[*read], &at[*write]))
         {
-            return self.beside(reads, write, external, views);
+            return self.beside(at, reads, &at[*write], external, views);
         }
-        let segments = segments(reads, writes)?;
+        let reads: Few<&Location> = reads.iter().map(|b| &at[*b]).collect();
+        let writes: Few<&Location> = writes.iter().map(|b| &at[*b]).collect();
+        let segments = segments(&reads, &writes)?;
         let mut shared: Few<(Space, usize, &'a [u8])> = Few::new();
         let mut written: Few<Option<&'a mut [u8]>> = writes.iter().map(|_| None).collect();
         // The segments are in the order of the spaces, so each list is gone through once.
@@ -202,11 +210,11 @@ impl<B: Block> DeviceMemory<B> {
             let bytes = bytes.get(from..from.checked_add(location.bytes)?)?;
             (*space == location.space).then_some(Some(bytes))
         };
-        for at in reads {
-            views.reads.push(read(at)?);
+        for location in reads {
+            views.reads.push(read(location)?);
         }
-        for (view, at) in written.into_iter().zip(writes) {
-            views.writes.push(if at.bytes == 0 { &mut [] } else { view? });
+        for (view, location) in written.into_iter().zip(&writes) {
+            views.writes.push(if location.bytes == 0 { &mut [] } else { view? });
         }
         Some(())
     }
@@ -255,8 +263,9 @@ fn segments(reads: &[&Location], writes: &[&Location]) -> Option<Few<Segment>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceMemory, Views};
-    use crate::lower::{Location, Space};
+    use std::slice;
+
+    use super::{BufferId, DeviceMemory, IdMap, Location, Space, Views};
 
     fn at(space: Space, offset: usize, bytes: usize) -> Location {
         Location { space, offset, bytes, dims: [bytes].as_slice().into() }
@@ -270,17 +279,19 @@ mod tests {
         f(DeviceMemory { arena: &mut arena, outputs, updates });
     }
 
-    /// These views, which are of disjoint ranges.
+    /// The views of these, if the ranges are disjoint.
     fn asked<'a>(
         memory: &'a mut DeviceMemory<&mut [u8]>,
         reads: &[Location],
         writes: &[Location],
-        input: &'a [u8],
-    ) -> Views<'a> {
-        let (reads, writes) = (Vec::from_iter(reads), Vec::from_iter(writes));
+        input: Option<&'a [u8]>,
+    ) -> Option<Views<'a>> {
+        let at = IdMap::from([reads, writes].concat());
+        let ids: Vec<BufferId> = (0..).map(BufferId).take(reads.len() + writes.len()).collect();
+        let (reads, writes) = ids.split_at(reads.len());
         let mut views = Views::default();
-        memory.views(&reads, &writes, &|_| Some(input), &mut views).unwrap();
-        views
+        memory.views(&at, reads, writes, &|_| input, &mut views)?;
+        Some(views)
     }
 
     #[test]
@@ -304,7 +315,7 @@ mod tests {
             at(Space::Arena, 16, 4),
             at(Space::Update(0), 1, 2),
         ];
-        let Views { reads, writes } = asked(&mut memory, &reads, &writes, &input);
+        let Views { reads, writes } = asked(&mut memory, &reads, &writes, Some(&input)).unwrap();
         assert_eq!(reads[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
         assert_eq!(reads[1].unwrap(), [8, 9, 10, 11, 12, 13, 14, 15]);
         assert_eq!(reads[2].unwrap(), [9; 4]);
@@ -336,7 +347,8 @@ mod tests {
             at(Space::Arena, 36, 0),
         ];
         let write = at(Space::Arena, 32, 8);
-        let Views { reads: read, writes } = asked(&mut memory, &reads, &[write], &input);
+        let Views { reads: read, writes } =
+            asked(&mut memory, &reads, &[write], Some(&input)).unwrap();
         assert_eq!(read[0].unwrap(), [4, 5, 6, 7, 8, 9, 10, 11]);
         assert!(read[1].is_none());
         assert_eq!(read[2].unwrap(), [40, 41, 42, 43]);
@@ -347,7 +359,8 @@ mod tests {
         assert_eq!(memory.arena[31..41], [31, 7, 7, 7, 7, 7, 7, 7, 7, 40]);
         let reads = [at(Space::Arena, 60, 4), at(Space::Output(0), 0, 4)];
         let write = at(Space::Output(0), 4, 4);
-        let Views { reads: read, writes } = asked(&mut memory, &reads, &[write], &input);
+        let Views { reads: read, writes } =
+            asked(&mut memory, &reads, &[write], Some(&input)).unwrap();
         assert_eq!(read[0].unwrap(), [60, 61, 62, 63]);
         assert_eq!(read[1].unwrap(), [0; 4]);
         drop(read);
@@ -361,14 +374,14 @@ mod tests {
     }
 
     fn overlap(mut memory: DeviceMemory<&mut [u8]>) {
-        let mut refused = |reads: &[&Location], writes: &[&Location]| {
-            memory.views(reads, writes, &|_| None, &mut Views::default()).is_none()
+        let mut refused = |reads: &[Location], writes: &[Location]| {
+            asked(&mut memory, reads, writes, None).is_none()
         };
         let (a, b) = (at(Space::Arena, 0, 8), at(Space::Arena, 4, 8));
-        assert!(refused(&[&a], &[&b]));
-        assert!(refused(&[], &[&a, &b]));
-        assert!(refused(&[&at(Space::Arena, 60, 8)], &[]));
-        assert!(refused(&[], &[&at(Space::Output(1), 0, 1)]));
-        assert!(refused(&[&at(Space::Input(0), 0, 1)], &[]));
+        assert!(refused(slice::from_ref(&a), slice::from_ref(&b)));
+        assert!(refused(&[], &[a, b]));
+        assert!(refused(&[at(Space::Arena, 60, 8)], &[]));
+        assert!(refused(&[], &[at(Space::Output(1), 0, 1)]));
+        assert!(refused(&[at(Space::Input(0), 0, 1)], &[]));
     }
 }

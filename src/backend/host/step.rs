@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::crew::Crew;
-use super::memory::{Block, DeviceMemory, Few, Views};
+use super::memory::{Block, DeviceMemory, Views};
 use crate::backend::{RunError, params};
 use crate::lower::{
     Action, BoundDevice, BufferId, Chain, DeviceProgram, Launch, Location, Space, Step,
@@ -130,17 +130,18 @@ impl<'a> HostSteps<'a> {
     /// Copies one buffer of the device into another.
     pub(crate) fn copy<B: Block>(
         &self,
-        from: &Location,
-        to: &Location,
+        from: BufferId,
+        to: BufferId,
         memory: &mut DeviceMemory<B>,
     ) -> Result<(), StepError> {
         let outside = || internal("a buffer lies outside its memory");
-        if let Some((_, bytes)) = self.external(from) {
-            memory.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
+        if let Some((_, bytes)) = self.external(self.location(from)) {
+            memory.write(self.location(to)).ok_or_else(outside)?.copy_from_slice(bytes);
             return Ok(());
         }
         let mut views = Views::default();
-        memory.views(&[from], &[to], &|_| None, &mut views).ok_or_else(outside)?;
+        let divided = memory.views(&self.bound.locations, &[from], &[to], &|_| None, &mut views);
+        divided.ok_or_else(outside)?;
         for (read, write) in views.reads.into_iter().zip(views.writes) {
             if let Some(read) = read {
                 write.copy_from_slice(read);
@@ -156,12 +157,11 @@ impl<'a> HostSteps<'a> {
         launch: &Launch,
         memory: &mut DeviceMemory<B>,
     ) -> Result<(), StepError> {
-        let at = |b: &BufferId| self.location(*b);
-        let (mut reads, mut writes, mut views) = (Few::new(), Few::new(), Views::default());
-        reads.extend(launch.operands.iter().map(at));
-        writes.extend(launch.results.iter().map(at));
+        let Launch { operands, results, .. } = launch;
+        let mut views = Views::default();
         let external = |at: &Location| self.external(at).map(|(_, bytes)| bytes);
-        let divided = memory.views(&reads, &writes, &external, &mut views);
+        let at = &self.bound.locations;
+        let divided = memory.views(at, operands, results, &external, &mut views);
         divided.ok_or_else(|| internal("the launch's memory is not divided as planned"))?;
         let done = self.crew.enter(|| code.run(launch, &mut views));
         done.map_err(|Unsuited| internal("the operands do not suit the kernel"))

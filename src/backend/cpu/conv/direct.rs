@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{Matrix, MatrixMut, Part, Places, Rows, Run, Windows, chunks, sum_rows};
+use super::super::gemm::{Matrix, MatrixMut, Part, Rows, Run, Windows, chunks, sum_rows};
 use super::super::im2col::SeenAxis;
 use super::super::phases::{PhaseAxis, Phases};
-use super::super::scratch::LINE;
+use super::super::scratch::{LINE, multiples};
 
 /// The windows of a tile, about, and at most.
 const TILE: usize = 512;
@@ -122,13 +122,12 @@ impl Direct {
         }
         let (filters, columns) = (weights.rows(), self.stride(rows.len()));
         let mut product = MatrixMut::new(result, filters, columns, columns);
-        let mut firsts = Places::new();
-        Rows::place(&mut firsts, filters, weights.columns());
+        let firsts = multiples(weights.columns(), filters);
         for part in chunks(weights.columns()) {
             let is_last = part.end == weights.columns();
             let of = Part { goes_on: part.start > 0, is_last };
             let runs = &[Run { from: part.start, terms: part.len() }];
-            let weights = Windows { data: weights.data, places: &firsts, runs };
+            let weights = Windows { data: weights.data, places: &firsts[..filters], runs };
             let rows = Rows { data: band, places: &self.places[part], columns, stride: None };
             sum_rows(weights, rows, &mut product, 0, of);
         }

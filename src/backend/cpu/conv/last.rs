@@ -10,9 +10,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::super::ending_last::{Ended, EndingLast};
-use super::super::gemm::{MAX_TERMS, Part, Places, Rows, Run, Windows, sum_rows};
+use super::super::gemm::{MAX_TERMS, Part, Rows, Run, Windows, sum_rows};
 use super::super::matrix::steps;
-use super::super::scratch;
+use super::super::scratch::{self, multiples};
 use super::super::tile::{self, Extent, by_tiles};
 use super::operands::ConvOperands;
 use crate::op::window::WindowAxis;
@@ -22,6 +22,9 @@ use crate::types::invariant::invariant;
 /// The windows of a tile, about; half as many where the weights stay in a core's cache anyway, so
 /// that the sums of a panel do.
 const WINDOWS: usize = 256;
+
+/// Where windows begin.
+type Places = SmallVec<[usize; MAX_TERMS]>;
 
 /// Multiplications for which a task is worth its cost.
 const WORTH: usize = 1 << 17;
@@ -293,10 +296,9 @@ impl Patch<'_> {
         for (i, Terms { first, runs }) in self.plan.parts.iter().enumerate() {
             let a = Windows { data: seen, places, runs };
             let terms = runs.iter().map(|run| run.terms).sum();
-            let mut places = Places::new();
-            Rows::place(&mut places, terms, stride);
-            let data = &weights[first * stride..];
-            let b = Rows { data, places: &places, columns, stride: Some(stride) };
+            let places = multiples(stride, terms);
+            let (data, places) = (&weights[first * stride..], &places[..terms]);
+            let b = Rows { data, places, columns, stride: Some(stride) };
             let part = Part { goes_on: *first > 0, is_last: i == last };
             sum_rows(a, b, sums, self.filters.start - sums.channel, part);
         }

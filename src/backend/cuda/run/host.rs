@@ -263,7 +263,7 @@ impl Host {
                 self.pending.push((step, *device));
             }
             HostTask::Copy { from, to } => {
-                steps.copy(steps.location(*from), steps.location(*to), &mut lock(&job.memory))?;
+                steps.copy(*from, *to, &mut lock(&job.memory))?;
             }
             HostTask::Launch => {
                 job.worker_progress.mark(HOST, Steps::of(step), WorkerState::Host);
