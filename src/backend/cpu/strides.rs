@@ -15,7 +15,7 @@ use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Images, Support, Types};
 use crate::op::broadcast::Broadcast;
-use crate::op::strided::{Axis, Walk, distances, merged, read};
+use crate::op::strided::{Axis, Walk, distances, merged, read_merged};
 use crate::op::{Apply2, Binary, Blocks, Expand, Slice, Transpose};
 use crate::types::{KernelClass, TensorType};
 
@@ -27,6 +27,8 @@ const WORTH: usize = 1 << 12;
 pub struct StridedPlan {
     first: usize,
     axes: SmallVec<[Axis; 6]>,
+    /// The same, as few as possible.
+    merged: SmallVec<[Axis; 6]>,
 }
 
 /// An operator whose result is its operand, read at distances.
@@ -40,7 +42,7 @@ impl Strided for Transpose {
     fn reading(&self, dims: &[usize], _result: &[usize]) -> Option<StridedPlan> {
         let own = distances(dims);
         let axis = |from: &usize| Some((*dims.get(*from)?, *own.get(*from)?));
-        Some(StridedPlan { first: 0, axes: self.perm.iter().map(axis).collect::<Option<_>>()? })
+        Some(StridedPlan::along(0, self.perm.iter().map(axis).collect::<Option<_>>()?))
     }
 }
 
@@ -56,7 +58,7 @@ impl Strided for Slice {
             first = first.checked_add(start.checked_mul(distance.unsigned_abs())?)?;
             *distance = distance.checked_mul(step)?;
         }
-        Some(StridedPlan { first, axes })
+        Some(StridedPlan::along(first, axes))
     }
 }
 
@@ -70,27 +72,30 @@ impl Strided for Expand {
             // An axis that is new, or was 1, gives its element again.
             (*size, kept.and_then(|at| own.get(at).copied()).unwrap_or(0))
         };
-        Some(StridedPlan { first: 0, axes: result.iter().enumerate().map(distance).collect() })
+        Some(StridedPlan::along(0, result.iter().enumerate().map(distance).collect()))
     }
 }
 
 impl Strided for Blocks {
     fn reading(&self, dims: &[usize], _result: &[usize]) -> Option<StridedPlan> {
-        Some(StridedPlan { first: 0, axes: Blocks::reading(self, dims)? })
+        Some(StridedPlan::along(0, Blocks::reading(self, dims)?))
     }
 }
 
 impl StridedPlan {
+    fn along(first: usize, axes: SmallVec<[Axis; 6]>) -> Self {
+        Self { first, merged: merged(&axes), axes }
+    }
+
     /// The plan for an operand and a result of these sizes, none 0, which `op` admits.
     pub fn new(op: &impl Strided, dims: &[usize], result: &[usize]) -> Option<Self> {
-        let Self { first, axes } = op.reading(dims, result)?;
+        let Self { first, axes, .. } = op.reading(dims, result)?;
         let count = |sizes: &mut dyn Iterator<Item = usize>| sizes.product::<usize>();
         let moved = count(&mut axes.iter().map(|(size, _)| *size));
         (moved == count(&mut result.iter().copied())).then_some(())?;
         // Tasks are cut along the first axis that has more than one entry.
         let skip = axes.iter().position(|(size, _)| *size != 1).unwrap_or(axes.len());
-        let axes = axes.into_iter().skip(skip).collect();
-        Some(Self { first, axes })
+        Some(Self::along(first, axes.into_iter().skip(skip).collect()))
     }
 }
 
@@ -106,26 +111,35 @@ pub fn strided(plan: &StridedPlan, x: &[f32], y: &mut [f32]) {
     let row: usize = inner.iter().map(|(size, _)| size).product();
     // Whole rows of the first axis: a task begins where that axis has its next entry.
     let many = (WORTH / row.max(1)).max(1);
+    if y.len() <= many * row {
+        moved(x, y, plan.first, &plan.merged);
+        return;
+    }
     y.par_chunks_mut(many * row).enumerate().each(|(i, y)| {
         // A distance may be negative, as that of a slice backwards; the place itself lies in the
         // operand.
-        let moved = distance.wrapping_mul((i * many).cast_signed());
+        let begin = distance.wrapping_mul((i * many).cast_signed());
         let mut axes: SmallVec<[Axis; 6]> = smallvec![(y.len() / row, *distance)];
         axes.extend_from_slice(inner);
-        let first = plan.first.wrapping_add_signed(moved);
-        match merged(&axes).as_slice() {
-            // Columns that become rows.
-            [outer @ .., (columns, 1), (rows, distance)] if *distance > 1 => {
-                let (mut planes, row_stride) = (Walk::new(first, outer), distance.unsigned_abs());
-                let layout =
-                    Layout { rows: *rows, columns: *columns, row_stride, column_stride: 1 };
-                for y in y.chunks_exact_mut(rows * columns) {
-                    Matrix::new(&x[planes.next()..], layout).pack_transposed(y, *rows);
-                }
-            }
-            axes => read(bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y), 4, first, axes),
-        }
+        moved(x, y, plan.first.wrapping_add_signed(begin), &merged(&axes));
     });
+}
+
+/// The elements along axes that are [`merged`].
+fn moved(x: &[f32], y: &mut [f32], first: usize, axes: &[Axis]) {
+    match axes {
+        // Columns that become rows.
+        [outer @ .., (columns, 1), (rows, distance)] if *distance > 1 => {
+            let (mut planes, row_stride) = (Walk::new(first, outer), distance.unsigned_abs());
+            let layout = Layout { rows: *rows, columns: *columns, row_stride, column_stride: 1 };
+            for y in y.chunks_exact_mut(rows * columns) {
+                Matrix::new(&x[planes.next()..], layout).pack_transposed(y, *rows);
+            }
+        }
+        axes => {
+            read_merged(bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y), 4, first, axes);
+        }
+    }
 }
 
 /// An operator of two operands that broadcast to `out`.

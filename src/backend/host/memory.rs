@@ -161,11 +161,11 @@ impl<B: Block> DeviceMemory<B> {
         external: &dyn Fn(&Location) -> Option<&'a [u8]>,
         views: &mut Views<'a>,
     ) -> Option<()> {
-        if let [write] = writes
-            && at[*write].bytes > 0
-            && reads.iter().all(|read| may_be_beside(&at[*read], &at[*write]))
-        {
-            return self.beside(at, reads, &at[*write], external, views);
+        if let [write] = writes {
+            let write = &at[*write];
+            if write.bytes > 0 && reads.iter().all(|read| may_be_beside(&at[*read], write)) {
+                return self.beside(at, reads, write, external, views);
+            }
         }
         let reads: Few<&Location> = reads.iter().map(|b| &at[*b]).collect();
         let writes: Few<&Location> = writes.iter().map(|b| &at[*b]).collect();

@@ -37,21 +37,24 @@ pub(crate) fn distances(dims: &[usize]) -> SmallVec<[isize; 6]> {
 /// # Panics
 /// If an axis leaves `from`, or `to` is not as long as `axes` say: bugs in the caller.
 pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes: &[Axis]) {
-    let mut axes = merged(axes);
+    read_merged(from, to, width, first, &merged(axes));
+}
+
+/// As [`read`], along axes that are [`merged`].
+pub(crate) fn read_merged(from: &[u8], to: &mut [u8], width: usize, first: usize, axes: &[Axis]) {
     if axes.iter().any(|(size, _)| *size == 0) {
         return;
     }
     // A contiguous last axis is a row of bytes: one copy for each row, whatever the element type.
-    if let Some((run, 1)) = axes.last().copied() {
-        axes.pop();
-        let mut rows = Walk::new(first, &axes);
+    if let Some((&(run, 1), axes)) = axes.split_last() {
+        let mut rows = Walk::new(first, axes);
         let at = || rows.next() * width;
         // Copies of a known size are a few moves.
         match run * width {
             16 => copies::<16>(from, to, at),
             32 => copies::<32>(from, to, at),
             64 => copies::<64>(from, to, at),
-            run => {
+            _ => {
                 to.chunks_exact_mut(run).zip(iter::repeat_with(at)).for_each(|(to, at)| {
                     to.copy_from_slice(&from[at..at + run]);
                 });
@@ -62,10 +65,10 @@ pub(crate) fn read(from: &[u8], to: &mut [u8], width: usize, first: usize, axes:
     // Element types differ only in their width here, so four instances serve all of them, and
     // the copy of one element is a move of a constant size.
     match width {
-        1 => elements::<1>(from, to, first, &axes),
-        2 => elements::<2>(from, to, first, &axes),
-        4 => elements::<4>(from, to, first, &axes),
-        _ => elements::<8>(from, to, first, &axes),
+        1 => elements::<1>(from, to, first, axes),
+        2 => elements::<2>(from, to, first, axes),
+        4 => elements::<4>(from, to, first, axes),
+        _ => elements::<8>(from, to, first, axes),
     }
 }
 
