@@ -192,7 +192,7 @@ impl ConvPlan {
     /// have to copy its operand, but some for each thread.
     fn tile(&self, groups: usize) -> Extent {
         let (width, filters) = (self.width, self.channels.filters);
-        let threads = crew::threads();
+        let threads = crew::sharing();
         let wanted = if threads > 1 { TILES * threads } else { 1 };
         let blocks = if matches!(self.method, Method::ForEachTile) {
             1

@@ -197,13 +197,13 @@ impl Product<'_> {
         let work = rows.max(READ).saturating_mul(columns).saturating_mul(terms);
         // Of few rows a thread has one tile, the same in every run: it finds in its cache what it
         // read before.
-        let most = if rows < READ { crew::threads() } else { usize::MAX };
+        let most = if rows < READ { crew::sharing() } else { usize::MAX };
         let wanted = tile::wanted(work, WORTH).min(most);
         if wanted == 1 && rows <= HEIGHT {
             return Extent { rows, columns };
         }
         let panels = columns.div_ceil(Order::PANEL);
-        let least = if panels < crew::threads() { 1 } else { LOW };
+        let least = if panels < crew::sharing() { 1 } else { LOW };
         let down = wanted.div_ceil(panels).min(rows.div_ceil(least));
         let down = down.max(rows.div_ceil(HEIGHT));
         let height = rows.div_ceil(down);

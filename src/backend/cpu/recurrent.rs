@@ -267,7 +267,7 @@ impl Engine<f32> for Packed<'_> {
 /// The sequences of a task, of so many and of each direction. How they are cut into blocks changes
 /// no result: none depends on another.
 pub(super) fn block(rows: usize, directions: usize) -> usize {
-    let tasks = crew::threads().div_ceil(directions);
+    let tasks = crew::sharing().div_ceil(directions);
     rows.div_ceil(tasks).clamp(LEAST, BLOCK)
 }
 

@@ -13,7 +13,7 @@ const TILES: usize = 4;
 /// The tiles in which threads share so many multiplications, of which `worth` are worth the cost of
 /// one.
 pub(super) fn wanted(multiplications: usize, worth: usize) -> usize {
-    match crew::threads() {
+    match crew::sharing() {
         0 | 1 => 1,
         threads => (TILES * threads).min(multiplications / worth).max(1),
     }

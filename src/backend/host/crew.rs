@@ -56,6 +56,9 @@ struct Shared {
     threads: usize,
     /// Another number whenever there is more to do. It changes while the state is locked.
     generation: Apart<AtomicUsize>,
+    /// The members that have nothing to do. A caller counts where it waits, a worker wherever it is
+    /// in no region.
+    idle: Apart<AtomicUsize>,
     ended: AtomicBool,
     state: Mutex<State>,
     wake: Condvar,
@@ -145,9 +148,11 @@ impl Drop for Entry<'_> {
             while inside.load(Ordering::Acquire) > 0 {
                 let seen = self.shared.generation();
                 self.shared.help(Some(self.number));
+                self.shared.idle.0.fetch_add(1, Ordering::Relaxed);
                 while inside.load(Ordering::Acquire) > 0 && self.shared.generation() == seen {
                     turn(&mut turns);
                 }
+                self.shared.idle.0.fetch_sub(1, Ordering::Relaxed);
             }
             state = lock(&self.shared.state);
         }
@@ -247,7 +252,12 @@ impl Shared {
             };
             let Some(inside) = entered.map(Inside) else { return false };
             seen = Some(inside.0.number);
-            if inside.0.region.attempt(seen) {
+            // A worker is idle again before it counts itself out: whoever waits for it sees that.
+            let is_worker = usize::from(within.is_none());
+            self.idle.0.fetch_sub(is_worker, Ordering::Relaxed);
+            let found = inside.0.region.attempt(seen);
+            self.idle.0.fetch_add(is_worker, Ordering::Relaxed);
+            if found {
                 return true;
             }
         }
@@ -307,10 +317,15 @@ thread_local! {
     static INSIDE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The threads of the crew in which this is called.
-pub(crate) fn threads() -> usize {
+/// The threads that share a loop which begins here: one alone where it stands in a region and
+/// everybody else has work. To offer it to nobody would cost more than small loops take.
+pub(crate) fn sharing() -> usize {
+    let all = |member: &Member| {
+        let is_idle = || member.shared.idle.0.load(Ordering::Relaxed) > 0;
+        if INSIDE.get().is_none() || is_idle() { member.shared.threads } else { 1 }
+    };
     // A thread outside of crews is alone.
-    MEMBER.with_borrow(|member| member.as_ref().map_or(1, |member| member.shared.threads))
+    MEMBER.with_borrow(|member| member.as_ref().map_or(1, all))
 }
 
 /// The number of this thread in its crew.
@@ -366,6 +381,7 @@ impl Crew {
         let shared = Arc::new(Shared {
             threads,
             generation: Apart(AtomicUsize::new(0)),
+            idle: Apart(AtomicUsize::new(threads - 1)),
             ended: AtomicBool::new(false),
             state: Mutex::default(),
             wake: Condvar::new(),
@@ -427,7 +443,9 @@ impl Crew {
     /// Waits until there is more to do than there was at the generation that was seen before
     /// looking.
     pub(crate) fn wait(&self, seen: usize) {
+        self.shared.idle.0.fetch_add(1, Ordering::Relaxed);
         self.shared.wait(seen);
+        self.shared.idle.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -459,7 +477,7 @@ mod tests {
 
     use rayon::prelude::*;
 
-    use super::{AWAKE, Crew, lock, number, threads};
+    use super::{AWAKE, Crew, MEMBER, lock, number, sharing};
     use crate::backend::host::Each;
     use crate::types::subnormals;
 
@@ -469,6 +487,11 @@ mod tests {
 
     fn crew(threads: usize) -> Crew {
         Crew::new(threads, Some(pulp::Arch::Scalar), |arch| CHOSEN.replace(arch)).unwrap()
+    }
+
+    /// The threads of the crew in which this is called.
+    fn threads() -> usize {
+        MEMBER.with_borrow(|member| member.as_ref().map_or(1, |member| member.shared.threads))
     }
 
     /// The bits of half of the smallest normal number, and whether instructions are chosen.
@@ -517,6 +540,31 @@ mod tests {
         }));
         assert_eq!(two.enter(|| two.enter(|| (threads(), number()))), (2, 0));
         assert_eq!((threads(), number()), (1, 0));
+    }
+
+    #[test]
+    fn a_loop_is_shared_with_those_that_have_no_work() {
+        let (crew, both) = (crew(2), Barrier::new(2));
+        crew.enter(|| {
+            for _ in 0..50 {
+                assert_eq!(sharing(), 2);
+                let busy = on_both(|| {
+                    let now = sharing();
+                    both.wait();
+                    now
+                });
+                assert_eq!(busy, [1, 1]);
+                // The first to go on leaves the other one alone.
+                let left = std::sync::Mutex::new(true);
+                on_both(|| {
+                    let is_first = std::mem::replace(&mut *lock(&left), false);
+                    while !is_first && sharing() < 2 {
+                        thread::yield_now();
+                    }
+                });
+            }
+        });
+        assert_eq!(sharing(), 1);
     }
 
     #[test]

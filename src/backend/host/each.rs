@@ -61,7 +61,7 @@ impl<T, F: Fn(T) + Sync> ProducerCallback<T> for Loop<F> {
         let least = producer.min_len().max(1);
         let most = items / least;
         // Where there is one part, it is not asked who else would be there.
-        let count = if most < 2 { most } else { crew::threads().min(most) };
+        let count = if most < 2 { most } else { crew::sharing().min(most) };
         if count < 2 {
             return producer.into_iter().for_each(f);
         }
@@ -101,7 +101,7 @@ mod tests {
 
     use super::Each;
     use crate::backend::host::Crew;
-    use crate::backend::host::crew::{number, threads};
+    use crate::backend::host::crew::{number, sharing};
 
     fn crew(threads: usize) -> Crew {
         Crew::new(threads, None, |_| None).unwrap()
@@ -233,7 +233,7 @@ mod tests {
             };
             let panic = catch_unwind(AssertUnwindSafe(all)).unwrap_err();
             assert_eq!(panic.downcast_ref(), Some(&"in an item"));
-            assert_eq!(threads(), 1);
+            assert_eq!(sharing(), 1);
         };
         all_panic(&crew, 100);
         all_panic(&Crew::new(1, None, |_| None).unwrap(), 3);
