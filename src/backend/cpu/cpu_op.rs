@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::elementwise::Epilogue;
 use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
+use crate::op::Op;
 use crate::types::{DType, KernelClass, Order};
 
 /// The sizes of the axes of some values.
@@ -78,6 +79,11 @@ pub(in crate::backend) trait CpuKernel: Debug + Send + Sync {
         results: &mut [&mut [f32]],
         chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited>;
+
+    /// The operator, for operands that the kernel does not take: it says what is wrong with them.
+    fn reference(&self) -> Option<&Op> {
+        None
+    }
 
     /// True if it applies chains that are not empty.
     fn ends_in_chain(&self) -> bool {

@@ -31,7 +31,7 @@ macro_rules! kernels {
 kernels! {
     AllGather, BatchMoments, BatchNorm, BatchNormApply, BatchNormApplyGrad, BatchNormGrad,
     BatchNormSums, BatchNormTrain, Binary, Blocks, Concat, Conv, ConvTranspose, ConvWeightGrad,
-    Dft, Expand, Gemm, GroupNorm, LayerNorm, LpNorm, MatMul, Pad, Pool, PoolGrad, Recurrent,
+    Dft, Expand, Gather, Gemm, GroupNorm, LayerNorm, LpNorm, MatMul, Pad, Pool, PoolGrad, Recurrent,
     RecurrentGrad, Reduce, Resize, Reverse, Slice, Softmax, SplitOp, Tile, Transpose, Unary,
 }
 
@@ -211,6 +211,13 @@ impl Code for Kernel {
             Self::Reference(op) => Source::Reference(op),
             Self::Kept(results) => Source::Kept(results),
             Self::Chain | Self::Own(_) => Source::Kernel,
+        }
+    }
+
+    fn reference(&self) -> Option<&Op> {
+        match self {
+            Self::Own(plan) => plan.reference(),
+            Self::Reference(_) | Self::Kept(_) | Self::Chain => None,
         }
     }
 

@@ -20,6 +20,7 @@ mod ending;
 mod ending_last;
 mod events;
 mod executable;
+mod gather;
 pub(crate) mod gemm;
 mod im2col;
 mod isa;

@@ -19,6 +19,9 @@ pub(crate) trait Code {
     /// Computes the result, with the chain applied to it; for a source of kernels.
     fn run(&self, launch: &Launch, views: &mut Views<'_>) -> Result<(), Unsuited>;
 
+    /// The operator, where the kernel may meet operands that it does not take.
+    fn reference(&self) -> Option<&Op>;
+
     /// Applies a chain with these operands to the result of a reference evaluation.
     fn apply(chain: &Chain, others: &[&[f32]], result: &mut [f32]) -> Result<(), Unsuited>;
 }
@@ -32,7 +35,8 @@ pub(crate) enum Source<'a> {
     Kept(&'a [Tensor]),
 }
 
-/// Operands that do not suit a kernel: a fault of whoever lowered or prepared the launch.
+/// Operands that do not suit a kernel. Where it has no reference that is a fault of whoever lowered
+/// or prepared the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unsuited;
 
@@ -106,7 +110,13 @@ impl<'a> HostSteps<'a> {
     ) -> Result<(), StepError> {
         let Some(code) = code else { return Ok(()) };
         match code.source() {
-            Source::Kernel => self.compute(code, launch, memory),
+            Source::Kernel => match self.compute(code, launch, memory)? {
+                Ok(()) => Ok(()),
+                Err(Unsuited) => match code.reference() {
+                    Some(op) => self.evaluate::<C, B>(op, launch, memory),
+                    None => Err(internal("the operands do not suit the kernel")),
+                },
+            },
             Source::Reference(op) => self.evaluate::<C, B>(op, launch, memory),
             Source::Kept(results) => self.store(results, launch, memory),
         }
@@ -156,15 +166,14 @@ impl<'a> HostSteps<'a> {
         code: &C,
         launch: &Launch,
         memory: &mut DeviceMemory<B>,
-    ) -> Result<(), StepError> {
+    ) -> Result<Result<(), Unsuited>, StepError> {
         let Launch { operands, results, .. } = launch;
         let mut views = Views::default();
         let external = |at: &Location| self.external(at).map(|(_, bytes)| bytes);
         let at = &self.bound.locations;
         let divided = memory.views(at, operands, results, &external, &mut views);
         divided.ok_or_else(|| internal("the launch's memory is not divided as planned"))?;
-        let done = self.crew.enter(|| code.run(launch, &mut views));
-        done.map_err(|Unsuited| internal("the operands do not suit the kernel"))
+        Ok(self.crew.enter(|| code.run(launch, &mut views)))
     }
 
     /// Runs the reference evaluation on copies of the operands, and the chain on its result.

@@ -54,9 +54,9 @@ pub(crate) fn read_merged(from: &[u8], to: &mut [u8], width: usize, first: usize
             16 => copies::<16>(from, to, at),
             32 => copies::<32>(from, to, at),
             64 => copies::<64>(from, to, at),
-            _ => {
-                to.chunks_exact_mut(run).zip(iter::repeat_with(at)).for_each(|(to, at)| {
-                    to.copy_from_slice(&from[at..at + run]);
+            bytes => {
+                to.chunks_exact_mut(bytes).zip(iter::repeat_with(at)).for_each(|(to, at)| {
+                    to.copy_from_slice(&from[at..at + bytes]);
                 });
             }
         }
