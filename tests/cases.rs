@@ -96,7 +96,7 @@ fn result(directives: &BTreeMap<&str, &str>, text: &str) -> Result<String, Strin
     ir::verify(&template).map_err(|e| e.to_string())?;
     if directives.contains_key("simplify") {
         let mut weights = ir::Weights::default();
-        pass::simplify(&mut template, &mut weights, SimplifyOptions::default())
+        pass::simplify(&mut template, &mut weights, &SimplifyOptions::default())
             .map_err(|e| e.to_string())?;
     }
     if emit == "verify" || emit == "input" {

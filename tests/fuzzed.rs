@@ -152,7 +152,7 @@ fn accepted(graph: &Graph, weights: &Weights) {
     }
     let (mut graph, mut weights) = (graph.clone(), weights.clone());
     let most = SimplifyOptions { max_bytes: MEMORY, ..SimplifyOptions::default() };
-    match simplify(&mut graph, &mut weights, most) {
+    match simplify(&mut graph, &mut weights, &most) {
         Ok(()) => valid(&graph, &text),
         Err(error) => shown(&error),
     }

@@ -84,7 +84,7 @@ pub(super) fn simplified(mut model: Model, options: &LoadOptions) -> Result<Mode
     let LoadOptions { for_training, without, .. } = options;
     let (for_training, without) = (*for_training, without.clone());
     let options = SimplifyOptions { max_bytes: limit, for_training, without };
-    simplify(&mut model.graph, &mut model.weights, options)?;
+    simplify(&mut model.graph, &mut model.weights, &options)?;
     Ok(model)
 }
 

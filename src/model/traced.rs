@@ -31,6 +31,6 @@ pub fn traced(
     let (mut graph, mut weights) = b.finish();
     graph.remove_unused();
     let options = SimplifyOptions { for_training: true, ..SimplifyOptions::default() };
-    simplify(&mut graph, &mut weights, options)?;
+    simplify(&mut graph, &mut weights, &options)?;
     Ok(Model { notes, ..Model::new(graph, weights) })
 }

@@ -21,7 +21,7 @@ fn graph(body: &str) -> Graph {
 
 fn simplified(graph: &Graph) -> Graph {
     let (mut simple, mut weights) = (graph.clone(), Weights::default());
-    simplify(&mut simple, &mut weights, SimplifyOptions::default()).unwrap();
+    simplify(&mut simple, &mut weights, &SimplifyOptions::default()).unwrap();
     verify(&simple).unwrap_or_else(|e| panic!("{e}\n{simple}"));
     assert!(weights.is_empty(), "numbers of rows are no parameters");
     simple

@@ -436,7 +436,7 @@ fn variables_can_be_set() {
 #[test]
 fn what_depends_on_variables_is_not_folded() {
     let (mut graph, mut weights) = lookup();
-    simplify(&mut graph, &mut weights, SimplifyOptions::default()).unwrap();
+    simplify(&mut graph, &mut weights, &SimplifyOptions::default()).unwrap();
     assert_eq!(graph.updates().len(), 2);
     assert_eq!(graph, lookup().0, "{graph}");
 }

@@ -188,7 +188,7 @@ impl Kernel {
 /// Adds the words of operands, none of which lies where a result does. What a kernel takes or gives
 /// in `f64` has two words for each element.
 fn floats<'a, A: Array<Item = &'a [f32]>>(
-    reads: impl Iterator<Item = &'a Option<&'a [u8]>>,
+    reads: impl Iterator<Item = Option<&'a [u8]>>,
     all: &mut SmallVec<A>,
 ) -> Result<(), Unsuited> {
     for bytes in reads {
@@ -222,7 +222,7 @@ impl Code for Kernel {
     }
 
     fn run(&self, launch: &Launch, views: &mut Views<'_>) -> Result<(), Unsuited> {
-        let mut reads = views.reads.iter();
+        let mut reads = views.reads.iter().copied();
         let mut own: SmallVec<[&[f32]; 8]> = SmallVec::new();
         let mut of_chain: SmallVec<[&[f32]; 4]> = SmallVec::new();
         let mut results: SmallVec<[&mut [f32]; 2]> = SmallVec::new();

@@ -21,7 +21,7 @@ pub(super) fn run(
         return Ok(());
     }
     // The earlier ones, by what is cheap to compare.
-    let mut seen: FastMap<(&str, SmallVec<[Value; 4]>), SmallVec<[NodeId; 1]>> = FastMap::default();
+    let mut seen: FastMap<_, SmallVec<[NodeId; 1]>> = FastMap::default();
     for id in graph.order()? {
         let Some(op) = graph.node(id).op() else { continue };
         if op.is(Traits::UNREPEATABLE) {

@@ -105,14 +105,14 @@ pub(super) const PASSES: &[Simplification] = &[
 pub fn simplify(
     graph: &mut Graph,
     weights: &mut Weights,
-    options: SimplifyOptions,
+    options: &SimplifyOptions,
 ) -> Result<(), PassError> {
     remove_unused(graph, weights);
     let is_left_out = |name: &str| options.without.iter().any(|pass| pass == name);
     PASSES
         .iter()
         .filter(|pass| !is_left_out(pass.info.name))
-        .try_for_each(|pass| (pass.run)(graph, weights, &options))
+        .try_for_each(|pass| (pass.run)(graph, weights, options))
 }
 
 /// Removes dead operators, and the elements of parameters that are left without one.

@@ -198,7 +198,7 @@ mod tests {
              return %y\n}}\n"
         );
         let mut graph = parse(&text).expect("the text is a graph");
-        simplify(&mut graph, &mut Weights::default(), options).expect("it simplifies");
+        simplify(&mut graph, &mut Weights::default(), &options).expect("it simplifies");
         verify(&graph).expect("it stays a graph");
         graph.to_string()
     }

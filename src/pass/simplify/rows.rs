@@ -124,7 +124,7 @@ mod tests {
     fn simplified(text: &str) -> String {
         let mut graph = parse(text).expect("the text is a graph");
         let mut weights = Weights::default();
-        simplify(&mut graph, &mut weights, SimplifyOptions::default()).expect("it simplifies");
+        simplify(&mut graph, &mut weights, &SimplifyOptions::default()).expect("it simplifies");
         verify(&graph).expect("it stays a graph");
         graph.to_string()
     }

@@ -108,7 +108,7 @@ fn it_is_computed_before_the_run_where_it_can_be() {
     b.output("x", x);
     let (mut graph, mut weights) = b.finish();
     let before = outputs(&graph, &weights, &numbers(&[2]));
-    simplify(&mut graph, &mut weights, SimplifyOptions::default()).unwrap();
+    simplify(&mut graph, &mut weights, &SimplifyOptions::default()).unwrap();
     assert!(!graph.to_string().contains("com.acme.Same"), "{graph}");
     assert_eq!(outputs(&graph, &weights, &numbers(&[2])), before);
 }

@@ -76,7 +76,7 @@ impl Case {
         let how = how(count, &mut rng);
         let mut drawn = draw(rng.random(), dtype, rows > 400);
         let mut weights = Weights::default();
-        simplify(&mut drawn.graph, &mut weights, SimplifyOptions::default()).unwrap();
+        simplify(&mut drawn.graph, &mut weights, &SimplifyOptions::default()).unwrap();
         Self { seed, dtype, kind, rows, count, how, drawn }
     }
 

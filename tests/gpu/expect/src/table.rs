@@ -27,7 +27,7 @@ const COUNTED: [(&str, i64); 3] = [("xception", 256), ("resnet50", 256), ("mini_
 pub fn model(name: &str, for_training: bool) -> (Graph, Weights) {
     let (mut graph, mut weights) = zoo::build(name).unwrap_or_else(|e| panic!("{e}"));
     let options = SimplifyOptions { for_training, ..SimplifyOptions::default() };
-    simplify(&mut graph, &mut weights, options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    simplify(&mut graph, &mut weights, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
     (graph, weights)
 }
 
