@@ -117,7 +117,8 @@ pub(crate) struct ModelOptions {
     /// Leave out a simplification that `fanwise passes` lists
     ///
     /// A graph in text or JSON form is not simplified in any case.
-    #[arg(long, value_name = "PASS", value_parser = PossibleValuesParser::new(simplifications()), hide_possible_values = true)]
+    #[arg(long, value_name = "PASS", hide_possible_values = true)]
+    #[arg(value_parser = PossibleValuesParser::new(simplifications()))]
     without_pass: Vec<String>,
     #[command(flatten)]
     memory: MemoryArgs,

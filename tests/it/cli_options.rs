@@ -217,6 +217,19 @@ fn what_has_no_effect_is_refused() {
 /// As Python, Node.js and daemons give it to a process whose output nobody wants.
 #[cfg(unix)]
 #[test]
+fn a_simplification_can_be_left_out() {
+    let (_kept, folder) = folder();
+    let constants = |option: &str| {
+        let graph = good(&folder, &format!("compile zoo:transformer --emit graph{option}")).0;
+        graph.matches(" = constant()").count()
+    };
+    // Each block has a constant of its own for the factor of its scores.
+    assert!(constants("") < constants(" --without-pass merge_equal"));
+    let said = refused(&folder, "compile zoo:mlp --without-pass replicate");
+    says(&said, &["replicate", "merge_equal"]);
+}
+
+#[test]
 fn output_that_nobody_wants_is_no_failure() {
     let (_kept, folder) = folder();
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();

@@ -93,13 +93,13 @@ mod tests {
     fn picks_what_the_operator_does() {
         let mut rng = rng(1);
         for case in 0..120 {
-            let rank = rng.random_range(1..4);
+            let rank: i64 = rng.random_range(1..4);
             let dims: SmallVec<[usize; 4]> = (0..rank).map(|_| rng.random_range(1..7)).collect();
             let axis = rng.random_range(0..rank);
-            let named = if case % 2 == 0 { axis as i64 } else { axis as i64 - rank as i64 };
+            let named = if case % 2 == 0 { axis } else { axis - rank };
             let op = Gather { axis: named };
             let sizes = if case % 3 == 0 { vec![] } else { vec![2, rng.random_range(1..900)] };
-            let size = dims[axis] as i64;
+            let size = i64::try_from(dims[usize::try_from(axis).unwrap()]).unwrap();
             let count = sizes.iter().product::<usize>();
             let mut numbers: Vec<i64> = (0..count).map(|_| rng.random_range(-size..size)).collect();
             let data = random(&mut rng, dims.iter().product());

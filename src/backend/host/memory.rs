@@ -203,12 +203,7 @@ impl<B: Block> DeviceMemory<B> {
             if writes.iter().any(|w| same(w, location)) {
                 return Some(None);
             }
-            let upto = shared
-                .partition_point(|(s, start, _)| (*s, *start) <= (location.space, location.offset));
-            let (space, start, bytes) = shared.get(upto.checked_sub(1)?)?;
-            let from = location.offset.checked_sub(*start)?;
-            let bytes = bytes.get(from..from.checked_add(location.bytes)?)?;
-            (*space == location.space).then_some(Some(bytes))
+            found(&shared, location).map(Some)
         };
         for location in reads {
             views.reads.push(read(location)?);
@@ -218,6 +213,15 @@ impl<B: Block> DeviceMemory<B> {
         }
         Some(())
     }
+}
+
+/// The bytes at a location among parts of memory, each with its space and where it begins, in order.
+fn found<'a>(parts: &[(Space, usize, &'a [u8])], at: &Location) -> Option<&'a [u8]> {
+    let upto = parts.partition_point(|(space, start, _)| (*space, *start) <= (at.space, at.offset));
+    let (space, start, bytes) = parts.get(upto.checked_sub(1)?)?;
+    let from = at.offset.checked_sub(*start)?;
+    let bytes = bytes.get(from..from.checked_add(at.bytes)?)?;
+    (*space == at.space).then_some(bytes)
 }
 
 /// Whether what is read is outside of this memory, in the arena, or in the space that is written.

@@ -187,10 +187,10 @@ mod tests {
 
     /// A graph of some lines behind `%x` and in front of `%y`, simplified.
     fn simplified(lines: &str) -> String {
-        with(lines, SimplifyOptions::default())
+        with(lines, &SimplifyOptions::default())
     }
 
-    fn with(lines: &str, options: SimplifyOptions) -> String {
+    fn with(lines: &str, options: &SimplifyOptions) -> String {
         let text = format!(
             "fanwise 1\nsymbol N >= 0\n\
              graph @g(%x: f32[N,2,4,4]) -> (y: f32[N,2,3,3]) {{\n{lines}  \
@@ -198,7 +198,7 @@ mod tests {
              return %y\n}}\n"
         );
         let mut graph = parse(&text).expect("the text is a graph");
-        simplify(&mut graph, &mut Weights::default(), &options).expect("it simplifies");
+        simplify(&mut graph, &mut Weights::default(), options).expect("it simplifies");
         verify(&graph).expect("it stays a graph");
         graph.to_string()
     }
@@ -212,7 +212,7 @@ mod tests {
         for (op, stays) in [("relu(%x)", false), ("clip(%x) {max=6.0, min=0.0}", true)] {
             let lines = format!("  %r : f32[N,2,4,4] = {op}\n{pad}");
             let trained = SimplifyOptions { for_training: true, ..SimplifyOptions::default() };
-            assert_eq!(with(&lines, trained).contains("pad("), stays, "{op}");
+            assert_eq!(with(&lines, &trained).contains("pad("), stays, "{op}");
             let got = of(op);
             assert!(got.contains(by_itself) && !got.contains("pad("), "{got}");
         }
