@@ -215,7 +215,8 @@ impl<B: Block> DeviceMemory<B> {
     }
 }
 
-/// The bytes at a location among parts of memory, each with its space and where it begins, in order.
+/// The bytes at a location among parts of memory, each with its space and where it begins, in
+/// order.
 fn found<'a>(parts: &[(Space, usize, &'a [u8])], at: &Location) -> Option<&'a [u8]> {
     let upto = parts.partition_point(|(space, start, _)| (*space, *start) <= (at.space, at.offset));
     let (space, start, bytes) = parts.get(upto.checked_sub(1)?)?;
