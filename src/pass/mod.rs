@@ -4,6 +4,7 @@
 //! one. [`replicate`] runs last: the proof relates its replicas to the template, and nothing
 //! rewrites them after it.
 
+mod alike;
 mod error;
 pub(crate) mod explain;
 #[cfg(feature = "gradients")]

@@ -214,8 +214,6 @@ fn what_has_no_effect_is_refused() {
     }
 }
 
-/// As Python, Node.js and daemons give it to a process whose output nobody wants.
-#[cfg(unix)]
 #[test]
 fn a_simplification_can_be_left_out() {
     let (_kept, folder) = folder();
@@ -229,6 +227,8 @@ fn a_simplification_can_be_left_out() {
     says(&said, &["replicate", "merge_equal"]);
 }
 
+/// As Python, Node.js and daemons give it to a process whose output nobody wants.
+#[cfg(unix)]
 #[test]
 fn output_that_nobody_wants_is_no_failure() {
     let (_kept, folder) = folder();

@@ -11,12 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
-
 use super::borders::{Borders, Part};
 use super::place::Memory;
 use crate::backend::RunError;
-use crate::backend::host::{Crew, Each, HostSteps, StepError, lock};
+use crate::backend::host::{Crew, Few, HostSteps, StepError, crew, lock};
 use crate::lower::{Action, Bound, BoundDevice, BufferId, DeviceProgram, Program};
 use crate::types::{Dim, Tensor};
 
@@ -242,7 +240,21 @@ impl Blocks {
         };
         match arenas {
             [arena] => all(arena),
-            arenas => shared.crew.enter(|| arenas.par_iter_mut().each(|arena| all(arena))),
+            arenas => shared.crew.enter(|| {
+                // Offered also to members that have work at this moment: blocks take long.
+                let count = arenas.len();
+                let left: Few<_> = arenas.iter_mut().map(Some).collect();
+                let left = Mutex::new(left);
+                let work = || {
+                    let mut left = lock(&left);
+                    // In each run a member has the same one: it finds in its cache what it wrote.
+                    let own = crew::number() % count;
+                    let free = (own..count).chain(0..own).find_map(|i| left[i].take());
+                    drop(left);
+                    free.map(|arena| all(arena)).is_some()
+                };
+                shared.crew.offer(&work, |offered| while offered.work() {});
+            }),
         }
         let Done { time, failed } = mem::take(&mut *lock(&done));
         if let Some((_, error)) = failed {

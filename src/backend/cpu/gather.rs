@@ -7,6 +7,7 @@ use super::elementwise::Epilogue;
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{Gather, Op};
+use crate::types::invariant::invariant;
 use crate::types::{DType, KernelClass};
 
 /// Elements for which a task is worth its cost.
@@ -44,12 +45,21 @@ impl CpuKernel for GatherPlan {
             return Err(Unsuited);
         }
         let Self { entries, width, .. } = *self;
-        let each = (WORTH / width).max(1);
-        y.par_chunks_exact_mut(width).with_min_len(each).enumerate().each(|(i, y)| {
-            let block = &table[i / numbers.len() * entries * width..][..entries * width];
-            // Every number has a place.
-            if let Some(at) = self.place(numbers[i % numbers.len()]) {
-                y.copy_from_slice(&block[at * width..][..width]);
+        let many = (WORTH / width).max(1);
+        y.par_chunks_mut(many * width).enumerate().each(|(task, y)| {
+            let first = task * many;
+            let (mut block, mut i) = (first / numbers.len(), first % numbers.len());
+            for y in y.chunks_exact_mut(width) {
+                let place = invariant(self.place(numbers[i]), "that every number has a place");
+                let from = (block * entries + place) * width;
+                match y {
+                    [y] => *y = table[from],
+                    y => y.copy_from_slice(&table[from..from + width]),
+                }
+                i += 1;
+                if i == numbers.len() {
+                    (block, i) = (block + 1, 0);
+                }
             }
         });
         Ok(())

@@ -56,8 +56,8 @@ struct Shared {
     threads: usize,
     /// Another number whenever there is more to do. It changes while the state is locked.
     generation: Apart<AtomicUsize>,
-    /// The members that have nothing to do. A caller counts where it waits, a worker wherever it is
-    /// in no region.
+    /// The members that have nothing to do: workers that are in no region, and whoever waits for
+    /// others.
     idle: Apart<AtomicUsize>,
     ended: AtomicBool,
     state: Mutex<State>,
@@ -329,7 +329,7 @@ pub(crate) fn sharing() -> usize {
 }
 
 /// The number of this thread in its crew.
-pub(super) fn number() -> usize {
+pub(crate) fn number() -> usize {
     // Outside of a crew as that of a caller: there is nobody else.
     MEMBER.with_borrow(|member| member.as_ref().map_or(0, |member| member.number))
 }

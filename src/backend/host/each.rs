@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::crew;
 use super::lock::lock;
 
-/// Loops over items by all members of the crew in which they are called.
+/// Loops over items by the members of the crew in which they are called, where some are idle.
 pub(crate) trait Each: IndexedParallelIterator {
     /// Does it with each item. Members begin with their own part of the items, which is the same
     /// from one loop to the next, so that they find in their caches what they wrote.

@@ -1,11 +1,7 @@
 //! Common-subexpression elimination of small values.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fmt::Write as _;
-
-use crate::ir::{Builder, GraphError, NodeKind, Value};
-use crate::op::{Attr, Traits};
+use crate::ir::{Builder, GraphError, Value};
+use crate::pass::alike::Alike;
 
 /// The largest size in bytes of values that are compared. Scalars and short vectors are what rules
 /// repeat; sharing a large value could keep it in memory for longer.
@@ -15,29 +11,15 @@ const SMALL: i64 = 64;
 /// same operands. Rules write some values for each parameter anew, such as the learning rate in its
 /// type; they are computed once.
 pub(super) fn cse_small(b: &mut Builder) -> Result<(), GraphError> {
-    let mut firsts: BTreeMap<(String, Vec<Value>), Value> = BTreeMap::new();
+    let mut alike = Alike::default();
     let ids: Vec<_> = b.graph().ids().collect();
     for id in ids {
-        let node = b.graph().node(id);
-        let (NodeKind::Op(op), [result]) = (node.kind(), node.results()) else { continue };
+        let [result] = b.graph().node(id).results() else { continue };
         if result.ty.bytes().as_const().is_none_or(|bytes| bytes > SMALL) {
             continue;
         }
-        // Draws and other unrepeatable operators differ from run to run, though they are equal.
-        if op.is(Traits::UNREPEATABLE) {
-            continue;
-        }
-        let mut text = format!("{op:?}");
-        // The debug form of a tensor attribute may show rounded elements: the key takes its bytes.
-        for (_, attr) in op.attrs() {
-            if let Attr::Tensor(elements) = attr {
-                let _ = write!(text, " {} {:?}", elements.tensor_type(), elements.bytes());
-            }
-        }
-        let value = Value { node: id, output: 0 };
-        match firsts.entry((text, b.graph().operands(id).to_vec())) {
-            Entry::Occupied(first) => b.replace(value, *first.get())?,
-            Entry::Vacant(place) => drop(place.insert(value)),
+        if let Some(node) = alike.earlier(b.graph(), id) {
+            b.replace(Value { node: id, output: 0 }, Value { node, output: 0 })?;
         }
     }
     Ok(())

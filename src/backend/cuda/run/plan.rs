@@ -154,7 +154,7 @@ pub(super) struct Plan {
     /// The tasks of the host.
     pub(super) host: Vec<(usize, HostTask)>,
     pub(super) kernels: StepKernels,
-    /// For each device one more than the touched byte of its arena that a step touches.
+    /// For each device one more than the highest byte of its arena that a step touches.
     pub(super) used: Vec<u64>,
     /// The inputs from which a GPU copies.
     pub(super) staged: Vec<u32>,
