@@ -173,6 +173,10 @@ mod tests {
                     begun.wait();
                     // One of both has nothing else to do; it may be who began the outer loop.
                     if number() == busy {
+                        // A loop is offered to those that have come to their end.
+                        while sharing() < 2 {
+                            thread::yield_now();
+                        }
                         let met = Barrier::new(2);
                         (0..2).into_par_iter().each(|_| {
                             (0..4).into_par_iter().each(|_| {});
