@@ -45,8 +45,8 @@ pub struct LoadOptions {
     pub params_unchecked: bool,
     /// Whether the model is to be trained: what inference has no use for stays.
     pub for_training: bool,
-    /// Simplifications that are left out, by the names that `fanwise passes` lists; other names have
-    /// no effect.
+    /// Simplifications that are left out, by the names that `fanwise passes` lists; other names
+    /// have no effect.
     pub without: Vec<String>,
     /// The bytes that files and weights may take.
     pub max_memory: u64,

@@ -7,8 +7,8 @@ pub struct SimplifyOptions {
     pub max_bytes: u64,
     /// Keeps dropout and operators on parameters, which training needs.
     pub for_training: bool,
-    /// Simplifications that are left out, by the names that `fanwise passes` lists; other names have
-    /// no effect.
+    /// Simplifications that are left out, by the names that `fanwise passes` lists; other names
+    /// have no effect.
     pub without: Vec<String>,
 }
 
