@@ -238,7 +238,7 @@ impl Code for Kernel {
         let mut chain = Epilogue::default();
         chain.set(&launch.chain, &of_chain).ok_or(Unsuited)?;
         match (self, own.as_slice(), results.as_mut_slice()) {
-            (Self::Chain, [], [result]) => elementwise::in_place(result, &chain),
+            (Self::Chain, [], [result]) if is_in_place => elementwise::in_place(result, &chain),
             (Self::Chain, [x], [result]) => elementwise::map(x, result, &chain),
             (Self::Own(plan), operands, results) if chain.is_empty() || plan.ends_in_chain() => {
                 plan.run(operands, results, &chain)?;

@@ -441,21 +441,20 @@ impl<'a> Run<'a> {
     /// Copies a buffer of the device `source` into one of device `d`.
     fn copy(&self, d: usize, source: usize, [from, to]: [BufferId; 2]) -> Result<Next, Failure> {
         self.events.check()?;
-        let ids = (from, to);
-        let (from, to) = (self.of(source).location(from), self.of(d).location(to));
-        if from.bytes != to.bytes {
+        let (place, target) = (self.of(source).location(from), self.of(d).location(to));
+        if place.bytes != target.bytes {
             return Err(internal("source and destination differ in size"));
         }
         // Replicas without rows copy nothing, and a buffer without bytes has no place.
-        if to.bytes == 0 {
+        if target.bytes == 0 {
             return Ok(Next::Step);
         }
         let outside = || internal("a buffer lies outside its memory");
-        if let Some((_, bytes)) = self.of(source).external(from) {
+        if let Some((_, bytes)) = self.of(source).external(place) {
             let mut own = lock(&self.places[d].memory);
-            own.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
+            own.write(target).ok_or_else(outside)?.copy_from_slice(bytes);
         } else if source == d {
-            self.of(d).copy(ids.0, ids.1, &mut lock(&self.places[d].memory))?;
+            self.of(d).copy(from, to, &mut lock(&self.places[d].memory))?;
         } else {
             let (first, last) = (&self.places[d.min(source)], &self.places[d.max(source)]);
             let Some(one) = first.take(d) else { return Ok(Next::Wait) };
@@ -465,8 +464,8 @@ impl<'a> Run<'a> {
                 return Ok(Next::Wait);
             };
             let (mut own, other) = if d < source { (one, other) } else { (other, one) };
-            let bytes = other.read(from).ok_or_else(outside)?;
-            own.write(to).ok_or_else(outside)?.copy_from_slice(bytes);
+            let bytes = other.read(place).ok_or_else(outside)?;
+            own.write(target).ok_or_else(outside)?.copy_from_slice(bytes);
             drop((own, other));
             self.start(self.places[source].left());
         }

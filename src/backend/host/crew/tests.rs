@@ -21,6 +21,7 @@ fn crew(threads: usize) -> Crew {
 
 /// The threads of the crew in which this is called.
 fn threads() -> usize {
+    // A thread outside of crews is alone.
     MEMBER.with_borrow(|member| member.as_ref().map_or(1, |member| member.shared.threads))
 }
 
