@@ -10,7 +10,9 @@ pub use crate::backend::cpu::conv::{ConvOperands, ConvPlan};
 #[cfg(feature = "cpu")]
 pub use crate::backend::cpu::elementwise::Epilogue;
 #[cfg(feature = "cpu")]
-pub use crate::backend::cpu::matmul::{View, gemm};
+pub use crate::backend::cpu::matmul::gemm;
+#[cfg(feature = "cpu")]
+pub use crate::backend::cpu::products::View;
 #[cfg(feature = "cpu")]
 pub use crate::backend::cpu::rows::{
     LayerNormPlan, ReducePlan, SoftmaxPlan, layer_norm, reduce, softmax,

@@ -84,7 +84,20 @@ fn reorder(
                 exchange(from, size, as_they_lie([rows, channels, taps]), to);
             });
         }
+        Order::Heads => {
+            let [heads, tokens, run] = heads(tensor);
+            exchange(from, run * size, as_they_lie([heads, 1, tokens]), to);
+        }
     }
+}
+
+/// The heads and tokens of each row, and the elements that each of them has.
+fn heads(tensor: &Tensor) -> [usize; 3] {
+    let sizes = match tensor.dims() {
+        [_, heads, tokens, run] => Some([*heads, *tokens, *run]),
+        _ => None,
+    };
+    invariant(sizes, "that heads are of rows, and have tokens")
 }
 
 /// The columns of a matrix, or the channels and taps of weights.
@@ -120,8 +133,22 @@ fn exchange(from: &[u8], size: usize, sizes: [usize; 3], to: &mut [u8]) {
         1 => exchange_words::<1>(from, sizes, to),
         2 => exchange_words::<2>(from, sizes, to),
         4 => exchange_words::<4>(from, sizes, to),
-        _ => exchange_words::<8>(from, sizes, to),
+        8 => exchange_words::<8>(from, sizes, to),
+        _ => exchange_runs(from, size, sizes, to),
     }
+}
+
+/// As [`exchange`], of elements that are runs of bytes.
+fn exchange_runs(from: &[u8], size: usize, [first, middle, last]: [usize; 3], to: &mut [u8]) {
+    // `max(1)`: sizes of 0 have no blocks.
+    let block = (first * middle * last * size).max(1);
+    to.par_chunks_exact_mut(block).zip(from.par_chunks_exact(block)).each(|(to, from)| {
+        for (i, to) in to.chunks_exact_mut(first * size).enumerate() {
+            let from = &from[(i % middle * last + i / middle) * size..];
+            let runs = from.chunks(size).step_by(middle * last);
+            to.chunks_exact_mut(size).zip(runs).for_each(|(to, from)| to.copy_from_slice(from));
+        }
+    });
 }
 
 /// As [`exchange`], of elements of so many bytes.
@@ -283,6 +310,23 @@ mod tests {
         let mut turned = [0; 8];
         write(Order::ChannelsLast, &wide, &mut turned);
         assert_eq!(turned, bytemuck::cast_slice::<u16, u8>(&[1, 3, 2, 4]));
+    }
+
+    #[test]
+    fn heads_of_a_token_lie_one_behind_the_other() {
+        let data: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let tensor = Tensor::new(&[1, 2, 3, 2], &data).unwrap();
+        let mut turned = Tensor::zeros(DType::F32, tensor.dims()).unwrap();
+        write(Order::Heads, &tensor, turned.bytes_mut());
+        let expected = [0.0, 1.0, 6.0, 7.0, 2.0, 3.0, 8.0, 9.0, 4.0, 5.0, 10.0, 11.0];
+        assert_eq!(turned.as_slice::<f32>(), expected);
+        let mut back = Tensor::zeros(DType::F32, tensor.dims()).unwrap();
+        read(Order::Heads, &turned, back.bytes_mut());
+        assert_eq!(back, tensor);
+        for dims in [[0, 2, 3, 2], [1, 0, 3, 2], [1, 2, 0, 2], [1, 2, 3, 0]] {
+            let none = Tensor::zeros(DType::F32, &dims).unwrap();
+            write(Order::Heads, &none, &mut []);
+        }
     }
 
     #[test]

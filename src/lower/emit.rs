@@ -194,8 +194,7 @@ impl Emitter<'_> {
             self.buffers.set(*value, id);
         }
         for value in values {
-            let source = self.orders.source(value.node);
-            let base = source.map(|source| self.layout.base(source));
+            let base = self.orders.within(value).map(|other| self.layout.base(other));
             let alias = || self.layout.aliases.get(value).clone().map(|a| (a.to, a.offset));
             if let Some((to, offset)) = base.or_else(alias) {
                 let storage = Storage::Part { of: *self.buffers.get(to), offset };
@@ -238,8 +237,9 @@ impl Emitter<'_> {
             Role::Concat => self.concat(id, device, Value { node: id, output: 0 })?,
             Role::First => self.select_first(id),
             Role::Launch => {
-                if let Some(source) = self.orders.source(id) {
-                    self.defined[id] = self.defined[source.node];
+                let operands = self.layout.operands(id);
+                if let Some(operand) = operands.first().filter(|_| self.orders.is_free(id)) {
+                    self.defined[id] = self.defined[operand.node];
                     return Ok(());
                 }
                 self.launch(id)?;
@@ -274,8 +274,8 @@ impl Emitter<'_> {
             product: matches!(support.class(), KernelClass::Conv | KernelClass::MatMul),
             prologue,
             chain: match order {
-                // Panels are of parameters alone, and no result of a launch.
-                Order::RowMajor | Order::RowPanels => chain,
+                // The others are of parameters, and of values without a chain.
+                Order::RowMajor | Order::RowPanels | Order::Heads => chain,
                 Order::ChannelsLast => {
                     order::in_channels_last(&chain, &graph.node(id).results()[0].ty)
                         .unwrap_or(chain)
@@ -293,7 +293,9 @@ impl Emitter<'_> {
         for (output, result) in (0u32..).zip(graph.node(id).results()) {
             let value = Value { node: id, output };
             let to = *self.buffers.get(value);
-            let reordered = order != self.orders.value(value) && order::differs(&result.ty);
+            let own = self.orders.value(value);
+            // Heads are written so.
+            let reordered = order != own && own != Order::Heads && order::differs(&result.ty);
             launch.results.push(if reordered {
                 let from = self.add_copy_buffer(value, device, order, Storage::Arena)?;
                 reorders.push((value, from, to));

@@ -214,14 +214,15 @@ impl Layout<'_> {
     /// the group; a chain without one is elementwise.
     pub(super) fn support(&self, id: NodeId) -> Support {
         let head = self.groups.get(&id).map_or(Some(id), |g| g.head);
-        let op = head.and_then(|head| Some((head, self.graph.node(head).op()?)));
-        op.map_or_else(
-            || Support::by(KernelClass::Elementwise),
-            |(head, op)| {
-                let kernels = self.kernels.on(self.device(id));
-                kernels.supports(op, &Types::of(self.graph, head))
-            },
-        )
+        let head = head.filter(|head| self.graph.node(*head).op().is_some());
+        head.map_or_else(|| Support::by(KernelClass::Elementwise), |head| self.support_of(head))
+    }
+
+    /// The support of a node's device for its operator; an input or parameter has none.
+    pub(super) fn support_of(&self, id: NodeId) -> Support {
+        let kernels = self.kernels.on(self.device(id));
+        let support = |op| kernels.supports(op, &Types::of(self.graph, id));
+        self.graph.node(id).op().map(support).unwrap_or_default()
     }
 
     /// The value that contains `value`, and the offset of its first byte there.

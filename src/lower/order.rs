@@ -15,8 +15,10 @@ pub(super) struct Orders {
     launches: NodeMap<Order>,
     /// The order of every value's buffer.
     values: ValueMap<Order>,
-    /// Of transposes whose result lies in their operand's bytes, the operand.
-    sources: NodeMap<Option<Value>>,
+    /// The transposes that launch nothing: their result has the bytes of their operand.
+    free: NodeMap<bool>,
+    /// Of a value on one side of such a transpose the value on the other, in whose bytes it lies.
+    within: ValueMap<Option<Value>>,
 }
 
 impl Orders {
@@ -28,7 +30,8 @@ impl Orders {
         let mut orders = Self {
             launches: graph.node_map(Order::RowMajor),
             values: ValueMap::new(graph, &Order::RowMajor),
-            sources: graph.node_map(None),
+            free: graph.node_map(false),
+            within: ValueMap::new(graph, &None),
         };
         let fixed = fixed_row_major(layout);
         let trains = trains(layout);
@@ -41,8 +44,13 @@ impl Orders {
         };
         let launches = layout.order.iter().filter(|id| layout.role(**id) == Role::Launch);
         for id in launches.filter(|id| has_images(**id)) {
-            orders.sources[*id] = orders.transposed(layout, *id, &fixed);
-            if orders.sources[*id].is_none() && !orders.takes_channels_last(layout, *id) {
+            if orders.lies_as_heads(layout, *id, &fixed) {
+                continue;
+            }
+            if let Some(source) = orders.transposed(layout, *id, &fixed) {
+                orders.within.set(Value { node: *id, output: 0 }, Some(source));
+                orders.free[*id] = true;
+            } else if !orders.takes_channels_last(layout, *id) {
                 continue;
             }
             orders.launches[*id] = Order::ChannelsLast;
@@ -110,6 +118,11 @@ impl Orders {
     /// row-major.
     pub(super) fn operand(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Order {
         let operands = layout.operands(id);
+        let own = operands.get(slot).map(|value| self.value(*value));
+        if let Some(order @ Order::Heads) = own {
+            // All who read it take it so.
+            return order;
+        }
         if self.of_weights(layout, id, slot).is_some() {
             let weights = invariant(operands.get(slot), "that a kernel has its weights");
             return self.value(*weights);
@@ -134,11 +147,14 @@ impl Orders {
         *self.values.get(value)
     }
 
-    /// The operand whose bytes are those of a node's result, if that lies channels last: the node
-    /// moves the last axis of a row-major value to the channels, as at the entry of a model whose
-    /// images have their channels last.
-    pub(super) fn source(&self, id: NodeId) -> Option<Value> {
-        self.sources[id]
+    /// True of a transpose that launches nothing, as its result has the bytes of its operand.
+    pub(super) fn is_free(&self, id: NodeId) -> bool {
+        self.free[id]
+    }
+
+    /// The value in whose bytes another lies in an order of its own, if there is one.
+    pub(super) fn within(&self, value: Value) -> Option<Value> {
+        *self.within.get(value)
     }
 
     /// The order in which the launch of a node takes an operand, too, beside row-major: weights on
@@ -153,6 +169,48 @@ impl Orders {
         (suits && order != Order::RowMajor).then_some(order)
     }
 
+    /// Lets a transpose of `[rows, heads, tokens, size]` that exchanges heads and tokens launch
+    /// nothing, where products on one side of it take such an order: all that read its result, or
+    /// the one whose result it reads.
+    fn lies_as_heads(&mut self, layout: &Layout<'_>, id: NodeId, fixed: &ValueMap<bool>) -> bool {
+        let graph = layout.graph;
+        let Some(Op::Transpose(op)) = graph.node(id).op() else { return false };
+        let result = Value { node: id, output: 0 };
+        let operands = layout.operands(id);
+        let [operand] = operands.as_slice() else { return false };
+        let is_plain = |v: Value| self.value(v) == Order::RowMajor;
+        if op.perm != [0, 2, 1, 3]
+            || !(is_plain(result) && is_plain(*operand))
+            || layout.param(operand.node).is_some()
+            || layout.device(operand.node) != layout.device(id)
+        {
+            return false;
+        }
+        // Users are operators as the graph has them; the last one of a group has the launch.
+        let users = graph.users(id);
+        let takes = |id: NodeId| layout.support_of(id).heads;
+        let are_read = !users.is_empty() && users.iter().all(|(user, ..)| takes(*user));
+        let (inner, outer) = if are_read && !*fixed.get(result) {
+            (result, *operand)
+        } else {
+            let writer = operand.node;
+            let is_whole = layout.groups.get(&writer).is_none_or(|group| group.chain.is_empty());
+            let is_alone = graph.users(writer).len() == 1 && !*fixed.get(*operand);
+            let is_written = layout.role(writer) == Role::Launch && is_whole && takes(writer);
+            if !(is_written && is_alone) {
+                return false;
+            }
+            (*operand, result)
+        };
+        self.values.set(inner, Order::Heads);
+        self.within.set(inner, Some(outer));
+        self.free[id] = true;
+        true
+    }
+
+    /// The operand whose bytes are those of a node's result, if that lies channels last: the node
+    /// moves the last axis of a row-major value to the channels, as at the entry of a model whose
+    /// images have their channels last.
     fn transposed(&self, layout: &Layout<'_>, id: NodeId, fixed: &ValueMap<bool>) -> Option<Value> {
         let graph = layout.graph;
         let Some(Op::Transpose(op)) = graph.node(id).op() else { return None };
@@ -275,7 +333,8 @@ fn moves(order: Order, ty: &TensorType) -> bool {
         (Order::RowPanels, [rows, columns @ ..]) if !is_empty => {
             *rows != Dim::ONE && columns.iter().any(|d| *d != Dim::ONE)
         }
-        (Order::RowMajor | Order::RowPanels, _) => false,
+        // Heads are of results alone.
+        (Order::RowMajor | Order::RowPanels | Order::Heads, _) => false,
     }
 }
 

@@ -128,6 +128,9 @@ pub enum Order {
     /// the first column, then of the second. Of a weight `[out, in, ...]` the columns are those
     /// that its rows have with the channels last.
     RowPanels,
+    /// Of `[rows, heads, tokens, size]` the heads of a token lie one behind the other: the axes 1
+    /// and 2 are exchanged.
+    Heads,
 }
 
 impl Order {
@@ -140,6 +143,7 @@ impl Order {
             Self::RowMajor => None,
             Self::ChannelsLast => Some("channels_last"),
             Self::RowPanels => Some("row_panels"),
+            Self::Heads => Some("heads"),
         }
     }
 }

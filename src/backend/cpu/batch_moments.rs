@@ -219,6 +219,7 @@ mod tests {
             orders: operands.iter().map(|_| Order::RowMajor).collect(),
             images: Order::RowMajor,
             results: std::iter::once(expected.dims().into()).collect(),
+            written: Order::RowMajor,
         };
         let plan = op.plan(&sizes).unwrap();
         let mut y = Tensor::zeros(expected.dtype(), expected.dims()).unwrap();

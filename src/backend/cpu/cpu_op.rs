@@ -27,6 +27,8 @@ pub(super) struct Sizes {
     pub(super) images: Order,
     /// The sizes of the results.
     pub(super) results: Dims,
+    /// The order of the first result.
+    pub(super) written: Order,
 }
 
 impl Sizes {

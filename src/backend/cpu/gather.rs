@@ -119,6 +119,7 @@ mod tests {
                 orders: [Order::RowMajor; 2].into_iter().collect(),
                 images: Order::RowMajor,
                 results: SmallVec::new(),
+                written: Order::RowMajor,
             };
             let plan = op.plan(&at).unwrap();
             let run = |numbers: &[i64], y: &mut [f32]| {

@@ -129,6 +129,8 @@ pub(super) struct Stack<'a> {
     /// The rows and columns of a product, and the terms of its sums: no more than [`MAX_TERMS`],
     /// and some.
     pub(super) sizes: [usize; 3],
+    /// The distance between the rows of a left matrix, and of a right one.
+    pub(super) strides: [usize; 2],
 }
 
 impl Stack<'_> {
@@ -136,13 +138,14 @@ impl Stack<'_> {
     /// and where its sums go.
     pub(super) fn sum<C: Sums>(&self, of: impl Iterator<Item = ([usize; 2], C)>) {
         let [rows, columns, terms] = self.sizes;
-        let (left, right) = (multiples(terms, rows), multiples(columns, terms));
+        let [left, stride] = self.strides;
+        let (left, right) = (multiples(left, rows), multiples(stride, terms));
         let (left, right) = (&left[..rows], &right[..terms]);
         let runs = &[Run { from: 0, terms }];
         scratch::panels(MEMORY, |memory| {
             for ([a, b], mut c) in of {
                 let a = Windows { data: &self.a[a..], places: left, runs };
-                let (data, stride) = (&self.b[b..], Some(columns));
+                let (data, stride) = (&self.b[b..], Some(stride));
                 let b = Rows { data, places: right, columns, stride };
                 let (c, part, memory) = (&mut c, Part::WHOLE, &mut *memory);
                 sum_block(isa::arch(), Block { a, b, c, origin: [0, 0], part, memory });

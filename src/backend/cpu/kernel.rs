@@ -152,6 +152,7 @@ impl Kernel {
             orders: operands.iter().map(order).collect(),
             images: if last { Order::ChannelsLast } else { Order::RowMajor },
             results: launch.results.iter().map(dims).collect(),
+            written: order(invariant(launch.results.first(), "that a launch has a result")),
         };
         let is_empty = sizes.operands.iter().flatten().any(|d| *d == 0);
         let mut op = op.clone();

@@ -1,61 +1,15 @@
-//! Products of matrices and of stacks of matrices of `f32`.
-//!
-//! The result is computed in tiles, whose shape changes no bit: every element is one chain over its
-//! terms in ascending order.
-
-use std::ops::Range;
-
-use rayon::prelude::*;
+//! The kernels of `gemm` and `matmul`.
 
 use super::cpu_op::{CpuKernel, CpuOp, Dims, Orders, Sizes, ending_in_chain, of_f32};
 use super::elementwise::Epilogue;
-use super::ending_last::{Addend, Ended, EndingLast};
-use super::gemm::{MAX_TERMS, Matrix, Panels, Right, Stack, sum};
-use super::isa;
-use super::tile::{self, Extent, PIECES, Pieces, by_tiles};
-use crate::backend::host::{Each, Unsuited, crew};
+use super::ending_last::{Addend, EndingLast};
+use super::gemm::{Matrix, Panels, Right};
+use super::products::{Matrices, Product, Products, View, size};
+use crate::backend::host::Unsuited;
 use crate::lower::{Support, Types};
 use crate::op::{Gemm, MatMul};
 use crate::types::invariant::invariant;
 use crate::types::{KernelClass, Order};
-
-/// A tensor to read.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// The sizes of its axes.
-    pub dims: &'a [usize],
-    /// Its elements.
-    pub data: &'a [f32],
-    /// The order in which they lie: that of a right operand which is transposed may be panels.
-    pub order: Order,
-}
-
-impl<'a> View<'a> {
-    /// A tensor whose elements lie row-major.
-    pub fn new(dims: &'a [usize], data: &'a [f32]) -> Self {
-        Self { dims, data, order: Order::RowMajor }
-    }
-}
-
-/// The rows of a tile, at most: for many, reading the right operand and copying it costs little.
-/// Few in unit tests.
-const HEIGHT: usize = if cfg!(test) { 256 } else { 1024 };
-
-/// The fewest rows of a tile, beside which reading the right operand again costs little.
-const LOW: usize = 48;
-
-/// Multiplications for which a task is worth its cost.
-const WORTH: usize = 1 << 16;
-
-/// As many rows as are multiplied in the time in which a row of the right operand is read.
-const READ: usize = 4;
-
-/// A product of two matrices, and what becomes of it.
-struct Product<'a> {
-    a: Matrix<'a>,
-    b: Right<'a>,
-    ending: &'a EndingLast<'a>,
-}
 
 /// `y = epilogue(alpha a b + beta c)` as `op` says, for operands that it admits.
 ///
@@ -80,7 +34,7 @@ pub fn gemm(
         (Order::RowMajor, false) => Matrix::contiguous(b.data, rows, columns).into(),
         (Order::RowMajor, true) => Matrix::contiguous(b.data, rows, columns).transposed().into(),
         (Order::RowPanels, true) => Right::Panels(Panels::new(b.data, columns, rows)),
-        (Order::ChannelsLast | Order::RowPanels, _) => {
+        (Order::ChannelsLast | Order::RowPanels | Order::Heads, _) => {
             invariant(None, "that weights lie as their product takes them")
         }
     };
@@ -96,119 +50,35 @@ pub fn gemm(
 }
 
 /// `y = epilogue(a b)`, the product over the last two axes with the axes before them broadcast; an
-/// operand of one axis is a row on the left and a column on the right.
+/// operand of one axis is a row on the left and a column on the right. `y` lies in this order.
 ///
 /// # Panics
 /// If the sizes do not fit: a bug in the caller.
-pub(crate) fn matmul(left: View<'_>, right: View<'_>, y: &mut [f32], epilogue: &Epilogue<'_>) {
-    let (outer_a, m, k) = match left.dims {
-        [outer @ .., m, k] => (outer, *m, *k),
-        _ => (&[][..], 1, left.data.len()),
-    };
-    let (outer_b, n) = match right.dims {
-        [outer @ .., _, n] => (outer, *n),
-        _ => (&[][..], 1),
-    };
-    let is_row_major = right.order == Order::RowMajor;
-    invariant(is_row_major.then_some(()), "that weights lie as their product takes them");
-    let ending = &EndingLast::new(None, epilogue.steps(), n).among(left.data.len() + y.len());
-    let product = |a, b| Product { a, b, ending };
-    let matrix_b = |at: usize| Matrix::contiguous(&right.data[at * k * n..], k, n).into();
-    if outer_b.iter().all(|d| *d == 1) {
+pub(crate) fn matmul(
+    left: View<'_>,
+    right: View<'_>,
+    order: Order,
+    y: &mut [f32],
+    epilogue: &Epilogue<'_>,
+) {
+    let left = Matrices::new(left, [1, left.data.len()]);
+    let right = Matrices::new(right, [right.data.len(), 1]);
+    let ending = EndingLast::new(None, epilogue.steps(), right.columns);
+    let ending = &ending.among(left.data.len() + y.len());
+    if right.outer.iter().all(|d| *d == 1) {
         // The rows of all matrices on the left meet the same matrix.
-        let rows = y.len() / n.max(1);
-        product(Matrix::contiguous(left.data, rows, k), matrix_b(0)).compute(y, 0);
+        let rows = y.len() / right.columns.max(1);
+        let (a, b) = (Matrix::contiguous(left.data, rows, left.columns), right.matrix(0).into());
+        Product { a, b, ending }.compute(y, 0);
         return;
     }
-    let matrix_a = |at: usize| Matrix::contiguous(&left.data[at * m * k..], m, k);
-    let (work, size) = (m.saturating_mul(n).saturating_mul(k), (m * n).max(1));
-    let each = (WORTH / work.max(1)).min(PIECES / m.max(1));
-    if each < 2 || !(1..=MAX_TERMS).contains(&k) {
-        y.par_chunks_mut(size).enumerate().each(|(i, y)| {
-            let (at_a, at_b) = places(i, outer_a, outer_b);
-            product(matrix_a(at_a), matrix_b(at_b)).compute(y, i * size);
-        });
-        return;
-    }
-    let stack = Stack { a: left.data, b: right.data, sizes: [m, n, k] };
-    y.par_chunks_mut(each * size).enumerate().each(|(task, y)| {
-        let mut pieces = Pieces::new();
-        pieces.extend(y.chunks_exact_mut(n));
-        stack.sum(pieces.chunks_exact_mut(m).zip(task * each..).map(|(pieces, at)| {
-            let (at_a, at_b) = places(at, outer_a, outer_b);
-            let sums = Ended { ending, row: at * m, channel: 0, pieces, has_nan: false };
-            ([at_a * m * k, at_b * k * n], sums)
-        }));
-        drop(pieces);
-        ending.rest(y, task * each * size);
-    });
-}
-
-/// The size of an axis counted from the last; one that is not there broadcasts as 1.
-fn size(dims: &[usize], axis: usize) -> usize {
-    // Missing axes broadcast.
-    dims.len().checked_sub(axis).map_or(1, |at| dims[at])
-}
-
-/// The positions of the matrices, in two stacks with these axes that broadcast, of which matrix `i`
-/// of the result is the product.
-fn places(mut i: usize, a: &[usize], b: &[usize]) -> (usize, usize) {
-    let (mut at, mut strides) = ((0, 0), (1, 1));
-    for axis in 1..=a.len().max(b.len()) {
-        let (a, b) = (size(a, axis), size(b, axis));
-        let both = if a == 1 { b } else { a };
-        let index = i % both.max(1);
-        at.0 += if a == 1 { 0 } else { index * strides.0 };
-        at.1 += if b == 1 { 0 } else { index * strides.1 };
-        strides = (strides.0 * a, strides.1 * b);
-        i /= both.max(1);
-    }
-    at
-}
-
-impl Product<'_> {
-    /// Computes all elements; `y` begins at position `first` of the whole output.
-    fn compute(&self, y: &mut [f32], first: usize) {
-        let (rows, columns, terms) = (self.a.rows(), self.b.columns(), self.a.columns());
-        assert_eq!(y.len(), rows * columns, "elements of a product");
-        if y.is_empty() {
-            return;
+    let products = Products { left, right, ending };
+    match order {
+        Order::RowMajor => products.compute(y),
+        Order::Heads => products.compute_heads(y),
+        Order::ChannelsLast | Order::RowPanels => {
+            invariant(None, "that matrices lie as their product gives them")
         }
-        let compute = |row: usize, own: &Range<usize>, pieces: &mut [&mut [f32]]| {
-            let a = self.a.block(row..row + pieces.len(), 0..terms);
-            let b = self.b.block(0..terms, own.clone());
-            let (row, channel) = (first / columns + row, own.start);
-            let mut sums = Ended { ending: self.ending, row, channel, pieces, has_nan: false };
-            if terms == 0 {
-                sums.end_empty();
-                return;
-            }
-            sum(isa::arch(), a, b, &mut sums, false);
-        };
-        let rest = |y: &mut [f32], at: usize| self.ending.rest(y, first + at);
-        by_tiles(y, columns, self.extent(), compute, rest);
-    }
-
-    /// The sizes of a tile, which change no result: an element is the same chain of sums in every
-    /// tile. Columns are shared before rows, as each tile reads all of its part of the right
-    /// operand.
-    fn extent(&self) -> Extent {
-        let (rows, columns, terms) = (self.a.rows(), self.b.columns(), self.a.columns());
-        let work = rows.max(READ).saturating_mul(columns).saturating_mul(terms);
-        // Of few rows a thread has one tile, the same in every run: it finds in its cache what it
-        // read before.
-        let most = if rows < READ { crew::sharing() } else { usize::MAX };
-        let wanted = tile::wanted(work, WORTH).min(most);
-        if wanted == 1 && rows <= HEIGHT {
-            return Extent { rows, columns };
-        }
-        let panels = columns.div_ceil(Order::PANEL);
-        let least = if panels < crew::sharing() { 1 } else { LOW };
-        let down = wanted.div_ceil(panels).min(rows.div_ceil(least));
-        let down = down.max(rows.div_ceil(HEIGHT));
-        let height = rows.div_ceil(down);
-        let across = wanted.div_ceil(rows.div_ceil(height)).clamp(1, panels);
-        Extent { rows: height, columns: panels.div_ceil(across) * Order::PANEL }
     }
 }
 
@@ -218,6 +88,15 @@ struct ProductPlan {
     scaled: Option<Gemm>,
     sizes: Dims,
     orders: Orders,
+    /// The order of the result.
+    written: Order,
+}
+
+impl ProductPlan {
+    fn new(scaled: Option<Gemm>, at: &Sizes) -> Self {
+        let (sizes, orders) = (at.operands.clone(), at.orders.clone());
+        Self { scaled, sizes, orders, written: at.written }
+    }
 }
 
 impl CpuKernel for ProductPlan {
@@ -233,7 +112,7 @@ impl CpuKernel for ProductPlan {
         let (Some(a), Some(b)) = (views.next(), views.next()) else { return Err(Unsuited) };
         match &self.scaled {
             Some(op) => gemm(op, a, b, views.next(), y, chain),
-            None => matmul(a, b, y, chain),
+            None => matmul(a, b, self.written, y, chain),
         }
         Ok(())
     }
@@ -245,12 +124,16 @@ impl CpuKernel for ProductPlan {
 
 impl CpuOp for MatMul {
     fn supports(&self, types: &Types<'_>) -> Support {
-        ending_in_chain(of_f32(KernelClass::MatMul, types))
+        let support = ending_in_chain(of_f32(KernelClass::MatMul, types));
+        let heads = match types.operands.as_slice() {
+            [a, b] => a.rank() == 4 && b.rank() == 4 && a.shape[..2] == b.shape[..2],
+            _ => false,
+        };
+        Support { heads: heads && support.kernel.is_some(), ..support }
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
-        let (sizes, orders) = (at.operands.clone(), at.orders.clone());
-        Some(Box::new(ProductPlan { scaled: None, sizes, orders }))
+        Some(Box::new(ProductPlan::new(None, at)))
     }
 }
 
@@ -262,8 +145,7 @@ impl CpuOp for Gemm {
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
-        let (sizes, orders) = (at.operands.clone(), at.orders.clone());
-        Some(Box::new(ProductPlan { scaled: Some(self.clone()), sizes, orders }))
+        Some(Box::new(ProductPlan::new(Some(self.clone()), at)))
     }
 }
 
@@ -333,7 +215,7 @@ mod tests {
         let mut expected = reference(&MatMul {}, &[(&a_dims, &a), (&b_dims, &b)]);
         epilogue.apply(&mut expected, 0);
         let mut y = vec![f32::NAN; rows];
-        matmul(View::new(&a_dims, &a), View::new(&b_dims, &b), &mut y, &epilogue);
+        matmul(View::new(&a_dims, &a), View::new(&b_dims, &b), Order::RowMajor, &mut y, &epilogue);
         assert_bits(&y, &expected, "one column");
     }
 
@@ -354,7 +236,13 @@ mod tests {
         let (a_dims, b_dims) = ([rows, 1], [1, columns]);
         let y = in_pools(|| {
             let mut y = vec![0.0; rows * columns];
-            matmul(View::new(&a_dims, &a), View::new(&b_dims, &b), &mut y, &epilogue);
+            matmul(
+                View::new(&a_dims, &a),
+                View::new(&b_dims, &b),
+                Order::RowMajor,
+                &mut y,
+                &epilogue,
+            );
             y
         });
         assert_eq!(y[0].to_bits(), f32::NAN.to_bits());
@@ -432,7 +320,7 @@ mod tests {
                     gemm(&op, a, b, None, &mut y, &Epilogue::default());
                     if !trans_b {
                         let mut other = vec![f32::NAN; y.len()];
-                        matmul(a, b, &mut other, &Epilogue::default());
+                        matmul(a, b, Order::RowMajor, &mut other, &Epilogue::default());
                         assert_bits(&y, &other, "gemm and matmul");
                     }
                     y
@@ -468,14 +356,14 @@ mod tests {
                     gemm(&op, a, b, None, &mut y, &Epilogue::default());
                     if case == 0 {
                         let mut other = vec![f32::NAN; y.len()];
-                        matmul(a, b, &mut other, &Epilogue::default());
+                        matmul(a, b, Order::RowMajor, &mut other, &Epilogue::default());
                         assert_bits(&y, &other, "gemm and matmul");
                         let (a_dims, b_dims) = ([2, 1, m, k], [1, 2, k, width]);
                         let [a, b] = [a, b].map(|x| x.data.repeat(2));
                         let a = View::new(&a_dims, &a);
                         let b = View::new(&b_dims, &b);
                         let mut stack = vec![f32::NAN; 4 * y.len()];
-                        matmul(a, b, &mut stack, &Epilogue::default());
+                        matmul(a, b, Order::RowMajor, &mut stack, &Epilogue::default());
                         assert_bits(&y.repeat(4), &stack, "a matrix and a stack");
                     }
                     y
@@ -486,6 +374,47 @@ mod tests {
                     let expected: Vec<f32> = rows.copied().collect();
                     assert_bits(&run(columns), &expected, &format!("{op:?} {m} x {n} x {k}"));
                 }
+            }
+        }
+    }
+
+    /// Of one sum in registers, of stacks of small products, and of rows that tasks share.
+    #[test]
+    fn heads_may_lie_by_token() {
+        let mut rng = rng(5);
+        let sizes = [
+            [1, 4, 16, 16, 8],
+            [5, 4, 16, 8, 16],
+            [3, 2, 1, 5, 1],
+            [2, 1, 7, 3, 4],
+            [1, 3, 300, 70, 20],
+            [2, 12, 65, 64, 65],
+            [1, 2, 20, 9, 1030],
+        ];
+        for [samples, heads, m, n, k] in sizes {
+            let (a_dims, b_dims) = ([samples, heads, m, k], [samples, heads, k, n]);
+            let a = random(&mut rng, a_dims.iter().product());
+            let b = random(&mut rng, b_dims.iter().product());
+            let expected = reference(&MatMul {}, &[(&a_dims, &a), (&b_dims, &b)]);
+            let y_dims = [samples, heads, m, n];
+            let lying = |order: Order, dims: &[usize], data: &[f32]| {
+                let (tensor, mut lying) = (Tensor::new(dims, data).unwrap(), data.to_vec());
+                params::write(order, &tensor, bytemuck::cast_slice_mut(&mut lying));
+                lying
+            };
+            let orders = [Order::RowMajor, Order::Heads];
+            for case in 0..8 {
+                let [of_a, of_b, of_y] = [0, 1, 2].map(|bit| orders[case >> bit & 1]);
+                let (a, b) = (lying(of_a, &a_dims, &a), lying(of_b, &b_dims, &b));
+                let y = in_pools(|| {
+                    let mut y = vec![f32::NAN; expected.len()];
+                    let a = View { order: of_a, ..View::new(&a_dims, &a) };
+                    let b = View { order: of_b, ..View::new(&b_dims, &b) };
+                    matmul(a, b, of_y, &mut y, &Epilogue::default());
+                    y
+                });
+                let what = format!("{a_dims:?} {of_a:?} by {b_dims:?} {of_b:?} to {of_y:?}");
+                assert_bits(&y, &lying(of_y, &y_dims, &expected), &what);
             }
         }
     }
@@ -517,7 +446,7 @@ mod tests {
             let y = in_pools(|| {
                 let mut y = vec![f32::NAN; expected.len()];
                 let (a, b) = (View::new(a_dims, &a), View::new(b_dims, &b));
-                matmul(a, b, &mut y, &epilogue);
+                matmul(a, b, Order::RowMajor, &mut y, &epilogue);
                 y
             });
             assert_bits(&y, &expected, &format!("{a_dims:?} {b_dims:?}"));

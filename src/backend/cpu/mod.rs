@@ -36,6 +36,7 @@ pub(crate) mod pool;
 pub(crate) mod pool_grad;
 mod pool_last;
 mod prefetch;
+pub(crate) mod products;
 pub(crate) mod recurrent;
 mod recurrent_grad;
 mod reorder;

@@ -11,13 +11,14 @@ use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::{Each, Epilogue};
 use super::gemm::{Matrix, MatrixMut, multiply};
 use super::isa;
-use super::matmul::{View, matmul};
+use super::matmul::matmul;
+use super::products::View;
 use super::simd::vectorised;
 use crate::backend::host::{Each as _, Unsuited, crew};
 use crate::lower::{Support, Types};
 use crate::op::{Activation, Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
-use crate::types::KernelClass;
 use crate::types::invariant::invariant;
+use crate::types::{KernelClass, Order};
 
 /// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
 const BLOCK: usize = 32;
@@ -239,7 +240,7 @@ impl Engine<f32> for Packed<'_> {
                 let (data, terms) = &self.input;
                 let (left, right) = ([a.len() / terms, *terms], [*terms, data.len() / terms]);
                 let (left, right) = (View::new(&left, a), View::new(&right, data));
-                matmul(left, right, y, &Epilogue::default());
+                matmul(left, right, Order::RowMajor, y, &Epilogue::default());
             }
             Part::State => state_product(&self.state, a, y),
             Part::Reset => state_product(&self.reset, a, y),

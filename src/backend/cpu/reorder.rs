@@ -7,6 +7,7 @@ use super::elementwise::Epilogue;
 use super::matrix::Matrix;
 use crate::backend::host::{Each, Unsuited};
 use crate::types::Order;
+use crate::types::invariant::invariant;
 
 /// The rows of the result of a task.
 const ROWS: usize = 64;
@@ -30,7 +31,10 @@ impl ReorderPlan {
         };
         match to {
             Order::ChannelsLast => Self { rows: channels, columns: places },
-            Order::RowMajor | Order::RowPanels => Self { rows: places, columns: channels },
+            Order::RowMajor => Self { rows: places, columns: channels },
+            Order::RowPanels | Order::Heads => {
+                invariant(None, "that images are put into the orders of images")
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use super::last::Last;
 use super::operands::ConvOperands;
 use crate::backend::host::{Each, Unsuited};
 use crate::op::window::WindowAxis;
+use crate::types::invariant::invariant;
 use crate::types::{Dim, Order, TensorType};
 
 /// How a convolution of images with the channels last is computed.
@@ -69,7 +70,10 @@ impl CpuKernel for InOrder {
         let taps = terms / self.channels;
         let steps = match self.order {
             Order::RowMajor => [1, taps],
-            Order::ChannelsLast | Order::RowPanels => [self.channels, 1],
+            Order::ChannelsLast => [self.channels, 1],
+            Order::RowPanels | Order::Heads => {
+                invariant(None, "that weights in panels are taken so, and none have heads")
+            }
         };
         scratch::weights(w.len(), |panels| {
             let all = panels.par_chunks_mut(Order::PANEL * terms);
