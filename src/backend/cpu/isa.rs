@@ -74,14 +74,6 @@ pub(super) fn half(arch: pulp::Arch) -> Option<pulp::Arch> {
     None
 }
 
-/// Whether these instructions have 32 registers of 16 elements.
-pub(super) fn has_many_registers() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return matches!(arch(), pulp::Arch::V4(_));
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;

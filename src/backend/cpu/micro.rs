@@ -12,7 +12,7 @@ use std::ops::Range;
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 
 use super::prefetch::prefetch;
-use super::scratch::multiples;
+use super::scratch::{LINE, multiples};
 use super::simd::take;
 
 /// Replaces each sum of a block by an expression of it and its row and vector: a loop over
@@ -52,6 +52,9 @@ const PAGE: usize = 1024;
 
 /// The blocks that end together: what is done for each of them once costs as much as some rows.
 const TOGETHER: usize = 4;
+
+/// The rows that a copy asks for before it comes to them.
+const AHEAD: usize = 8;
 
 /// The columns of the widest block: 8 vectors of 16.
 pub(super) const WIDEST: usize = 128;
@@ -110,14 +113,27 @@ impl Rows<'_> {
         Self { data: &self.data[from..], columns, ..self }
     }
 
-    /// Copies the rows to `memory`, one behind the other and zeros up to `width` at the end of
-    /// each.
+    /// Copies the rows to panels of so many vectors in `memory`, which lie one behind the other. What
+    /// the last panel has beyond the columns are zeros.
     #[inline(always)]
-    fn copy(&self, memory: &mut [f32], width: usize) {
-        for (to, at) in memory.chunks_exact_mut(width).zip(self.places) {
-            let (to, rest) = to.split_at_mut(self.columns);
-            take(&self.data[*at..], 1, to);
-            rest.fill(0.0);
+    fn copy<S: Simd>(&self, _simd: S, memory: &mut [f32], vectors: usize) {
+        let (width, terms) = (vectors * S::F32_LANES, self.places.len());
+        for (term, at) in self.places.iter().enumerate() {
+            if let Some(next) = self.places.get(term + AHEAD) {
+                prefetch(&self.data[*next..][..self.columns]);
+            }
+            let row = &self.data[*at..][..self.columns];
+            for (panel, from) in row.chunks(width).enumerate() {
+                let to = &mut memory[(panel * terms + term) * width..][..width];
+                if from.len() == width {
+                    let to = S::as_mut_simd_f32s(to).0;
+                    to.iter_mut().zip(S::as_simd_f32s(from).0).for_each(|(to, from)| *to = *from);
+                } else {
+                    let (to, rest) = to.split_at_mut(from.len());
+                    take(from, 1, to);
+                    rest.fill(0.0);
+                }
+            }
         }
     }
 }
@@ -206,45 +222,75 @@ impl<C: Sums> WithSimd for Block<'_, C> {
         let mut at = 0;
         // Without rows there is no block.
         while at < b.columns && height > 0 {
-            let left = b.columns - at;
-            let most = most_vectors(S::REGISTER_COUNT < 32, height);
-            let vectors = left.div_ceil(lanes).min(most);
-            let copied = left < vectors * lanes || is_copied(height, b, lanes);
+            let (left, few_registers) = (b.columns - at, S::REGISTER_COUNT < 32);
+            let vectors = left.div_ceil(lanes).min(most_vectors(few_registers, height));
+            let copied = left < vectors * lanes || is_copied(few_registers, height, b, lanes);
             let vectors = if copied { vectors.min(COLUMNS / lanes) } else { vectors };
             // There are no blocks between.
             let vectors = if matches!(vectors, 5..8) { 4 } else { vectors };
-            let width = left.min(vectors * lanes);
-            debug_assert!(vectors * lanes <= WIDEST, "a block of {vectors} vectors");
-            let mut right = b.columns(at, width);
+            let stride = vectors * lanes;
+            debug_assert!(stride <= WIDEST, "a block of {vectors} vectors");
+            // As many blocks side by side as there is room for a copy of their columns.
+            let room = if copied { COLUMNS } else { stride };
+            let width = left.min((left.min(room) / stride).max(1) * stride);
+            let (terms, mut b) = (b.places.len(), b.columns(at, width));
             let close;
             if copied {
-                right.copy(memory, vectors * lanes);
-                close = multiples(vectors * lanes, b.places.len());
-                right = Rows { data: memory, places: &close[..b.places.len()], ..right };
+                b.copy(simd, memory, vectors);
+                close = multiples(stride, terms);
+                b = Rows { data: memory, places: &close[..terms], ..b };
             }
-            // As even as possible: a low block leaves registers idle.
-            let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });
-            let (least, more) = (height / blocks, height % blocks);
-            let first = |i: usize| i * least + i.min(more);
-            let (columns, stride) = (column + at..column + at + width, vectors * lanes);
-            let is_whole = width == stride;
-            let (is_ended, is_far) = (c.is_ended(part), c.is_far());
-            let is_taken = is_whole && (!is_ended || c.ends_in_registers());
-            for i in (0..blocks).step_by(TOGETHER) {
-                let together = i..(i + TOGETHER).min(blocks);
-                let rows = row + first(together.start)..row + first(together.end);
-                let area = Area { rows, columns: columns.clone(), stride, part };
+            let origin = [row, column + at];
+            Strip { a, b, c, origin, part, block, vectors }.compute(simd);
+            at += width;
+        }
+    }
+}
+
+/// Columns of a product that are computed before the next ones, by blocks of so many vectors: of
+/// several side by side the right operand lies in panels.
+struct Strip<'a, C> {
+    a: Windows<'a>,
+    b: Rows<'a>,
+    c: &'a mut C,
+    origin: [usize; 2],
+    part: Part,
+    block: &'a mut [f32],
+    vectors: usize,
+}
+
+impl<C: Sums> Strip<'_, C> {
+    #[inline(always)]
+    fn compute<S: Simd>(self, simd: S) {
+        let Self { a, b: strip, c, origin: [row, column], part, block, vectors } = self;
+        let (height, terms, stride) = (a.places.len(), strip.places.len(), vectors * S::F32_LANES);
+        // As even as possible: a low block leaves registers idle.
+        let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });
+        let (least, more) = (height / blocks, height % blocks);
+        let first = |i: usize| i * least + i.min(more);
+        let (is_ended, is_far) = (c.is_ended(part), c.is_far());
+        // Some rows meet all columns while they are in a cache.
+        for i in (0..blocks).step_by(TOGETHER) {
+            let together = i..(i + TOGETHER).min(blocks);
+            let rows = row + first(together.start)..row + first(together.end);
+            for at in (0..strip.columns).step_by(stride) {
+                let width = stride.min(strip.columns - at);
+                let b = Rows { data: &strip.data[at * terms..], columns: width, ..strip };
+                let is_whole = width == stride;
+                let is_taken = is_whole && (!is_ended || c.ends_in_registers());
+                let columns = column + at..column + at + width;
+                let area = Area { rows: rows.clone(), columns, stride, part };
                 if part.goes_on && !is_whole {
                     load(c, &area, block);
                 }
-                for i in together {
+                for i in together.clone() {
                     let own = Area { rows: row + first(i)..row + first(i + 1), ..area.clone() };
                     let from = (own.rows.start - area.rows.start) * stride;
                     if is_far {
                         let next = (i + 1 < blocks).then(|| first(i + 1)..first(i + 2));
                         expect(&*c, a, &own, row, next);
                     }
-                    let operands = Operands { a: a.rows(first(i)..first(i + 1)), b: right };
+                    let operands = Operands { a: a.rows(first(i)..first(i + 1)), b };
                     let block = &mut block[from..];
                     tall(simd, vectors, operands, To { c, area: own, block, is_whole, is_taken });
                 }
@@ -254,7 +300,6 @@ impl<C: Sums> WithSimd for Block<'_, C> {
                     (false, false) => store(c, &area, block),
                 }
             }
-            at += width;
         }
     }
 }
@@ -304,10 +349,22 @@ const fn most_vectors(few_registers: bool, rows: usize) -> usize {
     }
 }
 
+/// The places of a core's nearest cache for lines that lie apart, and the lines of each.
+const SETS: usize = 64;
+const WAYS: usize = 8;
+
 /// Whether so many rows of the left operand are worth a copy of the right one, in which its rows
 /// are neighbours.
 #[inline(always)]
-fn is_copied(rows: usize, b: Rows<'_>, lanes: usize) -> bool {
+fn is_copied(few_registers: bool, rows: usize, b: Rows<'_>, lanes: usize) -> bool {
+    if few_registers {
+        let Some(stride) = b.stride else { return false };
+        // A block reads little of each row, so that a cache holds as many rows as have places of
+        // their own. Beyond these each block reads all of them from the next cache.
+        let lines = stride.div_ceil(LINE);
+        let apart = SETS >> lines.trailing_zeros().min(SETS.trailing_zeros());
+        return rows >= 96 && b.places.len() > WAYS * apart;
+    }
     let Some(stride) = b.stride.filter(|stride| *stride > 4 * COLUMNS) else { return false };
     let size = lanes * size_of::<f32>();
     let is_aligned = stride.is_multiple_of(lanes) && b.data.as_ptr().addr().is_multiple_of(size);

@@ -46,6 +46,7 @@ mod run;
 mod scratch;
 mod simd;
 mod square;
+mod state_product;
 pub(crate) mod strides;
 #[cfg(test)]
 mod testing;

@@ -10,10 +10,10 @@ use rayon::prelude::*;
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::{Each, Epilogue};
 use super::gemm::{Matrix, MatrixMut, multiply};
-use super::isa;
 use super::matmul::matmul;
 use super::products::View;
 use super::simd::vectorised;
+use super::state_product::StateWeights;
 use crate::backend::host::{Each as _, Unsuited, crew};
 use crate::lower::{Support, Types};
 use crate::op::{Activation, Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
@@ -47,147 +47,6 @@ impl RecurrentPlan {
     }
 }
 
-/// Columns that are computed side by side: their sums fill registers, and none waits for another.
-const PANEL: usize = 64;
-
-/// Weights in panels of columns: of each panel the columns' elements for the first term, then for
-/// the second, with zeros where the last panel has fewer columns.
-///
-/// The product of a state with them is small and taken at every step.
-struct Panels {
-    data: Vec<f32>,
-    terms: usize,
-    columns: usize,
-    /// The terms of the sums that [`Part::joined`] adds first, in its order.
-    pairs: [Pair; Part::SUMS / 2],
-}
-
-/// The terms of two sums of a product: those of one each, and those that the first has beyond.
-struct Pair {
-    both: Vec<[usize; 2]>,
-    rest: Vec<usize>,
-}
-
-impl Pair {
-    fn new(sum: usize, terms: usize) -> Self {
-        let [low, high] = [sum, sum + Part::SUMS / 2].map(|sum| Part::terms_of(sum, terms));
-        let (mut low, high) = (low.fuse(), high.fuse());
-        let both = high.zip(low.by_ref()).map(|(high, low)| [low, high]).collect();
-        Self { both, rest: low.collect() }
-    }
-}
-
-impl Panels {
-    /// The rows of `weights`, of so many terms, as columns.
-    fn new(weights: &[f32], terms: usize) -> Self {
-        let columns = weights.len() / terms;
-        let mut data = vec![0.0; columns.div_ceil(PANEL) * PANEL * terms];
-        let panels = data.par_chunks_exact_mut(PANEL * terms);
-        panels.zip(weights.par_chunks(PANEL * terms)).each(|(panel, rows)| {
-            let rows = Matrix::contiguous(rows, rows.len() / terms, terms);
-            rows.pack_transposed(panel, PANEL);
-        });
-        Self { data, terms, columns, pairs: [0, 2, 1, 3].map(|sum| Pair::new(sum, terms)) }
-    }
-
-    /// `y = a b`, where `b` are the columns, of which `WIDTH` are taken at a time: a divisor of
-    /// [`PANEL`].
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn product<const WIDTH: usize>(&self, a: &[f32], y: &mut [f32]) {
-        let Self { terms, columns, .. } = *self;
-        let panels = self.data.chunks_exact(PANEL * terms);
-        let parts = panels.flat_map(|data| (0..PANEL).step_by(WIDTH).map(move |at| (data, at)));
-        for ((data, at), first) in parts.zip((0..columns).step_by(WIDTH)) {
-            let part = Columns { data: data.as_chunks::<PANEL>().0, at, pairs: &self.pairs };
-            let width = WIDTH.min(columns - first);
-            let mut write = |row: usize, sums: &[f32; WIDTH]| {
-                let y = &mut y[row * columns + first..][..width];
-                // A copy of a known length is no call.
-                match y.first_chunk_mut() {
-                    Some(y) => *y = *sums,
-                    None => y.copy_from_slice(&sums[..width]),
-                }
-            };
-            // Two rows at a time read the weights once.
-            for (i, a) in a.chunks(2 * terms).enumerate() {
-                if a.len() == 2 * terms {
-                    let (one, other) = a.split_at(terms);
-                    let [one, other] = part.product([one, other]);
-                    write(2 * i, &one);
-                    write(2 * i + 1, &other);
-                } else {
-                    let [one] = part.product([a]);
-                    write(2 * i, &one);
-                }
-            }
-        }
-    }
-}
-
-/// Some columns of a panel, from `at` on.
-struct Columns<'a> {
-    data: &'a [[f32; PANEL]],
-    at: usize,
-    pairs: &'a [Pair],
-}
-
-impl Columns<'_> {
-    /// The products of some rows with so many columns.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn product<const ROWS: usize, const WIDTH: usize>(
-        &self,
-        a: [&[f32]; ROWS],
-    ) -> [[f32; WIDTH]; ROWS] {
-        let mut halves = [[[0.0f32; WIDTH]; ROWS]; 2];
-        for (i, Pair { both, rest }) in self.pairs.iter().enumerate() {
-            let mut low = [[0.0f32; WIDTH]; ROWS];
-            let mut high = low;
-            for [one, other] in both {
-                self.add(&mut low, &a, *one);
-                self.add(&mut high, &a, *other);
-            }
-            for term in rest {
-                self.add(&mut low, &a, *term);
-            }
-            let half = &mut halves[i / 2];
-            for r in 0..ROWS {
-                for c in 0..WIDTH {
-                    let sum = low[r][c] + high[r][c];
-                    half[r][c] = if i % 2 == 0 { sum } else { half[r][c] + sum };
-                }
-            }
-        }
-        let [mut low, high] = halves;
-        for r in 0..ROWS {
-            for c in 0..WIDTH {
-                low[r][c] = (low[r][c] + high[r][c]) + 0.0;
-            }
-        }
-        low
-    }
-
-    /// Adds the products of a term, the columns side by side.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "part of loops that are compiled for wider vectors")]
-    fn add<const ROWS: usize, const WIDTH: usize>(
-        &self,
-        sums: &mut [[f32; WIDTH]; ROWS],
-        a: &[&[f32]; ROWS],
-        term: usize,
-    ) {
-        let b = &self.data[term][self.at..][..WIDTH];
-        let x: [f32; ROWS] = std::array::from_fn(|r| a[r][term]);
-        for c in 0..WIDTH {
-            // Rows inside: their sums stay in registers.
-            for r in 0..ROWS {
-                sums[r][c] = x[r].mul_add(b[c], sums[r][c]);
-            }
-        }
-    }
-}
-
 /// The rows of the operand's weights that a task turns.
 const ROWS: usize = 32;
 
@@ -196,8 +55,8 @@ pub(super) struct Packed<'a> {
     sequence: Sequence<'a, f32>,
     /// Those of the operand, a row for each term.
     input: (Vec<f32>, usize),
-    state: Panels,
-    reset: Panels,
+    state: StateWeights,
+    reset: StateWeights,
 }
 
 impl<'a> Packed<'a> {
@@ -212,7 +71,7 @@ impl<'a> Packed<'a> {
         });
         let panels = |part| {
             let (weights, terms) = sequence.weights(part);
-            Panels::new(weights, terms)
+            StateWeights::new(weights, terms)
         };
         let (state, reset) = (panels(Part::State), panels(Part::Reset));
         Self { sequence, input: (input, terms), state, reset }
@@ -221,15 +80,6 @@ impl<'a> Packed<'a> {
     /// The direction.
     pub(super) fn sequence(&self) -> &Sequence<'a, f32> {
         &self.sequence
-    }
-}
-
-/// The product of states with their weights: as many columns at a time as registers hold sums of.
-fn state_product(weights: &Panels, a: &[f32], y: &mut [f32]) {
-    if isa::has_many_registers() {
-        vectorised!(weights.product::<PANEL>(a, y));
-    } else {
-        vectorised!(weights.product::<{ PANEL / 2 }>(a, y));
     }
 }
 
@@ -242,8 +92,8 @@ impl Engine<f32> for Packed<'_> {
                 let (left, right) = (View::new(&left, a), View::new(&right, data));
                 matmul(left, right, Order::RowMajor, y, &Epilogue::default());
             }
-            Part::State => state_product(&self.state, a, y),
-            Part::Reset => state_product(&self.reset, a, y),
+            Part::State => self.state.product(a, y),
+            Part::Reset => self.reset.product(a, y),
         }
     }
 
