@@ -222,6 +222,7 @@ impl Layout<'_> {
     pub(super) fn support_of(&self, id: NodeId) -> Support {
         let kernels = self.kernels.on(self.device(id));
         let support = |op| kernels.supports(op, &Types::of(self.graph, id));
+        // Inputs and parameters have no kernel.
         self.graph.node(id).op().map(support).unwrap_or_default()
     }
 

@@ -197,6 +197,19 @@ fn ended<S: Simd, const SCALED: bool, const ADDED: bool, const BOUNDED: bool>(
     x
 }
 
+/// The elements of the channels of a block.
+#[inline(always)]
+fn of_block<S: Simd, const V: usize>(list: &[f32], channels: &Range<usize>) -> [S::f32s; V] {
+    *array(S::as_simd_f32s(&list[channels.clone()]).0)
+}
+
+/// Whether a lane of a mask is off. As a closure it would be a call, for which all vectors go to
+/// memory.
+#[inline(always)]
+fn is_any_off<S: Simd>(simd: S, mask: S::m32s) -> bool {
+    simd.first_true_m32s(simd.not_m32s(mask)) < S::F32_LANES
+}
+
 /// Bounds in vectors. A map of an array would be a call.
 #[inline(always)]
 fn splat<S: Simd>(simd: S, [low, high]: [f32; 2]) -> [S::f32s; 2] {
@@ -245,7 +258,6 @@ impl Ended<'_, '_> {
     ) {
         let ending = self.ending;
         let channels = self.channel + columns.start..self.channel + columns.end;
-        let is_number = |x: S::f32s| simd.equal_f32s(x, x);
         // The sum of all is a number, unless one is none: or two are infinite, which only takes
         // longer.
         let mut all = [simd.splat_f32s(0.0); V];
@@ -253,26 +265,26 @@ impl Ended<'_, '_> {
             all[v] = simd.add_f32s(all[v], x);
             x
         });
-        let is_any_off = |mask| simd.first_true_m32s(simd.not_m32s(mask)) < S::F32_LANES;
-        let mut are_numbers = is_number(all[0]);
+        let mut are_numbers = simd.equal_f32s(all[0], all[0]);
         for sum in &all[1..] {
-            are_numbers = simd.and_m32s(are_numbers, is_number(*sum));
+            are_numbers = simd.and_m32s(are_numbers, simd.equal_f32s(*sum, *sum));
         }
-        if is_any_off(are_numbers) {
-            are_numbers = is_number(simd.splat_f32s(0.0));
+        if is_any_off(simd, are_numbers) {
+            let zero = simd.splat_f32s(0.0);
+            are_numbers = simd.equal_f32s(zero, zero);
             each_sum!(sums, |i, v, x| {
-                are_numbers = simd.and_m32s(are_numbers, is_number(x));
-                simd.select_f32s(is_number(x), x, simd.splat_f32s(f32::NAN))
+                are_numbers = simd.and_m32s(are_numbers, simd.equal_f32s(x, x));
+                simd.select_f32s(simd.equal_f32s(x, x), x, simd.splat_f32s(f32::NAN))
             });
-            self.has_nan |= is_any_off(are_numbers);
+            self.has_nan |= is_any_off(simd, are_numbers);
         }
-        let of = |list: &[f32]| *array::<_, V>(S::as_simd_f32s(&list[channels.clone()]).0);
         if let Some(bias) = &ending.bias {
-            let bias = of(bias);
+            let bias = of_block::<S, V>(bias, &channels);
             each_sum!(sums, |i, v, x| simd.add_f32s(x, bias[v]));
         }
         if let Some([scale, shift]) = ending.scale_shift {
-            let (scale, shift) = (of(scale), of(shift));
+            let [scale, shift] =
+                [of_block::<S, V>(scale, &channels), of_block::<S, V>(shift, &channels)];
             each_sum!(sums, |i, v, x| simd.add_f32s(simd.mul_f32s(x, scale[v]), shift[v]));
         }
         if let Some(bounds) = ending.bounds {

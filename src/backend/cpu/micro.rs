@@ -113,8 +113,8 @@ impl Rows<'_> {
         Self { data: &self.data[from..], columns, ..self }
     }
 
-    /// Copies the rows to panels of so many vectors in `memory`, which lie one behind the other. What
-    /// the last panel has beyond the columns are zeros.
+    /// Copies the rows to panels of so many vectors in `memory`, which lie one behind the other.
+    /// What the last panel has beyond the columns are zeros.
     #[inline(always)]
     fn copy<S: Simd>(&self, _simd: S, memory: &mut [f32], vectors: usize) {
         let (width, terms) = (vectors * S::F32_LANES, self.places.len());

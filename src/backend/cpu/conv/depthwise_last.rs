@@ -70,7 +70,8 @@ impl DepthwiseLast {
                 let (first, pieces) = (i * columns.output, &mut pieces);
                 let sums = Ended { ending, row: first, channel: 0, pieces, has_nan: false };
                 let row = i % rows.output;
-                isa::arch().dispatch(Line { plan: self, x, w, panel, row, sums });
+                let taps = rows.taps(row);
+                isa::arch().dispatch(Line { plan: self, x, w, panel, row, taps, sums });
             }
             drop(pieces);
             ending.rest(y, i * row);
@@ -98,6 +99,8 @@ struct Line<'a, 'y> {
     w: &'a [f32],
     panel: Range<usize>,
     row: usize,
+    /// Its taps that lie in the image.
+    taps: Range<usize>,
     /// The whole row of the result.
     sums: Ended<'a, 'y>,
 }
@@ -199,7 +202,7 @@ impl Line<'_, '_> {
         let (stride, width) = (self.panel.len(), V * S::F32_LANES);
         let zero = simd.splat_f32s(0.0);
         let mut sums = [[zero; V]; M];
-        for i in rows.taps(self.row) {
+        for i in self.taps.clone() {
             let first = rows.position(self.row, i) * columns.input * channels;
             let x = &self.x[first + self.panel.start + at.first..];
             let weights = &self.w[i * columns.kernel * stride + at.first..];
@@ -257,7 +260,7 @@ impl Line<'_, '_> {
         let DepthwiseLast { rows, columns, channels } = self.plan;
         let (stride, left) = (self.panel.len(), self.panel.len() - at.first);
         let mut sums = simd.splat_f32s(0.0);
-        for i in rows.taps(self.row) {
+        for i in self.taps.clone() {
             let row = rows.position(self.row, i) * columns.input;
             for j in columns.taps(at.window) {
                 let w = &self.w[(i * columns.kernel + j) * stride + at.first..][..left];
