@@ -323,6 +323,14 @@ mod tests {
         let mut back = Tensor::zeros(DType::F32, tensor.dims()).unwrap();
         read(Order::Heads, &turned, back.bytes_mut());
         assert_eq!(back, tensor);
+        let data: Vec<f32> = (0..36).map(|i| i as f32).collect();
+        let wide = Tensor::new(&[2, 3, 2, 3], &data).unwrap();
+        let [mut turned, mut back] =
+            [(); 2].map(|()| Tensor::zeros(DType::F32, wide.dims()).unwrap());
+        write(Order::Heads, &wide, turned.bytes_mut());
+        assert_eq!(turned.as_slice::<f32>()[3..6], [6.0, 7.0, 8.0]);
+        read(Order::Heads, &turned, back.bytes_mut());
+        assert_eq!(back, wide);
         for dims in [[0, 2, 3, 2], [1, 0, 3, 2], [1, 2, 0, 2], [1, 2, 3, 0]] {
             let none = Tensor::zeros(DType::F32, &dims).unwrap();
             write(Order::Heads, &none, &mut []);

@@ -1,5 +1,5 @@
 //! Layout assignment: the memory order of images (row-major or channels last), on targets whose
-//! kernels compute with channels last, and of parameters.
+//! kernels compute with channels last, of heads of attention beside products, and of parameters.
 
 use super::chain::{Access, Chain, ChainStep};
 use super::layout::{Group, Layout, Role, ValueMap};
@@ -178,9 +178,8 @@ impl Orders {
         let result = Value { node: id, output: 0 };
         let operands = layout.operands(id);
         let [operand] = operands.as_slice() else { return false };
-        let is_plain = |v: Value| self.value(v) == Order::RowMajor;
         if op.perm != [0, 2, 1, 3]
-            || !(is_plain(result) && is_plain(*operand))
+            || self.value(*operand) != Order::RowMajor
             || layout.param(operand.node).is_some()
             || layout.device(operand.node) != layout.device(id)
         {
@@ -196,7 +195,11 @@ impl Orders {
             let writer = operand.node;
             let is_whole = layout.groups.get(&writer).is_none_or(|group| group.chain.is_empty());
             let is_alone = graph.users(writer).len() == 1 && !*fixed.get(*operand);
-            let is_written = layout.role(writer) == Role::Launch && is_whole && takes(writer);
+            // What is written here has to be so exactly when the transpose would write it.
+            let is_written = layout.role(writer) == Role::Launch
+                && layout.guard(writer) == layout.guard(id)
+                && is_whole
+                && takes(writer);
             if !(is_written && is_alone) {
                 return false;
             }

@@ -75,7 +75,10 @@ pub(crate) fn matmul(
     let products = Products { left, right, ending };
     match order {
         Order::RowMajor => products.compute(y),
-        Order::Heads => products.compute_heads(y),
+        Order::Heads => {
+            debug_assert!(epilogue.is_empty(), "heads end without a chain");
+            products.compute_heads(y);
+        }
         Order::ChannelsLast | Order::RowPanels => {
             invariant(None, "that matrices lie as their product gives them")
         }

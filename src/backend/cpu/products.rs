@@ -23,7 +23,8 @@ pub struct View<'a> {
     pub dims: &'a [usize],
     /// Its elements.
     pub data: &'a [f32],
-    /// The order in which they lie: that of a right operand which is transposed may be panels.
+    /// The order in which they lie: operands of stacks may lie by heads, a right one that is taken
+    /// transposed in panels.
     pub order: Order,
 }
 
@@ -40,6 +41,9 @@ const HEIGHT: usize = if cfg!(test) { 256 } else { 1024 };
 
 /// The fewest rows of a tile, beside which reading the right operand again costs little.
 const LOW: usize = 48;
+
+/// The fewest rows of heads in a task.
+const FEW: usize = 16;
 
 /// Multiplications for which a task is worth its cost.
 const WORTH: usize = 1 << 16;
@@ -232,11 +236,13 @@ impl Products<'_> {
         let heads = *invariant(heads, "that both operands have the heads of a product");
         let (rows, columns) = (self.left.rows, self.right.columns);
         let (sample, width) = (heads * rows * columns, heads * columns);
-        if self.each() == 1 {
-            y.par_chunks_mut(sample).enumerate().each(|(i, y)| self.heads_of_row(i * heads, y));
+        let each = self.each().div_ceil(heads).min(PIECES / (heads * rows));
+        if each == 0 || self.each() == 1 {
+            let samples = y.len() / sample;
+            let of_row = |(i, y): (usize, &mut [f32])| self.heads_of_row(i * heads, samples, y);
+            y.par_chunks_mut(sample).enumerate().each(of_row);
             return;
         }
-        let each = self.each().div_ceil(heads);
         y.par_chunks_mut(each * sample).enumerate().each(|(task, y)| {
             let mut pieces = Pieces::new();
             pieces.resize_with(y.len() / columns, Default::default);
@@ -252,12 +258,13 @@ impl Products<'_> {
         });
     }
 
-    /// Computes the products of a row of the batch, of which this is the first.
-    fn heads_of_row(&self, first: usize, y: &mut [f32]) {
+    /// Computes the products of one of so many rows of the batch; the first of them has this number.
+    fn heads_of_row(&self, first: usize, samples: usize, y: &mut [f32]) {
         let (rows, columns, terms) = (self.left.rows, self.right.columns, self.left.columns);
         let width = y.len() / rows;
         let heads = width / columns;
-        let parts = tile::wanted(self.work().saturating_mul(heads), WORTH).min(rows.div_ceil(LOW));
+        let work = self.work().saturating_mul(heads).saturating_mul(samples);
+        let parts = tile::wanted(work, WORTH).div_ceil(samples).min(rows.div_ceil(FEW));
         let height = rows.div_ceil(parts.max(rows.div_ceil(PIECES)));
         y.par_chunks_mut(height * width).enumerate().each(|(part, y)| {
             let own = part * height..part * height + y.len() / width;

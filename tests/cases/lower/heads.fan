@@ -2,7 +2,7 @@
 ; emit: program
 fanwise 1
 symbol N >= 0
-graph @heads(%q: f32[N,3,2,4], %k: f32[N,2,4,3], %v: f32[N,3,2,4], %w: f32[N,3,2,4], %mask: f32[3]) -> (joined: f32[N,3,8], shown: f32[N,2,3,4], other: f32[N,3,8], scaled: f32[N,3,2,4], joined_too: f32[N,6,2,4], fifth: f32[N,2,3,3], seen: f32[N,2,3]) {
+graph @heads(%q: f32[N,3,2,4], %k: f32[N,2,4,3], %v: f32[N,3,2,4], %w: f32[N,3,2,4], %mask: f32[3]) -> (joined: f32[N,3,8], shown: f32[N,2,3,4], other: f32[N,3,8], scaled: f32[N,3,2,4], joined_too: f32[2*N,3,2,4], fifth: f32[N,2,3,3], seen: f32[N,2,3]) {
   ; Products alone read what is transposed, on the left and on the right, and give it.
   %q.heads : f32[N,2,3,4] = transpose(%q) {perm=[0, 2, 1, 3]}
   %scores : f32[N,2,3,3] = matmul(%q.heads, %k)
@@ -21,7 +21,7 @@ graph @heads(%q: f32[N,3,2,4], %k: f32[N,2,4,3], %v: f32[N,3,2,4], %w: f32[N,3,2
   ; A part of a concatenation is written there.
   %fourth : f32[N,2,3,4] = matmul(%masked, %v.heads)
   %part : f32[N,3,2,4] = transpose(%fourth) {perm=[0, 2, 1, 3]}
-  %joined_too : f32[N,6,2,4] = concat(%part, %q) {axis=1}
+  %joined_too : f32[2*N,3,2,4] = concat(%q, %part) {axis=0}
   ; Others read it, too.
   %w.heads : f32[N,2,3,4] = transpose(%w) {perm=[0, 2, 1, 3]}
   %fifth : f32[N,2,3,3] = matmul(%w.heads, %k)
