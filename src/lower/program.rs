@@ -149,8 +149,8 @@ pub enum Storage {
     Update(u32),
     /// In the device's arena, in a region of its own.
     Arena,
-    /// In another buffer: the same bytes (a view), which may be in an order of their own, or some of
-    /// them (rows of a concatenation).
+    /// In another buffer: the same bytes (a view), which may be in an order of their own, or some
+    /// of them (rows of a concatenation).
     Part {
         /// The buffer, which is not itself a part.
         of: BufferId,

@@ -258,7 +258,7 @@ impl Products<'_> {
         });
     }
 
-    /// Computes the products of one of so many rows of the batch; the first of them has this number.
+    /// Computes the products of one of so many rows of the batch; the first has this number.
     fn heads_of_row(&self, first: usize, samples: usize, y: &mut [f32]) {
         let (rows, columns, terms) = (self.left.rows, self.right.columns, self.left.columns);
         let width = y.len() / rows;
