@@ -12,7 +12,7 @@ use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
 pub(super) use super::micro::{
-    Area, Part, Rows, Run, Sums, WIDEST, Windows, array, each_sum, store_vectors,
+    Area, Part, Rows, Run, Sums, WIDEST, Windows, add_term, array, each_sum, store_vectors,
 };
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
 use super::scratch::{self, multiples};

@@ -33,6 +33,24 @@ macro_rules! each_sum {
 }
 pub(super) use each_sum;
 
+/// Adds the products of a term of each row with vectors of the right operand to the sums of a
+/// block.
+macro_rules! add_term {
+    ($simd:ident, $sums:ident, $rows:ident[$term:ident], $b:ident) => {
+        let mut i = 0;
+        while i < M {
+            let x = $simd.splat_f32s($rows[i][$term]);
+            let mut v = 0;
+            while v < V {
+                $sums[i][v] = $simd.mul_add_f32s(x, $b[v], $sums[i][v]);
+                v += 1;
+            }
+            i += 1;
+        }
+    };
+}
+pub(super) use add_term;
+
 /// The most terms of one call: what it reads of the right operand stays in a core's cache. Few in
 /// unit tests, where sums of more go on.
 pub(super) const TERMS: usize = if cfg!(test) { 512 } else { 1024 };
@@ -458,16 +476,7 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
             let mut term = 0;
             while term < own.len() {
                 let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[own[term]..][..width]).0);
-                let mut i = 0;
-                while i < M {
-                    let x = simd.splat_f32s(rows[i][term]);
-                    let mut v = 0;
-                    while v < V {
-                        sums[i][v] = simd.mul_add_f32s(x, b[v], sums[i][v]);
-                        v += 1;
-                    }
-                    i += 1;
-                }
+                add_term!(simd, sums, rows[term], b);
                 term += 1;
             }
         }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::gemm::{Matrix, array, each_sum, store_vectors};
+use super::gemm::{Matrix, add_term, array, each_sum, store_vectors};
 use super::isa;
 use super::scratch;
 use crate::backend::host::Each;
@@ -257,16 +257,6 @@ fn step<S: Simd, const M: usize, const V: usize>(
     rows: &[&[f32]; M],
     term: usize,
 ) {
-    let b: &[S::f32s; V] = array(S::as_simd_f32s(&b[..V * S::F32_LANES]).0);
-    let b = *b;
-    let mut i = 0;
-    while i < M {
-        let x = simd.splat_f32s(rows[i][term]);
-        let mut v = 0;
-        while v < V {
-            sums[i][v] = simd.mul_add_f32s(x, b[v], sums[i][v]);
-            v += 1;
-        }
-        i += 1;
-    }
+    let b: [S::f32s; V] = *array(S::as_simd_f32s(&b[..V * S::F32_LANES]).0);
+    add_term!(simd, sums, rows[term], b);
 }
