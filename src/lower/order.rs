@@ -187,7 +187,7 @@ impl Orders {
         }
         // Users are operators as the graph has them; the last one of a group has the launch.
         let users = graph.users(id);
-        let takes = |id: NodeId| layout.support_of(id).heads;
+        let takes = |id: NodeId| layout.support_of(id).matrices == Order::Heads;
         let are_read = !users.is_empty() && users.iter().all(|(user, ..)| takes(*user));
         let (inner, outer) = if are_read && !*fixed.get(result) {
             (result, *operand)

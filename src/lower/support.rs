@@ -92,9 +92,9 @@ pub struct Support {
     pub(crate) weights: Order,
     /// The operands that its kernel can read through a function of their elements.
     pub(crate) reads_through: Through,
-    /// True if its operands, and its result where no chain is applied to it, may each have their
-    /// heads one behind the other ([`Order::Heads`]).
-    pub(crate) heads: bool,
+    /// An order that each of its operands, and its result where no chain is applied to it, may have
+    /// instead of the row-major one.
+    pub(crate) matrices: Order,
     /// True if the kernel can write an image with the channels last as some of the channels of a
     /// wider one.
     pub(crate) writes_strips: bool,

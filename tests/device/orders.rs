@@ -218,7 +218,7 @@ fn cases() -> Vec<PathBuf> {
 }
 
 /// A case on each number of devices, in turns on every third; one that is repaired on every third,
-/// from another first one for each.
+/// from another first one for each; one that is replicated in its text as it is.
 fn case(path: &Path, first: usize) {
     let text = std::fs::read_to_string(path).unwrap();
     let head = text.lines().map_while(|line| line.strip_prefix("; ")?.split_once(':'));
@@ -230,6 +230,10 @@ fn case(path: &Path, first: usize) {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let graph = parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
     let weights = random_weights(&graph);
+    if let Some(split) = graph.split() {
+        run(&format!("{name} on {}", split.devices().len()), &graph, &weights);
+        return;
+    }
     let is_repaired = directives.get("repair") == Some(&"comm");
     let counts: Vec<u32> = if is_repaired {
         (1..=MOST).skip(first % PARTS).step_by(PARTS).collect()

@@ -80,7 +80,7 @@ pub(crate) fn matmul(
             products.compute_heads(y);
         }
         Order::ChannelsLast | Order::RowPanels => {
-            invariant(None, "that matrices lie as their product gives them")
+            invariant::<()>(None, "that matrices lie as their product gives them");
         }
     }
 }
@@ -132,7 +132,8 @@ impl CpuOp for MatMul {
             [a, b] => a.rank() == 4 && b.rank() == 4 && a.shape[..2] == b.shape[..2],
             _ => false,
         };
-        Support { heads: heads && support.kernel.is_some(), ..support }
+        let holds = heads && support.kernel.is_some();
+        Support { matrices: if holds { Order::Heads } else { Order::RowMajor }, ..support }
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
