@@ -106,7 +106,7 @@ pub(crate) use group_norm::GroupSizes;
 pub(crate) use matmul::MatMulSizes;
 pub use pad::PadMode;
 pub use recurrent::{Activation, CellKind, CellSettings, Direction};
-pub(crate) use recurrent::{Cell, Engine, Part, Sequence, Sizes as SequenceSizes, States};
+pub(crate) use recurrent::{Cell, Engine, Part, Sequence, Sizes as SequenceSizes, States, cut};
 pub(crate) use resize::{AxisTaps, Passes};
 pub use resize::{Coordinates, Nearest, ResizeMode};
 pub use scatter::Reduction;

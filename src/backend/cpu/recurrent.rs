@@ -6,18 +6,19 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
+use smallvec::SmallVec;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::{Each, Epilogue};
 use super::gemm::{Matrix, MatrixMut, multiply};
 use super::matmul::matmul;
 use super::products::View;
+use super::scratch;
 use super::simd::vectorised;
 use super::state_product::StateWeights;
 use crate::backend::host::{Each as _, Unsuited, crew};
 use crate::lower::{Support, Types};
-use crate::op::{Activation, Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States};
-use crate::types::invariant::invariant;
+use crate::op::{Activation, Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States, cut};
 use crate::types::{KernelClass, Order};
 
 /// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
@@ -54,27 +55,46 @@ const ROWS: usize = 32;
 pub(super) struct Packed<'a> {
     sequence: Sequence<'a, f32>,
     /// Those of the operand, a row for each term.
-    input: (Vec<f32>, usize),
-    state: StateWeights,
-    reset: StateWeights,
+    input: &'a [f32],
+    state: StateWeights<'a>,
+    reset: StateWeights<'a>,
 }
 
 impl<'a> Packed<'a> {
-    pub(super) fn new(sequence: Sequence<'a, f32>) -> Self {
+    /// Calls `f` with the weights of so many directions.
+    pub(super) fn with<T>(
+        directions: usize,
+        sequence: impl Fn(usize) -> Sequence<'a, f32>,
+        f: impl FnOnce(&[Packed<'_>]) -> T,
+    ) -> T {
+        let room = |part| {
+            let (weights, terms) = sequence(0).weights(part);
+            StateWeights::room(weights.len() / terms, terms)
+        };
+        let rooms =
+            [sequence(0).weights(Part::Input).0.len(), room(Part::State), room(Part::Reset)];
+        let each: usize = rooms.iter().sum();
+        scratch::weights(directions * each, |memory| {
+            let memory = memory.chunks_exact_mut(each).enumerate();
+            let all = memory.map(|(d, memory)| Packed::new(sequence(d), cut(memory, rooms)));
+            f(&all.collect::<SmallVec<[_; 2]>>())
+        })
+    }
+
+    fn new(sequence: Sequence<'a, f32>, [input, state, reset]: [&'a mut [f32]; 3]) -> Self {
         let (weights, terms) = sequence.weights(Part::Input);
         let columns = weights.len() / terms;
-        let mut input = vec![0.0; weights.len()];
         let rows = Matrix::contiguous(weights, columns, terms);
         input.par_chunks_mut(ROWS * columns).enumerate().each(|(i, to)| {
             let own = i * ROWS..(i * ROWS + to.len() / columns);
             rows.block(0..columns, own).pack_transposed(to, columns);
         });
-        let panels = |part| {
+        let panels = |part, room| {
             let (weights, terms) = sequence.weights(part);
-            StateWeights::new(weights, terms)
+            StateWeights::new(weights, terms, room)
         };
-        let (state, reset) = (panels(Part::State), panels(Part::Reset));
-        Self { sequence, input: (input, terms), state, reset }
+        let (state, reset) = (panels(Part::State, state), panels(Part::Reset, reset));
+        Self { sequence, input, state, reset }
     }
 
     /// The direction.
@@ -87,8 +107,8 @@ impl Engine<f32> for Packed<'_> {
     fn product(&self, part: Part, a: &[f32], y: &mut [f32]) {
         match part {
             Part::Input => {
-                let (data, terms) = &self.input;
-                let (left, right) = ([a.len() / terms, *terms], [*terms, data.len() / terms]);
+                let (data, (_, terms)) = (self.input, self.sequence.weights(part));
+                let (left, right) = ([a.len() / terms, terms], [terms, data.len() / terms]);
                 let (left, right) = (View::new(&left, a), View::new(&right, data));
                 matmul(left, right, Order::RowMajor, y, &Epilogue::default());
             }
@@ -105,6 +125,10 @@ impl Engine<f32> for Packed<'_> {
         multiply(a, b, MatrixMut::new(y, rows, columns, columns), false);
     }
 
+    fn lend<T>(&self, len: usize, f: impl FnOnce(&mut [f32]) -> T) -> T {
+        scratch::shared(len, f)
+    }
+
     #[inline]
     fn elements(&self, loops: impl FnOnce()) {
         vectorised!(loops());
@@ -115,20 +139,77 @@ impl Engine<f32> for Packed<'_> {
     }
 }
 
-/// The sequences of a task, of so many and of each direction. How they are cut into blocks changes
-/// no result: none depends on another.
-pub(super) fn block(rows: usize, directions: usize) -> usize {
-    let tasks = crew::sharing().div_ceil(directions);
-    rows.div_ceil(tasks).clamp(LEAST, BLOCK)
+/// Blocks of sequences and directions, each a task of its own. How they are cut changes no result:
+/// no sequence depends on another.
+pub(super) struct Tasks {
+    sizes: SequenceSizes,
+    /// The most sequences of a task.
+    block: usize,
 }
 
-/// The result of a task.
-struct Done {
-    direction: usize,
-    rows: Range<usize>,
-    /// The states of each sequence, step by step.
-    all: Vec<f32>,
-    last: States<f32>,
+impl Tasks {
+    /// Tasks for all who share the work.
+    pub(super) fn of(sizes: SequenceSizes) -> Self {
+        let each = crew::sharing().div_ceil(sizes.directions);
+        let block = sizes.rows.div_ceil(each).clamp(LEAST, BLOCK).min(sizes.rows);
+        Self { sizes, block }
+    }
+
+    /// Runs a task for each block, with its direction, its sequences and so many elements of memory
+    /// for each of these, and then `copy` with what they left there; writes the states that they
+    /// return to `states`.
+    pub(super) fn run(
+        &self,
+        width: usize,
+        states: &mut [&mut [f32]],
+        task: impl Fn(usize, Range<usize>, &mut [f32]) -> States<f32> + Sync,
+        copy: impl FnOnce(Done<'_>),
+    ) {
+        let SequenceSizes { rows, hidden, directions, .. } = self.sizes;
+        let (block, blocks) = (self.block, rows.div_ceil(self.block));
+        let lengths = [width, 2 * hidden].map(|each| directions * blocks * block * each);
+        // The direction and the sequences of a task.
+        let of = |i: usize| {
+            let first = i % blocks * block;
+            (i / blocks, first..(first + block).min(rows))
+        };
+        scratch::phases(lengths.iter().sum(), |memory| {
+            let [done, ends] = cut(memory, lengths);
+            let each = done.par_chunks_exact_mut(block * width);
+            let ended = ends.par_chunks_exact_mut(2 * block * hidden);
+            each.zip(ended).enumerate().each(|(i, (done, ends))| {
+                let (direction, rows) = of(i);
+                let States { hidden: last, cell } = task(direction, rows, done);
+                let (first, second) = ends.split_at_mut(block * hidden);
+                first[..last.len()].copy_from_slice(&last);
+                second[..cell.len()].copy_from_slice(&cell);
+            });
+            copy(Done { data: done, rows: blocks * block, width });
+            for (i, ends) in ends.chunks_exact(2 * block * hidden).enumerate() {
+                let (direction, rows) = of(i);
+                for (to, from) in states.iter_mut().zip(ends.chunks_exact(block * hidden)) {
+                    let own = &from[..rows.len() * hidden];
+                    self.sizes.write_states(direction, rows.clone(), own, to);
+                }
+            }
+        });
+    }
+}
+
+/// What tasks left in their memory.
+#[derive(Clone, Copy)]
+pub(super) struct Done<'a> {
+    data: &'a [f32],
+    /// The sequences of a direction.
+    rows: usize,
+    width: usize,
+}
+
+impl<'a> Done<'a> {
+    /// What they left of a sequence.
+    pub(super) fn of(self, direction: usize, row: usize) -> &'a [f32] {
+        &self.data[(direction * self.rows + row) * self.width..][..self.width]
+    }
 }
 
 /// The states after each step, and the last ones.
@@ -137,39 +218,27 @@ struct Done {
 /// If a slice has not the size that the plan says: a bug in the caller.
 pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut [&mut [f32]]) {
     let sizes = plan.sizes;
-    let SequenceSizes { steps, rows, hidden, directions, .. } = sizes;
+    let SequenceSizes { steps, hidden, directions, .. } = sizes;
     let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);
-    let weights: Vec<Packed<'_>> = (0..directions).map(|d| Packed::new(sequence(d))).collect();
-    let block = block(rows, directions);
-    let blocks = rows.div_ceil(block);
-    let mut done: Vec<Option<Done>> = (0..directions * blocks).map(|_| None).collect();
-    done.par_iter_mut().enumerate().each(|(i, done)| {
-        let (direction, first) = (i / blocks, i % blocks * block);
-        let rows = first..(first + block).min(rows);
-        // Each task has its own memory, because the results interleave the blocks' sequences.
-        let mut all = vec![0.0; rows.len() * steps * hidden];
-        let last =
-            sequence(direction).run(rows.clone(), &weights[direction], |time, row, state| {
-                let at = ((row - first) * steps + time) * hidden;
-                all[at..at + hidden].copy_from_slice(state);
-            });
-        *done = Some(Done { direction, rows, all, last });
-    });
-    let done = done.into_iter().map(|done| invariant(done, "that each task has a result"));
-    let done: Vec<Done> = done.collect();
     let (all, last) = results.split_first_mut().expect("invariant: a call has results");
-    let copies = all.par_chunks_exact_mut(hidden).with_min_len((WORTH / hidden).max(1));
-    copies.enumerate().each(|(at, to)| {
-        let (time, direction, row) = sizes.place(at);
-        let from = ((row % block) * steps + time) * hidden;
-        let task = &done[direction * blocks + row / block];
-        to.copy_from_slice(&task.all[from..from + hidden]);
+    Packed::with(directions, sequence, |weights| {
+        let task = |direction: usize, rows: Range<usize>, done: &mut [f32]| {
+            let first = rows.start;
+            weights[direction].sequence.run(rows, &weights[direction], |time, row, state| {
+                let at = ((row - first) * steps + time) * hidden;
+                done[at..at + hidden].copy_from_slice(state);
+            })
+        };
+        // The results interleave the sequences and directions of tasks.
+        let copy = |done: Done<'_>| {
+            let copies = all.par_chunks_exact_mut(hidden).with_min_len((WORTH / hidden).max(1));
+            copies.enumerate().each(|(at, to)| {
+                let (time, direction, row) = sizes.place(at);
+                to.copy_from_slice(&done.of(direction, row)[time * hidden..][..hidden]);
+            });
+        };
+        Tasks::of(sizes).run(steps * hidden, last, task, copy);
     });
-    for Done { direction, rows, last: states, .. } in &done {
-        for (to, from) in last.iter_mut().zip([&states.hidden, &states.cell]) {
-            sizes.write_states(*direction, rows.clone(), from, to);
-        }
-    }
 }
 
 impl CpuOp for Recurrent {

@@ -7,12 +7,11 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
-use super::recurrent::{Packed, WORTH, block};
+use super::recurrent::{Done, Packed, Tasks, WORTH};
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{Cell, Recurrent, RecurrentGrad, SequenceSizes, States, sequence_gradients};
 use crate::types::KernelClass;
-use crate::types::invariant::invariant;
 
 /// A call whose operands have these sizes, all sequences as long as the operand.
 #[derive(Debug)]
@@ -35,30 +34,26 @@ impl RecurrentGradPlan {
     }
 }
 
-/// What a task gives: some sequences of a direction.
-struct Done {
-    direction: usize,
-    rows: Range<usize>,
-    /// The parts of each result, sequence by sequence and of each step by step.
-    parts: Vec<Vec<f32>>,
-    /// The gradients of the states at the beginning.
-    beginning: States<f32>,
-}
-
 impl RecurrentGradPlan {
-    /// The gradients of some sequences of a direction; `dys` are those of the cell's results.
-    fn task(&self, weights: &Packed<'_>, rows: Range<usize>, dys: &[&[f32]]) -> Done {
-        let (steps, sequence) = (self.sizes.steps, weights.sequence());
-        let zeros = |width: &usize| vec![0.0; rows.len() * steps * width];
-        let mut parts: Vec<Vec<f32>> = self.widths.iter().map(zeros).collect();
-        let beginning =
-            sequence_gradients(sequence, rows.clone(), dys, weights, |time, row, own| {
-                let at = (row - rows.start) * steps + time;
-                for ((part, width), own) in parts.iter_mut().zip(&self.widths).zip(own) {
-                    part[at * width..][..*width].copy_from_slice(own);
-                }
-            });
-        Done { direction: sequence.direction, rows, parts, beginning }
+    /// Writes the parts of the results, of each sequence one behind the other and of each step by
+    /// step.
+    fn task(
+        &self,
+        weights: &Packed<'_>,
+        rows: Range<usize>,
+        dys: &[&[f32]],
+        done: &mut [f32],
+    ) -> States<f32> {
+        let each = self.widths.iter().sum::<usize>() * self.sizes.steps;
+        let first = rows.start;
+        sequence_gradients(weights.sequence(), rows, dys, weights, |time, row, own| {
+            let mut rest = &mut done[(row - first) * each..][..each];
+            for (width, own) in self.widths.iter().zip(own) {
+                let (part, others) = rest.split_at_mut(self.sizes.steps * width);
+                part[time * width..][..*width].copy_from_slice(own);
+                rest = others;
+            }
+        })
     }
 }
 
@@ -69,36 +64,31 @@ impl CpuKernel for RecurrentGradPlan {
         results: &mut [&mut [f32]],
         _chain: &Epilogue<'_>,
     ) -> Result<(), Unsuited> {
-        let SequenceSizes { rows, steps, directions, .. } = self.sizes;
+        let SequenceSizes { steps, directions, .. } = self.sizes;
         let (own, dys) = operands.split_at(operands.len() - self.op.result_count());
         let sequence = |d| self.op.sequence(&self.cell, self.sizes, d, own, &[]);
-        let weights: Vec<Packed<'_>> = (0..directions).map(|d| Packed::new(sequence(d))).collect();
-        let block = block(rows, directions);
-        let blocks = rows.div_ceil(block);
-        let mut done: Vec<Option<Done>> = (0..directions * blocks).map(|_| None).collect();
-        done.par_iter_mut().enumerate().each(|(i, done)| {
-            let first = i % blocks * block;
-            let rows = first..(first + block).min(rows);
-            *done = Some(self.task(&weights[i / blocks], rows, dys));
-        });
-        let done = done.into_iter().map(|done| invariant(done, "that each task has a result"));
-        let done: Vec<Done> = done.collect();
         let (parts, beginning) = results.split_at_mut(self.widths.len());
-        for ((i, to), width) in parts.iter_mut().enumerate().zip(&self.widths) {
-            let copies = to.par_chunks_exact_mut(*width).with_min_len((WORTH / width).max(1));
-            copies.enumerate().each(|(at, to)| {
-                let (at, direction) = (at / directions, at % directions);
-                let (row, time) = self.sizes.row_and_time(at);
-                let task = &done[direction * blocks + row / block];
-                let from = (row % block * steps + time) * width;
-                to.copy_from_slice(&task.parts[i][from..from + width]);
-            });
-        }
-        for Done { direction, rows, beginning: states, .. } in &done {
-            for (to, from) in beginning.iter_mut().zip([&states.hidden, &states.cell]) {
-                self.sizes.write_states(*direction, rows.clone(), from, to);
-            }
-        }
+        Packed::with(directions, sequence, |weights| {
+            let task = |direction: usize, rows: Range<usize>, done: &mut [f32]| {
+                self.task(&weights[direction], rows, dys, done)
+            };
+            let copy = |done: Done<'_>| {
+                let mut before = 0;
+                for (to, width) in parts.iter_mut().zip(&self.widths) {
+                    let copies = to.par_chunks_exact_mut(*width);
+                    let copies = copies.with_min_len((WORTH / width).max(1)).enumerate();
+                    copies.each(|(at, to)| {
+                        let (at, direction) = (at / directions, at % directions);
+                        let (row, time) = self.sizes.row_and_time(at);
+                        let from = &done.of(direction, row)[before + time * width..];
+                        to.copy_from_slice(&from[..*width]);
+                    });
+                    before += steps * width;
+                }
+            };
+            let width = steps * self.widths.iter().sum::<usize>();
+            Tasks::of(self.sizes).run(width, beginning, task, copy);
+        });
         Ok(())
     }
 }

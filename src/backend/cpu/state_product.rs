@@ -3,74 +3,62 @@
 
 #![expect(clippy::inline_always, reason = "loops are compiled for the vectors of their caller")]
 
-use std::ops::Range;
-
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::gemm::{Matrix, add_term, array, each_sum, store_vectors};
 use super::isa;
-use super::scratch;
 use crate::backend::host::Each;
 use crate::op::Part;
 
 /// The columns of a panel, at least as many as those of the widest block.
 const PANEL: usize = 64;
 
+/// The terms that each sum has taken its run of.
+const ROUND: usize = Part::RUN * Part::SUMS;
+
+/// The terms between those of a sum and those of the sum that it is added to first.
+const APART: usize = ROUND / 2;
+
 /// The states of a block, at most: their sums fill registers.
 const ROWS: usize = 6;
 
 /// Weights in panels of columns: of each panel the columns' elements for one term, then for the
 /// next, with zeros where the last panel has fewer columns.
-pub(super) struct StateWeights {
-    data: Vec<f32>,
+pub(super) struct StateWeights<'a> {
+    data: &'a [f32],
     columns: usize,
-    /// The terms in the order of the panels: those of each sum are neighbours.
-    order: Vec<usize>,
-    /// For each sum where its terms are.
-    sums: [Range<usize>; Part::SUMS],
+    terms: usize,
 }
 
-impl StateWeights {
-    /// The rows of `weights`, of so many terms, as columns.
-    pub(super) fn new(weights: &[f32], terms: usize) -> Self {
+impl<'a> StateWeights<'a> {
+    /// The elements of weights of so many columns and terms in panels.
+    pub(super) fn room(columns: usize, terms: usize) -> usize {
+        columns.next_multiple_of(PANEL) * terms
+    }
+
+    /// The rows of `weights`, of so many terms, as columns; `room` is for them.
+    pub(super) fn new(weights: &[f32], terms: usize, room: &'a mut [f32]) -> Self {
         let columns = weights.len() / terms;
-        let mut order = Vec::with_capacity(terms);
-        let sums = std::array::from_fn(|sum| {
-            let first = order.len();
-            order.extend(Part::terms_of(sum, terms));
-            first..order.len()
-        });
-        let mut data = vec![0.0; columns.div_ceil(PANEL) * PANEL * terms];
-        let panels = data.par_chunks_exact_mut(PANEL * terms);
+        let panels = room.par_chunks_exact_mut(PANEL * terms);
         panels.zip(weights.par_chunks(PANEL * terms)).each(|(panel, rows)| {
             let rows = Matrix::contiguous(rows, rows.len() / terms, terms);
-            scratch::own(PANEL * terms, |turned| {
-                turned.fill(0.0);
-                rows.pack_transposed(turned, PANEL);
-                let rows = turned.as_chunks::<PANEL>().0;
-                let to = panel.as_chunks_mut::<PANEL>().0.iter_mut();
-                to.zip(&order).for_each(|(to, term)| *to = rows[*term]);
-            });
+            if rows.rows < PANEL {
+                panel.fill(0.0);
+            }
+            rows.pack_transposed(panel, PANEL);
         });
-        Self { data, columns, order, sums }
+        Self { data: room, columns, terms }
     }
 
     /// `y = a b` for the states `a`, where `b` are the columns.
-    pub(super) fn product(&self, a: &[f32], y: &mut [f32]) {
-        let terms = self.order.len();
-        scratch::own(a.len(), |states| {
-            for (to, from) in states.chunks_exact_mut(terms).zip(a.chunks_exact(terms)) {
-                to.iter_mut().zip(&self.order).for_each(|(to, term)| *to = from[*term]);
-            }
-            isa::arch().dispatch(Product { weights: self, states, y });
-        });
+    pub(super) fn product(&self, states: &[f32], y: &mut [f32]) {
+        isa::arch().dispatch(Product { weights: self, states, y });
     }
 }
 
-/// A product of states whose terms are in the order of the weights.
 struct Product<'a> {
-    weights: &'a StateWeights,
+    weights: &'a StateWeights<'a>,
     states: &'a [f32],
     y: &'a mut [f32],
 }
@@ -81,11 +69,11 @@ impl WithSimd for Product<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { weights, states, y } = self;
-        let (terms, columns) = (weights.order.len(), weights.columns);
+        let StateWeights { data, columns, terms } = *weights;
         let rows = states.len() / terms;
         // As even as possible: a low block leaves registers idle.
         let blocks = rows.div_ceil(ROWS);
-        for (i, data) in weights.data.chunks_exact(PANEL * terms).enumerate() {
+        for (i, data) in data.chunks_exact(PANEL * terms).enumerate() {
             let (data, first) = (data.as_chunks().0, i * PANEL);
             let mut row = 0;
             for block in 0..blocks {
@@ -102,7 +90,7 @@ impl WithSimd for Product<'_> {
 /// Columns of the weights, from the first on.
 #[derive(Clone, Copy)]
 struct Panel<'a> {
-    weights: &'a StateWeights,
+    weights: &'a StateWeights<'a>,
     data: &'a [[f32; PANEL]],
     first: usize,
 }
@@ -166,19 +154,16 @@ impl Panel<'_> {
     ) -> [[S::f32s; V]; M] {
         let zero = simd.splat_f32s(0.0);
         let mut halves = [[[zero; V]; M]; 2];
+        let rows: [&[f32]; M] = self.rows(a);
         // In the order of `Part::joined`.
         for (i, pair) in [0, 2, 1, 3].into_iter().enumerate() {
-            let (low, high) = (&self.weights.sums[pair], &self.weights.sums[pair + 4]);
             let mut sums = [[[zero; V]; M]; 2];
-            // The first has no fewer terms.
-            let middle = low.start + if PAIRED { high.len() } else { 0 };
+            let mut first = Part::RUN * pair;
             if PAIRED {
-                let parts = [low.start..middle, high.clone()];
-                self.add_both(simd, at, a, parts, &mut sums);
-            } else {
-                self.add(simd, at, a, high.clone(), &mut sums[1]);
+                first = self.add_both(simd, at, &rows, first, &mut sums);
             }
-            self.add(simd, at, a, middle..low.end, &mut sums[0]);
+            self.add(simd, at, &rows, first + APART, &mut sums[1]);
+            self.add(simd, at, &rows, first, &mut sums[0]);
             let (half, [low, high]) = (&mut halves[i / 2], sums);
             each_sum!(half, |r, v, sum| {
                 let pair = simd.add_f32s(low[r][v], high[r][v]);
@@ -191,60 +176,66 @@ impl Panel<'_> {
         all
     }
 
-    /// The terms of `M` states in this range.
+    /// Each of `M` states.
     #[inline(always)]
-    fn rows<'a, const M: usize>(self, a: &'a [f32], range: &Range<usize>) -> [&'a [f32]; M] {
-        let terms = self.weights.order.len();
+    fn rows<const M: usize>(self, a: &[f32]) -> [&[f32]; M] {
+        let terms = self.data.len();
         let mut rows = [&a[..0]; M];
         let mut i = 0;
         while i < M {
-            rows[i] = &a[i * terms + range.start..][..range.len()];
+            rows[i] = &a[i * terms..][..terms];
             i += 1;
         }
         rows
     }
 
-    /// Adds the terms of a range to sums.
+    /// Adds the terms of a sum, from the first of a run on.
     #[inline(always)]
     fn add<S: Simd, const M: usize, const V: usize>(
         self,
         simd: S,
         at: usize,
-        a: &[f32],
-        range: Range<usize>,
+        rows: &[&[f32]; M],
+        mut first: usize,
         sums: &mut [[S::f32s; V]; M],
     ) {
-        let rows: [&[f32]; M] = self.rows(a, &range);
-        let data = &self.data[range];
+        let terms = self.data.len();
         let mut own = *sums;
-        let mut term = 0;
-        while term < data.len() {
-            step(simd, &mut own, &data[term][at..], &rows, term);
-            term += 1;
+        while first < terms {
+            let mut term = first;
+            while term < terms.min(first + Part::RUN) {
+                step(simd, &mut own, &self.data[term][at..], rows, term);
+                term += 1;
+            }
+            first += ROUND;
         }
         *sums = own;
     }
 
-    /// Adds the terms of two ranges of one length, each to sums of its own.
+    /// Adds the terms of a sum, from the first of a run on, and of the one that it is added to, in
+    /// runs that both have whole; returns the term behind those of the first.
     #[inline(always)]
     fn add_both<S: Simd, const M: usize, const V: usize>(
         self,
         simd: S,
         at: usize,
-        a: &[f32],
-        [low, high]: [Range<usize>; 2],
+        rows: &[&[f32]; M],
+        mut first: usize,
         sums: &mut [[[S::f32s; V]; M]; 2],
-    ) {
-        let rows: [[&[f32]; M]; 2] = [self.rows(a, &low), self.rows(a, &high)];
-        let data = [&self.data[low], &self.data[high]];
+    ) -> usize {
+        let terms = self.data.len();
         let mut own = *sums;
-        let mut term = 0;
-        while term < data[0].len() {
-            step(simd, &mut own[0], &data[0][term][at..], &rows[0], term);
-            step(simd, &mut own[1], &data[1][term][at..], &rows[1], term);
-            term += 1;
+        while first + APART + Part::RUN <= terms {
+            let mut term = first;
+            while term < first + Part::RUN {
+                step(simd, &mut own[0], &self.data[term][at..], rows, term);
+                step(simd, &mut own[1], &self.data[term + APART][at..], rows, term + APART);
+                term += 1;
+            }
+            first += ROUND;
         }
         *sums = own;
+        first
     }
 }
 

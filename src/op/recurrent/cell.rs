@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 
 use super::activation::Activation;
-use super::sequence::{Cell, CellKind, Engine, Part, Sequence, Sizes};
+use super::sequence::{Cell, CellKind, Engine, Part, Sequence};
+use super::sizes::Sizes;
 
 use crate::op::OpError;
 use crate::op::attr::names;

@@ -3,6 +3,7 @@
 mod activation;
 mod cell;
 mod sequence;
+mod sizes;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,8 @@ pub(in crate::op) use cell::Terms;
 pub use cell::{CellSettings, Direction, Recurrent};
 pub use sequence::CellKind;
 pub(in crate::op) use sequence::parts;
-pub(crate) use sequence::{Cell, Engine, Part, Sequence, Sizes, States};
+pub(crate) use sequence::{Cell, Engine, Part, Sequence, States, cut};
+pub(crate) use sizes::Sizes;
 
 use super::element::for_wide;
 use super::infer::{at_least, dtype, results};

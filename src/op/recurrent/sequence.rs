@@ -4,7 +4,8 @@
 
 use std::ops::Range;
 
-use super::Activation;
+use super::activation::Activation;
+use super::sizes::Sizes;
 use crate::op::Unary;
 use crate::op::attr::names;
 use crate::op::real::Real;
@@ -49,84 +50,6 @@ pub(crate) struct Cell {
     pub(in crate::op) coupled: bool,
     /// The reset gate of a GRU is applied after the product.
     pub(in crate::op) reset_after: bool,
-}
-
-/// The sizes of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sizes {
-    /// Steps of a sequence.
-    pub steps: usize,
-    /// Sequences.
-    pub rows: usize,
-    /// Elements of a step.
-    pub input: usize,
-    /// Elements of the state.
-    pub hidden: usize,
-    /// Directions.
-    pub directions: usize,
-    /// Whether the sequences are the first axis, and not the steps.
-    pub batch_first: bool,
-}
-
-impl Sizes {
-    /// The position of a step of a sequence among those of the operand.
-    pub(crate) fn step(&self, time: usize, row: usize) -> usize {
-        if self.batch_first { row * self.steps + time } else { time * self.rows + row }
-    }
-
-    /// The sequence and the step at a position among those of the operand.
-    pub(crate) fn row_and_time(&self, at: usize) -> (usize, usize) {
-        if self.batch_first {
-            (at / self.steps, at % self.steps)
-        } else {
-            (at % self.rows, at / self.rows)
-        }
-    }
-
-    /// The position of a state among those after all steps.
-    pub(crate) fn state(&self, direction: usize, row: usize) -> usize {
-        if self.batch_first {
-            row * self.directions + direction
-        } else {
-            direction * self.rows + row
-        }
-    }
-
-    /// Writes the states of some sequences of a direction among those after all steps.
-    pub(crate) fn write_states<R: Copy>(
-        &self,
-        direction: usize,
-        rows: Range<usize>,
-        states: &[R],
-        to: &mut [R],
-    ) {
-        // States without elements are none.
-        for (row, state) in rows.zip(states.chunks_exact(self.hidden.max(1))) {
-            let at = self.state(direction, row) * self.hidden;
-            to[at..at + self.hidden].copy_from_slice(state);
-        }
-    }
-
-    /// The position of the state after a step among those of all steps.
-    pub(crate) fn states(&self, time: usize, direction: usize, row: usize) -> usize {
-        if self.batch_first {
-            (row * self.steps + time) * self.directions + direction
-        } else {
-            (time * self.directions + direction) * self.rows + row
-        }
-    }
-
-    /// The step, the direction and the sequence of the state at a position among those of all
-    /// steps.
-    pub(crate) fn place(&self, at: usize) -> (usize, usize, usize) {
-        if self.batch_first {
-            let (at, direction) = (at / self.directions, at % self.directions);
-            (at % self.steps, direction, at / self.steps)
-        } else {
-            let (at, row) = (at / self.rows, at % self.rows);
-            (at / self.directions, at % self.directions, row)
-        }
-    }
 }
 
 /// One direction of a call: its operands in the type in which it is computed. What is absent is
@@ -182,10 +105,14 @@ impl Part {
     /// The sums that an element of the product with a state is taken apart into.
     pub(crate) const SUMS: usize = 8;
 
-    /// The terms of one of these sums, of so many, in their order: four neighbours, then those four
-    /// that are `4 * SUMS` terms behind them.
-    pub(crate) fn terms_of(sum: usize, terms: usize) -> impl Iterator<Item = usize> {
-        (4 * sum..terms).step_by(4 * Self::SUMS).flat_map(move |k| k..terms.min(k + 4))
+    /// The neighbours among the terms that one of these sums takes.
+    pub(crate) const RUN: usize = 4;
+
+    /// The terms of one of these sums, of so many, in their order: a run, then the one that is
+    /// `RUN * SUMS` terms behind it.
+    pub(in crate::op) fn terms_of(sum: usize, terms: usize) -> impl Iterator<Item = usize> {
+        let runs = (Self::RUN * sum..terms).step_by(Self::RUN * Self::SUMS);
+        runs.flat_map(move |k| k..terms.min(k + Self::RUN))
     }
 
     /// The element with these sums; one of zero is positive.
@@ -206,6 +133,14 @@ pub(crate) trait Engine<R> {
     /// `y = a b` for the rows of `a`, where `b` is a part of the weights for a state, as `matmul`
     /// orders it.
     fn product_back(&self, b: Part, a: &[R], y: &mut [R]);
+
+    /// Lends memory for so many elements of any value.
+    fn lend<T>(&self, len: usize, f: impl FnOnce(&mut [R]) -> T) -> T
+    where
+        R: Real,
+    {
+        f(&mut vec![R::of(0.0); len])
+    }
 
     /// Runs the loops over the elements of states.
     fn elements(&self, loops: impl FnOnce()) {
@@ -310,39 +245,40 @@ impl<'a, R: Real> Sequence<'a, R> {
     ) -> States<R> {
         let Sizes { steps, input, hidden, .. } = self.sizes;
         let (first, count, width) = (rows.start, rows.len(), self.cell.kind.gates() * hidden);
-        let zeros = |len: usize| vec![R::of(0.0); len];
         let mut states =
             States { hidden: self.begin(self.initial, rows.clone()), cell: self.begin_cell(rows) };
         let at_once = (ROWS_AT_ONCE / count.max(1)).clamp(1, steps.max(1));
-        let mut x = zeros(at_once * count * input);
-        let mut gates = zeros(at_once * count * width);
-        let mut work = Work {
-            recurrent: zeros(count * width),
-            reset: zeros(if self.resets_first() { count * hidden } else { 0 }),
-            sums: zeros(if sums { count * width } else { 0 }),
-        };
-        for begin in (0..steps).step_by(at_once) {
-            let now = at_once.min(steps - begin);
-            for (i, x) in x.chunks_exact_mut(input.max(1)).take(now * count).enumerate() {
-                if let Some(time) = self.time(first + i % count, begin + i / count) {
-                    let at = self.sizes.step(time, first + i % count) * input;
-                    x.copy_from_slice(&self.x[at..at + input]);
+        let taken = at_once * count;
+        let lengths = [
+            taken * input,
+            taken * width,
+            count * width,
+            if self.resets_first() { count * hidden } else { 0 },
+            if sums { count * width } else { 0 },
+        ];
+        engine.lend(lengths.iter().sum(), |memory| {
+            let [x, gates, recurrent, reset, sums] = cut(memory, lengths);
+            let mut work = Work { recurrent, reset, sums };
+            for begin in (0..steps).step_by(at_once) {
+                let now = at_once.min(steps - begin);
+                for (i, x) in x.chunks_exact_mut(input.max(1)).take(now * count).enumerate() {
+                    if let Some(time) = self.time(first + i % count, begin + i / count) {
+                        let at = self.sizes.step(time, first + i % count) * input;
+                        x.copy_from_slice(&self.x[at..at + input]);
+                    }
+                }
+                let (x, gates) = (&x[..now * count * input], &mut gates[..now * count * width]);
+                engine.product(Part::Input, x, gates);
+                for i in 0..now {
+                    let gates = &mut gates[i * count * width..][..count * width];
+                    let times = (0..count).map(|row| self.time(first + row, begin + i));
+                    self.step(times, gates, &mut work, &mut states, engine);
+                    let Work { recurrent, reset, sums } = &work;
+                    let step = begin + i;
+                    each(&Taken { step, sums, gates, recurrent, reset, states: &states });
                 }
             }
-            engine.product(
-                Part::Input,
-                &x[..now * count * input],
-                &mut gates[..now * count * width],
-            );
-            for i in 0..now {
-                let gates = &mut gates[i * count * width..][..count * width];
-                let times = (0..count).map(|row| self.time(first + row, begin + i));
-                self.step(times, gates, &mut work, &mut states, engine);
-                let Work { recurrent, reset, sums } = &work;
-                let step = begin + i;
-                each(&Taken { step, sums, gates, recurrent, reset, states: &states });
-            }
-        }
+        });
         states
     }
 
@@ -359,7 +295,7 @@ impl<'a, R: Real> Sequence<'a, R> {
         &self,
         times: impl Iterator<Item = Option<usize>> + Clone,
         gates: &mut [R],
-        work: &mut Work<R>,
+        work: &mut Work<'_, R>,
         states: &mut States<R>,
         engine: &impl Engine<R>,
     ) {
@@ -382,7 +318,7 @@ impl<'a, R: Real> Sequence<'a, R> {
                     let recurrent = &work.recurrent[row * direct..][..direct];
                     let own = row * hidden..(row + 1) * hidden;
                     let state = &mut states.hidden[own.clone()];
-                    let sums = sums_of(&mut work.sums, row, width);
+                    let sums = sums_of(work.sums, row, width);
                     let loops = Loops { cell: self, engine, gates, sums };
                     match kind {
                         CellKind::Lstm => loops.lstm(recurrent, state, &mut states.cell[own]),
@@ -396,7 +332,7 @@ impl<'a, R: Real> Sequence<'a, R> {
             },
         );
         if resets_first {
-            engine.product(Part::Reset, &work.reset, &mut work.recurrent[..count * hidden]);
+            engine.product(Part::Reset, work.reset, &mut work.recurrent[..count * hidden]);
             engine.elements(
                 #[inline(always)]
                 || {
@@ -404,7 +340,7 @@ impl<'a, R: Real> Sequence<'a, R> {
                         let candidate = &work.recurrent[row * hidden..][..hidden];
                         let state = &mut states.hidden[row * hidden..][..hidden];
                         let gates = &mut gates[row * width..][..width];
-                        let sums = sums_of(&mut work.sums, row, width);
+                        let sums = sums_of(work.sums, row, width);
                         Loops { cell: self, engine, gates, sums }.update(candidate, state);
                     }
                 },
@@ -579,11 +515,21 @@ pub(in crate::op) fn parts<R, const G: usize>(gates: &[R], hidden: usize) -> [&[
 }
 
 /// Memory of a step.
-struct Work<R> {
+struct Work<'a, R> {
     /// The products of the states with their weights.
-    recurrent: Vec<R>,
+    recurrent: &'a mut [R],
     /// The states that passed the reset gate.
-    reset: Vec<R>,
+    reset: &'a mut [R],
     /// What functions are applied to; empty if it is not kept.
-    sums: Vec<R>,
+    sums: &'a mut [R],
+}
+
+/// Memory in parts of these lengths.
+pub(crate) fn cut<R, const N: usize>(memory: &mut [R], lengths: [usize; N]) -> [&mut [R]; N] {
+    let mut rest = memory;
+    lengths.map(|length| {
+        let (own, others) = std::mem::take(&mut rest).split_at_mut(length);
+        rest = others;
+        own
+    })
 }

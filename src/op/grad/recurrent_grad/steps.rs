@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::op::real::Real;
-use crate::op::recurrent::{CellKind, Engine, Part, Sequence, States, parts};
+use crate::op::recurrent::{CellKind, Engine, Part, Sequence, States, cut, parts};
 
 /// The gradients of some sequences of one direction; `dys` are those of the cell's results. Calls
 /// `each` with the step, the sequence and the parts of the results that its step has, and returns
@@ -258,7 +258,7 @@ impl<R: Real> Back<R> {
         let dh = &self.state[row * hidden..][..hidden];
         let dc = &mut self.cell[row * hidden..][..hidden];
         let sums = &mut self.sums[row * 4 * hidden..][..4 * hidden];
-        let [d_input, d_output, d_forget, d_candidate] = parts_mut(sums, hidden);
+        let [d_input, d_output, d_forget, d_candidate] = cut(sums, [hidden; 4]);
         let peep = |gate: usize| sequence.peepholes.get(gate * hidden..(gate + 1) * hidden);
         for i in 0..hidden {
             d_output[i] = dh[i] * shown[i] * of_output[i];
@@ -301,7 +301,7 @@ impl<R: Real> Back<R> {
         let [of_update, of_reset, of_candidate] = parts(&self.slopes, hidden);
         let dh = &mut self.state[row * hidden..][..hidden];
         let sums = &mut self.sums[row * 3 * hidden..][..3 * hidden];
-        let [d_update, d_reset, d_candidate] = parts_mut(sums, hidden);
+        let [d_update, d_reset, d_candidate] = cut(sums, [hidden; 3]);
         for i in 0..hidden {
             d_update[i] = dh[i] * (seen.state[i] - candidate[i]) * of_update[i];
             d_candidate[i] = dh[i] * (R::of(1.0) - update[i]) * of_candidate[i];
@@ -312,7 +312,7 @@ impl<R: Real> Back<R> {
             return;
         }
         let recurrent = &mut self.recurrent[row * 3 * hidden..][..3 * hidden];
-        let [r_update, r_reset, r_candidate] = parts_mut(recurrent, hidden);
+        let [r_update, r_reset, r_candidate] = cut(recurrent, [hidden; 3]);
         for i in 0..hidden {
             d_reset[i] = d_candidate[i] * seen.reset[i] * of_reset[i];
             r_candidate[i] = d_candidate[i] * reset[i];
@@ -346,17 +346,6 @@ impl<R: Real> Back<R> {
         let terms = self.state[own.clone()].iter().zip(&self.slopes);
         self.sums[own].iter_mut().zip(terms).for_each(|(y, (g, slope))| *y = *g * *slope);
     }
-}
-
-/// The gates, each of so many elements, to write.
-#[inline(always)]
-fn parts_mut<R, const G: usize>(gates: &mut [R], hidden: usize) -> [&mut [R]; G] {
-    let mut rest = gates;
-    std::array::from_fn(|_| {
-        let (own, others) = std::mem::take(&mut rest).split_at_mut(hidden);
-        rest = others;
-        own
-    })
 }
 
 /// The slopes of gates, of which each has this one of the cell's functions.
