@@ -84,6 +84,12 @@ fn reorder(
                 exchange(from, size, as_they_lie([rows, channels, taps]), to);
             });
         }
+        Order::GatePanels => {
+            let terms = *invariant(tensor.dims().last(), "that weights of gates have terms");
+            each_panel(from, to, terms * size, |gates, from, to| {
+                exchange(from, size, as_they_lie([gates, terms, 1]), to);
+            });
+        }
         Order::Heads => {
             let [heads, tokens, run] = heads(tensor);
             exchange(from, run * size, as_they_lie([heads, 1, tokens]), to);
@@ -357,6 +363,25 @@ mod tests {
             read(Order::RowPanels, &turned, back.bytes_mut());
             assert_eq!(back.as_slice::<f32>(), data, "{dims:?}");
         }
+    }
+
+    #[test]
+    fn panels_have_the_gates_of_a_direction() {
+        let dims = [2, 128, 3];
+        let data: Vec<f32> = (0..2 * 128 * 3).map(|i| i as f32).collect();
+        let tensor = Tensor::new(&dims, &data).unwrap();
+        let mut turned = Tensor::zeros(DType::F32, &dims).unwrap();
+        write(Order::GatePanels, &tensor, turned.bytes_mut());
+        let panels = (0..4).flat_map(|panel| (0..3).map(move |term| (panel, term)));
+        let rows = panels.flat_map(|(panel, term)| {
+            (panel * 64..(panel + 1) * 64).map(move |gate| (gate * 3 + term) as f32)
+        });
+        assert_eq!(turned.as_slice::<f32>(), rows.collect::<Vec<_>>());
+        let mut back = Tensor::zeros(DType::F32, &dims).unwrap();
+        read(Order::GatePanels, &turned, back.bytes_mut());
+        assert_eq!(back.as_slice::<f32>(), data);
+        let none = Tensor::zeros(DType::F32, &[1, 64, 0]).unwrap();
+        write(Order::GatePanels, &none, &mut []);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl<'a> Builder<'a> {
                 std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).collect()
             }
             Order::ChannelsLast | Order::RowMajor => (0..rank).collect(),
-            Order::RowPanels | Order::Heads => {
+            Order::RowPanels | Order::GatePanels | Order::Heads => {
                 invariant(None, "that GPUs have neither panels nor heads apart")
             }
         }

@@ -275,7 +275,7 @@ impl Emitter<'_> {
             prologue,
             chain: match order {
                 // The others are of parameters, and of values without a chain.
-                Order::RowMajor | Order::RowPanels | Order::Heads => chain,
+                Order::RowMajor | Order::RowPanels | Order::GatePanels | Order::Heads => chain,
                 Order::ChannelsLast => {
                     order::in_channels_last(&chain, &graph.node(id).results()[0].ty)
                         .unwrap_or(chain)

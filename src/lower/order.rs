@@ -160,10 +160,14 @@ impl Orders {
     /// The order in which the launch of a node takes an operand, too, beside row-major: weights on
     /// a target whose devices do not keep parameters.
     fn of_weights(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Option<Order> {
-        let is_weights =
-            slot == 1 && layout.role(id) == Role::Launch && !layout.kernels.target().keeps_params;
-        let support = is_weights.then(|| layout.support(id))?;
+        let may_be_weights = matches!(slot, 1 | 2)
+            && layout.role(id) == Role::Launch
+            && !layout.kernels.target().keeps_params;
+        let support = may_be_weights.then(|| layout.support(id))?;
         let order = support.kernel.map(|_| support.weights)?;
+        if slot == 2 && order != Order::GatePanels {
+            return None;
+        }
         // A kernel that prefers its images with the channels last takes weights so for these.
         let suits = support.images == Images::RowMajor || self.launch(id) == Order::ChannelsLast;
         (suits && order != Order::RowMajor).then_some(order)
@@ -336,8 +340,9 @@ fn moves(order: Order, ty: &TensorType) -> bool {
         (Order::RowPanels, [rows, columns @ ..]) if !is_empty => {
             *rows != Dim::ONE && columns.iter().any(|d| *d != Dim::ONE)
         }
+        (Order::GatePanels, [_, _, terms]) if !is_empty => *terms != Dim::ONE,
         // Heads are of results alone.
-        (Order::RowMajor | Order::RowPanels | Order::Heads, _) => false,
+        (Order::RowMajor | Order::RowPanels | Order::GatePanels | Order::Heads, _) => false,
     }
 }
 

@@ -87,8 +87,9 @@ pub struct Support {
     pub(crate) parts: Option<Partials>,
     /// The memory order of its images.
     pub(crate) images: Images,
-    /// An order in which the kernel takes its second operand, too, if that is a parameter, on a
-    /// target whose devices do not keep parameters; for images as the kernel prefers them.
+    /// An order in which the kernel takes its weights, too, if they are a parameter, on a target
+    /// whose devices do not keep parameters: its second operand, of a recurrent cell also its
+    /// third; for images as the kernel prefers them.
     pub(crate) weights: Order,
     /// The operands that its kernel can read through a function of their elements.
     pub(crate) reads_through: Through,

@@ -128,6 +128,10 @@ pub enum Order {
     /// the first column, then of the second. Of a weight `[out, in, ...]` the columns are those
     /// that its rows have with the channels last.
     RowPanels,
+    /// Weights `[directions, gates, terms]` of a recurrent cell in panels of 64 gates, of which
+    /// each direction has whole ones: of a panel the elements for the first term, then for the
+    /// second.
+    GatePanels,
     /// Of `[rows, heads, tokens, size]` the heads of a token lie one behind the other: the axes 1
     /// and 2 are exchanged.
     Heads,
@@ -143,6 +147,7 @@ impl Order {
             Self::RowMajor => None,
             Self::ChannelsLast => Some("channels_last"),
             Self::RowPanels => Some("row_panels"),
+            Self::GatePanels => Some("gate_panels"),
             Self::Heads => Some("heads"),
         }
     }

@@ -34,7 +34,7 @@ pub fn gemm(
         (Order::RowMajor, false) => Matrix::contiguous(b.data, rows, columns).into(),
         (Order::RowMajor, true) => Matrix::contiguous(b.data, rows, columns).transposed().into(),
         (Order::RowPanels, true) => Right::Panels(Panels::new(b.data, columns, rows)),
-        (Order::ChannelsLast | Order::RowPanels | Order::Heads, _) => {
+        (Order::ChannelsLast | Order::RowPanels | Order::GatePanels | Order::Heads, _) => {
             invariant(None, "that weights lie as their product takes them")
         }
     };
@@ -79,7 +79,7 @@ pub(crate) fn matmul(
             debug_assert!(epilogue.is_empty(), "heads end without a chain");
             products.compute_heads(y);
         }
-        Order::ChannelsLast | Order::RowPanels => {
+        Order::ChannelsLast | Order::RowPanels | Order::GatePanels => {
             invariant::<()>(None, "that matrices lie as their product gives them");
         }
     }

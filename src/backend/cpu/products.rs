@@ -147,7 +147,7 @@ impl<'a> Matrices<'a> {
         let heads = match of.order {
             Order::RowMajor => Some(1),
             Order::Heads => outer.last().copied(),
-            Order::ChannelsLast | Order::RowPanels => None,
+            Order::ChannelsLast | Order::RowPanels | Order::GatePanels => None,
         };
         let heads = invariant(heads, "that matrices lie as their product takes them");
         Self { data: of.data, outer, rows, columns, heads }

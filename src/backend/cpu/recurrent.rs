@@ -10,15 +10,17 @@ use smallvec::SmallVec;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::{Each, Epilogue};
-use super::gemm::{Matrix, MatrixMut, multiply};
-use super::matmul::matmul;
-use super::products::View;
+use super::ending_last::EndingLast;
+use super::gemm::{Matrix, MatrixMut, Panels, Right, multiply};
+use super::products::Product;
 use super::scratch;
 use super::simd::vectorised;
-use super::state_product::StateWeights;
+use super::state_product::{StateWeights, panels};
 use crate::backend::host::{Each as _, Unsuited, crew};
 use crate::lower::{Support, Types};
-use crate::op::{Activation, Cell, Engine, Part, Recurrent, Sequence, SequenceSizes, States, cut};
+use crate::op::{
+    Activation, Cell, CellKind, Engine, Part, Recurrent, Sequence, SequenceSizes, States, cut,
+};
 use crate::types::{KernelClass, Order};
 
 /// The most sequences of a task: their states stay in a core's cache beside the weights of a gate.
@@ -37,63 +39,76 @@ pub(crate) struct RecurrentPlan {
     op: Recurrent,
     cell: Cell,
     sizes: SequenceSizes,
+    /// The orders of the weights for the operand and for the state.
+    orders: [Order; 2],
 }
 
 impl RecurrentPlan {
-    /// The plan for a first and a third operand of these sizes, none 0, which `op` admits. `None`
-    /// if sequences have lengths of their own.
-    pub(crate) fn new(op: &Recurrent, x: &[usize], r: &[usize]) -> Option<Self> {
+    /// The plan for a first and a third operand of these sizes, none 0, which `op` admits, and for
+    /// weights in these orders. `None` if sequences have lengths of their own.
+    pub(crate) fn new(
+        op: &Recurrent,
+        x: &[usize],
+        r: &[usize],
+        orders: [Order; 2],
+    ) -> Option<Self> {
         let sizes = op.sizes(x, r).filter(|_| op.lengths_operand().is_none())?;
-        Some(Self { op: op.clone(), cell: op.cell(), sizes })
+        Some(Self { op: op.clone(), cell: op.cell(), sizes, orders })
     }
 }
-
-/// The rows of the operand's weights that a task turns.
-const ROWS: usize = 32;
 
 /// The weights of one direction as products take them.
 pub(super) struct Packed<'a> {
     sequence: Sequence<'a, f32>,
-    /// Those of the operand, a row for each term.
-    input: &'a [f32],
+    input: Panels<'a>,
     state: StateWeights<'a>,
     reset: StateWeights<'a>,
 }
 
 impl<'a> Packed<'a> {
-    /// Calls `f` with the weights of so many directions.
+    /// Calls `f` with the weights of so many directions, which lie in these orders.
     pub(super) fn with<T>(
         directions: usize,
+        [of_operand, of_state]: [Order; 2],
         sequence: impl Fn(usize) -> Sequence<'a, f32>,
         f: impl FnOnce(&[Packed<'_>]) -> T,
     ) -> T {
-        let room = |part| {
+        // Those that lie in panels need none.
+        let room = |part, order| {
             let (weights, terms) = sequence(0).weights(part);
-            StateWeights::room(weights.len() / terms, terms)
+            match (order, part) {
+                (Order::GatePanels, _) => 0,
+                (_, Part::Input) => weights.len(),
+                (_, Part::State | Part::Reset) => StateWeights::room(weights.len() / terms, terms),
+            }
         };
-        let rooms =
-            [sequence(0).weights(Part::Input).0.len(), room(Part::State), room(Part::Reset)];
+        let parts = [(Part::Input, of_operand), (Part::State, of_state), (Part::Reset, of_state)];
+        let rooms = parts.map(|(part, order)| room(part, order));
         let each: usize = rooms.iter().sum();
         scratch::weights(directions * each, |memory| {
-            let memory = memory.chunks_exact_mut(each).enumerate();
-            let all = memory.map(|(d, memory)| Packed::new(sequence(d), cut(memory, rooms)));
+            let mut rest = memory;
+            let all = (0..directions).map(|d| {
+                let (own, others) = std::mem::take(&mut rest).split_at_mut(each);
+                rest = others;
+                Packed::new(sequence(d), cut(own, rooms))
+            });
             f(&all.collect::<SmallVec<[_; 2]>>())
         })
     }
 
     fn new(sequence: Sequence<'a, f32>, [input, state, reset]: [&'a mut [f32]; 3]) -> Self {
-        let (weights, terms) = sequence.weights(Part::Input);
-        let columns = weights.len() / terms;
-        let rows = Matrix::contiguous(weights, columns, terms);
-        input.par_chunks_mut(ROWS * columns).enumerate().each(|(i, to)| {
-            let own = i * ROWS..(i * ROWS + to.len() / columns);
-            rows.block(0..columns, own).pack_transposed(to, columns);
-        });
-        let panels = |part, room| {
+        let of = |part, room: &'a mut [f32]| {
             let (weights, terms) = sequence.weights(part);
-            StateWeights::new(weights, terms, room)
+            let data = if room.is_empty() { weights } else { panels(weights, terms, room) };
+            (data, weights.len() / terms, terms)
         };
-        let (state, reset) = (panels(Part::State, state), panels(Part::Reset, reset));
+        let of_state = |part, room| {
+            let (data, columns, terms) = of(part, room);
+            StateWeights::new(data, columns, terms)
+        };
+        let (data, columns, terms) = of(Part::Input, input);
+        let input = Panels::new(data, terms, columns);
+        let (state, reset) = (of_state(Part::State, state), of_state(Part::Reset, reset));
         Self { sequence, input, state, reset }
     }
 
@@ -107,10 +122,11 @@ impl Engine<f32> for Packed<'_> {
     fn product(&self, part: Part, a: &[f32], y: &mut [f32]) {
         match part {
             Part::Input => {
-                let (data, (_, terms)) = (self.input, self.sequence.weights(part));
-                let (left, right) = ([a.len() / terms, terms], [terms, data.len() / terms]);
-                let (left, right) = (View::new(&left, a), View::new(&right, data));
-                matmul(left, right, Order::RowMajor, y, &Epilogue::default());
+                let b = Right::Panels(self.input);
+                let a = Matrix::contiguous(a, y.len() / b.columns(), b.rows());
+                let none = Epilogue::default();
+                let ending = &EndingLast::new(None, none.steps(), b.columns());
+                Product { a, b, ending }.compute(y, 0);
             }
             Part::State => self.state.product(a, y),
             Part::Reset => self.reset.product(a, y),
@@ -221,7 +237,7 @@ pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut
     let SequenceSizes { steps, hidden, directions, .. } = sizes;
     let sequence = |d| plan.op.sequence(&plan.cell, sizes, d, operands, &[]);
     let (all, last) = results.split_first_mut().expect("invariant: a call has results");
-    Packed::with(directions, sequence, |weights| {
+    Packed::with(directions, plan.orders, sequence, |weights| {
         let task = |direction: usize, rows: Range<usize>, done: &mut [f32]| {
             let first = rows.start;
             weights[direction].sequence.run(rows, &weights[direction], |time, row, state| {
@@ -243,12 +259,24 @@ pub(crate) fn recurrent(plan: &RecurrentPlan, operands: &[&[f32]], results: &mut
 
 impl CpuOp for Recurrent {
     fn supports(&self, types: &Types<'_>) -> Support {
-        of_f32(KernelClass::Recurrent, types)
+        let support = of_f32(KernelClass::Recurrent, types);
+        let gates = if self.kind == CellKind::Gru { 1 } else { self.kind.gates() };
+        // Each product of a state has whole panels: of a GRU one may be of a single gate.
+        let whole = types.operands.get(2).and_then(|r| {
+            let hidden = usize::try_from(r.shape.last()?.as_const()?).ok()?;
+            Some((hidden * gates).is_multiple_of(Order::PANEL))
+        });
+        let is_kernel = support.kernel.is_some() && self.lengths_operand().is_none();
+        let holds = whole == Some(true) && is_kernel;
+        Support { weights: if holds { Order::GatePanels } else { Order::RowMajor }, ..support }
     }
 
     fn plan(&self, at: &Sizes) -> Option<Box<dyn CpuKernel>> {
-        let [x, _, r, ..] = at.operands.as_slice() else { return None };
-        Some(Box::new(RecurrentPlan::new(self, x, r)?))
+        let ([x, _, r, ..], [_, w, of_state, ..]) = (at.operands.as_slice(), at.orders.as_slice())
+        else {
+            return None;
+        };
+        Some(Box::new(RecurrentPlan::new(self, x, r, [*w, *of_state])?))
     }
 }
 
@@ -271,8 +299,11 @@ pub(super) mod tests {
 
     use super::super::testing::{assert_bits, in_pools, misaligned, random, rng};
     use super::{RecurrentPlan, recurrent};
+    use crate::backend::params::write;
     use crate::op::{CellKind, CellSettings, Direction, Op, Recurrent};
-    use crate::types::Tensor;
+    use crate::types::{Order, Tensor};
+
+    const ROW_MAJOR: [Order; 2] = [Order::RowMajor; 2];
 
     pub(in super::super) fn drawn(rng: &mut impl Rng, cell: usize) -> Recurrent {
         let direction =
@@ -317,9 +348,14 @@ pub(super) mod tests {
         all.iter().map(tensor).collect()
     }
 
-    fn run(op: &Recurrent, operands: &[Tensor]) -> Vec<Vec<f32>> {
+    fn run(op: &Recurrent, operands: &[Tensor], orders: [Order; 2]) -> Vec<Vec<f32>> {
         let expected = Op::from(op.clone()).eval(&operands.iter().collect::<Vec<_>>()).unwrap();
-        let plan = RecurrentPlan::new(op, operands[0].dims(), operands[2].dims()).unwrap();
+        let plan = RecurrentPlan::new(op, operands[0].dims(), operands[2].dims(), orders).unwrap();
+        let mut operands = operands.to_vec();
+        for (operand, order) in operands[1..3].iter_mut().zip(orders) {
+            let given = operand.clone();
+            write(order, &given, operand.bytes_mut());
+        }
         let shifted: Vec<_> = operands.iter().map(|t| misaligned(t.as_slice())).collect();
         let slices: Vec<&[f32]> = shifted.iter().map(|s| &s[1..]).collect();
         let joined = in_pools(|| {
@@ -348,10 +384,14 @@ pub(super) mod tests {
                 rng.random_range(1..8),
                 rng.random_range(1..if case % 5 == 0 { 90 } else { 9 }),
                 rng.random_range(1..20),
-                rng.random_range(1..40),
+                if case % 7 == 0 { 64 } else { rng.random_range(1..40) },
             ];
             let operands = operands(&mut rng, &op, sizes);
-            run(&op, &operands);
+            let orders = [(); 2].map(|()| {
+                let in_panels = case % 7 == 0 && rng.random_bool(0.7);
+                if in_panels { Order::GatePanels } else { Order::RowMajor }
+            });
+            run(&op, &operands, orders);
         }
     }
 
@@ -368,7 +408,7 @@ pub(super) mod tests {
                 }
             };
             let operands = operands(&mut rng, &op, sizes);
-            let whole = run(&op, &operands);
+            let whole = run(&op, &operands, ROW_MAJOR);
             let (from, to) = (rng.random_range(0..rows - 1), rows);
             let part: Vec<Tensor> = operands
                 .iter()
@@ -382,7 +422,7 @@ pub(super) mod tests {
                     Tensor::new(&dims, &t.as_slice::<f32>()[from * width..to * width]).unwrap()
                 })
                 .collect();
-            for (whole, part) in whole.iter().zip(run(&op, &part)) {
+            for (whole, part) in whole.iter().zip(run(&op, &part, ROW_MAJOR)) {
                 let width = whole.len() / rows;
                 assert_bits(&part, &whole[from * width..to * width], &format!("{op:?} {from}.."));
             }

@@ -11,7 +11,7 @@ use super::recurrent::{Done, Packed, Tasks, WORTH};
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
 use crate::op::{Cell, Recurrent, RecurrentGrad, SequenceSizes, States, sequence_gradients};
-use crate::types::KernelClass;
+use crate::types::{KernelClass, Order};
 
 /// A call whose operands have these sizes, all sequences as long as the operand.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl CpuKernel for RecurrentGradPlan {
         let (own, dys) = operands.split_at(operands.len() - self.op.result_count());
         let sequence = |d| self.op.sequence(&self.cell, self.sizes, d, own, &[]);
         let (parts, beginning) = results.split_at_mut(self.widths.len());
-        Packed::with(directions, sequence, |weights| {
+        Packed::with(directions, [Order::RowMajor; 2], sequence, |weights| {
             let task = |direction: usize, rows: Range<usize>, done: &mut [f32]| {
                 self.task(&weights[direction], rows, dys, done)
             };

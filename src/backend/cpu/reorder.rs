@@ -32,7 +32,7 @@ impl ReorderPlan {
         match to {
             Order::ChannelsLast => Self { rows: channels, columns: places },
             Order::RowMajor => Self { rows: places, columns: channels },
-            Order::RowPanels | Order::Heads => {
+            Order::RowPanels | Order::GatePanels | Order::Heads => {
                 invariant(None, "that images are put into the orders of images")
             }
         }

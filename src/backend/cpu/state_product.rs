@@ -10,9 +10,10 @@ use super::gemm::{Matrix, add_term, array, each_sum, store_vectors};
 use super::isa;
 use crate::backend::host::Each;
 use crate::op::Part;
+use crate::types::Order;
 
 /// The columns of a panel, at least as many as those of the widest block.
-const PANEL: usize = 64;
+const PANEL: usize = Order::PANEL;
 
 /// The terms that each sum has taken its run of.
 const ROUND: usize = Part::RUN * Part::SUMS;
@@ -24,11 +25,27 @@ const APART: usize = ROUND / 2;
 const ROWS: usize = 6;
 
 /// Weights in panels of columns: of each panel the columns' elements for one term, then for the
-/// next, with zeros where the last panel has fewer columns.
+/// next, with zeros where the last panel has fewer columns. A direction of [`Order::GatePanels`] is
+/// of this kind.
 pub(super) struct StateWeights<'a> {
     data: &'a [f32],
     columns: usize,
     terms: usize,
+}
+
+/// Puts the rows of `weights`, of so many terms, as columns into panels; returns them. The last one
+/// has as many columns as `room` has for it, those beyond the rows are zeros.
+pub(super) fn panels<'a>(weights: &[f32], terms: usize, room: &'a mut [f32]) -> &'a [f32] {
+    let panels = room.par_chunks_mut(PANEL * terms);
+    panels.zip(weights.par_chunks(PANEL * terms)).each(|(panel, rows)| {
+        let rows = Matrix::contiguous(rows, rows.len() / terms, terms);
+        let width = panel.len() / terms;
+        if rows.rows() < width {
+            panel.fill(0.0);
+        }
+        rows.pack_transposed(panel, width);
+    });
+    room
 }
 
 impl<'a> StateWeights<'a> {
@@ -37,18 +54,10 @@ impl<'a> StateWeights<'a> {
         columns.next_multiple_of(PANEL) * terms
     }
 
-    /// The rows of `weights`, of so many terms, as columns; `room` is for them.
-    pub(super) fn new(weights: &[f32], terms: usize, room: &'a mut [f32]) -> Self {
-        let columns = weights.len() / terms;
-        let panels = room.par_chunks_exact_mut(PANEL * terms);
-        panels.zip(weights.par_chunks(PANEL * terms)).each(|(panel, rows)| {
-            let rows = Matrix::contiguous(rows, rows.len() / terms, terms);
-            if rows.rows < PANEL {
-                panel.fill(0.0);
-            }
-            rows.pack_transposed(panel, PANEL);
-        });
-        Self { data: room, columns, terms }
+    /// Weights of so many columns and terms in panels.
+    pub(super) fn new(data: &'a [f32], columns: usize, terms: usize) -> Self {
+        assert_eq!(data.len(), Self::room(columns, terms), "elements of panels");
+        Self { data, columns, terms }
     }
 
     /// `y = a b` for the states `a`, where `b` are the columns.

@@ -189,7 +189,10 @@ impl<'a> HostSteps<'a> {
             let tensor = self.tensor(dtype(buffer), self.location(*buffer), memory)?;
             operands.push(match self.program.buffer(*buffer).order {
                 Order::RowMajor => tensor,
-                order @ (Order::ChannelsLast | Order::RowPanels | Order::Heads) => {
+                order @ (Order::ChannelsLast
+                | Order::RowPanels
+                | Order::GatePanels
+                | Order::Heads) => {
                     let turned = Tensor::zeros(tensor.dtype(), tensor.dims());
                     let mut turned = turned.map_err(|e| StepError::Internal(e.to_string()))?;
                     self.crew.enter(|| params::read(order, &tensor, turned.bytes_mut()));

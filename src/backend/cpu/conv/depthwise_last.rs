@@ -30,6 +30,10 @@ const WINDOWS: usize = 7;
 /// The most windows whose results are asked for together.
 const WIDE: usize = 4 * WINDOWS;
 
+/// The most vectors of channels that are computed together. Sixteen registers hold their sums and
+/// no weights, which multiplications then read; what a block costs beside these counts for more.
+const MOST: usize = 2;
+
 /// The sizes of a convolution of images with the channels last, channel by channel.
 #[derive(Debug)]
 pub(super) struct DepthwiseLast {
@@ -117,8 +121,6 @@ impl WithSimd for Line<'_, '_> {
             _ => 0,
         };
         let windows = together(columns.output);
-        // Sums, weights and elements in registers.
-        let most = if S::REGISTER_COUNT < 32 { 1 } else { 2 };
         let groups = columns.output.div_ceil(WIDE);
         let start = |group: usize| group * columns.output / groups;
         for group in (0..groups).map(|group| start(group)..start(group + 1)) {
@@ -134,7 +136,7 @@ impl WithSimd for Line<'_, '_> {
                 let mut first = 0;
                 while first < channels {
                     let at = Block { window, first };
-                    let vectors = ((channels - first) / S::F32_LANES).min(most);
+                    let vectors = ((channels - first) / S::F32_LANES).min(MOST);
                     macro_rules! blocks {
                         ($($windows:literal $vectors:literal;)*) => {
                             match (windows, vectors, stride) {

@@ -71,7 +71,7 @@ impl CpuKernel for InOrder {
         let steps = match self.order {
             Order::RowMajor => [1, taps],
             Order::ChannelsLast => [self.channels, 1],
-            Order::RowPanels | Order::Heads => {
+            Order::RowPanels | Order::GatePanels | Order::Heads => {
                 invariant(None, "that weights in panels are taken so, and none have heads")
             }
         };
