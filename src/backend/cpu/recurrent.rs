@@ -264,7 +264,7 @@ impl CpuOp for Recurrent {
         // Each product of a state has whole panels: of a GRU one may be of a single gate.
         let whole = types.operands.get(2).and_then(|r| {
             let hidden = usize::try_from(r.shape.last()?.as_const()?).ok()?;
-            Some((hidden * gates).is_multiple_of(Order::PANEL))
+            Some((hidden % Order::PANEL * gates).is_multiple_of(Order::PANEL))
         });
         let is_kernel = support.kernel.is_some() && self.lengths_operand().is_none();
         let holds = whole == Some(true) && is_kernel;
