@@ -6,7 +6,7 @@ use super::layout::{Group, Layout, Role, ValueMap};
 use super::support::{Images, is_image};
 use crate::ir::{Graph, NodeId, NodeMap, Value};
 use crate::op::{Op, Traits};
-use crate::types::invariant::{int, invariant};
+use crate::types::invariant::int;
 use crate::types::{DType, Dim, FastMap, KernelClass, Order, TensorType};
 
 /// The memory orders of launches and values.
@@ -123,9 +123,11 @@ impl Orders {
             // All who read it take it so.
             return order;
         }
-        if self.of_weights(layout, id, slot).is_some() {
-            let weights = invariant(operands.get(slot), "that a kernel has its weights");
-            return self.value(*weights);
+        // Weights that are computed may lie in an order of images, which not all take so.
+        if let (Some(taken), Some(own)) = (self.of_weights(layout, id, slot), own)
+            && (own == taken || own == Order::RowMajor)
+        {
+            return own;
         }
         let chain = layout.groups.get(&id).map(|g| &g.chain);
         // A node without a group has no chain.

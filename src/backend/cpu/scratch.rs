@@ -71,7 +71,7 @@ pub(super) fn weights<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     WEIGHTS.with(|buffer| lend(buffer, len, f))
 }
 
-/// As [`shared`], for the results of a phase.
+/// As [`shared`], for the results of a phase or of tasks.
 pub(super) fn phases<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     PHASES.with(|buffer| lend(buffer, len, f))
 }
@@ -81,7 +81,8 @@ fn lend<R>(buffer: &Cell<Vec<Line>>, len: usize, f: impl FnOnce(&mut [f32]) -> R
     let mut lines = buffer.take();
     let count = len.div_ceil(LINE);
     if lines.len() < count {
-        lines.resize(count, Line::zeroed());
+        // Pages come from the system when a task first writes them.
+        lines = bytemuck::zeroed_vec(count);
     }
     let result = f(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
     if lines.len() <= KEPT / LINE {

@@ -3,12 +3,12 @@ use std::sync::Arc;
 
 use super::Cpu;
 use crate::backend::{CPU, Executable, RunError, RunOptions, Trace};
-use crate::ir::{Builder, Graph, Placement, Value, Weights, verify};
+use crate::ir::{Builder, Graph, Placement, Value, Weights, parse, verify};
 use crate::lower::testing::{Replication, batch, block, naive, numbers, template, views};
 use crate::lower::{Access, Action, BufferId, ChainStep, lower};
 use crate::op::{
-    Binary, Cast, Concat, Conv, Coordinates, Gemm, MatMul, Nearest, Op, Pad, PadMode, Pool, Reduce,
-    Resize, ResizeMode, Slice, Softmax, Unary,
+    Binary, Cast, CellKind, CellSettings, Concat, Conv, Coordinates, Gemm, MatMul, Nearest, Op,
+    Pad, PadMode, Pool, Recurrent, Reduce, Resize, ResizeMode, Slice, Softmax, Unary,
 };
 use crate::types::{DType, Device, Dim, Shape, ShardRule, Tensor, TensorType, subnormals};
 
@@ -106,9 +106,13 @@ fn parameters_in_another_order_are_those_that_were_given() {
         Op::from(Cast { to: dtype }).eval(&[&tensor]).unwrap().remove(0)
     };
     let conv = Op::from(Conv { pads: vec![1; 4], ..Conv::default() });
+    let settings = CellSettings { batch_first: true, ..CellSettings::default() };
+    let cell = |kind| Op::from(Recurrent { kind, settings: settings.clone() });
     let product = |trans_b| Op::from(Gemm { trans_b, ..Gemm::default() });
     // Last, whether the kernel has an order of its own.
-    let cases: [(Op, &[usize], &[usize], bool); 5] = [
+    let cases: [(Op, &[usize], &[usize], bool); 7] = [
+        (cell(CellKind::Lstm), &[4, 5, 16], &[1, 64, 16], true),
+        (cell(CellKind::Gru), &[4, 5, 16], &[1, 48, 16], false),
         (conv, &[4, 2, 5, 5], &[3, 2, 3, 3], true),
         (product(false), &[4, 7], &[7, 70], false),
         (product(true), &[4, 7], &[70, 7], true),
@@ -126,8 +130,14 @@ fn parameters_in_another_order_are_those_that_were_given() {
         let mut weights = Weights::default();
         weights.insert("w", tensor(dtype, w_dims, 1.0));
         let w = build.param("w", weights.get("w").unwrap().clone());
-        let y = build.op("y", op.clone(), &[x, w]).unwrap();
-        build.output("y", y);
+        // Both weights of a cell are the same here.
+        let (names, operands): (&[&str], &[Value]) = if let Op::Recurrent(op) = op {
+            (&["y", "h", "c"][..op.result_count()], &[x, w, w])
+        } else {
+            (&["y"], &[x, w])
+        };
+        let y = build.ops(names, op.clone(), operands).unwrap();
+        build.output("y", y[0]);
         let graph = build.finish().0;
         let run = executable(&graph, &weights, 2);
         let is_own = dtype == DType::F32 && *turns;
@@ -142,6 +152,27 @@ fn parameters_in_another_order_are_those_that_were_given() {
             assert_eq!(vec![got.outputs[0].1.clone()], naive(&graph, &weights, &inputs, 4));
         }
     }
+}
+
+/// A transpose may have its result with the channels last.
+#[test]
+fn computed_weights_of_cells_are_row_major() {
+    let text = "fanwise 1\nsymbol N >= 0
+        graph @g(%x: f32[N,5,16], %v: f32[1,16,64]) -> (y: f32[N,5,1,16]) {
+          %w : f32[1,64,16] = transpose(%v) {perm=[0, 2, 1]}
+          %y : f32[N,5,1,16], %h : f32[N,1,16], %c : f32[N,1,16] =
+            lstm(%x, %w, %w) {batch_first=true}
+          return %y
+        }";
+    let (graph, weights) = (parse(&text.replace("=\n", "=")).unwrap(), Weights::default());
+    let small = |dims: &[usize]| {
+        let data = (0..dims.iter().product()).map(|i: usize| (i * 7 % 23) as f32 / 50.0 - 0.2);
+        Tensor::new(dims, &data.collect::<Vec<_>>()).unwrap()
+    };
+    let inputs = [("x", small(&[3, 5, 16])), ("v", small(&[1, 16, 64]))];
+    let inputs = inputs.map(|(name, tensor)| (name.to_owned(), tensor)).into();
+    let got = executable(&graph, &weights, 2).run(&inputs, &RunOptions::default()).unwrap();
+    assert_eq!(got.outputs[0].1, naive(&graph, &weights, &inputs, 3)[0]);
 }
 
 #[test]
