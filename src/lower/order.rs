@@ -162,12 +162,13 @@ impl Orders {
     /// The order in which the launch of a node takes an operand, too, beside row-major: weights on
     /// a target whose devices do not keep parameters.
     fn of_weights(&self, layout: &Layout<'_>, id: NodeId, slot: usize) -> Option<Order> {
-        let may_be_weights = matches!(slot, 1 | 2)
-            && layout.role(id) == Role::Launch
-            && !layout.kernels.target().keeps_params;
-        let support = may_be_weights.then(|| layout.support(id))?;
+        let may_be =
+            slot > 0 && layout.role(id) == Role::Launch && !layout.kernels.target().keeps_params;
+        let support = may_be.then(|| layout.support(id))?;
         let order = support.kernel.map(|_| support.weights)?;
-        if slot == 2 && order != Order::GatePanels {
+        // A cell has weights for its operand and for its state.
+        let last = if order == Order::GatePanels { 2 } else { 1 };
+        if slot > last {
             return None;
         }
         // A kernel that prefers its images with the channels last takes weights so for these.

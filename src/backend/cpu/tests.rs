@@ -160,11 +160,11 @@ fn computed_weights_of_cells_are_row_major() {
     let text = "fanwise 1\nsymbol N >= 0
         graph @g(%x: f32[N,5,16], %v: f32[1,16,64]) -> (y: f32[N,5,1,16]) {
           %w : f32[1,64,16] = transpose(%v) {perm=[0, 2, 1]}
-          %y : f32[N,5,1,16], %h : f32[N,1,16], %c : f32[N,1,16] =
+          %y : f32[N,5,1,16], %h : f32[N,1,16], %c : f32[N,1,16] = \
             lstm(%x, %w, %w) {batch_first=true}
           return %y
         }";
-    let (graph, weights) = (parse(&text.replace("=\n", "=")).unwrap(), Weights::default());
+    let (graph, weights) = (parse(text).unwrap(), Weights::default());
     let small = |dims: &[usize]| {
         let data = (0..dims.iter().product()).map(|i: usize| (i * 7 % 23) as f32 / 50.0 - 0.2);
         Tensor::new(dims, &data.collect::<Vec<_>>()).unwrap()
