@@ -11,7 +11,8 @@ use fanwise::format::{Budget, npz};
 use fanwise::types::Tensor;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use support::snap;
+use support::turn::part;
+use support::{exported, snap};
 
 use crate::isa::MODELS;
 
@@ -48,6 +49,28 @@ fn outputs_have_the_bits_that_they_had() {
         write!(text, "{model}\n{found}").unwrap();
     }
     snap::assert("bits", "outputs", &text);
+}
+
+#[test]
+fn outputs_have_the_same_bits_without_each_simplification() {
+    let passes = Command::new(env!("CARGO_BIN_EXE_fanwise")).arg("passes").output().unwrap();
+    let passes = String::from_utf8(passes.stdout).unwrap();
+    let names = passes.lines().filter_map(|line| line.split(' ').next());
+    let names: Vec<&str> = names.take_while(|name| *name != "repair").collect();
+    assert!(names.len() >= 9, "{passes}");
+    let folder = tempfile::tempdir().unwrap();
+    for (model, [_, rows, threads]) in part(exported::with_counts(&MODELS), 8, 1) {
+        let of = |option: &str| {
+            let how = format!("--batch {rows} --threads {threads} --outputs o.npz{option}");
+            fanwise(&format!("run {model} --gpus 1 {how}"), folder.path());
+            digests(&folder.path().join("o.npz"))
+        };
+        let expected = of("");
+        for name in &names {
+            let found = of(&format!(" --without-pass {name}"));
+            assert_eq!(found, expected, "{model} of {rows} rows without {name}");
+        }
+    }
 }
 
 /// Models, the dims of a row of their input, and how they are trained: recurrent cells, and
